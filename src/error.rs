@@ -1,0 +1,131 @@
+//! [`Error`] and [`Result`].
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The result of every fallible operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+///
+/// An absent key is not an error: look-ups return `Ok(None)` for it. Errors are cheap to clone, because the first failure of the
+/// write-ahead log is handed to every later writer (see [`Error::Poisoned`]).
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused an operation on a file or directory.
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Io {
+        /// What was attempted: "open", "read", "sync", …
+        operation: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// Bytes in the store's directory are not what was written there. Nothing of them was returned as data.
+    #[error("{} is damaged at offset {offset}: {rule}; run `kvtool verify` or restore the file from a copy", file.display())]
+    Corruption {
+        /// The damaged file.
+        file: PathBuf,
+        /// Position of the damaged structure in the file, in bytes.
+        offset: u64,
+        /// The rule of docs/FORMAT.md that does not hold.
+        rule: String,
+    },
+    /// The file is of a format that this version of the crate does not know.
+    #[error("{} has {what} {found:#x}, this version of tamis knows {known:#x}; use a newer version", file.display())]
+    Unsupported {
+        /// The file.
+        file: PathBuf,
+        /// "format version" or "required features".
+        what: &'static str,
+        /// What the file asks for.
+        found: u64,
+        /// What this version of the crate understands.
+        known: u64,
+    },
+    /// An argument or option is outside of what is allowed.
+    #[error("invalid argument: {0}")]
+    InvalidArgument(String),
+    /// There is no store in the directory, and the options say not to create one.
+    #[error("there is no store in {}; create it with `create_if_missing`", .0.display())]
+    NotFound(PathBuf),
+    /// Another process, or another handle in this process, has the store open for writing.
+    #[error("{} is locked by {holder}; close it there, or open it read-only", path.display())]
+    Locked {
+        /// The store's directory.
+        path: PathBuf,
+        /// Who holds the lock, as far as the lock file says.
+        holder: String,
+    },
+    /// The store takes no writes: an earlier write or sync of the log or the manifest failed. Reads go on. Reopen the store to
+    /// find out what reached the disk.
+    #[error(
+        "the store takes no more writes until it is opened again, because of an earlier failure: {0}"
+    )]
+    Poisoned(Arc<Error>),
+    /// The store was opened read-only.
+    #[error("{} was opened read-only", .0.display())]
+    ReadOnly(PathBuf),
+    /// The store was closed through another handle.
+    #[error("the store is closed")]
+    Closed,
+    /// The keyspace was dropped.
+    #[error("the keyspace {0:?} was dropped")]
+    KeyspaceDropped(String),
+}
+
+impl Error {
+    /// Whether the cause is damaged data, also when it is the remembered cause of [`Error::Poisoned`].
+    pub fn is_corruption(&self) -> bool {
+        match self {
+            Error::Corruption { .. } => true,
+            Error::Poisoned(cause) => cause.is_corruption(),
+            _ => false,
+        }
+    }
+
+    /// Whether the cause is a full disk or an exhausted quota, which heals when space is freed.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Error::Io { source, .. } => {
+                matches!(
+                    source.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                )
+            }
+            Error::Poisoned(cause) => cause.is_no_space(),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn corruption(file: &Path, offset: u64, rule: impl fmt::Display) -> Error {
+        Error::Corruption {
+            file: file.to_owned(),
+            offset,
+            rule: rule.to_string(),
+        }
+    }
+
+    pub(crate) fn invalid(what: impl fmt::Display) -> Error {
+        Error::InvalidArgument(what.to_string())
+    }
+}
+
+/// Turns an [`io::Error`] into an [`Error::Io`] that says what was attempted and where.
+pub(crate) trait IoContext<T> {
+    fn during(self, operation: &'static str, path: &Path) -> Result<T>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn during(self, operation: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|source| Error::Io {
+            operation,
+            path: path.to_owned(),
+            source: Arc::new(source),
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! Who runs background work: threads, or a test that steps through it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+/// A piece of background work.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs flushes and compactions. Several stores may share one.
+pub trait Executor: Send + Sync {
+    /// Queues a job.
+    fn spawn(&self, job: Job);
+
+    /// How many jobs can run at the same time.
+    fn parallelism(&self) -> usize;
+
+    /// Runs one queued job on the calling thread, if this executor leaves that to its callers; returns whether it did.
+    ///
+    /// Whoever waits for background work calls this first, so that a store on a [`SteppedExecutor`] never waits for itself.
+    fn step(&self) -> bool;
+}
+
+/// An executor with threads of its own, which end when it is dropped; jobs still queued then are run first.
+pub struct ThreadPool {
+    shared: Arc<PoolShared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct PoolShared {
+    queue: Mutex<PoolQueue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct PoolQueue {
+    jobs: VecDeque<Job>,
+    closing: bool,
+}
+
+impl ThreadPool {
+    /// A pool of `threads` threads (at least one), named `tamis-N`.
+    pub fn new(threads: usize) -> ThreadPool {
+        let shared = Arc::new(PoolShared {
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        let threads = (0..threads.max(1))
+            .filter_map(|i| {
+                let shared = Arc::clone(&shared);
+                std::thread::Builder::new()
+                    .name(format!("tamis-{i}"))
+                    .spawn(move || shared.run())
+                    .ok()
+            })
+            .collect();
+        ThreadPool { shared, threads }
+    }
+}
+
+impl PoolShared {
+    fn run(&self) {
+        loop {
+            let job = {
+                let mut queue = self.queue.lock();
+                loop {
+                    if let Some(job) = queue.jobs.pop_front() {
+                        break job;
+                    }
+                    if queue.closing {
+                        return;
+                    }
+                    self.wake.wait(&mut queue);
+                }
+            };
+            job();
+        }
+    }
+}
+
+impl Executor for ThreadPool {
+    fn spawn(&self, job: Job) {
+        if self.threads.is_empty() {
+            // The system gave us no thread at all: slow, but not stuck.
+            return job();
+        }
+        self.shared.queue.lock().jobs.push_back(job);
+        self.shared.wake.notify_one();
+    }
+
+    fn parallelism(&self) -> usize {
+        self.threads.len().max(1)
+    }
+
+    fn step(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closing = true;
+        self.shared.wake.notify_all();
+        let current = std::thread::current().id();
+        for thread in self.threads.drain(..) {
+            // The last handle of a store may be dropped by one of its own jobs.
+            if thread.thread().id() != current {
+                // A job that panicked has been reported by its store already.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// An executor without threads: jobs run only when somebody calls [`Executor::step`], in the order in which they were queued, so
+/// that one seed gives one run.
+#[derive(Default)]
+pub struct SteppedExecutor {
+    jobs: Mutex<VecDeque<Job>>,
+}
+
+impl SteppedExecutor {
+    /// An executor with nothing to do.
+    pub fn new() -> SteppedExecutor {
+        SteppedExecutor::default()
+    }
+
+    /// Jobs that wait to be stepped.
+    pub fn pending(&self) -> usize {
+        self.jobs.lock().len()
+    }
+}
+
+impl Executor for SteppedExecutor {
+    fn spawn(&self, job: Job) {
+        self.jobs.lock().push_back(job);
+    }
+
+    fn parallelism(&self) -> usize {
+        1
+    }
+
+    fn step(&self) -> bool {
+        let job = self.jobs.lock().pop_front();
+        match job {
+            Some(job) => {
+                job();
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn pool_runs_what_is_queued_before_it_ends() {
+        let done = Arc::new(AtomicUsize::new(0));
+        let pool = ThreadPool::new(2);
+        for _ in 0..100 {
+            let done = Arc::clone(&done);
+            pool.spawn(Box::new(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            }));
+        }
+        drop(pool);
+        assert_eq!(done.load(Ordering::Relaxed), 100);
+    }
+
+    #[test]
+    fn stepped_jobs_run_in_order_and_only_when_stepped() {
+        let executor = SteppedExecutor::new();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        for i in 0..3 {
+            let log = Arc::clone(&log);
+            executor.spawn(Box::new(move || log.lock().push(i)));
+        }
+        assert_eq!(executor.pending(), 3);
+        while executor.step() {}
+        assert_eq!(*log.lock(), [0, 1, 2]);
+    }
+}

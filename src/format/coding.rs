@@ -1,0 +1,188 @@
+//! Fixed-width and varint integers, length-prefixed bytes, and a checked [`Decoder`] over a slice.
+
+use super::{Decoded, Malformed};
+
+/// Longest encoding of a varint.
+pub(crate) const MAX_VARINT_LEN: usize = 10;
+
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(low_byte(value) | 0x80);
+        value >>= 7;
+    }
+    out.push(low_byte(value));
+}
+
+fn low_byte(value: u64) -> u8 {
+    value.to_le_bytes()[0]
+}
+
+/// Length of `value` as a varint.
+pub(crate) fn varint_len(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+/// Appends `bytes` behind its length as a varint.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a `tag, length, content` field, the form of version edits and properties.
+pub(crate) fn put_field(out: &mut Vec<u8>, tag: u64, content: &[u8]) {
+    put_varint(out, tag);
+    put_bytes(out, content);
+}
+
+/// Appends a field whose content is one varint.
+pub(crate) fn put_varint_field(out: &mut Vec<u8>, tag: u64, value: u64) {
+    put_varint(out, tag);
+    put_varint(out, varint_len(value) as u64);
+    put_varint(out, value);
+}
+
+/// Takes values from the front of a slice; every method fails, and never panics, when the slice is too short.
+#[derive(Clone, Debug)]
+pub(crate) struct Decoder<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Decoder<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Decoder<'a> {
+        Decoder { rest: bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    pub(crate) fn take(&mut self, len: usize) -> Decoded<&'a [u8]> {
+        match self.rest.split_at_checked(len) {
+            Some((head, rest)) => {
+                self.rest = rest;
+                Ok(head)
+            }
+            None => Err(Malformed("a field is cut short")),
+        }
+    }
+
+    fn array<const N: usize>(&mut self) -> Decoded<[u8; N]> {
+        match self.rest.split_first_chunk::<N>() {
+            Some((head, rest)) => {
+                self.rest = rest;
+                Ok(*head)
+            }
+            None => Err(Malformed("a field is cut short")),
+        }
+    }
+
+    pub(crate) fn u8(&mut self) -> Decoded<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn u16(&mut self) -> Decoded<u16> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u32(&mut self) -> Decoded<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Decoded<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn varint(&mut self) -> Decoded<u64> {
+        let mut value = 0u64;
+        for (i, &byte) in self.rest.iter().enumerate().take(MAX_VARINT_LEN) {
+            let bits = u64::from(byte & 0x7f);
+            if i == MAX_VARINT_LEN - 1 && byte > 1 {
+                return Err(Malformed("a varint exceeds 64 bits"));
+            }
+            value |= bits << (7 * i);
+            if byte < 0x80 {
+                if byte == 0 && i > 0 {
+                    return Err(Malformed("a varint is longer than it needs to be"));
+                }
+                self.rest = &self.rest[i + 1..];
+                return Ok(value);
+            }
+        }
+        Err(Malformed("a varint is cut short"))
+    }
+
+    /// A varint that must fit 32 bits.
+    pub(crate) fn varint_u32(&mut self) -> Decoded<u32> {
+        u32::try_from(self.varint()?).map_err(|_| Malformed("a number exceeds 32 bits"))
+    }
+
+    /// Bytes behind their length.
+    pub(crate) fn bytes(&mut self) -> Decoded<&'a [u8]> {
+        let len = self.varint()?;
+        let len =
+            usize::try_from(len).map_err(|_| Malformed("a length exceeds the address space"))?;
+        self.take(len)
+    }
+
+    /// The next `tag, length, content` field, or `None` at the end.
+    pub(crate) fn field(&mut self) -> Decoded<Option<(u64, Decoder<'a>)>> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        Ok(Some((tag, Decoder::new(self.bytes()?))))
+    }
+
+    /// Fails unless everything was taken.
+    pub(crate) fn finish(self) -> Decoded<()> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(Malformed("bytes are left over behind the last field"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn varint_round_trips_in_its_stated_length(value: u64, shift in 0u32..64) {
+            let value = value >> shift;
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            prop_assert_eq!(out.len(), varint_len(value));
+            let mut decoder = Decoder::new(&out);
+            prop_assert_eq!(decoder.varint(), Ok(value));
+            prop_assert!(decoder.finish().is_ok());
+        }
+
+        #[test]
+        fn decoding_arbitrary_bytes_never_panics(bytes: Vec<u8>) {
+            let mut decoder = Decoder::new(&bytes);
+            while let Ok(Some((_, mut content))) = decoder.field() {
+                let _ = (content.varint(), content.bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn varint_has_one_encoding() {
+        assert!(Decoder::new(&[0x80, 0x00]).varint().is_err());
+        assert!(Decoder::new(&[0xff; 10]).varint().is_err());
+        assert!(Decoder::new(&[0xff, 0xff]).varint().is_err());
+    }
+
+    #[test]
+    fn length_beyond_the_slice_fails() {
+        assert!(Decoder::new(&[5, 1, 2]).bytes().is_err());
+    }
+}

@@ -1,0 +1,102 @@
+//! Names of the files in a store's directory.
+
+use std::path::{Path, PathBuf};
+
+/// What a file in a store's directory is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum FileKind {
+    Current,
+    /// Left by an interrupted switch of `CURRENT`.
+    CurrentTemp,
+    Lock,
+    Manifest(u64),
+    Wal(u64),
+    Table(u64),
+}
+
+impl FileKind {
+    /// The kind of the file called `name`, or `None` if it is not one of a store's files.
+    pub(crate) fn parse(name: &str) -> Option<FileKind> {
+        let kind = match name {
+            "CURRENT" => FileKind::Current,
+            "CURRENT.tmp" => FileKind::CurrentTemp,
+            "LOCK" => FileKind::Lock,
+            _ => {
+                if let Some(digits) = name.strip_prefix("MANIFEST-") {
+                    FileKind::Manifest(parse_number(digits)?)
+                } else if let Some(digits) = name.strip_suffix(".wal") {
+                    FileKind::Wal(parse_number(digits)?)
+                } else {
+                    FileKind::Table(parse_number(name.strip_suffix(".sst")?)?)
+                }
+            }
+        };
+        Some(kind)
+    }
+
+    /// The number in the file's name.
+    pub(crate) fn number(self) -> Option<u64> {
+        match self {
+            FileKind::Manifest(n) | FileKind::Wal(n) | FileKind::Table(n) => Some(n),
+            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => None,
+        }
+    }
+
+    pub(crate) fn name(self) -> String {
+        match self {
+            FileKind::Current => "CURRENT".into(),
+            FileKind::CurrentTemp => "CURRENT.tmp".into(),
+            FileKind::Lock => "LOCK".into(),
+            FileKind::Manifest(n) => format!("MANIFEST-{n:06}"),
+            FileKind::Wal(n) => format!("{n:06}.wal"),
+            FileKind::Table(n) => format!("{n:06}.sst"),
+        }
+    }
+
+    pub(crate) fn path(self, dir: &Path) -> PathBuf {
+        dir.join(self.name())
+    }
+}
+
+fn parse_number(digits: &str) -> Option<u64> {
+    let canonical = digits.len() == 6 || (digits.len() > 6 && !digits.starts_with('0'));
+    if canonical && digits.bytes().all(|b| b.is_ascii_digit()) {
+        digits.parse().ok()
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for kind in [
+            FileKind::Current,
+            FileKind::CurrentTemp,
+            FileKind::Lock,
+            FileKind::Manifest(3),
+            FileKind::Wal(8),
+            FileKind::Table(1_234_567),
+        ] {
+            assert_eq!(FileKind::parse(&kind.name()), Some(kind));
+        }
+    }
+
+    #[test]
+    fn foreign_names_are_not_ours() {
+        for name in [
+            "",
+            "7.sst",
+            "0000007.sst",
+            "000007.ldb",
+            "MANIFEST-",
+            "+00007.wal",
+            "LOCK2",
+        ] {
+            assert_eq!(FileKind::parse(name), None, "{name}");
+        }
+    }
+}

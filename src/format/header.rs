@@ -1,0 +1,190 @@
+//! The 64 bytes with which every WAL, manifest and table begins.
+
+use std::path::Path;
+
+use super::checksum::bound_crc;
+use super::coding::Decoder;
+use crate::error::{Error, Result};
+
+/// Length of the header. Part of the format.
+pub(crate) const FILE_HEADER_LEN: usize = 64;
+/// The only version there is. Part of the format.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Bits of required features that this version understands. Part of the format.
+pub(crate) const KNOWN_FEATURES: u32 = 0;
+
+/// The kind of a file that has a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Magic {
+    Wal,
+    Manifest,
+    Table,
+}
+
+impl Magic {
+    fn bytes(self) -> &'static [u8; 8] {
+        match self {
+            Magic::Wal => b"tamiswal",
+            Magic::Manifest => b"tamisman",
+            Magic::Table => b"tamissst",
+        }
+    }
+}
+
+/// Decoded header; docs/FORMAT.md draws it. All but `number` is 0 in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct FileHeader {
+    pub(crate) number: u64,
+    /// Ordinal of the first record.
+    pub(crate) first: u64,
+    /// Highest ordinal known to be on stable storage when the file was made.
+    pub(crate) synced: u64,
+    /// Number of the log before this one, 0 if none.
+    pub(crate) previous: u64,
+    /// Length of the log before this one when it was sealed.
+    pub(crate) previous_len: u64,
+}
+
+impl FileHeader {
+    pub(crate) fn encode(&self, magic: Magic) -> [u8; FILE_HEADER_LEN] {
+        let mut out = [0; FILE_HEADER_LEN];
+        out[..8].copy_from_slice(magic.bytes());
+        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out[16..24].copy_from_slice(&self.number.to_le_bytes());
+        out[24..32].copy_from_slice(&self.first.to_le_bytes());
+        out[32..40].copy_from_slice(&self.synced.to_le_bytes());
+        out[40..48].copy_from_slice(&self.previous.to_le_bytes());
+        out[48..56].copy_from_slice(&self.previous_len.to_le_bytes());
+        let crc = bound_crc(self.number, 0, &out[..60]);
+        out[60..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes the first bytes of `file`, which must be the file number `number`.
+    ///
+    /// A file of another version is `Error::Unsupported` before anything else of it is believed, its checksum included.
+    pub(crate) fn decode(
+        bytes: &[u8],
+        magic: Magic,
+        number: u64,
+        file: &Path,
+    ) -> Result<FileHeader> {
+        let corrupt = |rule: &str| Error::corruption(file, 0, rule);
+        let Some(bytes) = bytes.first_chunk::<FILE_HEADER_LEN>() else {
+            return Err(corrupt("the file is shorter than its header"));
+        };
+        if &bytes[..8] != magic.bytes() {
+            return Err(corrupt("the file does not begin with its magic bytes"));
+        }
+        let mut fields = Decoder::new(&bytes[8..]);
+        let mut decode = || {
+            let (version, features) = (fields.u32()?, fields.u32()?);
+            let header = FileHeader {
+                number: fields.u64()?,
+                first: fields.u64()?,
+                synced: fields.u64()?,
+                previous: fields.u64()?,
+                previous_len: fields.u64()?,
+            };
+            Ok((version, features, header, fields.u32()?, fields.u32()?))
+        };
+        let (version, features, header, reserved, crc) =
+            decode().map_err(|e: super::Malformed| corrupt(e.0))?;
+        let unsupported = |what, found: u32, known: u32| Error::Unsupported {
+            file: file.to_owned(),
+            what,
+            found: found.into(),
+            known: known.into(),
+        };
+        if version != FORMAT_VERSION {
+            return Err(unsupported("format version", version, FORMAT_VERSION));
+        }
+        if crc != bound_crc(header.number, 0, &bytes[..60]) {
+            return Err(corrupt("the checksum of the file header does not match"));
+        }
+        if features & !KNOWN_FEATURES != 0 {
+            return Err(unsupported("required features", features, KNOWN_FEATURES));
+        }
+        if header.number != number {
+            return Err(corrupt(
+                "the number in the file header is not the one in the file's name",
+            ));
+        }
+        if reserved != 0 {
+            return Err(corrupt(
+                "the reserved bytes of the file header are not zero",
+            ));
+        }
+        Ok(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> FileHeader {
+        FileHeader {
+            number: 8,
+            first: 101,
+            synced: 90,
+            previous: 5,
+            previous_len: 4096,
+        }
+    }
+
+    #[test]
+    fn header_round_trips() {
+        let bytes = sample().encode(Magic::Wal);
+        let decoded = FileHeader::decode(&bytes, Magic::Wal, 8, Path::new("000008.wal"));
+        assert_eq!(decoded.expect("valid"), sample());
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused() {
+        let bytes = sample().encode(Magic::Wal);
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let decoded = FileHeader::decode(&damaged, Magic::Wal, 8, Path::new("000008.wal"));
+            assert!(
+                matches!(
+                    decoded,
+                    Err(Error::Corruption { .. } | Error::Unsupported { .. })
+                ),
+                "bit {bit}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_named_with_both_numbers() {
+        let mut bytes = sample().encode(Magic::Wal);
+        bytes[8] = 2;
+        let error = FileHeader::decode(&bytes, Magic::Wal, 8, Path::new("x")).expect_err("refused");
+        assert!(
+            matches!(
+                error,
+                Error::Unsupported {
+                    found: 2,
+                    known: 1,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn short_and_misnamed_files_are_corrupt() {
+        let bytes = sample().encode(Magic::Wal);
+        for (bytes, magic, number) in [
+            (&bytes[..63], Magic::Wal, 8),
+            (&bytes[..], Magic::Manifest, 8),
+            (&bytes[..], Magic::Wal, 9),
+        ] {
+            let decoded = FileHeader::decode(bytes, magic, number, Path::new("x"));
+            assert!(matches!(decoded, Err(Error::Corruption { .. })));
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Bytes in, bytes out: encodings shared by several kinds of file. Nothing here does I/O; docs/FORMAT.md is the reference.
+//!
+//! Decoders take what is there, never trust a length, and report the broken rule as a [`Malformed`]; the caller, who knows the
+//! file and the offset, turns it into `Error::Corruption`.
+
+pub(crate) mod checksum;
+pub(crate) mod coding;
+pub(crate) mod filename;
+pub(crate) mod header;
+pub(crate) mod key;
+pub(crate) mod record;
+
+/// The rule of the format that some bytes break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// The result of decoding.
+pub(crate) type Decoded<T> = Result<T, Malformed>;

@@ -1,0 +1,304 @@
+//! Options of a store and of a keyspace: plain data, few, each with a default that suits most.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::exec::Executor;
+use crate::vfs::{FileSystem, OsFileSystem};
+
+/// Which filter each table of a keyspace carries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum FilterPolicy {
+    /// No filter: every look-up in a table reads a block.
+    None,
+    /// A split-line Bloom filter: the textbook false-positive rate at one cache line per absent key. The default, at 10 bits per
+    /// key (k = 7, 0.82 % false positives).
+    Bloom {
+        /// Bits per distinct key, 1 to 24; fractions count.
+        bits_per_key: f32,
+    },
+    /// The textbook Bloom filter, for comparison: the same rate, slower.
+    StandardBloom {
+        /// Bits per distinct key, 1 to 24; fractions count.
+        bits_per_key: f32,
+    },
+}
+
+impl FilterPolicy {
+    /// The default: 10 bits per key.
+    pub const DEFAULT: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 10.0 };
+
+    /// Bits per key in thousandths; 0 for no filter.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "at most 24,000 when valid, and a float cast saturates"
+    )]
+    pub(crate) fn millibits(self) -> u32 {
+        match self {
+            FilterPolicy::None => 0,
+            FilterPolicy::Bloom { bits_per_key } | FilterPolicy::StandardBloom { bits_per_key } => {
+                (f64::from(bits_per_key) * 1000.0).round() as u32
+            }
+        }
+    }
+
+    fn validate(self) -> Result<()> {
+        match self {
+            FilterPolicy::None => Ok(()),
+            FilterPolicy::Bloom { bits_per_key } | FilterPolicy::StandardBloom { bits_per_key } => {
+                if (1.0..=24.0).contains(&bits_per_key) {
+                    Ok(())
+                } else {
+                    Err(Error::invalid(format_args!(
+                        "a filter takes 1 to 24 bits per key, not {bits_per_key}"
+                    )))
+                }
+            }
+        }
+    }
+}
+
+impl Default for FilterPolicy {
+    fn default() -> FilterPolicy {
+        FilterPolicy::DEFAULT
+    }
+}
+
+/// How blocks are compressed. A block that does not shrink by an eighth is stored as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// LZ4 (feature `lz4`, on by default).
+    Lz4,
+    /// zstd (feature `zstd`).
+    Zstd,
+}
+
+impl Compression {
+    /// Whether this build can compress and decompress with it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Compression::None => true,
+            Compression::Lz4 => cfg!(feature = "lz4"),
+            Compression::Zstd => cfg!(feature = "zstd"),
+        }
+    }
+}
+
+/// Options of one keyspace. They are stored with it: opening it again without options brings them back.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct KeyspaceOptions {
+    /// Filter of each table. Default: [`FilterPolicy::DEFAULT`]. A table keeps the filter with which it was written.
+    pub filter: FilterPolicy,
+    /// Compression of the last level, where nine tenths of the data are; the levels above are rewritten too often for it to pay.
+    /// Default: LZ4 if built in.
+    pub compression: Compression,
+    /// Size of a data block before compression, in bytes, 256 to 1 MiB. Default: 4096, a page: what one disk read brings.
+    pub block_size: u32,
+}
+
+impl Default for KeyspaceOptions {
+    fn default() -> KeyspaceOptions {
+        KeyspaceOptions {
+            filter: FilterPolicy::DEFAULT,
+            compression: if cfg!(feature = "lz4") {
+                Compression::Lz4
+            } else {
+                Compression::None
+            },
+            block_size: 4096,
+        }
+    }
+}
+
+impl KeyspaceOptions {
+    /// The defaults.
+    pub fn new() -> KeyspaceOptions {
+        KeyspaceOptions::default()
+    }
+
+    /// Sets the filter policy.
+    pub fn filter(mut self, filter: FilterPolicy) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    /// Sets the compression of the last level.
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// Sets the size of a data block, in bytes.
+    pub fn block_size(mut self, bytes: u32) -> Self {
+        self.block_size = bytes;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        self.filter.validate()?;
+        if !self.compression.is_available() {
+            return Err(Error::invalid(format_args!(
+                "this build of tamis lacks {:?} compression",
+                self.compression
+            )));
+        }
+        if !(256..=1 << 20).contains(&self.block_size) {
+            return Err(Error::invalid(format_args!(
+                "a block takes 256 bytes to 1 MiB, not {}",
+                self.block_size
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Options of a store.
+///
+/// ```ignore
+/// let db = tamis::Options::new().cache_size(256 << 20).open("words.db")?;
+/// ```
+#[derive(Clone)]
+pub struct Options {
+    pub(crate) create_if_missing: bool,
+    pub(crate) memtable_size: usize,
+    pub(crate) table_size: u64,
+    pub(crate) cache_size: usize,
+    pub(crate) max_open_files: usize,
+    pub(crate) background_threads: usize,
+    pub(crate) paranoid: bool,
+    pub(crate) hash_seed: Option<u64>,
+    pub(crate) default_keyspace: Option<KeyspaceOptions>,
+    pub(crate) file_system: Arc<dyn FileSystem>,
+    pub(crate) executor: Option<Arc<dyn Executor>>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            create_if_missing: true,
+            memtable_size: 64 << 20,
+            table_size: 64 << 20,
+            cache_size: 64 << 20,
+            max_open_files: 512,
+            background_threads: 2,
+            paranoid: false,
+            hash_seed: None,
+            default_keyspace: None,
+            file_system: Arc::new(OsFileSystem::new()),
+            executor: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("create_if_missing", &self.create_if_missing)
+            .field("memtable_size", &self.memtable_size)
+            .field("table_size", &self.table_size)
+            .field("cache_size", &self.cache_size)
+            .field("max_open_files", &self.max_open_files)
+            .field("background_threads", &self.background_threads)
+            .field("paranoid", &self.paranoid)
+            .field("default_keyspace", &self.default_keyspace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Whether to create the store when its directory holds none. Default: true.
+    pub fn create_if_missing(mut self, create: bool) -> Self {
+        self.create_if_missing = create;
+        self
+    }
+
+    /// Bytes of writes held in memory before they are written to a table, for all keyspaces together. Default: 64 MiB. Up to three
+    /// times as much can be in memory while flushes are behind; the log on disk is bounded alike.
+    pub fn memtable_size(mut self, bytes: usize) -> Self {
+        self.memtable_size = bytes;
+        self
+    }
+
+    /// Size at which compaction ends a table and begins the next, in bytes. Default: 64 MiB.
+    pub fn table_size(mut self, bytes: u64) -> Self {
+        self.table_size = bytes;
+        self
+    }
+
+    /// Bytes of data blocks kept in memory. Default: 64 MiB. Filters and indexes are held beside it: about 2 bytes per key.
+    pub fn cache_size(mut self, bytes: usize) -> Self {
+        self.cache_size = bytes;
+        self
+    }
+
+    /// Table files held open at once. Default: 512, half of the usual limit of a process.
+    pub fn max_open_files(mut self, count: usize) -> Self {
+        self.max_open_files = count;
+        self
+    }
+
+    /// Threads for flushes and compactions. Default: 2, so that a flush need not wait for a compaction.
+    pub fn background_threads(mut self, count: usize) -> Self {
+        self.background_threads = count;
+        self
+    }
+
+    /// Reads every new table back before the manifest names it, and verifies every table on open. Default: false; block checksums
+    /// are verified on every read from disk in any case.
+    pub fn paranoid(mut self, paranoid: bool) -> Self {
+        self.paranoid = paranoid;
+        self
+    }
+
+    /// Fixes the seed of the filters' hash, so that the same writes make the same files. It counts when a store is created.
+    /// Default: random.
+    pub fn hash_seed(mut self, seed: u64) -> Self {
+        self.hash_seed = Some(seed);
+        self
+    }
+
+    /// Options of the default keyspace; set, they replace the stored ones.
+    pub fn default_keyspace(mut self, options: KeyspaceOptions) -> Self {
+        self.default_keyspace = Some(options);
+        self
+    }
+
+    /// Where files live. Default: [`OsFileSystem`].
+    pub fn file_system(mut self, file_system: Arc<dyn FileSystem>) -> Self {
+        self.file_system = file_system;
+        self
+    }
+
+    /// Who runs background work, instead of threads of the store's own. Several stores may share one.
+    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
+        self.executor = Some(executor);
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        if self.memtable_size < 4096 || self.memtable_size > 1 << 31 {
+            return Err(Error::invalid("memtable_size must be 4 KiB to 2 GiB"));
+        }
+        if self.table_size < 4096 || self.table_size > 1 << 40 {
+            return Err(Error::invalid("table_size must be 4 KiB to 1 TiB"));
+        }
+        if self.max_open_files < 8 {
+            return Err(Error::invalid("max_open_files must be at least 8"));
+        }
+        match &self.default_keyspace {
+            Some(options) => options.validate(),
+            None => Ok(()),
+        }
+    }
+}

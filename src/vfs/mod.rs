@@ -1,0 +1,97 @@
+//! The file-system seam: every byte that tamis reads or writes goes through [`FileSystem`].
+//!
+//! [`OsFileSystem`] is the real one. `SimFileSystem` lives in memory and can forget, tear and reorder what was not synced, and
+//! fail on cue; tamis tests itself on it, and programs that embed tamis may test themselves on it too.
+
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+mod os;
+
+pub use os::OsFileSystem;
+
+/// What tamis needs of a file system.
+///
+/// Contents are durable after [`WritableFile::sync`], names (creation, renaming, removal) after [`FileSystem::sync_dir`] of their
+/// directory. Interrupted system calls are retried and short transfers continued by the implementation.
+pub trait FileSystem: Send + Sync + Debug {
+    /// Creates a file for appending. Fails with `AlreadyExists` when the name is taken; nothing is ever truncated.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>>;
+
+    /// Opens an existing file for reading.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>>;
+
+    /// Renames a file, replacing `to` atomically if it exists.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Names of the files in a directory, in no particular order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+
+    /// Creates a directory and those above it; no error if it exists. Returns whether it had to be created.
+    fn create_dir(&self, dir: &Path) -> io::Result<bool>;
+
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Takes the exclusive lock on the file at `path`, creating it when absent, and writes this process's id into it. Returns
+    /// `None` when another process or another handle in this one holds it. The lock ends when the result is dropped.
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
+
+    /// Bytes that can still be written to the file system of `dir`.
+    fn free_space(&self, dir: &Path) -> io::Result<u64>;
+}
+
+/// A file being written, only ever at its end. One thread appends; any may sync meanwhile.
+pub trait WritableFile: Send + Sync {
+    /// Appends all of `bytes`. After an error the length and the content behind the last good append are unknown.
+    fn append(&self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes everything appended before the call durable (`fdatasync`). After an error nothing may be assumed of the data, and a
+    /// later success means nothing.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Says that the file will be about `len` bytes long, so that space can be reserved at once. The length does not change.
+    fn reserve(&self, len: u64) -> io::Result<()>;
+}
+
+/// A file open for positional reads.
+pub trait ReadableFile: Send + Sync + Debug {
+    /// Reads at `offset` until `buf` is full or the file ends; returns how many bytes were read.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Length of the file in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file is empty.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// Holds a lock until dropped.
+pub trait FileLock: Send + Sync + Debug {}
+
+/// Reads a whole file that may be at most `limit` bytes long; a longer one is an error of kind `InvalidData`.
+pub(crate) fn read_small_file(
+    fs: &dyn FileSystem,
+    path: &Path,
+    limit: usize,
+) -> io::Result<Vec<u8>> {
+    let file = fs.open(path)?;
+    let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
+    if len > limit {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the file is too long",
+        ));
+    }
+    let mut bytes = vec![0; len];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}

@@ -1,0 +1,3 @@
+//! Command line of the tamis key-value store.
+
+fn main() {}
