@@ -10,10 +10,13 @@ mod format;
 mod iter;
 mod options;
 mod stats;
+mod table;
+mod value;
 pub mod vfs;
 
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, SteppedExecutor, ThreadPool};
 pub use format::key::SeqNo;
-pub use options::{Compression, FilterPolicy, KeyspaceOptions, Options};
+pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options};
 pub use stats::ReadStats;
+pub use value::Value;

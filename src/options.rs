@@ -66,6 +66,20 @@ impl Default for FilterPolicy {
     }
 }
 
+/// How a read treats the filters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FilterMode {
+    /// Ask the filter first, and believe its "no".
+    #[default]
+    Use,
+    /// Do not ask: look into every table whose key range holds the key. To measure what filters save.
+    Ignore,
+    /// Ask, count the answer, and look into the table all the same. A "no" for a key that is there is an error that names the
+    /// table.
+    Shadow,
+}
+
 /// How blocks are compressed. A block that does not shrink by an eighth is stored as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
