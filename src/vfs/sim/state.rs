@@ -109,11 +109,9 @@ impl File {
             range.end = range.end.min(len);
         }
         self.lost.retain(|range| range.start < range.end);
-        // The append that straddles the cut now ends there.
         for end in &mut self.appends {
             *end = len.min(*end);
         }
-        self.appends.dedup();
         self.appends.retain(|&end| end > self.settled);
     }
 
