@@ -1,0 +1,9 @@
+//! Keeping the tables in shape: `picker` decides what to compact and is pure, `job` does it, `retention` says which versions of a
+//! key must live on, `output` writes tables (for flushes too).
+
+pub(crate) mod job;
+mod output;
+pub(crate) mod picker;
+mod retention;
+
+pub(crate) use output::{OutputContext, write_run};

@@ -1,0 +1,148 @@
+//! Writing sorted entries to tables, for flushes and compactions alike.
+
+use std::sync::Arc;
+
+use super::retention::{Fate, Retention};
+use crate::error::Result;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::iter::InternalCursor;
+use crate::table::{Table, TableBuilder, TableContext, TableMeta, TableOptions};
+
+/// What writing tables takes from the store.
+pub(crate) struct OutputContext<'a> {
+    pub(crate) tables: &'a Arc<TableContext>,
+    pub(crate) options: TableOptions,
+    /// Size at which one table ends and the next begins.
+    pub(crate) table_size: u64,
+    /// Live snapshots, ascending.
+    pub(crate) snapshots: Vec<SeqNo>,
+    /// Takes the next file number.
+    pub(crate) new_number: &'a dyn Fn() -> u64,
+    /// Asked now and then; true means that the result is not wanted any more.
+    pub(crate) cancelled: &'a dyn Fn() -> bool,
+    /// Reads each table back and compares checksums.
+    pub(crate) paranoid: bool,
+}
+
+/// What a level below says of a key; see [`write_run`].
+pub(crate) trait Below {
+    /// Whether an older version of `key` may be in a level below the output. Keys are asked in ascending order.
+    fn may_hold(&mut self, key: &[u8]) -> bool;
+
+    /// Whether a new table should begin with `key`, because the one being written overlaps too much of the level below.
+    fn cut_before(&mut self, key: &[u8]) -> bool;
+}
+
+/// A flush knows nothing of what is below: every tombstone stays, and one run is one table.
+pub(crate) struct Unknown;
+
+impl Below for Unknown {
+    fn may_hold(&mut self, _key: &[u8]) -> bool {
+        true
+    }
+
+    fn cut_before(&mut self, _key: &[u8]) -> bool {
+        false
+    }
+}
+
+/// How many entries pass between two looks at `cancelled`.
+const CANCEL_INTERVAL: u64 = 1024;
+
+/// Writes what must live on of `cursor`'s entries to tables, each synced; the directory is not. Without an error, all entries were
+/// read; `None` means that it was cancelled. What was written is removed again unless the whole succeeds.
+pub(crate) fn write_run(
+    cursor: &mut impl InternalCursor,
+    context: &OutputContext<'_>,
+    below: &mut impl Below,
+) -> Result<Option<Vec<TableMeta>>> {
+    let mut output = Output {
+        context,
+        builder: None,
+        done: Vec::new(),
+    };
+    match output.write_all(cursor, below) {
+        Ok(true) => Ok(Some(output.done)),
+        Ok(false) => {
+            output.abandon();
+            Ok(None)
+        }
+        Err(error) => {
+            output.abandon();
+            Err(error)
+        }
+    }
+}
+
+struct Output<'a> {
+    context: &'a OutputContext<'a>,
+    builder: Option<TableBuilder>,
+    done: Vec<TableMeta>,
+}
+
+impl Output<'_> {
+    /// Returns whether it came to the end, and was not cancelled.
+    fn write_all(&mut self, cursor: &mut impl InternalCursor, below: &mut impl Below) -> Result<bool> {
+        let mut retention = Retention::new(self.context.snapshots.clone());
+        let mut last_key = Vec::new();
+        let mut entries = 0u64;
+        cursor.seek_to_first()?;
+        while cursor.valid() {
+            entries += 1;
+            if entries.is_multiple_of(CANCEL_INTERVAL) && (self.context.cancelled)() {
+                return Ok(false);
+            }
+            let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
+            let keep = match retention.fate(key, seqno) {
+                Fate::Drop => false,
+                Fate::Keep => true,
+                Fate::KeepUnlessEmptyTombstone => kind != ValueKind::Delete || below.may_hold(key),
+            };
+            if keep {
+                // All versions of a user key go to one table.
+                if last_key != key {
+                    if self.is_full() || below.cut_before(key) {
+                        self.finish_table()?;
+                    }
+                    last_key.clear();
+                    last_key.extend_from_slice(key);
+                }
+                self.builder()?.add(key, seqno, kind, cursor.value())?;
+            }
+            cursor.next()?;
+        }
+        self.finish_table()?;
+        Ok(true)
+    }
+
+    fn is_full(&self) -> bool {
+        self.builder.as_ref().is_some_and(|builder| builder.estimated_size() >= self.context.table_size)
+    }
+
+    fn builder(&mut self) -> Result<&mut TableBuilder> {
+        let builder = match self.builder.take() {
+            Some(builder) => builder,
+            None => TableBuilder::new(self.context.tables, (self.context.new_number)(), self.context.options)?,
+        };
+        Ok(self.builder.insert(builder))
+    }
+
+    fn finish_table(&mut self) -> Result<()> {
+        let Some(builder) = self.builder.take() else { return Ok(()) };
+        let meta = builder.finish()?;
+        self.done.push(meta.clone());
+        if self.context.paranoid {
+            Table::new(Arc::clone(self.context.tables), meta).verify()?;
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        if let Some(builder) = self.builder.take() {
+            builder.abandon();
+        }
+        for meta in self.done.drain(..) {
+            self.context.tables.remove_file(meta.number);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Which versions of a key must live on.
+
+use crate::format::key::SeqNo;
+
+/// Walks entries in order and says which of them somebody can still see.
+///
+/// The snapshots cut the sequence numbers into stripes. Of all versions of a key in one stripe only the newest can be seen, by the
+/// snapshot at the stripe's end or, behind the last snapshot, by reads to come. With snapshots 10 and 20, of the versions 25, 22,
+/// 18, 7 and 3 of a key, 25, 18 and 7 live on.
+pub(crate) struct Retention {
+    /// Ascending.
+    snapshots: Vec<SeqNo>,
+    key: Vec<u8>,
+    /// Stripe of the last version that was kept of `key`.
+    stripe: Option<usize>,
+}
+
+/// What becomes of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nobody can see it.
+    Drop,
+    Keep,
+    /// It must live on, but it is older than every snapshot: a tombstone may go if nothing older than it is left of the key.
+    KeepUnlessEmptyTombstone,
+}
+
+impl Retention {
+    pub(crate) fn new(snapshots: Vec<SeqNo>) -> Retention {
+        debug_assert!(snapshots.is_sorted());
+        Retention {
+            snapshots,
+            key: Vec::new(),
+            stripe: None,
+        }
+    }
+
+    pub(crate) fn fate(&mut self, key: &[u8], seqno: SeqNo) -> Fate {
+        let stripe = self.snapshots.partition_point(|&snapshot| snapshot < seqno);
+        if self.key != key {
+            self.key.clear();
+            self.key.extend_from_slice(key);
+            self.stripe = None;
+        }
+        if self.stripe == Some(stripe) {
+            return Fate::Drop;
+        }
+        self.stripe = Some(stripe);
+        if stripe == 0 {
+            Fate::KeepUnlessEmptyTombstone
+        } else {
+            Fate::Keep
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(snapshots: &[SeqNo], versions: &[SeqNo]) -> Vec<SeqNo> {
+        let mut retention = Retention::new(snapshots.to_vec());
+        let mut kept = versions.to_vec();
+        kept.retain(|&seqno| retention.fate(b"k", seqno) != Fate::Drop);
+        kept
+    }
+
+    #[test]
+    fn newest_version_of_each_stripe_lives_on() {
+        assert_eq!(kept(&[10, 20], &[25, 22, 18, 7, 3]), [25, 18, 7]);
+        assert_eq!(kept(&[], &[25, 22, 18]), [25]);
+        assert_eq!(kept(&[22], &[25, 22, 21]), [25, 22]);
+    }
+
+    #[test]
+    fn every_snapshot_sees_the_same_before_and_after() {
+        for bits in 0u32..1 << 6 {
+            let snapshots: Vec<SeqNo> = (0..6).filter(|i| bits & (1 << i) != 0).map(|i| i * 2 + 1).collect();
+            let versions: Vec<SeqNo> = vec![11, 9, 8, 4, 3, 1];
+            let kept = kept(&snapshots, &versions);
+            for &snapshot in snapshots.iter().chain([&100]) {
+                let visible = |versions: &[SeqNo]| versions.iter().copied().find(|&v| v <= snapshot);
+                assert_eq!(visible(&versions), visible(&kept), "{snapshots:?} {snapshot}");
+            }
+        }
+    }
+
+    #[test]
+    fn versions_of_the_next_key_start_anew() {
+        let mut retention = Retention::new(vec![5]);
+        assert_eq!(retention.fate(b"a", 9), Fate::Keep);
+        assert_eq!(retention.fate(b"a", 3), Fate::KeepUnlessEmptyTombstone);
+        assert_eq!(retention.fate(b"b", 3), Fate::KeepUnlessEmptyTombstone);
+        assert_eq!(retention.fate(b"b", 2), Fate::Drop);
+    }
+}

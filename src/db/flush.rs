@@ -1,0 +1,120 @@
+//! Flushes: the oldest full memtable becomes a run in level 0 of each keyspace it holds entries of.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::store::Store;
+use super::view::Tree;
+use crate::compaction::{OutputContext, Unknown, write_run};
+use crate::error::{Error, IoContext, Result};
+use crate::format::filename::FileKind;
+use crate::manifest::VersionEdit;
+use crate::memtable::Memtable;
+use crate::options::Compression;
+use crate::table::{TableMeta, TableOptions};
+
+/// Bytes that flushes and compactions leave free on the file system, so that the log and the manifest can still be written.
+const FREE_SPACE_FLOOR: u64 = 16 << 20;
+
+impl Store {
+    /// Writes everything that is in memory to tables, and waits for that.
+    pub(super) fn flush(self: &Arc<Self>) -> Result<()> {
+        self.check_writable()?;
+        let last = {
+            let mut commit = self.commit.lock();
+            let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
+            if !commit.memtable.is_empty() {
+                self.rotate(commit)?;
+            }
+            commit.memtable.log_number()
+        };
+        self.wait_for_progress(|_| self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= last))
+    }
+
+    /// Flushes the oldest full memtable, if there is one.
+    pub(super) fn flush_oldest(&self) -> Result<()> {
+        let view = self.view.load_full();
+        let Some(memtable) = view.sealed.last() else { return Ok(()) };
+        self.check_space(memtable.used() as u64)?;
+        let mut added = Vec::new();
+        let result = self.write_memtable(memtable, &view.trees, &mut added);
+        if result.is_ok() && !added.is_empty() {
+            self.fs.sync_dir(&self.dir).during("sync", &self.dir)?;
+        }
+        if let Err(error) = result {
+            for (_, _, meta) in added {
+                self.tables.remove_file(meta.number);
+            }
+            return Err(error);
+        }
+        // The next newer memtable's log is the oldest that is still needed.
+        let newer = view.sealed.len().checked_sub(2).and_then(|at| view.sealed.get(at)).unwrap_or(&view.active);
+        let flushed = memtable.last_seqno();
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        let bytes: u64 = added.iter().map(|(_, _, meta)| meta.size).sum();
+        self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let edit = VersionEdit {
+            min_log: Some(newer.log_number()),
+            flushed_seqno: Some(flushed),
+            added,
+            ..VersionEdit::default()
+        };
+        let number = memtable.log_number();
+        self.install(edit, |view| view.sealed.retain(|memtable| memtable.log_number() != number))?;
+        self.logs.lock().retain(|log| log.number != number);
+        // A log that is left behind is removed when the store is opened next.
+        let _ = self.fs.remove(&FileKind::Wal(number).path(&self.dir));
+        Ok(())
+    }
+
+    /// One table for each keyspace that still exists.
+    fn write_memtable(
+        &self,
+        memtable: &Arc<Memtable>,
+        trees: &[Tree],
+        added: &mut Vec<(u32, u8, TableMeta)>,
+    ) -> Result<()> {
+        for keyspace in memtable.keyspaces() {
+            let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
+            let mut context = self.output_context(tree, Compression::None, &|| self.new_file_number(), &|| false);
+            context.table_size = u64::MAX;
+            let tables = write_run(&mut memtable.cursor(keyspace), &context, &mut Unknown)?;
+            added.extend(tables.into_iter().flatten().map(|meta| (keyspace, 0, meta)));
+        }
+        Ok(())
+    }
+
+    /// How tables of `tree` are written.
+    pub(super) fn output_context<'a>(
+        &'a self,
+        tree: &Tree,
+        compression: Compression,
+        new_number: &'a dyn Fn() -> u64,
+        cancelled: &'a dyn Fn() -> bool,
+    ) -> OutputContext<'a> {
+        OutputContext {
+            tables: &self.tables,
+            options: TableOptions {
+                filter: tree.options.filter,
+                compression,
+                block_size: tree.options.block_size,
+                seed: self.tables.seed(),
+                keyspace: tree.id,
+            },
+            table_size: self.options.table_size,
+            snapshots: self.live_snapshots(),
+            new_number,
+            cancelled,
+            paranoid: self.options.paranoid,
+        }
+    }
+
+    /// Refuses to begin what may not end for lack of space.
+    pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
+        let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;
+        if free < bytes.saturating_add(FREE_SPACE_FLOOR.min(self.base_size())) {
+            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", &self.dir);
+        }
+        Ok(())
+    }
+}

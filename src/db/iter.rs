@@ -1,0 +1,444 @@
+//! [`Cursor`] and [`Iter`]: what a snapshot sees of a keyspace, in order.
+
+use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+use crate::error::{Error, Result};
+use crate::format::key::{SeqNo, ValueKind, prefix_successor};
+use crate::iter::InternalCursor;
+use crate::merge::MergingCursor;
+use crate::value::Value;
+use crate::version::Source;
+
+/// After this many entries that it cannot see, of one key, a cursor seeks past them instead of stepping over each.
+const SEEK_AFTER: u32 = 8;
+
+/// A position among the entries that a snapshot sees, in either direction.
+///
+/// Key and value are lent, not copied. A cursor keeps what it reads from alive and outlives the handle it came from; files that
+/// compaction replaced meanwhile stay on disk until it is dropped.
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// db.put("apple", "1")?;
+/// db.put("pear", "2")?;
+/// let mut cursor = db.cursor()?;
+/// cursor.seek("b")?;
+/// assert_eq!(cursor.key(), Some(&b"pear"[..]));
+/// cursor.prev()?;
+/// assert_eq!(cursor.value(), Some(&b"1"[..]));
+/// # Ok(()) }
+/// ```
+pub struct Cursor {
+    inner: MergingCursor<Source>,
+    snapshot: SeqNo,
+    state: State,
+    /// Going forward: the key whose older versions are to be passed over. Going backward: the current key.
+    key: Vec<u8>,
+    /// Going backward: the current value.
+    value: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Invalid,
+    /// `inner` stands on the current entry.
+    Forward,
+    /// `inner` stands before all versions of `key`: to find a key's newest version, all of them have to be passed.
+    Backward,
+}
+
+impl Cursor {
+    pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo) -> Cursor {
+        Cursor {
+            inner,
+            snapshot,
+            state: State::Invalid,
+            key: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+
+    /// Whether the cursor stands on an entry.
+    pub fn is_valid(&self) -> bool {
+        self.state != State::Invalid
+    }
+
+    /// The key of the entry, or `None` if the cursor stands on none.
+    pub fn key(&self) -> Option<&[u8]> {
+        match self.state {
+            State::Invalid => None,
+            State::Forward => Some(self.inner.key()),
+            State::Backward => Some(&self.key),
+        }
+    }
+
+    /// The value of the entry, or `None` if the cursor stands on none.
+    pub fn value(&self) -> Option<&[u8]> {
+        match self.state {
+            State::Invalid => None,
+            State::Forward => Some(self.inner.value()),
+            State::Backward => Some(&self.value),
+        }
+    }
+
+    /// Goes to the first entry. Returns whether there is one; so do all the other moves.
+    pub fn seek_to_first(&mut self) -> Result<bool> {
+        self.state = State::Invalid;
+        self.inner.seek_to_first()?;
+        self.settle_forward(false)
+    }
+
+    /// Goes to the last entry.
+    pub fn seek_to_last(&mut self) -> Result<bool> {
+        self.state = State::Invalid;
+        self.inner.seek_to_last()?;
+        self.settle_backward()
+    }
+
+    /// Goes to the first entry whose key is `key` or greater.
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.state = State::Invalid;
+        self.inner.seek(key.as_ref(), self.snapshot)?;
+        self.settle_forward(false)
+    }
+
+    /// Goes to the last entry whose key is `key` or less.
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.state = State::Invalid;
+        // No entry has sequence number 0, so this is behind every version of the key.
+        self.inner.seek(key.as_ref(), 0)?;
+        self.step_back()?;
+        self.settle_backward()
+    }
+
+    /// Goes to the last entry whose key is less than `key`.
+    pub(super) fn seek_before(&mut self, key: &[u8]) -> Result<bool> {
+        self.state = State::Invalid;
+        self.inner.seek(key, SeqNo::MAX)?;
+        self.step_back()?;
+        self.settle_backward()
+    }
+
+    /// Goes to the next entry. A cursor that stands on none stays there.
+    #[expect(clippy::should_implement_trait, reason = "the field's name; a lending cursor cannot be an Iterator")]
+    pub fn next(&mut self) -> Result<bool> {
+        match std::mem::replace(&mut self.state, State::Invalid) {
+            State::Invalid => Ok(false),
+            State::Forward => {
+                self.key.clear();
+                self.key.extend_from_slice(self.inner.key());
+                self.inner.next()?;
+                self.settle_forward(true)
+            }
+            State::Backward => {
+                self.inner.seek(&self.key, 0)?;
+                self.settle_forward(false)
+            }
+        }
+    }
+
+    /// Goes to the previous entry. A cursor that stands on none stays there.
+    pub fn prev(&mut self) -> Result<bool> {
+        match std::mem::replace(&mut self.state, State::Invalid) {
+            State::Invalid => Ok(false),
+            State::Forward => {
+                self.key.clear();
+                self.key.extend_from_slice(self.inner.key());
+                // Newer versions of the key, which the snapshot does not see, may stand before this one.
+                while self.inner.valid() && self.inner.key() == self.key {
+                    self.inner.prev()?;
+                }
+                self.settle_backward()
+            }
+            State::Backward => self.settle_backward(),
+        }
+    }
+
+    /// To the entry before the one under `inner`, or to the last one if that stands behind all.
+    fn step_back(&mut self) -> Result<()> {
+        if self.inner.valid() {
+            self.inner.prev()
+        } else {
+            self.inner.seek_to_last()
+        }
+    }
+
+    /// From `inner` on forward to the first entry that can be seen. With `skip_key`, versions of `key` are passed over.
+    fn settle_forward(&mut self, mut skip_key: bool) -> Result<bool> {
+        let mut passed = 0;
+        while self.inner.valid() {
+            let hidden = skip_key && self.inner.key() == self.key;
+            if !hidden && self.inner.seqno() <= self.snapshot {
+                if self.inner.kind() == ValueKind::Put {
+                    self.state = State::Forward;
+                    return Ok(true);
+                }
+                skip_key = true;
+                passed = 0;
+                self.key.clear();
+                self.key.extend_from_slice(self.inner.key());
+            }
+            passed += 1;
+            if hidden && passed > SEEK_AFTER {
+                passed = 0;
+                self.inner.seek(&self.key, 0)?;
+            } else {
+                self.inner.next()?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// From `inner` on backward to the first key of which something can be seen.
+    fn settle_backward(&mut self) -> Result<bool> {
+        while self.inner.valid() {
+            self.key.clear();
+            self.key.extend_from_slice(self.inner.key());
+            let mut visible = false;
+            while self.inner.valid() && self.inner.key() == self.key {
+                if self.inner.seqno() <= self.snapshot {
+                    visible = self.inner.kind() == ValueKind::Put;
+                    self.value.clear();
+                    if visible {
+                        self.value.extend_from_slice(self.inner.value());
+                    }
+                }
+                self.inner.prev()?;
+            }
+            if visible {
+                self.state = State::Backward;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// A range of keys: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..`, or a pair of [`Bound`]s, over anything that is bytes.
+pub trait KeyRange {
+    /// The bounds, owned.
+    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>);
+}
+
+impl KeyRange for RangeFull {
+    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        (Bound::Unbounded, Bound::Unbounded)
+    }
+}
+
+impl<K: AsRef<[u8]>> KeyRange for (Bound<K>, Bound<K>) {
+    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        let owned = |bound: Bound<K>| bound.map(|key| key.as_ref().to_vec());
+        (owned(self.0), owned(self.1))
+    }
+}
+
+impl<K: AsRef<[u8]>> KeyRange for Range<K> {
+    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        (Bound::Included(self.start), Bound::Excluded(self.end)).into_bounds()
+    }
+}
+
+impl<K: AsRef<[u8]>> KeyRange for RangeInclusive<K> {
+    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        let (start, end) = self.into_inner();
+        (Bound::Included(start), Bound::Included(end)).into_bounds()
+    }
+}
+
+impl<K: AsRef<[u8]>> KeyRange for RangeFrom<K> {
+    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        (Bound::Included(self.start), Bound::Unbounded).into_bounds()
+    }
+}
+
+impl<K: AsRef<[u8]>> KeyRange for RangeTo<K> {
+    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        (Bound::Unbounded, Bound::Excluded(self.end)).into_bounds()
+    }
+}
+
+impl<K: AsRef<[u8]>> KeyRange for RangeToInclusive<K> {
+    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        (Bound::Unbounded, Bound::Included(self.end)).into_bounds()
+    }
+}
+
+/// A range as `[lower, upper)`; an open end is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct HalfOpen {
+    pub(super) lower: Option<Vec<u8>>,
+    pub(super) upper: Option<Vec<u8>>,
+}
+
+impl HalfOpen {
+    pub(super) fn of(range: impl KeyRange) -> HalfOpen {
+        // The key right behind `key` in byte order.
+        let successor = |mut key: Vec<u8>| {
+            key.push(0);
+            key
+        };
+        let (lower, upper) = range.into_bounds();
+        HalfOpen {
+            lower: match lower {
+                Bound::Included(key) => Some(key),
+                Bound::Excluded(key) => Some(successor(key)),
+                Bound::Unbounded => None,
+            },
+            upper: match upper {
+                Bound::Included(key) => Some(successor(key)),
+                Bound::Excluded(key) => Some(key),
+                Bound::Unbounded => None,
+            },
+        }
+    }
+
+    pub(super) fn of_prefix(prefix: &[u8]) -> HalfOpen {
+        HalfOpen {
+            lower: Some(prefix.to_vec()),
+            upper: prefix_successor(prefix),
+        }
+    }
+}
+
+/// The entries of a range, from both ends. It owns what it needs: no lifetime ties it to a handle or a snapshot.
+///
+/// After an error it ends.
+pub struct Iter {
+    range: HalfOpen,
+    /// Makes the cursor of one end when that end is first asked.
+    open: Box<dyn Fn() -> Cursor + Send>,
+    /// Each stands on the entry that its end returned last.
+    front: Option<Cursor>,
+    back: Option<Cursor>,
+    /// Why there is nothing to iterate over; returned once.
+    failure: Option<Error>,
+    done: bool,
+}
+
+impl Iter {
+    pub(super) fn new(range: HalfOpen, open: Box<dyn Fn() -> Cursor + Send>) -> Iter {
+        Iter {
+            range,
+            open,
+            front: None,
+            back: None,
+            failure: None,
+            done: false,
+        }
+    }
+
+    /// An iterator that returns `error` and ends.
+    pub(super) fn failed(error: Error) -> Iter {
+        Iter {
+            failure: Some(error),
+            ..Iter::new(HalfOpen::default(), Box::new(|| Cursor::new(MergingCursor::new(Vec::new()), 0)))
+        }
+    }
+
+    fn advance_front(&mut self) -> Result<bool> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        match &mut self.front {
+            Some(cursor) => cursor.next()?,
+            None => {
+                let cursor = self.front.insert((self.open)());
+                match &self.range.lower {
+                    Some(lower) => cursor.seek(lower)?,
+                    None => cursor.seek_to_first()?,
+                }
+            }
+        };
+        // The end is the last key that the other end returned, or the range's.
+        let key = self.front.as_ref().and_then(Cursor::key);
+        let end = self.back.as_ref().and_then(Cursor::key).or(self.range.upper.as_deref());
+        Ok(key.is_some_and(|key| end.is_none_or(|end| key < end)))
+    }
+
+    fn advance_back(&mut self) -> Result<bool> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        match &mut self.back {
+            Some(cursor) => cursor.prev()?,
+            None => {
+                let cursor = self.back.insert((self.open)());
+                match &self.range.upper {
+                    Some(upper) => cursor.seek_before(upper)?,
+                    None => cursor.seek_to_last()?,
+                }
+            }
+        };
+        let key = self.back.as_ref().and_then(Cursor::key);
+        Ok(key.is_some_and(|key| match self.front.as_ref().and_then(Cursor::key) {
+            Some(front) => key > front,
+            None => self.range.lower.as_deref().is_none_or(|lower| key >= lower),
+        }))
+    }
+
+    /// The entry that one end has just come to.
+    fn yield_entry(&mut self, advanced: Result<bool>, end: fn(&Iter) -> Option<&Cursor>) -> Option<Result<(Value, Value)>> {
+        match advanced {
+            Ok(true) => {
+                let cursor = end(self)?;
+                Some(Ok((Value::copy_of(cursor.key()?), Value::copy_of(cursor.value()?))))
+            }
+            Ok(false) => {
+                self.done = true;
+                None
+            }
+            Err(error) => {
+                self.done = true;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl Iterator for Iter {
+    type Item = Result<(Value, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let advanced = self.advance_front();
+        self.yield_entry(advanced, |iter| iter.front.as_ref())
+    }
+}
+
+impl DoubleEndedIterator for Iter {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let advanced = self.advance_back();
+        self.yield_entry(advanced, |iter| iter.back.as_ref())
+    }
+}
+
+impl std::iter::FusedIterator for Iter {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_range_becomes_half_open() {
+        let half_open = |lower: Option<&[u8]>, upper: Option<&[u8]>| HalfOpen {
+            lower: lower.map(<[u8]>::to_vec),
+            upper: upper.map(<[u8]>::to_vec),
+        };
+        assert_eq!(HalfOpen::of(..), half_open(None, None));
+        assert_eq!(HalfOpen::of("a".."b"), half_open(Some(b"a"), Some(b"b")));
+        assert_eq!(HalfOpen::of("a"..="b"), half_open(Some(b"a"), Some(b"b\0")));
+        assert_eq!(HalfOpen::of("a"..), half_open(Some(b"a"), None));
+        assert_eq!(HalfOpen::of(..=[1u8]), half_open(None, Some(&[1, 0])));
+        let excluded = (Bound::Excluded("a"), Bound::Unbounded);
+        assert_eq!(HalfOpen::of(excluded), half_open(Some(b"a\0"), None));
+        assert_eq!(HalfOpen::of_prefix(b"ab\xff"), half_open(Some(b"ab\xff"), Some(b"ac")));
+    }
+}

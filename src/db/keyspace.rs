@@ -1,0 +1,215 @@
+//! [`Keyspace`]: one named tree of a store.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Handle;
+use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
+use super::read::ReadOptions;
+use super::snapshot::Snapshot;
+use super::store::Store;
+use super::view::Tree;
+use super::write::WriteOptions;
+use crate::batch::WriteBatch;
+use crate::error::{Error, Result};
+use crate::format::key::SeqNo;
+use crate::manifest::VersionEdit;
+use crate::options::KeyspaceOptions;
+use crate::value::Value;
+use crate::version::Version;
+
+/// Longest name of a keyspace, in bytes.
+const MAX_NAME_LEN: usize = 255;
+
+/// A handle to one keyspace of a store: a key-value map of its own, in one log and one order of writes with all others.
+///
+/// Handles are cheap to clone and may be used from any thread. A handle keeps the store open.
+#[derive(Clone)]
+pub struct Keyspace {
+    pub(super) handle: Arc<Handle>,
+    pub(super) id: u32,
+    pub(super) name: Arc<str>,
+}
+
+impl fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyspace").field("name", &self.name).field("path", &self.store().path()).finish()
+    }
+}
+
+impl Keyspace {
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.handle.store
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> Result<KeyspaceOptions> {
+        let view = self.store().view.load();
+        let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
+        Ok(tree.options.clone())
+    }
+
+    /// Sets a key to a value, over whatever it had. Returns the write's sequence number.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
+        let mut batch = WriteBatch::new();
+        batch.put_in(self, key, value);
+        self.store().write(batch, WriteOptions::default())
+    }
+
+    /// Deletes a key; no error if it is not there. Returns the write's sequence number.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
+        let mut batch = WriteBatch::new();
+        batch.delete_in(self, key);
+        self.store().write(batch, WriteOptions::default())
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.get_with(key, ReadOptions::default())
+    }
+
+    /// The value of a key, read as `options` say.
+    pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
+        self.store().get(self.id, &self.name, key.as_ref(), None, options)
+    }
+
+    /// Whether a key is there.
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// All entries, in key order, as they are now.
+    pub fn iter(&self) -> Iter {
+        self.range(..)
+    }
+
+    /// The entries of a range of keys, as they are now.
+    pub fn range(&self, range: impl KeyRange) -> Iter {
+        self.store().iter(self.id, &self.name, HalfOpen::of(range), None)
+    }
+
+    /// The entries whose keys begin with `prefix`, as they are now.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        self.store().iter(self.id, &self.name, HalfOpen::of_prefix(prefix.as_ref()), None)
+    }
+
+    /// A cursor over the entries as they are now, to begin with on none.
+    pub fn cursor(&self) -> Result<Cursor> {
+        self.cursor_with(ReadOptions::default())
+    }
+
+    /// A cursor that reads as `options` say.
+    pub fn cursor_with(&self, options: ReadOptions) -> Result<Cursor> {
+        self.store().cursor(self.id, &self.name, None, options)
+    }
+
+    /// All keyspaces as they are now; the snapshot's own methods read this one.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self)
+    }
+
+    /// Brings the entries of a range to the last level, and drops what deletes and overwrites have left there. Writes everything in
+    /// memory to tables first. It takes disk space of the range's size for a while.
+    pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
+        self.store().compact_range(self.id, &HalfOpen::of(range))
+    }
+}
+
+impl WriteBatch {
+    /// Adds: set a key of `keyspace` to a value.
+    pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.set_origin(keyspace.store().id);
+        self.put_raw(keyspace.id, key.as_ref(), value.as_ref());
+    }
+
+    /// Adds: delete a key of `keyspace`.
+    pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        self.set_origin(keyspace.store().id);
+        self.delete_raw(keyspace.id, key.as_ref());
+    }
+}
+
+impl Store {
+    /// The keyspace called `name`: id and name. It is created when absent; `options`, if given, replace the stored ones.
+    pub(super) fn keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
+        self.check_open()?;
+        if name.is_empty() || name.len() > MAX_NAME_LEN {
+            return Err(Error::invalid(format_args!("a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}", name.len())));
+        }
+        if let Some(options) = &options {
+            options.validate()?;
+        }
+        if let Some(tree) = self.view.load().tree_named(name)
+            && options.as_ref().is_none_or(|options| *options == tree.options)
+        {
+            return Ok((tree.id, Arc::clone(&tree.name)));
+        }
+        self.check_writable()?;
+        self.define_keyspace(name, options)
+    }
+
+    fn define_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
+        let _defining = self.defining.lock();
+        let existing = self.view.load().tree_named(name).cloned();
+        let tree = match (existing, options) {
+            (Some(tree), None) => return Ok((tree.id, tree.name)),
+            (Some(tree), Some(options)) => Tree { options, ..tree },
+            (None, options) => Tree {
+                // File numbers are never reused, so neither is an id: entries of a dropped keyspace that are still in the log can
+                // never turn up in another one.
+                id: u32::try_from(self.new_file_number())
+                    .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
+                name: Arc::from(name),
+                options: options.unwrap_or_default(),
+                version: Arc::new(Version::default()),
+            },
+        };
+        let edit = VersionEdit {
+            created: vec![(tree.id, name.to_owned(), tree.options.clone())],
+            ..VersionEdit::default()
+        };
+        let created = tree.clone();
+        self.install(edit, |view| {
+            // A flush or compaction may have changed the version meanwhile.
+            let version = view.tree(created.id).map(|tree| Arc::clone(&tree.version));
+            view.set_tree(Tree {
+                version: version.unwrap_or_else(|| Arc::clone(&created.version)),
+                ..created
+            });
+        })?;
+        Ok((tree.id, tree.name))
+    }
+
+    /// Drops a keyspace and all its tables; returns whether there was one of that name.
+    pub(super) fn drop_keyspace(&self, name: &str) -> Result<bool> {
+        self.check_writable()?;
+        let _defining = self.defining.lock();
+        let Some(tree) = self.view.load().tree_named(name).cloned() else { return Ok(false) };
+        if tree.id == 0 {
+            return Err(Error::invalid("the default keyspace cannot be dropped"));
+        }
+        let edit = VersionEdit {
+            dropped: vec![tree.id],
+            ..VersionEdit::default()
+        };
+        let mut dropped = None;
+        self.install(edit, |view| {
+            if let Ok(at) = view.trees.binary_search_by_key(&tree.id, |tree| tree.id) {
+                dropped = Some(view.trees.remove(at));
+            }
+        })?;
+        drop(tree);
+        let tables = dropped.iter().flat_map(|tree| tree.version.tables());
+        #[expect(clippy::cast_possible_truncation, reason = "there are few levels")]
+        let tables = tables.map(|(level, table)| (0, level as u8, Arc::clone(table))).collect();
+        self.retire(tables);
+        drop(dropped);
+        self.remove_obsolete();
+        Ok(true)
+    }
+}

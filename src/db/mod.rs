@@ -1,0 +1,324 @@
+//! The store: [`Db`] and everything behind it.
+//!
+//! - write: `write` (group commit) → log → memtable; `sync` makes it durable; `throttle` slows it down.
+//! - read: `read` → `view` → memtables → versions.
+//! - background: `background` schedules `flush` and `compact`; each ends in `Store::install`.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+mod background;
+mod compact;
+mod flush;
+mod iter;
+mod keyspace;
+mod open;
+mod read;
+mod snapshot;
+mod stats;
+mod store;
+mod sync;
+mod throttle;
+mod view;
+mod write;
+
+pub use iter::{Cursor, Iter, KeyRange};
+pub use keyspace::Keyspace;
+pub use read::ReadOptions;
+pub use snapshot::Snapshot;
+pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
+pub use write::WriteOptions;
+
+use open::DEFAULT_KEYSPACE;
+use store::Store;
+
+use crate::batch::WriteBatch;
+use crate::error::{Error, Result};
+use crate::format::key::SeqNo;
+use crate::options::{KeyspaceOptions, Options};
+use crate::value::Value;
+
+/// What handles, keyspaces and snapshots hold. When the last one goes, the store is closed.
+struct Handle {
+    store: Arc<Store>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Whoever wants to know of a failure calls `Db::close`.
+        let _ = self.store.close();
+    }
+}
+
+/// An open store.
+///
+/// Handles are cheap to clone and may be used from any thread; the store is closed when the last handle, keyspace and snapshot is
+/// dropped, or by [`Db::close`]. The methods that read and write are those of the default keyspace.
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let path = dir.path().join("words.db");
+/// use tamis::{Db, WriteBatch};
+///
+/// let db = Db::open(&path)?;
+/// db.put("apple", "1")?;
+/// assert_eq!(db.get("apple")?.as_deref(), Some(&b"1"[..]));
+///
+/// let users = db.keyspace("users")?;
+/// let mut batch = WriteBatch::new();
+/// batch.put("k", "v");
+/// batch.put_in(&users, "id7", "Ann");
+/// batch.delete("apple");
+/// db.write(batch)?; // all of it or nothing, also after a crash
+/// db.sync()?; // survives a power cut from here on
+///
+/// let snapshot = db.snapshot();
+/// for entry in snapshot.range("a".."z") {
+///     let (key, value) = entry?;
+///     println!("{key:?} {value:?}");
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Db {
+    default: Keyspace,
+}
+
+impl fmt::Debug for Db {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Db").field("path", &self.path()).finish()
+    }
+}
+
+impl Options {
+    /// Opens the store in directory `path`.
+    ///
+    /// After a crash this recovers what the contract in the README promises; it needs no option for that. Fails with
+    /// [`Error::Locked`] when the store is open for writing elsewhere.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
+        Ok(Db::of(Store::open(path.as_ref(), self)?))
+    }
+
+    /// Opens the store in directory `path` for reading alone, without changing anything in it.
+    ///
+    /// It takes no lock: another process may have the store open and write to it. What is read is the store at the moment of opening;
+    /// if that process removes a table meanwhile, reads that need it fail with [`Error::Io`].
+    pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Db> {
+        Ok(Db::of(Store::open_read_only(path.as_ref(), self)?))
+    }
+}
+
+impl Db {
+    fn of(store: Arc<Store>) -> Db {
+        Db {
+            default: Keyspace {
+                handle: Arc::new(Handle { store }),
+                id: 0,
+                name: Arc::from(DEFAULT_KEYSPACE),
+            },
+        }
+    }
+
+    fn store(&self) -> &Arc<Store> {
+        self.default.store()
+    }
+
+    /// Opens the store in directory `path` with default options, and creates it when there is none.
+    pub fn open(path: impl AsRef<Path>) -> Result<Db> {
+        Options::new().open(path)
+    }
+
+    /// Opens the store in directory `path` for reading alone; see [`Options::open_read_only`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Db> {
+        Options::new().open_read_only(path)
+    }
+
+    /// The store's directory.
+    pub fn path(&self) -> &Path {
+        self.store().path()
+    }
+
+    /// The keyspace called `name`; created when absent.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        let (id, name) = self.store().keyspace(name, None)?;
+        Ok(self.handle_of(id, name))
+    }
+
+    /// The keyspace called `name`; created with `options` when absent, otherwise given them for the tables written from here on.
+    pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        let (id, name) = self.store().keyspace(name, Some(options))?;
+        Ok(self.handle_of(id, name))
+    }
+
+    /// The keyspace called `name`, if there is one.
+    pub fn existing_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
+        self.store().check_open()?;
+        let view = self.store().view.load();
+        Ok(view.tree_named(name).map(|tree| self.handle_of(tree.id, Arc::clone(&tree.name))))
+    }
+
+    fn handle_of(&self, id: u32, name: Arc<str>) -> Keyspace {
+        Keyspace {
+            handle: Arc::clone(&self.default.handle),
+            id,
+            name,
+        }
+    }
+
+    /// The default keyspace.
+    pub fn default_keyspace(&self) -> &Keyspace {
+        &self.default
+    }
+
+    /// Names of all keyspaces, in the order of their creation.
+    pub fn keyspace_names(&self) -> Result<Vec<String>> {
+        self.store().check_open()?;
+        Ok(self.store().view.load().trees.iter().map(|tree| tree.name.to_string()).collect())
+    }
+
+    /// Drops a keyspace with all its entries; returns whether there was one of that name. Handles to it fail from then on with
+    /// [`Error::KeyspaceDropped`]; iterators that are under way go on.
+    pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
+        self.store().drop_keyspace(name)
+    }
+
+    /// Sets a key to a value, over whatever it had. Returns the write's sequence number.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.default.put(key, value)
+    }
+
+    /// Deletes a key; no error if it is not there. Returns the write's sequence number.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.default.delete(key)
+    }
+
+    /// Writes a batch: all of it or nothing. Returns the sequence number of its last operation.
+    pub fn write(&self, batch: WriteBatch) -> Result<SeqNo> {
+        self.write_with(batch, WriteOptions::default())
+    }
+
+    /// Writes a batch as `options` say.
+    ///
+    /// A write that failed may be there or not after reopening, but never in part.
+    pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
+        self.store().write(batch, options)
+    }
+
+    /// Makes everything acknowledged so far survive a power cut.
+    pub fn sync(&self) -> Result<()> {
+        self.store().sync()
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.default.get(key)
+    }
+
+    /// The value of a key, read as `options` say.
+    pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
+        self.default.get_with(key, options)
+    }
+
+    /// Whether a key is there.
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.default.contains_key(key)
+    }
+
+    /// All entries, in key order, as they are now.
+    pub fn iter(&self) -> Iter {
+        self.default.iter()
+    }
+
+    /// The entries of a range of keys, as they are now.
+    pub fn range(&self, range: impl KeyRange) -> Iter {
+        self.default.range(range)
+    }
+
+    /// The entries whose keys begin with `prefix`, as they are now.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        self.default.prefix(prefix)
+    }
+
+    /// A cursor over the entries as they are now, to begin with on none.
+    pub fn cursor(&self) -> Result<Cursor> {
+        self.default.cursor()
+    }
+
+    /// A cursor that reads as `options` say.
+    pub fn cursor_with(&self, options: ReadOptions) -> Result<Cursor> {
+        self.default.cursor_with(options)
+    }
+
+    /// All keyspaces as they are now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.default.snapshot()
+    }
+
+    /// Writes everything in memory to tables. What it wrote is durable when it returns.
+    pub fn flush(&self) -> Result<()> {
+        self.store().flush()
+    }
+
+    /// Brings the entries of a range of the default keyspace to the last level; see [`Keyspace::compact_range`].
+    pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
+        self.default.compact_range(range)
+    }
+
+    /// The store at this moment.
+    pub fn stats(&self) -> Stats {
+        self.store().stats()
+    }
+
+    /// Sequence number of the last write that reads can see.
+    pub fn last_seqno(&self) -> SeqNo {
+        self.store().visible.load(Ordering::Acquire)
+    }
+
+    /// Every write up to this sequence number survives a power cut.
+    pub fn synced_seqno(&self) -> SeqNo {
+        self.store().durable.load(Ordering::Acquire)
+    }
+
+    /// Every write up to this sequence number is in a table.
+    pub fn flushed_seqno(&self) -> SeqNo {
+        self.store().flushed.load(Ordering::Acquire)
+    }
+
+    /// Closes the store: writes everything in memory to tables, ends background work and releases the lock. Other handles fail with
+    /// [`Error::Closed`] from then on; iterators go on.
+    ///
+    /// Without it, the same happens when the last handle is dropped, but nobody hears of a failure.
+    pub fn close(self) -> Result<()> {
+        self.store().close()
+    }
+}
+
+impl Store {
+    /// Ends the store; the second call does nothing.
+    fn close(self: &Arc<Self>) -> Result<()> {
+        if self.read_only {
+            self.closed.store(true, Ordering::Release);
+            return Ok(());
+        }
+        if self.commit.lock().is_none() {
+            return Ok(());
+        }
+        let flushed = self.flush();
+        self.closed.store(true, Ordering::Release);
+        self.stopping.store(true, Ordering::Release);
+        self.wait_until_idle();
+        self.remove_obsolete();
+        // What could not be flushed is at least durable in the log.
+        let synced = match (&flushed, self.check_poison()) {
+            (Err(Error::Poisoned(_)), _) | (Ok(()), _) | (_, Err(_)) => Ok(()),
+            (Err(_), Ok(())) => self.sync_through(self.visible.load(Ordering::Acquire)),
+        };
+        *self.commit.lock() = None;
+        *self.manifest.lock() = None;
+        *self.lock.lock() = None;
+        flushed.and(synced)
+    }
+}

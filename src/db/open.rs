@@ -1,0 +1,313 @@
+//! Opening: lock, manifest, recovery of the logs, a fresh manifest and a fresh log.
+//!
+//! Recovery changes nothing that it still needs: what the logs hold goes to new tables, one manifest names them all and lets the logs
+//! go, and only then is anything removed. So it may itself be interrupted anywhere and begin anew.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::store::{LogFile, Manifest, Opened, Store};
+use super::view::{ReadView, Tree};
+use super::write::Commit;
+use crate::compaction::{OutputContext, Unknown, write_run};
+use crate::error::{Error, IoContext, Result};
+use crate::exec::ThreadPool;
+use crate::format::filename::FileKind;
+use crate::format::header::FileHeader;
+use crate::format::key::SeqNo;
+use crate::manifest::{self, KeyspaceState, ManifestState, ManifestWriter};
+use crate::memtable::Memtable;
+use crate::options::{Compression, Options};
+use crate::table::{Table, TableContext, TableMeta, TableOptions};
+use crate::version::Version;
+use crate::wal;
+
+/// Name of the keyspace that a store always has.
+pub(super) const DEFAULT_KEYSPACE: &str = "default";
+
+impl Store {
+    /// Opens the store in `dir` for reading and writing.
+    pub(super) fn open(dir: &Path, options: Options) -> Result<Arc<Store>> {
+        options.validate()?;
+        let fs = Arc::clone(&options.file_system);
+        if options.create_if_missing && fs.create_dir(dir).during("create", dir)? {
+            // The directory's own name.
+            let parent = dir.parent().unwrap_or(Path::new(""));
+            fs.sync_dir(parent).during("sync", parent)?;
+        }
+        let lock_path = FileKind::Lock.path(dir);
+        let lock = match fs.lock(&lock_path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NotFound(dir.to_owned())),
+            other => other.during("lock", &lock_path)?,
+        };
+        let Some(lock) = lock else {
+            return Err(Error::Locked {
+                path: dir.to_owned(),
+                holder: lock_holder(&options, &lock_path),
+            });
+        };
+
+        let mut state = match manifest::load(&*fs, dir)? {
+            Some((state, _)) => state,
+            None if options.create_if_missing => new_state(&options),
+            None => return Err(Error::NotFound(dir.to_owned())),
+        };
+        if let Some(wanted) = &options.default_keyspace
+            && let Some(default) = state.keyspaces.get_mut(&0)
+        {
+            default.options = wanted.clone();
+        }
+        let files = list_files(&options, dir)?;
+        // Numbers in the directory may belong to files that no edit has named yet.
+        let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
+        state.next_file_number = state.next_file_number.max(seen + 1);
+
+        let tables = Arc::new(TableContext::new(&options, dir, state.hash_seed));
+        let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InTables)?;
+        let manifest_number = state.take_number();
+        let log_number = state.take_number();
+        state.min_log = log_number;
+        state.flushed_seqno = recovered.last_seqno;
+        let writer = ManifestWriter::create(&*fs, dir, manifest_number, &state)?;
+
+        let log = wal::create(
+            &*fs,
+            dir,
+            FileHeader {
+                number: log_number,
+                first: recovered.last_seqno + 1,
+                synced: recovered.last_seqno,
+                previous: 0,
+                previous_len: 0,
+            },
+        )?;
+        let needed = |kind: &FileKind| match *kind {
+            FileKind::Manifest(number) => number == manifest_number,
+            FileKind::Wal(number) => number >= log_number,
+            FileKind::Table(number) => state.has_table(number),
+            FileKind::Current | FileKind::Lock => true,
+            FileKind::CurrentTemp => false,
+        };
+        for kind in files.iter().filter(|kind| !needed(kind)) {
+            let path = kind.path(dir);
+            fs.remove(&path).during("remove", &path)?;
+        }
+
+        let memtable = Arc::new(Memtable::new(log_number, options.memtable_size));
+        let store = Store::new(Opened {
+            dir: dir.to_owned(),
+            executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads))),
+            view: view_of(&state, &tables, Arc::clone(&memtable), Vec::new()),
+            last_seqno: recovered.last_seqno,
+            flushed: recovered.last_seqno,
+            next_file: state.next_file_number,
+            logs: vec![LogFile::of(&log)],
+            commit: Some(Commit { log, memtable }),
+            manifest: Some(Manifest::new(writer, state)),
+            lock: Some(lock),
+            tables,
+            options,
+        });
+        let store = Arc::new(store);
+        store.verify_if_paranoid()?;
+        store.schedule();
+        Ok(store)
+    }
+
+    /// Opens the store in `dir` without changing anything in it. No lock is taken: a process that writes may go on, and what is read
+    /// is the store as it was at the moment of opening.
+    pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
+        options.validate()?;
+        let Some((mut state, _)) = manifest::load(&*options.file_system, dir)? else {
+            return Err(Error::NotFound(dir.to_owned()));
+        };
+        let files = list_files(&options, dir)?;
+        let tables = Arc::new(TableContext::new(&options, dir, state.hash_seed));
+        let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
+        let mut memtables = recovered.memtables.into_iter().rev();
+        let active = memtables.next().unwrap_or_else(|| Arc::new(Memtable::new(0, options.memtable_size)));
+        let store = Store::new(Opened {
+            dir: dir.to_owned(),
+            executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(1))),
+            view: view_of(&state, &tables, active, memtables.collect()),
+            last_seqno: recovered.last_seqno,
+            flushed: state.flushed_seqno,
+            next_file: state.next_file_number,
+            commit: None,
+            logs: Vec::new(),
+            manifest: None,
+            lock: None,
+            tables,
+            options,
+        });
+        let store = Arc::new(store);
+        store.verify_if_paranoid()?;
+        Ok(store)
+    }
+
+    fn verify_if_paranoid(&self) -> Result<()> {
+        if self.options.paranoid {
+            for tree in &self.view.load().trees {
+                tree.version.tables().try_for_each(|(_, table)| table.verify())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where recovery puts what it finds in the logs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// In new tables of level 0, added to the state.
+    InTables,
+    /// In memtables; nothing is written.
+    InMemory,
+}
+
+struct Recovered {
+    last_seqno: SeqNo,
+    /// Oldest first; empty when the entries went to tables.
+    memtables: Vec<Arc<Memtable>>,
+}
+
+/// Replays the logs that `state` still needs.
+fn recover(
+    dir: &Path,
+    options: &Options,
+    tables: &Arc<TableContext>,
+    state: &mut ManifestState,
+    files: &[FileKind],
+    keep: Keep,
+) -> Result<Recovered> {
+    let mut logs: Vec<u64> = files
+        .iter()
+        .filter_map(|kind| match *kind {
+            FileKind::Wal(number) if number >= state.min_log => Some(number),
+            _ => None,
+        })
+        .collect();
+    logs.sort_unstable();
+
+    let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size));
+    let mut memtable = new_memtable();
+    let mut full = Vec::new();
+    let flushed = state.flushed_seqno;
+    let end = wal::recover(&*options.file_system, dir, &logs, flushed, &mut |first, batch| {
+        let mut writer = memtable.writer();
+        let mut seqno = first;
+        for operation in batch {
+            let operation = operation?;
+            writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
+            seqno += 1;
+        }
+        drop(writer);
+        if memtable.used() >= options.memtable_size {
+            full.push(std::mem::replace(&mut memtable, new_memtable()));
+            if keep == Keep::InTables {
+                let memtable = full.remove(0);
+                write_recovered(&memtable, options, tables, state)?;
+            }
+        }
+        Ok(())
+    })?;
+    if !memtable.is_empty() {
+        match keep {
+            Keep::InTables => write_recovered(&memtable, options, tables, state)?,
+            Keep::InMemory => full.push(memtable),
+        }
+    }
+    if keep == Keep::InTables && end.last_seqno > flushed {
+        options.file_system.sync_dir(dir).during("sync", dir)?;
+    }
+    Ok(Recovered {
+        last_seqno: end.last_seqno,
+        memtables: full,
+    })
+}
+
+/// Writes a recovered memtable to tables of level 0.
+fn write_recovered(
+    memtable: &Arc<Memtable>,
+    options: &Options,
+    tables: &Arc<TableContext>,
+    state: &mut ManifestState,
+) -> Result<()> {
+    for id in memtable.keyspaces() {
+        // Entries of a keyspace that was dropped later go with it.
+        let Some(keyspace) = state.keyspaces.get(&id) else { continue };
+        let number = state.next_file_number;
+        let context = OutputContext {
+            tables,
+            options: TableOptions {
+                filter: keyspace.options.filter,
+                compression: Compression::None,
+                block_size: keyspace.options.block_size,
+                seed: tables.seed(),
+                keyspace: id,
+            },
+            table_size: u64::MAX,
+            snapshots: Vec::new(),
+            new_number: &|| number,
+            cancelled: &|| false,
+            paranoid: options.paranoid,
+        };
+        let written = write_run(&mut memtable.cursor(id), &context, &mut Unknown)?;
+        state.next_file_number += 1;
+        for meta in written.into_iter().flatten() {
+            state.add_table(id, 0, meta);
+        }
+    }
+    Ok(())
+}
+
+fn new_state(options: &Options) -> ManifestState {
+    let seed = options.hash_seed.unwrap_or_else(random_seed);
+    let mut state = ManifestState::new(seed);
+    let default = KeyspaceState::new(DEFAULT_KEYSPACE, options.default_keyspace.clone().unwrap_or_default());
+    state.keyspaces.insert(0, default);
+    state
+}
+
+/// Not for secrets: it keeps the filters of two stores from having the same false positives.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+fn view_of(
+    state: &ManifestState,
+    tables: &Arc<TableContext>,
+    active: Arc<Memtable>,
+    sealed: Vec<Arc<Memtable>>,
+) -> ReadView {
+    let table = |meta: &TableMeta| Arc::new(Table::new(Arc::clone(tables), meta.clone()));
+    let trees = state
+        .keyspaces
+        .iter()
+        .map(|(&id, keyspace)| Tree {
+            id,
+            name: Arc::from(keyspace.name.as_str()),
+            options: keyspace.options.clone(),
+            version: Arc::new(
+                Version::default().edited(&[], keyspace.tables().map(|(level, meta)| (level, table(meta))).collect()),
+            ),
+        })
+        .collect();
+    ReadView { active, sealed, trees }
+}
+
+fn list_files(options: &Options, dir: &Path) -> Result<Vec<FileKind>> {
+    let names = options.file_system.list(dir).during("list", dir)?;
+    let mut files: Vec<FileKind> = names.iter().filter_map(|name| FileKind::parse(name)).collect();
+    files.sort_unstable();
+    Ok(files)
+}
+
+fn lock_holder(options: &Options, path: &Path) -> String {
+    let text = crate::vfs::read_small_file(&*options.file_system, path, 64).unwrap_or_default();
+    match String::from_utf8_lossy(&text).trim() {
+        "" => "another process".to_owned(),
+        pid if pid == std::process::id().to_string() => "another handle in this process".to_owned(),
+        pid => format!("process {pid}"),
+    }
+}

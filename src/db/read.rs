@@ -1,0 +1,104 @@
+//! The read path: memtables, then tables, newest first.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::iter::{Cursor, HalfOpen, Iter};
+use super::store::Store;
+use super::view::{ReadView, Tree};
+use crate::error::{Error, Result};
+use crate::format::key::SeqNo;
+use crate::options::FilterMode;
+use crate::value::Value;
+use crate::version::ReadMode;
+
+/// How a read is done.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ReadOptions {
+    /// How filters are treated. Default: [`FilterMode::Use`].
+    pub filters: FilterMode,
+    /// Whether blocks that are read from disk are kept in the cache. Default: true.
+    pub fill_cache: bool,
+}
+
+impl Default for ReadOptions {
+    fn default() -> ReadOptions {
+        ReadOptions {
+            filters: FilterMode::Use,
+            fill_cache: true,
+        }
+    }
+}
+
+impl ReadOptions {
+    /// The defaults.
+    pub fn new() -> ReadOptions {
+        ReadOptions::default()
+    }
+
+    /// Sets how filters are treated.
+    pub fn filters(mut self, filters: FilterMode) -> Self {
+        self.filters = filters;
+        self
+    }
+
+    /// Sets whether blocks that are read from disk are kept in the cache.
+    pub fn fill_cache(mut self, fill_cache: bool) -> Self {
+        self.fill_cache = fill_cache;
+        self
+    }
+}
+
+fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree> {
+    view.tree(keyspace).ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
+}
+
+impl Store {
+    pub(super) fn get(
+        &self,
+        keyspace: u32,
+        name: &str,
+        key: &[u8],
+        snapshot: Option<SeqNo>,
+        options: ReadOptions,
+    ) -> Result<Option<Value>> {
+        self.check_open()?;
+        // The view first, the sequence number second: see `ReadView`.
+        let view = self.view.load();
+        let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+        let mode = ReadMode {
+            filters: options.filters,
+            fill_cache: options.fill_cache,
+        };
+        view.get(tree_of(&view, keyspace, name)?, key, seqno, self.tables.seed(), mode)
+    }
+
+    pub(super) fn cursor(
+        &self,
+        keyspace: u32,
+        name: &str,
+        snapshot: Option<SeqNo>,
+        options: ReadOptions,
+    ) -> Result<Cursor> {
+        self.check_open()?;
+        let view = self.view.load();
+        let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+        let tree = tree_of(&view, keyspace, name)?;
+        Ok(Cursor::new(view.cursor(tree, options.fill_cache), seqno))
+    }
+
+    pub(super) fn iter(&self, keyspace: u32, name: &str, range: HalfOpen, snapshot: Option<SeqNo>) -> Iter {
+        if let Err(error) = self.check_open() {
+            return Iter::failed(error);
+        }
+        let view = self.view.load_full();
+        let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+        let tree = match tree_of(&view, keyspace, name) {
+            Ok(tree) => tree.clone(),
+            Err(error) => return Iter::failed(error),
+        };
+        let view: Arc<ReadView> = view;
+        Iter::new(range, Box::new(move || Cursor::new(view.cursor(&tree, true), seqno)))
+    }
+}

@@ -1,0 +1,126 @@
+//! [`Snapshot`]: the store as it was at one moment.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
+use super::read::ReadOptions;
+use super::{Handle, Keyspace};
+use crate::error::Result;
+use crate::format::key::SeqNo;
+use crate::value::Value;
+
+/// All keyspaces as they were when it was taken, whatever is written meanwhile.
+///
+/// It is owned, and cheap to take and to clone. While it lives, versions that it can see are kept on disk, and the store stays open.
+/// Its own methods read the default keyspace; [`Snapshot::keyspace`] reads any other.
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// db.put("apple", "1")?;
+/// let before = db.snapshot();
+/// db.put("apple", "2")?;
+/// assert_eq!(before.get("apple")?.as_deref(), Some(&b"1"[..]));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Snapshot {
+    pinned: Arc<Pinned>,
+    keyspace: u32,
+    name: Arc<str>,
+}
+
+/// A sequence number in the list of live snapshots.
+struct Pinned {
+    handle: Arc<Handle>,
+    seqno: SeqNo,
+}
+
+impl Pinned {
+    fn new(handle: &Arc<Handle>) -> Pinned {
+        let mut snapshots = handle.store.snapshots.lock();
+        // Read under the lock: a compaction that looks at the list later sees this snapshot, one that looked earlier keeps at least
+        // what is visible now.
+        let seqno = handle.store.visible.load(Ordering::Acquire);
+        *snapshots.entry(seqno).or_default() += 1;
+        Pinned {
+            handle: Arc::clone(handle),
+            seqno,
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let mut snapshots = self.handle.store.snapshots.lock();
+        if let Some(count) = snapshots.get_mut(&self.seqno) {
+            *count -= 1;
+            if *count == 0 {
+                snapshots.remove(&self.seqno);
+            }
+        }
+    }
+}
+
+impl Snapshot {
+    pub(super) fn new(keyspace: &Keyspace) -> Snapshot {
+        Snapshot {
+            pinned: Arc::new(Pinned::new(&keyspace.handle)),
+            keyspace: keyspace.id,
+            name: Arc::clone(&keyspace.name),
+        }
+    }
+
+    /// Sequence number of the last write that the snapshot sees.
+    pub fn seqno(&self) -> SeqNo {
+        self.pinned.seqno
+    }
+
+    /// The same moment in another keyspace.
+    pub fn keyspace(&self, keyspace: &Keyspace) -> Snapshot {
+        Snapshot {
+            pinned: Arc::clone(&self.pinned),
+            keyspace: keyspace.id,
+            name: Arc::clone(&keyspace.name),
+        }
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.get_with(key, ReadOptions::default())
+    }
+
+    /// The value of a key, read as `options` say.
+    pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
+        let store = &self.pinned.handle.store;
+        store.get(self.keyspace, &self.name, key.as_ref(), Some(self.seqno()), options)
+    }
+
+    /// Whether a key is there.
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// All entries, in key order.
+    pub fn iter(&self) -> Iter {
+        self.range(..)
+    }
+
+    /// The entries of a range of keys.
+    pub fn range(&self, range: impl KeyRange) -> Iter {
+        self.pinned.handle.store.iter(self.keyspace, &self.name, HalfOpen::of(range), Some(self.seqno()))
+    }
+
+    /// The entries whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        let range = HalfOpen::of_prefix(prefix.as_ref());
+        self.pinned.handle.store.iter(self.keyspace, &self.name, range, Some(self.seqno()))
+    }
+
+    /// A cursor, to begin with on no entry.
+    pub fn cursor(&self) -> Result<Cursor> {
+        self.pinned.handle.store.cursor(self.keyspace, &self.name, Some(self.seqno()), ReadOptions::default())
+    }
+}

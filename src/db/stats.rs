@@ -1,0 +1,248 @@
+//! What a store knows of itself, as plain data.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::store::Store;
+use crate::error::Error;
+use crate::format::key::SeqNo;
+use crate::stats::ReadStats;
+use crate::version::LEVELS;
+
+/// Counts of background work, since the store was opened, and of reads in tables that are gone.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) flushes: AtomicU64,
+    pub(super) flushed_bytes: AtomicU64,
+    pub(super) compactions: AtomicU64,
+    pub(super) compacted_bytes_in: AtomicU64,
+    pub(super) compacted_bytes_out: AtomicU64,
+    pub(super) moves: AtomicU64,
+    /// By keyspace and level.
+    retired: Mutex<BTreeMap<(u32, u8), ReadStats>>,
+}
+
+impl Counters {
+    /// Keeps the counts of a table that leaves its level.
+    pub(super) fn retire(&self, keyspace: u32, level: u8, stats: ReadStats) {
+        *self.retired.lock().entry((keyspace, level)).or_default() += stats;
+    }
+}
+
+/// A store at one moment. Counts are since it was opened.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Sequence number of the last write.
+    pub last_seqno: SeqNo,
+    /// Every write up to this one survives a power cut.
+    pub synced_seqno: SeqNo,
+    /// Every write up to this one is in a table.
+    pub flushed_seqno: SeqNo,
+    /// Live snapshots.
+    pub snapshots: usize,
+    /// Memory, by what it is for.
+    pub memory: MemoryStats,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes of tables written by flushes.
+    pub flushed_bytes: u64,
+    /// Compactions that rewrote tables.
+    pub compactions: u64,
+    /// Bytes of the tables that compactions read.
+    pub compacted_bytes_in: u64,
+    /// Bytes of the tables that compactions wrote.
+    pub compacted_bytes_out: u64,
+    /// Compactions that only moved tables to another level.
+    pub moves: u64,
+    /// Bytes that have to be compacted until every level is within its target.
+    pub compaction_debt: u64,
+    /// How far compaction is behind, from 0 to 1; above 0 writes are slowed down, at 1 they stop.
+    pub write_pressure: f64,
+    /// Writes that were slowed down or stopped.
+    pub delayed_writes: u64,
+    /// How long they waited in all.
+    pub delayed_time: Duration,
+    /// The last failure of background work, while nothing has succeeded since.
+    pub background_error: Option<Error>,
+    /// Each keyspace, by id.
+    pub keyspaces: Vec<KeyspaceStats>,
+}
+
+/// Bytes of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Memtables, the full ones that wait for their flush included.
+    pub memtables: usize,
+    /// Cached blocks.
+    pub cache: usize,
+    /// Limit of the cache.
+    pub cache_limit: usize,
+    /// Filters and indexes of the tables in use.
+    pub filters_and_indexes: usize,
+}
+
+/// One keyspace.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct KeyspaceStats {
+    /// Its name.
+    pub name: String,
+    /// Its levels, first to last.
+    pub levels: Vec<LevelStats>,
+}
+
+/// One level of a keyspace.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LevelStats {
+    /// Its number; runs in level 0 may overlap.
+    pub level: usize,
+    /// Its tables: newest first in level 0, in key order in the others.
+    pub tables: Vec<TableStats>,
+    /// Reads of tables that were in this level and are gone.
+    pub retired: ReadStats,
+}
+
+/// One table.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TableStats {
+    /// Its file number.
+    pub number: u64,
+    /// Bytes of its file.
+    pub size: u64,
+    /// Entries, tombstones included.
+    pub entries: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Smallest key.
+    pub smallest: Vec<u8>,
+    /// Largest key.
+    pub largest: Vec<u8>,
+    /// Smallest sequence number.
+    pub smallest_seqno: SeqNo,
+    /// Largest sequence number.
+    pub largest_seqno: SeqNo,
+    /// What reads asked of it since the store was opened.
+    pub reads: ReadStats,
+}
+
+impl LevelStats {
+    /// Bytes of all tables.
+    pub fn size(&self) -> u64 {
+        self.tables.iter().map(|table| table.size).sum()
+    }
+
+    /// Entries of all tables.
+    pub fn entries(&self) -> u64 {
+        self.tables.iter().map(|table| table.entries).sum()
+    }
+
+    /// What reads asked of the level, in tables that are gone too.
+    pub fn reads(&self) -> ReadStats {
+        let mut sum = self.retired;
+        self.tables.iter().for_each(|table| sum += table.reads);
+        sum
+    }
+}
+
+impl KeyspaceStats {
+    /// What reads asked of all levels.
+    pub fn reads(&self) -> ReadStats {
+        let mut sum = ReadStats::default();
+        self.levels.iter().for_each(|level| sum += level.reads());
+        sum
+    }
+
+    /// Bytes of all tables.
+    pub fn size(&self) -> u64 {
+        self.levels.iter().map(LevelStats::size).sum()
+    }
+}
+
+impl Stats {
+    /// What reads asked of all keyspaces.
+    pub fn reads(&self) -> ReadStats {
+        let mut sum = ReadStats::default();
+        self.keyspaces.iter().for_each(|keyspace| sum += keyspace.reads());
+        sum
+    }
+}
+
+impl Store {
+    pub(super) fn stats(&self) -> Stats {
+        let view = self.view.load_full();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (delayed_writes, delayed_time) = self.throttle.delays();
+        let debt = {
+            let background = self.background.lock();
+            view.trees.iter().map(|tree| self.with_picker(tree, &background, |picker| picker.debt())).sum()
+        };
+        let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
+        Stats {
+            last_seqno: count(&self.visible),
+            synced_seqno: count(&self.durable),
+            flushed_seqno: count(&self.flushed),
+            snapshots: self.snapshots.lock().values().sum(),
+            memory: MemoryStats {
+                memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
+                cache: self.tables.cache().usage(),
+                cache_limit: self.tables.cache().capacity(),
+                filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum(),
+            },
+            flushes: count(&self.counters.flushes),
+            flushed_bytes: count(&self.counters.flushed_bytes),
+            compactions: count(&self.counters.compactions),
+            compacted_bytes_in: count(&self.counters.compacted_bytes_in),
+            compacted_bytes_out: count(&self.counters.compacted_bytes_out),
+            moves: count(&self.counters.moves),
+            compaction_debt: debt,
+            write_pressure: self.throttle.pressure(),
+            delayed_writes,
+            delayed_time,
+            background_error: self.background_error(),
+            keyspaces: self.keyspace_stats(&view),
+        }
+    }
+
+    fn keyspace_stats(&self, view: &super::view::ReadView) -> Vec<KeyspaceStats> {
+        let retired = self.counters.retired.lock();
+        let level_stats = |keyspace: u32, number: usize, level: &crate::version::Level| LevelStats {
+            level: number,
+            tables: level
+                .tables()
+                .iter()
+                .map(|table| {
+                    let meta = table.meta();
+                    TableStats {
+                        number: meta.number,
+                        size: meta.size,
+                        entries: meta.entries,
+                        tombstones: meta.tombstones,
+                        smallest: meta.smallest.to_vec(),
+                        largest: meta.largest.to_vec(),
+                        smallest_seqno: meta.smallest_seqno,
+                        largest_seqno: meta.largest_seqno,
+                        reads: table.counters(),
+                    }
+                })
+                .collect(),
+            retired: u8::try_from(number)
+                .ok()
+                .and_then(|number| retired.get(&(keyspace, number)).copied())
+                .unwrap_or_default(),
+        };
+        view.trees
+            .iter()
+            .map(|tree| KeyspaceStats {
+                name: tree.name.to_string(),
+                levels: (0..LEVELS).map(|number| level_stats(tree.id, number, &tree.version.levels()[number])).collect(),
+            })
+            .collect()
+    }
+}

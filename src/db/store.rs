@@ -1,0 +1,319 @@
+//! [`Store`]: what all handles of an open store share, and the few operations that every part of the engine needs.
+//!
+//! Locks, in the order in which they may be taken: `defining`, `commit`, `syncing`, `manifest`, `background`, `view_change`, `logs`,
+//! `snapshots`. Readers take none of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Condvar, Mutex};
+
+use super::background::Background;
+use super::stats::Counters;
+use super::throttle::Throttle;
+use super::view::ReadView;
+use super::write::{Commit, Pending};
+use crate::error::{Error, Result};
+use crate::exec::Executor;
+use crate::format::key::SeqNo;
+use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
+use crate::options::Options;
+use crate::table::{Table, TableContext};
+use crate::vfs::{FileLock, FileSystem, WritableFile};
+
+/// A manifest is written anew when it has grown beyond this and beyond four times what it was at first.
+const MANIFEST_ROTATION_LEN: u64 = 4 << 20;
+
+pub(super) struct Store {
+    /// Tells this store from others in the process, so that a batch meant for another one is refused.
+    pub(super) id: u64,
+    pub(super) dir: PathBuf,
+    pub(super) options: Options,
+    pub(super) fs: Arc<dyn FileSystem>,
+    pub(super) executor: Arc<dyn Executor>,
+    pub(super) tables: Arc<TableContext>,
+    pub(super) read_only: bool,
+
+    pub(super) view: ArcSwap<ReadView>,
+    /// Held while the view is replaced.
+    view_change: Mutex<()>,
+    /// Every write up to this sequence number can be seen.
+    pub(super) visible: AtomicU64,
+    /// Every write up to this one is on stable storage.
+    pub(super) durable: AtomicU64,
+    /// Every write up to this one is in a table.
+    pub(super) flushed: AtomicU64,
+    /// The next file number.
+    pub(super) next_file: AtomicU64,
+    /// Live snapshots and how many handles each has.
+    pub(super) snapshots: Mutex<BTreeMap<SeqNo, usize>>,
+
+    /// The log and what goes with it; held by whoever commits. `None` in a store opened read-only.
+    pub(super) commit: Mutex<Option<Commit>>,
+    /// Writers that wait for whoever commits.
+    pub(super) queue: Mutex<Vec<Arc<Pending>>>,
+    /// Held while a keyspace is created, changed or dropped.
+    pub(super) defining: Mutex<()>,
+    /// Held during a sync of the logs.
+    pub(super) syncing: Mutex<()>,
+    /// Logs that may hold writes that are not durable, oldest first; the last one is being written.
+    pub(super) logs: Mutex<Vec<LogFile>>,
+    /// `None` in a store opened read-only.
+    pub(super) manifest: Mutex<Option<Manifest>>,
+
+    pub(super) background: Mutex<Background>,
+    /// Notified when a background job ends, and when the store is poisoned or closed.
+    pub(super) background_done: Condvar,
+    pub(super) throttle: Throttle,
+    pub(super) counters: Counters,
+
+    /// The first failure of the log or the manifest.
+    poison: OnceLock<Arc<Error>>,
+    /// No operation is taken any more.
+    pub(super) closed: AtomicBool,
+    /// Background work ends as soon as it can.
+    pub(super) stopping: AtomicBool,
+    pub(super) lock: Mutex<Option<Box<dyn FileLock>>>,
+}
+
+/// A log file that may have to be synced.
+#[derive(Clone)]
+pub(super) struct LogFile {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn WritableFile>,
+    /// Whether the directory has been synced since the file was created.
+    pub(super) name_durable: Arc<AtomicBool>,
+}
+
+/// The manifest in force and what it says.
+pub(super) struct Manifest {
+    pub(super) writer: ManifestWriter,
+    pub(super) state: ManifestState,
+    /// Length at which it is written anew.
+    pub(super) rotate_at: u64,
+}
+
+impl Manifest {
+    pub(super) fn new(writer: ManifestWriter, state: ManifestState) -> Manifest {
+        Manifest {
+            rotate_at: (4 * writer.len()).max(MANIFEST_ROTATION_LEN),
+            writer,
+            state,
+        }
+    }
+}
+
+/// The parts of a [`Store`] that opening finds out.
+pub(super) struct Opened {
+    pub(super) dir: PathBuf,
+    pub(super) options: Options,
+    pub(super) executor: Arc<dyn Executor>,
+    pub(super) tables: Arc<TableContext>,
+    pub(super) view: ReadView,
+    pub(super) last_seqno: SeqNo,
+    pub(super) flushed: SeqNo,
+    pub(super) next_file: u64,
+    pub(super) commit: Option<Commit>,
+    pub(super) logs: Vec<LogFile>,
+    pub(super) manifest: Option<Manifest>,
+    pub(super) lock: Option<Box<dyn FileLock>>,
+}
+
+impl Store {
+    pub(super) fn new(opened: Opened) -> Store {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        Store {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            fs: Arc::clone(&opened.options.file_system),
+            dir: opened.dir,
+            options: opened.options,
+            executor: opened.executor,
+            tables: opened.tables,
+            read_only: opened.commit.is_none(),
+            view: ArcSwap::from_pointee(opened.view),
+            view_change: Mutex::new(()),
+            visible: AtomicU64::new(opened.last_seqno),
+            durable: AtomicU64::new(opened.flushed),
+            flushed: AtomicU64::new(opened.flushed),
+            next_file: AtomicU64::new(opened.next_file),
+            snapshots: Mutex::default(),
+            commit: Mutex::new(opened.commit),
+            queue: Mutex::default(),
+            defining: Mutex::new(()),
+            syncing: Mutex::new(()),
+            logs: Mutex::new(opened.logs),
+            manifest: Mutex::new(opened.manifest),
+            background: Mutex::default(),
+            background_done: Condvar::new(),
+            throttle: Throttle::default(),
+            counters: Counters::default(),
+            poison: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            lock: Mutex::new(opened.lock),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Takes a file number that was never used before.
+    pub(super) fn new_file_number(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.read_only {
+            return Err(Error::ReadOnly(self.dir.clone()));
+        }
+        self.check_poison()
+    }
+
+    pub(super) fn check_poison(&self) -> Result<()> {
+        match self.poison.get() {
+            Some(cause) => Err(Error::Poisoned(Arc::clone(cause))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poison.get().is_some()
+    }
+
+    /// Refuses all writes from here on, because of `cause`. Returns `cause`.
+    pub(super) fn poison(&self, cause: Error) -> Error {
+        if !matches!(cause, Error::Poisoned(_)) {
+            // Only the first cause counts.
+            let _ = self.poison.set(Arc::new(cause.clone()));
+        }
+        // A waiter looks at the poison while it holds the lock, so it either sees it or is woken.
+        drop(self.background.lock());
+        self.background_done.notify_all();
+        cause
+    }
+
+    /// Replaces the view by what `change` makes of it.
+    pub(super) fn change_view(&self, change: impl FnOnce(&mut ReadView)) {
+        let _changing = self.view_change.lock();
+        let mut view = ReadView::clone(&self.view.load());
+        change(&mut view);
+        self.view.store(Arc::new(view));
+    }
+
+    /// Makes `edit` durable and then visible, together with whatever else `change` does to the view.
+    ///
+    /// A failure poisons the store: whether the edit is in the manifest is unknown until it is read again.
+    pub(super) fn install(&self, mut edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
+        let mut manifest = self.manifest.lock();
+        let Some(manifest) = manifest.as_mut() else { return Err(Error::ReadOnly(self.dir.clone())) };
+        self.check_poison()?;
+        // A keyspace may have been dropped while its tables were written.
+        let gone = |id: &u32| !manifest.state.keyspaces.contains_key(id);
+        edit.removed.retain(|(id, ..)| !gone(id));
+        let orphans: Vec<u64> =
+            edit.added.extract_if(.., |(id, ..)| gone(id)).map(|(_, _, meta)| meta.number).collect();
+        edit.next_file_number = Some(self.next_file.load(Ordering::Relaxed));
+
+        self.write_edit(manifest, &edit).map_err(|error| self.poison(error))?;
+
+        if let Some(flushed) = edit.flushed_seqno {
+            self.flushed.fetch_max(flushed, Ordering::AcqRel);
+            self.durable.fetch_max(flushed, Ordering::AcqRel);
+        }
+        let mut replaced = Vec::new();
+        self.change_view(|view| {
+            replaced = self.edit_trees(view, &edit);
+            change(view);
+        });
+        self.retire(replaced);
+        for number in orphans {
+            self.tables.remove_file(number);
+        }
+        Ok(())
+    }
+
+    fn write_edit(&self, manifest: &mut Manifest, edit: &VersionEdit) -> Result<()> {
+        manifest.state.apply(edit, manifest.writer.path())?;
+        if manifest.writer.len() < manifest.rotate_at {
+            return manifest.writer.append(edit);
+        }
+        let old = manifest.writer.path().to_owned();
+        let number = self.new_file_number();
+        manifest.state.next_file_number = self.next_file.load(Ordering::Relaxed);
+        let writer = ManifestWriter::create(&*self.fs, &self.dir, number, &manifest.state)?;
+        *manifest = Manifest::new(writer, std::mem::take(&mut manifest.state));
+        // A manifest that is left behind is removed when the store is opened next.
+        let _ = self.fs.remove(&old);
+        Ok(())
+    }
+
+    /// Applies the tables of `edit` to the view; returns the tables that are in no version any more, with keyspace and level.
+    fn edit_trees(&self, view: &mut ReadView, edit: &VersionEdit) -> Vec<(u32, u8, Arc<Table>)> {
+        let mut replaced = Vec::new();
+        for tree in &mut view.trees {
+            let removed: Vec<(u8, u64)> =
+                edit.removed.iter().filter(|(id, ..)| *id == tree.id).map(|&(_, level, number)| (level, number)).collect();
+            let mut added = Vec::new();
+            let mut moved = Vec::new();
+            for (_, level, meta) in edit.added.iter().filter(|(id, ..)| *id == tree.id) {
+                let existing = tree.version.tables().find(|(_, table)| table.meta().number == meta.number);
+                let table = match existing {
+                    Some((_, table)) => {
+                        moved.push(meta.number);
+                        Arc::clone(table)
+                    }
+                    None => Arc::new(Table::new(Arc::clone(&self.tables), meta.clone())),
+                };
+                added.push((*level, table));
+            }
+            if removed.is_empty() && added.is_empty() {
+                continue;
+            }
+            for &(level, number) in removed.iter().filter(|(_, number)| !moved.contains(number)) {
+                let table = tree.version.tables().find(|(_, table)| table.meta().number == number);
+                replaced.extend(table.map(|(_, table)| (tree.id, level, Arc::clone(table))));
+            }
+            tree.version = Arc::new(tree.version.edited(&removed, added));
+        }
+        replaced
+    }
+
+    /// Lets go of tables that no version names: their files go when the last reader lets go too.
+    pub(super) fn retire(&self, tables: Vec<(u32, u8, Arc<Table>)>) {
+        for (keyspace, level, table) in &tables {
+            self.counters.retire(*keyspace, *level, table.counters());
+            table.mark_obsolete();
+        }
+        drop(tables);
+    }
+
+    /// Removes the files of obsolete tables that nobody reads any more.
+    pub(super) fn remove_obsolete(&self) {
+        for number in self.tables.take_obsolete() {
+            self.tables.remove_file(number);
+        }
+    }
+
+    /// Sequence numbers of the live snapshots, ascending.
+    pub(super) fn live_snapshots(&self) -> Vec<SeqNo> {
+        self.snapshots.lock().keys().copied().collect()
+    }
+
+    /// Bytes that level 0 holds when it is compacted.
+    pub(super) fn base_size(&self) -> u64 {
+        self.options.memtable_size as u64 * crate::compaction::picker::L0_TRIGGER as u64
+    }
+}

@@ -1,0 +1,137 @@
+//! Slows writers down, a little and early, so that they need not be stopped.
+//!
+//! How far compaction is behind is a number between 0 and 1, the *pressure*. Above 0, every write is charged the time that its
+//! bytes take at a rate that falls with the pressure, and waits when its debt is worth a wait.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::compaction::picker::L0_TRIGGER;
+
+/// Runs in level 0 at which writes begin to be slowed down.
+const L0_SLOWDOWN: usize = 3 * L0_TRIGGER;
+/// Runs in level 0 at which writes stop.
+pub(super) const L0_STOP: usize = 9 * L0_TRIGGER;
+/// Bytes that wait to be compacted, as a multiple of what level 0 holds when it is compacted, at which writes begin to be slowed
+/// down, and at which the pressure is full.
+const DEBT_SLOWDOWN: u64 = 64;
+const DEBT_FULL: u64 = 256;
+/// Rates in bytes per second at pressures just above 0 and at 1.
+const RATE_HIGH: f64 = 200e6;
+const RATE_LOW: f64 = 4e6;
+/// A shorter wait costs more than it says.
+const SHORTEST_WAIT: Duration = Duration::from_micros(500);
+/// No write waits longer than this for the sake of the rate.
+const LONGEST_WAIT: Duration = Duration::from_millis(50);
+
+/// How far compaction is behind, from 0 to 1, given the longest level 0 of any keyspace and the bytes to be compacted in all.
+pub(super) fn pressure(l0_runs: usize, debt: u64, base_size: u64) -> f64 {
+    let part = |value: f64, from: f64, to: f64| ((value - from) / (to - from)).clamp(0.0, 1.0);
+    let runs = part(l0_runs as f64, L0_SLOWDOWN as f64, L0_STOP as f64);
+    let base = base_size as f64;
+    let bytes = part(debt as f64, base * DEBT_SLOWDOWN as f64, base * DEBT_FULL as f64);
+    runs.max(bytes)
+}
+
+/// Bytes per second that writes may bring in. Falls geometrically, so that each further run slows writes by the same factor.
+fn rate(pressure: f64) -> f64 {
+    RATE_HIGH * (RATE_LOW / RATE_HIGH).powf(pressure)
+}
+
+#[derive(Default)]
+pub(super) struct Throttle {
+    /// Thousandths.
+    pressure: AtomicU32,
+    /// When the writes let through so far have been paid for.
+    paid_until: Mutex<Option<Instant>>,
+    delayed_writes: AtomicU64,
+    delayed_nanos: AtomicU64,
+}
+
+impl Throttle {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1000")]
+    pub(super) fn set_pressure(&self, pressure: f64) {
+        self.pressure.store((pressure * 1000.0).ceil() as u32, Ordering::Relaxed);
+    }
+
+    /// From 0 to 1.
+    pub(super) fn pressure(&self) -> f64 {
+        f64::from(self.pressure.load(Ordering::Relaxed)) / 1000.0
+    }
+
+    /// Counts of writes that were delayed or stopped, and how long they waited in all.
+    pub(super) fn delays(&self) -> (u64, Duration) {
+        (
+            self.delayed_writes.load(Ordering::Relaxed),
+            Duration::from_nanos(self.delayed_nanos.load(Ordering::Relaxed)),
+        )
+    }
+
+    /// How long a write of `bytes` bytes has to wait now.
+    pub(super) fn charge(&self, bytes: usize) -> Duration {
+        if self.pressure.load(Ordering::Relaxed) == 0 {
+            return Duration::ZERO;
+        }
+        self.charge_at(bytes, Instant::now())
+    }
+
+    fn charge_at(&self, bytes: usize, now: Instant) -> Duration {
+        let cost = Duration::from_secs_f64(bytes as f64 / rate(self.pressure())).min(LONGEST_WAIT);
+        let mut paid_until = self.paid_until.lock();
+        let until = paid_until.map_or(now, |until| until.max(now)) + cost;
+        *paid_until = Some(until);
+        let wait = until - now;
+        if wait < SHORTEST_WAIT {
+            Duration::ZERO
+        } else {
+            wait.min(LONGEST_WAIT)
+        }
+    }
+
+    pub(super) fn count_delay(&self, waited: Duration) {
+        self.delayed_writes.fetch_add(1, Ordering::Relaxed);
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.delayed_nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_rises_from_the_slowdown_to_the_stop() {
+        assert_eq!(pressure(L0_SLOWDOWN, 0, 100), 0.0);
+        assert_eq!(pressure(L0_STOP, 0, 100), 1.0);
+        assert_eq!(pressure(0, 100 * DEBT_FULL, 100), 1.0);
+        let mid = pressure((L0_SLOWDOWN + L0_STOP) / 2, 0, 100);
+        assert!((0.4..0.6).contains(&mid));
+    }
+
+    #[test]
+    fn writes_pass_at_the_rate_of_the_pressure() {
+        let throttle = Throttle::default();
+        assert_eq!(throttle.charge(1 << 20), Duration::ZERO);
+        throttle.set_pressure(1.0);
+        let start = Instant::now();
+        let mut now = start;
+        for _ in 0..1000 {
+            now += throttle.charge_at(4096, now);
+        }
+        let expected = 1000.0 * 4096.0 / RATE_LOW;
+        let taken = (now - start).as_secs_f64();
+        assert!((taken / expected - 1.0).abs() < 0.01, "{taken} {expected}");
+    }
+
+    #[test]
+    fn no_write_waits_longer_than_the_longest_wait() {
+        let throttle = Throttle::default();
+        throttle.set_pressure(1.0);
+        let now = Instant::now();
+        for _ in 0..100 {
+            assert!(throttle.charge_at(100 << 20, now) <= LONGEST_WAIT);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! [`ReadView`]: everything that a read consults, at one moment.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::filter::KeyHash;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::memtable::Memtable;
+use crate::merge::MergingCursor;
+use crate::options::KeyspaceOptions;
+use crate::value::Value;
+use crate::version::{ReadMode, Source, Version};
+
+/// Memtables and versions of all keyspaces. A view never changes; whoever holds one keeps its memtables and tables alive.
+///
+/// A read that takes no snapshot must load the view first and the last visible sequence number second: then nothing that the number
+/// can see was compacted away before the view was made.
+#[derive(Clone)]
+pub(super) struct ReadView {
+    /// Takes the writes.
+    pub(super) active: Arc<Memtable>,
+    /// Full memtables that wait to be flushed, newest first.
+    pub(super) sealed: Vec<Arc<Memtable>>,
+    /// Ordered by id.
+    pub(super) trees: Vec<Tree>,
+}
+
+/// One keyspace in a view.
+#[derive(Clone)]
+pub(super) struct Tree {
+    pub(super) id: u32,
+    pub(super) name: Arc<str>,
+    pub(super) options: KeyspaceOptions,
+    pub(super) version: Arc<Version>,
+}
+
+impl ReadView {
+    pub(super) fn tree(&self, keyspace: u32) -> Option<&Tree> {
+        let at = self.trees.binary_search_by_key(&keyspace, |tree| tree.id).ok()?;
+        self.trees.get(at)
+    }
+
+    pub(super) fn tree_named(&self, name: &str) -> Option<&Tree> {
+        self.trees.iter().find(|tree| *tree.name == *name)
+    }
+
+    /// Puts `tree` in its place, over the one of the same id if there is one.
+    pub(super) fn set_tree(&mut self, tree: Tree) {
+        match self.trees.binary_search_by_key(&tree.id, |tree| tree.id) {
+            Ok(at) => self.trees[at] = tree,
+            Err(at) => self.trees.insert(at, tree),
+        }
+    }
+
+    /// Memtables, newest first.
+    pub(super) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(&self.sealed)
+    }
+
+    /// The value of `key` as `snapshot` sees it.
+    pub(super) fn get(&self, tree: &Tree, key: &[u8], snapshot: SeqNo, seed: u64, mode: ReadMode) -> Result<Option<Value>> {
+        for memtable in self.memtables().filter(|memtable| !memtable.is_empty()) {
+            if let Some(entry) = memtable.get(tree.id, key, snapshot) {
+                return Ok((entry.kind == ValueKind::Put).then(|| Value::copy_of(entry.value)));
+            }
+        }
+        let hit = tree.version.get(key, KeyHash::new(seed, key), snapshot, mode)?;
+        Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| hit.value))
+    }
+
+    /// All entries of a keyspace, every version of them.
+    pub(super) fn cursor(&self, tree: &Tree, fill_cache: bool) -> MergingCursor<Source> {
+        let mut sources: Vec<Source> = self
+            .memtables()
+            .filter(|memtable| !memtable.is_empty())
+            .map(|memtable| Source::Memtable(memtable.cursor(tree.id)))
+            .collect();
+        tree.version.cursors(fill_cache, &mut sources);
+        MergingCursor::new(sources)
+    }
+}

@@ -1,0 +1,214 @@
+//! The write path: batch, log, memtable.
+//!
+//! Whoever holds `Store::commit` commits for everybody that queued meanwhile: one append to the log for the whole group, then the
+//! memtable, then the last sequence number is published. Nobody is woken for a write that is already done, and there is no log
+//! thread. Syncs run outside, so that the next group forms meanwhile (see `sync`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::store::{LogFile, Store};
+use crate::batch::{BatchReader, WriteBatch};
+use crate::error::{Error, Result};
+use crate::format::checksum;
+use crate::format::header::FileHeader;
+use crate::format::key::{MAX_SEQNO, SeqNo};
+use crate::log::{LogRecord, LogWriter};
+use crate::memtable::Memtable;
+use crate::wal;
+
+/// Full memtables that may wait to be flushed before writes stop.
+const MAX_SEALED: usize = 2;
+
+/// How a write is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Return only when this write and all before it would survive a power cut. Default: false; the write has been handed to the
+    /// operating system then, and survives the end of the process for any reason.
+    pub sync: bool,
+}
+
+/// What is held while committing.
+pub(super) struct Commit {
+    pub(super) log: LogWriter,
+    pub(super) memtable: Arc<Memtable>,
+}
+
+/// A batch with the checksum of its payload, computed outside of the lock.
+struct Encoded {
+    batch: WriteBatch,
+    crc: u32,
+}
+
+impl Encoded {
+    fn record(&self) -> LogRecord<'_> {
+        LogRecord {
+            payload: self.batch.payload(),
+            payload_crc: self.crc,
+            count: self.batch.count(),
+        }
+    }
+}
+
+/// A writer that waits for whoever commits.
+pub(super) struct Pending {
+    encoded: Encoded,
+    result: Mutex<Option<Result<SeqNo>>>,
+}
+
+impl Store {
+    /// Writes a batch; returns the sequence number of its last operation.
+    pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
+        self.check_writable()?;
+        batch.validate(self.id)?;
+        if batch.is_empty() {
+            if options.sync {
+                self.sync()?;
+            }
+            return Ok(self.visible.load(Ordering::Acquire));
+        }
+        self.delay(batch.payload().len());
+        let crc = checksum::crc(batch.payload());
+        let last = self.commit(Encoded { batch, crc })?;
+        if options.sync {
+            self.sync_through(last)?;
+        }
+        Ok(last)
+    }
+
+    /// Waits as the throttle says. A stepped executor works off what is behind instead.
+    fn delay(&self, bytes: usize) {
+        let wait = self.throttle.charge(bytes);
+        if !wait.is_zero() && !self.executor.step() {
+            std::thread::sleep(wait);
+            self.throttle.count_delay(wait);
+        }
+    }
+
+    fn commit(self: &Arc<Self>, encoded: Encoded) -> Result<SeqNo> {
+        if let Some(mut commit) = self.commit.try_lock() {
+            return self.commit_group(&mut commit, Some(&encoded));
+        }
+        let pending = Arc::new(Pending {
+            encoded,
+            result: Mutex::new(None),
+        });
+        self.queue.lock().push(Arc::clone(&pending));
+        let mut commit = self.commit.lock();
+        if let Some(result) = pending.result.lock().take() {
+            return result;
+        }
+        // Still queued: this thread commits, for itself and for all others that wait.
+        let group = self.commit_group(&mut commit, None);
+        pending.result.lock().take().unwrap_or(group)
+    }
+
+    /// Commits `own` and everything that is queued; returns the last sequence number of `own`, or of the group.
+    fn commit_group(self: &Arc<Self>, commit: &mut Option<Commit>, own: Option<&Encoded>) -> Result<SeqNo> {
+        let queued = std::mem::take(&mut *self.queue.lock());
+        let group: Vec<&Encoded> = own.into_iter().chain(queued.iter().map(|pending| &pending.encoded)).collect();
+        let result = self.append_and_apply(commit, &group);
+        let mut last = result.as_ref().copied().unwrap_or_default();
+        if let Some(own) = own {
+            last += u64::from(own.batch.count());
+        }
+        let own_result = result.clone().map(|_| last);
+        for pending in &queued {
+            last += u64::from(pending.encoded.batch.count());
+            *pending.result.lock() = Some(result.clone().map(|_| last));
+        }
+        match own {
+            Some(_) => own_result,
+            None => result.map(|_| last),
+        }
+    }
+
+    /// Returns the last sequence number before the group.
+    fn append_and_apply(self: &Arc<Self>, commit: &mut Option<Commit>, group: &[&Encoded]) -> Result<SeqNo> {
+        let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
+        let bytes = group.iter().map(|encoded| encoded.batch.payload().len()).sum();
+        self.make_room(commit, bytes)?;
+        let before = commit.log.next() - 1;
+        let count: u64 = group.iter().map(|encoded| u64::from(encoded.batch.count())).sum();
+        if before + count > MAX_SEQNO {
+            return Err(Error::invalid("the store has used up its sequence numbers"));
+        }
+        let records: Vec<LogRecord<'_>> = group.iter().map(|encoded| encoded.record()).collect();
+        let durable = self.durable.load(Ordering::Acquire);
+        commit.log.append(&records, durable).map_err(|error| self.poison(error))?;
+
+        let mut writer = commit.memtable.writer();
+        let mut seqno = before;
+        for encoded in group {
+            for operation in BatchReader::new(encoded.batch.payload(), encoded.batch.count()) {
+                // The batch was encoded by this process; it cannot be malformed.
+                let operation = operation.map_err(Error::invalid)?;
+                seqno += 1;
+                writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
+            }
+        }
+        drop(writer);
+        self.visible.store(seqno, Ordering::Release);
+        Ok(before)
+    }
+
+    /// Sees to it that the memtable can take `bytes` bytes: switches to a new one, and waits while too much is unflushed or
+    /// uncompacted.
+    fn make_room(self: &Arc<Self>, commit: &mut Commit, bytes: usize) -> Result<()> {
+        loop {
+            self.check_writable()?;
+            let full = commit.memtable.used() + bytes > self.options.memtable_size && !commit.memtable.is_empty();
+            if !full {
+                return Ok(());
+            }
+            let stalled = |store: &Store| store.view.load().sealed.len() >= MAX_SEALED || store.throttle.pressure() >= 1.0;
+            if stalled(self) {
+                let start = Instant::now();
+                let waited = self.wait_for_progress(|_| !stalled(self));
+                self.throttle.count_delay(start.elapsed());
+                waited?;
+            }
+            self.rotate(commit)?;
+        }
+    }
+
+    /// Seals the memtable and its log, and goes on in new ones. If the new log cannot be made, nothing has changed.
+    pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) -> Result<()> {
+        let number = self.new_file_number();
+        let log = wal::create(
+            &*self.fs,
+            &self.dir,
+            FileHeader {
+                number,
+                first: commit.log.next(),
+                synced: self.durable.load(Ordering::Acquire),
+                previous: commit.log.number(),
+                previous_len: commit.log.len(),
+            },
+        )?;
+        self.logs.lock().push(LogFile::of(&log));
+        let memtable = Arc::new(Memtable::new(number, self.options.memtable_size));
+        let sealed = std::mem::replace(&mut commit.memtable, Arc::clone(&memtable));
+        commit.log = log;
+        self.change_view(|view| {
+            view.active = memtable;
+            view.sealed.insert(0, sealed);
+        });
+        self.schedule();
+        Ok(())
+    }
+}
+
+impl LogFile {
+    pub(super) fn of(log: &LogWriter) -> LogFile {
+        LogFile {
+            number: log.number(),
+            path: log.path().to_owned(),
+            file: log.file(),
+            name_durable: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}

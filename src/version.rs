@@ -1,0 +1,274 @@
+//! A [`Version`]: which tables make up one keyspace, level by level, and look-up across them.
+//!
+//! A version never changes; flushes and compactions make a new one. Level 0 holds runs that may overlap, newest first: their
+//! sequence numbers do not interleave. In every level below, tables are ordered by key and do not overlap, and all versions of a
+//! user key in a level are in one table. For one user key, what a level holds is newer than what the levels below it hold.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::filter::KeyHash;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::iter::InternalCursor;
+use crate::memtable::MemtableCursor;
+use crate::options::FilterMode;
+use crate::table::{Table, TableCursor, TableHit, TableMeta};
+
+/// Number of levels; the last one is `LEVELS - 1`.
+pub(crate) const LEVELS: usize = 7;
+
+/// The tables of one keyspace at one moment.
+#[derive(Clone, Default)]
+pub(crate) struct Version {
+    levels: [Level; LEVELS],
+}
+
+/// The tables of one level.
+#[derive(Clone, Default)]
+pub(crate) struct Level {
+    tables: Vec<Arc<Table>>,
+}
+
+impl Level {
+    pub(crate) fn tables(&self) -> &[Arc<Table>] {
+        &self.tables
+    }
+
+    /// The table that may hold `key`, in a level whose tables do not overlap.
+    fn candidate(&self, key: &[u8]) -> Option<&Arc<Table>> {
+        let at = self.tables.partition_point(|table| *table.meta().largest < *key);
+        self.tables.get(at).filter(|table| *table.meta().smallest <= *key)
+    }
+}
+
+/// How a read goes through tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadMode {
+    pub(crate) filters: FilterMode,
+    pub(crate) fill_cache: bool,
+}
+
+impl Version {
+    /// This version without the tables `removed` and with the tables `added`.
+    pub(crate) fn edited(&self, removed: &[(u8, u64)], added: Vec<(u8, Arc<Table>)>) -> Version {
+        let mut next = self.clone();
+        for &(level, number) in removed {
+            next.levels[usize::from(level)].tables.retain(|table| table.meta().number != number);
+        }
+        for (level, table) in added {
+            next.levels[usize::from(level)].tables.push(table);
+        }
+        let (runs, sorted) = next.levels.split_at_mut(1);
+        // Runs of one flush or recovery have disjoint sequence ranges; the number only makes the order total.
+        runs[0].tables.sort_by_key(|table| std::cmp::Reverse((table.meta().largest_seqno, table.meta().number)));
+        for level in sorted {
+            level.tables.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
+        }
+        next
+    }
+
+    pub(crate) fn levels(&self) -> &[Level; LEVELS] {
+        &self.levels
+    }
+
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
+        self.levels.iter().enumerate().flat_map(|(i, level)| level.tables.iter().map(move |table| (i, table)))
+    }
+
+    /// What is known of the tables, in the form that the compaction picker takes.
+    pub(crate) fn metas(&self) -> [Vec<&TableMeta>; LEVELS] {
+        std::array::from_fn(|i| self.levels[i].tables.iter().map(|table| table.meta()).collect())
+    }
+
+    /// The newest version of `key` that `snapshot` can see, a tombstone included. Newest sources first; the first answer ends the
+    /// search.
+    pub(crate) fn get(&self, key: &[u8], hash: KeyHash, snapshot: SeqNo, mode: ReadMode) -> Result<Option<TableHit>> {
+        for table in &self.levels[0].tables {
+            let meta = table.meta();
+            if *meta.smallest <= *key
+                && *key <= *meta.largest
+                && let Some(hit) = table.get(key, hash, snapshot, mode.filters, mode.fill_cache)?
+            {
+                return Ok(Some(hit));
+            }
+        }
+        for level in &self.levels[1..] {
+            if let Some(table) = level.candidate(key)
+                && let Some(hit) = table.get(key, hash, snapshot, mode.filters, mode.fill_cache)?
+            {
+                return Ok(Some(hit));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Cursors over all tables, to be merged.
+    pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, out: &mut Vec<Source>) {
+        out.extend(self.levels[0].tables.iter().map(|table| Source::Table(table.cursor(fill_cache))));
+        for level in &self.levels[1..] {
+            match level.tables.as_slice() {
+                [] => {}
+                [table] => out.push(Source::Table(table.cursor(fill_cache))),
+                tables => out.push(Source::Run(RunCursor::new(tables.to_vec(), fill_cache))),
+            }
+        }
+    }
+}
+
+/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time.
+pub(crate) struct RunCursor {
+    tables: Vec<Arc<Table>>,
+    fill_cache: bool,
+    /// Position in `tables` of the one under `cursor`.
+    at: usize,
+    cursor: Option<TableCursor>,
+}
+
+impl RunCursor {
+    pub(crate) fn new(tables: Vec<Arc<Table>>, fill_cache: bool) -> RunCursor {
+        RunCursor {
+            tables,
+            fill_cache,
+            at: 0,
+            cursor: None,
+        }
+    }
+
+    /// Opens the table at `at`, if there is one, and positions its cursor.
+    fn open(&mut self, at: Option<usize>, position: impl FnOnce(&mut TableCursor) -> Result<()>) -> Result<()> {
+        self.cursor = None;
+        let Some((at, table)) = at.and_then(|at| Some((at, self.tables.get(at)?))) else {
+            return Ok(());
+        };
+        let mut cursor = table.cursor(self.fill_cache);
+        position(&mut cursor)?;
+        self.at = at;
+        self.cursor = Some(cursor);
+        Ok(())
+    }
+
+    fn step(&mut self, step: impl FnOnce(&mut TableCursor) -> Result<()>) -> Result<bool> {
+        let Some(cursor) = &mut self.cursor else { return Ok(true) };
+        step(cursor).inspect_err(|_| self.cursor = None)?;
+        Ok(self.valid())
+    }
+
+    #[expect(clippy::expect_used, reason = "accessors may be called only while the cursor is valid")]
+    fn current(&self) -> &TableCursor {
+        self.cursor.as_ref().expect("the cursor is valid")
+    }
+}
+
+impl InternalCursor for RunCursor {
+    fn valid(&self) -> bool {
+        self.cursor.as_ref().is_some_and(TableCursor::valid)
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.open(Some(0), TableCursor::seek_to_first)
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.open(self.tables.len().checked_sub(1), TableCursor::seek_to_last)
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        let at = self.tables.partition_point(|table| *table.meta().largest < *key);
+        self.open(Some(at), |cursor| cursor.seek(key, seqno))?;
+        // The key may be the table's largest and all its versions newer than `seqno`.
+        if self.cursor.is_some() && !self.valid() {
+            self.open(Some(at + 1), TableCursor::seek_to_first)?;
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<()> {
+        if !self.step(TableCursor::next)? {
+            self.open(Some(self.at + 1), TableCursor::seek_to_first)?;
+        }
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        if !self.step(TableCursor::prev)? {
+            self.open(self.at.checked_sub(1), TableCursor::seek_to_last)?;
+        }
+        Ok(())
+    }
+
+    fn key(&self) -> &[u8] {
+        self.current().key()
+    }
+
+    fn seqno(&self) -> SeqNo {
+        self.current().seqno()
+    }
+
+    fn kind(&self) -> ValueKind {
+        self.current().kind()
+    }
+
+    fn value(&self) -> &[u8] {
+        self.current().value()
+    }
+}
+
+/// One source of a merge. An enum, so that a step costs a branch and not a virtual call.
+pub(crate) enum Source {
+    Memtable(MemtableCursor),
+    Table(TableCursor),
+    Run(RunCursor),
+}
+
+/// Calls the same method on whichever cursor it is.
+macro_rules! dispatch {
+    ($self:ident, $cursor:ident => $call:expr) => {
+        match $self {
+            Source::Memtable($cursor) => $call,
+            Source::Table($cursor) => $call,
+            Source::Run($cursor) => $call,
+        }
+    };
+}
+
+impl InternalCursor for Source {
+    fn valid(&self) -> bool {
+        dispatch!(self, cursor => cursor.valid())
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.seek_to_first())
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.seek_to_last())
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        dispatch!(self, cursor => cursor.seek(key, seqno))
+    }
+
+    fn next(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.next())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.prev())
+    }
+
+    fn key(&self) -> &[u8] {
+        dispatch!(self, cursor => cursor.key())
+    }
+
+    fn seqno(&self) -> SeqNo {
+        dispatch!(self, cursor => cursor.seqno())
+    }
+
+    fn kind(&self) -> ValueKind {
+        dispatch!(self, cursor => cursor.kind())
+    }
+
+    fn value(&self) -> &[u8] {
+        dispatch!(self, cursor => cursor.value())
+    }
+}
