@@ -174,7 +174,7 @@ impl KeyspaceOptions {
 
 /// Options of a store.
 ///
-/// ```ignore
+/// ```no_run
 /// let db = tamis::Options::new().cache_size(256 << 20).open("words.db")?;
 /// ```
 #[derive(Clone)]
