@@ -1,0 +1,358 @@
+//! Does the store agree with a `BTreeMap` under random operations?
+//!
+//! `TAMIS_CASES` sets how many cases run, `TAMIS_SEED` runs one.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use tamis::vfs::SimFileSystem;
+use tamis::{Cursor, Db, Executor, FilterMode, Keyspace, ReadOptions, Snapshot, SteppedExecutor, WriteBatch, WriteOptions};
+
+use crate::support::{count_from_env, for_each_seed, tiny_keyspace, tiny_options};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+type Model = BTreeMap<String, Map>;
+
+/// A store and what it should hold.
+struct Pair {
+    rng: fastrand::Rng,
+    fs: SimFileSystem,
+    db: Option<Db>,
+    executor: Arc<SteppedExecutor>,
+    model: Model,
+    snapshots: Vec<(Snapshot, Model)>,
+    /// Makes long common prefixes in some cases.
+    prefix: Vec<u8>,
+    key_space: u32,
+}
+
+impl Pair {
+    fn new(seed: u64) -> Pair {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let fs = SimFileSystem::new();
+        let (options, executor) = tiny_options(&fs, &mut rng);
+        let db = options.default_keyspace(tiny_keyspace(&mut rng)).open("/db").unwrap();
+        let prefix = if rng.u8(0..4) == 0 { vec![b'p'; rng.usize(1..300)] } else { Vec::new() };
+        let key_space = 1 << rng.u32(3..12);
+        let model = Model::from([("default".to_owned(), Map::new())]);
+        Pair { rng, fs, db: Some(db), executor, model, snapshots: Vec::new(), prefix, key_space }
+    }
+
+    fn db(&self) -> &Db {
+        self.db.as_ref().unwrap()
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        let n = self.rng.u32(0..self.key_space);
+        let mut key = self.prefix.clone();
+        match self.rng.u8(0..20) {
+            0 => {}
+            1 => key.extend([0xff; 3]),
+            2 => key.push((n % 256) as u8),
+            _ => key.extend(format!("k{n:05}").as_bytes()),
+        }
+        key
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let len = match self.rng.u8(0..40) {
+            0 => 0,
+            1 => self.rng.usize(1000..9000),
+            _ => self.rng.usize(1..60),
+        };
+        vec![self.rng.u8(..); len]
+    }
+
+    /// A keyspace that exists.
+    fn keyspace(&mut self) -> (String, Keyspace) {
+        let names: Vec<String> = self.model.keys().cloned().collect();
+        let name = names[self.rng.usize(0..names.len())].clone();
+        let keyspace = self.db().existing_keyspace(&name).unwrap().expect("created before");
+        (name, keyspace)
+    }
+
+    fn read_options(&mut self) -> ReadOptions {
+        let modes = [FilterMode::Use, FilterMode::Use, FilterMode::Ignore, FilterMode::Shadow];
+        ReadOptions::new().filters(modes[self.rng.usize(0..4)]).fill_cache(self.rng.bool())
+    }
+
+    fn step(&mut self) {
+        match self.rng.u8(0..100) {
+            0..30 => {
+                let (name, keyspace) = self.keyspace();
+                let (key, value) = (self.key(), self.value());
+                keyspace.put(&key, &value).unwrap();
+                self.model.get_mut(&name).unwrap().insert(key, value);
+            }
+            30..42 => {
+                let (name, keyspace) = self.keyspace();
+                let key = self.key();
+                keyspace.delete(&key).unwrap();
+                self.model.get_mut(&name).unwrap().remove(&key);
+            }
+            42..50 => self.write_batch(),
+            50..65 => {
+                let (name, keyspace) = self.keyspace();
+                let (key, options) = (self.key(), self.read_options());
+                let found = keyspace.get_with(&key, options).unwrap();
+                assert_eq!(found.as_deref(), self.model[&name].get(&key).map(Vec::as_slice), "{key:?}");
+                assert_eq!(keyspace.contains_key(&key).unwrap(), found.is_some());
+            }
+            65..71 => self.scan(),
+            71..75 => self.walk(),
+            75..79 => {
+                let snapshot = self.db().snapshot();
+                assert_eq!(snapshot.seqno(), self.db().last_seqno());
+                self.snapshots.push((snapshot, self.model.clone()));
+            }
+            79..82 => self.read_snapshot(),
+            82..85 if !self.snapshots.is_empty() => {
+                let at = self.rng.usize(0..self.snapshots.len());
+                self.snapshots.swap_remove(at);
+            }
+            85..90 => {
+                self.executor.step();
+            }
+            90..92 => {
+                self.db().flush().unwrap();
+                assert_eq!(self.db().flushed_seqno(), self.db().last_seqno());
+            }
+            92 => {
+                let (_, keyspace) = self.keyspace();
+                let (a, b) = (self.key(), self.key());
+                match self.rng.bool() {
+                    true => keyspace.compact_range(..).unwrap(),
+                    false => keyspace.compact_range(a.clone().min(b.clone())..=a.max(b)).unwrap(),
+                }
+            }
+            93 => {
+                let name = format!("ks{}", self.rng.u8(0..3));
+                match self.rng.bool() {
+                    true => drop(self.db().keyspace(&name).unwrap()),
+                    false => {
+                        let options = tiny_keyspace(&mut self.rng);
+                        let keyspace = self.db().keyspace_with(&name, options.clone()).unwrap();
+                        assert_eq!(keyspace.options().unwrap(), options);
+                    }
+                }
+                self.model.entry(name).or_default();
+            }
+            94 => {
+                let name = format!("ks{}", self.rng.u8(0..3));
+                // Snapshots of a dropped keyspace read nothing any more.
+                self.snapshots.clear();
+                assert_eq!(self.db().drop_keyspace(&name).unwrap(), self.model.remove(&name).is_some());
+            }
+            95 => self.reopen(),
+            96 => self.check_read_only(),
+            _ => self.db().sync().unwrap(),
+        }
+    }
+
+    fn write_batch(&mut self) {
+        let mut batch = WriteBatch::new();
+        let mut next = self.model.clone();
+        for _ in 0..self.rng.u32(0..12) {
+            let (name, keyspace) = self.keyspace();
+            let key = self.key();
+            let map = next.get_mut(&name).unwrap();
+            if self.rng.u8(0..3) == 0 {
+                batch.delete_in(&keyspace, &key);
+                map.remove(&key);
+            } else {
+                let value = self.value();
+                batch.put_in(&keyspace, &key, &value);
+                map.insert(key, value);
+            }
+        }
+        let before = self.db().last_seqno();
+        let count = batch.len() as u64;
+        let sync = self.rng.bool();
+        let last = self.db().write_with(batch, WriteOptions { sync }).unwrap();
+        assert_eq!(last, before + count);
+        if sync {
+            assert!(self.db().synced_seqno() >= last);
+        }
+        self.model = next;
+    }
+
+    /// A random range from both ends at once.
+    fn scan(&mut self) {
+        let (name, keyspace) = self.keyspace();
+        let (from, to) = (self.bound(), self.bound());
+        let expected: Vec<(Vec<u8>, Vec<u8>)> = self.model[&name]
+            .iter()
+            .filter(|(key, _)| match &from {
+                Bound::Included(k) => *key >= k,
+                Bound::Excluded(k) => *key > k,
+                Bound::Unbounded => true,
+            })
+            .filter(|(key, _)| match &to {
+                Bound::Included(k) => *key <= k,
+                Bound::Excluded(k) => *key < k,
+                Bound::Unbounded => true,
+            })
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        let mut iter = keyspace.range((from, to));
+        let (mut front, mut back) = (Vec::new(), Vec::new());
+        let bias = self.rng.u8(0..=4);
+        loop {
+            let forward = self.rng.u8(0..4) < bias;
+            let entry = if forward { iter.next() } else { iter.next_back() };
+            let Some(entry) = entry else { break };
+            let (key, value) = entry.unwrap();
+            if forward { &mut front } else { &mut back }.push((key.to_vec(), value.to_vec()));
+        }
+        front.extend(back.into_iter().rev());
+        assert_eq!(front, expected);
+        assert!(iter.next().is_none() && iter.next_back().is_none(), "an iterator that ended stays there");
+    }
+
+    fn bound(&mut self) -> Bound<Vec<u8>> {
+        match self.rng.u8(0..5) {
+            0 => Bound::Unbounded,
+            1 | 2 => Bound::Excluded(self.key()),
+            _ => Bound::Included(self.key()),
+        }
+    }
+
+    /// A cursor goes the way of a position in a sorted list.
+    fn walk(&mut self) {
+        let (name, keyspace) = self.keyspace();
+        let options = self.read_options();
+        let entries: Vec<(Vec<u8>, Vec<u8>)> = self.model[&name].clone().into_iter().collect();
+        let mut cursor: Cursor = keyspace.cursor_with(options).unwrap();
+        let mut at: Option<usize> = None;
+        for _ in 0..self.rng.u32(1..40) {
+            let valid = match self.rng.u8(0..12) {
+                0 => {
+                    at = (!entries.is_empty()).then_some(0);
+                    cursor.seek_to_first()
+                }
+                1 => {
+                    at = entries.len().checked_sub(1);
+                    cursor.seek_to_last()
+                }
+                2 => {
+                    let key = self.key();
+                    at = entries.iter().position(|(k, _)| *k >= key);
+                    cursor.seek(&key)
+                }
+                3 => {
+                    let key = self.key();
+                    at = entries.iter().rposition(|(k, _)| *k <= key);
+                    cursor.seek_for_prev(&key)
+                }
+                4..8 => {
+                    at = at.and_then(|at| (at + 1 < entries.len()).then_some(at + 1));
+                    cursor.next()
+                }
+                _ => {
+                    at = at.and_then(|at| at.checked_sub(1));
+                    cursor.prev()
+                }
+            };
+            assert_eq!(valid.unwrap(), at.is_some());
+            let here = cursor.key().zip(cursor.value()).map(|(k, v)| (k.to_vec(), v.to_vec()));
+            assert_eq!(here.as_ref(), at.map(|at| &entries[at]));
+        }
+    }
+
+    fn read_snapshot(&mut self) {
+        if self.snapshots.is_empty() {
+            return;
+        }
+        let at = self.rng.usize(0..self.snapshots.len());
+        let key = self.key();
+        let (snapshot, model) = &self.snapshots[at];
+        for (name, map) in model {
+            let keyspace = self.db().existing_keyspace(name).unwrap().expect("not dropped while snapshots live");
+            let view = snapshot.keyspace(&keyspace);
+            assert_eq!(view.get(&key).unwrap().as_deref(), map.get(&key).map(Vec::as_slice));
+            let entries: Vec<_> = view.iter().map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+            assert!(entries.iter().map(|(k, v)| (k, v)).eq(map.iter()));
+            let backward = view.iter().rev().map(|e| e.unwrap().0.to_vec());
+            assert!(backward.eq(map.keys().rev().cloned()));
+        }
+    }
+
+    fn options(&mut self) -> tamis::Options {
+        let (options, executor) = tiny_options(&self.fs, &mut self.rng);
+        self.executor = executor;
+        options
+    }
+
+    /// Cleanly, or as if the process had been killed.
+    fn reopen(&mut self) {
+        self.snapshots.clear();
+        let db = self.db.take().unwrap();
+        if self.rng.bool() {
+            db.close().unwrap();
+        } else {
+            let killed = self.fs.kill();
+            drop(db);
+            self.fs = killed;
+        }
+        self.db = Some(self.options().open("/db").unwrap());
+        self.check_all();
+    }
+
+    /// A read-only handle beside the open one sees the same and changes nothing.
+    fn check_read_only(&mut self) {
+        let before = self.fs.mutations();
+        let (options, _) = tiny_options(&self.fs, &mut self.rng);
+        let reader = options.open_read_only("/db").unwrap();
+        for (name, map) in &self.model {
+            let keyspace = reader.existing_keyspace(name).unwrap().expect("in the manifest");
+            let keys: Vec<Vec<u8>> = keyspace.iter().map(|e| e.unwrap().0.to_vec()).collect();
+            assert!(keys.iter().eq(map.keys()));
+        }
+        assert!(matches!(reader.put("k", "v"), Err(tamis::Error::ReadOnly(_))));
+        drop(reader);
+        assert_eq!(self.fs.mutations(), before);
+    }
+
+    fn check_all(&self) {
+        assert!(self.db().keyspace_names().unwrap().iter().all(|name| self.model.contains_key(name)));
+        for (name, map) in &self.model {
+            let keyspace = self.db().existing_keyspace(name).unwrap().expect("survives");
+            let entries: Vec<_> = keyspace.iter().map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+            assert!(entries.iter().map(|(k, v)| (k, v)).eq(map.iter()), "{name}");
+        }
+    }
+
+    /// After everything is compacted and nothing refers to old files, the directory holds what it must and no more.
+    fn check_settled(&mut self) {
+        self.snapshots.clear();
+        for name in self.model.keys() {
+            self.db().keyspace(name).unwrap().compact_range(..).unwrap();
+        }
+        while self.executor.step() {}
+        self.check_all();
+        let stats = self.db().stats();
+        let tables: usize = stats.keyspaces.iter().flat_map(|k| &k.levels).map(|l| l.tables.len()).sum();
+        let files = self.fs.paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "sst")).count();
+        assert_eq!(files, tables, "obsolete tables are removed");
+        for level in stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels) {
+            let tombstones: u64 = level.tables.iter().map(|table| table.tombstones).sum();
+            assert_eq!(tombstones, 0, "tombstones are gone");
+        }
+        let entries: u64 = stats.keyspaces.iter().flat_map(|k| &k.levels).map(|l| l.entries()).sum();
+        assert_eq!(entries, self.model.values().map(|map| map.len() as u64).sum::<u64>(), "old versions are gone");
+    }
+}
+
+#[test]
+fn agrees_with_a_map() {
+    for_each_seed(count_from_env("TAMIS_CASES", 1500), |seed| {
+        let mut pair = Pair::new(seed);
+        let steps = pair.rng.u32(20..400);
+        for _ in 0..steps {
+            pair.step();
+        }
+        pair.check_all();
+        pair.check_settled();
+    });
+}

@@ -1,0 +1,49 @@
+//! What several modules of these tests need.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use tamis::vfs::SimFileSystem;
+use tamis::{Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor};
+
+/// The number in environment variable `name`, or `default`.
+pub fn count_from_env(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Runs `case` for `count` seeds; a failure prints its seed. `TAMIS_SEED` runs that one alone.
+pub fn for_each_seed(count: u64, case: impl Fn(u64)) {
+    if let Ok(seed) = std::env::var("TAMIS_SEED") {
+        return case(seed.parse().expect("a number"));
+    }
+    for seed in 0..count {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(seed))) {
+            eprintln!("failed with TAMIS_SEED={seed}");
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// Options under which a few hundred writes make several memtables, tables, blocks and levels, without threads or chance.
+pub fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<SteppedExecutor>) {
+    let executor = Arc::new(SteppedExecutor::new());
+    let shared: Arc<dyn Executor> = executor.clone();
+    let options = Options::new()
+        .file_system(Arc::new(fs.clone()))
+        .executor(shared)
+        .hash_seed(7)
+        .memtable_size(4096 << rng.u32(0..2))
+        .table_size(4096 << rng.u32(0..3))
+        .cache_size(if rng.bool() { 0 } else { 64 << 10 })
+        .max_open_files(8 + rng.usize(0..8));
+    (options, executor)
+}
+
+/// Options of a keyspace with small blocks.
+pub fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
+    KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).filter(match rng.u32(0..4) {
+        0 => FilterPolicy::None,
+        1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },
+        _ => FilterPolicy::DEFAULT,
+    })
+}
