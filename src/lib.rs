@@ -4,6 +4,7 @@
     reason = "modules are being stacked up; removed when the engine stands"
 )]
 
+mod block;
 mod error;
 mod exec;
 mod format;
