@@ -9,6 +9,8 @@ mod error;
 mod exec;
 mod format;
 mod iter;
+mod memtable;
+mod merge;
 mod options;
 mod stats;
 mod table;

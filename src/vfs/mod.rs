@@ -1,6 +1,6 @@
 //! The file-system seam: every byte that tamis reads or writes goes through [`FileSystem`].
 //!
-//! [`OsFileSystem`] is the real one. `SimFileSystem` lives in memory and can forget, tear and reorder what was not synced, and
+//! [`OsFileSystem`] is the real one. [`SimFileSystem`] lives in memory and can forget, tear and reorder what was not synced, and
 //! fail on cue; tamis tests itself on it, and programs that embed tamis may test themselves on it too.
 
 use std::fmt::Debug;
@@ -9,8 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod os;
+mod sim;
 
 pub use os::OsFileSystem;
+pub use sim::{Fault, FaultMode, SimFileSystem};
 
 /// What tamis needs of a file system.
 ///

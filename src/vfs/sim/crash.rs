@@ -1,0 +1,221 @@
+//! What a power cut leaves.
+//!
+//! What was synced stays, exactly. What was not is decided by a seed, for each directory and each file apart, so that a change in
+//! one file does not change the fate of the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::state::{Dir, File, Inode, NameOp, ROOT, State};
+
+/// What a disk writes as a whole or not at all, in bytes.
+const SECTOR_SIZE: usize = 512;
+
+/// SplitMix64.
+pub(super) struct Rng(u64);
+
+impl Rng {
+    /// The numbers of one seed for one purpose; two purposes share nothing.
+    pub(super) fn new(seed: u64, purpose: u64) -> Rng {
+        Rng(Rng(seed).next() ^ Rng(!purpose).next())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, and 0 when there is none.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        let number = self.next() % n.max(1) as u64;
+        // It is below a `usize`.
+        usize::try_from(number).unwrap_or_default()
+    }
+
+    fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+}
+
+impl State {
+    pub(super) fn after_power_cut(&self, seed: u64) -> State {
+        let mut names = self.surviving_names(seed);
+        let mut state = State {
+            capacity: self.capacity,
+            next_inode: self.next_inode,
+            ..State::new()
+        };
+        // What cannot be reached from the root is gone: a directory goes with the name that its parent has lost.
+        let mut dirs = vec![ROOT];
+        while let Some(dir) = dirs.pop() {
+            let names = names.remove(&dir).unwrap_or_default();
+            for &inode in names.values() {
+                match self.files.get(&inode) {
+                    Some(file) => {
+                        let file = file.after_power_cut(&mut Rng::new(seed, inode));
+                        state.files.insert(inode, file);
+                    }
+                    None => dirs.push(inode),
+                }
+            }
+            let durable = names.clone();
+            state.dirs.insert(dir, Dir { names, durable });
+        }
+        state
+    }
+
+    /// The names of each directory. Operations on different names may survive out of order; one of several on the same name only
+    /// with those before it.
+    fn surviving_names(&self, seed: u64) -> BTreeMap<Inode, BTreeMap<String, Inode>> {
+        let mut dirs: BTreeMap<_, _> = self
+            .dirs
+            .iter()
+            .map(|(&inode, dir)| (inode, dir.durable.clone()))
+            .collect();
+        let mut op_counts = BTreeMap::<Inode, usize>::new();
+        for op in &self.pending {
+            *op_counts.entry(op.dir()).or_default() += 1;
+        }
+        let mut fates: BTreeMap<Inode, NamesFate> = op_counts
+            .into_iter()
+            .map(|(dir, op_count)| (dir, NamesFate::draw(Rng::new(seed, dir), op_count)))
+            .collect();
+        let mut in_doubt = BTreeSet::new();
+        for op in &self.pending {
+            let survives = fates.get_mut(&op.dir()).is_some_and(NamesFate::next)
+                && !op.0.iter().any(|b| in_doubt.contains(&(b.dir, &b.name)));
+            if !survives {
+                in_doubt.extend(op.0.iter().map(|b| (b.dir, &b.name)));
+                continue;
+            }
+            for binding in &op.0 {
+                if let Some(names) = dirs.get_mut(&binding.dir) {
+                    binding.apply(names);
+                }
+            }
+        }
+        dirs
+    }
+}
+
+impl NameOp {
+    /// The directory that decides: the one that gets the new name.
+    fn dir(&self) -> Inode {
+        self.0.last().map_or(ROOT, |binding| binding.dir)
+    }
+}
+
+/// Says of one operation in a directory after the other whether it reached the disk.
+enum NamesFate {
+    /// So many did, then none, which includes none and all.
+    Prefix(usize),
+    /// Each for itself.
+    Subset(Rng),
+}
+
+impl NamesFate {
+    fn draw(mut rng: Rng, op_count: usize) -> NamesFate {
+        match rng.below(4) {
+            0 => NamesFate::Prefix(0),
+            1 => NamesFate::Prefix(op_count),
+            2 => NamesFate::Prefix(rng.below(op_count + 1)),
+            _ => NamesFate::Subset(rng),
+        }
+    }
+
+    fn next(&mut self) -> bool {
+        match self {
+            NamesFate::Prefix(0) => false,
+            NamesFate::Prefix(left) => {
+                *left -= 1;
+                true
+            }
+            NamesFate::Subset(rng) => rng.coin(),
+        }
+    }
+}
+
+impl File {
+    fn after_power_cut(&self, rng: &mut Rng) -> File {
+        let (len, zeroed) = self.tail_fate(rng);
+        if len == self.data.len() && zeroed.is_empty() && self.lost.is_empty() {
+            return File::durable(Arc::clone(&self.data));
+        }
+        let mut data = self.data.get(..len).unwrap_or_default().to_vec();
+        for range in self.lost.iter().chain(&zeroed) {
+            let range = range.start.min(len)..range.end.min(len);
+            if let Some(bytes) = data.get_mut(range) {
+                bytes.fill(0);
+            }
+        }
+        File::durable(Arc::new(data))
+    }
+
+    /// The length, and which parts of the unsynced tail are zero.
+    fn tail_fate(&self, rng: &mut Rng) -> (usize, Vec<Range<usize>>) {
+        let whole = self.data.len();
+        match rng.below(6) {
+            _ if self.appends.is_empty() => (self.len_without_tail(rng), Vec::new()),
+            0 => (whole, Vec::new()),
+            1 => (self.some_append_end(rng), Vec::new()),
+            2 => (self.torn_len(rng), Vec::new()),
+            3 => {
+                let len = self.some_append_end(rng);
+                let sectors = self.tail_sectors(len);
+                let first = rng.below(sectors.len());
+                let count = 1 + rng.below(sectors.len() - first);
+                let zeroed = sectors.into_iter().skip(first).take(count);
+                (len, zeroed.collect())
+            }
+            4 => {
+                let len = self.some_append_end(rng);
+                let sectors = self.tail_sectors(len);
+                // One is there although an earlier one is not; where there is one only, it is missing.
+                let present = sectors.len() - 1 - rng.below(sectors.len() - 1);
+                let missing = rng.below(present);
+                let zeroed = sectors
+                    .into_iter()
+                    .enumerate()
+                    .filter(|&(i, _)| i == missing || (i != present && rng.coin()));
+                (len, zeroed.map(|(_, sector)| sector).collect())
+            }
+            _ => (self.len_without_tail(rng), Vec::new()),
+        }
+    }
+
+    /// The length was written by a failed sync or not; what is behind the last byte of a good one is not promised.
+    fn len_without_tail(&self, rng: &mut Rng) -> usize {
+        let mut synced = self.settled;
+        for range in self.lost.iter().rev() {
+            if range.end == synced {
+                synced = range.start;
+            }
+        }
+        if rng.coin() { synced } else { self.settled }
+    }
+
+    fn some_append_end(&self, rng: &mut Rng) -> usize {
+        let index = rng.below(self.appends.len());
+        self.appends.get(index).copied().unwrap_or(self.settled)
+    }
+
+    /// Up to the end of a sector of the tail; nothing of the tail, when it has no such end inside.
+    fn torn_len(&self, rng: &mut Rng) -> usize {
+        let mut ends = self.tail_sectors(self.data.len());
+        ends.pop();
+        let index = rng.below(ends.len());
+        ends.get(index).map_or(self.settled, |sector| sector.end)
+    }
+
+    /// The sectors of the tail in a file cut at `len`, the first without what was settled in it.
+    fn tail_sectors(&self, len: usize) -> Vec<Range<usize>> {
+        (self.settled / SECTOR_SIZE..len.div_ceil(SECTOR_SIZE))
+            .map(|sector| sector * SECTOR_SIZE)
+            .map(|start| start.max(self.settled)..(start + SECTOR_SIZE).min(len))
+            .collect()
+    }
+}
