@@ -7,6 +7,7 @@
 mod block;
 mod error;
 mod exec;
+mod filter;
 mod format;
 mod iter;
 mod memtable;
