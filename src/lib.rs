@@ -6,6 +6,7 @@
 
 mod error;
 mod exec;
+mod filter;
 mod format;
 mod iter;
 mod memtable;

@@ -1,0 +1,162 @@
+//! The split layout's probe with AVX2: the bits of a group in one step. `split::may_contain` says what it means.
+//!
+//! The only unsafe code of the filters. Elsewhere, and under Miri, [`Avx2`] has no value and the compiler removes the path.
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod imp {
+    use std::arch::x86_64::{
+        __m256i, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps,
+        _mm256_cmpgt_epi64, _mm256_load_si256, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x,
+        _mm256_setr_epi64x, _mm256_slli_epi64, _mm256_sllv_epi64, _mm256_srli_epi64,
+        _mm256_srlv_epi64, _mm256_testc_si256,
+    };
+
+    use crate::filter::hash::remix;
+    use crate::filter::line::Line;
+    use crate::filter::split::{Groups, line_index};
+
+    /// Proof that the processor has AVX2.
+    #[derive(Clone, Copy, Debug)]
+    pub(in crate::filter) struct Avx2(());
+
+    impl Avx2 {
+        pub(in crate::filter) fn detect() -> Option<Avx2> {
+            std::arch::is_x86_feature_detected!("avx2").then_some(Avx2(()))
+        }
+
+        pub(in crate::filter) fn may_contain(
+            self,
+            groups: Groups,
+            lines: &[Line],
+            hash: u64,
+        ) -> bool {
+            // SAFETY: a value of this type is made only by `detect`, after it found AVX2.
+            unsafe { may_contain(groups, lines, hash) }
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn may_contain(groups: Groups, lines: &[Line], hash: u64) -> bool {
+        let mut g = hash;
+        for probes in groups.iter() {
+            let Some(line) = lines.get(line_index(g, lines.len())) else {
+                return true;
+            };
+            if !all_set(line, g, probes) {
+                return false;
+            }
+            g = remix(g);
+        }
+        true
+    }
+
+    /// Each probe has a lane of 64 bits, of which the lower 32 are used: a line is 16 words of 32 bits, bits 5 to 8 of a position name
+    /// the word and bits 0 to 4 the bit in it.
+    #[target_feature(enable = "avx2")]
+    fn all_set(line: &Line, g: u64, probes: u8) -> bool {
+        let words = line.0.as_ptr().cast::<__m256i>();
+        // SAFETY: a line is 64 bytes aligned to 64, which is two vectors of 32 bytes aligned to 32.
+        let (lower, upper) = unsafe { (_mm256_load_si256(words), _mm256_load_si256(words.add(1))) };
+        let positions = _mm256_srlv_epi64(
+            _mm256_set1_epi64x(g.cast_signed()),
+            _mm256_setr_epi64x(0, 9, 18, 27),
+        );
+        // The permutation takes bits 5 to 7 and ignores the rest; bit 8, moved to the sign, chooses the half of the line.
+        let word = _mm256_srli_epi64::<5>(positions);
+        let half = _mm256_slli_epi64::<23>(positions);
+        let chosen = _mm256_castps_si256(_mm256_blendv_ps(
+            _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(lower, word)),
+            _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(upper, word)),
+            _mm256_castsi256_ps(half),
+        ));
+        // A one in each lane that has a probe; the others ask for nothing.
+        let lanes = _mm256_cmpgt_epi64(
+            _mm256_set1_epi64x(probes.into()),
+            _mm256_setr_epi64x(0, 1, 2, 3),
+        );
+        let ones = _mm256_srli_epi64::<63>(lanes);
+        let bits = _mm256_sllv_epi64(ones, _mm256_and_si256(positions, _mm256_set1_epi64x(31)));
+        _mm256_testc_si256(chosen, bits) == 1
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod imp {
+    use crate::filter::line::Line;
+    use crate::filter::split::Groups;
+
+    /// Has no value here: [`Avx2::detect`] never finds it.
+    #[derive(Clone, Copy, Debug)]
+    pub(in crate::filter) enum Avx2 {}
+
+    impl Avx2 {
+        pub(in crate::filter) fn detect() -> Option<Avx2> {
+            None
+        }
+
+        pub(in crate::filter) fn may_contain(self, _: Groups, _: &[Line], _: u64) -> bool {
+            match self {}
+        }
+    }
+}
+
+pub(super) use imp::Avx2;
+
+#[cfg(test)]
+mod tests {
+    use super::super::hash::remix;
+    use super::super::line::Line;
+    use super::super::split::{self, Groups};
+    use super::*;
+
+    #[test]
+    fn avx2_answers_as_the_portable_code() {
+        let Some(avx2) = Avx2::detect() else {
+            return;
+        };
+        let mut hash = 1u64;
+        let mut next = || {
+            hash = remix(hash);
+            hash
+        };
+        let mut answers = [0; 2];
+        for k in 1..=25 {
+            let groups = Groups::for_probes(k);
+            for count in [1, 2, 3, 1000] {
+                // Three quarters of the bits set, so that both answers occur also when there are many probes.
+                let mut lines = vec![Line::default(); count];
+                lines
+                    .iter_mut()
+                    .flat_map(|line| &mut line.0)
+                    .for_each(|word| *word = next() | next());
+                for _ in 0..1000 {
+                    let hash = next();
+                    let expected = split::may_contain(groups, &lines, hash);
+                    assert_eq!(avx2.may_contain(groups, &lines, hash), expected, "k {k}");
+                    answers[usize::from(expected)] += 1;
+                    split::insert(groups, &mut lines[..], hash);
+                    assert!(avx2.may_contain(groups, &lines, hash));
+                }
+            }
+        }
+        assert!(answers.iter().all(|&count| count > 1000), "{answers:?}");
+    }
+
+    #[test]
+    fn avx2_misses_each_single_cleared_bit() {
+        let Some(avx2) = Avx2::detect() else {
+            return;
+        };
+        for k in 1..=7 {
+            let groups = Groups::for_probes(k);
+            for bit in 0..512 {
+                let mut lines = [Line([u64::MAX; 8])];
+                lines[0].0[bit / 64] ^= 1 << (bit % 64);
+                for hash in (0..200).map(remix) {
+                    let expected = split::may_contain(groups, &lines, hash);
+                    assert_eq!(avx2.may_contain(groups, &lines, hash), expected);
+                }
+            }
+        }
+    }
+}

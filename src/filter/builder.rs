@@ -1,0 +1,249 @@
+//! Makes a filter block from the hashes of a table's keys.
+
+use super::hash::KeyHash;
+use super::header::{self, Content, Header};
+use super::info::FilterInfo;
+use super::layout::Layout;
+use super::line::Line;
+use super::reader::Filter;
+use crate::options::FilterPolicy;
+
+/// Collects hashes, 8 bytes per key, and makes the block when their number is known.
+pub(crate) struct FilterBuilder {
+    layout: Option<Layout>,
+    millibits: u32,
+    seed: u64,
+    hashes: Vec<u64>,
+    /// A hash under another seed was added: whatever the bits, they would deny that key.
+    foreign: bool,
+}
+
+/// A finished filter.
+#[derive(Debug)]
+pub(crate) struct FilterBlock {
+    /// The block as it goes to disk, without the trailer of a table's blocks.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) info: FilterInfo,
+    /// Why the block answers "maybe" to every key, if it had to be given up. That is a fault of this process or of its memory, and
+    /// to be reported.
+    pub(crate) degraded: Option<&'static str>,
+}
+
+impl FilterBuilder {
+    pub(crate) fn new(policy: FilterPolicy, seed: u64) -> FilterBuilder {
+        FilterBuilder {
+            layout: Layout::for_policy(policy),
+            millibits: policy.millibits(),
+            seed,
+            hashes: Vec::new(),
+            foreign: false,
+        }
+    }
+
+    /// Adds a key. In a table the versions of a key follow each other: a hash that equals the one before it counts once.
+    pub(crate) fn add(&mut self, hash: KeyHash) {
+        if self.layout.is_none() {
+            return;
+        }
+        self.foreign |= hash.seed() != self.seed;
+        if self.hashes.last() != Some(&hash.value()) {
+            self.hashes.push(hash.value());
+        }
+    }
+
+    /// Distinct keys so far; 0 when the policy is to have no filter.
+    pub(crate) fn key_count(&self) -> u64 {
+        self.hashes.len() as u64
+    }
+
+    /// The block, or `None` when the policy is to have no filter.
+    pub(crate) fn finish(self) -> Option<FilterBlock> {
+        let block = self.encode(self.layout?);
+        Some(self.verified(block))
+    }
+
+    fn header(&self, content: Content) -> Header {
+        Header {
+            content,
+            seed: self.seed,
+            keys: self.key_count(),
+            millibits: self.millibits,
+        }
+    }
+
+    fn encode(&self, layout: Layout) -> Vec<u8> {
+        if self.hashes.is_empty() {
+            return header::encode(&self.header(Content::Empty), &[]);
+        }
+        let count = layout.line_count(self.key_count(), self.millibits);
+        let mut lines: Vec<Line> = (0..count).map(|_| Line::default()).collect();
+        for &hash in &self.hashes {
+            layout.insert(&mut lines, hash);
+        }
+        header::encode(&self.header(Content::Lines(layout)), &lines)
+    }
+
+    /// Opens the block as a reader will, asks it for every key, and gives it up if one is missing: a filter that denies a key loses it.
+    fn verified(&self, bytes: Vec<u8>) -> FilterBlock {
+        let filter = Filter::open(&bytes, self.seed);
+        let holds_all = || {
+            let mut hashes = self.hashes.iter();
+            hashes.all(|&hash| filter.may_contain(KeyHash::from_value(self.seed, hash)))
+        };
+        let fault = if self.foreign {
+            Some("a key was hashed under another seed than the filter's")
+        } else if let Some(rule) = filter.degraded() {
+            Some(rule)
+        } else if !holds_all() {
+            Some("the finished filter denied one of its keys")
+        } else {
+            None
+        };
+        match (fault, filter.info()) {
+            (None, Some(info)) => FilterBlock {
+                info: info.clone(),
+                bytes,
+                degraded: None,
+            },
+            (fault, _) => {
+                let header = self.header(Content::AlwaysMaybe);
+                FilterBlock {
+                    bytes: header::encode(&header, &[]),
+                    info: FilterInfo::new(&header, &[]),
+                    degraded: fault,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::HEADER_LEN;
+    use super::super::header::tests::seal;
+    use super::*;
+
+    fn builder(keys: u64) -> FilterBuilder {
+        let mut builder = FilterBuilder::new(FilterPolicy::DEFAULT, 0);
+        for key in 0..keys {
+            builder.add(KeyHash::new(0, &key.to_be_bytes()));
+        }
+        builder
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn policy_none_has_no_block() {
+        let mut builder = FilterBuilder::new(FilterPolicy::None, 0);
+        builder.add(KeyHash::new(0, b"key"));
+        assert_eq!(builder.key_count(), 0);
+        assert!(builder.finish().is_none());
+    }
+
+    #[test]
+    fn adjacent_duplicates_count_once() {
+        let mut builder = builder(0);
+        for key in [b"a", b"a", b"b", b"b", b"b", b"c"] {
+            builder.add(KeyHash::new(0, key));
+        }
+        assert_eq!(builder.key_count(), 3);
+        assert_eq!(builder.finish().unwrap().info.keys, 3);
+    }
+
+    #[test]
+    fn golden_block_of_a_hundred_keys() {
+        let block = builder(100).finish().unwrap();
+        assert_eq!(block.degraded, None);
+        let payload = &block.bytes[HEADER_LEN..];
+        let ones: u32 = payload.iter().map(|byte| byte.count_ones()).sum();
+        assert_eq!((payload.len(), ones), (128, 516));
+        assert_eq!(
+            payload[..16],
+            [
+                0x03, 0x23, 0x4f, 0x18, 0xaf, 0x49, 0xc7, 0x08, 0x86, 0xa2, 0xc7, 0x33, 0x3e, 0x39,
+                0x54, 0xc8
+            ]
+        );
+        let fields = [
+            "464c5431",         // magic
+            "01010101",         // version, policy, hash, flags
+            "0000000000000000", // seed
+            "6400000000000000", // keys
+            "10270000",         // thousandths of bits per key
+            "07020000",         // probes, groups, extractor
+            "0403000000000000", // probes per group
+            "0200000000000000", // lines
+            "a7d00e0ea0a7b18d", // hash of the lines
+            "284f7e00",         // rate, 0.0082778
+            "116fd991",         // CRC
+        ];
+        assert_eq!(hex(&block.bytes[..HEADER_LEN]), fields.concat());
+    }
+
+    #[test]
+    fn golden_block_of_no_keys() {
+        let block = builder(0).finish().unwrap();
+        let fields = [
+            "464c543101ff0101",                 // magic, version, policy, hash, flags
+            "00000000000000000000000000000000", // seed, keys
+            "1027000000000000",                 // thousandths of bits per key, no probes
+            "00000000000000000000000000000000", // groups, lines
+            "c294d3380580062d",                 // hash of nothing
+            "000000004f00c701",                 // rate, CRC
+        ];
+        assert_eq!(hex(&block.bytes), fields.concat());
+        assert_eq!(block.info.expected_fpr, 0.0);
+    }
+
+    #[test]
+    fn a_block_that_denies_a_key_is_given_up() {
+        let builder = builder(100);
+        let layout = builder.layout.unwrap();
+        let good = builder.encode(layout);
+        for bit in HEADER_LEN * 8..good.len() * 8 {
+            let mut bytes = good.clone();
+            let mask = 1 << (bit % 8);
+            if bytes[bit / 8] & mask == 0 {
+                continue;
+            }
+            bytes[bit / 8] &= !mask;
+            seal(&mut bytes);
+            let block = builder.verified(bytes);
+            let reason = "the finished filter denied one of its keys";
+            assert_eq!(block.degraded, Some(reason));
+            assert_eq!((block.info.policy_id, block.info.expected_fpr), (0, 1.0));
+            let filter = Filter::open(&block.bytes, 0);
+            assert_eq!(
+                filter.degraded(),
+                Some("the filter was given up when it was built")
+            );
+            assert!(filter.info().is_none());
+            assert!(filter.may_contain(KeyHash::new(0, b"any")));
+        }
+        assert_eq!(builder.verified(good).degraded, None);
+    }
+
+    #[test]
+    fn a_block_that_does_not_verify_is_given_up() {
+        let builder = builder(100);
+        let mut bytes = builder.encode(builder.layout.unwrap());
+        bytes[80] ^= 1;
+        let block = builder.verified(bytes);
+        assert_eq!(
+            block.degraded,
+            Some("the hash of the filter's lines does not match")
+        );
+    }
+
+    #[test]
+    fn a_hash_under_another_seed_gives_the_filter_up() {
+        let mut builder = builder(100);
+        builder.add(KeyHash::new(5, b"key"));
+        let block = builder.finish().unwrap();
+        assert!(block.degraded.is_some());
+        assert!(Filter::open(&block.bytes, 0).may_contain(KeyHash::new(0, b"key")));
+    }
+}

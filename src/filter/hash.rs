@@ -1,0 +1,93 @@
+//! The hash of a key, computed once per look-up and handed to every filter and data block, and the arithmetic on it.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Constants of [`remix`]. Part of the format.
+const REMIX_XOR: u64 = 0xD6E8_FEB8_6659_FD93;
+const REMIX_MUL: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Hash of a user key: XXH3, 64 bits, under the store's seed. It remembers the seed, so that a filter never answers "no" to a hash
+/// that it cannot compare with its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyHash {
+    value: u64,
+    seed: u64,
+}
+
+impl KeyHash {
+    pub(crate) fn new(seed: u64, key: &[u8]) -> KeyHash {
+        KeyHash {
+            value: xxh3_64_with_seed(key, seed),
+            seed,
+        }
+    }
+
+    /// The hash that [`value`](KeyHash::value) gave.
+    pub(super) fn from_value(seed: u64, value: u64) -> KeyHash {
+        KeyHash { value, seed }
+    }
+
+    pub(crate) fn value(self) -> u64 {
+        self.value
+    }
+
+    /// Bits 56 to 63: what a data block keeps of the hash.
+    pub(crate) fn fingerprint(self) -> u8 {
+        self.value.to_be_bytes()[0]
+    }
+
+    pub(crate) fn seed(self) -> u64 {
+        self.seed
+    }
+}
+
+/// The next hash derived from `g`: both halves of a 128-bit product, folded. Without the xor, 0 would be mapped to itself, and a
+/// key of hash 0 would set a single bit.
+pub(super) fn remix(g: u64) -> u64 {
+    let product = u128::from(g ^ REMIX_XOR) * u128::from(REMIX_MUL);
+    low(product) ^ low(product >> 64)
+}
+
+/// Maps a hash to `0..n` by its high bits ("fastrange"): one multiplication where `%` takes a division.
+pub(super) fn fastrange(hash: u64, n: u64) -> u64 {
+    low((u128::from(hash) * u128::from(n)) >> 64)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the low 64 bits are what is asked for"
+)]
+fn low(product: u128) -> u64 {
+    product as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_xxh3_with_the_seed() {
+        assert_eq!(KeyHash::new(0, b"").value(), 0x2d06_8005_38d3_94c2);
+        assert_eq!(KeyHash::new(0, b"a").value(), 0xe6c6_32b6_1e96_4e1f);
+        assert_ne!(KeyHash::new(1, b"a").value(), KeyHash::new(0, b"a").value());
+    }
+
+    #[test]
+    fn fingerprint_is_the_top_byte() {
+        assert_eq!(KeyHash::new(0, b"a").fingerprint(), 0xe6);
+    }
+
+    #[test]
+    fn remix_of_zero_is_not_zero() {
+        assert_ne!(remix(0), 0);
+        assert_eq!(remix(0x2d06_8005_38d3_94c2), 0xbb7f_485e_0d49_ac97);
+    }
+
+    #[test]
+    fn fastrange_stays_below_its_bound() {
+        for n in [1, 2, 1000, 1 << 28] {
+            assert_eq!(fastrange(0, n), 0);
+            assert_eq!(fastrange(u64::MAX, n), n - 1);
+        }
+    }
+}

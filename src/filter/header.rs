@@ -1,0 +1,361 @@
+//! The filter block: a header that describes itself, then the lines. The layout is drawn here and nowhere else.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `FLT1` |
+//! | 4 | 1 | format version, 1 |
+//! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 255 no keys at all; 3, 4, 5 are reserved |
+//! | 6 | 1 | hash: 1, XXH3 with 64 bits and the seed |
+//! | 7 | 1 | flags: 1, the keys are whole user keys; 2 (prefixes) and 4 (salted) are reserved |
+//! | 8 | 8 | seed of the hash |
+//! | 16 | 8 | distinct keys |
+//! | 24 | 4 | bits per key asked for, in thousandths |
+//! | 28 | 1 | k, the probes per key, 1 to 32 |
+//! | 29 | 1 | number of groups (policy 1) |
+//! | 30 | 2 | prefix extractor, 0 for none |
+//! | 32 | 8 | probes per group (policy 1), zeros behind the last |
+//! | 40 | 8 | number of lines, 1 to 2^28 |
+//! | 48 | 8 | XXH3 with 64 bits, seed 0, of the lines |
+//! | 56 | 4 | false-positive rate of these bits, in parts per 10^9 |
+//! | 60 | 4 | CRC-32 of bytes 0..60, not bound to a place |
+//! | 64 | 64 per line | the lines; `split` and `standard` say where the bits of a key are |
+//!
+//! Policies 0 and 255 have no lines, probes or groups. 255 is the only way to say "no" to every key, and takes 0 distinct keys.
+//! A block that breaks any of these rules is not believed: its reader answers "maybe".
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::layout::Layout;
+use super::line::{LINE_LEN, Line};
+use super::sizing::{MAX_LINES, MAX_PROBES};
+use super::split::Groups;
+use crate::format::checksum::crc;
+use crate::format::coding::Decoder;
+use crate::format::{Decoded, Malformed};
+
+/// Length of the header. Part of the format.
+pub(super) const HEADER_LEN: usize = 64;
+const MAGIC: &[u8; 4] = b"FLT1";
+const VERSION: u8 = 1;
+const HASH_XXH3: u8 = 1;
+const FLAG_WHOLE_KEYS: u8 = 1;
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Nothing to go by: the builder gave the filter up.
+    AlwaysMaybe,
+    /// No keys.
+    Empty,
+    /// Bits in lines.
+    Lines(Layout),
+}
+
+impl Content {
+    /// The policy number. Part of the format.
+    pub(super) fn policy_id(self) -> u8 {
+        match self {
+            Content::AlwaysMaybe => 0,
+            Content::Lines(Layout::Split(_)) => 1,
+            Content::Lines(Layout::Standard { .. }) => 2,
+            Content::Empty => 255,
+        }
+    }
+
+    fn probes(self) -> u8 {
+        match self {
+            Content::AlwaysMaybe | Content::Empty => 0,
+            Content::Lines(layout) => layout.probes(),
+        }
+    }
+
+    fn groups(self) -> (u8, [u8; 8]) {
+        match self {
+            Content::Lines(Layout::Split(groups)) => (groups.count(), groups.encode()),
+            _ => (0, [0; 8]),
+        }
+    }
+}
+
+/// What the header says beside the size and the checks of the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) content: Content,
+    pub(super) seed: u64,
+    /// Distinct keys.
+    pub(super) keys: u64,
+    /// Bits per key asked for, in thousandths.
+    pub(super) millibits: u32,
+}
+
+/// A whole block: header and lines.
+pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
+    let mut block = Vec::with_capacity(HEADER_LEN + lines.len() * LINE_LEN);
+    let (group_count, groups) = header.content.groups();
+    block.extend_from_slice(MAGIC);
+    block.extend_from_slice(&[
+        VERSION,
+        header.content.policy_id(),
+        HASH_XXH3,
+        FLAG_WHOLE_KEYS,
+    ]);
+    block.extend_from_slice(&header.seed.to_le_bytes());
+    block.extend_from_slice(&header.keys.to_le_bytes());
+    block.extend_from_slice(&header.millibits.to_le_bytes());
+    block.extend_from_slice(&[header.content.probes(), group_count, 0, 0]);
+    block.extend_from_slice(&groups);
+    block.extend_from_slice(&(lines.len() as u64).to_le_bytes());
+    block.resize(HEADER_LEN, 0);
+    for line in lines {
+        block.extend_from_slice(&line.encode());
+    }
+    let rate = match header.content {
+        Content::AlwaysMaybe => 1.0,
+        Content::Empty => 0.0,
+        Content::Lines(layout) => layout.exact_fpr(lines),
+    };
+    let hash = xxh3_64(&block[HEADER_LEN..]);
+    block[48..56].copy_from_slice(&hash.to_le_bytes());
+    block[56..60].copy_from_slice(&parts_per_billion(rate).to_le_bytes());
+    let checksum = crc(&block[..60]);
+    block[60..64].copy_from_slice(&checksum.to_le_bytes());
+    block
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate is 0 to 1"
+)]
+fn parts_per_billion(rate: f64) -> u32 {
+    (rate * 1e9).round() as u32
+}
+
+/// Checks a whole block; the rule that it breaks is the error. Returns the header and the lines' bytes.
+pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
+    let Some((header, payload)) = block.split_first_chunk::<HEADER_LEN>() else {
+        return Err(Malformed("the filter block is shorter than its header"));
+    };
+    let mut fields = Decoder::new(header);
+    if fields.take(MAGIC.len())? != MAGIC {
+        return Err(Malformed("the filter block lacks its magic bytes"));
+    }
+    if fields.u8()? != VERSION {
+        return Err(Malformed("the filter block is of an unknown version"));
+    }
+    let (policy, hash_id, flags) = (fields.u8()?, fields.u8()?, fields.u8()?);
+    let (seed, keys, millibits) = (fields.u64()?, fields.u64()?, fields.u32()?);
+    let (probes, group_count, extractor) = (fields.u8()?, fields.u8()?, fields.u16()?);
+    let groups = fields.u64()?.to_le_bytes();
+    let (line_count, payload_hash) = (fields.u64()?, fields.u64()?);
+    let (_rate, checksum) = (fields.u32()?, fields.u32()?);
+    if checksum != crc(&header[..60]) {
+        return Err(Malformed(
+            "the checksum of the filter's header does not match",
+        ));
+    }
+    if hash_id != HASH_XXH3 {
+        return Err(Malformed("the filter uses an unknown hash"));
+    }
+    if flags != FLAG_WHOLE_KEYS || extractor != 0 {
+        return Err(Malformed("the filter is not one of whole keys"));
+    }
+    let content = match policy {
+        0 => Content::AlwaysMaybe,
+        1 => Content::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
+        2 => Content::Lines(Layout::Standard { probes }),
+        255 => Content::Empty,
+        _ => return Err(Malformed("the filter is of an unknown policy")),
+    };
+    if content.probes() != probes || content.groups() != (group_count, groups) {
+        return Err(Malformed("the filter has probes that its policy does not"));
+    }
+    match content {
+        Content::Lines(_) => {
+            if !(1..=MAX_PROBES).contains(&probes.into()) {
+                return Err(Malformed("the filter does not have 1 to 32 probes"));
+            }
+            if !(1..=MAX_LINES).contains(&line_count) {
+                return Err(Malformed("the filter does not have 1 to 2^28 lines"));
+            }
+            if keys == 0 {
+                return Err(Malformed("the filter has lines but no keys"));
+            }
+        }
+        Content::AlwaysMaybe | Content::Empty => {
+            if line_count != 0 {
+                return Err(Malformed("the filter has lines that its policy does not"));
+            }
+            if content == Content::Empty && keys != 0 {
+                return Err(Malformed("the filter of no keys has keys"));
+            }
+        }
+    }
+    let (lines, rest) = payload.as_chunks::<LINE_LEN>();
+    if lines.len() as u64 != line_count || !rest.is_empty() {
+        return Err(Malformed("the filter's length is not that of its lines"));
+    }
+    if xxh3_64(payload) != payload_hash {
+        return Err(Malformed("the hash of the filter's lines does not match"));
+    }
+    let header = Header {
+        content,
+        seed,
+        keys,
+        millibits,
+    };
+    Ok((header, lines))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Makes the header's CRC and the hash of the lines right again, as far as the block is long enough.
+    pub(in crate::filter) fn seal(block: &mut [u8]) {
+        if block.len() >= HEADER_LEN {
+            let hash = xxh3_64(&block[HEADER_LEN..]);
+            block[48..56].copy_from_slice(&hash.to_le_bytes());
+            let checksum = crc(&block[..60]);
+            block[60..64].copy_from_slice(&checksum.to_le_bytes());
+        }
+    }
+
+    fn sample(content: Content) -> Vec<u8> {
+        let (keys, lines) = match content {
+            Content::Lines(_) => (3, &[Line([5; 8]); 2][..]),
+            _ => (0, &[][..]),
+        };
+        let header = Header {
+            content,
+            seed: 9,
+            keys,
+            millibits: 10_000,
+        };
+        encode(&header, lines)
+    }
+
+    fn split() -> Content {
+        Content::Lines(Layout::Split(Groups::for_probes(7)))
+    }
+
+    #[test]
+    fn every_content_round_trips() {
+        for content in [
+            Content::AlwaysMaybe,
+            Content::Empty,
+            split(),
+            Content::Lines(Layout::Standard { probes: 7 }),
+        ] {
+            let block = sample(content);
+            let (header, lines) = decode(&block).unwrap();
+            assert_eq!(header.content, content);
+            assert_eq!((header.seed, header.millibits), (9, 10_000));
+            assert_eq!(
+                encode(&header, &lines.iter().map(Line::decode).collect::<Vec<_>>()),
+                block
+            );
+        }
+    }
+
+    #[test]
+    fn each_rule_is_checked_behind_valid_checksums() {
+        let (split, empty) = (sample(split()), sample(Content::Empty));
+        let standard = sample(Content::Lines(Layout::Standard { probes: 7 }));
+        for (block, offset, value, rule) in [
+            (&split, 0, b'f', "the filter block lacks its magic bytes"),
+            (&split, 4, 2, "the filter block is of an unknown version"),
+            (&split, 5, 3, "the filter is of an unknown policy"),
+            (
+                &split,
+                5,
+                0,
+                "the filter has probes that its policy does not",
+            ),
+            (
+                &split,
+                5,
+                2,
+                "the filter has probes that its policy does not",
+            ),
+            (
+                &split,
+                5,
+                255,
+                "the filter has probes that its policy does not",
+            ),
+            (&split, 6, 2, "the filter uses an unknown hash"),
+            (&split, 7, 3, "the filter is not one of whole keys"),
+            (&split, 16, 0, "the filter has lines but no keys"),
+            (
+                &split,
+                28,
+                6,
+                "the filter's groups do not add up to its probes",
+            ),
+            (&split, 29, 9, "the filter has more than 8 groups of probes"),
+            (&split, 29, 1, "the filter has groups beyond their count"),
+            (&split, 30, 1, "the filter is not one of whole keys"),
+            (
+                &split,
+                32,
+                5,
+                "a group of the filter is not of 1 to 4 probes",
+            ),
+            (&split, 40, 0, "the filter does not have 1 to 2^28 lines"),
+            (
+                &split,
+                40,
+                3,
+                "the filter's length is not that of its lines",
+            ),
+            (&split, 44, 1, "the filter does not have 1 to 2^28 lines"),
+            (&standard, 28, 0, "the filter does not have 1 to 32 probes"),
+            (&standard, 28, 33, "the filter does not have 1 to 32 probes"),
+            (
+                &standard,
+                29,
+                1,
+                "the filter has probes that its policy does not",
+            ),
+            (&empty, 16, 1, "the filter of no keys has keys"),
+            (
+                &empty,
+                28,
+                1,
+                "the filter has probes that its policy does not",
+            ),
+            (
+                &empty,
+                40,
+                1,
+                "the filter has lines that its policy does not",
+            ),
+        ] {
+            let mut block = block.clone();
+            block[offset] = value;
+            seal(&mut block);
+            assert_eq!(decode(&block).map(|_| ()), Err(Malformed(rule)), "{offset}");
+        }
+    }
+
+    #[test]
+    fn checksums_and_length_are_checked() {
+        let block = sample(split());
+        let mut damaged = block.clone();
+        damaged[20] ^= 1;
+        let rule = "the checksum of the filter's header does not match";
+        assert_eq!(decode(&damaged).map(|_| ()), Err(Malformed(rule)));
+        let mut damaged = block.clone();
+        damaged[100] ^= 1;
+        let rule = "the hash of the filter's lines does not match";
+        assert_eq!(decode(&damaged).map(|_| ()), Err(Malformed(rule)));
+        let mut longer = block;
+        longer.push(0);
+        let rule = "the filter's length is not that of its lines";
+        assert_eq!(decode(&longer).map(|_| ()), Err(Malformed(rule)));
+        let rule = "the filter block is shorter than its header";
+        assert_eq!(decode(&longer[..63]).map(|_| ()), Err(Malformed(rule)));
+        assert_eq!(decode(&[]).map(|_| ()), Err(Malformed(rule)));
+    }
+}

@@ -1,0 +1,72 @@
+//! What a filter is and how good it is, for properties, statistics and tools.
+
+use super::header::{Content, HEADER_LEN, Header};
+use super::line::{LINE_BITS, LINE_LEN, Line, fill_ratio};
+
+/// Description of one filter, measured on its own bits.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FilterInfo {
+    /// Policy number as in the block's header: 1 split-line Bloom, 2 standard Bloom, 255 no keys, 0 given up.
+    pub(crate) policy_id: u8,
+    /// Bits per key asked for, in thousandths.
+    pub(crate) millibits: u32,
+    /// Distinct keys.
+    pub(crate) keys: u64,
+    /// Probes per key.
+    pub(crate) probes: u8,
+    /// Probes in each line that a look-up may touch; empty unless the layout is the split one.
+    pub(crate) groups: Vec<u8>,
+    pub(crate) lines: u64,
+    /// Length of the block, header included.
+    pub(crate) bytes: u64,
+    /// Share of the bits that are set.
+    pub(crate) fill_ratio: f64,
+    /// False-positive rate of these very bits.
+    pub(crate) expected_fpr: f64,
+    /// Rate that as many keys in as many lines have on average.
+    pub(crate) model_fpr: f64,
+    /// The number of keys that the bits speak for: near `keys`, or something is wrong. Infinite when all bits are set.
+    pub(crate) estimated_keys: f64,
+}
+
+impl FilterInfo {
+    pub(super) fn new(header: &Header, lines: &[Line]) -> FilterInfo {
+        // Without lines every key gets the same answer, which is "maybe" for all or none of the absent ones.
+        let constant = |rate: f64| FilterInfo {
+            policy_id: header.content.policy_id(),
+            millibits: header.millibits,
+            keys: header.keys,
+            probes: 0,
+            groups: Vec::new(),
+            lines: 0,
+            bytes: HEADER_LEN as u64,
+            fill_ratio: rate,
+            expected_fpr: rate,
+            model_fpr: rate,
+            estimated_keys: 0.0,
+        };
+        match header.content {
+            Content::AlwaysMaybe => constant(1.0),
+            Content::Empty => constant(0.0),
+            Content::Lines(layout) => FilterInfo {
+                probes: layout.probes(),
+                groups: layout.groups().collect(),
+                lines: lines.len() as u64,
+                bytes: (HEADER_LEN + lines.len() * LINE_LEN) as u64,
+                fill_ratio: fill_ratio(lines),
+                expected_fpr: layout.exact_fpr(lines),
+                model_fpr: layout.model_fpr(header.keys, lines.len() as u64),
+                estimated_keys: layout.estimated_keys(lines),
+                ..constant(0.0)
+            },
+        }
+    }
+
+    /// Bits really spent per key, header aside; 0 without keys.
+    pub(crate) fn bits_per_key(&self) -> f64 {
+        if self.keys == 0 {
+            return 0.0;
+        }
+        (self.lines * LINE_BITS) as f64 / self.keys as f64
+    }
+}

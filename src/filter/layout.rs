@@ -1,0 +1,87 @@
+//! Which layout places a filter's bits, as a value: the small common face of `split` and `standard`.
+
+use super::line::{LINE_BITS, Line};
+use super::sizing::{clamp_millibits, compensated_millibits, line_count, probe_count};
+use super::split::{self, Groups};
+use super::standard;
+use crate::options::FilterPolicy;
+
+/// A layout and its probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    Split(Groups),
+    Standard { probes: u8 },
+}
+
+impl Layout {
+    /// The layout of a policy, with the best number of probes; `None` when the policy is to have no filter.
+    pub(super) fn for_policy(policy: FilterPolicy) -> Option<Layout> {
+        let k = probe_count(clamp_millibits(policy.millibits()));
+        match policy {
+            FilterPolicy::None => None,
+            FilterPolicy::Bloom { .. } => Some(Layout::Split(Groups::for_probes(k))),
+            FilterPolicy::StandardBloom { .. } => Some(Layout::Standard {
+                probes: k.to_le_bytes()[0],
+            }),
+        }
+    }
+
+    /// Lines for `keys` keys, when `millibits` thousandths of bits per key are asked for.
+    pub(super) fn line_count(self, keys: u64, millibits: u32) -> u64 {
+        let millibits = clamp_millibits(millibits);
+        match self {
+            Layout::Split(_) => line_count(keys, compensated_millibits(millibits)),
+            Layout::Standard { .. } => line_count(keys, millibits),
+        }
+    }
+
+    pub(super) fn probes(self) -> u8 {
+        match self {
+            Layout::Split(groups) => groups.probes(),
+            Layout::Standard { probes } => probes,
+        }
+    }
+
+    /// Probes in each line that a look-up may touch; none in the standard layout, whose probes are anywhere.
+    pub(super) fn groups(self) -> impl Iterator<Item = u8> {
+        let groups = match self {
+            Layout::Split(groups) => Some(groups),
+            Layout::Standard { .. } => None,
+        };
+        groups.into_iter().flat_map(Groups::iter)
+    }
+
+    pub(super) fn insert(self, lines: &mut [Line], hash: u64) {
+        match self {
+            Layout::Split(groups) => split::insert(groups, lines, hash),
+            Layout::Standard { probes } => standard::insert(probes.into(), lines, hash),
+        }
+    }
+
+    /// The false-positive rate of these very bits.
+    pub(super) fn exact_fpr(self, lines: &[Line]) -> f64 {
+        match self {
+            Layout::Split(groups) => split::exact_fpr(groups, lines),
+            Layout::Standard { probes } => standard::exact_fpr(probes.into(), lines),
+        }
+    }
+
+    /// The rate to expect of `keys` keys in `lines` lines, before the keys are known.
+    pub(super) fn model_fpr(self, keys: u64, lines: u64) -> f64 {
+        let keys_per_line = keys as f64 / lines as f64;
+        match self {
+            Layout::Split(groups) => split::model_fpr(groups, keys_per_line),
+            Layout::Standard { probes } => {
+                standard::model_fpr(probes.into(), keys_per_line / LINE_BITS as f64)
+            }
+        }
+    }
+
+    /// The number of keys that the bits speak for; infinite when all are set.
+    pub(super) fn estimated_keys(self, lines: &[Line]) -> f64 {
+        match self {
+            Layout::Split(groups) => split::estimated_keys(groups, lines),
+            Layout::Standard { probes } => standard::estimated_keys(probes.into(), lines),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A line: the 64 bytes of a filter that one memory access brings.
+
+/// Bits in a line. Part of the format.
+pub(super) const LINE_BITS: u64 = 512;
+/// Bytes in a line. Part of the format.
+pub(super) const LINE_LEN: usize = 64;
+
+/// 512 bits, aligned like a cache line. Bit `b` is bit `b % 8` of byte `b / 8` on disk, which is bit `b % 64` of word `b / 64` here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [u64; 8]);
+
+impl Line {
+    pub(super) fn decode(bytes: &[u8; LINE_LEN]) -> Line {
+        let mut line = Line::default();
+        let (words, _) = bytes.as_chunks::<8>();
+        for (word, bytes) in line.0.iter_mut().zip(words) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        line
+    }
+
+    pub(super) fn encode(&self) -> [u8; LINE_LEN] {
+        let mut bytes = [0; LINE_LEN];
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.0) {
+            *bytes = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// Sets the bit named by the low nine bits of `position`.
+    pub(super) fn set(&mut self, position: u64) {
+        self.0[word_of(position)] |= 1 << (position % 64);
+    }
+
+    /// 1 if the bit named by the low nine bits of `position` is set, in the lowest bit; the other bits mean nothing.
+    pub(super) fn get(&self, position: u64) -> u64 {
+        self.0[word_of(position)] >> (position % 64)
+    }
+
+    /// How many bits are set.
+    pub(super) fn ones(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+}
+
+fn word_of(position: u64) -> usize {
+    (position % LINE_BITS / 64) as usize
+}
+
+/// Share of the bits of `lines` that are set.
+pub(super) fn fill_ratio(lines: &[Line]) -> f64 {
+    let ones: u64 = lines.iter().map(|line| u64::from(line.ones())).sum();
+    ones as f64 / (lines.len() as f64 * LINE_BITS as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bit_order_is_little_endian_by_byte() {
+        for bit in 0..LINE_LEN * 8 {
+            let mut line = Line::default();
+            line.set(bit as u64);
+            let bytes = line.encode();
+            assert_eq!(bytes[bit / 8], 1 << (bit % 8), "bit {bit}");
+            assert_eq!(line.ones(), 1);
+            assert_eq!(Line::decode(&bytes), line);
+            assert_eq!(line.get(bit as u64) & 1, 1);
+            assert_eq!(line.get(bit as u64 + 1) & 1, 0);
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_cache_line() {
+        assert_eq!(size_of::<Line>(), LINE_LEN);
+        assert_eq!(align_of::<Line>(), LINE_LEN);
+    }
+}

@@ -1,0 +1,177 @@
+//! A filter block in memory, and the question it answers.
+
+use std::fmt;
+
+use super::avx2::Avx2;
+use super::hash::KeyHash;
+use super::header::{self, Content};
+use super::info::FilterInfo;
+use super::layout::Layout;
+use super::line::Line;
+use super::split::{self, Groups};
+use super::standard;
+use crate::format::Malformed;
+
+/// A filter, with its own copy of the bits in whole cache lines.
+pub(crate) struct Filter {
+    seed: u64,
+    answer: Answer,
+    /// `None` if and only if the filter is degraded.
+    info: Option<FilterInfo>,
+}
+
+/// How the filter comes to its answer; chosen once, when it is opened.
+enum Answer {
+    /// Always "maybe", for this reason.
+    Maybe(&'static str),
+    /// Always "no".
+    No,
+    Split {
+        groups: Groups,
+        lines: Box<[Line]>,
+        avx2: Option<Avx2>,
+    },
+    Standard {
+        probes: u8,
+        lines: Box<[Line]>,
+    },
+}
+
+impl Filter {
+    /// Opens a block for look-ups with hashes under `seed`. A block that does not verify, is not understood, or was built under another
+    /// seed becomes a filter that always answers "maybe" and is [`degraded`](Filter::degraded).
+    pub(crate) fn open(block: &[u8], seed: u64) -> Filter {
+        let degraded = |reason| Filter {
+            seed,
+            answer: Answer::Maybe(reason),
+            info: None,
+        };
+        let (header, lines) = match header::decode(block) {
+            Ok(decoded) => decoded,
+            Err(Malformed(rule)) => return degraded(rule),
+        };
+        if header.seed != seed {
+            return degraded("the filter was built under another hash seed");
+        }
+        let lines: Box<[Line]> = lines.iter().map(Line::decode).collect();
+        let info = FilterInfo::new(&header, &lines);
+        let answer = match header.content {
+            Content::AlwaysMaybe => return degraded("the filter was given up when it was built"),
+            Content::Empty => Answer::No,
+            Content::Lines(Layout::Split(groups)) => Answer::Split {
+                groups,
+                lines,
+                avx2: Avx2::detect(),
+            },
+            Content::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
+        };
+        Filter {
+            seed,
+            answer,
+            info: Some(info),
+        }
+    }
+
+    /// Whether the table may hold the key. "No" is certain.
+    #[inline]
+    pub(crate) fn may_contain(&self, hash: KeyHash) -> bool {
+        if hash.seed() != self.seed {
+            return true;
+        }
+        match &self.answer {
+            Answer::Split {
+                groups,
+                lines,
+                avx2: Some(avx2),
+            } => avx2.may_contain(*groups, lines, hash.value()),
+            Answer::Split {
+                groups,
+                lines,
+                avx2: None,
+            } => split::may_contain(*groups, lines, hash.value()),
+            Answer::Standard { probes, lines } => {
+                standard::may_contain((*probes).into(), lines, hash.value())
+            }
+            Answer::Maybe(_) => true,
+            Answer::No => false,
+        }
+    }
+
+    /// Why the filter answers "maybe" to everything, if it does: to be reported, because every look-up pays for it.
+    pub(crate) fn degraded(&self) -> Option<&'static str> {
+        match self.answer {
+            Answer::Maybe(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// What the filter is; `None` when it is degraded.
+    pub(crate) fn info(&self) -> Option<&FilterInfo> {
+        self.info.as_ref()
+    }
+
+    /// Bytes of memory that the filter takes.
+    pub(crate) fn memory(&self) -> usize {
+        let lines = match &self.answer {
+            Answer::Maybe(_) | Answer::No => 0,
+            Answer::Split { lines, .. } | Answer::Standard { lines, .. } => size_of_val(&**lines),
+        };
+        size_of::<Filter>() + lines
+    }
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filter")
+            .field("info", &self.info)
+            .field("degraded", &self.degraded())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::builder::FilterBuilder;
+    use super::*;
+    use crate::options::FilterPolicy;
+
+    fn block(seed: u64, keys: u32) -> Vec<u8> {
+        let mut builder = FilterBuilder::new(FilterPolicy::DEFAULT, seed);
+        for key in 0..keys {
+            builder.add(KeyHash::new(seed, &key.to_be_bytes()));
+        }
+        builder.finish().unwrap().bytes
+    }
+
+    #[test]
+    fn a_foreign_seed_means_maybe() {
+        let block = block(1, 100);
+        let filter = Filter::open(&block, 2);
+        let reason = "the filter was built under another hash seed";
+        assert_eq!(filter.degraded(), Some(reason));
+        assert!(filter.info().is_none());
+        let filter = Filter::open(&block, 1);
+        let absent = |seed| {
+            (0..100)
+                .filter(move |_| seed > 0)
+                .map(move |key: u32| KeyHash::new(seed, &(key + 1000).to_be_bytes()))
+        };
+        assert!(absent(2).all(|hash| filter.may_contain(hash)));
+        assert!(!absent(1).all(|hash| filter.may_contain(hash)));
+    }
+
+    #[test]
+    fn a_filter_of_no_keys_says_no() {
+        let filter = Filter::open(&block(1, 0), 1);
+        assert_eq!(filter.degraded(), None);
+        assert!(!filter.may_contain(KeyHash::new(1, b"key")));
+        assert_eq!(filter.info().map(|info| info.policy_id), Some(255));
+    }
+
+    #[test]
+    fn memory_counts_the_lines() {
+        let filter = Filter::open(&block(1, 1000), 1);
+        assert_eq!(filter.memory(), size_of::<Filter>() + 20 * 64);
+        assert_eq!(Filter::open(&[], 1).memory(), size_of::<Filter>());
+    }
+}

@@ -1,0 +1,144 @@
+//! How many probes and lines a filter takes. Only writers follow these rules (a reader takes what the header says), in integers, so
+//! that every platform makes the same file.
+
+use super::line::LINE_BITS;
+use crate::error::{Error, Result};
+
+/// Most lines of a filter: 28 bits choose the line, 36 others the bits within it. Part of the format.
+pub(super) const MAX_LINES: u64 = 1 << 28;
+/// Most probes of a filter. Part of the format.
+pub(super) const MAX_PROBES: u32 = 32;
+/// Most lines that are built: the length of a block has 32 bits. Keys beyond make the filter fuller, which its rate says.
+pub(super) const MAX_BUILT_LINES: u64 = (1 << 26) - 2;
+
+/// Bits per key, in thousandths, with which the split layout is as good as the textbook formula at 1, 2, … 24 bits per key: solved
+/// from the closed form of `split::model_fpr`, with 0.15 % to spare for the spread between filters.
+const COMPENSATED_MILLIBITS: [u32; 24] = [
+    1002, 2003, 3008, 4019, 5033, 6066, 7048, 8048, 9065, 10079, 11055, 12069, 13082, 14095, 15114,
+    16088, 17101, 18116, 19130, 20107, 21119, 22134, 23148, 24126,
+];
+
+/// Thousandths within the range that the options allow.
+pub(super) fn clamp_millibits(millibits: u32) -> u32 {
+    millibits.clamp(1000, 24_000)
+}
+
+/// The number of probes that is best at `millibits` (1000 to 24000): bits per key times ln 2, rounded.
+pub(super) fn probe_count(millibits: u32) -> u32 {
+    const LN_2: u64 = 693_147_181;
+    const ONE: u64 = 1_000_000_000;
+    let probes = (u64::from(millibits) * LN_2 + 500 * ONE) / (1000 * ONE);
+    u32::try_from(probes).map_or(MAX_PROBES, |probes| probes.clamp(1, MAX_PROBES))
+}
+
+/// Thousandths of bits per key to spend on the split layout when the textbook would spend `millibits` (1000 to 24000): the table,
+/// interpolated and rounded down.
+pub(super) fn compensated_millibits(millibits: u32) -> u32 {
+    let (whole, rest) = (millibits / 1000, millibits % 1000);
+    let at = |bits: u32| COMPENSATED_MILLIBITS.get(bits as usize - 1).copied();
+    match (at(whole), at(whole + 1)) {
+        (Some(low), Some(high)) => low + (high - low) * rest / 1000,
+        (Some(low), None) => low,
+        _ => millibits,
+    }
+}
+
+/// Lines that hold `keys` keys at `millibits` thousandths of bits each.
+pub(super) fn line_count(keys: u64, millibits: u32) -> u64 {
+    let lines = (u128::from(keys) * u128::from(millibits)).div_ceil(u128::from(LINE_BITS) * 1000);
+    u64::try_from(lines).map_or(MAX_BUILT_LINES, |lines| lines.clamp(1, MAX_BUILT_LINES))
+}
+
+/// Bits and probes with which a textbook filter of `keys` keys has the false-positive rate `rate`, before rounding up to lines.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "both numbers are positive and bounded above"
+)]
+pub(super) fn for_rate(keys: u64, rate: f64) -> Result<(u64, u32)> {
+    use std::f64::consts::LN_2;
+    if keys == 0 {
+        return Err(Error::invalid("a filter is sized for at least one key"));
+    }
+    if !(rate > 0.0 && rate < 1.0) {
+        return Err(Error::invalid(format_args!(
+            "a false-positive rate lies between 0 and 1, not at {rate}"
+        )));
+    }
+    let bits = (-(keys as f64) * rate.ln() / (LN_2 * LN_2)).ceil();
+    if bits > (MAX_LINES * LINE_BITS) as f64 {
+        return Err(Error::invalid(format_args!(
+            "{keys} keys at the rate {rate} exceed the largest filter, 16 GiB"
+        )));
+    }
+    let probes = (bits / keys as f64 * LN_2).round();
+    Ok((bits as u64, (probes as u32).clamp(1, MAX_PROBES)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probe_count_is_bits_times_ln_2_rounded() {
+        let expected = [
+            1, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8, 9, 10, 10, 11, 12, 12, 13, 14, 15, 15, 16, 17,
+        ];
+        for (bits, probes) in (1..).zip(expected) {
+            assert_eq!(probe_count(bits * 1000), probes, "{bits} bits per key");
+        }
+        for millibits in 1000..=24_000 {
+            let exact = f64::from(millibits) / 1000.0 * std::f64::consts::LN_2;
+            assert_eq!(f64::from(probe_count(millibits)), exact.round());
+        }
+    }
+
+    #[test]
+    fn compensation_interpolates_between_whole_bits() {
+        assert_eq!(compensated_millibits(1000), 1002);
+        assert_eq!(compensated_millibits(10_000), 10_079);
+        assert_eq!(compensated_millibits(10_001), 10_079);
+        assert_eq!(compensated_millibits(12_500), 12_575);
+        assert_eq!(compensated_millibits(24_000), 24_126);
+        for millibits in 1000..24_000 {
+            let step = compensated_millibits(millibits + 1) - compensated_millibits(millibits);
+            assert!(step <= 2, "{millibits}");
+            assert!(compensated_millibits(millibits) * 100 <= millibits * 102);
+        }
+    }
+
+    #[test]
+    fn line_count_rounds_up_and_is_bounded() {
+        assert_eq!(line_count(0, 10_079), 1);
+        assert_eq!(line_count(50, 10_079), 1);
+        assert_eq!(line_count(51, 10_079), 2);
+        assert_eq!(line_count(100, 10_079), 2);
+        assert_eq!(line_count(1_000_000, 10_079), 19_686);
+        assert_eq!(line_count(u64::MAX, 24_126), MAX_BUILT_LINES);
+        assert!(u32::try_from(64 + 64 * MAX_BUILT_LINES).is_ok());
+        assert!(u32::try_from(64 + 64 * (MAX_BUILT_LINES + 1)).is_err());
+    }
+
+    #[test]
+    fn bits_for_a_rate_are_those_of_the_textbook() {
+        for (keys, rate, bits, probes) in [
+            (1000, 0.01, 9586, 7),
+            (1_000_000, 0.01, 9_585_059, 7),
+            (1_000_000, 0.001, 14_377_588, 10),
+            (1000, 0.1, 4793, 3),
+        ] {
+            let sized = for_rate(keys, rate).unwrap();
+            assert_eq!(sized, (bits, probes), "{keys} keys at {rate}");
+        }
+    }
+
+    #[test]
+    fn rates_and_counts_without_a_meaning_are_refused() {
+        for rate in [0.0, 1.0, -0.1, 1.5, f64::NAN, f64::INFINITY] {
+            assert!(for_rate(1000, rate).is_err(), "{rate}");
+        }
+        assert!(for_rate(0, 0.01).is_err());
+        assert!(for_rate(u64::MAX, 0.01).is_err());
+        assert!(for_rate(1, f64::MIN_POSITIVE).is_ok());
+    }
+}
