@@ -26,7 +26,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::layout::Layout;
-use super::line::{LINE_LEN, Line};
+use super::line::{Fill, LINE_LEN, Line};
 use super::sizing::{MAX_LINES, MAX_PROBES};
 use super::split::Groups;
 use crate::format::checksum::crc;
@@ -112,7 +112,7 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     let rate = match header.content {
         Content::AlwaysMaybe => 1.0,
         Content::Empty => 0.0,
-        Content::Lines(layout) => layout.exact_fpr(lines),
+        Content::Lines(layout) => layout.exact_fpr(&Fill::of(lines)),
     };
     let hash = xxh3_64(&block[HEADER_LEN..]);
     block[48..56].copy_from_slice(&hash.to_le_bytes());

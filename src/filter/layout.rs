@@ -1,6 +1,6 @@
 //! Which layout places a filter's bits, as a value: the small common face of `split` and `standard`.
 
-use super::line::{LINE_BITS, Line};
+use super::line::{Fill, LINE_BITS, Line};
 use super::sizing::{clamp_millibits, compensated_millibits, line_count, probe_count};
 use super::split::{self, Groups};
 use super::standard;
@@ -59,10 +59,10 @@ impl Layout {
     }
 
     /// The false-positive rate of these very bits.
-    pub(super) fn exact_fpr(self, lines: &[Line]) -> f64 {
+    pub(super) fn exact_fpr(self, fill: &Fill) -> f64 {
         match self {
-            Layout::Split(groups) => split::exact_fpr(groups, lines),
-            Layout::Standard { probes } => standard::exact_fpr(probes.into(), lines),
+            Layout::Split(groups) => split::exact_fpr(groups, fill),
+            Layout::Standard { probes } => standard::exact_fpr(probes.into(), fill),
         }
     }
 
@@ -78,10 +78,10 @@ impl Layout {
     }
 
     /// The number of keys that the bits speak for; infinite when all are set.
-    pub(super) fn estimated_keys(self, lines: &[Line]) -> f64 {
+    pub(super) fn estimated_keys(self, fill: &Fill) -> f64 {
         match self {
-            Layout::Split(groups) => split::estimated_keys(groups, lines),
-            Layout::Standard { probes } => standard::estimated_keys(probes.into(), lines),
+            Layout::Split(groups) => split::estimated_keys(groups, fill),
+            Layout::Standard { probes } => standard::estimated_keys(probes.into(), fill),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! textbook filter with 0.8 % fewer bits, where all probes in one line cost 3.5 %. Everything above is part of the format.
 
 use super::hash::{fastrange, remix};
-use super::line::{LINE_BITS, LINE_LEN, Line, fill_ratio};
+use super::line::{Fill, LINE_BITS, Line};
 use crate::format::{Decoded, Malformed};
 
 /// Most probes in a group: 9 bits each, below the bits that choose the line. Part of the format.
@@ -57,7 +57,12 @@ impl Groups {
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
-        self.0.into_iter().take_while(|&group| group != 0)
+        let mut rest = u64::from_le_bytes(self.0);
+        std::iter::from_fn(move || {
+            let [group, ..] = rest.to_le_bytes();
+            rest >>= 8;
+            (group != 0).then_some(group)
+        })
     }
 
     pub(super) fn count(self) -> u8 {
@@ -119,21 +124,12 @@ fn all_set<const PROBES: u8>(line: &Line, g: u64) -> bool {
 }
 
 /// The false-positive rate of these very bits: a group passes with the mean, over lines, of the line's fill to the power of the
-/// group's probes. Sums are integers, so that the rate in the header is the same on every platform.
-pub(super) fn exact_fpr(groups: Groups, lines: &[Line]) -> f64 {
-    let mut lines_with = [0u64; 8 * LINE_LEN + 1];
-    for line in lines {
-        lines_with[line.ones() as usize] += 1;
-    }
-    let passes = |probes: u8| {
-        let hits: u128 = (0u128..)
-            .zip(lines_with)
-            .map(|(ones, lines)| u128::from(lines) * ones.pow(probes.into()))
-            .sum();
-        let all = lines.len() as u128 * u128::from(LINE_BITS).pow(probes.into());
-        hits as f64 / all as f64
-    };
-    groups.iter().map(passes).product()
+/// group's probes.
+pub(super) fn exact_fpr(groups: Groups, fill: &Fill) -> f64 {
+    groups
+        .iter()
+        .map(|probes| fill.mean_power(probes))
+        .product()
 }
 
 /// The rate expected of a filter with `keys_per_line` keys per line, before its keys are known. With q = 1 − 1/512, the mean of
@@ -161,10 +157,10 @@ pub(super) fn model_fpr(groups: Groups, keys_per_line: f64) -> f64 {
 }
 
 /// The number of keys that the bits speak for; infinite when all are set.
-pub(super) fn estimated_keys(groups: Groups, lines: &[Line]) -> f64 {
+pub(super) fn estimated_keys(groups: Groups, fill: &Fill) -> f64 {
     let q = 1.0 - 1.0 / LINE_BITS as f64;
     let bits_per_key: f64 = groups.iter().map(|group| 1.0 - q.powi(group.into())).sum();
-    -(-fill_ratio(lines)).ln_1p() * lines.len() as f64 / bits_per_key
+    -(-fill.ratio()).ln_1p() * fill.lines() as f64 / bits_per_key
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //! It is here to compare with: the same rate as `split`, at two lines and two mispredicted branches per absent key.
 
 use super::hash::{fastrange, remix};
-use super::line::{LINE_BITS, Line, fill_ratio};
+use super::line::{Fill, LINE_BITS, Line};
 
 /// The positions of a key's probes among `bits` bits.
 fn positions(probes: u32, bits: u64, hash: u64) -> impl Iterator<Item = u64> {
@@ -59,8 +59,8 @@ pub(super) fn may_contain(probes: u32, lines: &[Line], hash: u64) -> bool {
 
 /// The false-positive rate of these very bits. Single operations in a fixed order, so that the rate in the header is the same on
 /// every platform.
-pub(super) fn exact_fpr(probes: u32, lines: &[Line]) -> f64 {
-    let fill = fill_ratio(lines);
+pub(super) fn exact_fpr(probes: u32, fill: &Fill) -> f64 {
+    let fill = fill.ratio();
     (0..probes).fold(1.0, |rate, _| rate * fill)
 }
 
@@ -71,8 +71,9 @@ pub(super) fn model_fpr(probes: u32, keys_per_bit: f64) -> f64 {
 }
 
 /// The number of keys that the bits speak for; infinite when all are set.
-pub(super) fn estimated_keys(probes: u32, lines: &[Line]) -> f64 {
-    -(-fill_ratio(lines)).ln_1p() * bit_count(lines) as f64 / f64::from(probes)
+pub(super) fn estimated_keys(probes: u32, fill: &Fill) -> f64 {
+    let bits = (fill.lines() * LINE_BITS) as f64;
+    -(-fill.ratio()).ln_1p() * bits / f64::from(probes)
 }
 
 #[cfg(test)]
