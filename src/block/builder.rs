@@ -109,14 +109,7 @@ impl BlockBuilder {
     }
 
     /// Adds an entry, which must come after the one before it; `fingerprint` is that of the key's hash.
-    pub(crate) fn add(
-        &mut self,
-        key: &[u8],
-        seqno: SeqNo,
-        kind: ValueKind,
-        value: &[u8],
-        fingerprint: u8,
-    ) {
+    pub(crate) fn add(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8], fingerprint: u8) {
         self.prefix_len = self.prefix_len_with(key);
         self.lengths_len += varint_len(key.len() as u64) + varint_len(value.len() as u64);
         self.smallest_seqno = self.smallest_seqno.min(seqno);
@@ -142,11 +135,7 @@ impl BlockBuilder {
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         assert!(!self.entries.is_empty(), "a block has at least one entry");
         let (prefix_len, base) = (self.prefix_len, self.smallest_seqno);
-        let entries_len: usize = self
-            .entries
-            .iter()
-            .map(|entry| entry.encoded_len(prefix_len, base))
-            .sum();
+        let entries_len: usize = self.entries.iter().map(|entry| entry.encoded_len(prefix_len, base)).sum();
         let n = self.entries.len();
         let len = |wide| HEADER_LEN + n * directory_len(wide) + prefix_len + entries_len;
         let wide = len(false) > 1 << 16;
@@ -195,13 +184,7 @@ impl BlockBuilder {
 }
 
 /// An upper bound of a block's length: every sequence number is taken to be as wide as their whole span.
-fn estimate(
-    n: usize,
-    prefix_len: usize,
-    data_len: usize,
-    lengths_len: usize,
-    span: SeqNo,
-) -> usize {
+fn estimate(n: usize, prefix_len: usize, data_len: usize, lengths_len: usize, span: SeqNo) -> usize {
     let entries_len = data_len - n * prefix_len + lengths_len + n * varint_len((span << 3) | 7);
     let len = |wide| HEADER_LEN + n * directory_len(wide) + prefix_len + entries_len;
     len(len(false) > 1 << 16)

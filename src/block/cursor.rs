@@ -128,10 +128,7 @@ impl BlockCursor {
 }
 
 /// The first position of `range` for which `before` no longer holds, by halving.
-fn partition_point(
-    range: Range<usize>,
-    mut before: impl FnMut(usize) -> Decoded<bool>,
-) -> Decoded<usize> {
+fn partition_point(range: Range<usize>, mut before: impl FnMut(usize) -> Decoded<bool>) -> Decoded<usize> {
     let Range { mut start, mut end } = range;
     while start < end {
         let middle = start + (end - start) / 2;

@@ -21,12 +21,7 @@ pub(crate) struct Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockHit {
     /// The newest version that the snapshot can see; its value is the `value_len` bytes of the block from `value_start` on.
-    Found {
-        seqno: SeqNo,
-        kind: ValueKind,
-        value_start: usize,
-        value_len: usize,
-    },
+    Found { seqno: SeqNo, kind: ValueKind, value_start: usize, value_len: usize },
     /// The key is there, but only in versions newer than the snapshot.
     Newer,
     /// The key is not in the block.
@@ -58,21 +53,12 @@ impl Block {
         if len == 0 {
             return Err(Malformed("a data block has no entries"));
         }
-        let directory = len
-            .checked_mul(directory_len(wide))
-            .and_then(|directory| directory.checked_add(prefix_len));
+        let directory = len.checked_mul(directory_len(wide)).and_then(|directory| directory.checked_add(prefix_len));
         if directory.is_none_or(|directory| directory > header.remaining()) {
             return Err(Malformed("the directory of a data block is cut short"));
         }
         let heads_start = HEADER_LEN + len * (directory_len(wide) - HEAD_LEN);
-        Ok(Block {
-            bytes,
-            len,
-            wide,
-            base,
-            prefix_len,
-            heads_start,
-        })
+        Ok(Block { bytes, len, wide, base, prefix_len, heads_start })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -106,9 +92,7 @@ impl Block {
         if self.wide {
             u32::from_le_bytes(self.directory_bytes(offsets_start + i * 4)) as usize
         } else {
-            usize::from(u16::from_le_bytes(
-                self.directory_bytes(offsets_start + i * 2),
-            ))
+            usize::from(u16::from_le_bytes(self.directory_bytes(offsets_start + i * 2)))
         }
     }
 
@@ -131,10 +115,7 @@ impl Block {
 
     /// The entry at position `i`, which must be less than [`Block::len`].
     pub(super) fn entry(&self, i: usize) -> Decoded<Entry<'_>> {
-        let bytes = self
-            .bytes
-            .get(self.offset(i)..)
-            .ok_or(Malformed("an entry lies outside of its block"))?;
+        let bytes = self.bytes.get(self.offset(i)..).ok_or(Malformed("an entry lies outside of its block"))?;
         let mut fields = Decoder::new(bytes);
         let (rest_len, value_len, packed) = (fields.varint()?, fields.varint()?, fields.varint()?);
         let rest = fields.take(to_len(rest_len)?)?;
@@ -145,13 +126,7 @@ impl Block {
             .checked_add(packed >> 3)
             .filter(|&seqno| seqno <= MAX_SEQNO)
             .ok_or(Malformed("a sequence number exceeds 56 bits"))?;
-        Ok(Entry {
-            rest,
-            seqno,
-            kind: ValueKind::decode(packed & 7)?,
-            value_start,
-            value_len,
-        })
+        Ok(Entry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
     }
 
     /// The newest version of `key` with a sequence number of at most `snapshot`; `fingerprint` is that of the key's hash.

@@ -26,11 +26,7 @@ fn build(model: &Model) -> Arc<Block> {
     let size = builder.size();
     let mut bytes = vec![0xaa; 3];
     builder.finish(&mut bytes);
-    assert!(
-        bytes.len() - 3 <= size,
-        "{} exceeds the estimate of {size}",
-        bytes.len() - 3
-    );
+    assert!(bytes.len() - 3 <= size, "{} exceeds the estimate of {size}", bytes.len() - 3);
     assert!(builder.is_empty());
     Arc::new(Block::new(bytes.split_off(3)).unwrap())
 }
@@ -51,11 +47,8 @@ fn model() -> impl Strategy<Value = Model> {
         for (key, versions) in keys {
             for seqno in versions {
                 let value = &values[model.len() % values.len()];
-                let (kind, value) = if value.len() == 3 {
-                    (ValueKind::Delete, Vec::new())
-                } else {
-                    (ValueKind::Put, value.clone())
-                };
+                let (kind, value) =
+                    if value.len() == 3 { (ValueKind::Delete, Vec::new()) } else { (ValueKind::Put, value.clone()) };
                 model.push((key.clone(), seqno, kind, value));
             }
         }
@@ -91,13 +84,7 @@ fn check_get(block: &Block, model: &Model, key: &[u8], snapshot: SeqNo) {
     let versions = || model.iter().filter(|entry| entry.0 == key);
     match versions().find(|entry| entry.1 <= snapshot) {
         Some((_, seqno, kind, value)) => {
-            let BlockHit::Found {
-                seqno: found,
-                kind: found_kind,
-                value_start,
-                value_len,
-            } = hit
-            else {
+            let BlockHit::Found { seqno: found, kind: found_kind, value_start, value_len } = hit else {
                 panic!("{key:?} at {snapshot} gives {hit:?}");
             };
             assert_eq!((found, found_kind), (*seqno, *kind));
@@ -133,9 +120,7 @@ fn check(model: &Model) {
             check_get(&block, model, &key, snapshot);
             cursor.seek(&key, snapshot).unwrap();
             let bound = (&key[..], snapshot);
-            let expected = model
-                .iter()
-                .find(|entry| compare_entries((&entry.0, entry.1), bound).is_ge());
+            let expected = model.iter().find(|entry| compare_entries((&entry.0, entry.1), bound).is_ge());
             check_at(&cursor, expected);
         }
     }
@@ -215,10 +200,7 @@ fn keys_longer_than_the_longest_prefix_work() {
     let entry = |key: Vec<u8>, seqno| (key, seqno, ValueKind::Put, b"v".to_vec());
     let long = vec![0xff; MAX_PREFIX_LEN + 10];
     check(&vec![entry(long.clone(), 5), entry(long.clone(), 2)]);
-    check(&vec![
-        entry(long.clone(), 5),
-        entry([&long[..], b"x"].concat(), 2),
-    ]);
+    check(&vec![entry(long.clone(), 5), entry([&long[..], b"x"].concat(), 2)]);
 }
 
 #[test]

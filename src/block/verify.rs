@@ -8,10 +8,7 @@ use crate::format::{Decoded, Malformed};
 impl Block {
     /// Checks that the entries fill the block one behind the other, that base and heads are those of the entries, and that each
     /// fingerprint is what `fingerprint_of` says of the key. Order is for the caller to check, who sees it across blocks.
-    pub(crate) fn verify(
-        self: &Arc<Block>,
-        mut fingerprint_of: impl FnMut(&[u8]) -> u8,
-    ) -> Decoded<()> {
+    pub(crate) fn verify(self: &Arc<Block>, mut fingerprint_of: impl FnMut(&[u8]) -> u8) -> Decoded<()> {
         let mut end = self.entries_start();
         let mut smallest_seqno = u64::MAX;
         let mut cursor = BlockCursor::new(Arc::clone(self));
@@ -35,9 +32,7 @@ impl Block {
             return Err(Malformed("bytes are left over behind the last entry"));
         }
         if smallest_seqno != self.base() {
-            return Err(Malformed(
-                "the base of a data block is not its smallest sequence number",
-            ));
+            return Err(Malformed("the base of a data block is not its smallest sequence number"));
         }
         Ok(())
     }

@@ -20,9 +20,7 @@ impl Layout {
         match policy {
             FilterPolicy::None => None,
             FilterPolicy::Bloom { .. } => Some(Layout::Split(Groups::for_probes(k))),
-            FilterPolicy::StandardBloom { .. } => Some(Layout::Standard {
-                probes: k.to_le_bytes()[0],
-            }),
+            FilterPolicy::StandardBloom { .. } => Some(Layout::Standard { probes: k.to_le_bytes()[0] }),
         }
     }
 
@@ -71,9 +69,7 @@ impl Layout {
         let keys_per_line = keys as f64 / lines as f64;
         match self {
             Layout::Split(groups) => split::model_fpr(groups, keys_per_line),
-            Layout::Standard { probes } => {
-                standard::model_fpr(probes.into(), keys_per_line / LINE_BITS as f64)
-            }
+            Layout::Standard { probes } => standard::model_fpr(probes.into(), keys_per_line / LINE_BITS as f64),
         }
     }
 

@@ -61,10 +61,7 @@ impl Fill {
         for line in lines {
             lines_with[line.ones() as usize] += 1;
         }
-        Fill {
-            lines_with,
-            lines: lines.len() as u64,
-        }
+        Fill { lines_with, lines: lines.len() as u64 }
     }
 
     pub(super) fn lines(&self) -> u64 {
@@ -79,10 +76,8 @@ impl Fill {
     /// The mean, over lines, of the share of set bits to the power of `exponent`, at most 4. Sums are integers, so that what is stored
     /// of it is the same on every platform.
     pub(super) fn mean_power(&self, exponent: u8) -> f64 {
-        let sum: u128 = (0u128..)
-            .zip(self.lines_with)
-            .map(|(ones, lines)| u128::from(lines) * ones.pow(exponent.into()))
-            .sum();
+        let sum: u128 =
+            (0u128..).zip(self.lines_with).map(|(ones, lines)| u128::from(lines) * ones.pow(exponent.into())).sum();
         let full = u128::from(self.lines) * u128::from(LINE_BITS).pow(exponent.into());
         sum as f64 / full as f64
     }

@@ -50,11 +50,8 @@ pub(super) fn insert(probes: u32, lines: &mut [Line], hash: u64) {
 
 /// Whether all bits of a key are set.
 pub(super) fn may_contain(probes: u32, lines: &[Line], hash: u64) -> bool {
-    positions(probes, bit_count(lines), hash).all(|position| {
-        lines
-            .get(line_index(position))
-            .is_none_or(|line| line.get(position) & 1 == 1)
-    })
+    positions(probes, bit_count(lines), hash)
+        .all(|position| lines.get(line_index(position)).is_none_or(|line| line.get(position) & 1 == 1))
 }
 
 /// The false-positive rate of these very bits. Single operations in a fixed order, so that the rate in the header is the same on
@@ -87,22 +84,10 @@ mod tests {
         let vectors: [(&[u8], [u64; 7]); 6] = [
             (b"", [90050, 465044, 328039, 191036, 54036, 429040, 292049]),
             (b"a", [461548, 13696, 77845, 141996, 206150, 270308, 334471]),
-            (
-                b"key",
-                [375828, 222159, 68491, 426825, 273162, 119503, 477849],
-            ),
-            (
-                &u64_be,
-                [486838, 321171, 155505, 501841, 336180, 170523, 4871],
-            ),
-            (
-                &[0; 16],
-                [417300, 107082, 308865, 510650, 200438, 402230, 92027],
-            ),
-            (
-                &[0xab; 300],
-                [391466, 209541, 27617, 357695, 175776, 505861, 323951],
-            ),
+            (b"key", [375828, 222159, 68491, 426825, 273162, 119503, 477849]),
+            (&u64_be, [486838, 321171, 155505, 501841, 336180, 170523, 4871]),
+            (&[0; 16], [417300, 107082, 308865, 510650, 200438, 402230, 92027]),
+            (&[0xab; 300], [391466, 209541, 27617, 357695, 175776, 505861, 323951]),
         ];
         for (key, expected) in vectors {
             let hash = KeyHash::new(0, key).value();
@@ -120,11 +105,7 @@ mod tests {
                 let mut cleared = lines.clone();
                 cleared[bit / 512].0[bit % 512 / 64] &= !(1 << (bit % 64));
                 let absent = cleared != lines;
-                assert_eq!(
-                    may_contain(probes, &cleared, hash),
-                    !absent,
-                    "k {probes}, {bit}"
-                );
+                assert_eq!(may_contain(probes, &cleared, hash), !absent, "k {probes}, {bit}");
             }
         }
     }

@@ -86,13 +86,7 @@ impl<'a> TableBuilder<'a> {
 
     /// Adds an entry, which must come behind the one before it. One that does not is refused, always: it means that what is being
     /// merged is damaged, and a table out of order would hide entries.
-    pub(crate) fn add(
-        &mut self,
-        key: &[u8],
-        seqno: SeqNo,
-        kind: ValueKind,
-        value: &[u8],
-    ) -> Result<()> {
+    pub(crate) fn add(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()> {
         if key.len() > MAX_KEY_LEN || value.len() > MAX_VALUE_LEN || seqno > MAX_SEQNO {
             return Err(Error::invalid("an entry exceeds the limits of a table"));
         }
@@ -143,8 +137,7 @@ impl<'a> TableBuilder<'a> {
         };
         let handle = self.output.end_block(start, compression)?;
         let last = self.last_key.as_slice();
-        self.index
-            .add(next.map_or(last, |next| separator(last, next)), handle);
+        self.index.add(next.map_or(last, |next| separator(last, next)), handle);
         self.properties.count_block(raw_len);
         Ok(())
     }
@@ -224,10 +217,7 @@ struct Output<'a> {
 impl<'a> Output<'a> {
     fn create(fs: &'a dyn FileSystem, dir: &Path, number: u64) -> Result<Output<'a>> {
         let path = FileKind::Table(number).path(dir);
-        let header = FileHeader {
-            number,
-            ..FileHeader::default()
-        };
+        let header = FileHeader { number, ..FileHeader::default() };
         Ok(Output {
             fs,
             file: fs.create(&path).during("create", &path)?,
@@ -253,10 +243,7 @@ impl<'a> Output<'a> {
 
     /// Puts the trailer behind a block that takes the buffer from `start` on.
     fn end_block(&mut self, start: usize, compression: Compression) -> Result<Handle> {
-        let handle = Handle {
-            offset: self.appended + start as u64,
-            len: to_u32(self.buffer.len() - start)?,
-        };
+        let handle = Handle { offset: self.appended + start as u64, len: to_u32(self.buffer.len() - start)? };
         self.buffer.push(code(compression));
         let crc = bound_crc(self.number, handle.offset, &self.buffer[start..]);
         self.buffer.extend_from_slice(&crc.to_le_bytes());

@@ -26,12 +26,7 @@ pub(crate) struct BlockCache {
 impl BlockCache {
     pub(crate) fn new(capacity: usize) -> BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
-        BlockCache {
-            shards: (0..count)
-                .map(|_| Mutex::new(Clock::new(capacity / count)))
-                .collect(),
-            capacity,
-        }
+        BlockCache { shards: (0..count).map(|_| Mutex::new(Clock::new(capacity / count))).collect(), capacity }
     }
 
     pub(crate) fn capacity(&self) -> usize {

@@ -25,14 +25,7 @@ struct Slot<K, V> {
 
 impl<K: Copy + Eq + Hash, V> Clock<K, V> {
     pub(super) fn new(capacity: usize) -> Clock<K, V> {
-        Clock {
-            positions: HashMap::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            hand: 0,
-            used: 0,
-            capacity,
-        }
+        Clock { positions: HashMap::new(), slots: Vec::new(), free: Vec::new(), hand: 0, used: 0, capacity }
     }
 
     /// The sum of the entries' charges.
@@ -55,12 +48,7 @@ impl<K: Copy + Eq + Hash, V> Clock<K, V> {
         while self.used > self.capacity - charge {
             self.evict();
         }
-        let slot = Some(Slot {
-            key,
-            value,
-            charge,
-            referenced: false,
-        });
+        let slot = Some(Slot { key, value, charge, referenced: false });
         let position = match self.free.pop() {
             Some(position) => {
                 self.slots[position] = slot;
@@ -83,10 +71,7 @@ impl<K: Copy + Eq + Hash, V> Clock<K, V> {
 
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&K) -> bool) {
         for position in 0..self.slots.len() {
-            if self.slots[position]
-                .as_ref()
-                .is_some_and(|slot| !keep(&slot.key))
-            {
+            if self.slots[position].as_ref().is_some_and(|slot| !keep(&slot.key)) {
                 self.vacate(position);
             }
         }

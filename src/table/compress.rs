@@ -71,25 +71,17 @@ fn pack(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Option<()> {
 const ZSTD_LEVEL: i32 = 3;
 
 /// The block whose stored form is `stored`. It must not be longer than `longest`, which is what bounds the allocation.
-pub(super) fn decompress(
-    compression: Compression,
-    stored: &[u8],
-    longest: u32,
-) -> Decoded<Vec<u8>> {
+pub(super) fn decompress(compression: Compression, stored: &[u8], longest: u32) -> Decoded<Vec<u8>> {
     let mut fields = Decoder::new(stored);
     let raw_len = fields.u32()?;
     if raw_len > longest {
-        return Err(Malformed(
-            "a compressed block is longer than the largest one of its table",
-        ));
+        return Err(Malformed("a compressed block is longer than the largest one of its table"));
     }
     let packed = fields.take(stored.len() - RAW_LEN)?;
     let mut raw = vec![0; raw_len as usize];
     match unpack(compression, packed, &mut raw) {
         Some(len) if len == raw.len() => Ok(raw),
-        _ => Err(Malformed(
-            "a block does not decompress to its stated length",
-        )),
+        _ => Err(Malformed("a block does not decompress to its stated length")),
     }
 }
 
@@ -112,9 +104,7 @@ mod tests {
     use super::*;
 
     fn available() -> impl Iterator<Item = Compression> {
-        [Compression::Lz4, Compression::Zstd]
-            .into_iter()
-            .filter(|compression| compression.is_available())
+        [Compression::Lz4, Compression::Zstd].into_iter().filter(|compression| compression.is_available())
     }
 
     #[test]

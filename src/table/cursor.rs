@@ -24,13 +24,7 @@ pub(crate) struct TableCursor {
 
 impl TableCursor {
     pub(super) fn new(table: Arc<Table>, fill_cache: bool) -> TableCursor {
-        TableCursor {
-            table,
-            fill_cache,
-            block: None,
-            position: 0,
-            ahead: None,
-        }
+        TableCursor { table, fill_cache, block: None, position: 0, ahead: None }
     }
 
     fn block_count(&self) -> Result<usize> {
@@ -38,11 +32,7 @@ impl TableCursor {
     }
 
     /// Enters the block at position `i`, and there does `step`.
-    fn enter(
-        &mut self,
-        i: usize,
-        step: impl FnOnce(&mut BlockCursor) -> Decoded<()>,
-    ) -> Result<()> {
+    fn enter(&mut self, i: usize, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
         self.invalidate();
         if self.block.is_none() || self.position != i {
             let resident = self.table.resident()?;
@@ -67,8 +57,7 @@ impl TableCursor {
     /// Does `step` in the block that was entered last.
     fn in_block(&mut self, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
         match &mut self.block {
-            Some(cursor) => step(cursor)
-                .map_err(|malformed| self.table.malformed_block(self.position, malformed)),
+            Some(cursor) => step(cursor).map_err(|malformed| self.table.malformed_block(self.position, malformed)),
             None => Ok(()),
         }
     }
@@ -133,9 +122,7 @@ impl InternalCursor for TableCursor {
     }
 
     fn kind(&self) -> ValueKind {
-        self.block
-            .as_ref()
-            .map_or(ValueKind::Delete, BlockCursor::kind)
+        self.block.as_ref().map_or(ValueKind::Delete, BlockCursor::kind)
     }
 
     fn value(&self) -> &[u8] {

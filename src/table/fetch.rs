@@ -43,18 +43,13 @@ impl Fetcher {
     /// The `len` bytes at `offset`, unverified.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
         let end = offset.checked_add(len);
-        let (true, Ok(len)) = (
-            end.is_some_and(|end| end <= self.size),
-            usize::try_from(len),
-        ) else {
+        let (true, Ok(len)) = (end.is_some_and(|end| end <= self.size), usize::try_from(len)) else {
             return Err(self.corrupt(offset, "a block reaches beyond the end of the file"));
         };
         let context = &self.context;
         let file = context.files.get(&*context.fs, &context.dir, self.number)?;
         let mut bytes = vec![0; len];
-        let read = file
-            .read_at(&mut bytes, offset)
-            .during("read", &self.path())?;
+        let read = file.read_at(&mut bytes, offset).during("read", &self.path())?;
         if read < len {
             return Err(self.corrupt(offset, "the file ends before the block does"));
         }
@@ -71,25 +66,18 @@ impl Fetcher {
     }
 
     /// A data block, verified, decompressed, at most `longest` bytes long, and counted; from what was read ahead, if it is there.
-    pub(super) fn data_block(
-        &self,
-        handle: Handle,
-        longest: u32,
-        ahead: Option<&mut ReadAhead>,
-    ) -> Result<Vec<u8>> {
+    pub(super) fn data_block(&self, handle: Handle, longest: u32, ahead: Option<&mut ReadAhead>) -> Result<Vec<u8>> {
         let stored = match ahead.and_then(|ahead| ahead.block(self, handle)) {
             Some(stored) => Cow::Borrowed(stored),
             None => Cow::Owned(self.bytes(handle.offset, handle.stored_len())?),
         };
         self.counters.count(ReadEvent::BlockRead);
-        self.counters
-            .add(ReadEvent::BlockBytes, handle.stored_len());
+        self.counters.add(ReadEvent::BlockBytes, handle.stored_len());
         match self.verified(handle, &stored)? {
             Compression::None => Ok(without_trailer(stored)),
             compression => {
                 let packed = &stored[..stored.len() - TRAILER_LEN];
-                decompress(compression, packed, longest)
-                    .map_err(|malformed| self.corrupt(handle.offset, malformed))
+                decompress(compression, packed, longest).map_err(|malformed| self.corrupt(handle.offset, malformed))
             }
         }
     }
@@ -108,11 +96,7 @@ impl Fetcher {
             file: self.path(),
             what: "block compression",
             found: (*compression).into(),
-            known: [Compression::Zstd, Compression::Lz4]
-                .into_iter()
-                .find(highest)
-                .map_or(0, code)
-                .into(),
+            known: [Compression::Zstd, Compression::Lz4].into_iter().find(highest).map_or(0, code).into(),
         })
     }
 }
@@ -147,14 +131,7 @@ impl ReadAhead {
     const PATIENCE: u32 = 2;
 
     pub(super) fn new(limit: u64) -> ReadAhead {
-        ReadAhead {
-            limit,
-            next: usize::MAX,
-            run: 0,
-            window: ReadAhead::LEAST,
-            start: 0,
-            bytes: Vec::new(),
-        }
+        ReadAhead { limit, next: usize::MAX, run: 0, window: ReadAhead::LEAST, start: 0, bytes: Vec::new() }
     }
 
     /// Notes that the scan has come to the block at position `i`.

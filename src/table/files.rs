@@ -19,9 +19,7 @@ pub(crate) struct FilePool {
 
 impl FilePool {
     pub(crate) fn new(max_open_files: usize) -> FilePool {
-        FilePool {
-            files: Mutex::new(Clock::new(max_open_files)),
-        }
+        FilePool { files: Mutex::new(Clock::new(max_open_files)) }
     }
 
     /// Files that the pool holds open.
@@ -30,12 +28,7 @@ impl FilePool {
     }
 
     /// The file of table `number` in `dir`.
-    pub(super) fn get(
-        &self,
-        fs: &dyn FileSystem,
-        dir: &Path,
-        number: u64,
-    ) -> Result<Arc<dyn ReadableFile>> {
+    pub(super) fn get(&self, fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Arc<dyn ReadableFile>> {
         if let Some(file) = self.files.lock().get(&number) {
             return Ok(Arc::clone(file));
         }
@@ -60,7 +53,5 @@ impl FilePool {
 /// Whether the process, or the system, has too many files open: other parts of the program may have taken what the limit allowed
 /// the pool, and the pool can give its own back.
 fn is_out_of_descriptors(error: &std::io::Error) -> bool {
-    [Errno::MFILE, Errno::NFILE]
-        .iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }

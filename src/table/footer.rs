@@ -36,10 +36,7 @@ impl Handle {
     }
 
     pub(super) fn decode(fields: &mut Decoder<'_>) -> Decoded<Handle> {
-        Ok(Handle {
-            offset: fields.u64()?,
-            len: fields.u32()?,
-        })
+        Ok(Handle { offset: fields.u64()?, len: fields.u32()? })
     }
 
     /// Bytes that the block takes in the file.
@@ -78,11 +75,7 @@ impl Footer {
         out[44..56].copy_from_slice(&self.filter.unwrap_or_default().encode());
         out[56..68].copy_from_slice(&self.properties.encode());
         out[80..84].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        let crc = bound_crc(
-            self.number,
-            self.size - FOOTER_LEN as u64,
-            &out[..CHECKED_LEN],
-        );
+        let crc = bound_crc(self.number, self.size - FOOTER_LEN as u64, &out[..CHECKED_LEN]);
         out[84..88].copy_from_slice(&crc.to_le_bytes());
         out[88..].copy_from_slice(MAGIC);
         out
@@ -111,9 +104,7 @@ impl Footer {
             return Err(corrupt("the checksum of the footer does not match"));
         }
         if footer.number != number {
-            return Err(corrupt(
-                "the number in the footer is not the one in the file's name",
-            ));
+            return Err(corrupt("the number in the footer is not the one in the file's name"));
         }
         if offset.checked_add(FOOTER_LEN as u64) != Some(footer.size) {
             return Err(corrupt("the file is not as long as its footer says"));
@@ -172,13 +163,7 @@ mod tests {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
             let decoded = Footer::decode(&damaged, 12, 10_000, Path::new("x"));
-            assert!(
-                matches!(
-                    decoded,
-                    Err(Error::Corruption { .. } | Error::Unsupported { .. })
-                ),
-                "bit {bit}"
-            );
+            assert!(matches!(decoded, Err(Error::Corruption { .. } | Error::Unsupported { .. })), "bit {bit}");
         }
         for (number, offset, len) in [(13, 10_000, 96), (12, 10_001, 96), (12, 10_000, 95)] {
             let decoded = Footer::decode(&bytes[..len], number, offset, Path::new("x"));

@@ -17,11 +17,7 @@ const MAX_PREFIX_LEN: usize = 0xffff;
 /// or `last` itself, if the two are equal or nothing shorter is at hand.
 pub(super) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
     let len = common_prefix_len(last, next) + 1;
-    if len < last.len() && len < next.len() {
-        &next[..len]
-    } else {
-        last
-    }
+    if len < last.len() && len < next.len() { &next[..len] } else { last }
 }
 
 /// The first bytes of `rest`, a separator without the common prefix, as a number that orders as the bytes do.
@@ -122,9 +118,7 @@ impl Index {
             return Err(Malformed("the index is cut short"));
         }
         let heads = (0..n).map(|_| fields.u64()).collect::<Decoded<Box<_>>>()?;
-        let handles = (0..n)
-            .map(|_| Handle::decode(&mut fields))
-            .collect::<Decoded<Box<_>>>()?;
+        let handles = (0..n).map(|_| Handle::decode(&mut fields)).collect::<Decoded<Box<_>>>()?;
         let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<_>>>()?;
         let index = Index {
             heads,
@@ -139,10 +133,7 @@ impl Index {
 
     /// What searching and reading rely on. That the heads are those of the separators, `verify` checks.
     fn check(&self) -> Decoded<()> {
-        if self.ends[0] != 0
-            || !self.ends.is_sorted()
-            || self.ends[self.len()] as usize != self.rests.len()
-        {
+        if self.ends[0] != 0 || !self.ends.is_sorted() || self.ends[self.len()] as usize != self.rests.len() {
             return Err(Malformed("the separators do not fill the index"));
         }
         if !self.heads.is_sorted() {
@@ -153,9 +144,7 @@ impl Index {
             end = match handle.end() {
                 Some(next) if handle.offset == end => next,
                 _ => {
-                    return Err(Malformed(
-                        "there is a gap or an overlap between data blocks",
-                    ));
+                    return Err(Malformed("there is a gap or an overlap between data blocks"));
                 }
             };
         }

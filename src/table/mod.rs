@@ -34,6 +34,7 @@ pub(crate) use footer::{FOOTER_LEN, Footer, Handle};
 pub(crate) use properties::Properties;
 pub(crate) use reader::{Table, TableHit};
 
+use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::options::{Compression, FilterPolicy};
 use crate::vfs::FileSystem;
@@ -78,12 +79,7 @@ pub(crate) struct TableContext {
 }
 
 impl TableContext {
-    pub(crate) fn new(
-        fs: Arc<dyn FileSystem>,
-        dir: &Path,
-        cache_bytes: usize,
-        max_open_files: usize,
-    ) -> TableContext {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_bytes: usize, max_open_files: usize) -> TableContext {
         TableContext {
             fs,
             dir: dir.to_owned(),
@@ -91,6 +87,20 @@ impl TableContext {
             files: FilePool::new(max_open_files),
             obsolete: Mutex::default(),
         }
+    }
+
+    pub(crate) fn fs(&self) -> &dyn FileSystem {
+        &*self.fs
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Removes the file of a table that no version names and nobody reads. One that is left behind is removed when the store is
+    /// opened next.
+    pub(crate) fn remove_file(&self, number: u64) {
+        let _ = self.fs.remove(&FileKind::Table(number).path(&self.dir));
     }
 
     pub(crate) fn cache(&self) -> &BlockCache {
@@ -109,8 +119,6 @@ impl TableContext {
 
 impl fmt::Debug for TableContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TableContext")
-            .field("dir", &self.dir)
-            .finish_non_exhaustive()
+        f.debug_struct("TableContext").field("dir", &self.dir).finish_non_exhaustive()
     }
 }

@@ -107,9 +107,7 @@ impl Properties {
             return Err(Malformed("a property is missing"));
         }
         if u64::from(properties.largest_block) > LONGEST_BLOCK {
-            return Err(Malformed(
-                "the largest data block is larger than any can be",
-            ));
+            return Err(Malformed("the largest data block is larger than any can be"));
         }
         Ok(properties)
     }

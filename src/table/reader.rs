@@ -51,12 +51,7 @@ enum Lookup {
 impl Table {
     pub(crate) fn new(context: Arc<TableContext>, meta: TableMeta) -> Table {
         Table {
-            fetcher: Fetcher {
-                context,
-                number: meta.number,
-                size: meta.size,
-                counters: ReadCounters::default(),
-            },
+            fetcher: Fetcher { context, number: meta.number, size: meta.size, counters: ReadCounters::default() },
             meta,
             resident: OnceLock::new(),
             opening: Mutex::new(()),
@@ -113,11 +108,7 @@ impl Table {
         fill_cache: bool,
     ) -> Result<Option<TableHit>> {
         let resident = self.resident()?;
-        let hash = if hash.seed() == resident.footer.seed {
-            hash
-        } else {
-            KeyHash::new(resident.footer.seed, key)
-        };
+        let hash = if hash.seed() == resident.footer.seed { hash } else { KeyHash::new(resident.footer.seed, key) };
         let filter = match &resident.filter {
             FilterState::Usable(filter) if mode != FilterMode::Ignore => filter,
             _ => {
@@ -158,16 +149,10 @@ impl Table {
         let mut lookup = Lookup::Absent;
         for i in resident.index.find(key)..resident.index.len() {
             let block = self.block(resident, i, fill_cache, None)?;
-            let hit = block
-                .get(key, hash.fingerprint(), snapshot)
-                .map_err(|malformed| self.malformed_block(i, malformed))?;
+            let hit =
+                block.get(key, hash.fingerprint(), snapshot).map_err(|malformed| self.malformed_block(i, malformed))?;
             match hit {
-                BlockHit::Found {
-                    seqno,
-                    kind,
-                    value_start,
-                    value_len,
-                } => {
+                BlockHit::Found { seqno, kind, value_start, value_len } => {
                     let value = Value::part_of(&block, value_start, value_len);
                     return Ok(Lookup::Found(TableHit { seqno, kind, value }));
                 }
@@ -221,10 +206,7 @@ impl Table {
 
     /// The error of a data block that verifies but does not follow the format.
     pub(super) fn malformed_block(&self, i: usize, malformed: Malformed) -> Error {
-        let offset = self
-            .resident
-            .get()
-            .map_or(0, |resident| resident.index.handle(i).offset);
+        let offset = self.resident.get().map_or(0, |resident| resident.index.handle(i).offset);
         self.fetcher.corrupt(offset, malformed)
     }
 
@@ -262,9 +244,7 @@ impl Drop for Table {
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table")
-            .field("meta", &self.meta)
-            .finish_non_exhaustive()
+        f.debug_struct("Table").field("meta", &self.meta).finish_non_exhaustive()
     }
 }
 

@@ -42,12 +42,7 @@ impl Resident {
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
         let index = Index::decode(&fetcher.meta_block(footer.index)?)
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
-        let resident = Resident {
-            filter: FilterState::read(fetcher, &footer),
-            footer,
-            properties,
-            index,
-        };
+        let resident = Resident { filter: FilterState::read(fetcher, &footer), footer, properties, index };
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }
@@ -59,18 +54,11 @@ impl Resident {
 
     /// What is wrong with the places of the blocks, which follow each other without gaps. The index has checked the data blocks.
     fn gap(&self, footer_offset: u64) -> Option<&'static str> {
-        let Footer {
-            filter,
-            properties,
-            index,
-            ..
-        } = self.footer;
+        let Footer { filter, properties, index, .. } = self.footer;
         let mut end = Some(self.index.data_end());
         for handle in filter.into_iter().chain([properties, index]) {
             if end != Some(handle.offset) {
-                return Some(
-                    "there is a gap or an overlap between the blocks that the footer names",
-                );
+                return Some("there is a gap or an overlap between the blocks that the footer names");
             }
             end = handle.end();
         }
@@ -79,35 +67,23 @@ impl Resident {
 
     /// What the table says of itself in different ways, or otherwise than the manifest.
     fn contradiction(&self, meta: &TableMeta) -> Option<&'static str> {
-        let Resident {
-            footer, properties, ..
-        } = self;
+        let Resident { footer, properties, .. } = self;
         let rules = [
-            (
-                properties.number == meta.number,
-                "the properties are those of another table",
-            ),
+            (properties.number == meta.number, "the properties are those of another table"),
             (
                 footer.entries == meta.entries && properties.entries == meta.entries,
                 "the number of entries is not the one in the manifest",
             ),
-            (
-                properties.tombstones == meta.tombstones,
-                "the number of tombstones is not the one in the manifest",
-            ),
+            (properties.tombstones == meta.tombstones, "the number of tombstones is not the one in the manifest"),
             (
                 properties.smallest == meta.smallest && properties.largest == meta.largest,
                 "the range of keys is not the one in the manifest",
             ),
             (
-                properties.smallest_seqno == meta.smallest_seqno
-                    && properties.largest_seqno == meta.largest_seqno,
+                properties.smallest_seqno == meta.smallest_seqno && properties.largest_seqno == meta.largest_seqno,
                 "the range of sequence numbers is not the one in the manifest",
             ),
-            (
-                properties.seed == footer.seed,
-                "the hash seed in the properties is not the one in the footer",
-            ),
+            (properties.seed == footer.seed, "the hash seed in the properties is not the one in the footer"),
             (
                 properties.data_blocks == self.index.len() as u64,
                 "the number of data blocks is not the one in the index",
@@ -117,10 +93,7 @@ impl Resident {
                 "the properties and the footer disagree on whether there is a filter",
             ),
         ];
-        rules
-            .iter()
-            .find(|(holds, _)| !holds)
-            .map(|(_, rule)| *rule)
+        rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)
     }
 
     /// Bytes of memory.

@@ -64,9 +64,7 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
             {
                 Ok(Some(filter))
             }
-            _ => Err(corrupt(
-                "the filter is not the one that the properties tell of",
-            )),
+            _ => Err(corrupt("the filter is not the one that the properties tell of")),
         },
     }
 }
@@ -111,9 +109,7 @@ impl Seen {
         let mut cursor = BlockCursor::new(Arc::clone(block));
         cursor.seek_to_first()?;
         if i > 0 && !self.separated(resident, i - 1, cursor.key()) {
-            return Err(Malformed(
-                "a data block begins before its place in the index",
-            ));
+            return Err(Malformed("a data block begins before its place in the index"));
         }
         while cursor.valid() {
             let last = (&self.last_key[..], self.last_seqno);
@@ -121,8 +117,7 @@ impl Seen {
             if self.properties.entries > 0 && compare_entries(last, here).is_ge() {
                 return Err(Malformed("entries are out of order"));
             }
-            self.properties
-                .count_entry(here.0, here.1, cursor.kind(), cursor.value());
+            self.properties.count_entry(here.0, here.1, cursor.kind(), cursor.value());
             self.last_key.clear();
             self.last_key.extend_from_slice(here.0);
             self.last_seqno = here.1;
