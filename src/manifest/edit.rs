@@ -203,6 +203,7 @@ fn put_table(out: &mut Vec<u8>, table: &TableMeta) {
     put_varint(out, table.size);
     put_varint(out, table.checksum.into());
     put_varint(out, table.entries);
+    put_varint(out, table.keys);
     put_varint(out, table.tombstones);
     put_varint(out, table.smallest_seqno);
     put_varint(out, table.largest_seqno);
@@ -216,14 +217,16 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
         size: number(content)?,
         checksum: content.varint_u32()?,
         entries: number(content)?,
+        keys: number(content)?,
         tombstones: number(content)?,
         smallest_seqno: number(content)?,
         largest_seqno: number(content)?,
         smallest: content.bytes()?.into(),
         largest: content.bytes()?.into(),
     };
-    let broken = if table.entries == 0 || table.tombstones > table.entries {
-        "a table's counts of entries and tombstones contradict each other"
+    let counts = 1..=table.entries;
+    let broken = if !counts.contains(&table.keys) || table.tombstones > table.entries {
+        "a table's counts of entries, keys and tombstones contradict each other"
     } else if table.smallest_seqno > table.largest_seqno {
         "a table's smallest sequence number exceeds its largest"
     } else if table.smallest > table.largest {
@@ -249,6 +252,7 @@ pub(super) mod tests {
             size: 4096,
             checksum: 0x89ab_cdef,
             entries: 30,
+            keys: 28,
             tombstones: 2,
             smallest_seqno: 5,
             largest_seqno: 40,
@@ -287,6 +291,7 @@ pub(super) mod tests {
                     size,
                     checksum,
                     entries,
+                    keys: tombstones % entries + 1,
                     tombstones: tombstones % entries,
                     smallest_seqno: seqnos[0],
                     largest_seqno: seqnos[1],

@@ -90,7 +90,7 @@ impl<'a> TableBuilder<'a> {
         if key.len() > MAX_KEY_LEN || value.len() > MAX_VALUE_LEN || seqno > MAX_SEQNO {
             return Err(Error::invalid("an entry exceeds the limits of a table"));
         }
-        let new_key = self.entries() == 0
+        let is_new_key = self.entries() == 0
             || match self.last_key.as_slice().cmp(key) {
                 Ordering::Less => true,
                 Ordering::Equal if seqno < self.last_seqno => false,
@@ -100,7 +100,7 @@ impl<'a> TableBuilder<'a> {
         if size > self.options.block_size as usize && !self.block.is_empty() {
             self.end_block(Some(key))?;
         }
-        if new_key {
+        if is_new_key {
             let hash = KeyHash::new(self.options.seed, key);
             self.filter.add(hash);
             self.fingerprint = hash.fingerprint();
@@ -109,7 +109,7 @@ impl<'a> TableBuilder<'a> {
         }
         self.last_seqno = seqno;
         self.block.add(key, seqno, kind, value, self.fingerprint);
-        self.properties.count_entry(key, seqno, kind, value);
+        self.properties.count_entry(key, is_new_key, seqno, kind, value);
         Ok(())
     }
 
@@ -186,6 +186,7 @@ impl<'a> TableBuilder<'a> {
             size: footer.size,
             checksum: output.checksum.finish(),
             entries: properties.entries,
+            keys: properties.keys,
             tombstones: properties.tombstones,
             smallest_seqno: properties.smallest_seqno,
             largest_seqno: properties.largest_seqno,

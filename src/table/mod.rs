@@ -49,6 +49,8 @@ pub(crate) struct TableMeta {
     /// CRC-32 of the whole file.
     pub(crate) checksum: u32,
     pub(crate) entries: u64,
+    /// Distinct user keys; the other entries are older versions of them.
+    pub(crate) keys: u64,
     pub(crate) tombstones: u64,
     pub(crate) smallest_seqno: SeqNo,
     pub(crate) largest_seqno: SeqNo,

@@ -117,7 +117,8 @@ impl Seen {
             if self.properties.entries > 0 && compare_entries(last, here).is_ge() {
                 return Err(Malformed("entries are out of order"));
             }
-            self.properties.count_entry(here.0, here.1, cursor.kind(), cursor.value());
+            let is_new_key = self.properties.entries == 0 || *here.0 != *self.last_key;
+            self.properties.count_entry(here.0, is_new_key, here.1, cursor.kind(), cursor.value());
             self.last_key.clear();
             self.last_key.extend_from_slice(here.0);
             self.last_seqno = here.1;
