@@ -63,9 +63,7 @@ pub enum Error {
     },
     /// The store takes no writes: an earlier write or sync of the log or the manifest failed. Reads go on. Reopen the store to
     /// find out what reached the disk.
-    #[error(
-        "the store takes no more writes until it is opened again, because of an earlier failure: {0}"
-    )]
+    #[error("the store takes no more writes until it is opened again, because of an earlier failure: {0}")]
     Poisoned(Arc<Error>),
     /// The store was opened read-only.
     #[error("{} was opened read-only", .0.display())]
@@ -92,10 +90,7 @@ impl Error {
     pub fn is_no_space(&self) -> bool {
         match self {
             Error::Io { source, .. } => {
-                matches!(
-                    source.kind(),
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-                )
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
             Error::Poisoned(cause) => cause.is_no_space(),
             _ => false,
@@ -103,11 +98,7 @@ impl Error {
     }
 
     pub(crate) fn corruption(file: &Path, offset: u64, rule: impl fmt::Display) -> Error {
-        Error::Corruption {
-            file: file.to_owned(),
-            offset,
-            rule: rule.to_string(),
-        }
+        Error::Corruption { file: file.to_owned(), offset, rule: rule.to_string() }
     }
 
     pub(crate) fn invalid(what: impl fmt::Display) -> Error {
@@ -122,10 +113,6 @@ pub(crate) trait IoContext<T> {
 
 impl<T> IoContext<T> for io::Result<T> {
     fn during(self, operation: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| Error::Io {
-            operation,
-            path: path.to_owned(),
-            source: Arc::new(source),
-        })
+        self.map_err(|source| Error::Io { operation, path: path.to_owned(), source: Arc::new(source) })
     }
 }

@@ -43,17 +43,11 @@ struct PoolQueue {
 impl ThreadPool {
     /// A pool of `threads` threads (at least one), named `tamis-N`.
     pub fn new(threads: usize) -> ThreadPool {
-        let shared = Arc::new(PoolShared {
-            queue: Mutex::default(),
-            wake: Condvar::new(),
-        });
+        let shared = Arc::new(PoolShared { queue: Mutex::default(), wake: Condvar::new() });
         let threads = (0..threads.max(1))
             .filter_map(|i| {
                 let shared = Arc::clone(&shared);
-                std::thread::Builder::new()
-                    .name(format!("tamis-{i}"))
-                    .spawn(move || shared.run())
-                    .ok()
+                std::thread::Builder::new().name(format!("tamis-{i}")).spawn(move || shared.run()).ok()
             })
             .collect();
         ThreadPool { shared, threads }

@@ -25,26 +25,17 @@ enum Direction {
 
 impl<C: InternalCursor> MergingCursor<C> {
     pub(crate) fn new(children: Vec<C>) -> MergingCursor<C> {
-        MergingCursor {
-            heap: Vec::with_capacity(children.len()),
-            children,
-            direction: Direction::Forward,
-        }
+        MergingCursor { heap: Vec::with_capacity(children.len()), children, direction: Direction::Forward }
     }
 
     /// Positions every child with `position` and starts to travel in `direction`.
-    fn position(
-        &mut self,
-        direction: Direction,
-        mut position: impl FnMut(&mut C) -> Result<()>,
-    ) -> Result<()> {
+    fn position(&mut self, direction: Direction, mut position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
         self.heap.clear();
         for child in &mut self.children {
             position(child)?;
         }
         self.direction = direction;
-        self.heap
-            .extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
+        self.heap.extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
         for i in (0..self.heap.len() / 2).rev() {
             self.sift_down(i);
         }
@@ -170,14 +161,10 @@ mod tests {
     use std::sync::Arc;
 
     fn merged(runs: usize, entries: &[(u8, u8)]) -> MergingCursor<MemtableCursor> {
-        let tables: Vec<_> = (0..runs)
-            .map(|_| Arc::new(Memtable::new(1, 4096)))
-            .collect();
+        let tables: Vec<_> = (0..runs).map(|_| Arc::new(Memtable::new(1, 4096))).collect();
         for (i, (run, key)) in entries.iter().enumerate() {
             let table = &tables[usize::from(*run) % runs];
-            table
-                .writer()
-                .insert(0, &[*key], i as u64 + 1, ValueKind::Put, b"");
+            table.writer().insert(0, &[*key], i as u64 + 1, ValueKind::Put, b"");
         }
         MergingCursor::new(tables.iter().map(|t| t.cursor(0)).collect())
     }

@@ -31,10 +31,7 @@ impl FilterPolicy {
     pub const DEFAULT: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 10.0 };
 
     /// Bits per key in thousandths; 0 for no filter.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "at most 24,000 when valid, and a float cast saturates"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "at most 24,000 when valid, and a float cast saturates")]
     pub(crate) fn millibits(self) -> u32 {
         match self {
             FilterPolicy::None => 0,
@@ -51,9 +48,7 @@ impl FilterPolicy {
                 if (1.0..=24.0).contains(&bits_per_key) {
                     Ok(())
                 } else {
-                    Err(Error::invalid(format_args!(
-                        "a filter takes 1 to 24 bits per key, not {bits_per_key}"
-                    )))
+                    Err(Error::invalid(format_args!("a filter takes 1 to 24 bits per key, not {bits_per_key}")))
                 }
             }
         }
@@ -120,11 +115,7 @@ impl Default for KeyspaceOptions {
     fn default() -> KeyspaceOptions {
         KeyspaceOptions {
             filter: FilterPolicy::DEFAULT,
-            compression: if cfg!(feature = "lz4") {
-                Compression::Lz4
-            } else {
-                Compression::None
-            },
+            compression: if cfg!(feature = "lz4") { Compression::Lz4 } else { Compression::None },
             block_size: 4096,
         }
     }
@@ -157,16 +148,10 @@ impl KeyspaceOptions {
     pub(crate) fn validate(&self) -> Result<()> {
         self.filter.validate()?;
         if !self.compression.is_available() {
-            return Err(Error::invalid(format_args!(
-                "this build of tamis lacks {:?} compression",
-                self.compression
-            )));
+            return Err(Error::invalid(format_args!("this build of tamis lacks {:?} compression", self.compression)));
         }
         if !(256..=1 << 20).contains(&self.block_size) {
-            return Err(Error::invalid(format_args!(
-                "a block takes 256 bytes to 1 MiB, not {}",
-                self.block_size
-            )));
+            return Err(Error::invalid(format_args!("a block takes 256 bytes to 1 MiB, not {}", self.block_size)));
         }
         Ok(())
     }

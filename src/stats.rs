@@ -88,16 +88,10 @@ impl ReadCounters {
 
     pub(crate) fn read(&self) -> ReadStats {
         let sum = |event: ReadEvent| -> u64 {
-            self.shards
-                .iter()
-                .map(|shard| shard.0[event as usize].load(Ordering::Relaxed))
-                .sum()
+            self.shards.iter().map(|shard| shard.0[event as usize].load(Ordering::Relaxed)).sum()
         };
-        let (negatives, true_positives, false_positives) = (
-            sum(ReadEvent::Negative),
-            sum(ReadEvent::TruePositive),
-            sum(ReadEvent::FalsePositive),
-        );
+        let (negatives, true_positives, false_positives) =
+            (sum(ReadEvent::Negative), sum(ReadEvent::TruePositive), sum(ReadEvent::FalsePositive));
         ReadStats {
             probes: negatives + true_positives + false_positives,
             negatives,

@@ -17,11 +17,7 @@ pub(crate) const PIN_FROM: usize = 4096;
 #[derive(Clone)]
 enum Repr {
     Owned(Arc<[u8]>),
-    Pinned {
-        owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-        start: usize,
-        len: usize,
-    },
+    Pinned { owner: Arc<dyn AsRef<[u8]> + Send + Sync>, start: usize, len: usize },
 }
 
 impl Value {
@@ -34,10 +30,7 @@ impl Value {
     where
         O: AsRef<[u8]> + Send + Sync + 'static,
     {
-        let bytes = (**owner)
-            .as_ref()
-            .get(start..start + len)
-            .unwrap_or_default();
+        let bytes = (**owner).as_ref().get(start..start + len).unwrap_or_default();
         if bytes.len() < PIN_FROM {
             return Value::copy_of(bytes);
         }
@@ -52,10 +45,7 @@ impl Deref for Value {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Repr::Owned(bytes) => bytes,
-            Repr::Pinned { owner, start, len } => (**owner)
-                .as_ref()
-                .get(*start..start + len)
-                .unwrap_or_default(),
+            Repr::Pinned { owner, start, len } => (**owner).as_ref().get(*start..start + len).unwrap_or_default(),
         }
     }
 }

@@ -10,12 +10,13 @@ use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
+use crate::manifest::edit::LEVEL_COUNT;
 use crate::memtable::MemtableCursor;
 use crate::options::FilterMode;
 use crate::table::{Table, TableCursor, TableHit, TableMeta};
 
 /// Number of levels; the last one is `LEVELS - 1`.
-pub(crate) const LEVELS: usize = 7;
+pub(crate) const LEVELS: usize = LEVEL_COUNT;
 
 /// The tables of one keyspace at one moment.
 #[derive(Clone, Default)]
@@ -126,12 +127,7 @@ pub(crate) struct RunCursor {
 
 impl RunCursor {
     pub(crate) fn new(tables: Vec<Arc<Table>>, fill_cache: bool) -> RunCursor {
-        RunCursor {
-            tables,
-            fill_cache,
-            at: 0,
-            cursor: None,
-        }
+        RunCursor { tables, fill_cache, at: 0, cursor: None }
     }
 
     /// Opens the table at `at`, if there is one, and positions its cursor.

@@ -64,7 +64,9 @@ impl<'a> TablesBelow<'a> {
             tables: version
                 .levels()
                 .get(number)
-                .map(|level| level.tables().iter().map(|table| table.meta()).filter(|meta| task.hull.overlaps(meta)).collect())
+                .map(|level| {
+                    level.tables().iter().map(|table| table.meta()).filter(|meta| task.hull.overlaps(meta)).collect()
+                })
                 .unwrap_or_default(),
             at: 0,
         };

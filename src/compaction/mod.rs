@@ -6,4 +6,4 @@ mod output;
 pub(crate) mod picker;
 mod retention;
 
-pub(crate) use output::{OutputContext, write_run};
+pub(crate) use output::{OutputContext, Unknown, write_run};

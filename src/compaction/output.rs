@@ -56,11 +56,7 @@ pub(crate) fn write_run(
     context: &OutputContext<'_>,
     below: &mut impl Below,
 ) -> Result<Option<Vec<TableMeta>>> {
-    let mut output = Output {
-        context,
-        builder: None,
-        done: Vec::new(),
-    };
+    let mut output = Output { context, builder: None, done: Vec::new() };
     match output.write_all(cursor, below) {
         Ok(true) => Ok(Some(output.done)),
         Ok(false) => {
@@ -76,11 +72,11 @@ pub(crate) fn write_run(
 
 struct Output<'a> {
     context: &'a OutputContext<'a>,
-    builder: Option<TableBuilder>,
+    builder: Option<TableBuilder<'a>>,
     done: Vec<TableMeta>,
 }
 
-impl Output<'_> {
+impl<'a> Output<'a> {
     /// Returns whether it came to the end, and was not cancelled.
     fn write_all(&mut self, cursor: &mut impl InternalCursor, below: &mut impl Below) -> Result<bool> {
         let mut retention = Retention::new(self.context.snapshots.clone());
@@ -119,10 +115,13 @@ impl Output<'_> {
         self.builder.as_ref().is_some_and(|builder| builder.estimated_size() >= self.context.table_size)
     }
 
-    fn builder(&mut self) -> Result<&mut TableBuilder> {
+    fn builder(&mut self) -> Result<&mut TableBuilder<'a>> {
         let builder = match self.builder.take() {
             Some(builder) => builder,
-            None => TableBuilder::new(self.context.tables, (self.context.new_number)(), self.context.options)?,
+            None => {
+                let tables = self.context.tables;
+                TableBuilder::new(tables.fs(), tables.dir(), (self.context.new_number)(), self.context.options)?
+            }
         };
         Ok(self.builder.insert(builder))
     }

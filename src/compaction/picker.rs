@@ -116,10 +116,7 @@ impl Picker<'_> {
             level -= 1;
             targets[level] = target.max(self.base_size);
         }
-        Shape {
-            base_level: level,
-            targets,
-        }
+        Shape { base_level: level, targets }
     }
 
     /// Bytes that have to be compacted until every level is within its target.
@@ -314,7 +311,12 @@ mod tests {
     }
 
     /// The tree in `levels` ("level: number smallest largest size [tombstones]", newest first in level 0).
-    fn with_picker<R>(levels: &[&str], oldest_snapshot: SeqNo, running: &[Task], check: impl FnOnce(Picker<'_>) -> R) -> R {
+    fn with_picker<R>(
+        levels: &[&str],
+        oldest_snapshot: SeqNo,
+        running: &[Task],
+        check: impl FnOnce(Picker<'_>) -> R,
+    ) -> R {
         let tables: Vec<(usize, TableMeta)> = levels
             .iter()
             .map(|line| {
@@ -324,13 +326,7 @@ mod tests {
             .collect();
         let levels: [Vec<&TableMeta>; LEVELS] =
             std::array::from_fn(|level| tables.iter().filter(|(l, _)| *l == level).map(|(_, t)| t).collect());
-        check(Picker {
-            levels: &levels,
-            running,
-            base_size: 64 * MIB,
-            oldest_snapshot,
-            moves_to_last: true,
-        })
+        check(Picker { levels: &levels, running, base_size: 64 * MIB, oldest_snapshot, moves_to_last: true })
     }
 
     /// The task as "start->output [move]: inputs".
@@ -381,21 +377,12 @@ mod tests {
             start_level: 5,
             output_level: 6,
             inputs: vec![(5, 77)],
-            hull: Hull {
-                smallest: (*b"b").into(),
-                largest: (*b"x").into(),
-            },
+            hull: Hull { smallest: (*b"b").into(), largest: (*b"x").into() },
             bytes: 1,
             is_move: false,
         };
         assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");
-        let elsewhere = Task {
-            hull: Hull {
-                smallest: (*b"d").into(),
-                largest: (*b"x").into(),
-            },
-            ..running
-        };
+        let elsewhere = Task { hull: Hull { smallest: (*b"d").into(), largest: (*b"x").into() }, ..running };
         assert_eq!(picked(&tree, &[elsewhere]), "0->6: 0/4 0/3 0/2 0/1");
     }
 

@@ -28,11 +28,7 @@ pub(crate) enum Fate {
 impl Retention {
     pub(crate) fn new(snapshots: Vec<SeqNo>) -> Retention {
         debug_assert!(snapshots.is_sorted());
-        Retention {
-            snapshots,
-            key: Vec::new(),
-            stripe: None,
-        }
+        Retention { snapshots, key: Vec::new(), stripe: None }
     }
 
     pub(crate) fn fate(&mut self, key: &[u8], seqno: SeqNo) -> Fate {
@@ -46,11 +42,7 @@ impl Retention {
             return Fate::Drop;
         }
         self.stripe = Some(stripe);
-        if stripe == 0 {
-            Fate::KeepUnlessEmptyTombstone
-        } else {
-            Fate::Keep
-        }
+        if stripe == 0 { Fate::KeepUnlessEmptyTombstone } else { Fate::Keep }
     }
 }
 

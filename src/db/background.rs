@@ -93,7 +93,12 @@ impl Store {
         })
     }
 
-    pub(super) fn with_picker<R>(&self, tree: &Tree, background: &Background, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
+    pub(super) fn with_picker<R>(
+        &self,
+        tree: &Tree,
+        background: &Background,
+        pick: impl FnOnce(&Picker<'_>) -> R,
+    ) -> R {
         let running: Vec<Task> =
             background.compactions.iter().filter(|(id, _)| *id == tree.id).map(|(_, task)| task.clone()).collect();
         pick(&Picker {
@@ -195,10 +200,7 @@ impl Background {
             Ok(()) => self.failure = None,
             Err(error) => {
                 self.failures += 1;
-                self.failure = Some(Failure {
-                    error: error.clone(),
-                    at: Instant::now(),
-                });
+                self.failure = Some(Failure { error: error.clone(), at: Instant::now() });
             }
         }
     }

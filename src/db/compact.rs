@@ -8,7 +8,7 @@ use super::store::Store;
 use crate::compaction::job;
 use crate::compaction::picker::{RangePick, Task};
 use crate::error::{Error, IoContext, Result};
-use crate::manifest::VersionEdit;
+use crate::manifest::edit::VersionEdit;
 use crate::options::Compression;
 use crate::table::TableMeta;
 use crate::version::LEVELS;
@@ -19,9 +19,9 @@ impl Store {
         let view = self.view.load_full();
         let Some(tree) = view.tree(keyspace) else { return Ok(()) };
         let outputs: Vec<TableMeta> = if task.is_move {
-            let takes = |(level, table): &(usize, _)| task.takes(*level, crate::table::Table::meta(table).number);
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
-            tree.version.tables().map(|(level, table)| (level, &**table)).filter(takes).map(|(_, t)| t.meta().clone()).collect()
+            let metas = tree.version.tables().map(|(level, table)| (level, table.meta()));
+            metas.filter(|(level, meta)| task.takes(*level, meta.number)).map(|(_, meta)| meta.clone()).collect()
         } else {
             self.check_space(task.bytes)?;
             let compression = match usize::from(task.output_level) {

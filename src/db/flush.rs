@@ -8,7 +8,7 @@ use super::view::Tree;
 use crate::compaction::{OutputContext, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
-use crate::manifest::VersionEdit;
+use crate::manifest::edit::VersionEdit;
 use crate::memtable::Memtable;
 use crate::options::Compression;
 use crate::table::{TableMeta, TableOptions};
@@ -74,9 +74,10 @@ impl Store {
         trees: &[Tree],
         added: &mut Vec<(u32, u8, TableMeta)>,
     ) -> Result<()> {
+        let (new_number, cancelled) = (|| self.new_file_number(), || false);
         for keyspace in memtable.keyspaces() {
             let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
-            let mut context = self.output_context(tree, Compression::None, &|| self.new_file_number(), &|| false);
+            let mut context = self.output_context(tree, Compression::None, &new_number, &cancelled);
             context.table_size = u64::MAX;
             let tables = write_run(&mut memtable.cursor(keyspace), &context, &mut Unknown)?;
             added.extend(tables.into_iter().flatten().map(|meta| (keyspace, 0, meta)));
@@ -98,7 +99,7 @@ impl Store {
                 filter: tree.options.filter,
                 compression,
                 block_size: tree.options.block_size,
-                seed: self.tables.seed(),
+                seed: self.seed,
                 keyspace: tree.id,
             },
             table_size: self.options.table_size,

@@ -51,13 +51,7 @@ enum State {
 
 impl Cursor {
     pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo) -> Cursor {
-        Cursor {
-            inner,
-            snapshot,
-            state: State::Invalid,
-            key: Vec::new(),
-            value: Vec::new(),
-        }
+        Cursor { inner, snapshot, state: State::Invalid, key: Vec::new(), value: Vec::new() }
     }
 
     /// Whether the cursor stands on an entry.
@@ -158,11 +152,7 @@ impl Cursor {
 
     /// To the entry before the one under `inner`, or to the last one if that stands behind all.
     fn step_back(&mut self) -> Result<()> {
-        if self.inner.valid() {
-            self.inner.prev()
-        } else {
-            self.inner.seek_to_last()
-        }
+        if self.inner.valid() { self.inner.prev() } else { self.inner.seek_to_last() }
     }
 
     /// From `inner` on forward to the first entry that can be seen. With `skip_key`, versions of `key` are passed over.
@@ -296,10 +286,7 @@ impl HalfOpen {
     }
 
     pub(super) fn of_prefix(prefix: &[u8]) -> HalfOpen {
-        HalfOpen {
-            lower: Some(prefix.to_vec()),
-            upper: prefix_successor(prefix),
-        }
+        HalfOpen { lower: Some(prefix.to_vec()), upper: prefix_successor(prefix) }
     }
 }
 
@@ -320,14 +307,7 @@ pub struct Iter {
 
 impl Iter {
     pub(super) fn new(range: HalfOpen, open: Box<dyn Fn() -> Cursor + Send>) -> Iter {
-        Iter {
-            range,
-            open,
-            front: None,
-            back: None,
-            failure: None,
-            done: false,
-        }
+        Iter { range, open, front: None, back: None, failure: None, done: false }
     }
 
     /// An iterator that returns `error` and ends.
@@ -380,7 +360,11 @@ impl Iter {
     }
 
     /// The entry that one end has just come to.
-    fn yield_entry(&mut self, advanced: Result<bool>, end: fn(&Iter) -> Option<&Cursor>) -> Option<Result<(Value, Value)>> {
+    fn yield_entry(
+        &mut self,
+        advanced: Result<bool>,
+        end: fn(&Iter) -> Option<&Cursor>,
+    ) -> Option<Result<(Value, Value)>> {
         match advanced {
             Ok(true) => {
                 let cursor = end(self)?;

@@ -13,13 +13,11 @@ use super::write::WriteOptions;
 use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
-use crate::manifest::VersionEdit;
+use crate::manifest::edit::{MAX_NAME_LEN, VersionEdit};
+use crate::manifest::state::MAX_KEYSPACES;
 use crate::options::KeyspaceOptions;
 use crate::value::Value;
 use crate::version::Version;
-
-/// Longest name of a keyspace, in bytes.
-const MAX_NAME_LEN: usize = 255;
 
 /// A handle to one keyspace of a store: a key-value map of its own, in one log and one order of writes with all others.
 ///
@@ -123,13 +121,13 @@ impl Keyspace {
 impl WriteBatch {
     /// Adds: set a key of `keyspace` to a value.
     pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.set_origin(keyspace.store().id);
+        self.set_store_id(keyspace.store().id);
         self.put_raw(keyspace.id, key.as_ref(), value.as_ref());
     }
 
     /// Adds: delete a key of `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
-        self.set_origin(keyspace.store().id);
+        self.set_store_id(keyspace.store().id);
         self.delete_raw(keyspace.id, key.as_ref());
     }
 }
@@ -139,7 +137,10 @@ impl Store {
     pub(super) fn keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
         self.check_open()?;
         if name.is_empty() || name.len() > MAX_NAME_LEN {
-            return Err(Error::invalid(format_args!("a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}", name.len())));
+            return Err(Error::invalid(format_args!(
+                "a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}",
+                name.len()
+            )));
         }
         if let Some(options) = &options {
             options.validate()?;
@@ -156,20 +157,20 @@ impl Store {
     fn define_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
         let _defining = self.defining.lock();
         let existing = self.view.load().tree_named(name).cloned();
+        let is_new = existing.is_none();
         let tree = match (existing, options) {
             (Some(tree), None) => return Ok((tree.id, tree.name)),
             (Some(tree), Some(options)) => Tree { options, ..tree },
             (None, options) => Tree {
-                // File numbers are never reused, so neither is an id: entries of a dropped keyspace that are still in the log can
-                // never turn up in another one.
-                id: u32::try_from(self.new_file_number())
-                    .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
+                id: self.next_keyspace_id()?,
                 name: Arc::from(name),
                 options: options.unwrap_or_default(),
                 version: Arc::new(Version::default()),
             },
         };
         let edit = VersionEdit {
+            // Left as it is when the keyspace exists already.
+            next_keyspace_id: is_new.then_some(tree.id + 1),
             created: vec![(tree.id, name.to_owned(), tree.options.clone())],
             ..VersionEdit::default()
         };
@@ -177,12 +178,23 @@ impl Store {
         self.install(edit, |view| {
             // A flush or compaction may have changed the version meanwhile.
             let version = view.tree(created.id).map(|tree| Arc::clone(&tree.version));
-            view.set_tree(Tree {
-                version: version.unwrap_or_else(|| Arc::clone(&created.version)),
-                ..created
-            });
+            view.set_tree(Tree { version: version.unwrap_or_else(|| Arc::clone(&created.version)), ..created });
         })?;
         Ok((tree.id, tree.name))
+    }
+
+    /// An id that no keyspace ever had: the log may still hold entries of one that was dropped.
+    fn next_keyspace_id(&self) -> Result<u32> {
+        match &*self.manifest.lock() {
+            Some(manifest) if manifest.state.keyspaces.len() >= MAX_KEYSPACES => {
+                Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")))
+            }
+            Some(manifest) if manifest.state.next_keyspace_id == u32::MAX => {
+                Err(Error::invalid("the store has used up its keyspace ids"))
+            }
+            Some(manifest) => Ok(manifest.state.next_keyspace_id),
+            None => Err(Error::Closed),
+        }
     }
 
     /// Drops a keyspace and all its tables; returns whether there was one of that name.
@@ -193,10 +205,7 @@ impl Store {
         if tree.id == 0 {
             return Err(Error::invalid("the default keyspace cannot be dropped"));
         }
-        let edit = VersionEdit {
-            dropped: vec![tree.id],
-            ..VersionEdit::default()
-        };
+        let edit = VersionEdit { dropped: vec![tree.id], ..VersionEdit::default() };
         let mut dropped = None;
         self.install(edit, |view| {
             if let Ok(at) = view.trees.binary_search_by_key(&tree.id, |tree| tree.id) {

@@ -31,12 +31,12 @@ pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use write::WriteOptions;
 
-use open::DEFAULT_KEYSPACE;
 use store::Store;
 
 use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
+use crate::manifest::state::DEFAULT_KEYSPACE;
 use crate::options::{KeyspaceOptions, Options};
 use crate::value::Value;
 
@@ -113,13 +113,7 @@ impl Options {
 
 impl Db {
     fn of(store: Arc<Store>) -> Db {
-        Db {
-            default: Keyspace {
-                handle: Arc::new(Handle { store }),
-                id: 0,
-                name: Arc::from(DEFAULT_KEYSPACE),
-            },
-        }
+        Db { default: Keyspace { handle: Arc::new(Handle { store }), id: 0, name: Arc::from(DEFAULT_KEYSPACE) } }
     }
 
     fn store(&self) -> &Arc<Store> {
@@ -161,11 +155,7 @@ impl Db {
     }
 
     fn handle_of(&self, id: u32, name: Arc<str>) -> Keyspace {
-        Keyspace {
-            handle: Arc::clone(&self.default.handle),
-            id,
-            name,
-        }
+        Keyspace { handle: Arc::clone(&self.default.handle), id, name }
     }
 
     /// The default keyspace.

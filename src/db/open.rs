@@ -3,6 +3,7 @@
 //! Recovery changes nothing that it still needs: what the logs hold goes to new tables, one manifest names them all and lets the logs
 //! go, and only then is anything removed. So it may itself be interrupted anywhere and begin anew.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,15 +16,14 @@ use crate::exec::ThreadPool;
 use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
-use crate::manifest::{self, KeyspaceState, ManifestState, ManifestWriter};
+use crate::manifest::edit::VersionEdit;
+use crate::manifest::state::ManifestState;
+use crate::manifest::{self, ManifestWriter};
 use crate::memtable::Memtable;
 use crate::options::{Compression, Options};
 use crate::table::{Table, TableContext, TableMeta, TableOptions};
 use crate::version::Version;
 use crate::wal;
-
-/// Name of the keyspace that a store always has.
-pub(super) const DEFAULT_KEYSPACE: &str = "default";
 
 impl Store {
     /// Opens the store in `dir` for reading and writing.
@@ -41,10 +41,7 @@ impl Store {
             other => other.during("lock", &lock_path)?,
         };
         let Some(lock) = lock else {
-            return Err(Error::Locked {
-                path: dir.to_owned(),
-                holder: lock_holder(&options, &lock_path),
-            });
+            return Err(Error::Locked { path: dir.to_owned(), holder: lock_holder(&options, &lock_path) });
         };
 
         let mut state = match manifest::load(&*fs, dir)? {
@@ -62,10 +59,11 @@ impl Store {
         let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
         state.next_file_number = state.next_file_number.max(seen + 1);
 
-        let tables = Arc::new(TableContext::new(&options, dir, state.hash_seed));
+        let tables = new_tables(&options, dir);
         let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InTables)?;
-        let manifest_number = state.take_number();
-        let log_number = state.take_number();
+        let manifest_number = state.next_file_number;
+        let log_number = manifest_number + 1;
+        state.next_file_number += 2;
         state.min_log = log_number;
         state.flushed_seqno = recovered.last_seqno;
         let writer = ManifestWriter::create(&*fs, dir, manifest_number, &state)?;
@@ -81,10 +79,11 @@ impl Store {
                 previous_len: 0,
             },
         )?;
+        let in_use: HashSet<u64> = tables_of(&state).map(|(_, _, meta)| meta.number).collect();
         let needed = |kind: &FileKind| match *kind {
             FileKind::Manifest(number) => number == manifest_number,
             FileKind::Wal(number) => number >= log_number,
-            FileKind::Table(number) => state.has_table(number),
+            FileKind::Table(number) => in_use.contains(&number),
             FileKind::Current | FileKind::Lock => true,
             FileKind::CurrentTemp => false,
         };
@@ -94,6 +93,7 @@ impl Store {
         }
 
         let memtable = Arc::new(Memtable::new(log_number, options.memtable_size));
+        let seed = state.hash_seed;
         let store = Store::new(Opened {
             dir: dir.to_owned(),
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads))),
@@ -105,6 +105,7 @@ impl Store {
             commit: Some(Commit { log, memtable }),
             manifest: Some(Manifest::new(writer, state)),
             lock: Some(lock),
+            seed,
             tables,
             options,
         });
@@ -122,7 +123,7 @@ impl Store {
             return Err(Error::NotFound(dir.to_owned()));
         };
         let files = list_files(&options, dir)?;
-        let tables = Arc::new(TableContext::new(&options, dir, state.hash_seed));
+        let tables = new_tables(&options, dir);
         let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
         let mut memtables = recovered.memtables.into_iter().rev();
         let active = memtables.next().unwrap_or_else(|| Arc::new(Memtable::new(0, options.memtable_size)));
@@ -137,6 +138,7 @@ impl Store {
             logs: Vec::new(),
             manifest: None,
             lock: None,
+            seed: state.hash_seed,
             tables,
             options,
         });
@@ -216,13 +218,10 @@ fn recover(
             Keep::InMemory => full.push(memtable),
         }
     }
-    if keep == Keep::InTables && end.last_seqno > flushed {
+    if keep == Keep::InTables && end.next - 1 > flushed {
         options.file_system.sync_dir(dir).during("sync", dir)?;
     }
-    Ok(Recovered {
-        last_seqno: end.last_seqno,
-        memtables: full,
-    })
+    Ok(Recovered { last_seqno: end.next - 1, memtables: full })
 }
 
 /// Writes a recovered memtable to tables of level 0.
@@ -232,17 +231,19 @@ fn write_recovered(
     tables: &Arc<TableContext>,
     state: &mut ManifestState,
 ) -> Result<()> {
+    let mut edit = VersionEdit::default();
     for id in memtable.keyspaces() {
         // Entries of a keyspace that was dropped later go with it.
         let Some(keyspace) = state.keyspaces.get(&id) else { continue };
         let number = state.next_file_number;
+        state.next_file_number += 1;
         let context = OutputContext {
             tables,
             options: TableOptions {
                 filter: keyspace.options.filter,
                 compression: Compression::None,
                 block_size: keyspace.options.block_size,
-                seed: tables.seed(),
+                seed: state.hash_seed,
                 keyspace: id,
             },
             table_size: u64::MAX,
@@ -252,20 +253,26 @@ fn write_recovered(
             paranoid: options.paranoid,
         };
         let written = write_run(&mut memtable.cursor(id), &context, &mut Unknown)?;
-        state.next_file_number += 1;
-        for meta in written.into_iter().flatten() {
-            state.add_table(id, 0, meta);
-        }
+        edit.added.extend(written.into_iter().flatten().map(|meta| (id, 0, meta)));
     }
-    Ok(())
+    state.apply(&edit).map_err(Error::invalid)
+}
+
+fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
+    let fs = Arc::clone(&options.file_system);
+    Arc::new(TableContext::new(fs, dir, options.cache_size, options.max_open_files))
+}
+
+/// Keyspace, level and metadata of every table.
+fn tables_of(state: &ManifestState) -> impl Iterator<Item = (u32, u8, &TableMeta)> {
+    state.keyspaces.iter().flat_map(|(&id, keyspace)| {
+        (0u8..).zip(&keyspace.levels).flat_map(move |(level, tables)| tables.iter().map(move |meta| (id, level, meta)))
+    })
 }
 
 fn new_state(options: &Options) -> ManifestState {
     let seed = options.hash_seed.unwrap_or_else(random_seed);
-    let mut state = ManifestState::new(seed);
-    let default = KeyspaceState::new(DEFAULT_KEYSPACE, options.default_keyspace.clone().unwrap_or_default());
-    state.keyspaces.insert(0, default);
-    state
+    ManifestState::new(seed, options.default_keyspace.clone().unwrap_or_default())
 }
 
 /// Not for secrets: it keeps the filters of two stores from having the same false positives.
@@ -280,19 +287,18 @@ fn view_of(
     active: Arc<Memtable>,
     sealed: Vec<Arc<Memtable>>,
 ) -> ReadView {
-    let table = |meta: &TableMeta| Arc::new(Table::new(Arc::clone(tables), meta.clone()));
-    let trees = state
-        .keyspaces
-        .iter()
-        .map(|(&id, keyspace)| Tree {
-            id,
-            name: Arc::from(keyspace.name.as_str()),
-            options: keyspace.options.clone(),
-            version: Arc::new(
-                Version::default().edited(&[], keyspace.tables().map(|(level, meta)| (level, table(meta))).collect()),
-            ),
-        })
-        .collect();
+    let tree = |id: u32| {
+        let of_tree = tables_of(state).filter(|(keyspace, ..)| *keyspace == id);
+        let added = of_tree.map(|(_, level, meta)| (level, Arc::new(Table::new(Arc::clone(tables), meta.clone()))));
+        Version::default().edited(&[], added.collect())
+    };
+    let trees = state.keyspaces.iter().map(|(&id, keyspace)| Tree {
+        id,
+        name: Arc::from(keyspace.name.as_str()),
+        options: keyspace.options.clone(),
+        version: Arc::new(tree(id)),
+    });
+    let trees = trees.collect();
     ReadView { active, sealed, trees }
 }
 

@@ -24,10 +24,7 @@ pub struct ReadOptions {
 
 impl Default for ReadOptions {
     fn default() -> ReadOptions {
-        ReadOptions {
-            filters: FilterMode::Use,
-            fill_cache: true,
-        }
+        ReadOptions { filters: FilterMode::Use, fill_cache: true }
     }
 }
 
@@ -67,11 +64,8 @@ impl Store {
         // The view first, the sequence number second: see `ReadView`.
         let view = self.view.load();
         let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
-        let mode = ReadMode {
-            filters: options.filters,
-            fill_cache: options.fill_cache,
-        };
-        view.get(tree_of(&view, keyspace, name)?, key, seqno, self.tables.seed(), mode)
+        let mode = ReadMode { filters: options.filters, fill_cache: options.fill_cache };
+        view.get(tree_of(&view, keyspace, name)?, key, seqno, self.seed, mode)
     }
 
     pub(super) fn cursor(

@@ -45,10 +45,7 @@ impl Pinned {
         // what is visible now.
         let seqno = handle.store.visible.load(Ordering::Acquire);
         *snapshots.entry(seqno).or_default() += 1;
-        Pinned {
-            handle: Arc::clone(handle),
-            seqno,
-        }
+        Pinned { handle: Arc::clone(handle), seqno }
     }
 }
 
@@ -80,11 +77,7 @@ impl Snapshot {
 
     /// The same moment in another keyspace.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Snapshot {
-        Snapshot {
-            pinned: Arc::clone(&self.pinned),
-            keyspace: keyspace.id,
-            name: Arc::clone(&keyspace.name),
-        }
+        Snapshot { pinned: Arc::clone(&self.pinned), keyspace: keyspace.id, name: Arc::clone(&keyspace.name) }
     }
 
     /// The value of a key.

@@ -241,7 +241,9 @@ impl Store {
             .iter()
             .map(|tree| KeyspaceStats {
                 name: tree.name.to_string(),
-                levels: (0..LEVELS).map(|number| level_stats(tree.id, number, &tree.version.levels()[number])).collect(),
+                levels: (0..LEVELS)
+                    .map(|number| level_stats(tree.id, number, &tree.version.levels()[number]))
+                    .collect(),
             })
             .collect()
     }

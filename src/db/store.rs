@@ -18,8 +18,11 @@ use super::view::ReadView;
 use super::write::{Commit, Pending};
 use crate::error::{Error, Result};
 use crate::exec::Executor;
+use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
-use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
+use crate::manifest::ManifestWriter;
+use crate::manifest::edit::VersionEdit;
+use crate::manifest::state::ManifestState;
 use crate::options::Options;
 use crate::table::{Table, TableContext};
 use crate::vfs::{FileLock, FileSystem, WritableFile};
@@ -35,6 +38,8 @@ pub(super) struct Store {
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
+    /// Seed of the filters' hash.
+    pub(super) seed: u64,
     pub(super) read_only: bool,
 
     pub(super) view: ArcSwap<ReadView>,
@@ -99,11 +104,7 @@ pub(super) struct Manifest {
 
 impl Manifest {
     pub(super) fn new(writer: ManifestWriter, state: ManifestState) -> Manifest {
-        Manifest {
-            rotate_at: (4 * writer.len()).max(MANIFEST_ROTATION_LEN),
-            writer,
-            state,
-        }
+        Manifest { rotate_at: (4 * writer.len()).max(MANIFEST_ROTATION_LEN), writer, state }
     }
 }
 
@@ -113,6 +114,7 @@ pub(super) struct Opened {
     pub(super) options: Options,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
+    pub(super) seed: u64,
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
     pub(super) flushed: SeqNo,
@@ -133,6 +135,7 @@ impl Store {
             options: opened.options,
             executor: opened.executor,
             tables: opened.tables,
+            seed: opened.seed,
             read_only: opened.commit.is_none(),
             view: ArcSwap::from_pointee(opened.view),
             view_change: Mutex::new(()),
@@ -246,11 +249,14 @@ impl Store {
     }
 
     fn write_edit(&self, manifest: &mut Manifest, edit: &VersionEdit) -> Result<()> {
-        manifest.state.apply(edit, manifest.writer.path())?;
+        manifest.state.apply(edit).map_err(|rule| {
+            let path = FileKind::Manifest(manifest.writer.number()).path(&self.dir);
+            Error::corruption(&path, manifest.writer.len(), rule)
+        })?;
         if manifest.writer.len() < manifest.rotate_at {
             return manifest.writer.append(edit);
         }
-        let old = manifest.writer.path().to_owned();
+        let old = FileKind::Manifest(manifest.writer.number()).path(&self.dir);
         let number = self.new_file_number();
         manifest.state.next_file_number = self.next_file.load(Ordering::Relaxed);
         let writer = ManifestWriter::create(&*self.fs, &self.dir, number, &manifest.state)?;
@@ -264,8 +270,12 @@ impl Store {
     fn edit_trees(&self, view: &mut ReadView, edit: &VersionEdit) -> Vec<(u32, u8, Arc<Table>)> {
         let mut replaced = Vec::new();
         for tree in &mut view.trees {
-            let removed: Vec<(u8, u64)> =
-                edit.removed.iter().filter(|(id, ..)| *id == tree.id).map(|&(_, level, number)| (level, number)).collect();
+            let removed: Vec<(u8, u64)> = edit
+                .removed
+                .iter()
+                .filter(|(id, ..)| *id == tree.id)
+                .map(|&(_, level, number)| (level, number))
+                .collect();
             let mut added = Vec::new();
             let mut moved = Vec::new();
             for (_, level, meta) in edit.added.iter().filter(|(id, ..)| *id == tree.id) {

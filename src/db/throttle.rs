@@ -63,10 +63,7 @@ impl Throttle {
 
     /// Counts of writes that were delayed or stopped, and how long they waited in all.
     pub(super) fn delays(&self) -> (u64, Duration) {
-        (
-            self.delayed_writes.load(Ordering::Relaxed),
-            Duration::from_nanos(self.delayed_nanos.load(Ordering::Relaxed)),
-        )
+        (self.delayed_writes.load(Ordering::Relaxed), Duration::from_nanos(self.delayed_nanos.load(Ordering::Relaxed)))
     }
 
     /// How long a write of `bytes` bytes has to wait now.
@@ -83,11 +80,7 @@ impl Throttle {
         let until = paid_until.map_or(now, |until| until.max(now)) + cost;
         *paid_until = Some(until);
         let wait = until - now;
-        if wait < SHORTEST_WAIT {
-            Duration::ZERO
-        } else {
-            wait.min(LONGEST_WAIT)
-        }
+        if wait < SHORTEST_WAIT { Duration::ZERO } else { wait.min(LONGEST_WAIT) }
     }
 
     pub(super) fn count_delay(&self, waited: Duration) {

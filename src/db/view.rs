@@ -58,7 +58,14 @@ impl ReadView {
     }
 
     /// The value of `key` as `snapshot` sees it.
-    pub(super) fn get(&self, tree: &Tree, key: &[u8], snapshot: SeqNo, seed: u64, mode: ReadMode) -> Result<Option<Value>> {
+    pub(super) fn get(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        snapshot: SeqNo,
+        seed: u64,
+        mode: ReadMode,
+    ) -> Result<Option<Value>> {
         for memtable in self.memtables().filter(|memtable| !memtable.is_empty()) {
             if let Some(entry) = memtable.get(tree.id, key, snapshot) {
                 return Ok((entry.kind == ValueKind::Put).then(|| Value::copy_of(entry.value)));

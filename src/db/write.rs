@@ -11,12 +11,12 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::store::{LogFile, Store};
-use crate::batch::{BatchReader, WriteBatch};
+use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::format::checksum;
 use crate::format::header::FileHeader;
 use crate::format::key::{MAX_SEQNO, SeqNo};
-use crate::log::{LogRecord, LogWriter};
+use crate::log::writer::{LogRecord, LogWriter};
 use crate::memtable::Memtable;
 use crate::wal;
 
@@ -45,11 +45,7 @@ struct Encoded {
 
 impl Encoded {
     fn record(&self) -> LogRecord<'_> {
-        LogRecord {
-            payload: self.batch.payload(),
-            payload_crc: self.crc,
-            count: self.batch.count(),
-        }
+        LogRecord { payload: self.batch.payload(), payload_crc: self.crc, count: self.batch.count() }
     }
 }
 
@@ -63,7 +59,10 @@ impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
         self.check_writable()?;
-        batch.validate(self.id)?;
+        batch.validate()?;
+        if batch.store_id().is_some_and(|id| id != self.id) {
+            return Err(Error::invalid("the batch holds keyspaces of another store"));
+        }
         if batch.is_empty() {
             if options.sync {
                 self.sync()?;
@@ -92,10 +91,7 @@ impl Store {
         if let Some(mut commit) = self.commit.try_lock() {
             return self.commit_group(&mut commit, Some(&encoded));
         }
-        let pending = Arc::new(Pending {
-            encoded,
-            result: Mutex::new(None),
-        });
+        let pending = Arc::new(Pending { encoded, result: Mutex::new(None) });
         self.queue.lock().push(Arc::clone(&pending));
         let mut commit = self.commit.lock();
         if let Some(result) = pending.result.lock().take() {
@@ -143,7 +139,7 @@ impl Store {
         let mut writer = commit.memtable.writer();
         let mut seqno = before;
         for encoded in group {
-            for operation in BatchReader::new(encoded.batch.payload(), encoded.batch.count()) {
+            for operation in encoded.batch.ops() {
                 // The batch was encoded by this process; it cannot be malformed.
                 let operation = operation.map_err(Error::invalid)?;
                 seqno += 1;
@@ -164,7 +160,8 @@ impl Store {
             if !full {
                 return Ok(());
             }
-            let stalled = |store: &Store| store.view.load().sealed.len() >= MAX_SEALED || store.throttle.pressure() >= 1.0;
+            let stalled =
+                |store: &Store| store.view.load().sealed.len() >= MAX_SEALED || store.throttle.pressure() >= 1.0;
             if stalled(self) {
                 let start = Instant::now();
                 let waited = self.wait_for_progress(|_| !stalled(self));

@@ -5,10 +5,9 @@
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod imp {
     use std::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps,
-        _mm256_cmpgt_epi64, _mm256_load_si256, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x,
-        _mm256_setr_epi64x, _mm256_slli_epi64, _mm256_sllv_epi64, _mm256_srli_epi64,
-        _mm256_srlv_epi64, _mm256_testc_si256,
+        __m256i, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmpgt_epi64,
+        _mm256_load_si256, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_slli_epi64,
+        _mm256_sllv_epi64, _mm256_srli_epi64, _mm256_srlv_epi64, _mm256_testc_si256,
     };
 
     use crate::filter::hash::remix;
@@ -24,12 +23,7 @@ mod imp {
             std::arch::is_x86_feature_detected!("avx2").then_some(Avx2(()))
         }
 
-        pub(in crate::filter) fn may_contain(
-            self,
-            groups: Groups,
-            lines: &[Line],
-            hash: u64,
-        ) -> bool {
+        pub(in crate::filter) fn may_contain(self, groups: Groups, lines: &[Line], hash: u64) -> bool {
             // SAFETY: a value of this type is made only by `detect`, after it found AVX2.
             unsafe { may_contain(groups, lines, hash) }
         }
@@ -57,10 +51,7 @@ mod imp {
         let words = line.0.as_ptr().cast::<__m256i>();
         // SAFETY: a line is 64 bytes aligned to 64, which is two vectors of 32 bytes aligned to 32.
         let (lower, upper) = unsafe { (_mm256_load_si256(words), _mm256_load_si256(words.add(1))) };
-        let positions = _mm256_srlv_epi64(
-            _mm256_set1_epi64x(g.cast_signed()),
-            _mm256_setr_epi64x(0, 9, 18, 27),
-        );
+        let positions = _mm256_srlv_epi64(_mm256_set1_epi64x(g.cast_signed()), _mm256_setr_epi64x(0, 9, 18, 27));
         // The permutation takes bits 5 to 7 and ignores the rest; bit 8, moved to the sign, chooses the half of the line.
         let word = _mm256_srli_epi64::<5>(positions);
         let half = _mm256_slli_epi64::<23>(positions);
@@ -70,10 +61,7 @@ mod imp {
             _mm256_castsi256_ps(half),
         ));
         // A one in each lane that has a probe; the others ask for nothing.
-        let lanes = _mm256_cmpgt_epi64(
-            _mm256_set1_epi64x(probes.into()),
-            _mm256_setr_epi64x(0, 1, 2, 3),
-        );
+        let lanes = _mm256_cmpgt_epi64(_mm256_set1_epi64x(probes.into()), _mm256_setr_epi64x(0, 1, 2, 3));
         let ones = _mm256_srli_epi64::<63>(lanes);
         let bits = _mm256_sllv_epi64(ones, _mm256_and_si256(positions, _mm256_set1_epi64x(31)));
         _mm256_testc_si256(chosen, bits) == 1
@@ -125,10 +113,7 @@ mod tests {
             for count in [1, 2, 3, 1000] {
                 // Three quarters of the bits set, so that both answers occur also when there are many probes.
                 let mut lines = vec![Line::default(); count];
-                lines
-                    .iter_mut()
-                    .flat_map(|line| &mut line.0)
-                    .for_each(|word| *word = next() | next());
+                lines.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
                 for _ in 0..1000 {
                     let hash = next();
                     let expected = split::may_contain(groups, &lines, hash);

@@ -63,12 +63,7 @@ impl FilterBuilder {
     }
 
     fn header(&self, content: Content) -> Header {
-        Header {
-            content,
-            seed: self.seed,
-            keys: self.key_count(),
-            millibits: self.millibits,
-        }
+        Header { content, seed: self.seed, keys: self.key_count(), millibits: self.millibits }
     }
 
     fn encode(&self, layout: Layout) -> Vec<u8> {
@@ -100,11 +95,7 @@ impl FilterBuilder {
             None
         };
         match (fault, filter.info()) {
-            (None, Some(info)) => FilterBlock {
-                info: info.clone(),
-                bytes,
-                degraded: None,
-            },
+            (None, Some(info)) => FilterBlock { info: info.clone(), bytes, degraded: None },
             (fault, _) => {
                 let header = self.header(Content::AlwaysMaybe);
                 FilterBlock {
@@ -162,10 +153,7 @@ mod tests {
         assert_eq!((payload.len(), ones), (128, 516));
         assert_eq!(
             payload[..16],
-            [
-                0x03, 0x23, 0x4f, 0x18, 0xaf, 0x49, 0xc7, 0x08, 0x86, 0xa2, 0xc7, 0x33, 0x3e, 0x39,
-                0x54, 0xc8
-            ]
+            [0x03, 0x23, 0x4f, 0x18, 0xaf, 0x49, 0xc7, 0x08, 0x86, 0xa2, 0xc7, 0x33, 0x3e, 0x39, 0x54, 0xc8]
         );
         let fields = [
             "464c5431",         // magic
@@ -216,10 +204,7 @@ mod tests {
             assert_eq!(block.degraded, Some(reason));
             assert_eq!((block.info.policy_id, block.info.expected_fpr), (0, 1.0));
             let filter = Filter::open(&block.bytes, 0);
-            assert_eq!(
-                filter.degraded(),
-                Some("the filter was given up when it was built")
-            );
+            assert_eq!(filter.degraded(), Some("the filter was given up when it was built"));
             assert!(filter.info().is_none());
             assert!(filter.may_contain(KeyHash::new(0, b"any")));
         }
@@ -232,10 +217,7 @@ mod tests {
         let mut bytes = builder.encode(builder.layout.unwrap());
         bytes[80] ^= 1;
         let block = builder.verified(bytes);
-        assert_eq!(
-            block.degraded,
-            Some("the hash of the filter's lines does not match")
-        );
+        assert_eq!(block.degraded, Some("the hash of the filter's lines does not match"));
     }
 
     #[test]

@@ -16,10 +16,7 @@ pub(crate) struct KeyHash {
 
 impl KeyHash {
     pub(crate) fn new(seed: u64, key: &[u8]) -> KeyHash {
-        KeyHash {
-            value: xxh3_64_with_seed(key, seed),
-            seed,
-        }
+        KeyHash { value: xxh3_64_with_seed(key, seed), seed }
     }
 
     /// The hash that [`value`](KeyHash::value) gave.
@@ -53,10 +50,7 @@ pub(super) fn fastrange(hash: u64, n: u64) -> u64 {
     low((u128::from(hash) * u128::from(n)) >> 64)
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the low 64 bits are what is asked for"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the low 64 bits are what is asked for")]
 fn low(product: u128) -> u64 {
     product as u64
 }

@@ -26,7 +26,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::layout::Layout;
-use super::line::{LINE_LEN, Line};
+use super::line::{Fill, LINE_LEN, Line};
 use super::sizing::{MAX_LINES, MAX_PROBES};
 use super::split::Groups;
 use crate::format::checksum::crc;
@@ -93,12 +93,7 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     let mut block = Vec::with_capacity(HEADER_LEN + lines.len() * LINE_LEN);
     let (group_count, groups) = header.content.groups();
     block.extend_from_slice(MAGIC);
-    block.extend_from_slice(&[
-        VERSION,
-        header.content.policy_id(),
-        HASH_XXH3,
-        FLAG_WHOLE_KEYS,
-    ]);
+    block.extend_from_slice(&[VERSION, header.content.policy_id(), HASH_XXH3, FLAG_WHOLE_KEYS]);
     block.extend_from_slice(&header.seed.to_le_bytes());
     block.extend_from_slice(&header.keys.to_le_bytes());
     block.extend_from_slice(&header.millibits.to_le_bytes());
@@ -112,7 +107,7 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     let rate = match header.content {
         Content::AlwaysMaybe => 1.0,
         Content::Empty => 0.0,
-        Content::Lines(layout) => layout.exact_fpr(lines),
+        Content::Lines(layout) => layout.exact_fpr(&Fill::of(lines)),
     };
     let hash = xxh3_64(&block[HEADER_LEN..]);
     block[48..56].copy_from_slice(&hash.to_le_bytes());
@@ -122,11 +117,7 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     block
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rate is 0 to 1"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is 0 to 1")]
 fn parts_per_billion(rate: f64) -> u32 {
     (rate * 1e9).round() as u32
 }
@@ -150,9 +141,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     let (line_count, payload_hash) = (fields.u64()?, fields.u64()?);
     let (_rate, checksum) = (fields.u32()?, fields.u32()?);
     if checksum != crc(&header[..60]) {
-        return Err(Malformed(
-            "the checksum of the filter's header does not match",
-        ));
+        return Err(Malformed("the checksum of the filter's header does not match"));
     }
     if hash_id != HASH_XXH3 {
         return Err(Malformed("the filter uses an unknown hash"));
@@ -198,12 +187,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     if xxh3_64(payload) != payload_hash {
         return Err(Malformed("the hash of the filter's lines does not match"));
     }
-    let header = Header {
-        content,
-        seed,
-        keys,
-        millibits,
-    };
+    let header = Header { content, seed, keys, millibits };
     Ok((header, lines))
 }
 
@@ -226,12 +210,7 @@ pub(super) mod tests {
             Content::Lines(_) => (3, &[Line([5; 8]); 2][..]),
             _ => (0, &[][..]),
         };
-        let header = Header {
-            content,
-            seed: 9,
-            keys,
-            millibits: 10_000,
-        };
+        let header = Header { content, seed: 9, keys, millibits: 10_000 };
         encode(&header, lines)
     }
 
@@ -241,20 +220,12 @@ pub(super) mod tests {
 
     #[test]
     fn every_content_round_trips() {
-        for content in [
-            Content::AlwaysMaybe,
-            Content::Empty,
-            split(),
-            Content::Lines(Layout::Standard { probes: 7 }),
-        ] {
+        for content in [Content::AlwaysMaybe, Content::Empty, split(), Content::Lines(Layout::Standard { probes: 7 })] {
             let block = sample(content);
             let (header, lines) = decode(&block).unwrap();
             assert_eq!(header.content, content);
             assert_eq!((header.seed, header.millibits), (9, 10_000));
-            assert_eq!(
-                encode(&header, &lines.iter().map(Line::decode).collect::<Vec<_>>()),
-                block
-            );
+            assert_eq!(encode(&header, &lines.iter().map(Line::decode).collect::<Vec<_>>()), block);
         }
     }
 
@@ -266,71 +237,26 @@ pub(super) mod tests {
             (&split, 0, b'f', "the filter block lacks its magic bytes"),
             (&split, 4, 2, "the filter block is of an unknown version"),
             (&split, 5, 3, "the filter is of an unknown policy"),
-            (
-                &split,
-                5,
-                0,
-                "the filter has probes that its policy does not",
-            ),
-            (
-                &split,
-                5,
-                2,
-                "the filter has probes that its policy does not",
-            ),
-            (
-                &split,
-                5,
-                255,
-                "the filter has probes that its policy does not",
-            ),
+            (&split, 5, 0, "the filter has probes that its policy does not"),
+            (&split, 5, 2, "the filter has probes that its policy does not"),
+            (&split, 5, 255, "the filter has probes that its policy does not"),
             (&split, 6, 2, "the filter uses an unknown hash"),
             (&split, 7, 3, "the filter is not one of whole keys"),
             (&split, 16, 0, "the filter has lines but no keys"),
-            (
-                &split,
-                28,
-                6,
-                "the filter's groups do not add up to its probes",
-            ),
+            (&split, 28, 6, "the filter's groups do not add up to its probes"),
             (&split, 29, 9, "the filter has more than 8 groups of probes"),
             (&split, 29, 1, "the filter has groups beyond their count"),
             (&split, 30, 1, "the filter is not one of whole keys"),
-            (
-                &split,
-                32,
-                5,
-                "a group of the filter is not of 1 to 4 probes",
-            ),
+            (&split, 32, 5, "a group of the filter is not of 1 to 4 probes"),
             (&split, 40, 0, "the filter does not have 1 to 2^28 lines"),
-            (
-                &split,
-                40,
-                3,
-                "the filter's length is not that of its lines",
-            ),
+            (&split, 40, 3, "the filter's length is not that of its lines"),
             (&split, 44, 1, "the filter does not have 1 to 2^28 lines"),
             (&standard, 28, 0, "the filter does not have 1 to 32 probes"),
             (&standard, 28, 33, "the filter does not have 1 to 32 probes"),
-            (
-                &standard,
-                29,
-                1,
-                "the filter has probes that its policy does not",
-            ),
+            (&standard, 29, 1, "the filter has probes that its policy does not"),
             (&empty, 16, 1, "the filter of no keys has keys"),
-            (
-                &empty,
-                28,
-                1,
-                "the filter has probes that its policy does not",
-            ),
-            (
-                &empty,
-                40,
-                1,
-                "the filter has lines that its policy does not",
-            ),
+            (&empty, 28, 1, "the filter has probes that its policy does not"),
+            (&empty, 40, 1, "the filter has lines that its policy does not"),
         ] {
             let mut block = block.clone();
             block[offset] = value;

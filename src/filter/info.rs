@@ -1,7 +1,7 @@
 //! What a filter is and how good it is, for properties, statistics and tools.
 
 use super::header::{Content, HEADER_LEN, Header};
-use super::line::{LINE_BITS, LINE_LEN, Line, fill_ratio};
+use super::line::{Fill, LINE_BITS, LINE_LEN, Line};
 
 /// Description of one filter, measured on its own bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,17 +48,20 @@ impl FilterInfo {
         match header.content {
             Content::AlwaysMaybe => constant(1.0),
             Content::Empty => constant(0.0),
-            Content::Lines(layout) => FilterInfo {
-                probes: layout.probes(),
-                groups: layout.groups().collect(),
-                lines: lines.len() as u64,
-                bytes: (HEADER_LEN + lines.len() * LINE_LEN) as u64,
-                fill_ratio: fill_ratio(lines),
-                expected_fpr: layout.exact_fpr(lines),
-                model_fpr: layout.model_fpr(header.keys, lines.len() as u64),
-                estimated_keys: layout.estimated_keys(lines),
-                ..constant(0.0)
-            },
+            Content::Lines(layout) => {
+                let fill = Fill::of(lines);
+                FilterInfo {
+                    probes: layout.probes(),
+                    groups: layout.groups().collect(),
+                    lines: fill.lines(),
+                    bytes: (HEADER_LEN + lines.len() * LINE_LEN) as u64,
+                    fill_ratio: fill.ratio(),
+                    expected_fpr: layout.exact_fpr(&fill),
+                    model_fpr: layout.model_fpr(header.keys, fill.lines()),
+                    estimated_keys: layout.estimated_keys(&fill),
+                    ..constant(0.0)
+                }
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Which layout places a filter's bits, as a value: the small common face of `split` and `standard`.
 
-use super::line::{LINE_BITS, Line};
+use super::line::{Fill, LINE_BITS, Line};
 use super::sizing::{clamp_millibits, compensated_millibits, line_count, probe_count};
 use super::split::{self, Groups};
 use super::standard;
@@ -20,9 +20,7 @@ impl Layout {
         match policy {
             FilterPolicy::None => None,
             FilterPolicy::Bloom { .. } => Some(Layout::Split(Groups::for_probes(k))),
-            FilterPolicy::StandardBloom { .. } => Some(Layout::Standard {
-                probes: k.to_le_bytes()[0],
-            }),
+            FilterPolicy::StandardBloom { .. } => Some(Layout::Standard { probes: k.to_le_bytes()[0] }),
         }
     }
 
@@ -59,10 +57,10 @@ impl Layout {
     }
 
     /// The false-positive rate of these very bits.
-    pub(super) fn exact_fpr(self, lines: &[Line]) -> f64 {
+    pub(super) fn exact_fpr(self, fill: &Fill) -> f64 {
         match self {
-            Layout::Split(groups) => split::exact_fpr(groups, lines),
-            Layout::Standard { probes } => standard::exact_fpr(probes.into(), lines),
+            Layout::Split(groups) => split::exact_fpr(groups, fill),
+            Layout::Standard { probes } => standard::exact_fpr(probes.into(), fill),
         }
     }
 
@@ -71,17 +69,15 @@ impl Layout {
         let keys_per_line = keys as f64 / lines as f64;
         match self {
             Layout::Split(groups) => split::model_fpr(groups, keys_per_line),
-            Layout::Standard { probes } => {
-                standard::model_fpr(probes.into(), keys_per_line / LINE_BITS as f64)
-            }
+            Layout::Standard { probes } => standard::model_fpr(probes.into(), keys_per_line / LINE_BITS as f64),
         }
     }
 
     /// The number of keys that the bits speak for; infinite when all are set.
-    pub(super) fn estimated_keys(self, lines: &[Line]) -> f64 {
+    pub(super) fn estimated_keys(self, fill: &Fill) -> f64 {
         match self {
-            Layout::Split(groups) => split::estimated_keys(groups, lines),
-            Layout::Standard { probes } => standard::estimated_keys(probes.into(), lines),
+            Layout::Split(groups) => split::estimated_keys(groups, fill),
+            Layout::Standard { probes } => standard::estimated_keys(probes.into(), fill),
         }
     }
 }

@@ -48,10 +48,39 @@ fn word_of(position: u64) -> usize {
     (position % LINE_BITS / 64) as usize
 }
 
-/// Share of the bits of `lines` that are set.
-pub(super) fn fill_ratio(lines: &[Line]) -> f64 {
-    let ones: u64 = lines.iter().map(|line| u64::from(line.ones())).sum();
-    ones as f64 / (lines.len() as f64 * LINE_BITS as f64)
+/// How full some lines are: what is to be known of their bits to tell rates. Counted in one pass.
+pub(super) struct Fill {
+    /// At `i`, the number of lines that have `i` bits set.
+    lines_with: [u64; 8 * LINE_LEN + 1],
+    lines: u64,
+}
+
+impl Fill {
+    pub(super) fn of(lines: &[Line]) -> Fill {
+        let mut lines_with = [0; 8 * LINE_LEN + 1];
+        for line in lines {
+            lines_with[line.ones() as usize] += 1;
+        }
+        Fill { lines_with, lines: lines.len() as u64 }
+    }
+
+    pub(super) fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Share of all bits that are set.
+    pub(super) fn ratio(&self) -> f64 {
+        self.mean_power(1)
+    }
+
+    /// The mean, over lines, of the share of set bits to the power of `exponent`, at most 4. Sums are integers, so that what is stored
+    /// of it is the same on every platform.
+    pub(super) fn mean_power(&self, exponent: u8) -> f64 {
+        let sum: u128 =
+            (0u128..).zip(self.lines_with).map(|(ones, lines)| u128::from(lines) * ones.pow(exponent.into())).sum();
+        let full = u128::from(self.lines) * u128::from(LINE_BITS).pow(exponent.into());
+        sum as f64 / full as f64
+    }
 }
 
 #[cfg(test)]

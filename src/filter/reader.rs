@@ -41,11 +41,7 @@ impl Filter {
     /// Opens a block for look-ups with hashes under `seed`. A block that does not verify, is not understood, or was built under another
     /// seed becomes a filter that always answers "maybe" and is [`degraded`](Filter::degraded).
     pub(crate) fn open(block: &[u8], seed: u64) -> Filter {
-        let degraded = |reason| Filter {
-            seed,
-            answer: Answer::Maybe(reason),
-            info: None,
-        };
+        let degraded = |reason| Filter { seed, answer: Answer::Maybe(reason), info: None };
         let (header, lines) = match header::decode(block) {
             Ok(decoded) => decoded,
             Err(Malformed(rule)) => return degraded(rule),
@@ -58,18 +54,10 @@ impl Filter {
         let answer = match header.content {
             Content::AlwaysMaybe => return degraded("the filter was given up when it was built"),
             Content::Empty => Answer::No,
-            Content::Lines(Layout::Split(groups)) => Answer::Split {
-                groups,
-                lines,
-                avx2: Avx2::detect(),
-            },
+            Content::Lines(Layout::Split(groups)) => Answer::Split { groups, lines, avx2: Avx2::detect() },
             Content::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
         };
-        Filter {
-            seed,
-            answer,
-            info: Some(info),
-        }
+        Filter { seed, answer, info: Some(info) }
     }
 
     /// Whether the table may hold the key. "No" is certain.
@@ -79,19 +67,9 @@ impl Filter {
             return true;
         }
         match &self.answer {
-            Answer::Split {
-                groups,
-                lines,
-                avx2: Some(avx2),
-            } => avx2.may_contain(*groups, lines, hash.value()),
-            Answer::Split {
-                groups,
-                lines,
-                avx2: None,
-            } => split::may_contain(*groups, lines, hash.value()),
-            Answer::Standard { probes, lines } => {
-                standard::may_contain((*probes).into(), lines, hash.value())
-            }
+            Answer::Split { groups, lines, avx2: Some(avx2) } => avx2.may_contain(*groups, lines, hash.value()),
+            Answer::Split { groups, lines, avx2: None } => split::may_contain(*groups, lines, hash.value()),
+            Answer::Standard { probes, lines } => standard::may_contain((*probes).into(), lines, hash.value()),
             Answer::Maybe(_) => true,
             Answer::No => false,
         }
@@ -122,10 +100,7 @@ impl Filter {
 
 impl fmt::Debug for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Filter")
-            .field("info", &self.info)
-            .field("degraded", &self.degraded())
-            .finish_non_exhaustive()
+        f.debug_struct("Filter").field("info", &self.info).field("degraded", &self.degraded()).finish_non_exhaustive()
     }
 }
 
@@ -151,13 +126,9 @@ mod tests {
         assert_eq!(filter.degraded(), Some(reason));
         assert!(filter.info().is_none());
         let filter = Filter::open(&block, 1);
-        let absent = |seed| {
-            (0..100)
-                .filter(move |_| seed > 0)
-                .map(move |key: u32| KeyHash::new(seed, &(key + 1000).to_be_bytes()))
-        };
-        assert!(absent(2).all(|hash| filter.may_contain(hash)));
-        assert!(!absent(1).all(|hash| filter.may_contain(hash)));
+        let all_maybe = |seed| (1000..1100u32).all(|key| filter.may_contain(KeyHash::new(seed, &key.to_be_bytes())));
+        assert!(all_maybe(2));
+        assert!(!all_maybe(1));
     }
 
     #[test]

@@ -14,8 +14,8 @@ pub(super) const MAX_BUILT_LINES: u64 = (1 << 26) - 2;
 /// Bits per key, in thousandths, with which the split layout is as good as the textbook formula at 1, 2, … 24 bits per key: solved
 /// from the closed form of `split::model_fpr`, with 0.15 % to spare for the spread between filters.
 const COMPENSATED_MILLIBITS: [u32; 24] = [
-    1002, 2003, 3008, 4019, 5033, 6066, 7048, 8048, 9065, 10079, 11055, 12069, 13082, 14095, 15114,
-    16088, 17101, 18116, 19130, 20107, 21119, 22134, 23148, 24126,
+    1002, 2003, 3008, 4019, 5033, 6066, 7048, 8048, 9065, 10079, 11055, 12069, 13082, 14095, 15114, 16088, 17101,
+    18116, 19130, 20107, 21119, 22134, 23148, 24126,
 ];
 
 /// Thousandths within the range that the options allow.
@@ -61,15 +61,11 @@ pub(super) fn for_rate(keys: u64, rate: f64) -> Result<(u64, u32)> {
         return Err(Error::invalid("a filter is sized for at least one key"));
     }
     if !(rate > 0.0 && rate < 1.0) {
-        return Err(Error::invalid(format_args!(
-            "a false-positive rate lies between 0 and 1, not at {rate}"
-        )));
+        return Err(Error::invalid(format_args!("a false-positive rate lies between 0 and 1, not at {rate}")));
     }
     let bits = (-(keys as f64) * rate.ln() / (LN_2 * LN_2)).ceil();
     if bits > (MAX_LINES * LINE_BITS) as f64 {
-        return Err(Error::invalid(format_args!(
-            "{keys} keys at the rate {rate} exceed the largest filter, 16 GiB"
-        )));
+        return Err(Error::invalid(format_args!("{keys} keys at the rate {rate} exceed the largest filter, 16 GiB")));
     }
     let probes = (bits / keys as f64 * LN_2).round();
     Ok((bits as u64, (probes as u32).clamp(1, MAX_PROBES)))
@@ -81,9 +77,7 @@ mod tests {
 
     #[test]
     fn probe_count_is_bits_times_ln_2_rounded() {
-        let expected = [
-            1, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8, 9, 10, 10, 11, 12, 12, 13, 14, 15, 15, 16, 17,
-        ];
+        let expected = [1, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8, 9, 10, 10, 11, 12, 12, 13, 14, 15, 15, 16, 17];
         for (bits, probes) in (1..).zip(expected) {
             assert_eq!(probe_count(bits * 1000), probes, "{bits} bits per key");
         }

@@ -12,7 +12,7 @@
 //! textbook filter with 0.8 % fewer bits, where all probes in one line cost 3.5 %. Everything above is part of the format.
 
 use super::hash::{fastrange, remix};
-use super::line::{LINE_BITS, LINE_LEN, Line, fill_ratio};
+use super::line::{Fill, LINE_BITS, Line};
 use crate::format::{Decoded, Malformed};
 
 /// Most probes in a group: 9 bits each, below the bits that choose the line. Part of the format.
@@ -37,9 +37,8 @@ impl Groups {
     }
 
     pub(super) fn decode(bytes: [u8; 8], count: u8, k: u8) -> Decoded<Groups> {
-        let (used, unused) = bytes
-            .split_at_checked(count.into())
-            .ok_or(Malformed("the filter has more than 8 groups of probes"))?;
+        let (used, unused) =
+            bytes.split_at_checked(count.into()).ok_or(Malformed("the filter has more than 8 groups of probes"))?;
         if used.iter().any(|group| !(1..=GROUP_MAX).contains(group)) {
             return Err(Malformed("a group of the filter is not of 1 to 4 probes"));
         }
@@ -57,7 +56,12 @@ impl Groups {
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
-        self.0.into_iter().take_while(|&group| group != 0)
+        let mut rest = u64::from_le_bytes(self.0);
+        std::iter::from_fn(move || {
+            let [group, ..] = rest.to_le_bytes();
+            rest >>= 8;
+            (group != 0).then_some(group)
+        })
     }
 
     pub(super) fn count(self) -> u8 {
@@ -70,10 +74,7 @@ impl Groups {
 }
 
 /// The index of the line that `g` chooses among `count`, which is at least 1.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "less than `count`, which is a usize"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "less than `count`, which is a usize")]
 pub(super) fn line_index(g: u64, count: usize) -> usize {
     fastrange(g, count as u64) as usize
 }
@@ -119,21 +120,9 @@ fn all_set<const PROBES: u8>(line: &Line, g: u64) -> bool {
 }
 
 /// The false-positive rate of these very bits: a group passes with the mean, over lines, of the line's fill to the power of the
-/// group's probes. Sums are integers, so that the rate in the header is the same on every platform.
-pub(super) fn exact_fpr(groups: Groups, lines: &[Line]) -> f64 {
-    let mut lines_with = [0u64; 8 * LINE_LEN + 1];
-    for line in lines {
-        lines_with[line.ones() as usize] += 1;
-    }
-    let passes = |probes: u8| {
-        let hits: u128 = (0u128..)
-            .zip(lines_with)
-            .map(|(ones, lines)| u128::from(lines) * ones.pow(probes.into()))
-            .sum();
-        let all = lines.len() as u128 * u128::from(LINE_BITS).pow(probes.into());
-        hits as f64 / all as f64
-    };
-    groups.iter().map(passes).product()
+/// group's probes.
+pub(super) fn exact_fpr(groups: Groups, fill: &Fill) -> f64 {
+    groups.iter().map(|probes| fill.mean_power(probes)).product()
 }
 
 /// The rate expected of a filter with `keys_per_line` keys per line, before its keys are known. With q = 1 − 1/512, the mean of
@@ -142,10 +131,7 @@ pub(super) fn exact_fpr(groups: Groups, lines: &[Line]) -> f64 {
 pub(super) fn model_fpr(groups: Groups, keys_per_line: f64) -> f64 {
     let q = 1.0 - 1.0 / LINE_BITS as f64;
     let all_miss = |j: u8| {
-        let drawn: f64 = groups
-            .iter()
-            .map(|group| q.powi((j * group).into()) - 1.0)
-            .sum();
+        let drawn: f64 = groups.iter().map(|group| q.powi((j * group).into()) - 1.0).sum();
         (keys_per_line * drawn).exp()
     };
     let passes = |group: u8| {
@@ -161,10 +147,10 @@ pub(super) fn model_fpr(groups: Groups, keys_per_line: f64) -> f64 {
 }
 
 /// The number of keys that the bits speak for; infinite when all are set.
-pub(super) fn estimated_keys(groups: Groups, lines: &[Line]) -> f64 {
+pub(super) fn estimated_keys(groups: Groups, fill: &Fill) -> f64 {
     let q = 1.0 - 1.0 / LINE_BITS as f64;
     let bits_per_key: f64 = groups.iter().map(|group| 1.0 - q.powi(group.into())).sum();
-    -(-fill_ratio(lines)).ln_1p() * lines.len() as f64 / bits_per_key
+    -(-fill.ratio()).ln_1p() * fill.lines() as f64 / bits_per_key
 }
 
 #[cfg(test)]
@@ -224,11 +210,7 @@ mod tests {
             (b"key", (734, [483, 178, 20, 116]), (699, [52, 113, 248])),
             (&u64_be, (950, [499, 453, 317, 328]), (676, [279, 92, 389])),
             (&[0; 16], (815, [360, 324, 468, 184]), (394, [7, 511, 216])),
-            (
-                &[0xab; 300],
-                (764, [146, 281, 219, 460]),
-                (644, [100, 9, 30]),
-            ),
+            (&[0xab; 300], (764, [146, 281, 219, 460]), (644, [100, 9, 30])),
         ];
         for (key, (line1, bits1), (line2, bits2)) in vectors {
             let mut expected = vec![Line::default(); 1000];
@@ -292,16 +274,10 @@ mod tests {
         for millibits in (1000..=24_000).step_by(50) {
             let probes = probe_count(millibits);
             let groups = Groups::for_probes(probes);
-            let split = model_fpr(
-                groups,
-                512_000.0 / f64::from(compensated_millibits(millibits)),
-            );
+            let split = model_fpr(groups, 512_000.0 / f64::from(compensated_millibits(millibits)));
             let keys_per_bit = 1000.0 / f64::from(millibits);
             let textbook = super::super::standard::model_fpr(probes, keys_per_bit);
-            assert!(
-                split <= textbook * 1.01,
-                "{millibits}: {split} > {textbook}"
-            );
+            assert!(split <= textbook * 1.01, "{millibits}: {split} > {textbook}");
         }
     }
 }

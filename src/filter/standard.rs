@@ -12,7 +12,7 @@
 //! It is here to compare with: the same rate as `split`, at two lines and two mispredicted branches per absent key.
 
 use super::hash::{fastrange, remix};
-use super::line::{LINE_BITS, Line, fill_ratio};
+use super::line::{Fill, LINE_BITS, Line};
 
 /// The positions of a key's probes among `bits` bits.
 fn positions(probes: u32, bits: u64, hash: u64) -> impl Iterator<Item = u64> {
@@ -50,17 +50,14 @@ pub(super) fn insert(probes: u32, lines: &mut [Line], hash: u64) {
 
 /// Whether all bits of a key are set.
 pub(super) fn may_contain(probes: u32, lines: &[Line], hash: u64) -> bool {
-    positions(probes, bit_count(lines), hash).all(|position| {
-        lines
-            .get(line_index(position))
-            .is_none_or(|line| line.get(position) & 1 == 1)
-    })
+    positions(probes, bit_count(lines), hash)
+        .all(|position| lines.get(line_index(position)).is_none_or(|line| line.get(position) & 1 == 1))
 }
 
 /// The false-positive rate of these very bits. Single operations in a fixed order, so that the rate in the header is the same on
 /// every platform.
-pub(super) fn exact_fpr(probes: u32, lines: &[Line]) -> f64 {
-    let fill = fill_ratio(lines);
+pub(super) fn exact_fpr(probes: u32, fill: &Fill) -> f64 {
+    let fill = fill.ratio();
     (0..probes).fold(1.0, |rate, _| rate * fill)
 }
 
@@ -71,8 +68,9 @@ pub(super) fn model_fpr(probes: u32, keys_per_bit: f64) -> f64 {
 }
 
 /// The number of keys that the bits speak for; infinite when all are set.
-pub(super) fn estimated_keys(probes: u32, lines: &[Line]) -> f64 {
-    -(-fill_ratio(lines)).ln_1p() * bit_count(lines) as f64 / f64::from(probes)
+pub(super) fn estimated_keys(probes: u32, fill: &Fill) -> f64 {
+    let bits = (fill.lines() * LINE_BITS) as f64;
+    -(-fill.ratio()).ln_1p() * bits / f64::from(probes)
 }
 
 #[cfg(test)]
@@ -86,22 +84,10 @@ mod tests {
         let vectors: [(&[u8], [u64; 7]); 6] = [
             (b"", [90050, 465044, 328039, 191036, 54036, 429040, 292049]),
             (b"a", [461548, 13696, 77845, 141996, 206150, 270308, 334471]),
-            (
-                b"key",
-                [375828, 222159, 68491, 426825, 273162, 119503, 477849],
-            ),
-            (
-                &u64_be,
-                [486838, 321171, 155505, 501841, 336180, 170523, 4871],
-            ),
-            (
-                &[0; 16],
-                [417300, 107082, 308865, 510650, 200438, 402230, 92027],
-            ),
-            (
-                &[0xab; 300],
-                [391466, 209541, 27617, 357695, 175776, 505861, 323951],
-            ),
+            (b"key", [375828, 222159, 68491, 426825, 273162, 119503, 477849]),
+            (&u64_be, [486838, 321171, 155505, 501841, 336180, 170523, 4871]),
+            (&[0; 16], [417300, 107082, 308865, 510650, 200438, 402230, 92027]),
+            (&[0xab; 300], [391466, 209541, 27617, 357695, 175776, 505861, 323951]),
         ];
         for (key, expected) in vectors {
             let hash = KeyHash::new(0, key).value();
@@ -119,11 +105,7 @@ mod tests {
                 let mut cleared = lines.clone();
                 cleared[bit / 512].0[bit % 512 / 64] &= !(1 << (bit % 64));
                 let absent = cleared != lines;
-                assert_eq!(
-                    may_contain(probes, &cleared, hash),
-                    !absent,
-                    "k {probes}, {bit}"
-                );
+                assert_eq!(may_contain(probes, &cleared, hash), !absent, "k {probes}, {bit}");
             }
         }
     }

@@ -124,8 +124,7 @@ impl<'a> Decoder<'a> {
     /// Bytes behind their length.
     pub(crate) fn bytes(&mut self) -> Decoded<&'a [u8]> {
         let len = self.varint()?;
-        let len =
-            usize::try_from(len).map_err(|_| Malformed("a length exceeds the address space"))?;
+        let len = usize::try_from(len).map_err(|_| Malformed("a length exceeds the address space"))?;
         self.take(len)
     }
 
@@ -140,11 +139,7 @@ impl<'a> Decoder<'a> {
 
     /// Fails unless everything was taken.
     pub(crate) fn finish(self) -> Decoded<()> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(Malformed("bytes are left over behind the last field"))
-        }
+        if self.rest.is_empty() { Ok(()) } else { Err(Malformed("bytes are left over behind the last field")) }
     }
 }
 

@@ -60,11 +60,7 @@ impl FileKind {
 
 fn parse_number(digits: &str) -> Option<u64> {
     let canonical = digits.len() == 6 || (digits.len() > 6 && !digits.starts_with('0'));
-    if canonical && digits.bytes().all(|b| b.is_ascii_digit()) {
-        digits.parse().ok()
-    } else {
-        None
-    }
+    if canonical && digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
 }
 
 #[cfg(test)]
@@ -87,15 +83,7 @@ mod tests {
 
     #[test]
     fn foreign_names_are_not_ours() {
-        for name in [
-            "",
-            "7.sst",
-            "0000007.sst",
-            "000007.ldb",
-            "MANIFEST-",
-            "+00007.wal",
-            "LOCK2",
-        ] {
+        for name in ["", "7.sst", "0000007.sst", "000007.ldb", "MANIFEST-", "+00007.wal", "LOCK2"] {
             assert_eq!(FileKind::parse(name), None, "{name}");
         }
     }

@@ -63,12 +63,7 @@ impl FileHeader {
     /// Decodes the first bytes of `file`, which must be the file number `number`.
     ///
     /// A file of another version is `Error::Unsupported` before anything else of it is believed, its checksum included.
-    pub(crate) fn decode(
-        bytes: &[u8],
-        magic: Magic,
-        number: u64,
-        file: &Path,
-    ) -> Result<FileHeader> {
+    pub(crate) fn decode(bytes: &[u8], magic: Magic, number: u64, file: &Path) -> Result<FileHeader> {
         let corrupt = |rule: &str| Error::corruption(file, 0, rule);
         let Some(bytes) = bytes.first_chunk::<FILE_HEADER_LEN>() else {
             return Err(corrupt("the file is shorter than its header"));
@@ -88,8 +83,7 @@ impl FileHeader {
             };
             Ok((version, features, header, fields.u32()?, fields.u32()?))
         };
-        let (version, features, header, reserved, crc) =
-            decode().map_err(|e: super::Malformed| corrupt(e.0))?;
+        let (version, features, header, reserved, crc) = decode().map_err(|e: super::Malformed| corrupt(e.0))?;
         let unsupported = |what, found: u32, known: u32| Error::Unsupported {
             file: file.to_owned(),
             what,
@@ -106,14 +100,10 @@ impl FileHeader {
             return Err(unsupported("required features", features, KNOWN_FEATURES));
         }
         if header.number != number {
-            return Err(corrupt(
-                "the number in the file header is not the one in the file's name",
-            ));
+            return Err(corrupt("the number in the file header is not the one in the file's name"));
         }
         if reserved != 0 {
-            return Err(corrupt(
-                "the reserved bytes of the file header are not zero",
-            ));
+            return Err(corrupt("the reserved bytes of the file header are not zero"));
         }
         Ok(header)
     }
@@ -124,13 +114,7 @@ mod tests {
     use super::*;
 
     fn sample() -> FileHeader {
-        FileHeader {
-            number: 8,
-            first: 101,
-            synced: 90,
-            previous: 5,
-            previous_len: 4096,
-        }
+        FileHeader { number: 8, first: 101, synced: 90, previous: 5, previous_len: 4096 }
     }
 
     #[test]
@@ -147,13 +131,7 @@ mod tests {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
             let decoded = FileHeader::decode(&damaged, Magic::Wal, 8, Path::new("000008.wal"));
-            assert!(
-                matches!(
-                    decoded,
-                    Err(Error::Corruption { .. } | Error::Unsupported { .. })
-                ),
-                "bit {bit}"
-            );
+            assert!(matches!(decoded, Err(Error::Corruption { .. } | Error::Unsupported { .. })), "bit {bit}");
         }
     }
 
@@ -162,27 +140,15 @@ mod tests {
         let mut bytes = sample().encode(Magic::Wal);
         bytes[8] = 2;
         let error = FileHeader::decode(&bytes, Magic::Wal, 8, Path::new("x")).expect_err("refused");
-        assert!(
-            matches!(
-                error,
-                Error::Unsupported {
-                    found: 2,
-                    known: 1,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Unsupported { found: 2, known: 1, .. }), "{error}");
     }
 
     #[test]
     fn short_and_misnamed_files_are_corrupt() {
         let bytes = sample().encode(Magic::Wal);
-        for (bytes, magic, number) in [
-            (&bytes[..63], Magic::Wal, 8),
-            (&bytes[..], Magic::Manifest, 8),
-            (&bytes[..], Magic::Wal, 9),
-        ] {
+        for (bytes, magic, number) in
+            [(&bytes[..63], Magic::Wal, 8), (&bytes[..], Magic::Manifest, 8), (&bytes[..], Magic::Wal, 9)]
+        {
             let decoded = FileHeader::decode(bytes, magic, number, Path::new("x"));
             assert!(matches!(decoded, Err(Error::Corruption { .. })));
         }

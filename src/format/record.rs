@@ -63,14 +63,7 @@ mod tests {
 
     #[test]
     fn header_verifies_only_where_it_was_written() {
-        let header = RecordHeader {
-            payload_len: 5,
-            payload_crc: 77,
-            count: 2,
-            file_number: 8,
-            first: 101,
-            synced: 90,
-        };
+        let header = RecordHeader { payload_len: 5, payload_crc: 77, count: 2, file_number: 8, first: 101, synced: 90 };
         let bytes = header.encode(64);
         assert_eq!(RecordHeader::decode(&bytes, 8, 64), Some(header));
         assert_eq!(RecordHeader::decode(&bytes, 8, 65), None);

@@ -22,13 +22,7 @@ unsafe impl Send for Arena {}
 impl Arena {
     /// An arena that takes memory from the system in chunks of `chunk_len` bytes.
     pub(super) fn new(chunk_len: usize) -> Arena {
-        Arena {
-            chunks: Vec::new(),
-            next: std::ptr::null_mut(),
-            left: 0,
-            chunk_len,
-            allocated: 0,
-        }
+        Arena { chunks: Vec::new(), next: std::ptr::null_mut(), left: 0, chunk_len, allocated: 0 }
     }
 
     /// Bytes taken from the system.
@@ -59,9 +53,7 @@ impl Arena {
             handle_alloc_error(Layout::new::<u8>())
         };
         // SAFETY: the layout's size is not 0.
-        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else {
-            handle_alloc_error(layout)
-        };
+        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         self.chunks.push((start, layout));
         self.allocated += layout.size();
         start

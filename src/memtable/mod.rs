@@ -76,22 +76,12 @@ impl Memtable {
 
     /// Takes the right to insert.
     pub(crate) fn writer(&self) -> MemtableWriter<'_> {
-        MemtableWriter {
-            memtable: self,
-            list: self.list.writer(),
-            used: 0,
-            entries: 0,
-            last_seqno: 0,
-        }
+        MemtableWriter { memtable: self, list: self.list.writer(), used: 0, entries: 0, last_seqno: 0 }
     }
 
     /// The newest version of `key` that `snapshot` can see.
     pub(crate) fn get(&self, keyspace: u32, key: &[u8], snapshot: SeqNo) -> Option<MemEntry<'_>> {
-        let node = self.list.seek(&Place {
-            keyspace,
-            key,
-            seqno: snapshot,
-        });
+        let node = self.list.seek(&Place { keyspace, key, seqno: snapshot });
         if node.is_end() {
             return None;
         }
@@ -120,21 +110,13 @@ impl Memtable {
 
     /// A cursor over the entries of one keyspace.
     pub(crate) fn cursor(self: &Arc<Self>, keyspace: u32) -> MemtableCursor {
-        MemtableCursor {
-            memtable: Arc::clone(self),
-            keyspace,
-            node: NodeRef::END,
-        }
+        MemtableCursor { memtable: Arc::clone(self), keyspace, node: NodeRef::END }
     }
 }
 
 /// The place before every entry of a keyspace.
 fn start_of(keyspace: u32) -> Place<'static> {
-    Place {
-        keyspace,
-        key: &[],
-        seqno: MAX_SEQNO,
-    }
+    Place { keyspace, key: &[], seqno: MAX_SEQNO }
 }
 
 /// The right to insert into a memtable. Counts are published when it is dropped.
@@ -148,19 +130,8 @@ pub(crate) struct MemtableWriter<'a> {
 
 impl MemtableWriter<'_> {
     /// Adds an entry. Sequence numbers ascend from call to call, so that no two entries are equal in order.
-    pub(crate) fn insert(
-        &mut self,
-        keyspace: u32,
-        key: &[u8],
-        seqno: SeqNo,
-        kind: ValueKind,
-        value: &[u8],
-    ) {
-        let place = Place {
-            keyspace,
-            key,
-            seqno,
-        };
+    pub(crate) fn insert(&mut self, keyspace: u32, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
+        let place = Place { keyspace, key, seqno };
         self.used += self.list.insert(place, kind, value);
         self.entries += 1;
         self.last_seqno = seqno;
@@ -170,12 +141,8 @@ impl MemtableWriter<'_> {
 impl Drop for MemtableWriter<'_> {
     fn drop(&mut self) {
         self.memtable.used.fetch_add(self.used, Ordering::Relaxed);
-        self.memtable
-            .entries
-            .fetch_add(self.entries, Ordering::Relaxed);
-        self.memtable
-            .last_seqno
-            .fetch_max(self.last_seqno, Ordering::Relaxed);
+        self.memtable.entries.fetch_add(self.entries, Ordering::Relaxed);
+        self.memtable.last_seqno.fetch_max(self.last_seqno, Ordering::Relaxed);
     }
 }
 
@@ -207,9 +174,7 @@ impl MemtableCursor {
     ) -> Result<Option<B>> {
         self.seek_to_first()?;
         while self.valid() {
-            if let ControlFlow::Break(broken) =
-                visit(self.key(), self.seqno(), self.kind(), self.value())
-            {
+            if let ControlFlow::Break(broken) = visit(self.key(), self.seqno(), self.kind(), self.value()) {
                 return Ok(Some(broken));
             }
             self.next()?;
@@ -237,11 +202,7 @@ impl InternalCursor for MemtableCursor {
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        let place = Place {
-            keyspace: self.keyspace,
-            key,
-            seqno,
-        };
+        let place = Place { keyspace: self.keyspace, key, seqno };
         self.set(self.memtable.list.seek(&place))
     }
 
@@ -250,11 +211,7 @@ impl InternalCursor for MemtableCursor {
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.set(
-            self.memtable
-                .list
-                .before(&self.memtable.list.place(self.node)),
-        )
+        self.set(self.memtable.list.before(&self.memtable.list.place(self.node)))
     }
 
     fn key(&self) -> &[u8] {
@@ -293,11 +250,7 @@ mod tests {
 
     #[test]
     fn get_returns_the_newest_version_that_the_snapshot_sees() {
-        let memtable = filled(&[
-            (0, b"a", 1, b"one"),
-            (1, b"a", 3, b"other"),
-            (0, b"a", 5, b"five"),
-        ]);
+        let memtable = filled(&[(0, b"a", 1, b"one"), (1, b"a", 3, b"other"), (0, b"a", 5, b"five")]);
         let value = |snapshot| memtable.get(0, b"a", snapshot).map(|e| e.value.to_vec());
         assert_eq!(value(0), None);
         assert_eq!(value(4), Some(b"one".to_vec()));
@@ -311,12 +264,7 @@ mod tests {
 
     #[test]
     fn cursor_stays_in_its_keyspace() {
-        let memtable = filled(&[
-            (0, b"z", 1, b""),
-            (1, b"a", 2, b""),
-            (1, b"b", 3, b""),
-            (2, b"", 4, b""),
-        ]);
+        let memtable = filled(&[(0, b"z", 1, b""), (1, b"a", 2, b""), (1, b"b", 3, b""), (2, b"", 4, b"")]);
         let mut cursor = memtable.cursor(1);
         cursor.seek_to_last().expect("memory");
         assert_eq!(cursor.key(), b"b");
@@ -332,10 +280,7 @@ mod tests {
     fn large_values_have_their_own_chunk() {
         let value = vec![3; 100_000];
         let memtable = filled(&[(0, b"k", 1, &value)]);
-        assert_eq!(
-            memtable.get(0, b"k", 1).map(|e| e.value.len()),
-            Some(100_000)
-        );
+        assert_eq!(memtable.get(0, b"k", 1).map(|e| e.value.len()), Some(100_000));
         assert!(memtable.allocated() < 120_000);
     }
 
@@ -365,9 +310,7 @@ mod tests {
             }
             for i in 0..rounds {
                 let key = i.wrapping_mul(0x9e37_79b1).to_be_bytes();
-                memtable
-                    .writer()
-                    .insert(0, &key, u64::from(i) + 1, ValueKind::Put, &key);
+                memtable.writer().insert(0, &key, u64::from(i) + 1, ValueKind::Put, &key);
             }
         });
     }

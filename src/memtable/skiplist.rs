@@ -63,22 +63,12 @@ impl NodeRef {
     /// Where the key begins.
     fn bytes(self) -> *const u8 {
         // SAFETY: a node is followed by its tower, its key and its value in one allocation.
-        unsafe {
-            self.0
-                .cast::<u8>()
-                .add(TOWER_OFFSET + usize::from((*self.0).height) * size_of::<AtomicPtr<Node>>())
-        }
+        unsafe { self.0.cast::<u8>().add(TOWER_OFFSET + usize::from((*self.0).height) * size_of::<AtomicPtr<Node>>()) }
     }
 
     fn link(self, level: usize) -> *const AtomicPtr<Node> {
         // SAFETY: callers pass a level below the node's height; see `bytes`.
-        unsafe {
-            self.0
-                .cast::<u8>()
-                .add(TOWER_OFFSET)
-                .cast::<AtomicPtr<Node>>()
-                .add(level)
-        }
+        unsafe { self.0.cast::<u8>().add(TOWER_OFFSET).cast::<AtomicPtr<Node>>().add(level) }
     }
 }
 
@@ -101,27 +91,14 @@ unsafe impl Sync for SkipList {}
 impl SkipList {
     pub(super) fn new(chunk_len: usize) -> SkipList {
         let mut arena = Arena::new(chunk_len);
-        let place = Place {
-            keyspace: 0,
-            key: &[],
-            seqno: 0,
-        };
+        let place = Place { keyspace: 0, key: &[], seqno: 0 };
         let head = new_node(&mut arena, MAX_HEIGHT, place, ValueKind::Delete, &[]);
-        SkipList {
-            head,
-            writer: Mutex::new(Writer {
-                arena,
-                random: 0x9e37_79b9,
-            }),
-        }
+        SkipList { head, writer: Mutex::new(Writer { arena, random: 0x9e37_79b9 }) }
     }
 
     /// Takes the right to insert.
     pub(super) fn writer(&self) -> SkipListWriter<'_> {
-        SkipListWriter {
-            list: self,
-            writer: self.writer.lock(),
-        }
+        SkipListWriter { list: self, writer: self.writer.lock() }
     }
 
     fn head(&self) -> NodeRef {
@@ -154,21 +131,13 @@ impl SkipList {
             }
             visit(level, node);
         }
-        if ptr::eq(node.0, self.head.as_ptr()) {
-            NodeRef::END
-        } else {
-            node
-        }
+        if ptr::eq(node.0, self.head.as_ptr()) { NodeRef::END } else { node }
     }
 
     /// The first entry at or behind `place`.
     pub(super) fn seek(&self, place: &Place<'_>) -> NodeRef {
         let before = self.find_before(place, |_, _| {});
-        if before.is_end() {
-            self.first()
-        } else {
-            self.next(before)
-        }
+        if before.is_end() { self.first() } else { self.next(before) }
     }
 
     /// The last entry before `place`.
@@ -219,8 +188,7 @@ impl SkipListWriter<'_> {
         let node = new_node(&mut self.writer.arena, height, place, kind, value);
         let new = NodeRef(node.as_ptr());
         let mut before = [self.list.head(); MAX_HEIGHT];
-        self.list
-            .find_before(&place, |level, node| before[level] = node);
+        self.list.find_before(&place, |level, node| before[level] = node);
         for (level, before) in before.iter().enumerate().take(height) {
             // SAFETY: `before[level]` is higher than `level` because it was found there; `new` is `height` high. Relaxed, because
             // readers reach the new node only through the Release store behind it.
@@ -254,21 +222,10 @@ fn node_len(height: usize, key_len: usize, value_len: usize) -> usize {
 }
 
 /// A node that is not linked yet. Lengths are within the limits of keys and values, which fit 32 bits.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "lengths and heights are bounded by the limits of the format"
-)]
-fn new_node(
-    arena: &mut Arena,
-    height: usize,
-    place: Place<'_>,
-    kind: ValueKind,
-    value: &[u8],
-) -> NonNull<Node> {
+#[expect(clippy::cast_possible_truncation, reason = "lengths and heights are bounded by the limits of the format")]
+fn new_node(arena: &mut Arena, height: usize, place: Place<'_>, kind: ValueKind, value: &[u8]) -> NonNull<Node> {
     let (key_len, value_len) = (place.key.len(), value.len());
-    let node = arena
-        .alloc(node_len(height, key_len, value_len))
-        .cast::<Node>();
+    let node = arena.alloc(node_len(height, key_len, value_len)).cast::<Node>();
     // SAFETY: the piece is large enough for the node, its tower, its key and its value, aligned for all of them, and nobody else
     // knows it yet.
     unsafe {
@@ -282,15 +239,11 @@ fn new_node(
         });
         let new = NodeRef(node.as_ptr());
         for level in 0..height {
-            new.link(level)
-                .cast_mut()
-                .write(AtomicPtr::new(ptr::null_mut()));
+            new.link(level).cast_mut().write(AtomicPtr::new(ptr::null_mut()));
         }
         let bytes = new.bytes().cast_mut();
         bytes.copy_from_nonoverlapping(place.key.as_ptr(), key_len);
-        bytes
-            .add(key_len)
-            .copy_from_nonoverlapping(value.as_ptr(), value_len);
+        bytes.add(key_len).copy_from_nonoverlapping(value.as_ptr(), value_len);
     }
     node
 }

@@ -1,6 +1,43 @@
 //! SSTables: sorted entries in a file, with their filter and their index.
+//!
+//! A file is written once, by a [`TableBuilder`], and never changed. A [`Table`] answers from it: the filter is asked first, then
+//! the index, and then at most one data block is read, as a rule. All bytes of a table enter through one function, in `fetch`,
+//! which verifies and counts them. docs/FORMAT.md draws the file.
 
+mod builder;
+mod cache;
+mod clock;
+mod compress;
+mod cursor;
+mod fetch;
+mod files;
+mod footer;
+mod index;
+mod properties;
+mod reader;
+mod resident;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub(crate) use builder::TableBuilder;
+pub(crate) use cache::BlockCache;
+pub(crate) use cursor::TableCursor;
+pub(crate) use files::FilePool;
+pub(crate) use footer::{FOOTER_LEN, Footer, Handle};
+pub(crate) use properties::Properties;
+pub(crate) use reader::{Table, TableHit};
+
+use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::options::{Compression, FilterPolicy};
+use crate::vfs::FileSystem;
 
 /// What the manifest knows of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,4 +54,71 @@ pub(crate) struct TableMeta {
     /// Smallest and largest user key in the table.
     pub(crate) smallest: Box<[u8]>,
     pub(crate) largest: Box<[u8]>,
+}
+
+/// How a table is to be written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TableOptions {
+    pub(crate) filter: FilterPolicy,
+    pub(crate) compression: Compression,
+    /// Bytes of a data block with its trailer, before compression. A larger entry gets a block of its own.
+    pub(crate) block_size: u32,
+    /// Seed of the hash behind filter and fingerprints.
+    pub(crate) seed: u64,
+    pub(crate) keyspace: u32,
+}
+
+/// What the tables of one store share.
+pub(crate) struct TableContext {
+    fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    cache: BlockCache,
+    files: FilePool,
+    /// Tables that are no longer part of any version and that nobody reads any more.
+    obsolete: Mutex<Vec<u64>>,
+}
+
+impl TableContext {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_bytes: usize, max_open_files: usize) -> TableContext {
+        TableContext {
+            fs,
+            dir: dir.to_owned(),
+            cache: BlockCache::new(cache_bytes),
+            files: FilePool::new(max_open_files),
+            obsolete: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn fs(&self) -> &dyn FileSystem {
+        &*self.fs
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Removes the file of a table that no version names and nobody reads. One that is left behind is removed when the store is
+    /// opened next.
+    pub(crate) fn remove_file(&self, number: u64) {
+        let _ = self.fs.remove(&FileKind::Table(number).path(&self.dir));
+    }
+
+    pub(crate) fn cache(&self) -> &BlockCache {
+        &self.cache
+    }
+
+    pub(crate) fn files(&self) -> &FilePool {
+        &self.files
+    }
+
+    /// Numbers of the tables whose files may be removed now; each is handed out once.
+    pub(crate) fn take_obsolete(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.obsolete.lock())
+    }
+}
+
+impl fmt::Debug for TableContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableContext").field("dir", &self.dir).finish_non_exhaustive()
+    }
 }

@@ -79,18 +79,11 @@ pub trait ReadableFile: Send + Sync + Debug {
 pub trait FileLock: Send + Sync + Debug {}
 
 /// Reads a whole file that may be at most `limit` bytes long; a longer one is an error of kind `InvalidData`.
-pub(crate) fn read_small_file(
-    fs: &dyn FileSystem,
-    path: &Path,
-    limit: usize,
-) -> io::Result<Vec<u8>> {
+pub(crate) fn read_small_file(fs: &dyn FileSystem, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let file = fs.open(path)?;
     let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
     if len > limit {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the file is too long",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is too long"));
     }
     let mut bytes = vec![0; len];
     let read = file.read_at(&mut bytes, 0)?;

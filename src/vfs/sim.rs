@@ -102,10 +102,7 @@ impl SimFileSystem {
     /// with as many seeds as needed; `None` while the power is on.
     pub fn crash_point(&self) -> Option<SimFileSystem> {
         let inner = self.inner.lock();
-        inner
-            .faults
-            .power_is_off()
-            .then(|| SimFileSystem::with(inner.state.after_kill()))
+        inner.faults.power_is_off().then(|| SimFileSystem::with(inner.state.after_kill()))
     }
 
     /// Arms a fault in place of the one before, or none. A failed sync loses what it should have synced: it stays readable, but no
@@ -183,11 +180,7 @@ impl SimFileSystem {
     }
 
     /// Carries out a mutating call, unless it has to fail.
-    fn mutate<T>(
-        &self,
-        call: Call,
-        effect: impl FnOnce(&mut State) -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn mutate<T>(&self, call: Call, effect: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         let mut inner = self.inner.lock();
         inner.faults.mutation(call)?;
         effect(&mut inner.state)

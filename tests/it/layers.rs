@@ -92,8 +92,13 @@ fn unsafe_code_stands_only_where_architecture_says() {
         let code = fs::read_to_string(&path).unwrap();
         let uses = code.lines().any(|line| {
             let line = line.trim_start();
-            !line.starts_with("//") && (line.contains("unsafe {") || line.contains("unsafe impl") || line.contains("unsafe fn"))
+            !line.starts_with("//")
+                && (line.contains("unsafe {") || line.contains("unsafe impl") || line.contains("unsafe fn"))
         });
-        assert_eq!(uses, text.contains(&format!("`{relative}`")), "{relative}: unsafe code and ARCHITECTURE.md disagree");
+        assert_eq!(
+            uses,
+            text.contains(&format!("`{relative}`")),
+            "{relative}: unsafe code and ARCHITECTURE.md disagree"
+        );
     }
 }

@@ -7,7 +7,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Cursor, Db, Executor, FilterMode, Keyspace, ReadOptions, Snapshot, SteppedExecutor, WriteBatch, WriteOptions};
+use tamis::{
+    Cursor, Db, Executor, FilterMode, Keyspace, ReadOptions, Snapshot, SteppedExecutor, WriteBatch, WriteOptions,
+};
 
 use crate::support::{count_from_env, for_each_seed, tiny_keyspace, tiny_options};
 

@@ -8,9 +8,8 @@ use proptest::prelude::*;
 /// A block of 30 keys for each layout, and one of no keys.
 fn samples() -> Vec<(Vec<KeyHash>, Vec<u8>)> {
     let keys: Vec<KeyHash> = hashes(0..30).collect();
-    let mut samples: Vec<_> = [split(10.0), standard(10.0)]
-        .map(|policy| (keys.clone(), build(policy, &keys).bytes))
-        .into();
+    let mut samples: Vec<_> =
+        [split(10.0), standard(10.0)].map(|policy| (keys.clone(), build(policy, &keys).bytes)).into();
     samples.push((Vec::new(), build(split(10.0), &[]).bytes));
     samples
 }
@@ -38,10 +37,7 @@ fn every_flipped_bit_means_maybe() {
         for bit in 0..block.len() * 8 {
             let filter = Filter::open(&flipped(&block, bit), 3);
             assert!(filter.degraded().is_some(), "bit {bit}");
-            assert!(
-                hashes(0..50).all(|hash| filter.may_contain(hash)),
-                "bit {bit}"
-            );
+            assert!(hashes(0..50).all(|hash| filter.may_contain(hash)), "bit {bit}");
         }
     }
 }
@@ -57,10 +53,7 @@ fn every_other_length_means_maybe() {
                 }
                 let filter = Filter::open(&cut, 3);
                 assert!(filter.degraded().is_some(), "length {len}");
-                assert!(
-                    hashes(0..50).all(|hash| filter.may_contain(hash)),
-                    "length {len}"
-                );
+                assert!(hashes(0..50).all(|hash| filter.may_contain(hash)), "length {len}");
             }
         }
         let longer = [block, vec![0; 64]].concat();

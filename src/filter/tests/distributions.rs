@@ -14,10 +14,7 @@ fn check(name: &str, present: &[Vec<u8>], absent: &[Vec<u8>]) {
         let expected = filter.info().unwrap().expected_fpr;
         let noise = 4.0 * (asked * expected).sqrt() + 2.0;
         let off = (maybes - asked * expected).abs();
-        assert!(
-            off < noise,
-            "{name}, {policy:?}: {maybes} of {asked}, expected {expected}"
-        );
+        assert!(off < noise, "{name}, {policy:?}: {maybes} of {asked}, expected {expected}");
     }
 }
 
@@ -34,49 +31,22 @@ fn random(i: u64) -> Vec<u8> {
 
 #[test]
 fn counters_and_numbers() {
-    check_pairs(
-        "sequential",
-        |i| i.to_be_bytes().to_vec(),
-        |i| (i + 5000).to_be_bytes().to_vec(),
-    );
-    check_pairs(
-        "even and odd",
-        |i| (2 * i).to_be_bytes().to_vec(),
-        |i| (2 * i + 1).to_be_bytes().to_vec(),
-    );
-    check_pairs(
-        "little-endian",
-        |i| i.to_le_bytes().to_vec(),
-        |i| (i + 5000).to_le_bytes().to_vec(),
-    );
-    check_pairs(
-        "padded decimal",
-        |i| format!("user{i:010}").into(),
-        |i| format!("user{:010}", i + 5000).into(),
-    );
-    check_pairs(
-        "decimal",
-        |i| i.to_string().into(),
-        |i| (i + 5000).to_string().into(),
-    );
+    check_pairs("sequential", |i| i.to_be_bytes().to_vec(), |i| (i + 5000).to_be_bytes().to_vec());
+    check_pairs("even and odd", |i| (2 * i).to_be_bytes().to_vec(), |i| (2 * i + 1).to_be_bytes().to_vec());
+    check_pairs("little-endian", |i| i.to_le_bytes().to_vec(), |i| (i + 5000).to_le_bytes().to_vec());
+    check_pairs("padded decimal", |i| format!("user{i:010}").into(), |i| format!("user{:010}", i + 5000).into());
+    check_pairs("decimal", |i| i.to_string().into(), |i| (i + 5000).to_string().into());
 }
 
 #[test]
 fn text_and_random_bytes() {
     check_pairs("random", random, |i| random(i + (1 << 40)));
-    let url = |i: u64, last: char| {
-        format!("https://www.example.com/catalogue/section/items/{i:08}/page-{last}").into()
-    };
+    let url = |i: u64, last: char| format!("https://www.example.com/catalogue/section/items/{i:08}/page-{last}").into();
     check_pairs("URLs that end otherwise", |i| url(i, 'a'), |i| url(i, 'b'));
     let uuid = |i: u64| {
         let (high, low) = (remix(i), remix(!i));
         let (a, b, c) = (high >> 32, high >> 16 & 0xffff, high & 0xfff);
-        format!(
-            "{a:08x}-{b:04x}-4{c:03x}-{:04x}-{:012x}",
-            low >> 48,
-            low & 0xffff_ffff_ffff
-        )
-        .into()
+        format!("{a:08x}-{b:04x}-4{c:03x}-{:04x}-{:012x}", low >> 48, low & 0xffff_ffff_ffff).into()
     };
     check_pairs("UUIDs", uuid, |i| uuid(i + (1 << 40)));
 }
@@ -102,9 +72,8 @@ fn neighbours_of_present_keys() {
 fn all_keys_of_one_and_two_bytes() {
     let one = (0..=u8::MAX).map(|byte| vec![byte]);
     let two = (0..=u16::MAX).map(|pair| pair.to_be_bytes().to_vec());
-    let (present, absent): (Vec<_>, Vec<_>) = one
-        .chain(two)
-        .partition(|key| key.iter().fold(0, |sum, byte| sum ^ byte.count_ones()) % 2 == 0);
+    let (present, absent): (Vec<_>, Vec<_>) =
+        one.chain(two).partition(|key| key.iter().fold(0, |sum, byte| sum ^ byte.count_ones()) % 2 == 0);
     check("one and two bytes", &present, &absent);
 }
 

@@ -19,9 +19,7 @@ fn standard(bits_per_key: f32) -> FilterPolicy {
 }
 
 fn policies() -> impl Iterator<Item = FilterPolicy> {
-    BITS_PER_KEY
-        .into_iter()
-        .flat_map(|bits| [split(bits), standard(bits)])
+    BITS_PER_KEY.into_iter().flat_map(|bits| [split(bits), standard(bits)])
 }
 
 /// Hashes of the keys `range`, 16 bytes that look random.

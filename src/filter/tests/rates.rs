@@ -46,18 +46,12 @@ fn measured_rates_are_those_of_the_bits_and_near_theory() {
         let rate = measured(&filter, &absent);
         let expected = info.expected_fpr;
         let off = (rate - expected).abs();
-        assert!(
-            off < noise(expected, absent.len(), 4.0),
-            "{policy:?}: {rate} {info:?}"
-        );
+        assert!(off < noise(expected, absent.len(), 4.0), "{policy:?}: {rate} {info:?}");
         assert!((expected / info.model_fpr - 1.0).abs() < 0.05, "{info:?}");
         let millibits = policy.millibits();
         let textbook = standard::model_fpr(probe_count(millibits), 1000.0 / f64::from(millibits));
         assert!((0.90..1.03).contains(&(expected / textbook)), "{info:?}");
-        assert!(
-            (info.estimated_keys / 20_000.0 - 1.0).abs() < 0.01,
-            "{info:?}"
-        );
+        assert!((info.estimated_keys / 20_000.0 - 1.0).abs() < 0.01, "{info:?}");
         assert!((0.45..0.55).contains(&info.fill_ratio), "{info:?}");
         let spent = info.bits_per_key() * 1000.0 / f64::from(millibits);
         assert!((1.0..1.015).contains(&spent), "{info:?}");
@@ -84,10 +78,7 @@ fn small_filters_are_as_good_as_large_ones() {
             };
             let asked = absent.len() * 40;
             let most = expected + collisions + noise(expected + collisions, asked, 4.0);
-            assert!(
-                rate <= most,
-                "{policy:?}, {count} keys: {rate} > {expected}"
-            );
+            assert!(rate <= most, "{policy:?}, {count} keys: {rate} > {expected}");
             assert!(rate < 0.011, "{policy:?}, {count} keys: {rate}");
         }
     }

@@ -44,11 +44,7 @@ impl Rng {
 impl State {
     pub(super) fn after_power_cut(&self, seed: u64) -> State {
         let mut names = self.surviving_names(seed);
-        let mut state = State {
-            capacity: self.capacity,
-            next_inode: self.next_inode,
-            ..State::new()
-        };
+        let mut state = State { capacity: self.capacity, next_inode: self.next_inode, ..State::new() };
         // What cannot be reached from the root is gone: a directory goes with the name that its parent has lost.
         let mut dirs = vec![ROOT];
         while let Some(dir) = dirs.pop() {
@@ -71,11 +67,7 @@ impl State {
     /// The names of each directory. Operations on different names may survive out of order; one of several on the same name only
     /// with those before it.
     fn surviving_names(&self, seed: u64) -> BTreeMap<Inode, BTreeMap<String, Inode>> {
-        let mut dirs: BTreeMap<_, _> = self
-            .dirs
-            .iter()
-            .map(|(&inode, dir)| (inode, dir.durable.clone()))
-            .collect();
+        let mut dirs: BTreeMap<_, _> = self.dirs.iter().map(|(&inode, dir)| (inode, dir.durable.clone())).collect();
         let mut op_counts = BTreeMap::<Inode, usize>::new();
         for op in &self.pending {
             *op_counts.entry(op.dir()).or_default() += 1;
@@ -177,10 +169,8 @@ impl File {
                 // One is there although an earlier one is not; where there is one only, it is missing.
                 let present = sectors.len() - 1 - rng.below(sectors.len() - 1);
                 let missing = rng.below(present);
-                let zeroed = sectors
-                    .into_iter()
-                    .enumerate()
-                    .filter(|&(i, _)| i == missing || (i != present && rng.coin()));
+                let zeroed =
+                    sectors.into_iter().enumerate().filter(|&(i, _)| i == missing || (i != present && rng.coin()));
                 (len, zeroed.map(|(_, sector)| sector).collect())
             }
             _ => (self.len_without_tail(rng), Vec::new()),

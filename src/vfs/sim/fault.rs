@@ -167,9 +167,7 @@ impl Faults {
 
     fn strike(&mut self, number: u64, befalls: impl Fn(FaultMode) -> bool) -> Result<(), Failure> {
         match &self.armed {
-            Some(armed)
-                if armed.due <= number && (armed.sticky || !self.hit) && befalls(armed.mode) =>
-            {
+            Some(armed) if armed.due <= number && (armed.sticky || !self.hit) && befalls(armed.mode) => {
                 self.hit = true;
                 Err(Failure::Fault(armed.mode, number))
             }

@@ -68,12 +68,7 @@ pub(super) struct File {
 impl File {
     /// A file with a name, wholly on disk.
     pub(super) fn durable(data: Arc<Vec<u8>>) -> File {
-        File {
-            settled: data.len(),
-            data,
-            linked: true,
-            ..File::default()
-        }
+        File { settled: data.len(), data, linked: true, ..File::default() }
     }
 
     fn append(&mut self, bytes: &[u8]) {
@@ -153,9 +148,7 @@ impl State {
 
     /// The directory at `path`.
     pub(super) fn find_dir(&self, path: &Path) -> io::Result<Inode> {
-        components(path)?
-            .into_iter()
-            .try_fold(ROOT, |dir, name| self.child_dir(dir, name))
+        components(path)?.into_iter().try_fold(ROOT, |dir, name| self.child_dir(dir, name))
     }
 
     fn child_dir(&self, dir: Inode, name: &str) -> io::Result<Inode> {
@@ -180,9 +173,7 @@ impl State {
     fn parent<'p>(&self, path: &'p Path) -> io::Result<(Inode, &'p str)> {
         let mut names = components(path)?;
         let name = names.pop().ok_or(ErrorKind::InvalidInput)?;
-        let dir = names
-            .into_iter()
-            .try_fold(ROOT, |dir, name| self.child_dir(dir, name))?;
+        let dir = names.into_iter().try_fold(ROOT, |dir, name| self.child_dir(dir, name))?;
         Ok((dir, name))
     }
 
@@ -196,8 +187,7 @@ impl State {
             return Err(ErrorKind::AlreadyExists.into());
         }
         let inode = self.allocate_inode();
-        self.files
-            .insert(inode, File::durable(Arc::new(Vec::new())));
+        self.files.insert(inode, File::durable(Arc::new(Vec::new())));
         self.change_names(vec![bind(dir, name, Some(inode))]);
         Ok(inode)
     }
@@ -233,10 +223,7 @@ impl State {
             }
             self.file_mut(replaced)?.linked = false;
         }
-        self.change_names(vec![
-            bind(from_dir, from_name, None),
-            bind(to_dir, to_name, Some(inode)),
-        ]);
+        self.change_names(vec![bind(from_dir, from_name, None), bind(to_dir, to_name, Some(inode))]);
         Ok(())
     }
 
@@ -275,12 +262,7 @@ impl State {
         let Some(capacity) = self.capacity else {
             return u64::MAX;
         };
-        let taken = self
-            .files
-            .values()
-            .filter(|file| file.linked || file.handles > 0)
-            .map(File::len)
-            .sum();
+        let taken = self.files.values().filter(|file| file.linked || file.handles > 0).map(File::len).sum();
         capacity.saturating_sub(taken)
     }
 
@@ -346,9 +328,8 @@ impl State {
             }
         }
         let mut chosen = chosen.into_iter();
-        let (settled, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
-            .into_iter()
-            .partition(|_| chosen.next() == Some(true));
+        let (settled, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pending).into_iter().partition(|_| chosen.next() == Some(true));
         self.pending = rest;
         for binding in settled.iter().flat_map(|op| &op.0) {
             if let Some(dir) = self.dirs.get_mut(&binding.dir) {
@@ -359,19 +340,11 @@ impl State {
 
     /// Forgets files that have no name left, no crash can give one back to, and nobody has open.
     fn collect(&mut self) {
-        let State {
-            dirs,
-            files,
-            pending,
-            ..
-        } = self;
+        let State { dirs, files, pending, .. } = self;
         files.retain(|inode, file| {
             let mut durable = dirs.values().flat_map(|dir| dir.durable.values());
             let mut bindings = pending.iter().flat_map(|op| &op.0);
-            file.linked
-                || file.handles > 0
-                || durable.any(|i| i == inode)
-                || bindings.any(|b| b.inode == Some(*inode))
+            file.linked || file.handles > 0 || durable.any(|i| i == inode) || bindings.any(|b| b.inode == Some(*inode))
         });
     }
 }

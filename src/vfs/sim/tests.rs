@@ -18,9 +18,7 @@ fn fault(at: u64, mode: FaultMode) -> Option<Fault> {
 
 /// Bytes without a zero, so that a zero in a file is one that a crash put there.
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| u8::try_from(i % 251).unwrap() + 1)
-        .collect()
+    (0..len).map(|i| u8::try_from(i % 251).unwrap() + 1).collect()
 }
 
 /// A file whose content is synced and whose name is not.

@@ -42,14 +42,8 @@ fn nothing_is_replaced_but_by_rename() {
     assert_eq!(kind(fs.create(p("/a")).map(drop)), ErrorKind::AlreadyExists);
     assert_eq!(kind(fs.create(p("/d")).map(drop)), ErrorKind::AlreadyExists);
     assert_eq!(kind(fs.create(p("/no/a")).map(drop)), ErrorKind::NotFound);
-    assert_eq!(
-        kind(fs.create(p("/a/b")).map(drop)),
-        ErrorKind::NotADirectory
-    );
-    assert_eq!(
-        kind(fs.create_dir(p("/a")).map(drop)),
-        ErrorKind::NotADirectory
-    );
+    assert_eq!(kind(fs.create(p("/a/b")).map(drop)), ErrorKind::NotADirectory);
+    assert_eq!(kind(fs.create_dir(p("/a")).map(drop)), ErrorKind::NotADirectory);
     assert_eq!(kind(fs.create(p("/")).map(drop)), ErrorKind::InvalidInput);
     assert_eq!(kind(fs.rename(p("/a"), p("/d"))), ErrorKind::IsADirectory);
     assert_eq!(kind(fs.rename(p("/no"), p("/a"))), ErrorKind::NotFound);
@@ -95,10 +89,7 @@ fn capacity_bounds_appends_and_removing_gives_space_back() {
     fs.set_capacity(Some(10));
     let a = create_synced(&fs, "/a", b"12345678");
     assert_eq!(fs.free_space(p("/")).unwrap(), 2);
-    assert_eq!(
-        a.append(b"9abc").unwrap_err().kind(),
-        ErrorKind::StorageFull
-    );
+    assert_eq!(a.append(b"9abc").unwrap_err().kind(), ErrorKind::StorageFull);
     assert_eq!(fs.read("/a").unwrap(), b"123456789a");
     let b = fs.create(p("/b")).unwrap();
     assert!(b.append(b"x").is_err());
@@ -146,14 +137,7 @@ fn fault_strikes_the_kth_call_once_or_from_there_on() {
         assert_eq!(fs.fault_hit(), !failed.is_empty());
         failed
     };
-    let calls = [
-        "append",
-        "create_dir",
-        "lock",
-        "rename",
-        "remove",
-        "sync_dir",
-    ];
+    let calls = ["append", "create_dir", "lock", "rename", "remove", "sync_dir"];
     assert_eq!(run(1, FaultMode::Io, false), ["create"]);
     for (i, call) in (2..).zip(calls) {
         assert_eq!(run(i, FaultMode::Io, false), [call]);
@@ -178,21 +162,13 @@ fn failed_append_leaves_a_prefix() {
             let file = fs.create(p(&path)).unwrap();
             fs.set_fault(fault(1, mode));
             let error = file.append(&all).unwrap_err();
-            assert_eq!(
-                error.kind() == ErrorKind::StorageFull,
-                mode == FaultMode::NoSpace
-            );
+            assert_eq!(error.kind() == ErrorKind::StorageFull, mode == FaultMode::NoSpace);
             let left = fs.read(&path).unwrap();
             assert_eq!(left, all[..left.len()]);
             lens.insert((format!("{mode:?}"), left.len()));
         }
     }
-    let of = |mode: &str| {
-        lens.iter()
-            .filter(|(m, _)| m == mode)
-            .map(|&(_, len)| len)
-            .collect()
-    };
+    let of = |mode: &str| lens.iter().filter(|(m, _)| m == mode).map(|&(_, len)| len).collect();
     let [io, no_space, short]: [Vec<usize>; 3] = ["Io", "NoSpace", "ShortWrite"].map(of);
     assert_eq!(io, Vec::from_iter(0..=9));
     assert_eq!(no_space, Vec::from_iter(0..9));
@@ -225,9 +201,7 @@ fn damage_is_durable() {
     fs.truncate("/a", 5000).unwrap();
     assert_eq!(fs.file_len("/a").unwrap(), 2000);
     fs.truncate("/a", 1200).unwrap();
-    let lens: BTreeSet<_> = (0..SEEDS)
-        .map(|seed| fs.crash(seed).file_len("/a").unwrap())
-        .collect();
+    let lens: BTreeSet<_> = (0..SEEDS).map(|seed| fs.crash(seed).file_len("/a").unwrap()).collect();
     assert_eq!(lens, BTreeSet::from([600, 1000, 1024, 1200]));
     fs.truncate("/a", 10).unwrap();
     let mut expected = all[..10].to_vec();
@@ -262,8 +236,5 @@ fn new_content_and_truncation_forget_failed_syncs() {
     fail_sync();
     fs.write("/a", "abcde").unwrap();
     sync_more();
-    assert_eq!(
-        outcomes(&fs),
-        BTreeSet::from([outcome(&[("/a", "abcde56")])])
-    );
+    assert_eq!(outcomes(&fs), BTreeSet::from([outcome(&[("/a", "abcde56")])]));
 }

@@ -26,10 +26,7 @@ fn directory_lasts_by_a_sync_of_its_parent_only() {
     fs.sync_dir(p("/a/b")).unwrap();
     fs.sync_dir(p("/")).unwrap();
     let with_file = outcome(&[("/a/b/c", "x")]);
-    assert_eq!(
-        outcomes(&fs),
-        BTreeSet::from([outcome(&[]), with_file.clone()])
-    );
+    assert_eq!(outcomes(&fs), BTreeSet::from([outcome(&[]), with_file.clone()]));
     assert!((0..SEEDS).all(|seed| fs.crash(seed).list(p("/")).unwrap() == ["a"]));
     fs.sync_dir(p("/a")).unwrap();
     assert_eq!(outcomes(&fs), BTreeSet::from([with_file]));
@@ -151,9 +148,7 @@ fn many_appends_are_often_kept_or_lost_together() {
     for byte in pattern(10_000) {
         file.append(&[byte]).unwrap();
     }
-    let lens: Vec<_> = (0..SEEDS)
-        .map(|seed| fs.crash(seed).file_len("/a").unwrap())
-        .collect();
+    let lens: Vec<_> = (0..SEEDS).map(|seed| fs.crash(seed).file_len("/a").unwrap()).collect();
     for extreme in [0, 10_000] {
         let count = lens.iter().filter(|&&len| len == extreme).count();
         assert!(count > lens.len() / 10, "{extreme}: {count}");
@@ -174,10 +169,7 @@ fn sectors_survive_whole_and_out_of_order() {
         for (i, (left, all)) in left.chunks(512).zip(all.chunks(512)).enumerate() {
             let from = if i == 0 { 100 } else { 0 };
             let there = left.len() > from && left[from..] == all[from..left.len()];
-            assert!(
-                there || left[from..].iter().all(|&byte| byte == 0),
-                "seed {seed}"
-            );
+            assert!(there || left[from..].iter().all(|&byte| byte == 0), "seed {seed}");
             mask |= u32::from(there) << i;
         }
         masks.insert(mask);
@@ -224,10 +216,7 @@ fn failed_sync_loses_its_data_for_good() {
     assert!(file.sync().is_err());
     file.sync().unwrap();
     assert_eq!(fs.read("/a").unwrap(), b"one two ");
-    let expected = [
-        outcome(&[("/a", "one ")]),
-        outcome(&[("/a", "one \0\0\0\0")]),
-    ];
+    let expected = [outcome(&[("/a", "one ")]), outcome(&[("/a", "one \0\0\0\0")])];
     assert_eq!(outcomes(&fs), BTreeSet::from(expected));
 
     file.append(b"three").unwrap();
@@ -255,12 +244,8 @@ fn power_cut_takes_the_call_in_flight_and_all_after_it() {
         fs
     };
     let old = ("/old", "");
-    let before_sync = [
-        outcome(&[old]),
-        outcome(&[("/a", ""), old]),
-        outcome(&[("/a", "\0"), old]),
-        outcome(&[("/a", "1"), old]),
-    ];
+    let before_sync =
+        [outcome(&[old]), outcome(&[("/a", ""), old]), outcome(&[("/a", "\0"), old]), outcome(&[("/a", "1"), old])];
     let after_sync = [outcome(&[old]), outcome(&[("/a", "1"), old])];
     let expected = [
         BTreeSet::from([outcome(&[old])]),

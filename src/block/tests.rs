@@ -1,0 +1,222 @@
+//! A block against the sorted list of its entries.
+
+use std::sync::Arc;
+
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+
+use super::*;
+use crate::format::checksum::crc;
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
+
+type Model = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
+
+/// Any function of the key serves as fingerprint; this one gives few different ones, so that they collide.
+fn fingerprint(key: &[u8]) -> u8 {
+    crc(key).to_le_bytes()[0] % 8
+}
+
+fn build(model: &Model) -> Arc<Block> {
+    let mut builder = BlockBuilder::new();
+    for (key, seqno, kind, value) in model {
+        let size = builder.size_with(key, *seqno, value.len());
+        builder.add(key, *seqno, *kind, value, fingerprint(key));
+        assert_eq!(builder.size(), size);
+    }
+    let size = builder.size();
+    let mut bytes = vec![0xaa; 3];
+    builder.finish(&mut bytes);
+    assert!(bytes.len() - 3 <= size, "{} exceeds the estimate of {size}", bytes.len() - 3);
+    assert!(builder.is_empty());
+    Arc::new(Block::new(bytes.split_off(3)).unwrap())
+}
+
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        vec(any::<u8>(), 0..6),
+        vec(prop_oneof![Just(0u8), Just(1), Just(0xff)], 0..8),
+        (0u32..200).prop_map(|n| format!("tenant/customer/{n:08}").into_bytes()),
+    ]
+}
+
+fn model() -> impl Strategy<Value = Model> {
+    let version = prop_oneof![1..40u64, Just(MAX_SEQNO)];
+    let entry = (key(), btree_set(version, 1..6));
+    (vec(entry, 1..40), vec(vec(any::<u8>(), 0..12), 1..8)).prop_map(|(keys, values)| {
+        let mut model: Model = Vec::new();
+        for (key, versions) in keys {
+            for seqno in versions {
+                let value = &values[model.len() % values.len()];
+                let (kind, value) =
+                    if value.len() == 3 { (ValueKind::Delete, Vec::new()) } else { (ValueKind::Put, value.clone()) };
+                model.push((key.clone(), seqno, kind, value));
+            }
+        }
+        model.sort_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)));
+        model.dedup_by(|a, b| (&a.0, a.1) == (&b.0, b.1));
+        model
+    })
+}
+
+/// The keys of the model and keys between, before and behind them.
+fn probes(model: &Model) -> Vec<Vec<u8>> {
+    let mut probes = vec![Vec::new(), b"tenant/cust".to_vec(), vec![0xff; 9]];
+    for (key, ..) in model {
+        probes.push(key.clone());
+        probes.push([key, &[0][..]].concat());
+        probes.push(key[..key.len().saturating_sub(1)].to_vec());
+    }
+    probes
+}
+
+fn check_at(cursor: &BlockCursor, expected: Option<&(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>) {
+    assert_eq!(cursor.valid(), expected.is_some());
+    if let Some((key, seqno, kind, value)) = expected {
+        assert_eq!(cursor.key(), key);
+        assert_eq!(cursor.seqno(), *seqno);
+        assert_eq!(cursor.kind(), *kind);
+        assert_eq!(cursor.value(), value);
+    }
+}
+
+fn check_get(block: &Block, model: &Model, key: &[u8], snapshot: SeqNo) {
+    let hit = block.get(key, fingerprint(key), snapshot).unwrap();
+    let versions = || model.iter().filter(|entry| entry.0 == key);
+    match versions().find(|entry| entry.1 <= snapshot) {
+        Some((_, seqno, kind, value)) => {
+            let BlockHit::Found { seqno: found, kind: found_kind, value_start, value_len } = hit else {
+                panic!("{key:?} at {snapshot} gives {hit:?}");
+            };
+            assert_eq!((found, found_kind), (*seqno, *kind));
+            assert_eq!(block.bytes()[value_start..][..value_len], value[..]);
+        }
+        None if versions().next().is_some() => assert_eq!(hit, BlockHit::Newer),
+        None => assert_eq!(hit, BlockHit::Absent),
+    }
+}
+
+fn check(model: &Model) {
+    let block = build(model);
+    assert_eq!(block.len(), model.len());
+    block.verify(fingerprint).unwrap();
+
+    let mut cursor = BlockCursor::new(Arc::clone(&block));
+    assert!(!cursor.valid());
+    cursor.seek_to_first().unwrap();
+    for entry in model {
+        check_at(&cursor, Some(entry));
+        cursor.next().unwrap();
+    }
+    check_at(&cursor, None);
+    cursor.seek_to_last().unwrap();
+    for entry in model.iter().rev() {
+        check_at(&cursor, Some(entry));
+        cursor.prev().unwrap();
+    }
+    check_at(&cursor, None);
+
+    for key in probes(model) {
+        for snapshot in [0, 1, 5, 20, 39, MAX_SEQNO - 1, MAX_SEQNO] {
+            check_get(&block, model, &key, snapshot);
+            cursor.seek(&key, snapshot).unwrap();
+            let bound = (&key[..], snapshot);
+            let expected = model.iter().find(|entry| compare_entries((&entry.0, entry.1), bound).is_ge());
+            check_at(&cursor, expected);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn block_answers_as_the_list_of_its_entries(model in model()) {
+        check(&model);
+    }
+
+    #[test]
+    fn reading_arbitrary_bytes_never_panics(bytes in vec(any::<u8>(), 0..200), n in 0u8..12) {
+        // Mostly with a header that lets it get beyond the directory.
+        let mut framed = vec![n % 2, 0, n / 4, 0, n, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+        framed.extend_from_slice(&bytes);
+        for bytes in [bytes, framed] {
+            exercise(bytes);
+        }
+    }
+
+    #[test]
+    fn reading_a_damaged_block_never_panics(model in model(), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
+        let good = build(&model).bytes().to_vec();
+        let mut bytes = good.clone();
+        bytes[at.index(good.len())] = to;
+        exercise(bytes.clone());
+        bytes.truncate(cut.index(good.len()));
+        exercise(bytes);
+    }
+}
+
+/// Whatever the bytes are, every answer is a result.
+fn exercise(bytes: Vec<u8>) {
+    let Ok(block) = Block::new(bytes) else { return };
+    let block = Arc::new(block);
+    let _ = block.verify(fingerprint);
+    for key in [&b""[..], b"\0", b"tenant/customer/00000007"] {
+        let key = [block.prefix(), key].concat();
+        for fingerprint in 0..=255 {
+            let _ = block.get(&key, fingerprint, 9);
+        }
+        let mut cursor = BlockCursor::new(Arc::clone(&block));
+        if cursor.seek(&key, 9).is_ok() && cursor.valid() {
+            let _ = (cursor.key(), cursor.value());
+            let _ = cursor.prev();
+        }
+        let mut steps = cursor.seek_to_first();
+        while steps.is_ok() && cursor.valid() {
+            let _ = (cursor.key(), cursor.value());
+            steps = cursor.next();
+        }
+        let _ = cursor.seek_to_last();
+    }
+}
+
+#[test]
+fn values_beyond_64_kib_widen_the_offsets() {
+    let entry = |key: &[u8], seqno, len: usize| (key.to_vec(), seqno, ValueKind::Put, vec![7; len]);
+    let model = vec![entry(b"a", 9, 70_000), entry(b"b", 1, 5), entry(b"c", 3, 0)];
+    assert_eq!(build(&model).bytes()[0], WIDE_OFFSETS);
+    check(&model);
+    // The largest block with narrow offsets, and one byte more.
+    let around = |len| vec![entry(b"a", 1, 1), entry(b"b", 1, len)];
+    let overhead = build(&around(60_000)).bytes().len() - 60_000;
+    for (extra, flags) in [(0, 0), (1, WIDE_OFFSETS)] {
+        let model = around(65_536 - overhead + extra);
+        assert_eq!(build(&model).bytes()[0], flags);
+        check(&model);
+    }
+}
+
+#[test]
+fn keys_longer_than_the_longest_prefix_work() {
+    let entry = |key: Vec<u8>, seqno| (key, seqno, ValueKind::Put, b"v".to_vec());
+    let long = vec![0xff; MAX_PREFIX_LEN + 10];
+    check(&vec![entry(long.clone(), 5), entry(long.clone(), 2)]);
+    check(&vec![entry(long.clone(), 5), entry([&long[..], b"x"].concat(), 2)]);
+}
+
+#[test]
+fn one_empty_key_with_an_empty_value_makes_a_block() {
+    check(&vec![(Vec::new(), 1, ValueKind::Delete, Vec::new())]);
+}
+
+#[test]
+fn common_prefix_and_wide_sequence_numbers_cost_no_more_than_they_must() {
+    let model: Model = (0..32u32)
+        .map(|i| {
+            let key = format!("a/rather/long/common/prefix/{i:04}").into_bytes();
+            (key, (1 << 50) + u64::from(i % 8), ValueKind::Put, vec![1])
+        })
+        .collect();
+    let block = build(&model);
+    // Per entry: 7 bytes of directory, 3 of varints, 2 digits, 1 of value; the header and 30 bytes of prefix once.
+    assert_eq!(block.bytes().len(), 16 + 30 + 32 * (7 + 3 + 2 + 1));
+}

@@ -1,0 +1,39 @@
+//! The rules of a block that reads rely on but do not check, because its CRC vouches for them.
+
+use std::sync::Arc;
+
+use super::{Block, BlockCursor, head};
+use crate::format::{Decoded, Malformed};
+
+impl Block {
+    /// Checks that the entries fill the block one behind the other, that base and heads are those of the entries, and that each
+    /// fingerprint is what `fingerprint_of` says of the key. Order is for the caller to check, who sees it across blocks.
+    pub(crate) fn verify(self: &Arc<Block>, mut fingerprint_of: impl FnMut(&[u8]) -> u8) -> Decoded<()> {
+        let mut end = self.entries_start();
+        let mut smallest_seqno = u64::MAX;
+        let mut cursor = BlockCursor::new(Arc::clone(self));
+        cursor.seek_to_first()?;
+        for (i, &fingerprint) in self.fingerprints().iter().enumerate() {
+            let entry = self.entry(i)?;
+            if self.offset(i) != end {
+                return Err(Malformed("there is a gap or an overlap between entries"));
+            }
+            if self.head(i) != head(entry.rest) {
+                return Err(Malformed("a head is not that of its key"));
+            }
+            if fingerprint != fingerprint_of(cursor.key()) {
+                return Err(Malformed("a fingerprint is not that of its key"));
+            }
+            end = entry.value_start + entry.value_len;
+            smallest_seqno = smallest_seqno.min(entry.seqno);
+            cursor.next()?;
+        }
+        if end != self.bytes().len() {
+            return Err(Malformed("bytes are left over behind the last entry"));
+        }
+        if smallest_seqno != self.base() {
+            return Err(Malformed("the base of a data block is not its smallest sequence number"));
+        }
+        Ok(())
+    }
+}

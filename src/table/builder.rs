@@ -1,0 +1,281 @@
+//! [`TableBuilder`]: sorted entries to a file.
+
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+
+use super::compress::{code, compress};
+use super::footer::{FOOTER_LEN, Footer, Handle, TRAILER_LEN};
+use super::index::{IndexBuilder, separator};
+use super::properties::Properties;
+use super::{TableMeta, TableOptions};
+use crate::block::BlockBuilder;
+use crate::error::{Error, IoContext, Result};
+use crate::filter::{FilterBuilder, KeyHash};
+use crate::format::checksum::{StreamCrc, bound_crc};
+use crate::format::filename::FileKind;
+use crate::format::header::{FileHeader, Magic};
+use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
+use crate::options::{Compression, FilterPolicy};
+use crate::vfs::{FileSystem, WritableFile};
+
+/// Bytes collected before they are appended to the file.
+const WRITE_LEN: usize = 512 << 10;
+
+/// Writes a table. The file is complete, and synced, when `finish` has returned; that its name lasts is up to the caller, who syncs
+/// the directory once for all new files.
+///
+/// ```text
+/// builder = new add+ (finish | abandon)        after an error: abandon
+/// ```
+pub(crate) struct TableBuilder<'a> {
+    options: TableOptions,
+    output: Output<'a>,
+    block: BlockBuilder,
+    /// The block before compression.
+    raw: Vec<u8>,
+    index: IndexBuilder,
+    filter: FilterBuilder,
+    last_key: Vec<u8>,
+    last_seqno: SeqNo,
+    /// Of `last_key`.
+    fingerprint: u8,
+    /// Of what was added so far.
+    properties: Properties,
+}
+
+impl<'a> TableBuilder<'a> {
+    /// Creates the file of table `number` in `dir`.
+    pub(crate) fn new(
+        fs: &'a dyn FileSystem,
+        dir: &Path,
+        number: u64,
+        options: TableOptions,
+    ) -> Result<TableBuilder<'a>> {
+        Ok(TableBuilder {
+            options,
+            output: Output::create(fs, dir, number)?,
+            block: BlockBuilder::new(),
+            raw: Vec::new(),
+            index: IndexBuilder::default(),
+            filter: FilterBuilder::new(options.filter, options.seed),
+            last_key: Vec::new(),
+            last_seqno: 0,
+            fingerprint: 0,
+            properties: Properties {
+                number,
+                compression: code(options.compression).into(),
+                block_size: options.block_size,
+                seed: options.seed,
+                filter_policy: policy_code(options.filter),
+                filter_millibits: options.filter.millibits(),
+                keyspace: options.keyspace,
+                ..Properties::default()
+            },
+        })
+    }
+
+    /// Entries added so far.
+    pub(crate) fn entries(&self) -> u64 {
+        self.properties.entries
+    }
+
+    /// About as long as the file would become if it were finished now, the filter aside.
+    pub(crate) fn estimated_size(&self) -> u64 {
+        self.output.offset() + (self.block.size() + self.index.size() + FOOTER_LEN) as u64
+    }
+
+    /// Adds an entry, which must come behind the one before it. One that does not is refused, always: it means that what is being
+    /// merged is damaged, and a table out of order would hide entries.
+    pub(crate) fn add(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()> {
+        if key.len() > MAX_KEY_LEN || value.len() > MAX_VALUE_LEN || seqno > MAX_SEQNO {
+            return Err(Error::invalid("an entry exceeds the limits of a table"));
+        }
+        let new_key = self.entries() == 0
+            || match self.last_key.as_slice().cmp(key) {
+                Ordering::Less => true,
+                Ordering::Equal if seqno < self.last_seqno => false,
+                _ => return Err(self.out_of_order()),
+            };
+        let size = self.block.size_with(key, seqno, value.len()) + TRAILER_LEN;
+        if size > self.options.block_size as usize && !self.block.is_empty() {
+            self.end_block(Some(key))?;
+        }
+        if new_key {
+            let hash = KeyHash::new(self.options.seed, key);
+            self.filter.add(hash);
+            self.fingerprint = hash.fingerprint();
+            self.last_key.clear();
+            self.last_key.extend_from_slice(key);
+        }
+        self.last_seqno = seqno;
+        self.block.add(key, seqno, kind, value, self.fingerprint);
+        self.properties.count_entry(key, seqno, kind, value);
+        Ok(())
+    }
+
+    fn out_of_order(&self) -> Error {
+        let rule = "an entry to be written does not come behind the one before it, so that what was merged into this file must \
+                    be damaged";
+        Error::corruption(&self.output.path, self.output.offset(), rule)
+    }
+
+    /// Writes the data block; `next` is the first key of the one behind it, if there is one.
+    fn end_block(&mut self, next: Option<&[u8]>) -> Result<()> {
+        let start = self.output.buffer.len();
+        let (compression, raw_len) = match self.options.compression {
+            Compression::None => {
+                self.block.finish(&mut self.output.buffer);
+                (Compression::None, self.output.buffer.len() - start)
+            }
+            compression => {
+                self.raw.clear();
+                self.raw.shrink_to(WRITE_LEN);
+                self.block.finish(&mut self.raw);
+                let used = compress(compression, &self.raw, &mut self.output.buffer);
+                (used, self.raw.len())
+            }
+        };
+        let handle = self.output.end_block(start, compression)?;
+        let last = self.last_key.as_slice();
+        self.index.add(next.map_or(last, |next| separator(last, next)), handle);
+        self.properties.count_block(raw_len);
+        Ok(())
+    }
+
+    /// Completes the file and syncs it. If that fails, the file is removed as by [`TableBuilder::abandon`].
+    pub(crate) fn finish(self) -> Result<TableMeta> {
+        let (fs, path) = (self.output.fs, self.output.path.clone());
+        let result = self.complete();
+        if result.is_err() {
+            let _ = fs.remove(&path);
+        }
+        result
+    }
+
+    fn complete(mut self) -> Result<TableMeta> {
+        if self.entries() == 0 {
+            return Err(Error::invalid("a table has at least one entry"));
+        }
+        self.end_block(None)?;
+        let (mut output, mut properties) = (self.output, self.properties);
+        properties.largest = self.last_key.into();
+
+        let filter = match self.filter.finish() {
+            Some(filter) => {
+                properties.filter_keys = filter.info.keys;
+                Some(output.write_block(&filter.bytes)?)
+            }
+            None => None,
+        };
+        let properties_handle = output.write_block(&properties.encode())?;
+        let index = self.index.finish().ok_or_else(too_large)?;
+        let footer = Footer {
+            index: output.write_block(&index)?,
+            filter,
+            properties: properties_handle,
+            number: properties.number,
+            size: output.offset() + FOOTER_LEN as u64,
+            entries: properties.entries,
+            seed: properties.seed,
+        };
+        output.buffer.extend_from_slice(&footer.encode());
+        output.append()?;
+        output.file.sync().during("sync", &output.path)?;
+        Ok(TableMeta {
+            number: footer.number,
+            size: footer.size,
+            checksum: output.checksum.finish(),
+            entries: properties.entries,
+            tombstones: properties.tombstones,
+            smallest_seqno: properties.smallest_seqno,
+            largest_seqno: properties.largest_seqno,
+            smallest: properties.smallest,
+            largest: properties.largest,
+        })
+    }
+
+    /// Gives up, and removes the file if that is possible; a file that stays belongs to no version, and the next open of the store
+    /// removes it.
+    pub(crate) fn abandon(self) {
+        let _ = self.output.fs.remove(&self.output.path);
+    }
+}
+
+/// The file being written, and what of it waits to be appended.
+struct Output<'a> {
+    fs: &'a dyn FileSystem,
+    file: Box<dyn WritableFile>,
+    path: PathBuf,
+    number: u64,
+    buffer: Vec<u8>,
+    /// Bytes of the file before those in the buffer.
+    appended: u64,
+    /// Of the appended bytes.
+    checksum: StreamCrc,
+}
+
+impl<'a> Output<'a> {
+    fn create(fs: &'a dyn FileSystem, dir: &Path, number: u64) -> Result<Output<'a>> {
+        let path = FileKind::Table(number).path(dir);
+        let header = FileHeader { number, ..FileHeader::default() };
+        Ok(Output {
+            fs,
+            file: fs.create(&path).during("create", &path)?,
+            path,
+            number,
+            buffer: header.encode(Magic::Table).to_vec(),
+            appended: 0,
+            checksum: StreamCrc::default(),
+        })
+    }
+
+    /// The offset of the next byte.
+    fn offset(&self) -> u64 {
+        self.appended + self.buffer.len() as u64
+    }
+
+    /// Writes a block that is not compressed.
+    fn write_block(&mut self, block: &[u8]) -> Result<Handle> {
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(block);
+        self.end_block(start, Compression::None)
+    }
+
+    /// Puts the trailer behind a block that takes the buffer from `start` on.
+    fn end_block(&mut self, start: usize, compression: Compression) -> Result<Handle> {
+        let handle = Handle { offset: self.appended + start as u64, len: to_u32(self.buffer.len() - start)? };
+        self.buffer.push(code(compression));
+        let crc = bound_crc(self.number, handle.offset, &self.buffer[start..]);
+        self.buffer.extend_from_slice(&crc.to_le_bytes());
+        if self.buffer.len() >= WRITE_LEN {
+            self.append()?;
+        }
+        Ok(handle)
+    }
+
+    fn append(&mut self) -> Result<()> {
+        self.checksum.update(&self.buffer);
+        self.file.append(&self.buffer).during("write", &self.path)?;
+        self.appended += self.buffer.len() as u64;
+        self.buffer.clear();
+        self.buffer.shrink_to(2 * WRITE_LEN);
+        Ok(())
+    }
+}
+
+/// The number that stands for a filter policy. Part of the format.
+fn policy_code(policy: FilterPolicy) -> u64 {
+    match policy {
+        FilterPolicy::None => 0,
+        FilterPolicy::Bloom { .. } => 1,
+        FilterPolicy::StandardBloom { .. } => 2,
+    }
+}
+
+fn to_u32(len: usize) -> Result<u32> {
+    u32::try_from(len).map_err(|_| too_large())
+}
+
+fn too_large() -> Error {
+    Error::invalid("a block of a table exceeds 4 GiB")
+}

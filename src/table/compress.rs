@@ -1,0 +1,166 @@
+//! Compression of single blocks.
+
+use crate::format::coding::Decoder;
+use crate::format::{Decoded, Malformed};
+use crate::options::Compression;
+
+/// A compressed block begins with its raw length. Part of the format.
+const RAW_LEN: usize = 4;
+
+/// The byte that stands for a compression. Part of the format.
+pub(super) const fn code(compression: Compression) -> u8 {
+    match compression {
+        Compression::None => 0,
+        Compression::Lz4 => 1,
+        Compression::Zstd => 2,
+    }
+}
+
+/// The compression that `code` stands for, if it is built in.
+pub(super) fn from_code(code: u8) -> Option<Compression> {
+    let compression = match code {
+        0 => Compression::None,
+        1 => Compression::Lz4,
+        2 => Compression::Zstd,
+        _ => return None,
+    };
+    compression.is_available().then_some(compression)
+}
+
+/// Appends `raw` to `out`, compressed if that saves at least an eighth. Returns the compression that was used.
+pub(super) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Compression {
+    let start = out.len();
+    if let Ok(raw_len) = u32::try_from(raw.len()) {
+        out.extend_from_slice(&raw_len.to_le_bytes());
+        if pack(compression, raw, out).is_some() && out.len() - start <= raw.len() - raw.len() / 8 {
+            return compression;
+        }
+    }
+    out.truncate(start);
+    out.extend_from_slice(raw);
+    Compression::None
+}
+
+/// Appends the compressed form of `raw`, or returns `None`; what was appended then counts for nothing.
+#[cfg_attr(
+    not(any(feature = "lz4", feature = "zstd")),
+    expect(unused_variables, reason = "nothing to compress with is built in")
+)]
+fn pack(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    let start = out.len();
+    let len = match compression {
+        #[cfg(feature = "lz4")]
+        Compression::Lz4 => {
+            let most = lz4_flex::block::get_maximum_output_size(raw.len());
+            out.resize(start + most, 0);
+            lz4_flex::block::compress_into(raw, &mut out[start..]).ok()?
+        }
+        #[cfg(feature = "zstd")]
+        Compression::Zstd => {
+            out.resize(start + zstd::zstd_safe::compress_bound(raw.len()), 0);
+            zstd::bulk::compress_to_buffer(raw, &mut out[start..], ZSTD_LEVEL).ok()?
+        }
+        _ => return None,
+    };
+    out.truncate(start + len);
+    Some(())
+}
+
+/// zstd's own default.
+#[cfg(feature = "zstd")]
+const ZSTD_LEVEL: i32 = 3;
+
+/// The block whose stored form is `stored`. It must not be longer than `longest`, which is what bounds the allocation.
+pub(super) fn decompress(compression: Compression, stored: &[u8], longest: u32) -> Decoded<Vec<u8>> {
+    let mut fields = Decoder::new(stored);
+    let raw_len = fields.u32()?;
+    if raw_len > longest {
+        return Err(Malformed("a compressed block is longer than the largest one of its table"));
+    }
+    let packed = fields.take(stored.len() - RAW_LEN)?;
+    let mut raw = vec![0; raw_len as usize];
+    match unpack(compression, packed, &mut raw) {
+        Some(len) if len == raw.len() => Ok(raw),
+        _ => Err(Malformed("a block does not decompress to its stated length")),
+    }
+}
+
+#[cfg_attr(
+    not(any(feature = "lz4", feature = "zstd")),
+    expect(unused_variables, reason = "nothing to decompress with is built in")
+)]
+fn unpack(compression: Compression, packed: &[u8], raw: &mut [u8]) -> Option<usize> {
+    match compression {
+        #[cfg(feature = "lz4")]
+        Compression::Lz4 => lz4_flex::block::decompress_into(packed, raw).ok(),
+        #[cfg(feature = "zstd")]
+        Compression::Zstd => zstd::bulk::decompress_to_buffer(packed, raw).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn available() -> impl Iterator<Item = Compression> {
+        [Compression::Lz4, Compression::Zstd].into_iter().filter(|compression| compression.is_available())
+    }
+
+    #[test]
+    fn what_shrinks_by_an_eighth_is_kept_and_comes_back() {
+        for compression in available() {
+            let raw: Vec<u8> = (0..4000u32).flat_map(|i| (i / 100).to_le_bytes()).collect();
+            let mut out = vec![1, 2, 3];
+            assert_eq!(compress(compression, &raw, &mut out), compression);
+            assert!(out.len() < raw.len() / 4);
+            let longest = u32::try_from(raw.len()).unwrap();
+            assert_eq!(decompress(compression, &out[3..], longest), Ok(raw));
+            assert!(decompress(compression, &out[3..], longest - 1).is_err());
+        }
+    }
+
+    #[test]
+    fn what_hardly_shrinks_is_stored_as_it_is() {
+        let mut state = 1u64;
+        let mut noise = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            state.to_le_bytes()[7]
+        };
+        let mut raw: Vec<u8> = (0..1000).map(|_| noise()).collect();
+        // Something to gain, but less than an eighth.
+        raw.extend_from_slice(&[0; 90]);
+        for compression in available() {
+            let mut out = vec![1, 2, 3];
+            assert_eq!(compress(compression, &raw, &mut out), Compression::None);
+            assert_eq!(out[3..], raw[..]);
+        }
+    }
+
+    #[test]
+    fn damaged_forms_are_errors() {
+        for compression in available() {
+            let raw = vec![7; 1000];
+            let mut good = Vec::new();
+            compress(compression, &raw, &mut good);
+            for len in 0..good.len() {
+                assert!(decompress(compression, &good[..len], 1000).is_err());
+            }
+            for i in 0..good.len() {
+                let mut bad = good.clone();
+                bad[i] ^= 0x11;
+                let _ = decompress(compression, &bad, u32::MAX >> 12);
+            }
+        }
+    }
+
+    #[test]
+    fn codes_of_what_is_not_built_in_are_unknown() {
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            let known = from_code(code(compression));
+            assert_eq!(known.is_some(), compression.is_available());
+            assert!(known.is_none_or(|known| known == compression));
+        }
+        assert_eq!(from_code(3), None);
+    }
+}

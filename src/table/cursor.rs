@@ -1,0 +1,131 @@
+//! [`TableCursor`]: a position in a table.
+
+use std::sync::Arc;
+
+use super::Table;
+use super::fetch::ReadAhead;
+use crate::block::BlockCursor;
+use crate::error::Result;
+use crate::format::Decoded;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::iter::InternalCursor;
+
+/// Two levels: a position among the blocks, by the index, and one inside the block there, which it keeps alive.
+pub(crate) struct TableCursor {
+    table: Arc<Table>,
+    fill_cache: bool,
+    /// The place in the block that was entered last; the cursor is valid when this is.
+    block: Option<BlockCursor>,
+    /// Position of that block in the index.
+    position: usize,
+    /// Only without `fill_cache`.
+    ahead: Option<ReadAhead>,
+}
+
+impl TableCursor {
+    pub(super) fn new(table: Arc<Table>, fill_cache: bool) -> TableCursor {
+        TableCursor { table, fill_cache, block: None, position: 0, ahead: None }
+    }
+
+    fn block_count(&self) -> Result<usize> {
+        Ok(self.table.resident()?.index.len())
+    }
+
+    /// Enters the block at position `i`, and there does `step`.
+    fn enter(&mut self, i: usize, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
+        self.invalidate();
+        if self.block.is_none() || self.position != i {
+            let resident = self.table.resident()?;
+            let ahead = if self.fill_cache {
+                None
+            } else {
+                let limit = resident.index.data_end();
+                let ahead = self.ahead.get_or_insert_with(|| ReadAhead::new(limit));
+                ahead.step_to(i);
+                Some(ahead)
+            };
+            let block = self.table.block(resident, i, self.fill_cache, ahead)?;
+            match &mut self.block {
+                Some(cursor) => cursor.enter(block),
+                none => *none = Some(BlockCursor::new(block)),
+            }
+            self.position = i;
+        }
+        self.in_block(step)
+    }
+
+    /// Does `step` in the block that was entered last.
+    fn in_block(&mut self, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
+        match &mut self.block {
+            Some(cursor) => step(cursor).map_err(|malformed| self.table.malformed_block(self.position, malformed)),
+            None => Ok(()),
+        }
+    }
+
+    fn invalidate(&mut self) {
+        if let Some(cursor) = &mut self.block {
+            cursor.invalidate();
+        }
+    }
+}
+
+impl InternalCursor for TableCursor {
+    fn valid(&self) -> bool {
+        self.block.as_ref().is_some_and(BlockCursor::valid)
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.enter(0, BlockCursor::seek_to_first)
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.invalidate();
+        let last = self.block_count()? - 1;
+        self.enter(last, BlockCursor::seek_to_last)
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.invalidate();
+        let start = self.table.resident()?.index.find(key);
+        for i in start..self.block_count()? {
+            self.enter(i, |cursor| cursor.seek(key, seqno))?;
+            // Usually at once, or at the front of the next block; later only when the versions of the key fill whole blocks.
+            if self.valid() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::next)?;
+        if !self.valid() && self.position + 1 < self.block_count()? {
+            self.enter(self.position + 1, BlockCursor::seek_to_first)?;
+        }
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::prev)?;
+        if !self.valid() && self.position > 0 {
+            self.enter(self.position - 1, BlockCursor::seek_to_last)?;
+        }
+        Ok(())
+    }
+
+    fn key(&self) -> &[u8] {
+        self.block.as_ref().map_or(&[], BlockCursor::key)
+    }
+
+    fn seqno(&self) -> SeqNo {
+        self.block.as_ref().map_or(0, BlockCursor::seqno)
+    }
+
+    fn kind(&self) -> ValueKind {
+        self.block.as_ref().map_or(ValueKind::Delete, BlockCursor::kind)
+    }
+
+    fn value(&self) -> &[u8] {
+        self.block.as_ref().map_or(&[], BlockCursor::value)
+    }
+}

@@ -1,0 +1,168 @@
+//! [`Fetcher`]: the one door through which bytes of a table enter. It checks every length against the file before it allocates,
+//! verifies every block, and counts the data blocks.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::TableContext;
+use super::compress::{code, decompress, from_code};
+use super::footer::{Handle, TRAILER_LEN};
+use crate::error::{Error, IoContext, Result};
+use crate::format::checksum::bound_crc;
+use crate::format::filename::FileKind;
+use crate::options::Compression;
+use crate::stats::{ReadCounters, ReadEvent};
+
+/// Reads from one table's file.
+pub(super) struct Fetcher {
+    pub(super) context: Arc<TableContext>,
+    pub(super) number: u64,
+    /// Bytes of the file.
+    pub(super) size: u64,
+    pub(super) counters: ReadCounters,
+}
+
+impl Fetcher {
+    pub(super) fn path(&self) -> PathBuf {
+        FileKind::Table(self.number).path(&self.context.dir)
+    }
+
+    pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
+        Error::corruption(&self.path(), offset, rule)
+    }
+
+    /// Length of the file as the file system has it.
+    pub(super) fn file_len(&self) -> Result<u64> {
+        let context = &self.context;
+        let file = context.files.get(&*context.fs, &context.dir, self.number)?;
+        file.len().during("read", &self.path())
+    }
+
+    /// The `len` bytes at `offset`, unverified.
+    pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
+        let end = offset.checked_add(len);
+        let (true, Ok(len)) = (end.is_some_and(|end| end <= self.size), usize::try_from(len)) else {
+            return Err(self.corrupt(offset, "a block reaches beyond the end of the file"));
+        };
+        let context = &self.context;
+        let file = context.files.get(&*context.fs, &context.dir, self.number)?;
+        let mut bytes = vec![0; len];
+        let read = file.read_at(&mut bytes, offset).during("read", &self.path())?;
+        if read < len {
+            return Err(self.corrupt(offset, "the file ends before the block does"));
+        }
+        Ok(bytes)
+    }
+
+    /// A filter, properties or index block, verified.
+    pub(super) fn meta_block(&self, handle: Handle) -> Result<Vec<u8>> {
+        let stored = self.bytes(handle.offset, handle.stored_len())?;
+        match self.verified(handle, &stored)? {
+            Compression::None => Ok(without_trailer(stored.into())),
+            _ => Err(self.corrupt(handle.offset, "a block is compressed that must not be")),
+        }
+    }
+
+    /// A data block, verified, decompressed, at most `longest` bytes long, and counted; from what was read ahead, if it is there.
+    pub(super) fn data_block(&self, handle: Handle, longest: u32, ahead: Option<&mut ReadAhead>) -> Result<Vec<u8>> {
+        let stored = match ahead.and_then(|ahead| ahead.block(self, handle)) {
+            Some(stored) => Cow::Borrowed(stored),
+            None => Cow::Owned(self.bytes(handle.offset, handle.stored_len())?),
+        };
+        self.counters.count(ReadEvent::BlockRead);
+        self.counters.add(ReadEvent::BlockBytes, handle.stored_len());
+        match self.verified(handle, &stored)? {
+            Compression::None => Ok(without_trailer(stored)),
+            compression => {
+                let packed = &stored[..stored.len() - TRAILER_LEN];
+                decompress(compression, packed, longest).map_err(|malformed| self.corrupt(handle.offset, malformed))
+            }
+        }
+    }
+
+    /// Checks the trailer of `stored`, a block with its trailer; returns the block's compression.
+    fn verified(&self, handle: Handle, stored: &[u8]) -> Result<Compression> {
+        let split = stored.split_last_chunk::<4>();
+        let Some((checked @ [.., compression], crc)) = split else {
+            return Err(self.corrupt(handle.offset, "a block is shorter than its trailer"));
+        };
+        if u32::from_le_bytes(*crc) != bound_crc(self.number, handle.offset, checked) {
+            return Err(self.corrupt(handle.offset, "the checksum of a block does not match"));
+        }
+        let highest = |known: &Compression| known.is_available();
+        from_code(*compression).ok_or_else(|| Error::Unsupported {
+            file: self.path(),
+            what: "block compression",
+            found: (*compression).into(),
+            known: [Compression::Zstd, Compression::Lz4].into_iter().find(highest).map_or(0, code).into(),
+        })
+    }
+}
+
+fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {
+    let mut bytes = stored.into_owned();
+    bytes.truncate(bytes.len().saturating_sub(TRAILER_LEN));
+    bytes
+}
+
+/// What a scan has read of a table beyond the block that it asked for.
+///
+/// A cursor that goes through blocks in their order reads ahead from its third block on, and each time twice as much: short scans
+/// read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes.
+pub(super) struct ReadAhead {
+    /// Where the data blocks end.
+    limit: u64,
+    /// Position of the block that continues the scan.
+    next: usize,
+    /// Blocks in a row before this one.
+    run: u32,
+    /// Bytes to read next time.
+    window: u64,
+    /// What was read, and where it stands in the file.
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl ReadAhead {
+    const LEAST: u64 = 32 << 10;
+    const MOST: u64 = 256 << 10;
+    const PATIENCE: u32 = 2;
+
+    pub(super) fn new(limit: u64) -> ReadAhead {
+        ReadAhead { limit, next: usize::MAX, run: 0, window: ReadAhead::LEAST, start: 0, bytes: Vec::new() }
+    }
+
+    /// Notes that the scan has come to the block at position `i`.
+    pub(super) fn step_to(&mut self, i: usize) {
+        if i == self.next {
+            self.run = self.run.saturating_add(1);
+        } else {
+            self.run = 0;
+            self.window = ReadAhead::LEAST;
+        }
+        self.next = i + 1;
+    }
+
+    /// The stored form of a block, or `None` if it should be read by itself.
+    fn block(&mut self, fetcher: &Fetcher, handle: Handle) -> Option<&[u8]> {
+        if self.range(handle).is_none() && self.run >= ReadAhead::PATIENCE {
+            let len = self.window.min(self.limit.saturating_sub(handle.offset));
+            if len < handle.stored_len() {
+                return None;
+            }
+            // What fails here may lie behind the block that was asked for: reading that by itself decides.
+            self.bytes = fetcher.bytes(handle.offset, len).ok()?;
+            self.start = handle.offset;
+            self.window = (self.window * 2).min(ReadAhead::MOST);
+        }
+        self.range(handle)
+    }
+
+    fn range(&self, handle: Handle) -> Option<&[u8]> {
+        let start = usize::try_from(handle.offset.checked_sub(self.start)?).ok()?;
+        let len = usize::try_from(handle.stored_len()).ok()?;
+        self.bytes.get(start..)?.get(..len)
+    }
+}

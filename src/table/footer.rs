@@ -1,0 +1,173 @@
+//! The footer, which every look at a table begins with, and the handles that locate blocks.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::format::Decoded;
+use crate::format::checksum::bound_crc;
+use crate::format::coding::Decoder;
+use crate::format::header::FORMAT_VERSION;
+
+/// Length of the footer. Part of the format.
+pub(crate) const FOOTER_LEN: usize = 96;
+/// Length of what follows each block: compression and CRC. Part of the format.
+pub(super) const TRAILER_LEN: usize = 5;
+/// Length of a handle. Part of the format.
+pub(super) const HANDLE_LEN: usize = 12;
+
+const MAGIC: &[u8; 8] = b"tamisftr";
+/// What the footer's CRC covers. Part of the format.
+const CHECKED_LEN: usize = 84;
+
+/// Where a block is in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Handle {
+    pub(crate) offset: u64,
+    /// Without the trailer.
+    pub(crate) len: u32,
+}
+
+impl Handle {
+    pub(super) fn encode(self) -> [u8; HANDLE_LEN] {
+        let mut out = [0; HANDLE_LEN];
+        out[..8].copy_from_slice(&self.offset.to_le_bytes());
+        out[8..].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(fields: &mut Decoder<'_>) -> Decoded<Handle> {
+        Ok(Handle { offset: fields.u64()?, len: fields.u32()? })
+    }
+
+    /// Bytes that the block takes in the file.
+    pub(super) fn stored_len(self) -> u64 {
+        u64::from(self.len) + TRAILER_LEN as u64
+    }
+
+    /// The offset behind the trailer, or `None` if there is no such offset.
+    pub(super) fn end(self) -> Option<u64> {
+        self.offset.checked_add(self.stored_len())
+    }
+}
+
+/// Decoded footer; docs/FORMAT.md draws it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub(crate) number: u64,
+    /// Bytes of the file, footer included.
+    pub(crate) size: u64,
+    pub(crate) entries: u64,
+    pub(crate) seed: u64,
+    pub(crate) index: Handle,
+    pub(crate) filter: Option<Handle>,
+    pub(crate) properties: Handle,
+}
+
+impl Footer {
+    /// The footer as it stands at the end of a file of [`Footer::size`] bytes.
+    pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
+        let mut out = [0; FOOTER_LEN];
+        out[..8].copy_from_slice(&self.number.to_le_bytes());
+        out[8..16].copy_from_slice(&self.size.to_le_bytes());
+        out[16..24].copy_from_slice(&self.entries.to_le_bytes());
+        out[24..32].copy_from_slice(&self.seed.to_le_bytes());
+        out[32..44].copy_from_slice(&self.index.encode());
+        out[44..56].copy_from_slice(&self.filter.unwrap_or_default().encode());
+        out[56..68].copy_from_slice(&self.properties.encode());
+        out[80..84].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let crc = bound_crc(self.number, self.size - FOOTER_LEN as u64, &out[..CHECKED_LEN]);
+        out[84..88].copy_from_slice(&crc.to_le_bytes());
+        out[88..].copy_from_slice(MAGIC);
+        out
+    }
+
+    /// Decodes the last bytes of `file`, which is table `number` and stand at `offset` of it.
+    pub(crate) fn decode(bytes: &[u8], number: u64, offset: u64, file: &Path) -> Result<Footer> {
+        let corrupt = |rule: &str| Error::corruption(file, offset, rule);
+        let Some(bytes) = bytes.first_chunk::<FOOTER_LEN>() else {
+            return Err(corrupt("the file is shorter than its footer"));
+        };
+        if &bytes[88..] != MAGIC {
+            return Err(corrupt("the file does not end with its magic bytes"));
+        }
+        let decoded = decode_fields(bytes).map_err(|malformed| corrupt(malformed.0))?;
+        let (footer, zero, version, crc) = decoded;
+        if version != FORMAT_VERSION {
+            return Err(Error::Unsupported {
+                file: file.to_owned(),
+                what: "format version",
+                found: version.into(),
+                known: FORMAT_VERSION.into(),
+            });
+        }
+        if crc != bound_crc(number, offset, &bytes[..CHECKED_LEN]) {
+            return Err(corrupt("the checksum of the footer does not match"));
+        }
+        if footer.number != number {
+            return Err(corrupt("the number in the footer is not the one in the file's name"));
+        }
+        if offset.checked_add(FOOTER_LEN as u64) != Some(footer.size) {
+            return Err(corrupt("the file is not as long as its footer says"));
+        }
+        if zero.iter().any(|&byte| byte != 0) {
+            return Err(corrupt("the reserved bytes of the footer are not zero"));
+        }
+        Ok(footer)
+    }
+}
+
+fn decode_fields(bytes: &[u8; FOOTER_LEN]) -> Decoded<(Footer, &[u8], u32, u32)> {
+    let mut fields = Decoder::new(bytes);
+    let footer = Footer {
+        number: fields.u64()?,
+        size: fields.u64()?,
+        entries: fields.u64()?,
+        seed: fields.u64()?,
+        index: Handle::decode(&mut fields)?,
+        filter: Some(Handle::decode(&mut fields)?).filter(|handle| handle.offset != 0),
+        properties: Handle::decode(&mut fields)?,
+    };
+    Ok((footer, fields.take(12)?, fields.u32()?, fields.u32()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Footer {
+        let handle = |offset, len| Handle { offset, len };
+        Footer {
+            number: 12,
+            size: 10_096,
+            entries: 77,
+            seed: 5,
+            index: handle(9000, 995),
+            filter: Some(handle(7000, 500)),
+            properties: handle(8000, 100),
+        }
+    }
+
+    #[test]
+    fn footer_round_trips() {
+        for filter in [None, sample().filter] {
+            let footer = Footer { filter, ..sample() };
+            let decoded = Footer::decode(&footer.encode(), 12, 10_000, Path::new("x"));
+            assert_eq!(decoded.unwrap(), footer);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_any_other_place_is_refused() {
+        let bytes = sample().encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let decoded = Footer::decode(&damaged, 12, 10_000, Path::new("x"));
+            assert!(matches!(decoded, Err(Error::Corruption { .. } | Error::Unsupported { .. })), "bit {bit}");
+        }
+        for (number, offset, len) in [(13, 10_000, 96), (12, 10_001, 96), (12, 10_000, 95)] {
+            let decoded = Footer::decode(&bytes[..len], number, offset, Path::new("x"));
+            assert!(matches!(decoded, Err(Error::Corruption { .. })));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The index: which data block may hold a key. Resident while its table is open.
+
+use std::cmp::Ordering;
+
+use super::footer::{HANDLE_LEN, Handle};
+use crate::format::coding::Decoder;
+use crate::format::header::FILE_HEADER_LEN;
+use crate::format::key::common_prefix_len;
+use crate::format::{Decoded, Malformed};
+
+/// Bytes of a head. Part of the format.
+const HEAD_LEN: usize = 8;
+/// Longest common prefix that is taken out of the separators. Part of the format.
+const MAX_PREFIX_LEN: usize = 0xffff;
+
+/// The shortest key that is at least `last`, the last key of a block, and less than `next`, the first key of the block behind it;
+/// or `last` itself, if the two are equal or nothing shorter is at hand.
+pub(super) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
+    let len = common_prefix_len(last, next) + 1;
+    if len < last.len() && len < next.len() { &next[..len] } else { last }
+}
+
+/// The first bytes of `rest`, a separator without the common prefix, as a number that orders as the bytes do.
+fn head(rest: &[u8]) -> u64 {
+    let mut bytes = [0; HEAD_LEN];
+    let len = rest.len().min(HEAD_LEN);
+    bytes[..len].copy_from_slice(&rest[..len]);
+    u64::from_be_bytes(bytes)
+}
+
+/// Collects separators and handles, in order.
+#[derive(Default)]
+pub(super) struct IndexBuilder {
+    handles: Vec<Handle>,
+    /// The separators, one behind the other.
+    separators: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl IndexBuilder {
+    pub(super) fn add(&mut self, separator: &[u8], handle: Handle) {
+        self.handles.push(handle);
+        self.separators.extend_from_slice(separator);
+        self.ends.push(self.separators.len());
+    }
+
+    /// At most this long the block becomes if it is finished now.
+    pub(super) fn size(&self) -> usize {
+        12 + self.handles.len() * (HEAD_LEN + HANDLE_LEN + 4) + self.separators.len()
+    }
+
+    fn separator(&self, i: usize) -> &[u8] {
+        let start = i.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.separators[start..self.ends[i]]
+    }
+
+    /// The block, or `None` if it would not fit 32 bits.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "all numbers are at most the length of the block, which is checked first"
+    )]
+    pub(super) fn finish(&self) -> Option<Vec<u8>> {
+        u32::try_from(self.size()).ok()?;
+        let n = self.handles.len();
+        let prefix = match n.checked_sub(1) {
+            Some(last) => {
+                let (first, last) = (self.separator(0), self.separator(last));
+                &first[..common_prefix_len(first, last).min(MAX_PREFIX_LEN)]
+            }
+            None => &[],
+        };
+        let rest = |i| &self.separator(i)[prefix.len()..];
+        let mut out = Vec::with_capacity(self.size());
+        out.extend_from_slice(&(n as u32).to_le_bytes());
+        out.extend_from_slice(&(prefix.len() as u16).to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        for i in 0..n {
+            out.extend_from_slice(&head(rest(i)).to_le_bytes());
+        }
+        for handle in &self.handles {
+            out.extend_from_slice(&handle.encode());
+        }
+        let mut end = 0;
+        out.extend_from_slice(&0u32.to_le_bytes());
+        for i in 0..n {
+            end += rest(i).len();
+            out.extend_from_slice(&(end as u32).to_le_bytes());
+        }
+        out.extend_from_slice(prefix);
+        for i in 0..n {
+            out.extend_from_slice(rest(i));
+        }
+        Some(out)
+    }
+}
+
+/// The decoded index block: one flat array of heads to search, and beside it the full separators, for ties.
+#[derive(Debug)]
+pub(super) struct Index {
+    heads: Box<[u64]>,
+    handles: Box<[Handle]>,
+    /// One more than there are separators, ascending from 0 to the length of `rests`.
+    ends: Box<[u32]>,
+    prefix: Box<[u8]>,
+    rests: Box<[u8]>,
+}
+
+impl Index {
+    pub(super) fn decode(bytes: &[u8]) -> Decoded<Index> {
+        let mut fields = Decoder::new(bytes);
+        let n = fields.u32()? as usize;
+        let (prefix_len, zero) = (usize::from(fields.u16()?), fields.u16()?);
+        if n == 0 || zero != 0 {
+            return Err(Malformed("the head of the index is not valid"));
+        }
+        let arrays_len = n.checked_mul(HEAD_LEN + HANDLE_LEN + 4);
+        if arrays_len.is_none_or(|len| len > fields.remaining()) {
+            return Err(Malformed("the index is cut short"));
+        }
+        let heads = (0..n).map(|_| fields.u64()).collect::<Decoded<Box<_>>>()?;
+        let handles = (0..n).map(|_| Handle::decode(&mut fields)).collect::<Decoded<Box<_>>>()?;
+        let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<_>>>()?;
+        let index = Index {
+            heads,
+            handles,
+            ends,
+            prefix: fields.take(prefix_len)?.into(),
+            rests: fields.take(fields.remaining())?.into(),
+        };
+        index.check()?;
+        Ok(index)
+    }
+
+    /// What searching and reading rely on. That the heads are those of the separators, `verify` checks.
+    fn check(&self) -> Decoded<()> {
+        if self.ends[0] != 0 || !self.ends.is_sorted() || self.ends[self.len()] as usize != self.rests.len() {
+            return Err(Malformed("the separators do not fill the index"));
+        }
+        if !self.heads.is_sorted() {
+            return Err(Malformed("the index is out of order"));
+        }
+        let mut end = FILE_HEADER_LEN as u64;
+        for handle in &self.handles {
+            end = match handle.end() {
+                Some(next) if handle.offset == end => next,
+                _ => {
+                    return Err(Malformed("there is a gap or an overlap between data blocks"));
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Number of data blocks, at least 1.
+    pub(super) fn len(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Where the block at position `i`, which must be less than [`Index::len`], is in the file.
+    pub(super) fn handle(&self, i: usize) -> Handle {
+        self.handles[i]
+    }
+
+    /// The offset behind the last data block.
+    pub(super) fn data_end(&self) -> u64 {
+        let last = self.handles.last().and_then(|handle| handle.end());
+        last.unwrap_or_default()
+    }
+
+    /// Position of the first block that may hold `key` or what comes behind it; [`Index::len`] if all blocks come before it.
+    pub(super) fn find(&self, key: &[u8]) -> usize {
+        let Some(rest) = key.strip_prefix(&*self.prefix) else {
+            return if *key < *self.prefix { 0 } else { self.len() };
+        };
+        let head = head(rest);
+        let start = self.heads.partition_point(|&other| other < head);
+        if self.heads.get(start) != Some(&head) {
+            return start;
+        }
+        // Equal heads say nothing about longer keys and trailing zeros.
+        let mut ties = start..start + self.heads[start..].partition_point(|&other| other == head);
+        while !ties.is_empty() {
+            let middle = ties.start + ties.len() / 2;
+            if self.rest(middle) < rest {
+                ties.start = middle + 1;
+            } else {
+                ties.end = middle;
+            }
+        }
+        ties.start
+    }
+
+    /// How the separator behind block `i` compares to `key`.
+    pub(super) fn compare_separator(&self, i: usize, key: &[u8]) -> Ordering {
+        match key.strip_prefix(&*self.prefix) {
+            Some(rest) => self.rest(i).cmp(rest),
+            None => (*self.prefix).cmp(key),
+        }
+    }
+
+    /// Whether the head of block `i` is that of its separator.
+    pub(super) fn head_is_right(&self, i: usize) -> bool {
+        self.heads[i] == head(self.rest(i))
+    }
+
+    fn rest(&self, i: usize) -> &[u8] {
+        &self.rests[self.ends[i] as usize..self.ends[i + 1] as usize]
+    }
+
+    /// Bytes that the index takes in memory.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Index>()
+            + size_of_val(&*self.heads)
+            + size_of_val(&*self.handles)
+            + size_of_val(&*self.ends)
+            + self.prefix.len()
+            + self.rests.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn build(separators: &[Vec<u8>]) -> Vec<u8> {
+        let mut builder = IndexBuilder::default();
+        let mut offset = 64;
+        for separator in separators {
+            let handle = Handle { offset, len: 100 };
+            builder.add(separator, handle);
+            offset += handle.stored_len();
+        }
+        let bytes = builder.finish().unwrap();
+        assert!(bytes.len() <= builder.size());
+        bytes
+    }
+
+    fn separators() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let key = prop_oneof![
+            vec(any::<u8>(), 0..4),
+            vec(prop_oneof![Just(0u8), Just(0xff)], 0..12),
+            (0u32..500).prop_map(|n| format!("some/common/prefix/{n:06}").into_bytes()),
+        ];
+        vec(key, 1..60).prop_map(|mut keys| {
+            keys.sort();
+            keys
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn find_gives_the_first_separator_at_or_behind_the_key(separators in separators(), others in separators()) {
+            let index = Index::decode(&build(&separators)).unwrap();
+            prop_assert_eq!(index.len(), separators.len());
+            let cut = separators.iter().map(|key| key[..key.len() / 2].to_vec());
+            let longer = separators.iter().map(|key| [key, &[0][..]].concat());
+            for key in separators.iter().cloned().chain(others).chain(cut).chain(longer) {
+                prop_assert_eq!(index.find(&key), separators.partition_point(|other| *other < key));
+                for (i, separator) in separators.iter().enumerate() {
+                    prop_assert_eq!(index.compare_separator(i, &key), separator.cmp(&key));
+                    prop_assert!(index.head_is_right(i));
+                }
+            }
+        }
+
+        #[test]
+        fn separator_lies_between_its_blocks(a in vec(0u8..3, 0..6), b in vec(0u8..3, 0..6)) {
+            let (last, next) = if a < b { (&a, &b) } else { (&b, &a) };
+            let separator = separator(last, next);
+            prop_assert!(separator >= &last[..]);
+            prop_assert!(separator < &next[..] || last == next);
+            prop_assert!(separator.len() <= last.len());
+        }
+
+        #[test]
+        fn decoding_damaged_indexes_never_panics(
+            separators in separators(), at: prop::sample::Index, to: u8, cut: prop::sample::Index, key: Vec<u8>
+        ) {
+            let mut bytes = build(&separators);
+            let (at, cut) = (at.index(bytes.len()), cut.index(bytes.len()));
+            bytes[at] = to;
+            for bytes in [&bytes[..], &bytes[..cut]] {
+                if let Ok(index) = Index::decode(bytes) {
+                    prop_assert!(index.find(&key) <= index.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn separators_are_shortened() {
+        assert_eq!(separator(b"key0009", b"key0010"), b"key001");
+        assert_eq!(separator(b"apple", b"banana"), b"b");
+        assert_eq!(separator(b"abc", b"abcd"), b"abc");
+        assert_eq!(separator(b"same", b"same"), b"same");
+    }
+}

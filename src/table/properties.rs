@@ -1,0 +1,206 @@
+//! [`Properties`]: what a table says of itself. The manifest repeats some of it, and opening a table compares the two.
+
+use crate::format::coding::{Decoder, put_field, put_varint_field};
+use crate::format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo, ValueKind};
+use crate::format::{Decoded, Malformed};
+
+/// No data block is longer than this: one entry of the greatest size in a block of its own, directory included.
+const LONGEST_BLOCK: u64 = (MAX_KEY_LEN + MAX_VALUE_LEN + 4096) as u64;
+
+/// Decoded properties block.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Properties {
+    pub(crate) number: u64,
+    pub(crate) entries: u64,
+    pub(crate) tombstones: u64,
+    pub(crate) data_blocks: u64,
+    /// Bytes of all user keys.
+    pub(crate) key_bytes: u64,
+    /// Bytes of all values.
+    pub(crate) value_bytes: u64,
+    pub(crate) smallest: Box<[u8]>,
+    pub(crate) largest: Box<[u8]>,
+    pub(crate) smallest_seqno: SeqNo,
+    pub(crate) largest_seqno: SeqNo,
+    /// Bytes of the largest data block before compression.
+    pub(crate) largest_block: u32,
+    /// Code of the compression asked for; a block that would not shrink has none.
+    pub(crate) compression: u64,
+    /// Block size asked for, in bytes.
+    pub(crate) block_size: u32,
+    /// Seed of the hash behind filter and fingerprints.
+    pub(crate) seed: u64,
+    /// Code of the filter policy, 0 for none.
+    pub(crate) filter_policy: u64,
+    /// Bits per key asked for, in thousandths.
+    pub(crate) filter_millibits: u32,
+    /// Distinct keys in the filter.
+    pub(crate) filter_keys: u64,
+    pub(crate) keyspace: u32,
+}
+
+/// One bit per tag of version 1, all of which must be there.
+const ALL_TAGS: u32 = (1 << 19) - 2;
+
+impl Properties {
+    /// Takes in an entry of the table; the largest key is set when all are in.
+    pub(super) fn count_entry(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
+        if self.entries == 0 {
+            self.smallest = key.into();
+            self.smallest_seqno = seqno;
+        }
+        self.entries += 1;
+        self.tombstones += u64::from(kind == ValueKind::Delete);
+        self.key_bytes += key.len() as u64;
+        self.value_bytes += value.len() as u64;
+        self.smallest_seqno = self.smallest_seqno.min(seqno);
+        self.largest_seqno = self.largest_seqno.max(seqno);
+    }
+
+    /// Takes in a data block of `len` bytes before compression.
+    pub(super) fn count_block(&mut self, len: usize) {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.data_blocks += 1;
+        self.largest_block = self.largest_block.max(len);
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut number = |tag, value| put_varint_field(&mut out, tag, value);
+        number(1, self.number);
+        number(2, self.entries);
+        number(3, self.tombstones);
+        number(4, self.data_blocks);
+        number(5, self.key_bytes);
+        number(6, self.value_bytes);
+        number(9, self.smallest_seqno);
+        number(10, self.largest_seqno);
+        number(11, self.largest_block.into());
+        number(12, self.compression);
+        number(13, self.block_size.into());
+        number(14, self.seed);
+        number(15, self.filter_policy);
+        number(16, self.filter_millibits.into());
+        number(17, self.filter_keys);
+        number(18, self.keyspace.into());
+        put_field(&mut out, 7, &self.smallest);
+        put_field(&mut out, 8, &self.largest);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Decoded<Properties> {
+        let mut properties = Properties::default();
+        let mut seen = 0u32;
+        let mut fields = Decoder::new(bytes);
+        while let Some((tag, mut content)) = fields.field()? {
+            if !(1..=18).contains(&tag) {
+                continue;
+            }
+            if seen & (1 << tag) != 0 {
+                return Err(Malformed("a property is there twice"));
+            }
+            seen |= 1 << tag;
+            properties.decode_field(tag, &mut content)?;
+            content.finish()?;
+        }
+        if seen != ALL_TAGS {
+            return Err(Malformed("a property is missing"));
+        }
+        if u64::from(properties.largest_block) > LONGEST_BLOCK {
+            return Err(Malformed("the largest data block is larger than any can be"));
+        }
+        Ok(properties)
+    }
+
+    fn decode_field(&mut self, tag: u64, content: &mut Decoder<'_>) -> Decoded<()> {
+        match tag {
+            1 => self.number = content.varint()?,
+            2 => self.entries = content.varint()?,
+            3 => self.tombstones = content.varint()?,
+            4 => self.data_blocks = content.varint()?,
+            5 => self.key_bytes = content.varint()?,
+            6 => self.value_bytes = content.varint()?,
+            7 => self.smallest = content.take(content.remaining())?.into(),
+            8 => self.largest = content.take(content.remaining())?.into(),
+            9 => self.smallest_seqno = content.varint()?,
+            10 => self.largest_seqno = content.varint()?,
+            11 => self.largest_block = content.varint_u32()?,
+            12 => self.compression = content.varint()?,
+            13 => self.block_size = content.varint_u32()?,
+            14 => self.seed = content.varint()?,
+            15 => self.filter_policy = content.varint()?,
+            16 => self.filter_millibits = content.varint_u32()?,
+            17 => self.filter_keys = content.varint()?,
+            _ => self.keyspace = content.varint_u32()?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Properties {
+        Properties {
+            number: 12,
+            entries: 100,
+            tombstones: 3,
+            data_blocks: 4,
+            key_bytes: 1000,
+            value_bytes: 9000,
+            smallest: b"".as_slice().into(),
+            largest: b"z\xff".as_slice().into(),
+            smallest_seqno: 5,
+            largest_seqno: 1 << 55,
+            largest_block: 4091,
+            compression: 1,
+            block_size: 4096,
+            seed: u64::MAX,
+            filter_policy: 1,
+            filter_millibits: 10_000,
+            filter_keys: 90,
+            keyspace: 7,
+        }
+    }
+
+    #[test]
+    fn properties_round_trip() {
+        assert_eq!(Properties::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn unknown_properties_are_skipped() {
+        let mut bytes = sample().encode();
+        put_field(&mut bytes, 99, b"of a later version");
+        put_field(&mut bytes, 0, b"");
+        assert_eq!(Properties::decode(&bytes), Ok(sample()));
+    }
+
+    #[test]
+    fn missing_and_repeated_properties_are_refused() {
+        let bytes = sample().encode();
+        let mut fields = Decoder::new(&bytes);
+        while !fields.is_empty() {
+            let start = bytes.len() - fields.remaining();
+            fields.field().unwrap();
+            let end = bytes.len() - fields.remaining();
+            let without = [&bytes[..start], &bytes[end..]].concat();
+            assert!(Properties::decode(&without).is_err());
+            let twice = [&bytes[..], &bytes[start..end]].concat();
+            assert!(Properties::decode(&twice).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_damaged_properties_never_panics(at: prop::sample::Index, to: u8) {
+            let mut bytes = sample().encode();
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            let _ = Properties::decode(&bytes);
+            let _ = Properties::decode(&bytes[at..]);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! [`Resident`]: what stays in memory of an open table.
+
+use super::TableMeta;
+use super::fetch::Fetcher;
+use super::footer::{FOOTER_LEN, Footer};
+use super::index::Index;
+use super::properties::Properties;
+use crate::error::Result;
+use crate::filter::Filter;
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+
+pub(super) struct Resident {
+    pub(super) footer: Footer,
+    pub(super) properties: Properties,
+    pub(super) index: Index,
+    pub(super) filter: FilterState,
+}
+
+/// The filter of an open table.
+pub(super) enum FilterState {
+    /// The table was written without one.
+    None,
+    Usable(Filter),
+    /// There is one, but it is damaged, unreadable or of a later version, for this reason. It means "maybe" for every key.
+    Degraded(String),
+}
+
+impl Resident {
+    /// Reads it, and compares it with what the manifest says.
+    pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta) -> Result<Resident> {
+        let path = fetcher.path();
+        if fetcher.file_len()? != meta.size {
+            return Err(fetcher.corrupt(0, "the file is not as long as the manifest says"));
+        }
+        let header = fetcher.bytes(0, FILE_HEADER_LEN as u64)?;
+        FileHeader::decode(&header, Magic::Table, meta.number, &path)?;
+        // Too short a file is found out by the read.
+        let footer_offset = meta.size.saturating_sub(FOOTER_LEN as u64);
+        let footer = fetcher.bytes(footer_offset, FOOTER_LEN as u64)?;
+        let footer = Footer::decode(&footer, meta.number, footer_offset, &path)?;
+        let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
+            .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
+        let index = Index::decode(&fetcher.meta_block(footer.index)?)
+            .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
+        let resident = Resident { filter: FilterState::read(fetcher, &footer), footer, properties, index };
+        if let Some(rule) = resident.gap(footer_offset) {
+            return Err(fetcher.corrupt(footer_offset, rule));
+        }
+        if let Some(rule) = resident.contradiction(meta) {
+            return Err(fetcher.corrupt(footer.properties.offset, rule));
+        }
+        Ok(resident)
+    }
+
+    /// What is wrong with the places of the blocks, which follow each other without gaps. The index has checked the data blocks.
+    fn gap(&self, footer_offset: u64) -> Option<&'static str> {
+        let Footer { filter, properties, index, .. } = self.footer;
+        let mut end = Some(self.index.data_end());
+        for handle in filter.into_iter().chain([properties, index]) {
+            if end != Some(handle.offset) {
+                return Some("there is a gap or an overlap between the blocks that the footer names");
+            }
+            end = handle.end();
+        }
+        (end != Some(footer_offset)).then_some("there is a gap or an overlap before the footer")
+    }
+
+    /// What the table says of itself in different ways, or otherwise than the manifest.
+    fn contradiction(&self, meta: &TableMeta) -> Option<&'static str> {
+        let Resident { footer, properties, .. } = self;
+        let rules = [
+            (properties.number == meta.number, "the properties are those of another table"),
+            (
+                footer.entries == meta.entries && properties.entries == meta.entries,
+                "the number of entries is not the one in the manifest",
+            ),
+            (properties.tombstones == meta.tombstones, "the number of tombstones is not the one in the manifest"),
+            (
+                properties.smallest == meta.smallest && properties.largest == meta.largest,
+                "the range of keys is not the one in the manifest",
+            ),
+            (
+                properties.smallest_seqno == meta.smallest_seqno && properties.largest_seqno == meta.largest_seqno,
+                "the range of sequence numbers is not the one in the manifest",
+            ),
+            (properties.seed == footer.seed, "the hash seed in the properties is not the one in the footer"),
+            (
+                properties.data_blocks == self.index.len() as u64,
+                "the number of data blocks is not the one in the index",
+            ),
+            (
+                (properties.filter_policy != 0) == footer.filter.is_some(),
+                "the properties and the footer disagree on whether there is a filter",
+            ),
+        ];
+        rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        let filter = match &self.filter {
+            FilterState::Usable(filter) => filter.memory(),
+            FilterState::None | FilterState::Degraded(_) => 0,
+        };
+        let keys = self.properties.smallest.len() + self.properties.largest.len();
+        size_of::<Resident>() + self.index.memory() + filter + keys
+    }
+}
+
+impl FilterState {
+    fn read(fetcher: &Fetcher, footer: &Footer) -> FilterState {
+        let Some(handle) = footer.filter else {
+            return FilterState::None;
+        };
+        let block = match fetcher.meta_block(handle) {
+            Ok(block) => block,
+            Err(error) => return FilterState::Degraded(error.to_string()),
+        };
+        let filter = Filter::open(&block, footer.seed);
+        match filter.degraded() {
+            Some(reason) => FilterState::Degraded(reason.to_owned()),
+            None => FilterState::Usable(filter),
+        }
+    }
+}

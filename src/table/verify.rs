@@ -1,0 +1,156 @@
+//! [`Table::verify`]: reads a table from front to back and checks every rule that look-ups rely on.
+
+use std::sync::Arc;
+
+use super::Table;
+use super::fetch::{Fetcher, ReadAhead};
+use super::properties::Properties;
+use super::resident::{FilterState, Resident};
+use crate::block::{Block, BlockCursor};
+use crate::error::Result;
+use crate::filter::{Filter, KeyHash};
+use crate::format::checksum::StreamCrc;
+use crate::format::key::{SeqNo, compare_entries};
+use crate::format::{Decoded, Malformed};
+
+/// Bytes read at once for the checksum of the whole file.
+const READ_LEN: u64 = 1 << 20;
+
+impl Table {
+    /// Checks the file: its checksum and each block's, the order of entries, index and filter against the keys, all counts and
+    /// ranges. It is read afresh, past the cache and past this table's counters.
+    pub(crate) fn verify(&self) -> Result<()> {
+        let context = Arc::clone(&self.fetcher().context);
+        let table = Table::new(context, self.meta().clone());
+        let (fetcher, resident) = (table.fetcher(), table.resident()?);
+        let filter = check_filter(fetcher, resident)?;
+
+        let mut seen = Seen::default();
+        let mut ahead = ReadAhead::new(resident.index.data_end());
+        for i in 0..resident.index.len() {
+            ahead.step_to(i);
+            let handle = resident.index.handle(i);
+            let longest = resident.properties.largest_block;
+            let bytes = fetcher.data_block(handle, longest, Some(&mut ahead))?;
+            Block::new(bytes)
+                .and_then(|block| seen.check_block(resident, filter, i, &Arc::new(block)))
+                .map_err(|malformed| table.malformed_block(i, malformed))?;
+        }
+        if !seen.agrees_with(&resident.properties) {
+            let rule = "a count or range in the properties is not that of the entries";
+            return Err(fetcher.corrupt(resident.footer.properties.offset, rule));
+        }
+        // Last, because it says only that there is damage, and not where.
+        if file_crc(fetcher)? != self.meta().checksum {
+            let rule = "the checksum of the file is not the one in the manifest";
+            return Err(fetcher.corrupt(0, rule));
+        }
+        Ok(())
+    }
+}
+
+/// The filter, which in a sound table is usable and as the properties say.
+fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<&'a Filter>> {
+    let (properties, handle) = (&resident.properties, resident.footer.filter);
+    let corrupt = |rule: &str| fetcher.corrupt(handle.unwrap_or_default().offset, rule);
+    match &resident.filter {
+        FilterState::None => Ok(None),
+        FilterState::Degraded(reason) => Err(corrupt(reason)),
+        FilterState::Usable(filter) => match filter.info() {
+            Some(info)
+                if u64::from(info.policy_id) == properties.filter_policy
+                    && info.millibits == properties.filter_millibits
+                    && info.keys == properties.filter_keys =>
+            {
+                Ok(Some(filter))
+            }
+            _ => Err(corrupt("the filter is not the one that the properties tell of")),
+        },
+    }
+}
+
+fn file_crc(fetcher: &Fetcher) -> Result<u32> {
+    let mut crc = StreamCrc::default();
+    let mut offset = 0;
+    while offset < fetcher.size {
+        let len = READ_LEN.min(fetcher.size - offset);
+        crc.update(&fetcher.bytes(offset, len)?);
+        offset += len;
+    }
+    Ok(crc.finish())
+}
+
+/// What was seen of a table so far.
+#[derive(Default)]
+struct Seen {
+    properties: Properties,
+    last_key: Vec<u8>,
+    last_seqno: SeqNo,
+}
+
+impl Seen {
+    /// Takes in the block at position `i` if it keeps all rules.
+    fn check_block(
+        &mut self,
+        resident: &Resident,
+        filter: Option<&Filter>,
+        i: usize,
+        block: &Arc<Block>,
+    ) -> Decoded<()> {
+        let mut denied = false;
+        block.verify(|key| {
+            let hash = KeyHash::new(resident.footer.seed, key);
+            denied |= filter.is_some_and(|filter| !filter.may_contain(hash));
+            hash.fingerprint()
+        })?;
+        if denied {
+            return Err(Malformed("the filter denies a key that the table holds"));
+        }
+        let mut cursor = BlockCursor::new(Arc::clone(block));
+        cursor.seek_to_first()?;
+        if i > 0 && !self.separated(resident, i - 1, cursor.key()) {
+            return Err(Malformed("a data block begins before its place in the index"));
+        }
+        while cursor.valid() {
+            let last = (&self.last_key[..], self.last_seqno);
+            let here = (cursor.key(), cursor.seqno());
+            if self.properties.entries > 0 && compare_entries(last, here).is_ge() {
+                return Err(Malformed("entries are out of order"));
+            }
+            self.properties.count_entry(here.0, here.1, cursor.kind(), cursor.value());
+            self.last_key.clear();
+            self.last_key.extend_from_slice(here.0);
+            self.last_seqno = here.1;
+            cursor.next()?;
+        }
+        let index = &resident.index;
+        if index.compare_separator(i, &self.last_key).is_lt() || !index.head_is_right(i) {
+            return Err(Malformed("a data block goes beyond its place in the index"));
+        }
+        self.properties.count_block(block.bytes().len());
+        Ok(())
+    }
+
+    /// Whether separator `i` stands between the last key so far and `next`.
+    fn separated(&self, resident: &Resident, i: usize, next: &[u8]) -> bool {
+        let order = resident.index.compare_separator(i, next);
+        order.is_lt() || (order.is_eq() && *next == *self.last_key)
+    }
+
+    /// Whether `stated` says of the entries what was seen of them.
+    fn agrees_with(self, stated: &Properties) -> bool {
+        let seen = Properties {
+            largest: self.last_key.into(),
+            number: stated.number,
+            compression: stated.compression,
+            block_size: stated.block_size,
+            seed: stated.seed,
+            filter_policy: stated.filter_policy,
+            filter_millibits: stated.filter_millibits,
+            filter_keys: stated.filter_keys,
+            keyspace: stated.keyspace,
+            ..self.properties
+        };
+        seen == *stated
+    }
+}
