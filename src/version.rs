@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
-use crate::manifest::edit::LEVEL_COUNT;
+use crate::manifest::LEVEL_COUNT;
 use crate::memtable::MemtableCursor;
 use crate::options::FilterMode;
 use crate::table::{Table, TableCursor, TableHit, TableMeta};

@@ -8,7 +8,7 @@ use super::store::Store;
 use crate::compaction::job;
 use crate::compaction::picker::{RangePick, Task};
 use crate::error::{Error, IoContext, Result};
-use crate::manifest::edit::VersionEdit;
+use crate::manifest::VersionEdit;
 use crate::options::Compression;
 use crate::table::TableMeta;
 use crate::version::LEVELS;

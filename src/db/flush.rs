@@ -8,7 +8,7 @@ use super::view::Tree;
 use crate::compaction::{OutputContext, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
-use crate::manifest::edit::VersionEdit;
+use crate::manifest::VersionEdit;
 use crate::memtable::Memtable;
 use crate::options::Compression;
 use crate::table::{TableMeta, TableOptions};

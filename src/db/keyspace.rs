@@ -13,8 +13,8 @@ use super::write::WriteOptions;
 use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
-use crate::manifest::edit::{MAX_NAME_LEN, VersionEdit};
-use crate::manifest::state::MAX_KEYSPACES;
+use crate::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
+
 use crate::options::KeyspaceOptions;
 use crate::value::Value;
 use crate::version::Version;
@@ -121,13 +121,13 @@ impl Keyspace {
 impl WriteBatch {
     /// Adds: set a key of `keyspace` to a value.
     pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.set_store_id(keyspace.store().id);
+        self.set_origin(keyspace.store().id);
         self.put_raw(keyspace.id, key.as_ref(), value.as_ref());
     }
 
     /// Adds: delete a key of `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
-        self.set_store_id(keyspace.store().id);
+        self.set_origin(keyspace.store().id);
         self.delete_raw(keyspace.id, key.as_ref());
     }
 }
@@ -156,24 +156,26 @@ impl Store {
 
     fn define_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
         let _defining = self.defining.lock();
-        let existing = self.view.load().tree_named(name).cloned();
-        let is_new = existing.is_none();
+        let view = self.view.load();
+        let (existing, count) = (view.tree_named(name).cloned(), view.trees.len());
         let tree = match (existing, options) {
             (Some(tree), None) => return Ok((tree.id, tree.name)),
             (Some(tree), Some(options)) => Tree { options, ..tree },
+            (None, _) if count >= MAX_KEYSPACES => {
+                return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
+            }
             (None, options) => Tree {
-                id: self.next_keyspace_id()?,
+                // File numbers are never reused, so neither is an id: entries of a dropped keyspace that are still in the log can
+                // never turn up in another one.
+                id: u32::try_from(self.new_file_number())
+                    .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
                 name: Arc::from(name),
                 options: options.unwrap_or_default(),
                 version: Arc::new(Version::default()),
             },
         };
-        let edit = VersionEdit {
-            // Left as it is when the keyspace exists already.
-            next_keyspace_id: is_new.then_some(tree.id + 1),
-            created: vec![(tree.id, name.to_owned(), tree.options.clone())],
-            ..VersionEdit::default()
-        };
+        let edit =
+            VersionEdit { created: vec![(tree.id, name.to_owned(), tree.options.clone())], ..VersionEdit::default() };
         let created = tree.clone();
         self.install(edit, |view| {
             // A flush or compaction may have changed the version meanwhile.
@@ -181,20 +183,6 @@ impl Store {
             view.set_tree(Tree { version: version.unwrap_or_else(|| Arc::clone(&created.version)), ..created });
         })?;
         Ok((tree.id, tree.name))
-    }
-
-    /// An id that no keyspace ever had: the log may still hold entries of one that was dropped.
-    fn next_keyspace_id(&self) -> Result<u32> {
-        match &*self.manifest.lock() {
-            Some(manifest) if manifest.state.keyspaces.len() >= MAX_KEYSPACES => {
-                Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")))
-            }
-            Some(manifest) if manifest.state.next_keyspace_id == u32::MAX => {
-                Err(Error::invalid("the store has used up its keyspace ids"))
-            }
-            Some(manifest) => Ok(manifest.state.next_keyspace_id),
-            None => Err(Error::Closed),
-        }
     }
 
     /// Drops a keyspace and all its tables; returns whether there was one of that name.

@@ -36,7 +36,7 @@ use store::Store;
 use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
-use crate::manifest::state::DEFAULT_KEYSPACE;
+use crate::manifest::DEFAULT_KEYSPACE;
 use crate::options::{KeyspaceOptions, Options};
 use crate::value::Value;
 

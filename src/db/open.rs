@@ -3,7 +3,6 @@
 //! Recovery changes nothing that it still needs: what the logs hold goes to new tables, one manifest names them all and lets the logs
 //! go, and only then is anything removed. So it may itself be interrupted anywhere and begin anew.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,9 +15,8 @@ use crate::exec::ThreadPool;
 use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
-use crate::manifest::edit::VersionEdit;
-use crate::manifest::state::ManifestState;
-use crate::manifest::{self, ManifestWriter};
+use crate::manifest::DEFAULT_KEYSPACE;
+use crate::manifest::{self, KeyspaceState, ManifestState, ManifestWriter};
 use crate::memtable::Memtable;
 use crate::options::{Compression, Options};
 use crate::table::{Table, TableContext, TableMeta, TableOptions};
@@ -57,13 +55,12 @@ impl Store {
         let files = list_files(&options, dir)?;
         // Numbers in the directory may belong to files that no edit has named yet.
         let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
-        state.next_file_number = state.next_file_number.max(seen + 1);
+        state.next_file_number = state.next_file_number.max(seen.saturating_add(1));
 
         let tables = new_tables(&options, dir);
         let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InTables)?;
-        let manifest_number = state.next_file_number;
-        let log_number = manifest_number + 1;
-        state.next_file_number += 2;
+        let manifest_number = state.take_number();
+        let log_number = state.take_number();
         state.min_log = log_number;
         state.flushed_seqno = recovered.last_seqno;
         let writer = ManifestWriter::create(&*fs, dir, manifest_number, &state)?;
@@ -79,11 +76,10 @@ impl Store {
                 previous_len: 0,
             },
         )?;
-        let in_use: HashSet<u64> = tables_of(&state).map(|(_, _, meta)| meta.number).collect();
         let needed = |kind: &FileKind| match *kind {
             FileKind::Manifest(number) => number == manifest_number,
             FileKind::Wal(number) => number >= log_number,
-            FileKind::Table(number) => in_use.contains(&number),
+            FileKind::Table(number) => state.has_table(number),
             FileKind::Current | FileKind::Lock => true,
             FileKind::CurrentTemp => false,
         };
@@ -218,10 +214,10 @@ fn recover(
             Keep::InMemory => full.push(memtable),
         }
     }
-    if keep == Keep::InTables && end.next - 1 > flushed {
+    if keep == Keep::InTables && end.last_seqno > flushed {
         options.file_system.sync_dir(dir).during("sync", dir)?;
     }
-    Ok(Recovered { last_seqno: end.next - 1, memtables: full })
+    Ok(Recovered { last_seqno: end.last_seqno, memtables: full })
 }
 
 /// Writes a recovered memtable to tables of level 0.
@@ -231,18 +227,17 @@ fn write_recovered(
     tables: &Arc<TableContext>,
     state: &mut ManifestState,
 ) -> Result<()> {
-    let mut edit = VersionEdit::default();
     for id in memtable.keyspaces() {
         // Entries of a keyspace that was dropped later go with it.
         let Some(keyspace) = state.keyspaces.get(&id) else { continue };
-        let number = state.next_file_number;
-        state.next_file_number += 1;
+        let options_of = keyspace.options.clone();
+        let number = state.take_number();
         let context = OutputContext {
             tables,
             options: TableOptions {
-                filter: keyspace.options.filter,
+                filter: options_of.filter,
                 compression: Compression::None,
-                block_size: keyspace.options.block_size,
+                block_size: options_of.block_size,
                 seed: state.hash_seed,
                 keyspace: id,
             },
@@ -253,9 +248,11 @@ fn write_recovered(
             paranoid: options.paranoid,
         };
         let written = write_run(&mut memtable.cursor(id), &context, &mut Unknown)?;
-        edit.added.extend(written.into_iter().flatten().map(|meta| (id, 0, meta)));
+        for meta in written.into_iter().flatten() {
+            state.add_table(id, 0, meta).map_err(Error::invalid)?;
+        }
     }
-    state.apply(&edit).map_err(Error::invalid)
+    Ok(())
 }
 
 fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
@@ -263,16 +260,12 @@ fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
     Arc::new(TableContext::new(fs, dir, options.cache_size, options.max_open_files))
 }
 
-/// Keyspace, level and metadata of every table.
-fn tables_of(state: &ManifestState) -> impl Iterator<Item = (u32, u8, &TableMeta)> {
-    state.keyspaces.iter().flat_map(|(&id, keyspace)| {
-        (0u8..).zip(&keyspace.levels).flat_map(move |(level, tables)| tables.iter().map(move |meta| (id, level, meta)))
-    })
-}
-
 fn new_state(options: &Options) -> ManifestState {
     let seed = options.hash_seed.unwrap_or_else(random_seed);
-    ManifestState::new(seed, options.default_keyspace.clone().unwrap_or_default())
+    let mut state = ManifestState::new(seed);
+    let options = options.default_keyspace.clone().unwrap_or_default();
+    state.keyspaces.insert(0, KeyspaceState::new(DEFAULT_KEYSPACE, options));
+    state
 }
 
 /// Not for secrets: it keeps the filters of two stores from having the same false positives.
@@ -287,16 +280,14 @@ fn view_of(
     active: Arc<Memtable>,
     sealed: Vec<Arc<Memtable>>,
 ) -> ReadView {
-    let tree = |id: u32| {
-        let of_tree = tables_of(state).filter(|(keyspace, ..)| *keyspace == id);
-        let added = of_tree.map(|(_, level, meta)| (level, Arc::new(Table::new(Arc::clone(tables), meta.clone()))));
-        Version::default().edited(&[], added.collect())
-    };
+    let table = |meta: &TableMeta| Arc::new(Table::new(Arc::clone(tables), meta.clone()));
     let trees = state.keyspaces.iter().map(|(&id, keyspace)| Tree {
         id,
         name: Arc::from(keyspace.name.as_str()),
         options: keyspace.options.clone(),
-        version: Arc::new(tree(id)),
+        version: Arc::new(
+            Version::default().edited(&[], keyspace.tables().map(|(level, meta)| (level, table(meta))).collect()),
+        ),
     });
     let trees = trees.collect();
     ReadView { active, sealed, trees }

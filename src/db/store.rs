@@ -18,11 +18,8 @@ use super::view::ReadView;
 use super::write::{Commit, Pending};
 use crate::error::{Error, Result};
 use crate::exec::Executor;
-use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
-use crate::manifest::ManifestWriter;
-use crate::manifest::edit::VersionEdit;
-use crate::manifest::state::ManifestState;
+use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
 use crate::options::Options;
 use crate::table::{Table, TableContext};
 use crate::vfs::{FileLock, FileSystem, WritableFile};
@@ -249,14 +246,12 @@ impl Store {
     }
 
     fn write_edit(&self, manifest: &mut Manifest, edit: &VersionEdit) -> Result<()> {
-        manifest.state.apply(edit).map_err(|rule| {
-            let path = FileKind::Manifest(manifest.writer.number()).path(&self.dir);
-            Error::corruption(&path, manifest.writer.len(), rule)
-        })?;
+        let writer = &manifest.writer;
+        manifest.state.apply(edit).map_err(|rule| Error::corruption(writer.path(), writer.len(), rule))?;
         if manifest.writer.len() < manifest.rotate_at {
             return manifest.writer.append(edit);
         }
-        let old = FileKind::Manifest(manifest.writer.number()).path(&self.dir);
+        let old = manifest.writer.path().to_owned();
         let number = self.new_file_number();
         manifest.state.next_file_number = self.next_file.load(Ordering::Relaxed);
         let writer = ManifestWriter::create(&*self.fs, &self.dir, number, &manifest.state)?;

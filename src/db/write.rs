@@ -11,12 +11,12 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::store::{LogFile, Store};
-use crate::batch::WriteBatch;
+use crate::batch::{BatchReader, WriteBatch};
 use crate::error::{Error, Result};
 use crate::format::checksum;
 use crate::format::header::FileHeader;
 use crate::format::key::{MAX_SEQNO, SeqNo};
-use crate::log::writer::{LogRecord, LogWriter};
+use crate::log::{LogRecord, LogWriter};
 use crate::memtable::Memtable;
 use crate::wal;
 
@@ -59,10 +59,7 @@ impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
         self.check_writable()?;
-        batch.validate()?;
-        if batch.store_id().is_some_and(|id| id != self.id) {
-            return Err(Error::invalid("the batch holds keyspaces of another store"));
-        }
+        batch.validate(self.id)?;
         if batch.is_empty() {
             if options.sync {
                 self.sync()?;
@@ -139,7 +136,7 @@ impl Store {
         let mut writer = commit.memtable.writer();
         let mut seqno = before;
         for encoded in group {
-            for operation in encoded.batch.ops() {
+            for operation in BatchReader::new(encoded.batch.payload(), encoded.batch.count()) {
                 // The batch was encoded by this process; it cannot be malformed.
                 let operation = operation.map_err(Error::invalid)?;
                 seqno += 1;

@@ -15,11 +15,12 @@ const OVERHEAD: usize = 128;
 
 /// Table number and offset in its file.
 type BlockId = (u64, u64);
+type Shard = Mutex<Clock<BlockId, Arc<Block>>>;
 
 /// Blocks by table number and offset. A lock guards each shard, and is held for one look-up or insertion; nothing else is locked
 /// meanwhile. Capacity 0 keeps nothing.
 pub(crate) struct BlockCache {
-    shards: Box<[Mutex<Clock<BlockId, Arc<Block>>>]>,
+    shards: Box<[Shard]>,
     capacity: usize,
 }
 
@@ -54,7 +55,7 @@ impl BlockCache {
         }
     }
 
-    fn shard(&self, (number, offset): BlockId) -> &Mutex<Clock<BlockId, Arc<Block>>> {
+    fn shard(&self, (number, offset): BlockId) -> &Shard {
         // Neighbouring blocks should not share a shard; any odd multiplier with mixed bits does.
         let mixed = (number.rotate_left(32) ^ offset).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(mixed >> 48) as usize % self.shards.len()]
@@ -80,10 +81,9 @@ mod tests {
         for capacity in [0, 1000, 100_000, 5 << 20] {
             let cache = BlockCache::new(capacity);
             let mut kept = 0;
-            for i in 0..3000u64 {
-                let i = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for i in 0..3000 {
                 let id = (i % 7, i % 501 * 4096);
-                cache.insert(id, block(i as usize % 9000));
+                cache.insert(id, block(usize::try_from(i * 7919 % 9001).unwrap()));
                 kept += usize::from(cache.get(id).is_some());
                 assert!(cache.usage() <= capacity);
             }

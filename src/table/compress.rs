@@ -27,12 +27,23 @@ pub(super) fn from_code(code: u8) -> Option<Compression> {
     compression.is_available().then_some(compression)
 }
 
+/// The highest code of a compression that is built in.
+pub(super) fn highest_code() -> u8 {
+    let known = [Compression::Zstd, Compression::Lz4, Compression::None];
+    let highest = known.into_iter().find(|known| known.is_available());
+    highest.map_or(0, code)
+}
+
 /// Appends `raw` to `out`, compressed if that saves at least an eighth. Returns the compression that was used.
 pub(super) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Compression {
     let start = out.len();
     if let Ok(raw_len) = u32::try_from(raw.len()) {
         out.extend_from_slice(&raw_len.to_le_bytes());
-        if pack(compression, raw, out).is_some() && out.len() - start <= raw.len() - raw.len() / 8 {
+        out.resize(out.len() + packed_bound(compression, raw.len()), 0);
+        if let Some(len) = pack(compression, raw, &mut out[start + RAW_LEN..])
+            && RAW_LEN + len <= raw.len() - raw.len() / 8
+        {
+            out.truncate(start + RAW_LEN + len);
             return compression;
         }
     }
@@ -41,29 +52,29 @@ pub(super) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) 
     Compression::None
 }
 
-/// Appends the compressed form of `raw`, or returns `None`; what was appended then counts for nothing.
+/// Room that [`pack`] needs for a block of `len` bytes.
+fn packed_bound(compression: Compression, len: usize) -> usize {
+    match compression {
+        #[cfg(feature = "lz4")]
+        Compression::Lz4 => lz4_flex::block::get_maximum_output_size(len),
+        #[cfg(feature = "zstd")]
+        Compression::Zstd => zstd::zstd_safe::compress_bound(len),
+        _ => len,
+    }
+}
+
 #[cfg_attr(
     not(any(feature = "lz4", feature = "zstd")),
     expect(unused_variables, reason = "nothing to compress with is built in")
 )]
-fn pack(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Option<()> {
-    let start = out.len();
-    let len = match compression {
+fn pack(compression: Compression, raw: &[u8], packed: &mut [u8]) -> Option<usize> {
+    match compression {
         #[cfg(feature = "lz4")]
-        Compression::Lz4 => {
-            let most = lz4_flex::block::get_maximum_output_size(raw.len());
-            out.resize(start + most, 0);
-            lz4_flex::block::compress_into(raw, &mut out[start..]).ok()?
-        }
+        Compression::Lz4 => lz4_flex::block::compress_into(raw, packed).ok(),
         #[cfg(feature = "zstd")]
-        Compression::Zstd => {
-            out.resize(start + zstd::zstd_safe::compress_bound(raw.len()), 0);
-            zstd::bulk::compress_to_buffer(raw, &mut out[start..], ZSTD_LEVEL).ok()?
-        }
-        _ => return None,
-    };
-    out.truncate(start + len);
-    Some(())
+        Compression::Zstd => zstd::bulk::compress_to_buffer(raw, packed, ZSTD_LEVEL).ok(),
+        _ => None,
+    }
 }
 
 /// zstd's own default.

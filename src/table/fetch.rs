@@ -7,37 +7,48 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::TableContext;
-use super::compress::{code, decompress, from_code};
+use super::compress::{decompress, from_code, highest_code};
 use super::footer::{Handle, TRAILER_LEN};
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::bound_crc;
 use crate::format::filename::FileKind;
 use crate::options::Compression;
 use crate::stats::{ReadCounters, ReadEvent};
+use crate::vfs::ReadableFile;
 
 /// Reads from one table's file.
 pub(super) struct Fetcher {
     pub(super) context: Arc<TableContext>,
-    pub(super) number: u64,
+    number: u64,
     /// Bytes of the file.
     pub(super) size: u64,
+    pub(super) path: PathBuf,
     pub(super) counters: ReadCounters,
 }
 
 impl Fetcher {
-    pub(super) fn path(&self) -> PathBuf {
-        FileKind::Table(self.number).path(&self.context.dir)
+    pub(super) fn new(context: Arc<TableContext>, number: u64, size: u64) -> Fetcher {
+        Fetcher {
+            path: FileKind::Table(number).path(&context.dir),
+            context,
+            number,
+            size,
+            counters: ReadCounters::default(),
+        }
     }
 
     pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
-        Error::corruption(&self.path(), offset, rule)
+        Error::corruption(&self.path, offset, rule)
+    }
+
+    fn file(&self) -> Result<Arc<dyn ReadableFile>> {
+        let TableContext { fs, files, .. } = &*self.context;
+        files.get(self.number, || fs.open(&self.path)).during("open", &self.path)
     }
 
     /// Length of the file as the file system has it.
     pub(super) fn file_len(&self) -> Result<u64> {
-        let context = &self.context;
-        let file = context.files.get(&*context.fs, &context.dir, self.number)?;
-        file.len().during("read", &self.path())
+        self.file()?.len().during("read", &self.path)
     }
 
     /// The `len` bytes at `offset`, unverified.
@@ -46,10 +57,9 @@ impl Fetcher {
         let (true, Ok(len)) = (end.is_some_and(|end| end <= self.size), usize::try_from(len)) else {
             return Err(self.corrupt(offset, "a block reaches beyond the end of the file"));
         };
-        let context = &self.context;
-        let file = context.files.get(&*context.fs, &context.dir, self.number)?;
         let mut bytes = vec![0; len];
-        let read = file.read_at(&mut bytes, offset).during("read", &self.path())?;
+        let read = self.file()?.read_at(&mut bytes, offset);
+        let read = read.during("read", &self.path)?;
         if read < len {
             return Err(self.corrupt(offset, "the file ends before the block does"));
         }
@@ -60,7 +70,7 @@ impl Fetcher {
     pub(super) fn meta_block(&self, handle: Handle) -> Result<Vec<u8>> {
         let stored = self.bytes(handle.offset, handle.stored_len())?;
         match self.verified(handle, &stored)? {
-            Compression::None => Ok(without_trailer(stored.into())),
+            (Compression::None, _) => Ok(without_trailer(stored.into())),
             _ => Err(self.corrupt(handle.offset, "a block is compressed that must not be")),
         }
     }
@@ -74,30 +84,31 @@ impl Fetcher {
         self.counters.count(ReadEvent::BlockRead);
         self.counters.add(ReadEvent::BlockBytes, handle.stored_len());
         match self.verified(handle, &stored)? {
-            Compression::None => Ok(without_trailer(stored)),
-            compression => {
-                let packed = &stored[..stored.len() - TRAILER_LEN];
+            (Compression::None, _) => Ok(without_trailer(stored)),
+            (compression, packed) => {
                 decompress(compression, packed, longest).map_err(|malformed| self.corrupt(handle.offset, malformed))
             }
         }
     }
 
-    /// Checks the trailer of `stored`, a block with its trailer; returns the block's compression.
-    fn verified(&self, handle: Handle, stored: &[u8]) -> Result<Compression> {
+    /// Checks the trailer of `stored`, a block with its trailer; returns the block and its compression.
+    fn verified<'a>(&self, handle: Handle, stored: &'a [u8]) -> Result<(Compression, &'a [u8])> {
         let split = stored.split_last_chunk::<4>();
-        let Some((checked @ [.., compression], crc)) = split else {
+        let Some((checked @ [block @ .., compression], crc)) = split else {
             return Err(self.corrupt(handle.offset, "a block is shorter than its trailer"));
         };
         if u32::from_le_bytes(*crc) != bound_crc(self.number, handle.offset, checked) {
             return Err(self.corrupt(handle.offset, "the checksum of a block does not match"));
         }
-        let highest = |known: &Compression| known.is_available();
-        from_code(*compression).ok_or_else(|| Error::Unsupported {
-            file: self.path(),
-            what: "block compression",
-            found: (*compression).into(),
-            known: [Compression::Zstd, Compression::Lz4].into_iter().find(highest).map_or(0, code).into(),
-        })
+        match from_code(*compression) {
+            Some(compression) => Ok((compression, block)),
+            None => Err(Error::Unsupported {
+                file: self.path.clone(),
+                what: "block compression",
+                found: (*compression).into(),
+                known: highest_code().into(),
+            }),
+        }
     }
 }
 

@@ -1,15 +1,13 @@
 //! [`FilePool`]: table files held open, within a limit.
 
-use std::path::Path;
+use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::clock::Clock;
-use crate::error::{IoContext, Result};
-use crate::format::filename::FileKind;
-use crate::vfs::{FileSystem, ReadableFile};
+use crate::vfs::ReadableFile;
 
 /// Open files by table number. Only reads from disk come here, so that one lock does. A reader keeps its file open while it reads,
 /// also when the pool has let go of it.
@@ -27,19 +25,22 @@ impl FilePool {
         self.files.lock().used()
     }
 
-    /// The file of table `number` in `dir`.
-    pub(super) fn get(&self, fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Arc<dyn ReadableFile>> {
+    /// The file of table `number`, by `open` if the pool does not have it.
+    pub(super) fn get(
+        &self,
+        number: u64,
+        open: impl Fn() -> io::Result<Arc<dyn ReadableFile>>,
+    ) -> io::Result<Arc<dyn ReadableFile>> {
         if let Some(file) = self.files.lock().get(&number) {
             return Ok(Arc::clone(file));
         }
         // Opened without the lock; should two readers do so at once, the later file stays.
-        let path = FileKind::Table(number).path(dir);
-        let mut opened = fs.open(&path);
+        let mut opened = open();
         if opened.as_ref().is_err_and(is_out_of_descriptors) {
             self.files.lock().retain(|_| false);
-            opened = fs.open(&path);
+            opened = open();
         }
-        let file = opened.during("open", &path)?;
+        let file = opened?;
         self.files.lock().insert(number, Arc::clone(&file), 1);
         Ok(file)
     }
@@ -52,6 +53,47 @@ impl FilePool {
 
 /// Whether the process, or the system, has too many files open: other parts of the program may have taken what the limit allowed
 /// the pool, and the pool can give its own back.
-fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+fn is_out_of_descriptors(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::{FileSystem, SimFileSystem};
+    use std::cell::Cell;
+    use std::path::Path;
+
+    fn file() -> Arc<dyn ReadableFile> {
+        let (fs, path) = (SimFileSystem::new(), Path::new("/file"));
+        fs.create(path).unwrap();
+        fs.open(path).unwrap()
+    }
+
+    #[test]
+    fn the_pool_gives_its_files_back_when_descriptors_run_out() {
+        let pool = FilePool::new(8);
+        for number in 0..5 {
+            pool.get(number, || Ok(file())).unwrap();
+        }
+        let attempts = Cell::new(0);
+        let out_of_descriptors = || {
+            attempts.set(attempts.get() + 1);
+            match pool.open_files() {
+                0 => Ok(file()),
+                _ => Err(Errno::MFILE.into()),
+            }
+        };
+        pool.get(9, out_of_descriptors).unwrap();
+        assert_eq!((attempts.get(), pool.open_files()), (2, 1));
+    }
+
+    #[test]
+    fn other_errors_are_not_tried_again() {
+        let pool = FilePool::new(8);
+        pool.get(1, || Ok(file())).unwrap();
+        let error = pool.get(2, || Err(Errno::IO.into())).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        assert_eq!(pool.open_files(), 1);
+    }
 }

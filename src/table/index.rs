@@ -250,6 +250,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn find_gives_the_first_separator_at_or_behind_the_key(separators in separators(), others in separators()) {
             let index = Index::decode(&build(&separators)).unwrap();

@@ -16,7 +16,7 @@ use crate::filter::{FilterInfo, KeyHash};
 use crate::format::Malformed;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::options::FilterMode;
-use crate::stats::{ReadCounters, ReadEvent, ReadStats};
+use crate::stats::{ReadEvent, ReadStats};
 use crate::value::Value;
 
 /// A table of some version. There is one for each file, shared by the versions that contain it.
@@ -51,7 +51,7 @@ enum Lookup {
 impl Table {
     pub(crate) fn new(context: Arc<TableContext>, meta: TableMeta) -> Table {
         Table {
-            fetcher: Fetcher { context, number: meta.number, size: meta.size, counters: ReadCounters::default() },
+            fetcher: Fetcher::new(context, meta.number, meta.size),
             meta,
             resident: OnceLock::new(),
             opening: Mutex::new(()),
@@ -159,7 +159,7 @@ impl Table {
                 BlockHit::Absent => break,
                 BlockHit::Newer => lookup = Lookup::Newer,
             }
-            // Older versions follow in the next block only if the key ends this one.
+            // Older versions can follow in the next block only if the key itself stands between the two.
             if resident.index.compare_separator(i, key).is_ne() {
                 break;
             }

@@ -28,16 +28,16 @@ pub(super) enum FilterState {
 impl Resident {
     /// Reads it, and compares it with what the manifest says.
     pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta) -> Result<Resident> {
-        let path = fetcher.path();
+        let path = &fetcher.path;
         if fetcher.file_len()? != meta.size {
             return Err(fetcher.corrupt(0, "the file is not as long as the manifest says"));
         }
         let header = fetcher.bytes(0, FILE_HEADER_LEN as u64)?;
-        FileHeader::decode(&header, Magic::Table, meta.number, &path)?;
+        FileHeader::decode(&header, Magic::Table, meta.number, path)?;
         // Too short a file is found out by the read.
         let footer_offset = meta.size.saturating_sub(FOOTER_LEN as u64);
         let footer = fetcher.bytes(footer_offset, FOOTER_LEN as u64)?;
-        let footer = Footer::decode(&footer, meta.number, footer_offset, &path)?;
+        let footer = Footer::decode(&footer, meta.number, footer_offset, path)?;
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
         let index = Index::decode(&fetcher.meta_block(footer.index)?)

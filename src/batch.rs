@@ -1,0 +1,327 @@
+//! [`WriteBatch`]: operations that take effect together, encoded from the start as the WAL stores them.
+//!
+//! ```text
+//! payload = op*        op = kind: u8, keyspace id: varint, key length: varint, key, [value length: varint, value]
+//! ```
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::format::coding::{Decoder, put_bytes, put_varint, varint_len};
+use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_VALUE_LEN, ValueKind};
+use crate::format::{Decoded, Malformed};
+
+/// Puts and deletes that become visible, and survive a crash, together or not at all.
+///
+/// Of two operations on one key the later one counts. A key takes up to 1 MiB, a value up to 1 GiB, a batch up to 2 GiB; a batch
+/// that was asked to exceed them is refused when it is written.
+#[derive(Clone, Default)]
+pub struct WriteBatch {
+    payload: Vec<u8>,
+    count: u32,
+    /// The store whose keyspace ids the operations name, if they name any but the default one.
+    origin: Option<u64>,
+    /// The first rule that an operation broke. Operations behind it are not kept: the batch will be refused.
+    violation: Option<Error>,
+}
+
+impl WriteBatch {
+    /// A batch without operations.
+    pub fn new() -> WriteBatch {
+        WriteBatch::default()
+    }
+
+    /// Sets `key` to `value` in the default keyspace.
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.put_raw(0, key.as_ref(), value.as_ref());
+    }
+
+    /// Removes `key` from the default keyspace; no error if it is not there.
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
+        self.delete_raw(0, key.as_ref());
+    }
+
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there are no operations.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes that the batch takes in the write-ahead log, not counting the 40 of its record header.
+    pub fn byte_size(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Removes all operations and forgets which store they were for; the memory is kept for the next ones.
+    pub fn clear(&mut self) {
+        self.payload.clear();
+        self.count = 0;
+        self.origin = None;
+        self.violation = None;
+    }
+
+    pub(crate) fn put_raw(&mut self, keyspace: u32, key: &[u8], value: &[u8]) {
+        self.push(keyspace, key, Some(value));
+    }
+
+    pub(crate) fn delete_raw(&mut self, keyspace: u32, key: &[u8]) {
+        self.push(keyspace, key, None);
+    }
+
+    fn push(&mut self, keyspace: u32, key: &[u8], value: Option<&[u8]>) {
+        if self.violation.is_some() {
+            return;
+        }
+        if let Err(error) = check_op(self.payload.len(), keyspace, key, value) {
+            self.violation = Some(error);
+            return;
+        }
+        let kind = match value {
+            Some(_) => ValueKind::Put,
+            None => ValueKind::Delete,
+        };
+        self.payload.push(kind as u8);
+        put_varint(&mut self.payload, keyspace.into());
+        put_bytes(&mut self.payload, key);
+        if let Some(value) = value {
+            put_bytes(&mut self.payload, value);
+        }
+        self.count += 1;
+    }
+
+    /// Says that the batch holds keyspace ids of the store `origin`; those of two stores do not go together.
+    pub(crate) fn set_origin(&mut self, origin: u64) {
+        let known = *self.origin.get_or_insert(origin);
+        if known != origin && self.violation.is_none() {
+            self.violation = Some(Error::invalid("a batch holds keyspaces of two stores"));
+        }
+    }
+
+    /// Fails with the first rule that an operation broke, or if the batch holds keyspaces of another store than `store`.
+    pub(crate) fn validate(&self, store: u64) -> Result<()> {
+        match (&self.violation, self.origin) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(origin)) if origin != store => {
+                Err(Error::invalid("the batch holds keyspaces of another store"))
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// The payload of the WAL record.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// The number of operations, as the record header has it. It fits, because an operation takes at least 3 bytes.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+impl fmt::Debug for WriteBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteBatch")
+            .field("len", &self.len())
+            .field("byte_size", &self.byte_size())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Checks the limits for an operation that joins a batch of `batch_len` bytes.
+fn check_op(batch_len: usize, keyspace: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    if key.len() > MAX_KEY_LEN {
+        return Err(Error::invalid(format_args!("a key takes up to {MAX_KEY_LEN} bytes, not {}", key.len())));
+    }
+    let value_len = value.map_or(0, <[u8]>::len);
+    if value_len > MAX_VALUE_LEN {
+        return Err(Error::invalid(format_args!("a value takes up to {MAX_VALUE_LEN} bytes, not {value_len}")));
+    }
+    let mut len = 1 + varint_len(keyspace.into()) + varint_len(key.len() as u64) + key.len();
+    if value.is_some() {
+        len += varint_len(value_len as u64) + value_len;
+    }
+    if len > MAX_BATCH_LEN - batch_len {
+        return Err(Error::invalid(format_args!("a batch takes up to {MAX_BATCH_LEN} bytes")));
+    }
+    Ok(())
+}
+
+/// One operation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Op<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) kind: ValueKind,
+    pub(crate) key: &'a [u8],
+    /// Empty in a delete.
+    pub(crate) value: &'a [u8],
+}
+
+/// Iterates over the operations in the payload of a WAL record. An error is the last item.
+#[derive(Clone, Debug)]
+pub(crate) struct BatchReader<'a> {
+    rest: Decoder<'a>,
+    left: u32,
+}
+
+impl<'a> BatchReader<'a> {
+    /// A reader of the `count` operations that `payload` must hold.
+    pub(crate) fn new(payload: &'a [u8], count: u32) -> BatchReader<'a> {
+        BatchReader { rest: Decoder::new(payload), left: count }
+    }
+
+    fn decode_op(&mut self) -> Decoded<Op<'a>> {
+        if self.left == 0 {
+            return Err(Malformed("a batch holds more operations than it says"));
+        }
+        if self.rest.is_empty() {
+            return Err(Malformed("a batch holds fewer operations than it says"));
+        }
+        let kind = ValueKind::decode(self.rest.u8()?.into())?;
+        let keyspace = self.rest.varint_u32()?;
+        let key = self.rest.bytes()?;
+        let value = match kind {
+            ValueKind::Put => self.rest.bytes()?,
+            ValueKind::Delete => &[],
+        };
+        if key.len() > MAX_KEY_LEN {
+            return Err(Malformed("a key is longer than 1 MiB"));
+        }
+        if value.len() > MAX_VALUE_LEN {
+            return Err(Malformed("a value is longer than 1 GiB"));
+        }
+        Ok(Op { keyspace, kind, key, value })
+    }
+}
+
+impl<'a> Iterator for BatchReader<'a> {
+    type Item = Decoded<Op<'a>>;
+
+    fn next(&mut self) -> Option<Decoded<Op<'a>>> {
+        if self.left == 0 && self.rest.is_empty() {
+            return None;
+        }
+        let op = self.decode_op();
+        match op {
+            Ok(_) => self.left -= 1,
+            Err(_) => *self = BatchReader::new(&[], 0),
+        }
+        Some(op)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn decode(payload: &[u8], count: u32) -> Decoded<Vec<Op<'_>>> {
+        BatchReader::new(payload, count).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn operations_come_back_in_order(
+            ops in vec((any::<u32>(), vec(any::<u8>(), 0..200), proptest::option::of(vec(any::<u8>(), 0..300))), 0..20),
+        ) {
+            let mut batch = WriteBatch::new();
+            for (keyspace, key, value) in &ops {
+                match value {
+                    Some(value) => batch.put_raw(*keyspace, key, value),
+                    None => batch.delete_raw(*keyspace, key),
+                }
+            }
+            prop_assert_eq!(batch.len(), ops.len());
+            let decoded = decode(batch.payload(), batch.count()).unwrap();
+            for (op, (keyspace, key, value)) in decoded.iter().zip(&ops) {
+                let kind = if value.is_some() { ValueKind::Put } else { ValueKind::Delete };
+                let value = value.as_deref().unwrap_or_default();
+                prop_assert_eq!(*op, Op { keyspace: *keyspace, kind, key, value });
+            }
+            prop_assert_eq!(decoded.len(), ops.len());
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_read_without_a_panic_and_end_after_an_error(bytes: Vec<u8>, count in 0u32..10) {
+            let items: Vec<_> = BatchReader::new(&bytes, count).collect();
+            for item in items.iter().rev().skip(1) {
+                prop_assert!(item.is_ok());
+            }
+            prop_assert!(items.len() <= count as usize + 1);
+        }
+    }
+
+    #[test]
+    fn encoding_is_that_of_the_format() {
+        let mut batch = WriteBatch::new();
+        batch.put(b"k", b"value");
+        batch.delete_raw(300, b"gone");
+        assert_eq!(batch.payload(), b"\x01\x00\x01k\x05value\x00\xac\x02\x04gone");
+        assert_eq!((batch.len(), batch.byte_size(), batch.is_empty()), (2, 18, false));
+        batch.clear();
+        assert_eq!((batch.len(), batch.byte_size(), batch.is_empty()), (0, 0, true));
+    }
+
+    #[test]
+    fn count_must_be_that_of_the_operations() {
+        let mut batch = WriteBatch::new();
+        batch.put(b"a", b"1");
+        batch.put(b"b", b"2");
+        assert!(decode(batch.payload(), 2).is_ok());
+        for count in [0, 1, 3, u32::MAX] {
+            assert!(decode(batch.payload(), count).is_err(), "{count}");
+        }
+        assert!(decode(b"", 1).is_err());
+        assert!(decode(b"", 0).is_ok());
+    }
+
+    #[test]
+    fn unknown_kind_and_overlong_key_are_refused() {
+        assert!(decode(b"\x02\x00\x01k", 1).is_err());
+        let mut payload = vec![0, 0];
+        put_bytes(&mut payload, &vec![b'k'; MAX_KEY_LEN + 1]);
+        assert!(decode(&payload, 1).is_err());
+    }
+
+    #[test]
+    fn first_violation_is_remembered_until_cleared() {
+        let mut batch = WriteBatch::new();
+        batch.put(b"a", b"1");
+        batch.put(vec![0; MAX_KEY_LEN + 1], b"");
+        batch.put(b"b", b"2");
+        assert_eq!(batch.len(), 1);
+        let error = batch.validate(7).unwrap_err();
+        assert!(matches!(&error, Error::InvalidArgument(what) if what.contains("key")), "{error}");
+        batch.clear();
+        assert!(batch.validate(7).is_ok());
+        batch.put(vec![0; MAX_KEY_LEN], vec![]);
+        assert!(batch.validate(7).is_ok());
+    }
+
+    #[test]
+    fn value_and_batch_limits_hold_to_the_byte() {
+        // Zeroed memory that nobody touches costs nothing.
+        let value = vec![0; MAX_VALUE_LEN + 1];
+        assert!(check_op(0, 0, b"k", Some(&value)).is_err());
+        assert!(check_op(0, 0, b"k", Some(&value[1..])).is_ok());
+        assert!(check_op(MAX_BATCH_LEN - 6, 0, b"k", Some(b"v")).is_ok());
+        assert!(check_op(MAX_BATCH_LEN - 5, 0, b"k", Some(b"v")).is_err());
+    }
+
+    #[test]
+    fn keyspaces_of_two_stores_do_not_mix() {
+        let mut batch = WriteBatch::new();
+        assert!(batch.validate(8).is_ok());
+        batch.set_origin(7);
+        batch.set_origin(7);
+        assert!(batch.validate(7).is_ok());
+        assert!(matches!(batch.validate(8), Err(Error::InvalidArgument(_))));
+        batch.set_origin(8);
+        assert!(matches!(batch.validate(7), Err(Error::InvalidArgument(_))));
+    }
+}

@@ -1,0 +1,203 @@
+//! [`replay`]: the records of several logs in order, and the decision whether they end in a torn tail or in damage.
+//!
+//! A log's header says with which ordinal it begins, and whoever wrote it had settled by then what came before. So the newest log
+//! that begins at or before an ordinal is the one that holds it, and every older log ends where the next one that counts begins:
+//!
+//! ```text
+//! log 5:  1 ......... 40 | 41 .. 60        61.. lost in a power cut, 41.. written over by log 7: void
+//! log 6:                      61 .. 90     begins behind what survived: void
+//! log 7:                   41 .......      made by the recovery that found 5 to end at 40
+//! ```
+//!
+//! Whatever is not replayed, be it void or behind a record that does not verify, must not say that what is missing was once
+//! durable.
+
+use std::path::PathBuf;
+
+use super::reader::{End, LogReader, Record, Step};
+use crate::error::{Error, Result};
+use crate::format::Malformed;
+use crate::format::header::Magic;
+use crate::vfs::FileSystem;
+
+/// Why a record cannot be applied.
+#[derive(Debug)]
+pub(crate) enum ApplyError {
+    /// Its payload breaks a rule of the format; replay names the file and the record's offset.
+    Malformed(Malformed),
+    Failed(Error),
+}
+
+impl From<Malformed> for ApplyError {
+    fn from(malformed: Malformed) -> ApplyError {
+        ApplyError::Malformed(malformed)
+    }
+}
+
+impl From<Error> for ApplyError {
+    fn from(error: Error) -> ApplyError {
+        ApplyError::Failed(error)
+    }
+}
+
+/// Where replay ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Replayed {
+    /// The ordinal behind the last that was replayed or was expected to be known already; a new log begins with it.
+    pub(crate) next: u64,
+    /// File and offset at which replay stopped short of the end of the logs: a torn tail.
+    pub(crate) torn: Option<(PathBuf, u64)>,
+}
+
+/// Applies, in order, the records of `logs` (numbers ascending, with their paths) that begin at or behind ordinal `expected`;
+/// what is before it is known from elsewhere.
+///
+/// Damage to what was durable is `Error::Corruption`; anything else that cannot be read is a torn tail, and replay ends before it.
+pub(crate) fn replay(
+    fs: &dyn FileSystem,
+    magic: Magic,
+    logs: &[(u64, PathBuf)],
+    expected: u64,
+    apply: &mut dyn FnMut(&Record<'_>) -> Result<(), ApplyError>,
+) -> Result<Replayed> {
+    debug_assert!(logs.is_sorted_by(|a, b| a.0 < b.0));
+    let readers = logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
+    let readers = readers.collect::<Result<Vec<_>>>()?;
+    let parts = find_parts(&readers, expected);
+    let mut replay = Replay { expected, apply, next: expected, stop: None, broken: false };
+    for (reader, part) in readers.into_iter().zip(parts) {
+        match part {
+            Some(part) if !replay.broken => replay.log(reader, &part)?,
+            _ => replay.skip(reader)?,
+        }
+    }
+    Ok(replay.finish())
+}
+
+/// What counts of a log: its ordinals from `first` on and before `end`, with which the next log that counts begins.
+struct Part {
+    first: u64,
+    end: u64,
+}
+
+/// For each log the part that counts; `None` if its header does not verify, if it begins behind a newer log, or if everything in
+/// it is before `expected`.
+fn find_parts(readers: &[LogReader], expected: u64) -> Vec<Option<Part>> {
+    let mut end = u64::MAX;
+    let mut parts: Vec<_> = readers
+        .iter()
+        .rev()
+        .map(|reader| {
+            let first = reader.header().ok()?.first;
+            let counts = first <= end && end > expected;
+            counts.then(|| Part { first, end: std::mem::replace(&mut end, first) })
+        })
+        .collect();
+    parts.reverse();
+    parts
+}
+
+struct Replay<'a> {
+    expected: u64,
+    apply: &'a mut dyn FnMut(&Record<'_>) -> Result<(), ApplyError>,
+    /// The first ordinal that is neither replayed nor known.
+    next: u64,
+    /// Where reading stopped last, and why.
+    stop: Option<Stop>,
+    /// Set when ordinal `next` was not where it should have been: no later log can be replayed.
+    broken: bool,
+}
+
+struct Stop {
+    file: PathBuf,
+    offset: u64,
+    reason: String,
+    /// Nothing but the end of the file was found there.
+    clean: bool,
+}
+
+impl Replay<'_> {
+    /// Replays the part of a log that counts.
+    fn log(&mut self, mut reader: LogReader, part: &Part) -> Result<()> {
+        if part.first > self.next {
+            // Only the first log that counts can begin too late: every other begins where the one before it ends.
+            self.broken = true;
+            return self.skip(reader);
+        }
+        let mut stop =
+            Stop { file: reader.path().to_owned(), offset: 0, reason: "the log ends here".into(), clean: true };
+        while reader.next() < part.end {
+            match reader.read()? {
+                Step::Record(record) => self.record(&record, part.end)?,
+                Step::End(End::Clean) => break,
+                Step::End(End::Bad { reason, .. }) => {
+                    stop.reason = reason;
+                    stop.clean = false;
+                    break;
+                }
+            }
+        }
+        stop.offset = reader.offset();
+        self.stop = Some(stop);
+        // What is before `expected` is in tables, whether or not the log still has it.
+        self.next = reader.next().max(self.expected);
+        self.broken = self.next < part.end;
+        self.refuse_if_durable(reader)
+    }
+
+    fn record(&mut self, record: &Record<'_>, end: u64) -> Result<()> {
+        let next = record.first + u64::from(record.count);
+        if next > end {
+            return Err(record.corruption("the record reaches into the log after it"));
+        }
+        if next <= self.expected {
+            return Ok(());
+        }
+        if record.first < self.expected {
+            return Err(record.corruption("part of the record is in tables already"));
+        }
+        if record.count == 0 {
+            return Ok(());
+        }
+        (self.apply)(record).map_err(|error| match error {
+            ApplyError::Malformed(rule) => record.corruption(rule),
+            ApplyError::Failed(error) => error,
+        })
+    }
+
+    /// Passes over a log of which nothing is replayed.
+    fn skip(&mut self, reader: LogReader) -> Result<()> {
+        let stop = self.stop.get_or_insert_with(|| Stop {
+            file: reader.path().to_owned(),
+            offset: 0,
+            reason: match reader.header() {
+                Ok(header) => format!("the log begins with entry {}", header.first),
+                Err(rule) => rule.to_owned(),
+            },
+            clean: false,
+        });
+        stop.clean = false;
+        self.refuse_if_durable(reader)
+    }
+
+    /// Fails if what was not read of a log says that the first missing ordinal was once durable.
+    fn refuse_if_durable(&self, reader: LogReader) -> Result<()> {
+        let path = reader.path().to_owned();
+        let missing = self.next;
+        let (Some((offset, synced)), Some(stop)) = (reader.find_synced(missing)?, &self.stop) else {
+            return Ok(());
+        };
+        let rule = format!(
+            "{}, and entry {missing} is missing, although everything up to entry {synced} was on stable storage according to {} \
+             at offset {offset}",
+            stop.reason,
+            path.display()
+        );
+        Err(Error::corruption(&stop.file, stop.offset, rule))
+    }
+
+    fn finish(self) -> Replayed {
+        let torn = self.stop.filter(|stop| !stop.clean);
+        Replayed { next: self.next, torn: torn.map(|stop| (stop.file, stop.offset)) }
+    }
+}

@@ -1,0 +1,135 @@
+//! `CURRENT`: the file that says which manifest is in force.
+//!
+//! ```text
+//! tamis 1
+//! MANIFEST-000003
+//! crc32 89abcdef
+//! ```
+
+use std::io;
+use std::path::Path;
+
+use crate::error::{Error, IoContext, Result};
+use crate::format::checksum::crc;
+use crate::format::filename::FileKind;
+use crate::format::header::FORMAT_VERSION;
+use crate::vfs::{FileSystem, read_small_file};
+
+/// Longer than any valid `CURRENT`.
+const MAX_LEN: usize = 128;
+
+/// The number of the manifest in force, or `None` if there is no `CURRENT`.
+pub(super) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
+    let path = FileKind::Current.path(dir);
+    match read_small_file(fs, &path, MAX_LEN) {
+        Ok(bytes) => decode(&bytes, &path).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(Error::corruption(&path, 0, "CURRENT is too long"))
+        }
+        Err(error) => Err(error).during("read", &path),
+    }
+}
+
+/// Puts manifest `number` in force. The manifest, and its name, must be durable already.
+pub(super) fn switch(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()> {
+    let (path, temp) = (FileKind::Current.path(dir), FileKind::CurrentTemp.path(dir));
+    match fs.remove(&temp) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).during("remove", &temp);
+        }
+        _ => {}
+    }
+    let file = fs.create(&temp).during("create", &temp)?;
+    file.append(encode(number).as_bytes()).during("write", &temp)?;
+    file.sync().during("sync", &temp)?;
+    fs.rename(&temp, &path).during("replace", &path)?;
+    fs.sync_dir(dir).during("sync", dir)
+}
+
+fn encode(number: u64) -> String {
+    let lines = format!("tamis {FORMAT_VERSION}\n{}\n", FileKind::Manifest(number).name());
+    format!("{lines}crc32 {:08x}\n", crc(lines.as_bytes()))
+}
+
+fn decode(bytes: &[u8], path: &Path) -> Result<u64> {
+    let corrupt = |rule| Error::corruption(path, 0, rule);
+    let text = std::str::from_utf8(bytes).map_err(|_| corrupt("CURRENT is not text"))?;
+    let mut lines = text.split_inclusive('\n');
+    let version = lines
+        .next()
+        .and_then(|line| line.strip_prefix("tamis ")?.strip_suffix('\n'))
+        .ok_or_else(|| corrupt("CURRENT does not begin with its version"))?;
+    // Of a later version, the other lines may be anything.
+    if let Ok(found) = version.parse::<u32>()
+        && found > FORMAT_VERSION
+    {
+        return Err(Error::Unsupported {
+            file: path.to_owned(),
+            what: "format version",
+            found: found.into(),
+            known: FORMAT_VERSION.into(),
+        });
+    }
+    let name = lines.next().and_then(|line| line.strip_suffix('\n'));
+    match name.and_then(FileKind::parse) {
+        Some(FileKind::Manifest(number)) if text == encode(number) => Ok(number),
+        Some(FileKind::Manifest(_)) => Err(corrupt("the checksum of CURRENT does not match")),
+        _ => Err(corrupt("CURRENT does not name a manifest")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::testing::{get_file, put_file};
+    use crate::vfs::OsFileSystem;
+
+    #[test]
+    fn content_is_that_of_the_format() {
+        assert_eq!(encode(3), "tamis 1\nMANIFEST-000003\ncrc32 3ef3e4eb\n");
+        for number in [1, 999_999, 1_000_000, u64::MAX] {
+            let text = encode(number);
+            assert!(text.len() <= MAX_LEN);
+            let decoded = decode(text.as_bytes(), Path::new("CURRENT"));
+            assert_eq!(decoded.unwrap(), number);
+        }
+    }
+
+    #[test]
+    fn anything_but_the_written_bytes_is_refused() {
+        let good = encode(3).into_bytes();
+        let refused = |bytes: &[u8]| {
+            let error = decode(bytes, Path::new("CURRENT")).unwrap_err();
+            assert!(matches!(error, Error::Corruption { .. } | Error::Unsupported { .. }), "{error}");
+        };
+        for len in 0..good.len() {
+            refused(&good[..len]);
+        }
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            refused(&bad);
+        }
+        refused(&[&good[..], b"\n"].concat());
+    }
+
+    #[test]
+    fn later_version_is_named_as_such() {
+        let error = decode(b"tamis 2\nwhatever", Path::new("CURRENT")).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { found: 2, known: 1, .. }));
+    }
+
+    #[test]
+    fn switch_replaces_what_an_interrupted_one_left() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(&OsFileSystem, dir.path()).unwrap(), None);
+        put_file(&dir.path().join("CURRENT.tmp"), b"half");
+        switch(&OsFileSystem, dir.path(), 3).unwrap();
+        switch(&OsFileSystem, dir.path(), 7).unwrap();
+        assert_eq!(read(&OsFileSystem, dir.path()).unwrap(), Some(7));
+        assert_eq!(get_file(&dir.path().join("CURRENT")), encode(7).into_bytes());
+        put_file(&dir.path().join("CURRENT"), &[b'x'; MAX_LEN + 1]);
+        assert!(read(&OsFileSystem, dir.path()).unwrap_err().is_corruption());
+    }
+}

@@ -1,0 +1,133 @@
+//! The manifest: a log of version edits, which says what belongs to a store. `CURRENT` names the manifest in force.
+//!
+//! A manifest stands alone: its first edit states the whole version, and it is in force only when that edit is durable. Every edit
+//! is durable before [`ManifestWriter::append`] returns, and only then may its effect be used and what it makes obsolete be
+//! removed.
+
+use std::io;
+use std::path::Path;
+
+use crate::error::{Error, IoContext, Result};
+use crate::format::Malformed;
+use crate::format::checksum::crc;
+use crate::format::filename::FileKind;
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::log::{LogRecord, LogWriter, replay};
+use crate::vfs::FileSystem;
+
+mod current;
+mod edit;
+mod state;
+
+pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, VersionEdit};
+pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
+
+/// The first edit of a manifest. Part of the format.
+const FIRST_EDIT: u64 = 1;
+
+/// Writes one manifest from its creation on.
+pub(crate) struct ManifestWriter {
+    log: LogWriter,
+}
+
+impl ManifestWriter {
+    /// Creates manifest `number`, which begins with `state`, and puts it in force.
+    ///
+    /// After an error it is unknown which manifest is in force: none may be written to until the store is opened again.
+    pub(crate) fn create(
+        fs: &dyn FileSystem,
+        dir: &Path,
+        number: u64,
+        state: &ManifestState,
+    ) -> Result<ManifestWriter> {
+        let path = FileKind::Manifest(number).path(dir);
+        let header = FileHeader { number, first: FIRST_EDIT, ..FileHeader::default() };
+        let mut writer = ManifestWriter { log: LogWriter::create(fs, &path, Magic::Manifest, header)? };
+        writer.append(&state.snapshot_edit())?;
+        fs.sync_dir(dir).during("sync", dir)?;
+        current::switch(fs, dir, number)?;
+        Ok(writer)
+    }
+
+    /// Appends an edit and makes it durable. After an error it may be there or not; every later call returns that error.
+    pub(crate) fn append(&mut self, edit: &VersionEdit) -> Result<()> {
+        let payload = edit.encode();
+        let record = LogRecord { payload: &payload, payload_crc: crc(&payload), count: 1 };
+        let durable = self.log.next() - 1;
+        self.log.append(&[record], durable)?;
+        self.log.sync()?;
+        // So that damage to this edit is not taken for a torn tail, should it remain the last.
+        self.log.append_marker(durable + 1)
+    }
+
+    /// Bytes of the file, by which to decide when to begin a new one.
+    pub(crate) fn len(&self) -> u64 {
+        self.log.len()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.log.path()
+    }
+}
+
+/// Reads the manifest in force; returns its number too. `None` if there is no store in `dir`, not even the directory, or one whose
+/// creation died half way.
+pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<(ManifestState, u64)>> {
+    let Some(number) = current::read(fs, dir)? else {
+        refuse_data_without_current(fs, dir)?;
+        return Ok(None);
+    };
+    let path = FileKind::Manifest(number).path(dir);
+    let mut state: Option<ManifestState> = None;
+    let logs = [(number, path.clone())];
+    let replayed = replay(fs, Magic::Manifest, &logs, FIRST_EDIT, &mut |record| {
+        if record.count != 1 {
+            return Err(Malformed("a record of the manifest is not one version edit").into());
+        }
+        let edit = VersionEdit::decode(record.payload)?;
+        match &mut state {
+            Some(state) => state.apply(&edit)?,
+            None => state = Some(ManifestState::from_snapshot(&edit)?),
+        }
+        Ok(())
+    });
+    match (replayed, state) {
+        (Ok(_), Some(state)) => Ok(Some((state, number))),
+        (Ok(_), None) => {
+            let rule = "the manifest is in force, but its first version edit cannot be read";
+            Err(Error::corruption(&path, FILE_HEADER_LEN as u64, rule))
+        }
+        (Err(Error::Io { source, .. }), _) if source.kind() == io::ErrorKind::NotFound => {
+            let rule = "CURRENT names this manifest, but there is no such file";
+            Err(Error::corruption(&path, 0, rule))
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// A store comes to life with its `CURRENT`, so that without one there can be no table and no entry in a log.
+fn refuse_data_without_current(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let names = match fs.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        names => names.during("list", dir)?,
+    };
+    for kind in names.iter().filter_map(|name| FileKind::parse(name)) {
+        let path = kind.path(dir);
+        let has_data = match kind {
+            FileKind::Table(_) => true,
+            FileKind::Wal(_) => {
+                let len = fs.open(&path).and_then(|file| file.len());
+                len.during("open", &path)? > FILE_HEADER_LEN as u64
+            }
+            _ => false,
+        };
+        if has_data {
+            let rule = format!("there is no CURRENT, but {} has data", kind.name());
+            return Err(Error::corruption(&FileKind::Current.path(dir), 0, rule));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

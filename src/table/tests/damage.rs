@@ -1,0 +1,286 @@
+//! Damaged files: the right answer or an error, never a wrong answer and never a panic.
+
+use super::*;
+use crate::format::checksum::bound_crc;
+use crate::vfs::{Fault, FaultMode};
+
+/// Distinct keys in the table below, each in two versions.
+const KEYS: u64 = 14;
+
+/// A small table with several blocks, and what it holds.
+fn small(filter: FilterPolicy, compression: Compression) -> (SimFileSystem, TableMeta, Vec<Entry>) {
+    let entries: Vec<Entry> = (0..KEYS)
+        .flat_map(|i| {
+            let key = format!("key{i:04}");
+            [put(&key, i + 50, format!("new{i}")), put(&key, i + 1, "old old old old")]
+        })
+        .collect();
+    let options = TableOptions { filter, compression, block_size: 256, ..options() };
+    let fs = file_system();
+    let meta = build(&fs, options, &entries);
+    (fs, meta, entries)
+}
+
+/// Asks everything. Answers are right or errors of damage; returns whether there was an error.
+fn check_damaged(fs: &SimFileSystem, meta: &TableMeta, entries: &[Entry]) -> bool {
+    let table = open(fs, meta, 0);
+    let expect = |error: &Error| {
+        assert!(matches!(error, Error::Corruption { .. } | Error::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains("000012.sst"), "{error}");
+    };
+    let mut failed = false;
+    for (key, seqno, _, value) in entries.iter().step_by(3) {
+        match get(&table, key, *seqno) {
+            Ok(hit) => assert_eq!(hit.unwrap().value, value),
+            Err(error) => {
+                expect(&error);
+                failed = true;
+            }
+        }
+    }
+    match get(&table, "key0007a", MAX_SEQNO) {
+        Ok(hit) => assert_eq!(hit, None),
+        Err(error) => expect(&error),
+    }
+    match entries_of(&table, false) {
+        Ok(read) => assert_eq!(read, entries),
+        Err(error) => {
+            expect(&error);
+            failed = true;
+        }
+    }
+    expect(&table.verify().unwrap_err());
+    failed
+}
+
+#[test]
+fn every_flipped_byte_gives_the_right_answer_or_an_error() {
+    let lz4 = Some(Compression::Lz4).filter(|lz4| lz4.is_available());
+    for compression in [Some(Compression::None), lz4].into_iter().flatten() {
+        let (fs, meta, entries) = small(FilterPolicy::DEFAULT, compression);
+        let table = open(&fs, &meta, 0);
+        let filter = table.resident().unwrap().footer.filter.unwrap();
+        let filter = filter.offset..filter.end().unwrap();
+        for offset in 0..meta.size {
+            let xor = if offset % 2 == 0 { 0x01 } else { 0xa0 };
+            fs.corrupt(PATH, offset, xor).unwrap();
+            let failed = check_damaged(&fs, &meta, &entries);
+            assert_eq!(failed, !filter.contains(&offset), "offset {offset}");
+            fs.corrupt(PATH, offset, xor).unwrap();
+        }
+        table.verify().unwrap();
+    }
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
+    let bytes = fs.read(PATH).unwrap();
+    for len in 0..bytes.len() {
+        fs.write(PATH, &bytes[..len]).unwrap();
+        assert!(check_damaged(&fs, &meta, &entries), "{len} bytes");
+        // Also when the manifest agrees with the length.
+        let shorter = TableMeta { size: len as u64, ..meta.clone() };
+        assert!(check_damaged(&fs, &shorter, &entries), "{len} bytes");
+    }
+}
+
+#[test]
+fn a_damaged_filter_means_maybe_and_is_reported() {
+    let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
+    let table = open(&fs, &meta, 0);
+    assert_eq!(table.filter_degraded().unwrap(), None);
+    let handle = table.resident().unwrap().footer.filter.unwrap();
+    fs.corrupt(PATH, handle.offset + 70, 0xff).unwrap();
+
+    let table = open(&fs, &meta, 0);
+    assert!(table.filter_degraded().unwrap().is_some());
+    assert!(table.filter_info().unwrap().is_none());
+    let hash = |key| KeyHash::new(SEED, key);
+    for (key, seqno, ..) in &entries {
+        let hit = table.get(key, hash(key), *seqno, FilterMode::Use, false);
+        assert_eq!(hit.unwrap().unwrap().seqno, *seqno);
+    }
+    let stats = table.counters();
+    assert_eq!((stats.unfiltered, stats.probes), (entries.len() as u64, 0));
+    let error = table.verify().unwrap_err();
+    assert!(matches!(error, Error::Corruption { offset, .. } if offset == handle.offset), "{error}");
+}
+
+/// The same file with the filter of other keys in it, all checksums right.
+#[test]
+fn a_filter_that_denies_a_key_is_found_by_shadow_reads_and_by_verify() {
+    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
+    let handle = open(&fs, &meta, 0).resident().unwrap().footer.filter.unwrap();
+    let mut other = crate::filter::FilterBuilder::new(FilterPolicy::DEFAULT, SEED);
+    (KEYS..2 * KEYS).for_each(|i| other.add(KeyHash::new(SEED, &i.to_le_bytes())));
+    let mut bytes = fs.read(PATH).unwrap();
+    put_block(&mut bytes, handle, &other.finish().unwrap().bytes);
+    fs.write(PATH, &bytes[..]).unwrap();
+    let meta = TableMeta { checksum: crc(&bytes), ..meta };
+
+    let table = open(&fs, &meta, 0);
+    let errors = (0..KEYS)
+        .filter_map(|i| get(&table, format!("key{i:04}"), MAX_SEQNO).err())
+        .inspect(|error| assert!(error.to_string().contains("denies"), "{error}"))
+        .count();
+    assert!(errors as u64 > KEYS / 2);
+    let error = table.verify().unwrap_err();
+    assert!(error.to_string().contains("denies"), "{error}");
+}
+
+/// Replaces a block, which must be of the same length, and makes its checksum right.
+fn put_block(bytes: &mut [u8], handle: Handle, block: &[u8]) {
+    assert_eq!(block.len(), handle.len as usize);
+    let start = usize::try_from(handle.offset).unwrap();
+    bytes[start..][..block.len()].copy_from_slice(block);
+    reseal(bytes, handle);
+}
+
+fn reseal(bytes: &mut [u8], handle: Handle) {
+    let start = usize::try_from(handle.offset).unwrap();
+    let end = start + handle.len as usize + 1;
+    let crc = bound_crc(NUMBER, handle.offset, &bytes[start..end]);
+    bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn all_handles(fs: &SimFileSystem, meta: &TableMeta) -> Vec<Handle> {
+    let table = open(fs, meta, 0);
+    let resident = table.resident().unwrap();
+    let footer = resident.footer;
+    (0..resident.index.len())
+        .map(|i| resident.index.handle(i))
+        .chain(footer.filter)
+        .chain([footer.properties, footer.index])
+        .collect()
+}
+
+/// Every byte of every block, and of its trailer, takes a wrong value behind a right checksum: a bug in a writer, or malice.
+#[test]
+fn rules_are_checked_behind_right_checksums() {
+    let lz4 = Some(Compression::Lz4).filter(|lz4| lz4.is_available());
+    for compression in [Some(Compression::None), lz4].into_iter().flatten() {
+        let (fs, meta, entries) = small(FilterPolicy::DEFAULT, compression);
+        let bytes = fs.read(PATH).unwrap();
+        for handle in all_handles(&fs, &meta) {
+            for at in 0..=u64::from(handle.len) {
+                let mut damaged = bytes.clone();
+                let at = usize::try_from(handle.offset + at).unwrap();
+                damaged[at] ^= if at % 3 == 0 { 0x80 } else { 0x05 };
+                reseal(&mut damaged, handle);
+                let meta = TableMeta { checksum: crc(&damaged), ..meta.clone() };
+                fs.write(PATH, damaged).unwrap();
+                let table = open(&fs, &meta, 0);
+                for (key, seqno, ..) in entries.iter().step_by(9) {
+                    let _ = get(&table, key, *seqno);
+                }
+                let _ = entries_of(&table, true);
+                let _ = table.verify();
+            }
+        }
+    }
+}
+
+#[test]
+fn verify_finds_what_only_it_can_find() {
+    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
+    let bytes = fs.read(PATH).unwrap();
+    let handle = all_handles(&fs, &meta)[1];
+    let start = usize::try_from(handle.offset).unwrap();
+    let n = usize::from(bytes[start + 4]);
+    // A fingerprint, an offset's target, the last byte of the last head: each behind a right checksum.
+    for (at, rule) in [(start + 16, "fingerprint"), (start + 16 + n, "gap"), (start + 16 + n * 3, "head")] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        reseal(&mut damaged, handle);
+        let meta = TableMeta { checksum: crc(&damaged), ..meta.clone() };
+        fs.write(PATH, damaged).unwrap();
+        let error = open(&fs, &meta, 0).verify().unwrap_err();
+        assert!(matches!(error, Error::Corruption { offset, .. } if offset == handle.offset), "{rule}: {error}");
+    }
+}
+
+#[test]
+fn a_table_that_is_not_as_the_manifest_says_is_refused() {
+    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
+    let wrong: [fn(&mut TableMeta); 7] = [
+        |meta| meta.size += 1,
+        |meta| meta.entries += 1,
+        |meta| meta.tombstones += 1,
+        |meta| meta.smallest_seqno += 1,
+        |meta| meta.largest_seqno += 1,
+        |meta| meta.smallest = b"key0000a".as_slice().into(),
+        |meta| meta.largest = b"key".as_slice().into(),
+    ];
+    for change in wrong {
+        let mut meta = meta.clone();
+        change(&mut meta);
+        let error = get(&open(&fs, &meta, 0), "key0001", MAX_SEQNO).unwrap_err();
+        assert!(error.is_corruption(), "{error}");
+    }
+    let renamed = TableMeta { number: 13, ..meta };
+    fs.write("/db/000013.sst", fs.read(PATH).unwrap()).unwrap();
+    let error = get(&open(&fs, &renamed, 0), "key0001", MAX_SEQNO).unwrap_err();
+    assert!(error.is_corruption(), "{error}");
+}
+
+#[test]
+fn a_compression_that_is_not_built_in_is_named() {
+    let (fs, meta, _) = small(FilterPolicy::None, Compression::None);
+    let handle = all_handles(&fs, &meta)[0];
+    let mut bytes = fs.read(PATH).unwrap();
+    bytes[usize::try_from(handle.offset).unwrap() + handle.len as usize] = 9;
+    reseal(&mut bytes, handle);
+    fs.write(PATH, bytes).unwrap();
+    let error = get(&open(&fs, &meta, 0), "key0000", MAX_SEQNO).unwrap_err();
+    let named = matches!(error, Error::Unsupported { what: "block compression", found: 9, .. });
+    assert!(named, "{error}");
+}
+
+/// A read error at the k-th call, for every k: an error or, at the filter, an answer without it; and afterwards all is well.
+#[test]
+fn read_errors_are_reported_and_not_remembered() {
+    let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
+    for at in 1.. {
+        let table = open(&fs, &meta, 0);
+        fs.set_fault(Some(Fault { at, mode: FaultMode::ReadError, sticky: false }));
+        let hit = get(&table, "key0010", MAX_SEQNO);
+        let read = entries_of(&table, false);
+        let struck = fs.fault_hit();
+        fs.set_fault(None);
+        for error in [hit.as_ref().err(), read.as_ref().err()].into_iter().flatten() {
+            assert!(matches!(error, Error::Io { operation, .. } if ["open", "read"].contains(operation)));
+        }
+        assert!(get(&table, "key0010", MAX_SEQNO).unwrap().is_some());
+        assert_eq!(entries_of(&table, false).unwrap(), entries);
+        if !struck {
+            assert!(at > 10);
+            break;
+        }
+    }
+}
+
+/// A failure at the k-th write of a build, for every k: an error, and no file.
+#[test]
+fn a_build_that_fails_leaves_no_file() {
+    let entries: Vec<Entry> = (0..20).map(|i| put([i], 1, vec![i; 100_000])).collect();
+    for mode in [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite] {
+        for at in 1.. {
+            let fs = file_system();
+            let sticky = false;
+            fs.set_fault(Some(Fault { at, mode, sticky }));
+            match try_build(&fs, options(), &entries) {
+                Ok(meta) if !fs.fault_hit() => {
+                    open(&fs, &meta, 0).verify().unwrap();
+                    assert!(at > 3);
+                    break;
+                }
+                Ok(_) => panic!("{mode:?} at {at} went unnoticed"),
+                Err(error) => {
+                    assert!(matches!(error, Error::Io { .. }), "{error}");
+                    assert_eq!(fs.paths(), Vec::<PathBuf>::new());
+                }
+            }
+        }
+    }
+}
