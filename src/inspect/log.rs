@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::format::header::Magic;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::log::reader::{End, LogReader, Record, Step};
-use crate::manifest::edit::VersionEdit;
+use crate::manifest::VersionEdit;
 use crate::options::KeyspaceOptions;
 use crate::table::TableMeta;
 use crate::vfs::FileSystem;
@@ -94,8 +94,6 @@ pub enum Change {
     FlushedSeqno(SeqNo),
     /// Seed of the filters' hash.
     HashSeed(u64),
-    /// Every keyspace id below this one may have been used.
-    NextKeyspaceId(u32),
     /// A keyspace exists from here on, or its options change.
     Keyspace {
         /// Its id.
@@ -159,11 +157,7 @@ impl LogFile {
             FileKind::Manifest(number) => (Magic::Manifest, number),
             _ => return Err(wrong_kind(path, "a log")),
         };
-        Ok(LogFile {
-            reader: LogReader::open(fs, path, magic, number)?,
-            kind,
-            end: None,
-        })
+        Ok(LogFile { reader: LogReader::open(fs, path, magic, number)?, kind, end: None })
     }
 
     /// Whether it is a WAL or a manifest, and its number.
@@ -242,12 +236,13 @@ fn changes(edit: VersionEdit) -> Vec<Change> {
     changes.extend(edit.min_log.map(Change::MinLog));
     changes.extend(edit.flushed_seqno.map(Change::FlushedSeqno));
     changes.extend(edit.hash_seed.map(Change::HashSeed));
-    changes.extend(edit.next_keyspace_id.map(Change::NextKeyspaceId));
     changes.extend(edit.dropped.into_iter().map(|id| Change::DropKeyspace { id }));
     changes.extend(edit.created.into_iter().map(|(id, name, options)| Change::Keyspace { id, name, options }));
-    changes.extend(
-        edit.removed.into_iter().map(|(keyspace, level, number)| Change::RemoveTable { keyspace, level, number }),
-    );
+    changes.extend(edit.removed.into_iter().map(|(keyspace, level, number)| Change::RemoveTable {
+        keyspace,
+        level,
+        number,
+    }));
     changes.extend(edit.added.into_iter().map(|(keyspace, level, table)| added(keyspace, level, table)));
     changes
 }
@@ -275,7 +270,6 @@ impl fmt::Display for Change {
             Change::MinLog(n) => write!(f, "logs below {n} are no longer needed"),
             Change::FlushedSeqno(n) => write!(f, "entries up to {n} are in tables"),
             Change::HashSeed(seed) => write!(f, "the hash seed is {seed:#018x}"),
-            Change::NextKeyspaceId(n) => write!(f, "keyspace ids below {n} may have been used"),
             Change::Keyspace { id, name, options } => {
                 write!(f, "keyspace {id} is {name:?}: {options:?}")
             }

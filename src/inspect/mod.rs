@@ -122,7 +122,7 @@ impl Inspector {
             return Err(wrong_kind(path, "CURRENT"));
         }
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-        manifest::current(&*self.fs, dir)?.ok_or_else(missing).during("open", path)
+        manifest::read_current(&*self.fs, dir)?.ok_or_else(missing).during("open", path)
     }
 
     /// The WAL or manifest at `path`.

@@ -159,11 +159,7 @@ pub struct Entry {
 impl TableFile {
     pub(super) fn open(context: &Arc<TableContext>, number: u64) -> Result<TableFile> {
         let table = Arc::new(Table::alone(Arc::clone(context), number, false)?);
-        Ok(TableFile {
-            properties: properties(&table)?,
-            filter: filter(&table)?,
-            table,
-        })
+        Ok(TableFile { properties: properties(&table)?, filter: filter(&table)?, table })
     }
 
     /// What the table says of itself.
@@ -182,7 +178,7 @@ impl TableFile {
             let block = self.table.describe_block(i)?;
             Ok(DataBlock {
                 handle: block.handle.into(),
-                compression: compression_of(block.compression.into()).unwrap_or(Compression::None),
+                compression: compression_of(block.compression).unwrap_or(Compression::None),
                 raw_len: block.raw_len,
                 entries: block.entries,
                 prefix_len: block.prefix_len,
@@ -214,7 +210,7 @@ fn properties(table: &Table) -> Result<TableProperties> {
         smallest_seqno: properties.smallest_seqno,
         largest_seqno: properties.largest_seqno,
         largest_block: properties.largest_block,
-        compression: compression_of(properties.compression).ok_or(properties.compression),
+        compression: known(properties.compression).ok_or(properties.compression),
         block_size: properties.block_size,
         hash_seed: footer.seed,
         filter_policy: properties.filter_policy,
@@ -224,6 +220,11 @@ fn properties(table: &Table) -> Result<TableProperties> {
         properties_block: footer.properties.into(),
         index_block: footer.index.into(),
     })
+}
+
+/// The compression of a number, if this build knows it.
+fn known(compression: u64) -> Option<Compression> {
+    compression_of(u8::try_from(compression).ok()?)
 }
 
 fn filter(table: &Table) -> Result<FilterState> {

@@ -17,8 +17,8 @@ use super::log::{LogEnd, LogFile};
 use super::order::find_contradiction;
 use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
-use crate::log::replay::ApplyError;
-use crate::manifest::{self, state::ManifestState};
+use crate::log::ApplyError;
+use crate::manifest::{self, ManifestState};
 use crate::table::{Table, TableContext, TableMeta};
 use crate::wal;
 
@@ -120,12 +120,7 @@ pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fau
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NotFound(dir.to_owned())),
         listed => listed.during("list", dir)?,
     };
-    let mut verify = Verify {
-        inspector,
-        dir,
-        report,
-        done: Verified::default(),
-    };
+    let mut verify = Verify { inspector, dir, report, done: Verified::default() };
     match verify.manifest()? {
         Some((state, manifest)) => {
             verify.logs(&state)?;
@@ -152,12 +147,7 @@ impl Verify<'_> {
             _ => &mut self.done.notes,
         };
         *count += 1;
-        (self.report)(&Fault {
-            file: file.to_owned(),
-            offset,
-            kind,
-            what: what.to_string(),
-        });
+        (self.report)(&Fault { file: file.to_owned(), offset, kind, what: what.to_string() });
     }
 
     /// Reports an error that came up while `file` was checked.
@@ -334,7 +324,12 @@ impl Verify<'_> {
                 Some(FileKind::Table(number)) => state.has_table(number),
             };
             if !belongs {
-                self.fault(&path, 0, FaultKind::Leftover, "no version names it; it is removed when the store is opened");
+                self.fault(
+                    &path,
+                    0,
+                    FaultKind::Leftover,
+                    "no version names it; it is removed when the store is opened",
+                );
             }
         }
         Ok(())

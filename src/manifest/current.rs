@@ -19,7 +19,7 @@ use crate::vfs::{FileSystem, read_small_file};
 const MAX_LEN: usize = 128;
 
 /// The number of the manifest in force, or `None` if there is no `CURRENT`.
-pub(super) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
+pub(crate) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     let path = FileKind::Current.path(dir);
     match read_small_file(fs, &path, MAX_LEN) {
         Ok(bytes) => decode(&bytes, &path).map(Some),

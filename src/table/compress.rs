@@ -17,7 +17,7 @@ pub(super) const fn code(compression: Compression) -> u8 {
 }
 
 /// The compression that `code` stands for, if it is built in.
-pub(super) fn from_code(code: u8) -> Option<Compression> {
+pub(crate) fn from_code(code: u8) -> Option<Compression> {
     let compression = match code {
         0 => Compression::None,
         1 => Compression::Lz4,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::properties::Properties;
+use super::verify::file_crc;
 use super::{Table, TableContext, TableMeta};
 use crate::block::BlockCursor;
 use crate::error::{IoContext, Result};
@@ -39,7 +40,7 @@ impl Table {
         let meta = TableMeta {
             number,
             size,
-            checksum: if checksum { fetcher.file_crc()? } else { 0 },
+            checksum: if checksum { file_crc(&fetcher)? } else { 0 },
             entries: properties.entries,
             tombstones: properties.tombstones,
             smallest_seqno: properties.smallest_seqno,
@@ -57,11 +58,6 @@ impl Table {
     /// Number of data blocks.
     pub(crate) fn block_count(&self) -> Result<usize> {
         Ok(self.resident()?.index.len())
-    }
-
-    /// Where the data block at position `i` is, which must be less than [`Table::block_count`].
-    pub(crate) fn block_handle(&self, i: usize) -> Result<Handle> {
-        Ok(self.resident()?.index.handle(i))
     }
 
     /// Describes the data block at position `i`, which must be less than [`Table::block_count`].

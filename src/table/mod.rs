@@ -10,6 +10,7 @@ mod cache;
 mod clock;
 mod compress;
 mod cursor;
+mod describe;
 mod fetch;
 mod files;
 mod footer;
@@ -29,6 +30,7 @@ use parking_lot::Mutex;
 
 pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
+pub(crate) use compress::from_code as compression_of;
 pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
 pub(crate) use footer::{FOOTER_LEN, Footer, Handle};

@@ -10,10 +10,11 @@ use crate::failure::{Failure, Result};
 use crate::text::Form;
 
 const AFTER_HELP: &str = r#"Keys and values:
-  Printable characters stand for themselves; \\ is a backslash, \t a tab, \n a newline, \xNN any byte. The same form is read and
-  written, so that what was printed can be pasted back. With --hex it is two hexadecimal digits per byte instead.
-  With --json, bytes are a string if they are valid UTF-8, and otherwise (or with --hex) an object {"hex": "00ff"}. Every document
-  has "schema": 1.
+  Printable characters stand for themselves, \\ for a backslash, \t for a tab,
+  \n for a newline, \xNN for any byte. The same form is read and written, so that
+  what was printed can be pasted back. With --hex it is two hexadecimal digits per
+  byte instead. With --json, bytes are a string if they are UTF-8, and otherwise
+  (or with --hex) an object {"hex": "00ff"}; every document has "schema": 1.
 
 Exit codes:
   0  done
@@ -58,6 +59,11 @@ impl Common {
         self.form().parse(argument.as_encoded_bytes()).map_err(|why| Failure::usage(format_args!("{what}: {why}")))
     }
 
+    /// The form of lines of input; `None` for bytes as they are.
+    pub(crate) fn line_form(&self, escaped: bool) -> Option<Form> {
+        (self.hex || escaped).then(|| self.form())
+    }
+
     pub(crate) fn optional_bytes(&self, what: &str, argument: Option<&OsString>) -> Result<Option<Vec<u8>>> {
         argument.map(|argument| self.bytes(what, argument)).transpose()
     }
@@ -76,7 +82,7 @@ pub(crate) enum Command {
     /// Put many keys from a file or from standard input; creates store and keyspace when absent
     Import(Import),
     /// Print what the store is made of and what reads cost
-    Stats(Store),
+    Stats(Stats),
     /// Print the tables of every level
     Levels(Store),
     /// List the keyspaces
@@ -194,6 +200,21 @@ pub(crate) enum ImportFormat {
     /// {"key": "…", "value": "…"}, with "key_hex" and "value_hex", or an object {"hex": "…"} as `scan --json` writes it, for bytes
     /// that are not UTF-8. An absent value is empty; other fields are passed over, and so are empty lines
     Jsonl,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Stats {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Look up each line of FILE (`-` for standard input) first, so that there are reads to count
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keys_from: Option<PathBuf>,
+    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
+    #[arg(long, requires = "keys_from", conflicts_with = "hex")]
+    pub(crate) escaped: bool,
+    /// How filters are treated
+    #[arg(long, value_enum, default_value_t, requires = "keys_from")]
+    pub(crate) filters: Filters,
 }
 
 #[derive(Debug, Group)]

@@ -22,9 +22,16 @@ pub(crate) enum Failure {
     Usage(String),
     /// Damage was found, and has been reported already.
     Damaged,
+    /// Something could not be checked, and that has been reported already.
+    Unchecked,
     Store(Error),
+    /// The store answered what cannot be.
+    Wrong(String),
     /// A file or stream outside of the store.
-    Io { what: String, source: io::Error },
+    Io {
+        what: String,
+        source: io::Error,
+    },
     /// Whoever read our output wants no more of it: no failure.
     ClosedPipe,
 }
@@ -44,8 +51,8 @@ impl Failure {
     /// What to tell the user.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
-            Failure::NotFound | Failure::Damaged | Failure::ClosedPipe => None,
-            Failure::Usage(what) => Some(what.clone()),
+            Failure::NotFound | Failure::Damaged | Failure::Unchecked | Failure::ClosedPipe => None,
+            Failure::Usage(what) | Failure::Wrong(what) => Some(what.clone()),
             // The option of the library means nothing here.
             Failure::Store(Error::NotFound(dir)) => Some(format!("there is no store in {}", dir.display())),
             Failure::Store(error) => Some(error.to_string()),
@@ -58,9 +65,9 @@ impl Failure {
             Failure::ClosedPipe => 0,
             Failure::NotFound => NOT_FOUND,
             Failure::Usage(_) | Failure::Store(Error::InvalidArgument(_) | Error::KeyspaceDropped(_)) => USAGE,
-            Failure::Damaged => CORRUPTION,
+            Failure::Damaged | Failure::Wrong(_) => CORRUPTION,
             Failure::Store(error) if error.is_corruption() => CORRUPTION,
-            Failure::Store(_) | Failure::Io { .. } => IO,
+            Failure::Unchecked | Failure::Store(_) | Failure::Io { .. } => IO,
         })
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
 /// others numbers.
 pub(crate) fn table(left: usize, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_header(heads);
+    table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
     for row in rows {
         table.add_row(row);
     }

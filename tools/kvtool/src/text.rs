@@ -208,8 +208,10 @@ mod tests {
             ("größe 你好 😀".as_bytes(), "größe 你好 😀"),
             ("e\u{301} \u{915}\u{93f}".as_bytes(), "e\u{301} \u{915}\u{93f}"),
             (b"\xff\xfe ok \xc3", r"\xff\xfe ok \xc3"),
-            ("\u{85}\u{202e}\u{200b}\u{2028}\u{e000}".as_bytes(),
-             r"\xc2\x85\xe2\x80\xae\xe2\x80\x8b\xe2\x80\xa8\xee\x80\x80"),
+            (
+                "\u{85}\u{202e}\u{200b}\u{2028}\u{e000}".as_bytes(),
+                r"\xc2\x85\xe2\x80\xae\xe2\x80\x8b\xe2\x80\xa8\xee\x80\x80",
+            ),
         ] {
             assert_eq!(Form::Escaped.show(bytes), text);
             assert_eq!(Form::Escaped.parse(text.as_bytes()).unwrap(), bytes);

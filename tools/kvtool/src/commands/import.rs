@@ -10,7 +10,7 @@ use tamis::{Db, Keyspace, MAX_KEY_LEN, MAX_VALUE_LEN, WriteBatch};
 use super::lines::Lines;
 use super::store::open_to_write;
 use crate::args::{Common, Import, ImportFormat};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::output::{Output, say};
 use crate::text::{Decimal, Form, count};
 
@@ -21,14 +21,8 @@ const BATCH_BYTES: usize = 1 << 20;
 
 pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     let file = args.file.as_deref();
-    let source = Source {
-        format: args.format.unwrap_or_else(|| format_of(file)),
-        form: match (common.hex, args.escaped) {
-            (true, _) => Some(Form::Hex),
-            (false, true) => Some(Form::Escaped),
-            (false, false) => None,
-        },
-    };
+    let source =
+        Source { format: args.format.unwrap_or_else(|| format_of(file)), form: common.line_form(args.escaped) };
     let mut lines = Lines::open(file, source.longest_line())?;
     let (db, keyspace) = open_to_write(&args.db, common)?;
     let start = Instant::now();
@@ -157,7 +151,9 @@ impl Source {
         };
         match &entry {
             Some((key, _)) if key.len() > MAX_KEY_LEN => Err(format!("a key takes up to {MAX_KEY_LEN} bytes")),
-            Some((_, value)) if value.len() > MAX_VALUE_LEN => Err(format!("a value takes up to {MAX_VALUE_LEN} bytes")),
+            Some((_, value)) if value.len() > MAX_VALUE_LEN => {
+                Err(format!("a value takes up to {MAX_VALUE_LEN} bytes"))
+            }
             _ => Ok(entry),
         }
     }

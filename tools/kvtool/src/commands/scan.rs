@@ -18,7 +18,8 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
     let mut cursor = keyspace.cursor_with(ReadOptions::new().fill_cache(false))?;
     let mut output = Output::new();
     let mut left = args.limit.unwrap_or(u64::MAX);
-    let mut valid = left > 0 && if args.reverse { range.seek_to_last(&mut cursor)? } else { range.seek_to_first(&mut cursor)? };
+    let mut valid =
+        left > 0 && if args.reverse { range.seek_to_last(&mut cursor)? } else { range.seek_to_first(&mut cursor)? };
     while let (true, Some(key), Some(value)) = (valid, cursor.key(), cursor.value()) {
         if !range.contains(key) {
             break;
@@ -62,7 +63,7 @@ impl KeyRange {
     fn seek_to_last(&self, cursor: &mut Cursor) -> tamis::Result<bool> {
         let Some(upper) = &self.upper else { return cursor.seek_to_last() };
         let valid = cursor.seek_for_prev(upper)?;
-        if valid && cursor.key() == Some(upper) {
+        if valid && cursor.key() == Some(upper.as_slice()) {
             return cursor.prev();
         }
         Ok(valid)
