@@ -131,6 +131,8 @@ pub enum Change {
         checksum: u32,
         /// Entries, tombstones included.
         entries: u64,
+        /// Distinct user keys.
+        keys: u64,
         /// Tombstones.
         tombstones: u64,
         /// Smallest sequence number.
@@ -255,6 +257,7 @@ fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
         size: table.size,
         checksum: table.checksum,
         entries: table.entries,
+        keys: table.keys,
         tombstones: table.tombstones,
         smallest_seqno: table.smallest_seqno,
         largest_seqno: table.largest_seqno,
@@ -284,6 +287,7 @@ impl fmt::Display for Change {
                 size,
                 checksum,
                 entries,
+                keys,
                 tombstones,
                 smallest_seqno,
                 largest_seqno,
@@ -291,8 +295,8 @@ impl fmt::Display for Change {
                 largest,
             } => write!(
                 f,
-                "table {number} comes to level {level} of keyspace {keyspace}: {size} bytes, crc32 {checksum:08x}, {entries} entries, \
-                 {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
+                "table {number} comes to level {level} of keyspace {keyspace}: {size} bytes, crc32 {checksum:08x}, {entries} entries of {keys} \
+                 keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
                 Short(smallest),
                 Short(largest)
             ),

@@ -28,6 +28,7 @@ mod log;
 mod order;
 mod table;
 mod verify;
+mod version;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
 use crate::options::Compression;
-use crate::table::{Table, TableContext, TableCursor, compression_of};
+use crate::table::{Table, TableContext, TableCursor};
 
 /// An SSTable.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub struct TableProperties {
     pub keyspace: u32,
     /// Entries, tombstones included.
     pub entries: u64,
+    /// Distinct user keys; the other entries are older versions of them.
+    pub keys: u64,
     /// Tombstones.
     pub tombstones: u64,
     /// Data blocks.
@@ -178,7 +180,7 @@ impl TableFile {
             let block = self.table.describe_block(i)?;
             Ok(DataBlock {
                 handle: block.handle.into(),
-                compression: compression_of(block.compression).unwrap_or(Compression::None),
+                compression: Compression::from_code(block.compression.into()).unwrap_or(Compression::None),
                 raw_len: block.raw_len,
                 entries: block.entries,
                 prefix_len: block.prefix_len,
@@ -201,6 +203,7 @@ fn properties(table: &Table) -> Result<TableProperties> {
         size: footer.size,
         keyspace: properties.keyspace,
         entries: properties.entries,
+        keys: properties.keys,
         tombstones: properties.tombstones,
         data_blocks: properties.data_blocks,
         key_bytes: properties.key_bytes,
@@ -210,7 +213,7 @@ fn properties(table: &Table) -> Result<TableProperties> {
         smallest_seqno: properties.smallest_seqno,
         largest_seqno: properties.largest_seqno,
         largest_block: properties.largest_block,
-        compression: known(properties.compression).ok_or(properties.compression),
+        compression: Compression::from_code(properties.compression).ok_or(properties.compression),
         block_size: properties.block_size,
         hash_seed: footer.seed,
         filter_policy: properties.filter_policy,
@@ -220,11 +223,6 @@ fn properties(table: &Table) -> Result<TableProperties> {
         properties_block: footer.properties.into(),
         index_block: footer.index.into(),
     })
-}
-
-/// The compression of a number, if this build knows it.
-fn known(compression: u64) -> Option<Compression> {
-    compression_of(u8::try_from(compression).ok()?)
 }
 
 fn filter(table: &Table) -> Result<FilterState> {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::log::{LogEnd, LogFile};
 use super::order::find_contradiction;
-use super::{FileKind, Inspector};
+use super::{FileKind, Inspector, version};
 use crate::error::{Error, IoContext, Result};
 use crate::log::ApplyError;
 use crate::manifest::{self, ManifestState};
@@ -154,6 +154,9 @@ impl Verify<'_> {
     fn error(&mut self, file: &Path, error: &Error) {
         match error {
             Error::Corruption { file, offset, rule } => self.fault(file, *offset, FaultKind::Damaged, rule),
+            Error::Unsupported { file, .. } if version::is_damaged(&*self.inspector.fs, file) => {
+                self.fault(file, 0, FaultKind::Damaged, format_args!("its format version is damaged: {error}"));
+            }
             Error::Unsupported { file, .. } => self.fault(file, 0, FaultKind::Unsupported, error),
             Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 self.fault(path, 0, FaultKind::Missing, "the store needs this file, but it is not there");
@@ -268,6 +271,9 @@ impl Verify<'_> {
         }
         match &error {
             Error::Corruption { offset, .. } if found.contains(offset) => {}
+            Error::Unsupported { .. } if table.is_as_written().is_ok_and(|as_written| !as_written) => {
+                self.fault(&path, 0, FaultKind::Damaged, format_args!("it is not what was written: {error}"));
+            }
             _ => self.error(&path, &error),
         }
         false

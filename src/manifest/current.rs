@@ -52,7 +52,8 @@ fn encode(number: u64) -> String {
     format!("{lines}crc32 {:08x}\n", crc(lines.as_bytes()))
 }
 
-fn decode(bytes: &[u8], path: &Path) -> Result<u64> {
+/// The number of the manifest that the content of `CURRENT` puts in force.
+pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<u64> {
     let corrupt = |rule| Error::corruption(path, 0, rule);
     let text = std::str::from_utf8(bytes).map_err(|_| corrupt("CURRENT is not text"))?;
     let mut lines = text.split_inclusive('\n');

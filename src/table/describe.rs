@@ -42,6 +42,7 @@ impl Table {
             size,
             checksum: if checksum { file_crc(&fetcher)? } else { 0 },
             entries: properties.entries,
+            keys: properties.keys,
             tombstones: properties.tombstones,
             smallest_seqno: properties.smallest_seqno,
             largest_seqno: properties.largest_seqno,
@@ -49,6 +50,12 @@ impl Table {
             largest: properties.largest,
         };
         Ok(Table::new(context, meta))
+    }
+
+    /// Whether the file is the one that the manifest tells of, by its length and checksum, whatever is in it.
+    pub(crate) fn is_as_written(&self) -> Result<bool> {
+        let (meta, fetcher) = (self.meta(), self.fetcher());
+        Ok(fetcher.file_len()? == meta.size && file_crc(fetcher)? == meta.checksum)
     }
 
     pub(crate) fn footer(&self) -> Result<Footer> {

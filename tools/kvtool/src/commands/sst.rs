@@ -75,9 +75,9 @@ pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, b
         }
         output.json(document)?;
     } else {
-        output.line(table(1, &["property", "value"], properties_rows(common, file.properties())))?;
+        output.line(table(2, &["property", "value"], properties_rows(common, file.properties())))?;
         output.line("")?;
-        output.line(table(1, &["filter", "value"], filter_rows(file.filter())))?;
+        output.line(table(2, &["filter", "value"], filter_rows(file.filter())))?;
         if blocks {
             output.line("")?;
             output.line(blocks_table(common, &listed))?;
@@ -104,6 +104,7 @@ fn properties_rows(common: &Common, properties: &TableProperties) -> Vec<Vec<Str
         ("file size", format!("{} ({})", count(p.size), size(p.size))),
         ("keyspace id", p.keyspace.to_string()),
         ("entries", count(p.entries)),
+        ("distinct keys", count(p.keys)),
         ("tombstones", count(p.tombstones)),
         ("data blocks", count(p.data_blocks)),
         ("bytes of keys", count(p.key_bytes)),
@@ -150,7 +151,7 @@ fn filter_rows(filter: &FilterState) -> Vec<Vec<String>> {
         ("state", "usable".to_owned()),
         ("policy", policy_in_words(info.policy_id.into()).to_owned()),
         ("keys", count(info.keys)),
-        ("keys that the bits speak for", format!("{:.0}", info.estimated_keys)),
+        ("keys that the bits speak for", format!("about {:.0}", info.estimated_keys)),
         ("bits per key", format!("{:.3}", info.bits_per_key)),
         ("probes per key (k)", info.probes.to_string()),
         ("probes per line", if groups.is_empty() { "–".into() } else { groups.join(" + ") }),
@@ -191,6 +192,7 @@ fn properties_json(common: &Common, properties: &TableProperties) -> Value {
         "bytes": p.size,
         "keyspace": p.keyspace,
         "entries": p.entries,
+        "keys": p.keys,
         "tombstones": p.tombstones,
         "data_blocks": p.data_blocks,
         "key_bytes": p.key_bytes,

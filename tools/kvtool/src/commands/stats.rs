@@ -54,10 +54,10 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             output.line("")?;
         }
     }
-    let (memory, of) = (&stats.memory, "");
+    let memory = &stats.memory;
     output.line(table(
         1,
-        &["memory", of],
+        &["memory", "bytes"],
         [
             ("memtables", memory.memtables),
             ("cached blocks", memory.cache),
