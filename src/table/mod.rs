@@ -31,7 +31,7 @@ pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
-pub(crate) use footer::{Footer, Handle};
+pub(crate) use footer::Handle;
 pub(crate) use reader::{Table, TableHit};
 
 use crate::format::filename::FileKind;
