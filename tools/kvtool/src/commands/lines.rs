@@ -30,7 +30,7 @@ impl Lines {
                 if metadata.is_dir() {
                     return Err(Failure::usage(format_args!("{} is a directory", path.display())));
                 }
-                let len = metadata.is_file().then(|| metadata.len());
+                let len = metadata.is_file().then_some(metadata.len());
                 (Box::new(BufReader::with_capacity(1 << 16, file)), path.display().to_string(), len)
             }
         };
