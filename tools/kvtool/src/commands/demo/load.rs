@@ -9,15 +9,16 @@ use tamis::{Db, Options, WriteBatch};
 use crate::failure::Result;
 use crate::output::say;
 
-/// Most keys are loaded with large memtables, which makes a full last level quickly. The rest come with small ones: the levels'
-/// target sizes follow from the memtable's, so that they stay in levels above it, as they do in a store that has long been in use.
-const LATE_SHARE: u64 = 10;
+/// Most keys are loaded with large memtables, which makes a full last level quickly. One in so many comes with small ones: the
+/// levels' target sizes follow from the memtable's, so that these keys stay in the levels above, as the newest tenth or so of a store
+/// that has long been in use does.
+const LATE_SHARE: u64 = 18;
+/// One in so many comes last, when compaction has come to rest, and stays in level 0.
+const LAST_SHARE: u64 = 200;
 const BATCH: u64 = 1000;
 const VALUE_LEN: usize = 100;
 /// Bytes of an entry, roughly.
 const ENTRY_LEN: u64 = 120;
-/// Tables small enough that there are many.
-const TABLE_SIZE: u64 = 4 << 20;
 /// How long to wait for compactions to settle. What is not settled by then is measured as it is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -81,13 +82,17 @@ fn value(i: u64, out: &mut [u8; VALUE_LEN]) {
 /// Loads all keys into a new store at `path`, lets compaction come to rest, and closes it.
 pub(super) fn load(path: &Path, keys: Keys) -> Result<()> {
     let progress = progress_bar(keys.count);
-    let late = keys.count / LATE_SHARE;
-    let db = options((keys.bytes() / 16).clamp(64 << 10, 16 << 20)).open(path)?;
-    put(&db, keys, 0..keys.count - late, &progress)?;
+    let last = keys.count - keys.count / LAST_SHARE;
+    let late = last - keys.count / LATE_SHARE;
+    let db = options(keys, (keys.bytes() / 16).clamp(64 << 10, 16 << 20)).open(path)?;
+    put(&db, keys, 0..late, &progress)?;
     db.compact_range(..)?;
     db.close()?;
     let db = late_options(keys).open(path)?;
-    put(&db, keys, keys.count - late..keys.count, &progress)?;
+    put(&db, keys, late..last, &progress)?;
+    db.flush()?;
+    settle(&db);
+    put(&db, keys, last..keys.count, &progress)?;
     progress.finish_and_clear();
     db.flush()?;
     settle(&db);
@@ -97,12 +102,14 @@ pub(super) fn load(path: &Path, keys: Keys) -> Result<()> {
 /// Options that keep the levels as they are when loading ends. With larger memtables a store of this size has fewer levels, and
 /// compaction would bring it there.
 pub(super) fn late_options(keys: Keys) -> Options {
-    options((keys.bytes() / 512).clamp(16 << 10, 1 << 20))
+    options(keys, (keys.bytes() / 512).clamp(16 << 10, 1 << 20))
 }
 
-fn options(memtable: u64) -> Options {
+fn options(keys: Keys, memtable: u64) -> Options {
     let memtable = usize::try_from(memtable).unwrap_or(usize::MAX);
-    Options::new().memtable_size(memtable).table_size(TABLE_SIZE)
+    // Small enough that every level but the uppermost has several tables.
+    let table = (keys.bytes() / 128).clamp(64 << 10, 64 << 20);
+    Options::new().memtable_size(memtable).table_size(table)
 }
 
 fn put(db: &Db, keys: Keys, range: std::ops::Range<u64>, progress: &ProgressBar) -> Result<()> {

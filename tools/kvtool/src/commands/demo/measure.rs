@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tamis::{Db, FilterMode, ReadOptions, ReadStats};
 
 use super::load::Keys;
-use super::process::Io;
+use super::process::{Io, Moment};
 use crate::failure::{Failure, Result};
 
 /// Which keys are asked for.
@@ -44,7 +44,7 @@ pub(super) fn measure(db: &Db, keys: Keys, question: Question, filters: FilterMo
     // Spread over all that was loaded, early and late.
     let step = (keys.count() / asked).max(1);
     let before = db.stats().reads();
-    let process_before = Io::now();
+    let process_before = Moment::now();
     let start = Instant::now();
     let mut found = 0;
     for i in 0..asked {
@@ -55,7 +55,7 @@ pub(super) fn measure(db: &Db, keys: Keys, question: Question, filters: FilterMo
         found += u64::from(db.get_with(key, options)?.is_some());
     }
     let time = start.elapsed();
-    let process_after = Io::now();
+    let process_after = Moment::now();
     let expected = if question == Question::Existing { asked } else { 0 };
     if found != expected {
         return Err(Failure::Wrong(format!(
@@ -69,7 +69,7 @@ pub(super) fn measure(db: &Db, keys: Keys, question: Question, filters: FilterMo
         found,
         time,
         reads: difference(db.stats().reads(), before),
-        process: process_before.zip(process_after).and_then(|(before, after)| Io::between(before, after)),
+        process: process_before.zip(process_after).and_then(|(before, after)| before.until(after)),
     })
 }
 
