@@ -1,12 +1,7 @@
 //! kvtool as its users see it: the program is run, and what it prints, its exit code and what it leaves on disk are looked at.
 #![allow(
-<<<<<<< HEAD
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-=======
     clippy::disallowed_methods,
     clippy::disallowed_types,
->>>>>>> kvtool
     clippy::unwrap_used,
     reason = "tests look at files and may fail"
 )]
