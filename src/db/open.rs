@@ -121,6 +121,7 @@ impl Store {
                 let files = list_files(&options, dir)?;
                 let tables = new_tables(&options, dir);
                 let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
+                hold_files(&state, &tables, options.max_open_files)?;
                 Ok((state, tables, recovered))
             });
             // A process that writes may have let go of logs, or of the manifest, between two looks at the directory.
@@ -160,6 +161,12 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Opens the files of tables, as many as may be open: a process that writes may remove them meanwhile.
+fn hold_files(state: &ManifestState, tables: &TableContext, most: usize) -> Result<()> {
+    let all = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+    all.take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))
 }
 
 /// How often a read-only open looks again when the store changes meanwhile.

@@ -71,7 +71,7 @@ impl Table {
     pub(crate) fn describe_block(&self, i: usize) -> Result<BlockInfo> {
         let resident = self.resident()?;
         let handle = resident.index.handle(i);
-        let block = self.block(resident, i, false, None)?;
+        let block = self.block(resident, i, false, false, None)?;
         let trailer = self.fetcher().bytes(handle.offset + u64::from(handle.len), 1)?;
         let mut cursor = BlockCursor::new(Arc::clone(&block));
         let malformed = |malformed| self.malformed_block(i, malformed);
