@@ -18,8 +18,8 @@ const FANOUT: u64 = 10;
 /// Level 0 is compacted straight into a level of up to this many times the base size. Below that, a level in between would make
 /// every byte be written once more and save less than that.
 const BASE_FANOUT: u64 = 8;
-/// A table of which this share are tombstones is compacted although its level is not too large: one in …
-const TOMBSTONE_SHARE: u64 = 4;
+/// A table of which this share is garbage is compacted although its level is not too large: one entry in …
+const GARBAGE_SHARE: u64 = 4;
 const LAST: usize = LEVELS - 1;
 
 /// A closed range of user keys.
@@ -97,7 +97,7 @@ pub(crate) struct Shape {
 /// The result of [`Picker::pick_range`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RangePick {
-    /// All is in the last level, without tombstones.
+    /// All is in the last level, without garbage that could go.
     Done,
     /// A running task is in the way.
     Wait,
@@ -155,7 +155,7 @@ impl Picker<'_> {
                 0 => self.pick_l0(&shape),
                 _ => self.pick_level(level),
             })
-            .or_else(|| self.pick_tombstones(&shape))
+            .or_else(|| self.pick_garbage(&shape))
     }
 
     /// Tables of a level that no running task takes.
@@ -187,10 +187,10 @@ impl Picker<'_> {
         tables.into_iter().find_map(|(_, table)| self.task(level, level + 1, &[table]))
     }
 
-    /// A table with many tombstones: down towards what they delete, or, in the last level, rewritten without them once no snapshot
-    /// holds them.
-    fn pick_tombstones(&self, shape: &Shape) -> Option<Task> {
-        let many = |table: &&TableMeta| table.tombstones * TOMBSTONE_SHARE > table.entries;
+    /// A table with much garbage: down towards what its tombstones delete, or, in the last level, rewritten without it once no
+    /// snapshot holds it.
+    fn pick_garbage(&self, shape: &Shape) -> Option<Task> {
+        let many = |table: &&TableMeta| garbage(table).saturating_mul(GARBAGE_SHARE) > table.entries;
         if let Some(task) = self.idle(0).find(many).and_then(|_| self.pick_l0(shape)) {
             return Some(task);
         }
@@ -248,7 +248,7 @@ impl Picker<'_> {
             }
         }
         let settled = |&(level, table): &(usize, &TableMeta)| {
-            level == LAST && (table.tombstones == 0 || table.largest_seqno > self.oldest_snapshot)
+            level == LAST && (garbage(table) == 0 || table.largest_seqno > self.oldest_snapshot)
         };
         if chosen.iter().all(settled) {
             return match self.running.is_empty() {
@@ -262,6 +262,11 @@ impl Picker<'_> {
             None => RangePick::Wait,
         }
     }
+}
+
+/// Entries that say nothing once everything older is in the same table: tombstones and older versions.
+fn garbage(table: &TableMeta) -> u64 {
+    table.tombstones + (table.entries - table.keys)
 }
 
 fn size_of_level(tables: &[&TableMeta]) -> u64 {
@@ -293,7 +298,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A table "number smallest largest size-in-MiB tombstone-percent" of 100 entries.
+    /// A table "number smallest largest size-in-MiB tombstones" of 100 entries.
     fn table(line: &str) -> TableMeta {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number: u64 = words[0].parse().unwrap();
@@ -302,6 +307,7 @@ mod tests {
             size: words[3].parse::<u64>().unwrap() * MIB,
             checksum: 0,
             entries: 100,
+            keys: 100,
             tombstones: words.get(4).map_or(0, |w| w.parse().unwrap()),
             smallest_seqno: number * 100,
             largest_seqno: number * 100 + 99,
@@ -361,7 +367,7 @@ mod tests {
         assert_eq!(shape(5_000).base_level, 5);
         assert_eq!(shape(5_000).targets[5], 500 * MIB);
         assert_eq!(shape(500_000).base_level, 3);
-        assert_eq!(shape(10 << 20).base_level, 2, "10 TiB");
+        assert_eq!(shape(10 << 20).base_level, 1, "10 TiB");
     }
 
     #[test]

@@ -155,22 +155,8 @@ fn name(content: &mut Decoder<'_>) -> Decoded<String> {
 
 fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_varint(out, options.block_size.into());
-    put_varint(
-        out,
-        match options.compression {
-            Compression::None => 0,
-            Compression::Lz4 => 1,
-            Compression::Zstd => 2,
-        },
-    );
-    put_varint(
-        out,
-        match options.filter {
-            FilterPolicy::None => 0,
-            FilterPolicy::Bloom { .. } => 1,
-            FilterPolicy::StandardBloom { .. } => 2,
-        },
-    );
+    put_varint(out, options.compression.code().into());
+    put_varint(out, options.filter.code().into());
     put_varint(out, options.filter.millibits().into());
 }
 
@@ -179,12 +165,8 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     if !(256..=1 << 20).contains(&block_size) {
         return Err(Malformed("a block size is not between 256 bytes and 1 MiB"));
     }
-    let compression = match content.varint()? {
-        0 => Compression::None,
-        1 => Compression::Lz4,
-        2 => Compression::Zstd,
-        _ => return Err(Malformed("a compression is of an unknown kind")),
-    };
+    let compression = Compression::from_code(content.varint()?);
+    let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
     let policy = content.varint()?;
     let millibits = u16::try_from(content.varint()?).unwrap_or(u16::MAX);
     let bits_per_key = f32::from(millibits) / 1000.0;
@@ -203,6 +185,7 @@ fn put_table(out: &mut Vec<u8>, table: &TableMeta) {
     put_varint(out, table.size);
     put_varint(out, table.checksum.into());
     put_varint(out, table.entries);
+    put_varint(out, table.keys);
     put_varint(out, table.tombstones);
     put_varint(out, table.smallest_seqno);
     put_varint(out, table.largest_seqno);
@@ -216,14 +199,16 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
         size: number(content)?,
         checksum: content.varint_u32()?,
         entries: number(content)?,
+        keys: number(content)?,
         tombstones: number(content)?,
         smallest_seqno: number(content)?,
         largest_seqno: number(content)?,
         smallest: content.bytes()?.into(),
         largest: content.bytes()?.into(),
     };
-    let broken = if table.entries == 0 || table.tombstones > table.entries {
-        "a table's counts of entries and tombstones contradict each other"
+    let counts = 1..=table.entries;
+    let broken = if !counts.contains(&table.keys) || table.tombstones > table.entries {
+        "a table's counts of entries, keys and tombstones contradict each other"
     } else if table.smallest_seqno > table.largest_seqno {
         "a table's smallest sequence number exceeds its largest"
     } else if table.smallest > table.largest {
@@ -249,6 +234,7 @@ pub(super) mod tests {
             size: 4096,
             checksum: 0x89ab_cdef,
             entries: 30,
+            keys: 28,
             tombstones: 2,
             smallest_seqno: 5,
             largest_seqno: 40,
@@ -287,6 +273,7 @@ pub(super) mod tests {
                     size,
                     checksum,
                     entries,
+                    keys: tombstones % entries + 1,
                     tombstones: tombstones % entries,
                     smallest_seqno: seqnos[0],
                     largest_seqno: seqnos[1],

@@ -12,6 +12,8 @@ const LONGEST_BLOCK: u64 = (MAX_KEY_LEN + MAX_VALUE_LEN + 4096) as u64;
 pub(crate) struct Properties {
     pub(crate) number: u64,
     pub(crate) entries: u64,
+    /// Distinct user keys.
+    pub(crate) keys: u64,
     pub(crate) tombstones: u64,
     pub(crate) data_blocks: u64,
     /// Bytes of all user keys.
@@ -40,16 +42,17 @@ pub(crate) struct Properties {
 }
 
 /// One bit per tag of version 1, all of which must be there.
-const ALL_TAGS: u32 = (1 << 19) - 2;
+const ALL_TAGS: u32 = (1 << 20) - 2;
 
 impl Properties {
     /// Takes in an entry of the table; the largest key is set when all are in.
-    pub(super) fn count_entry(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
+    pub(super) fn count_entry(&mut self, key: &[u8], is_new_key: bool, seqno: SeqNo, kind: ValueKind, value: &[u8]) {
         if self.entries == 0 {
             self.smallest = key.into();
             self.smallest_seqno = seqno;
         }
         self.entries += 1;
+        self.keys += u64::from(is_new_key);
         self.tombstones += u64::from(kind == ValueKind::Delete);
         self.key_bytes += key.len() as u64;
         self.value_bytes += value.len() as u64;
@@ -83,6 +86,7 @@ impl Properties {
         number(16, self.filter_millibits.into());
         number(17, self.filter_keys);
         number(18, self.keyspace.into());
+        number(19, self.keys);
         put_field(&mut out, 7, &self.smallest);
         put_field(&mut out, 8, &self.largest);
         out
@@ -93,7 +97,7 @@ impl Properties {
         let mut seen = 0u32;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=18).contains(&tag) {
+            if !(1..=19).contains(&tag) {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -131,7 +135,8 @@ impl Properties {
             15 => self.filter_policy = content.varint()?,
             16 => self.filter_millibits = content.varint_u32()?,
             17 => self.filter_keys = content.varint()?,
-            _ => self.keyspace = content.varint_u32()?,
+            18 => self.keyspace = content.varint_u32()?,
+            _ => self.keys = content.varint()?,
         }
         Ok(())
     }
@@ -146,6 +151,7 @@ mod tests {
         Properties {
             number: 12,
             entries: 100,
+            keys: 90,
             tombstones: 3,
             data_blocks: 4,
             key_bytes: 1000,

@@ -74,6 +74,7 @@ impl Resident {
                 footer.entries == meta.entries && properties.entries == meta.entries,
                 "the number of entries is not the one in the manifest",
             ),
+            (properties.keys == meta.keys, "the number of distinct keys is not the one in the manifest"),
             (properties.tombstones == meta.tombstones, "the number of tombstones is not the one in the manifest"),
             (
                 properties.smallest == meta.smallest && properties.largest == meta.largest,

@@ -26,7 +26,7 @@ impl Table {
         let filter = check_filter(fetcher, resident)?;
 
         let mut seen = Seen::default();
-        let mut ahead = ReadAhead::new(resident.index.data_end());
+        let mut ahead = ReadAhead::new(resident.index.data_end(), false);
         for i in 0..resident.index.len() {
             ahead.step_to(i);
             let handle = resident.index.handle(i);
@@ -117,7 +117,8 @@ impl Seen {
             if self.properties.entries > 0 && compare_entries(last, here).is_ge() {
                 return Err(Malformed("entries are out of order"));
             }
-            self.properties.count_entry(here.0, here.1, cursor.kind(), cursor.value());
+            let is_new_key = self.properties.entries == 0 || *here.0 != *self.last_key;
+            self.properties.count_entry(here.0, is_new_key, here.1, cursor.kind(), cursor.value());
             self.last_key.clear();
             self.last_key.extend_from_slice(here.0);
             self.last_seqno = here.1;

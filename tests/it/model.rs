@@ -51,7 +51,7 @@ impl Pair {
         match self.rng.u8(0..20) {
             0 => {}
             1 => key.extend([0xff; 3]),
-            2 => key.push((n % 256) as u8),
+            2 => key.push(n.to_le_bytes()[0]),
             _ => key.extend(format!("k{n:05}").as_bytes()),
         }
         key
