@@ -1,1 +1,342 @@
-//! ...
+//! Does damage to any file end in right data or in an error that names the file?
+//!
+//! One small store that has everything: tables on several levels, plain and compressed, a manifest of several edits, a sealed log and
+//! one in use, both synced but for a tail. Every file of it is flipped, cut, deleted, swapped and written over, and each time the
+//! store is opened and read in every way. Never is there a panic, wrong data, or an allocation that a damaged length has driven.
+//! The one exception is a suffix: what was written after the last sync may be gone, and so may the end of a log that was cut short.
+//!
+//! `TAMIS_STRIDE=1` damages every byte, and not only those of headers, footers and small files.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tamis::vfs::SimFileSystem;
+use tamis::{Compression, Cursor, Db, Error, Executor, KeyspaceOptions, Options, ReadOptions, Result, SteppedExecutor};
+use tamis::{SeqNo, WriteBatch, WriteOptions};
+
+use crate::support::count_from_env;
+
+/// Notes the largest piece of memory that a thread has asked for.
+struct Watched;
+
+#[global_allocator]
+static WATCHED: Watched = Watched;
+
+thread_local! {
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+fn note(len: usize) {
+    // A thread that is ending has nothing to note any more.
+    let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(len)));
+}
+
+// SAFETY: all calls go to the system's allocator, unchanged.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        note(new_size);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+/// Runs `body`, which must not ask for much more memory at once than the largest file has.
+pub fn within_memory<R>(fs: &SimFileSystem, what: &dyn Debug, body: impl FnOnce() -> R) -> R {
+    let file = fs.paths().iter().map(|path| fs.file_len(path).unwrap()).max().unwrap_or(0);
+    LARGEST.set(0);
+    let result = body();
+    let largest = LARGEST.get();
+    assert!(largest as u64 <= file + (64 << 10), "{what:?}: {largest} bytes at once");
+    result
+}
+
+const DIR: &str = "/db";
+const KEYSPACES: [&str; 2] = ["default", "plain"];
+
+/// By keyspace and key.
+type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+
+pub struct Sound {
+    pub fs: SimFileSystem,
+    /// What the store holds after each write that a damaged log may end with.
+    states: BTreeMap<SeqNo, Model>,
+    /// Everything up to here is in tables.
+    flushed: SeqNo,
+    /// Everything up to here was synced, and the log in use says so at this offset.
+    synced: SeqNo,
+    synced_end: u64,
+    /// The log in use.
+    log: PathBuf,
+}
+
+pub fn options(fs: &SimFileSystem) -> Options {
+    let executor: Arc<dyn Executor> = Arc::new(SteppedExecutor::new());
+    Options::new()
+        .file_system(Arc::new(fs.clone()))
+        .executor(executor)
+        .hash_seed(7)
+        .memtable_size(4096)
+        .table_size(4096)
+        .cache_size(64 << 10)
+        .default_keyspace(KeyspaceOptions::new().block_size(512))
+}
+
+struct Writer<'a> {
+    db: &'a Db,
+    model: Model,
+    states: BTreeMap<SeqNo, Model>,
+    rng: fastrand::Rng,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, count: usize) {
+        let mut batch = WriteBatch::new();
+        for _ in 0..count {
+            let at = self.rng.usize(0..KEYSPACES.len());
+            let keyspace = self.db.keyspace(KEYSPACES[at]).unwrap();
+            let key = format!("key{:03}", self.rng.u32(0..600)).into_bytes();
+            if self.rng.u8(0..6) == 0 {
+                batch.delete_in(&keyspace, &key);
+                self.model[at].remove(&key);
+            } else {
+                let value = format!("{:04}", self.rng.u32(0..10_000)).repeat(self.rng.usize(0..12)).into_bytes();
+                batch.put_in(&keyspace, &key, &value);
+                self.model[at].insert(key, value);
+            }
+        }
+        let seqno = self.db.write(batch).unwrap();
+        self.states.insert(seqno, self.model.clone());
+    }
+
+    fn fill(&mut self, writes: usize) {
+        for _ in 0..writes {
+            let count = if self.rng.bool() { 1 } else { 4 };
+            self.write(count);
+        }
+    }
+}
+
+impl Sound {
+    pub fn new() -> Sound {
+        let fs = SimFileSystem::new();
+        let db = options(&fs).open(DIR).unwrap();
+        let plain = KeyspaceOptions::new().compression(Compression::None).block_size(256);
+        db.keyspace_with(KEYSPACES[1], plain).unwrap();
+        let rng = fastrand::Rng::with_seed(1);
+        let mut writer = Writer { db: &db, model: Model::default(), states: BTreeMap::new(), rng };
+        writer.fill(300);
+        for name in KEYSPACES {
+            db.keyspace(name).unwrap().compact_range(..).unwrap();
+        }
+        writer.fill(40);
+        db.flush().unwrap();
+        let flushed = db.flushed_seqno();
+        assert_eq!(flushed, db.last_seqno());
+        // Nobody steps the executor: the memtable that is sealed here is not flushed.
+        let logs = |fs: &SimFileSystem| fs.paths().into_iter().filter(|p| p.extension() == Some("wal".as_ref()));
+        while logs(&fs).count() < 2 {
+            writer.fill(1);
+        }
+        writer.fill(5);
+        db.sync().unwrap();
+        let (log, synced) = (logs(&fs).next_back().unwrap(), db.synced_seqno());
+        // The marker says so.
+        let synced_end = fs.file_len(&log).unwrap() - 40;
+        writer.fill(6);
+        let states = writer.states;
+        let levels: Vec<usize> = db.stats().keyspaces[0].levels.iter().map(|level| level.tables.len()).collect();
+        assert!(levels[0] > 0 && levels[6] > 1, "{levels:?}");
+        Sound { fs: fs.kill(), states, flushed, synced, synced_end, log }
+    }
+
+    fn last(&self) -> SeqNo {
+        *self.states.keys().next_back().unwrap()
+    }
+
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.fs.paths().into_iter().filter(|path| !path.ends_with("LOCK")).collect()
+    }
+
+    /// The states in which the store may be after damage to `range` of a file.
+    fn allowed(&self, path: &Path, damaged: Range<u64>) -> RangeInclusive<SeqNo> {
+        if path != self.log || damaged.end <= self.synced_end {
+            self.last()..=self.last()
+        } else if damaged.start >= self.synced_end {
+            self.synced..=self.last()
+        } else {
+            // Whoever cuts a log also takes the proof that there was more.
+            self.flushed..=self.last()
+        }
+    }
+
+    /// Opens a damaged store in every way and reads everything.
+    fn check(&self, damage: &Damage) {
+        let Damage { fs, what, allowed, .. } = damage;
+        let mut errors = Vec::new();
+        within_memory(fs, what, || {
+            // A clone shares the files: opening for writing comes last.
+            for (paranoid, read_only) in [(false, true), (true, true), (false, false)] {
+                let options = options(fs).paranoid(paranoid);
+                let opened = if read_only { options.open_read_only(DIR) } else { options.open(DIR) };
+                match opened {
+                    Ok(db) => {
+                        let before = errors.len();
+                        self.read(&db, damage, &mut errors);
+                        assert!(!paranoid || errors.len() == before, "{what}: not found on verification");
+                    }
+                    Err(error) => errors.push(error),
+                }
+            }
+        });
+        for error in errors {
+            let named = match &error {
+                Error::Corruption { file, .. } | Error::Unsupported { file, .. } => file,
+                error => panic!("{what}: {error}"),
+            };
+            assert!(damage.files.contains(named), "{what}: {error}");
+        }
+        if *allowed.start() == self.last() {
+            damage.repair();
+            let db = options(fs).open(DIR).unwrap_or_else(|error| panic!("{what}, repaired: {error}"));
+            let mut errors = Vec::new();
+            self.read(&db, damage, &mut errors);
+            assert!(errors.is_empty(), "{what}, repaired: {errors:?}");
+        }
+    }
+
+    fn read(&self, db: &Db, damage: &Damage, errors: &mut Vec<Error>) {
+        let what = &damage.what;
+        let seqno = db.last_seqno();
+        assert!(damage.allowed.contains(&seqno), "{what}: the store ends at {seqno}");
+        let model = self.states.get(&seqno).unwrap_or_else(|| panic!("{what}: part of a batch, up to {seqno}"));
+        for (name, map) in KEYSPACES.iter().zip(model) {
+            let keyspace = db.existing_keyspace(name).unwrap().unwrap_or_else(|| panic!("{what}: {name} is gone"));
+            for n in (0..600).step_by(13) {
+                for key in [format!("key{n:03}"), format!("key{n:03}x")] {
+                    match keyspace.get(&key) {
+                        Ok(value) => assert_eq!(value.as_deref(), map.get(key.as_bytes()).map(Vec::as_slice), "{what}"),
+                        Err(error) => errors.push(error),
+                    }
+                }
+            }
+            let owned = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), value.clone());
+            let (entries, reversed) = (map.iter().map(owned), map.iter().rev().map(owned));
+            let read = |entry: Result<(tamis::Value, tamis::Value)>| entry.map(|(k, v)| (k.to_vec(), v.to_vec()));
+            errors.extend(compare(what, entries.clone(), keyspace.iter().map(read)));
+            errors.extend(compare(what, reversed, keyspace.iter().rev().map(read)));
+            // Past the cache, and with reading ahead.
+            match keyspace.cursor_with(ReadOptions::new().fill_cache(false)) {
+                Ok(cursor) => errors.extend(compare(what, entries, Walk(Some(cursor)))),
+                Err(error) => errors.push(error),
+            }
+        }
+    }
+}
+
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// What was read must be what is expected, up to the first error, which is returned.
+fn compare(
+    what: &str,
+    mut expected: impl Iterator<Item = Entry>,
+    read: impl Iterator<Item = Result<Entry>>,
+) -> Option<Error> {
+    for entry in read {
+        match entry {
+            Ok(entry) => assert_eq!(Some(entry), expected.next(), "{what}"),
+            Err(error) => return Some(error),
+        }
+    }
+    assert_eq!(expected.next(), None, "{what}");
+    None
+}
+
+struct Walk(Option<Cursor>);
+
+impl Iterator for Walk {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Result<Entry>> {
+        let cursor = self.0.as_mut()?;
+        let moved = if cursor.is_valid() { cursor.next() } else { cursor.seek_to_first() };
+        match moved {
+            Ok(true) => Some(Ok((cursor.key()?.to_vec(), cursor.value()?.to_vec()))),
+            Ok(false) => None,
+            Err(error) => {
+                self.0 = None;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+/// A damaged copy of a store.
+struct Damage {
+    fs: SimFileSystem,
+    what: String,
+    allowed: RangeInclusive<SeqNo>,
+    /// The files that an error may name.
+    files: Vec<PathBuf>,
+    /// What the damaged files held.
+    sound: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl Damage {
+    fn new(sound: &Sound, what: String, allowed: RangeInclusive<SeqNo>, files: &[&Path]) -> Damage {
+        Damage {
+            fs: sound.fs.kill(),
+            what,
+            allowed,
+            files: files.iter().map(|&path| path.to_owned()).collect(),
+            sound: files.iter().map(|&path| (path.to_owned(), sound.fs.read(path).unwrap())).collect(),
+        }
+    }
+
+    fn repair(&self) {
+        for (path, bytes) in &self.sound {
+            self.fs.write(path, bytes.clone()).unwrap();
+        }
+    }
+}
+
+/// The offsets to damage in a file of `len` bytes: all at both ends, some between.
+fn places(len: u64, ends: u64) -> impl Iterator<Item = u64> {
+    let stride = count_from_env("TAMIS_STRIDE", 7);
+    (0..len).filter(move |at| *at < ends || at + ends >= len || at % stride == 0)
+}
+
+#[test]
+fn every_flipped_byte_is_found_or_harmless() {
+    let sound = Sound::new();
+    for path in sound.files() {
+        for at in places(sound.fs.file_len(&path).unwrap(), 100) {
+            let mask = [0x01, 0x80, 0xff, 0x10][at as usize % 4];
+            let what = format!("{} ^ {mask:#04x} at {at}", path.display());
+            let damage = Damage::new(&sound, what, sound.allowed(&path, at..at + 1), &[&path]);
+            damage.fs.corrupt(&path, at, mask).unwrap();
+            sound.check(&damage);
+        }
+    }
+}
