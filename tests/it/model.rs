@@ -348,7 +348,7 @@ impl Pair {
 
 #[test]
 fn agrees_with_a_map() {
-    for_each_seed(count_from_env("TAMIS_CASES", 1500), |seed| {
+    for_each_seed(count_from_env("TAMIS_CASES", 2500), |seed| {
         let mut pair = Pair::new(seed);
         let steps = pair.rng.u32(20..400);
         for _ in 0..steps {
