@@ -28,7 +28,8 @@ impl Store {
             }
             commit.memtable.log_number()
         };
-        self.wait_for_progress(|_| self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= last))
+        self.wait_for_progress(|_| self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= last))?;
+        self.mark_synced()
     }
 
     /// Flushes the oldest full memtable, if there is one.

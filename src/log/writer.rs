@@ -32,6 +32,8 @@ pub(crate) struct LogWriter {
     number: u64,
     len: u64,
     next: u64,
+    /// The highest ordinal that the log states to be durable.
+    stated: u64,
     buffer: Vec<u8>,
     failed: Option<Error>,
 }
@@ -49,6 +51,7 @@ impl LogWriter {
             number: header.number,
             len: bytes.len() as u64,
             next: header.first,
+            stated: header.synced,
             buffer: Vec::new(),
             failed: None,
         })
@@ -85,6 +88,7 @@ impl LogWriter {
         }
         self.flush_buffer()?;
         self.next = next;
+        self.stated = self.stated.max(synced);
         Ok(first..next)
     }
 
@@ -101,7 +105,9 @@ impl LogWriter {
         };
         self.buffer.clear();
         self.push_header(&header);
-        self.flush_buffer()
+        self.flush_buffer()?;
+        self.stated = self.stated.max(synced);
+        Ok(())
     }
 
     /// Makes everything appended so far durable. Whoever syncs by way of [`LogWriter::file`] keeps the failure himself.
@@ -132,6 +138,11 @@ impl LogWriter {
     /// The ordinal that the next record will begin with.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// The highest ordinal that the file header or a record states to be durable.
+    pub(crate) fn stated(&self) -> u64 {
+        self.stated
     }
 
     /// Adds a header as it will stand in the file, behind what the buffer holds already.
@@ -207,6 +218,7 @@ mod tests {
             number: 8,
             len: 64,
             next: 1,
+            stated: 0,
             buffer: Vec::new(),
             failed: None,
         }
