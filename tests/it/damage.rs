@@ -5,7 +5,7 @@
 //! store is opened and read in every way. Never is there a panic, wrong data, or an allocation that a damaged length has driven.
 //! The one exception is a suffix: what was written after the last sync may be gone, and so may the end of a log that was cut short.
 //!
-//! `TAMIS_STRIDE=1` damages every byte, and not only those of headers, footers and small files.
+//! `TAMIS_STRIDE=1` damages every byte.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,6 +20,8 @@ use tamis::{Compression, Cursor, Db, Error, Executor, KeyspaceOptions, Options, 
 use tamis::{SeqNo, WriteBatch, WriteOptions};
 
 use crate::support::count_from_env;
+
+mod forged;
 
 /// Notes the largest piece of memory that a thread has asked for.
 struct Watched;
@@ -63,7 +65,7 @@ unsafe impl GlobalAlloc for Watched {
 }
 
 /// Runs `body`, which must not ask for much more memory at once than the largest file has.
-pub fn within_memory<R>(fs: &SimFileSystem, what: &dyn Debug, body: impl FnOnce() -> R) -> R {
+fn within_memory<R>(fs: &SimFileSystem, what: &dyn Debug, body: impl FnOnce() -> R) -> R {
     let file = fs.paths().iter().map(|path| fs.file_len(path).unwrap()).max().unwrap_or(0);
     LARGEST.set(0);
     let result = body();
@@ -78,8 +80,8 @@ const KEYSPACES: [&str; 2] = ["default", "plain"];
 /// By keyspace and key.
 type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 
-pub struct Sound {
-    pub fs: SimFileSystem,
+struct Sound {
+    fs: SimFileSystem,
     /// What the store holds after each write that a damaged log may end with.
     states: BTreeMap<SeqNo, Model>,
     /// Everything up to here is in tables.
@@ -91,7 +93,7 @@ pub struct Sound {
     log: PathBuf,
 }
 
-pub fn options(fs: &SimFileSystem) -> Options {
+fn options(fs: &SimFileSystem) -> Options {
     let executor: Arc<dyn Executor> = Arc::new(SteppedExecutor::new());
     Options::new()
         .file_system(Arc::new(fs.clone()))
@@ -139,7 +141,7 @@ impl Writer<'_> {
 }
 
 impl Sound {
-    pub fn new() -> Sound {
+    fn new() -> Sound {
         let fs = SimFileSystem::new();
         let db = options(&fs).open(DIR).unwrap();
         let plain = KeyspaceOptions::new().compression(Compression::None).block_size(256);
@@ -175,7 +177,7 @@ impl Sound {
         *self.states.keys().next_back().unwrap()
     }
 
-    pub fn files(&self) -> Vec<PathBuf> {
+    fn files(&self) -> Vec<PathBuf> {
         self.fs.paths().into_iter().filter(|path| !path.ends_with("LOCK")).collect()
     }
 
@@ -339,10 +341,18 @@ impl Damage {
     }
 }
 
-/// The offsets to damage in a file of `len` bytes: all at both ends, some between.
-fn places(len: u64) -> impl Iterator<Item = u64> {
-    let stride = count_from_env("TAMIS_STRIDE", 13);
-    (0..len).filter(move |at| *at < 64 || at + 96 >= len || at % stride == 0)
+/// The offsets to damage in a file of `len` bytes: many at both ends, some between. There are several files of each kind, and
+/// `file` shifts the offsets, so that together they see every offset of headers and footers.
+fn places(len: u64, file: usize) -> impl Iterator<Item = u64> {
+    let stride = count_from_env("TAMIS_STRIDE", 37);
+    (0..len).filter(move |at| {
+        let stride = match *at {
+            _ if len < 200 => 1,
+            at if at < 64 || at + 96 >= len => stride.min(4),
+            _ => stride,
+        };
+        (at + file as u64).is_multiple_of(stride)
+    })
 }
 
 fn is_table(path: &Path) -> bool {
@@ -352,8 +362,8 @@ fn is_table(path: &Path) -> bool {
 /// Flips a byte at a time in those files that `choose` does.
 fn flip(choose: impl Fn(&Path) -> bool) {
     let sound = Sound::new();
-    for path in sound.files().iter().filter(|path| choose(path)) {
-        for at in places(sound.fs.file_len(path).unwrap()) {
+    for (file, path) in sound.files().iter().enumerate().filter(|(_, path)| choose(path)) {
+        for at in places(sound.fs.file_len(path).unwrap(), file) {
             let mask = [0x01, 0x80, 0xff, 0x10][at as usize % 4];
             let what = format!("{} ^ {mask:#04x} at {at}", path.display());
             let damage = Damage::new(&sound, what, sound.allowed(path, at..at + 1), &[path]);
@@ -376,9 +386,9 @@ fn every_flipped_byte_of_a_log_a_manifest_or_current_is_found_or_harmless() {
 #[test]
 fn every_cut_is_found_or_takes_the_end_of_a_log() {
     let sound = Sound::new();
-    for path in sound.files() {
+    for (file, path) in sound.files().into_iter().enumerate() {
         let len = sound.fs.file_len(&path).unwrap();
-        for at in places(len) {
+        for at in places(len, file) {
             let what = format!("{} cut from {len} to {at}", path.display());
             let damage = Damage::new(&sound, what, sound.allowed(&path, at..len), &[&path]).wide();
             damage.fs.truncate(&path, at).unwrap();
