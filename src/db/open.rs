@@ -22,6 +22,7 @@ use crate::memtable::Memtable;
 use crate::options::{Compression, Options};
 use crate::table::{Table, TableContext, TableMeta, TableOptions};
 use crate::version::Version;
+use crate::vfs::FileSystem;
 use crate::wal;
 
 impl Store {
@@ -29,24 +30,18 @@ impl Store {
     pub(super) fn open(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let fs = Arc::clone(&options.file_system);
-        if options.create_if_missing && fs.create_dir(dir).during("create", dir)? {
-            // The directory's own name.
-            let parent = dir.parent().unwrap_or(Path::new(""));
-            fs.sync_dir(parent).during("sync", parent)?;
+        if !options.create_if_missing && manifest::load(&*fs, dir)?.is_none() {
+            return Err(Error::NotFound(dir.to_owned()));
         }
+        create_dirs(&*fs, dir)?;
         let lock_path = FileKind::Lock.path(dir);
-        let lock = match fs.lock(&lock_path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NotFound(dir.to_owned())),
-            other => other.during("lock", &lock_path)?,
-        };
-        let Some(lock) = lock else {
+        let Some(lock) = fs.lock(&lock_path).during("lock", &lock_path)? else {
             return Err(Error::Locked { path: dir.to_owned(), holder: lock_holder(&options, &lock_path) });
         };
 
         let mut state = match manifest::load(&*fs, dir)? {
             Some((state, _)) => state,
-            None if options.create_if_missing => new_state(&options),
-            None => return Err(Error::NotFound(dir.to_owned())),
+            None => new_state(&options),
         };
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
@@ -73,6 +68,8 @@ impl Store {
                 previous_len: 0,
             },
         )?;
+        // A full disk must not keep a store from being opened, and read, and emptied.
+        let _ = log.file().reserve(options.memtable_size as u64);
         let needed = |kind: &FileKind| match *kind {
             FileKind::Manifest(number) => number == manifest_number,
             FileKind::Wal(number) => number >= log_number,
@@ -81,8 +78,8 @@ impl Store {
             FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
         };
         for kind in files.iter().filter(|kind| !needed(kind)) {
-            let path = kind.path(dir);
-            fs.remove(&path).during("remove", &path)?;
+            // One that stays will be tried again.
+            let _ = fs.remove(&kind.path(dir));
         }
 
         let memtable = Arc::new(Memtable::new(log_number, options.memtable_size));
@@ -112,12 +109,24 @@ impl Store {
     /// is the store as it was at the moment of opening.
     pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
-        let Some((mut state, _)) = manifest::load(&*options.file_system, dir)? else {
-            return Err(Error::NotFound(dir.to_owned()));
+        let mut attempts = 0;
+        let (state, tables, recovered) = loop {
+            attempts += 1;
+            let before = manifest::load(&*options.file_system, dir);
+            let read = before.clone().and_then(|loaded| {
+                let (mut state, _) = loaded.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
+                let files = list_files(&options, dir)?;
+                let tables = new_tables(&options, dir);
+                let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
+                Ok((state, tables, recovered))
+            });
+            // A process that writes may have let go of logs, or of the manifest, between two looks at the directory.
+            let after = manifest::load(&*options.file_system, dir);
+            let settled = matches!((&before, &after), (Ok(before), Ok(after)) if before == after);
+            if settled || attempts == READ_ONLY_ATTEMPTS {
+                break read?;
+            }
         };
-        let files = list_files(&options, dir)?;
-        let tables = new_tables(&options, dir);
-        let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
         let mut memtables = recovered.memtables.into_iter().rev();
         let active = memtables.next().unwrap_or_else(|| Arc::new(Memtable::new(0, options.memtable_size)));
         let store = Store::new(Opened {
@@ -149,6 +158,9 @@ impl Store {
         Ok(())
     }
 }
+
+/// How often a read-only open looks again when the store changes meanwhile.
+const READ_ONLY_ATTEMPTS: u32 = 10;
 
 /// Where recovery puts what it finds in the logs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -290,6 +302,24 @@ fn write_recovered(
 fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
     Arc::new(TableContext::new(fs, dir, options.cache_size, options.max_open_files))
+}
+
+/// Creates `dir` and what is missing above it, and makes all of their names durable. The name of `dir` itself may not be durable
+/// even though it exists: whoever made it may have been interrupted.
+fn create_dirs(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let mut unsure = vec![dir];
+    for parent in dir.ancestors().skip(1).take_while(|parent| !parent.as_os_str().is_empty()) {
+        match fs.list(parent) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => unsure.push(parent),
+            _ => break,
+        }
+    }
+    fs.create_dir(dir).during("create", dir)?;
+    for made in unsure.into_iter().rev() {
+        let Some(parent) = made.parent() else { continue };
+        fs.sync_dir(parent).during("sync", parent)?;
+    }
+    Ok(())
 }
 
 fn new_state(options: &Options) -> ManifestState {

@@ -57,7 +57,9 @@ impl Store {
     /// Leaves proof in the log that everything before is durable, unless it is there or a later record will carry it: damage to
     /// synced records, and a manifest that has lost its last edits, are then told from what a power cut leaves.
     pub(super) fn mark_synced(&self) -> Result<()> {
-        let mut commit = self.commit.lock();
+        // Whoever holds the lock is about to append a record that carries the proof, or waits for room, for which nobody who
+        // synced should wait.
+        let Some(mut commit) = self.commit.try_lock() else { return Ok(()) };
         let durable = self.durable.load(Ordering::Acquire);
         match commit.as_mut() {
             Some(commit) if commit.log.next() == durable + 1 && commit.log.stated() < durable => {
