@@ -21,6 +21,7 @@ use tamis::{SeqNo, WriteBatch, WriteOptions};
 
 use crate::support::count_from_env;
 
+mod aftermath;
 mod forged;
 
 /// Notes the largest piece of memory that a thread has asked for.
