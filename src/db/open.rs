@@ -12,6 +12,7 @@ use super::write::Commit;
 use crate::compaction::{OutputContext, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::ThreadPool;
+use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
@@ -48,10 +49,6 @@ impl Store {
             default.options = wanted.clone();
         }
         let files = list_files(&options, dir)?;
-        // Numbers in the directory may belong to files that no edit has named yet.
-        let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
-        state.next_file_number = state.next_file_number.max(seen.saturating_add(1));
-
         let tables = new_tables(&options, dir);
         let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InTables)?;
         let manifest_number = state.take_number();
@@ -77,8 +74,8 @@ impl Store {
             FileKind::Manifest(number) => number == manifest_number,
             FileKind::Wal(number) => number >= log_number,
             FileKind::Table(number) => state.has_table(number),
-            FileKind::Current | FileKind::Lock => true,
-            FileKind::CurrentTemp => false,
+            // The switch to this manifest has removed or replaced what an interrupted one left.
+            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
         };
         for kind in files.iter().filter(|kind| !needed(kind)) {
             // One that stays will be tried again.
@@ -187,7 +184,8 @@ struct Recovered {
     memtables: Vec<Arc<Memtable>>,
 }
 
-/// Replays the logs that `state` still needs.
+/// Replays the logs that `state` still needs, and takes the numbers in the directory for used: they may belong to files that no
+/// edit has named yet.
 fn recover(
     dir: &Path,
     options: &Options,
@@ -195,6 +193,38 @@ fn recover(
     state: &mut ManifestState,
     files: &[FileKind],
     keep: Keep,
+) -> Result<Recovered> {
+    check_tables(dir, state, files)?;
+    let known_ids = state.next_file_number;
+    let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
+    state.next_file_number = known_ids.max(seen + 1);
+    let unused = state.next_file_number;
+    replay_logs(dir, options, tables, state, files, keep, known_ids).inspect_err(|_| {
+        // However often opening is tried, it leaves nothing more behind.
+        (unused..state.next_file_number).for_each(|number| tables.remove_file(number));
+    })
+}
+
+/// Refuses a store that lacks a table, before anything in its directory is changed: the manifest may be an older one than the tables.
+fn check_tables(dir: &Path, state: &ManifestState, files: &[FileKind]) -> Result<()> {
+    let mut named = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+    match named.find(|(_, table)| files.binary_search(&FileKind::Table(table.number)).is_err()) {
+        None => Ok(()),
+        Some((_, table)) => {
+            let rule = "the manifest names this table, but there is no such file";
+            Err(Error::corruption(&FileKind::Table(table.number).path(dir), 0, rule))
+        }
+    }
+}
+
+fn replay_logs(
+    dir: &Path,
+    options: &Options,
+    tables: &Arc<TableContext>,
+    state: &mut ManifestState,
+    files: &[FileKind],
+    keep: Keep,
+    known_ids: u64,
 ) -> Result<Recovered> {
     let mut logs: Vec<u64> = files
         .iter()
@@ -213,6 +243,10 @@ fn recover(
         let mut writer = memtable.writer();
         for (seqno, operation) in (first..).zip(batch) {
             let operation = operation?;
+            // That of a dropped one is below: the manifest names a keyspace before the first write to it.
+            if u64::from(operation.keyspace) >= known_ids {
+                return Err(Malformed("a batch names a keyspace that the manifest does not know of").into());
+            }
             writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
         }
         drop(writer);

@@ -44,7 +44,7 @@ pub(crate) struct TableMeta {
     pub(crate) number: u64,
     /// Bytes of the file.
     pub(crate) size: u64,
-    /// CRC-32 of the whole file.
+    /// Checksum of the whole file, which is no CRC.
     pub(crate) checksum: u32,
     pub(crate) entries: u64,
     /// Distinct user keys; the other entries are older versions of them.
