@@ -80,8 +80,8 @@ impl Store {
             FileKind::Manifest(number) => number == manifest_number,
             FileKind::Wal(number) => number >= log_number,
             FileKind::Table(number) => state.has_table(number),
-            FileKind::Current | FileKind::Lock => true,
-            FileKind::CurrentTemp => false,
+            // What an interrupted switch left has made way for this one's.
+            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
         };
         for kind in files.iter().filter(|kind| !needed(kind)) {
             let path = kind.path(dir);
