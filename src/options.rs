@@ -41,6 +41,15 @@ impl FilterPolicy {
         }
     }
 
+    /// The number that stands for the policy, in properties and manifest. Part of the format.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            FilterPolicy::None => 0,
+            FilterPolicy::Bloom { .. } => 1,
+            FilterPolicy::StandardBloom { .. } => 2,
+        }
+    }
+
     fn validate(self) -> Result<()> {
         match self {
             FilterPolicy::None => Ok(()),
@@ -88,6 +97,21 @@ pub enum Compression {
 }
 
 impl Compression {
+    /// The number that stands for it, in blocks, properties and manifest. Part of the format.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Compression::None => 0,
+            Compression::Lz4 => 1,
+            Compression::Zstd => 2,
+        }
+    }
+
+    /// The compression that `code` stands for, built in or not.
+    pub(crate) fn from_code(code: u64) -> Option<Compression> {
+        let all = [Compression::None, Compression::Lz4, Compression::Zstd];
+        all.into_iter().find(|compression| u64::from(compression.code()) == code)
+    }
+
     /// Whether this build can compress and decompress with it.
     pub fn is_available(self) -> bool {
         match self {

@@ -1,7 +1,7 @@
 //! Counters of what reads did. They are always on; a count costs one add to a line that the counting thread rarely shares.
 
 use std::cell::Cell;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What reads asked of tables and what it took to answer; per table, or summed up over tables.
@@ -48,6 +48,24 @@ impl AddAssign for ReadStats {
         self.cache_hits += other.cache_hits;
         self.block_reads += other.block_reads;
         self.block_bytes += other.block_bytes;
+    }
+}
+
+/// What was counted between two readings: the later minus the earlier.
+impl Sub for ReadStats {
+    type Output = ReadStats;
+
+    fn sub(self, earlier: ReadStats) -> ReadStats {
+        ReadStats {
+            probes: self.probes - earlier.probes,
+            negatives: self.negatives - earlier.negatives,
+            true_positives: self.true_positives - earlier.true_positives,
+            false_positives: self.false_positives - earlier.false_positives,
+            unfiltered: self.unfiltered - earlier.unfiltered,
+            cache_hits: self.cache_hits - earlier.cache_hits,
+            block_reads: self.block_reads - earlier.block_reads,
+            block_bytes: self.block_bytes - earlier.block_bytes,
+        }
     }
 }
 

@@ -192,11 +192,9 @@ fn recover(
     let flushed = state.flushed_seqno;
     let end = wal::recover(&*options.file_system, dir, &logs, flushed, &mut |first, batch| {
         let mut writer = memtable.writer();
-        let mut seqno = first;
-        for operation in batch {
+        for (seqno, operation) in (first..).zip(batch) {
             let operation = operation?;
             writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
-            seqno += 1;
         }
         drop(writer);
         if memtable.used() >= options.memtable_size {

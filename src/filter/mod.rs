@@ -10,7 +10,6 @@
 //! - Bytes that are not understood, do not verify, or belong to another hash seed answer "maybe", and say why.
 //! - The same hashes, policy and seed make the same bytes on every platform: sizes and stored rates are integer arithmetic or
 //!   single IEEE operations.
-#![allow(unused_imports, reason = "modules are being stacked up; removed when tables carry filters")]
 
 mod avx2;
 mod builder;

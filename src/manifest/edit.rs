@@ -155,22 +155,8 @@ fn name(content: &mut Decoder<'_>) -> Decoded<String> {
 
 fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_varint(out, options.block_size.into());
-    put_varint(
-        out,
-        match options.compression {
-            Compression::None => 0,
-            Compression::Lz4 => 1,
-            Compression::Zstd => 2,
-        },
-    );
-    put_varint(
-        out,
-        match options.filter {
-            FilterPolicy::None => 0,
-            FilterPolicy::Bloom { .. } => 1,
-            FilterPolicy::StandardBloom { .. } => 2,
-        },
-    );
+    put_varint(out, options.compression.code().into());
+    put_varint(out, options.filter.code().into());
     put_varint(out, options.filter.millibits().into());
 }
 
@@ -179,12 +165,8 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     if !(256..=1 << 20).contains(&block_size) {
         return Err(Malformed("a block size is not between 256 bytes and 1 MiB"));
     }
-    let compression = match content.varint()? {
-        0 => Compression::None,
-        1 => Compression::Lz4,
-        2 => Compression::Zstd,
-        _ => return Err(Malformed("a compression is of an unknown kind")),
-    };
+    let compression = Compression::from_code(content.varint()?);
+    let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
     let policy = content.varint()?;
     let millibits = u16::try_from(content.varint()?).unwrap_or(u16::MAX);
     let bits_per_key = f32::from(millibits) / 1000.0;

@@ -3,7 +3,6 @@
 //! One writer at a time, readers without a lock. The `unsafe` is in `arena` and `skiplist`; this module shows what the rest of the
 //! engine may rely on.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -166,21 +165,6 @@ impl MemtableCursor {
         self.node = if inside { node } else { NodeRef::END };
         Ok(())
     }
-
-    /// Calls `visit` for every entry, in order, until it breaks.
-    pub(crate) fn for_each<B>(
-        &mut self,
-        mut visit: impl FnMut(&[u8], SeqNo, ValueKind, &[u8]) -> ControlFlow<B>,
-    ) -> Result<Option<B>> {
-        self.seek_to_first()?;
-        while self.valid() {
-            if let ControlFlow::Break(broken) = visit(self.key(), self.seqno(), self.kind(), self.value()) {
-                return Ok(Some(broken));
-            }
-            self.next()?;
-        }
-        Ok(None)
-    }
 }
 
 impl InternalCursor for MemtableCursor {
@@ -296,15 +280,14 @@ mod tests {
                     while seen < rounds as usize {
                         seen = 0;
                         let mut last = Vec::new();
-                        cursor
-                            .for_each(|key, _, _, value| {
-                                assert!(last.as_slice() < key);
-                                assert_eq!(key, value);
-                                last = key.to_vec();
-                                seen += 1;
-                                ControlFlow::<()>::Continue(())
-                            })
-                            .expect("memory");
+                        cursor.seek_to_first().unwrap();
+                        while cursor.valid() {
+                            assert!(last.as_slice() < cursor.key());
+                            assert_eq!(cursor.key(), cursor.value());
+                            last = cursor.key().to_vec();
+                            seen += 1;
+                            cursor.next().unwrap();
+                        }
                     }
                 });
             }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
-use super::compress::{code, compress};
+use super::compress::compress;
 use super::footer::{FOOTER_LEN, Footer, Handle, TRAILER_LEN};
 use super::index::{IndexBuilder, separator};
 use super::properties::Properties;
@@ -15,7 +15,7 @@ use crate::format::checksum::{StreamCrc, bound_crc};
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
-use crate::options::{Compression, FilterPolicy};
+use crate::options::Compression;
 use crate::vfs::{FileSystem, WritableFile};
 
 /// Bytes collected before they are appended to the file.
@@ -63,10 +63,10 @@ impl<'a> TableBuilder<'a> {
             fingerprint: 0,
             properties: Properties {
                 number,
-                compression: code(options.compression).into(),
+                compression: options.compression.code().into(),
                 block_size: options.block_size,
                 seed: options.seed,
-                filter_policy: policy_code(options.filter),
+                filter_policy: options.filter.code().into(),
                 filter_millibits: options.filter.millibits(),
                 keyspace: options.keyspace,
                 ..Properties::default()
@@ -245,7 +245,7 @@ impl<'a> Output<'a> {
     /// Puts the trailer behind a block that takes the buffer from `start` on.
     fn end_block(&mut self, start: usize, compression: Compression) -> Result<Handle> {
         let handle = Handle { offset: self.appended + start as u64, len: to_u32(self.buffer.len() - start)? };
-        self.buffer.push(code(compression));
+        self.buffer.push(compression.code());
         let crc = bound_crc(self.number, handle.offset, &self.buffer[start..]);
         self.buffer.extend_from_slice(&crc.to_le_bytes());
         if self.buffer.len() >= WRITE_LEN {
@@ -265,14 +265,6 @@ impl<'a> Output<'a> {
 }
 
 /// The number that stands for a filter policy. Part of the format.
-fn policy_code(policy: FilterPolicy) -> u64 {
-    match policy {
-        FilterPolicy::None => 0,
-        FilterPolicy::Bloom { .. } => 1,
-        FilterPolicy::StandardBloom { .. } => 2,
-    }
-}
-
 fn to_u32(len: usize) -> Result<u32> {
     u32::try_from(len).map_err(|_| too_large())
 }

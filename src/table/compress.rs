@@ -7,31 +7,16 @@ use crate::options::Compression;
 /// A compressed block begins with its raw length. Part of the format.
 const RAW_LEN: usize = 4;
 
-/// The byte that stands for a compression. Part of the format.
-pub(super) const fn code(compression: Compression) -> u8 {
-    match compression {
-        Compression::None => 0,
-        Compression::Lz4 => 1,
-        Compression::Zstd => 2,
-    }
-}
-
-/// The compression that `code` stands for, if it is built in.
+/// The compression that the byte in a block's trailer stands for, if it is built in.
 pub(super) fn from_code(code: u8) -> Option<Compression> {
-    let compression = match code {
-        0 => Compression::None,
-        1 => Compression::Lz4,
-        2 => Compression::Zstd,
-        _ => return None,
-    };
-    compression.is_available().then_some(compression)
+    Compression::from_code(code.into()).filter(|compression| compression.is_available())
 }
 
 /// The highest code of a compression that is built in.
 pub(super) fn highest_code() -> u8 {
     let known = [Compression::Zstd, Compression::Lz4, Compression::None];
     let highest = known.into_iter().find(|known| known.is_available());
-    highest.map_or(0, code)
+    highest.map_or(0, Compression::code)
 }
 
 /// Appends `raw` to `out`, compressed if that saves at least an eighth. Returns the compression that was used.
@@ -168,7 +153,7 @@ mod tests {
     #[test]
     fn codes_of_what_is_not_built_in_are_unknown() {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
-            let known = from_code(code(compression));
+            let known = from_code(compression.code());
             assert_eq!(known.is_some(), compression.is_available());
             assert!(known.is_none_or(|known| known == compression));
         }

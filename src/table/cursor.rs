@@ -18,7 +18,6 @@ pub(crate) struct TableCursor {
     block: Option<BlockCursor>,
     /// Position of that block in the index.
     position: usize,
-    /// Only without `fill_cache`.
     ahead: Option<ReadAhead>,
 }
 
@@ -36,15 +35,10 @@ impl TableCursor {
         self.invalidate();
         if self.block.is_none() || self.position != i {
             let resident = self.table.resident()?;
-            let ahead = if self.fill_cache {
-                None
-            } else {
-                let limit = resident.index.data_end();
-                let ahead = self.ahead.get_or_insert_with(|| ReadAhead::new(limit));
-                ahead.step_to(i);
-                Some(ahead)
-            };
-            let block = self.table.block(resident, i, self.fill_cache, ahead)?;
+            let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
+            let ahead = self.ahead.get_or_insert_with(|| ReadAhead::new(limit, fill_cache));
+            ahead.step_to(i);
+            let block = self.table.block(resident, i, fill_cache, Some(ahead))?;
             match &mut self.block {
                 Some(cursor) => cursor.enter(block),
                 none => *none = Some(BlockCursor::new(block)),

@@ -120,11 +120,13 @@ fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {
 
 /// What a scan has read of a table beyond the block that it asked for.
 ///
-/// A cursor that goes through blocks in their order reads ahead from its third block on, and each time twice as much: short scans
-/// read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes.
+/// A cursor that goes through enough blocks in their order is on a long scan: it reads ahead, and each time twice as much. Short
+/// scans read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes.
 pub(super) struct ReadAhead {
     /// Where the data blocks end.
     limit: u64,
+    /// Blocks in a row after which it reads ahead.
+    patience: u32,
     /// Position of the block that continues the scan.
     next: usize,
     /// Blocks in a row before this one.
@@ -139,10 +141,14 @@ pub(super) struct ReadAhead {
 impl ReadAhead {
     const LEAST: u64 = 32 << 10;
     const MOST: u64 = 256 << 10;
+    /// Blocks in a row that make a scan a long one.
     const PATIENCE: u32 = 2;
+    /// The same if what is read by itself stays in the cache, and what is read ahead does not.
+    const PATIENCE_WITH_CACHE: u32 = 16;
 
-    pub(super) fn new(limit: u64) -> ReadAhead {
-        ReadAhead { limit, next: usize::MAX, run: 0, window: ReadAhead::LEAST, start: 0, bytes: Vec::new() }
+    pub(super) fn new(limit: u64, fill_cache: bool) -> ReadAhead {
+        let patience = if fill_cache { ReadAhead::PATIENCE_WITH_CACHE } else { ReadAhead::PATIENCE };
+        ReadAhead { limit, patience, next: usize::MAX, run: 0, window: ReadAhead::LEAST, start: 0, bytes: Vec::new() }
     }
 
     /// Notes that the scan has come to the block at position `i`.
@@ -156,9 +162,14 @@ impl ReadAhead {
         self.next = i + 1;
     }
 
+    /// Whether the scan is so long that it reads ahead.
+    pub(super) fn is_long(&self) -> bool {
+        self.run >= self.patience
+    }
+
     /// The stored form of a block, or `None` if it should be read by itself.
     fn block(&mut self, fetcher: &Fetcher, handle: Handle) -> Option<&[u8]> {
-        if self.range(handle).is_none() && self.run >= ReadAhead::PATIENCE {
+        if self.range(handle).is_none() && self.is_long() {
             let len = self.window.min(self.limit.saturating_sub(handle.offset));
             if len < handle.stored_len() {
                 return None;

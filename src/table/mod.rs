@@ -3,7 +3,6 @@
 //! A file is written once, by a [`TableBuilder`], and never changed. A [`Table`] answers from it: the filter is asked first, then
 //! the index, and then at most one data block is read, as a rule. All bytes of a table enter through one function, in `fetch`,
 //! which verifies and counts them. docs/FORMAT.md draws the file.
-#![allow(unused_imports, reason = "modules are being stacked up; removed when the engine stands")]
 
 mod builder;
 mod cache;

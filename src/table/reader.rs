@@ -182,18 +182,20 @@ impl Table {
             self.count(ReadEvent::CacheHit);
             return Ok(block);
         }
+        // A long scan would push out what other reads come back to.
+        let keep = fill_cache && !ahead.as_ref().is_some_and(|ahead| ahead.is_long());
         let longest = resident.properties.largest_block;
         let bytes = self.fetcher.data_block(handle, longest, ahead)?;
         let block = Block::new(bytes).map_err(|malformed| self.malformed_block(i, malformed))?;
         let block = Arc::new(block);
-        if fill_cache {
+        if keep {
             cache.insert(id, Arc::clone(&block));
         }
         Ok(block)
     }
 
-    /// A cursor over the table's entries, at first invalid. Without `fill_cache` the blocks that it reads are not kept, and it reads
-    /// ahead.
+    /// A cursor over the table's entries, at first invalid. A long scan reads ahead, and does not keep what it reads in the cache;
+    /// without `fill_cache` no scan does.
     pub(crate) fn cursor(self: &Arc<Table>, fill_cache: bool) -> TableCursor {
         TableCursor::new(Arc::clone(self), fill_cache)
     }

@@ -26,7 +26,7 @@ impl Table {
         let filter = check_filter(fetcher, resident)?;
 
         let mut seen = Seen::default();
-        let mut ahead = ReadAhead::new(resident.index.data_end());
+        let mut ahead = ReadAhead::new(resident.index.data_end(), false);
         for i in 0..resident.index.len() {
             ahead.step_to(i);
             let handle = resident.index.handle(i);

@@ -7,12 +7,12 @@ use tamis::vfs::SimFileSystem;
 use tamis::{Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor};
 
 /// The number in environment variable `name`, or `default`.
-pub fn count_from_env(name: &str, default: u64) -> u64 {
+pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
 /// Runs `case` for `count` seeds; a failure prints its seed. `TAMIS_SEED` runs that one alone.
-pub fn for_each_seed(count: u64, case: impl Fn(u64)) {
+pub(crate) fn for_each_seed(count: u64, case: impl Fn(u64)) {
     if let Ok(seed) = std::env::var("TAMIS_SEED") {
         return case(seed.parse().expect("a number"));
     }
@@ -25,7 +25,7 @@ pub fn for_each_seed(count: u64, case: impl Fn(u64)) {
 }
 
 /// Options under which a few hundred writes make several memtables, tables, blocks and levels, without threads or chance.
-pub fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<SteppedExecutor>) {
+pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<SteppedExecutor>) {
     let executor = Arc::new(SteppedExecutor::new());
     let shared: Arc<dyn Executor> = executor.clone();
     let options = Options::new()
@@ -40,7 +40,7 @@ pub fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Ar
 }
 
 /// Options of a keyspace with small blocks.
-pub fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
+pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
     KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).filter(match rng.u32(0..4) {
         0 => FilterPolicy::None,
         1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },

@@ -121,7 +121,7 @@ fn cached_blocks_are_not_read_again() {
 }
 
 #[test]
-fn a_scan_that_does_not_fill_the_cache_leaves_it_alone_and_reads_ahead() {
+fn a_long_scan_reads_ahead_and_keeps_out_of_the_cache() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(40_000), 16 << 20);
     let blocks = table.properties().unwrap().data_blocks;
     assert!(blocks > 200);
@@ -133,8 +133,9 @@ fn a_scan_that_does_not_fill_the_cache_leaves_it_alone_and_reads_ahead() {
 
     let before = fs.reads();
     assert_eq!(entries_of(&table, true).unwrap().len(), 40_000);
-    assert_eq!(fs.reads() - before, blocks);
-    assert!(table.fetcher().context.cache().usage() > 0);
+    assert!(fs.reads() - before < 32, "{} reads", fs.reads() - before);
+    let kept = table.fetcher().context.cache().usage();
+    assert!((1..=20 * 5000).contains(&kept), "the beginning is kept, since the scan might have been short: {kept}");
 }
 
 #[test]

@@ -1,0 +1,131 @@
+//! How many disk reads do filters save? Missing and existing keys, filters used and ignored, on one settled store.
+//!
+//! Counts come from the engine's own counters and, on Linux, from what the kernel says of this process (`/proc/self/io`); both are
+//! printed before the times, and the program fails if they disagree. Nothing is cached by the store, so that a block asked for is
+//! a block read; the page cache is the system's.
+//!
+//! `cargo bench --bench disk_reads`; `TAMIS_KEYS` sets the number of keys (default 1,000,000).
+#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use tamis::{Compression, Db, FilterMode, KeyspaceOptions, Options, ReadOptions, ReadStats};
+
+const SEED: u64 = 42;
+/// Look-ups per count.
+const LOOKUPS: u64 = 100_000;
+
+/// A store whose keys are in two levels: most in the last one, a tenth newer in level 0.
+struct Store {
+    _dir: tempfile::TempDir,
+    db: Db,
+    keys: u64,
+}
+
+/// Present keys have even numbers, missing ones odd numbers: all lie within the range of every large table.
+fn key(number: u64) -> [u8; 16] {
+    let mut key = [b'0'; 16];
+    let digits = number.to_string();
+    key[16 - digits.len()..].copy_from_slice(digits.as_bytes());
+    key
+}
+
+impl Store {
+    fn new(keys: u64) -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Options::new()
+            .cache_size(0)
+            .hash_seed(SEED)
+            .default_keyspace(KeyspaceOptions::new().compression(Compression::None))
+            .open(dir.path().join("db"))
+            .unwrap();
+        let value = [7u8; 100];
+        for i in (0..keys).filter(|i| i % 10 != 0) {
+            db.put(key(2 * i), value).unwrap();
+        }
+        db.compact_range(..).unwrap();
+        for i in (0..keys).filter(|i| i % 10 == 0) {
+            db.put(key(2 * i), value).unwrap();
+        }
+        db.flush().unwrap();
+        Store { _dir: dir, db, keys }
+    }
+
+    /// A random key that is there, or one that is not.
+    fn draw(&self, rng: &mut fastrand::Rng, existing: bool) -> [u8; 16] {
+        key(2 * rng.u64(0..self.keys) + u64::from(!existing))
+    }
+}
+
+/// System calls that read, and the bytes that they brought, in this process so far.
+#[cfg(target_os = "linux")]
+fn process_reads() -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/self/io").ok()?;
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Some((field("syscr:")?, field("rchar:")?))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn process_reads() -> Option<(u64, u64)> {
+    None
+}
+
+/// What `LOOKUPS` look-ups cost, by the store's counters and by the kernel's.
+fn count(store: &Store, existing: bool, filters: FilterMode) -> (ReadStats, Option<(u64, u64)>) {
+    let options = ReadOptions::new().filters(filters);
+    let mut rng = fastrand::Rng::with_seed(SEED);
+    // What it costs to ask the kernel is counted by the kernel too.
+    let asking = process_reads().zip(process_reads()).map(|(a, b)| (b.0 - a.0, b.1 - a.1));
+    let (stats, process) = (store.db.stats().reads(), process_reads());
+    for _ in 0..LOOKUPS {
+        let found = store.db.get_with(store.draw(&mut rng, existing), options).unwrap();
+        assert_eq!(found.is_some(), existing);
+    }
+    let process = process_reads().zip(process).zip(asking).map(|((after, before), asking)| {
+        ((after.0 - before.0).saturating_sub(asking.0), (after.1 - before.1).saturating_sub(asking.1))
+    });
+    (store.db.stats().reads() - stats, process)
+}
+
+fn disk_reads(criterion: &mut Criterion) {
+    let keys = std::env::var("TAMIS_KEYS").map_or(1_000_000, |text| text.parse().unwrap());
+    let store = Store::new(keys);
+    let cases = [
+        ("missing, filters used", false, FilterMode::Use),
+        ("missing, filters ignored", false, FilterMode::Ignore),
+        ("existing, filters used", true, FilterMode::Use),
+        ("existing, filters ignored", true, FilterMode::Ignore),
+    ];
+    // The first look-ups make filters and indexes resident; those reads are not of data blocks.
+    count(&store, true, FilterMode::Use);
+
+    println!("{keys} keys, {LOOKUPS} look-ups each, nothing cached by the store");
+    println!("{:<26} {:>12} {:>14} {:>14} {:>14}", "", "blocks/key", "block reads", "read calls", "false pos.");
+    for (name, existing, filters) in cases {
+        let (stats, process) = count(&store, existing, filters);
+        let calls = process.map_or("-".to_owned(), |(calls, _)| calls.to_string());
+        let per_key = stats.block_reads as f64 / LOOKUPS as f64;
+        println!("{name:<26} {per_key:>12.4} {:>14} {calls:>14} {:>14}", stats.block_reads, stats.false_positives);
+        if let Some((calls, bytes)) = process {
+            assert_eq!(calls, stats.block_reads, "the kernel counts another number of read calls");
+            assert_eq!(bytes, stats.block_bytes, "the kernel counts another number of bytes");
+        }
+    }
+
+    let mut group = criterion.benchmark_group("get");
+    for (name, existing, filters) in cases {
+        let options = ReadOptions::new().filters(filters);
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let key = store.draw(&mut rng, existing);
+                black_box(store.db.get_with(key, options).unwrap())
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, disk_reads);
+criterion_main!(benches);
