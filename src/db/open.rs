@@ -3,6 +3,7 @@
 //! Recovery changes nothing that it still needs: what the logs hold goes to new tables, one manifest names them all and lets the logs
 //! go, and only then is anything removed. So it may itself be interrupted anywhere and begin anew.
 
+use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use crate::memtable::Memtable;
 use crate::options::{Compression, Options};
 use crate::table::{Table, TableContext, TableMeta, TableOptions};
 use crate::version::Version;
+use crate::vfs::FileSystem;
 use crate::wal;
 
 impl Store {
@@ -28,10 +30,8 @@ impl Store {
     pub(super) fn open(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let fs = Arc::clone(&options.file_system);
-        if options.create_if_missing && fs.create_dir(dir).during("create", dir)? {
-            // The directory's own name.
-            let parent = dir.parent().unwrap_or(Path::new(""));
-            fs.sync_dir(parent).during("sync", parent)?;
+        if options.create_if_missing {
+            fs.create_dir(dir).during("create", dir)?;
         }
         let lock_path = FileKind::Lock.path(dir);
         let lock = match fs.lock(&lock_path) {
@@ -44,7 +44,10 @@ impl Store {
 
         let mut state = match manifest::load(&*fs, dir)? {
             Some((state, _)) => state,
-            None if options.create_if_missing => new_state(&options),
+            None if options.create_if_missing => {
+                sync_names_above(&*fs, dir)?;
+                new_state(&options)
+            }
             None => return Err(Error::NotFound(dir.to_owned())),
         };
         if let Some(wanted) = &options.default_keyspace
@@ -151,6 +154,19 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Makes the name of a new store's directory durable, and those above it: also names that were there already, because whoever created
+/// them may have died before it came to that. A directory that cannot be synced has got no name from a program like this one.
+fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    for above in dir.ancestors().skip(1) {
+        match fs.sync_dir(above) {
+            Err(error)
+                if matches!(error.kind(), PermissionDenied | InvalidInput | ReadOnlyFilesystem | Unsupported) => {}
+            result => result.during("sync", above)?,
+        }
+    }
+    Ok(())
 }
 
 /// Where recovery puts what it finds in the logs.

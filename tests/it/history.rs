@@ -6,11 +6,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tamis::vfs::{Fault, SimFileSystem};
-use tamis::{Db, Executor, Keyspace, Result, Snapshot, SteppedExecutor, WriteBatch, WriteOptions};
+use tamis::{
+    Db, Executor, FilterPolicy, Keyspace, KeyspaceOptions, Result, SeqNo, Snapshot, SteppedExecutor, WriteBatch,
+    WriteOptions,
+};
 
 use crate::ledger::{Incarnation, Ledger, Op};
 use crate::support::{tiny_keyspace, tiny_options};
 use crate::trace::{Call, Event, Trace, file_number};
+
+/// The store's directory.
+const DIR: &str = "/data/db";
 
 /// What befalls a history.
 #[derive(Clone, Copy, Debug)]
@@ -94,29 +100,31 @@ impl History {
         }
     }
 
-    /// Opens the store, with new options of its own. Nothing but a process has ended: all that was acknowledged must be there.
-    pub fn open(&mut self) -> Result<()> {
-        self.open_with_floor(self.ledger.acknowledged())
-    }
-
-    /// Opens the store after a power cut: all that was promised to be durable must be there.
-    pub fn open_after_power_cut(&mut self) -> Result<()> {
-        self.open_with_floor(self.ledger.durable())
-    }
-
-    fn open_with_floor(&mut self, floor: u64) -> Result<()> {
+    /// Opens the store, with new options of its own. The writes up to `floor` must be there.
+    pub fn open(&mut self, floor: SeqNo) -> Result<()> {
         self.note_numbers();
         let (options, executor) = tiny_options(&self.fs, &mut self.rng);
         let options = options.file_system(Arc::new(self.trace.clone())).paranoid(self.rng.u8(0..8) == 0);
         let options = match self.rng.bool() {
-            true => options.default_keyspace(tiny_keyspace(&mut self.rng)),
+            true => options.default_keyspace(self.keyspace_options()),
             false => options,
         };
-        let db = options.open("/db")?;
+        let db = options.open(DIR)?;
         self.executor = executor;
         self.ledger.settle(&db, floor);
         let db = self.db.insert(db);
         self.ledger.check(db)
+    }
+
+    /// Opens the store after the end of the process alone: everything acknowledged must be there.
+    fn open_again(&mut self) -> Result<()> {
+        self.open(self.ledger.acknowledged())
+    }
+
+    /// Mostly without filters, which have tests of their own and take a quarter of the time here.
+    fn keyspace_options(&mut self) -> KeyspaceOptions {
+        let options = tiny_keyspace(&mut self.rng);
+        if self.rng.u8(0..8) == 0 { options } else { options.filter(FilterPolicy::None) }
     }
 
     /// File numbers are never used twice.
@@ -132,7 +140,7 @@ impl History {
     /// One operation, or an attempt to open the store if it is not open.
     pub fn step(&mut self) -> Result<()> {
         let choice = self.rng.u8(0..100);
-        let Some(db) = self.db.clone() else { return self.open() };
+        let Some(db) = self.db.clone() else { return self.open_again() };
         let result = match choice {
             0..32 => self.put(&db),
             32..40 => self.delete(&db),
@@ -257,7 +265,7 @@ impl History {
         let name = format!("ks{}", self.rng.u8(0..3));
         let result = match self.rng.bool() {
             true => db.keyspace(&name),
-            false => db.keyspace_with(&name, tiny_keyspace(&mut self.rng)),
+            false => db.keyspace_with(&name, self.keyspace_options()),
         };
         self.ledger.created(&name, &result);
         result.map(drop)
@@ -300,7 +308,7 @@ impl History {
         } else {
             self.close(db)?;
         }
-        self.open()
+        self.open_again()
     }
 
     fn close(&mut self, db: Db) -> Result<()> {

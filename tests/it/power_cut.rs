@@ -2,19 +2,20 @@
 //!
 //! `TAMIS_SEEDS` sets how many histories are cut, `TAMIS_SEED` runs one.
 
+use tamis::SeqNo;
 use tamis::vfs::SimFileSystem;
 
 use crate::history::{History, Trouble};
 use crate::ledger::Ledger;
-use crate::support::{count_from_env, for_each_seed};
+use crate::support::{Scene, count_from_env, for_each_seed};
 
 /// A history that ends when the power goes.
 fn run(seed: u64, trouble: Trouble) -> History {
     let mut history = History::new(seed, trouble);
-    for _ in 0..10 + seed % 30 {
+    for _ in 0..8 + seed % 32 {
         let result = history.step();
         if history.power_is_off() {
-            // A dead disk acknowledges nothing; if it does, the write will be missed.
+            // A dead disk acknowledges nothing. If it does, the write will be missed.
             let _ = history.write_synced();
             break;
         }
@@ -23,59 +24,58 @@ fn run(seed: u64, trouble: Trouble) -> History {
     history
 }
 
-/// Cuts the power at every mutating call of a history, creation and reopenings included.
+/// Cuts the power, or kills the process, at every mutating call of a history, creation and reopenings included.
 fn cut_everywhere(seed: u64) {
     let calls = run(seed, Trouble::None).calls();
     for call in 1..=calls {
+        let _scene = Scene(format!("the power went at call {call} of {calls}"));
         let history = run(seed, Trouble::PowerCut(call));
         let point = history.fs.crash_point().expect("one seed is one history");
         let ledger = history.end();
-        let at = |what: &str| format!("{what} at call {call} of {calls}, TAMIS_SEED={seed}");
-        check_killed(&point, &ledger, seed, &at("kill"));
-        for outcome in 0..2 {
-            let crash_seed = seed ^ (call << 20) ^ (outcome << 40);
-            check_crashed(&point.crash(crash_seed), &ledger, crash_seed, (call + outcome) % 16 == 0);
+        // The seeds take turns, so that each of these befalls every call.
+        match (call + seed) % 16 {
+            0 => cut_twice(&point, &ledger, ledger.acknowledged(), seed),
+            8 => cut_twice(&point.crash(call), &ledger, ledger.durable(), seed),
+            1 | 4 | 9 | 13 => check(&point, &ledger, ledger.acknowledged(), seed),
+            _ => check(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
         }
     }
 }
 
-/// After the end of the process everything is there that was acknowledged.
-fn check_killed(fs: &SimFileSystem, ledger: &Ledger, seed: u64, _what: &str) {
+/// The store opens, everything is there up to `floor`, and it takes writes that survive a power cut.
+fn check(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
     let mut history = History::on(fs, ledger.clone(), seed);
-    history.open().unwrap();
-    history.end();
-}
-
-/// After a power cut everything is there that was durable, and the store takes writes.
-fn check_crashed(fs: &SimFileSystem, ledger: &Ledger, seed: u64, twice: bool) {
-    let mut history = History::on(&fs.kill(), ledger.clone(), seed);
-    history.open_after_power_cut().unwrap();
-    if twice {
-        cut_recovery_everywhere(fs, &history.ledger, seed);
-    }
+    history.open(floor).unwrap();
     history.step().unwrap();
     history.write_synced().unwrap();
     let crashed = history.fs.crash(seed);
     let ledger = history.end();
-    let mut history = History::on(&crashed, ledger, seed);
-    history.open_after_power_cut().unwrap();
-    history.end();
+    reopen(&crashed, &ledger, ledger.durable(), seed);
 }
 
-/// Cuts the power at every mutating call of the recovery of `fs`. What the first recovery found is what every later one must find.
-fn cut_recovery_everywhere(fs: &SimFileSystem, recovered: &Ledger, seed: u64) {
+fn reopen(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) -> Ledger {
+    let mut history = History::on(fs, ledger.clone(), seed);
+    history.open(floor).unwrap();
+    history.end()
+}
+
+/// Cuts the power at every mutating call of a recovery of `fs`. What is found after it is what is found without it: all that the
+/// first cut left is on the disk, unless that was a kill.
+fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
+    let recovered = reopen(&fs.kill(), ledger, floor, seed);
     for call in 1.. {
+        let _scene = Scene(format!("it went again at call {call} of the recovery"));
         let again = fs.kill();
         again.crash_at(Some(call));
-        let mut history = History::on(&again, recovered.clone(), seed);
-        let result = history.open();
+        let mut history = History::on(&again, ledger.clone(), seed);
+        let result = history.open(floor);
         let Some(point) = again.crash_point() else {
             return result.unwrap();
         };
         history.end();
-        let mut history = History::on(&point.crash(seed ^ call), recovered.clone(), seed);
-        history.open().unwrap();
-        history.end();
+        let found = reopen(&point, ledger, floor, seed);
+        assert_eq!(found.acknowledged(), recovered.acknowledged());
+        check(&point.crash(seed ^ call), ledger, ledger.durable(), seed);
     }
 }
 

@@ -24,6 +24,17 @@ pub(crate) fn for_each_seed(count: u64, case: impl Fn(u64)) {
     }
 }
 
+/// Says where a test was when it panicked.
+pub struct Scene(pub String);
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0);
+        }
+    }
+}
+
 /// Options under which a few hundred writes make several memtables, tables, blocks and levels, without threads or chance.
 pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<SteppedExecutor>) {
     let executor = Arc::new(SteppedExecutor::new());
