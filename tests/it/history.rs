@@ -127,9 +127,11 @@ impl History {
         if self.rng.u8(0..8) == 0 { options } else { options.filter(FilterPolicy::None) }
     }
 
-    /// File numbers are never used twice.
+    /// File numbers are never used twice, but for those of files that were given up while they were written.
     fn note_numbers(&mut self) {
-        for event in self.trace.events().iter().filter(|event| event.call == Call::Create && event.ok) {
+        let events = self.trace.events();
+        let failed: BTreeSet<_> = events.iter().filter(|event| !event.ok).map(|event| &event.name).collect();
+        for event in events.iter().filter(|event| event.call == Call::Create && !failed.contains(&event.name)) {
             if let Some(number) = event.file_number() {
                 assert!(self.used_numbers.insert(number), "{} takes a number that was used before", event.name);
             }
