@@ -21,6 +21,8 @@ pub struct WriteBatch {
     count: u32,
     /// The store whose keyspace ids the operations name, if they name any but the default one.
     origin: Option<u64>,
+    /// Ids of the keyspaces that the operations name, but for the default one.
+    keyspaces: Vec<u32>,
     /// The first rule that an operation broke. Operations behind it are not kept: the batch will be refused.
     violation: Option<Error>,
 }
@@ -56,11 +58,12 @@ impl WriteBatch {
         self.payload.len()
     }
 
-    /// Removes all operations and forgets which store they were for; the memory is kept for the next ones.
+    /// Removes all operations and forgets which store they were for.
     pub fn clear(&mut self) {
         self.payload.clear();
         self.count = 0;
         self.origin = None;
+        self.keyspaces.clear();
         self.violation = None;
     }
 
@@ -84,6 +87,9 @@ impl WriteBatch {
             Some(_) => ValueKind::Put,
             None => ValueKind::Delete,
         };
+        if keyspace != 0 && !self.keyspaces.contains(&keyspace) {
+            self.keyspaces.push(keyspace);
+        }
         self.payload.push(kind as u8);
         put_varint(&mut self.payload, keyspace.into());
         put_bytes(&mut self.payload, key);
@@ -110,6 +116,11 @@ impl WriteBatch {
             }
             (None, _) => Ok(()),
         }
+    }
+
+    /// Ids of the keyspaces that the operations name, but for the default one.
+    pub(crate) fn keyspaces(&self) -> &[u32] {
+        &self.keyspaces
     }
 
     /// The payload of the WAL record.

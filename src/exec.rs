@@ -9,10 +9,19 @@ use parking_lot::{Condvar, Mutex};
 /// A piece of background work.
 pub type Job = Box<dyn FnOnce() + Send>;
 
+/// How much a job matters to those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Writers may be waiting for it: a flush.
+    High,
+    /// A compaction, which may take long.
+    Low,
+}
+
 /// Runs flushes and compactions. Several stores may share one.
 pub trait Executor: Send + Sync {
     /// Queues a job.
-    fn spawn(&self, job: Job);
+    fn spawn(&self, priority: Priority, job: Job);
 
     /// How many jobs can run at the same time.
     fn parallelism(&self) -> usize;
@@ -24,6 +33,9 @@ pub trait Executor: Send + Sync {
 }
 
 /// An executor with threads of its own, which end when it is dropped; jobs still queued then are run first.
+///
+/// Jobs of high priority go first, and one thread, if there are several, takes no others: a flush never waits for a compaction to
+/// end.
 pub struct ThreadPool {
     shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
@@ -36,14 +48,34 @@ struct PoolShared {
 
 #[derive(Default)]
 struct PoolQueue {
-    jobs: VecDeque<Job>,
+    high: VecDeque<Job>,
+    low: VecDeque<Job>,
+    /// How many of `low` are being run, and how many may be.
+    low_running: usize,
+    low_limit: usize,
     closing: bool,
+}
+
+impl PoolQueue {
+    fn pop(&mut self) -> Option<(Priority, Job)> {
+        if let Some(job) = self.high.pop_front() {
+            return Some((Priority::High, job));
+        }
+        if self.low_running < self.low_limit
+            && let Some(job) = self.low.pop_front()
+        {
+            self.low_running += 1;
+            return Some((Priority::Low, job));
+        }
+        None
+    }
 }
 
 impl ThreadPool {
     /// A pool of `threads` threads (at least one), named `tamis-N`.
     pub fn new(threads: usize) -> ThreadPool {
-        let shared = Arc::new(PoolShared { queue: Mutex::default(), wake: Condvar::new() });
+        let queue = PoolQueue { low_limit: threads.saturating_sub(1).max(1), ..PoolQueue::default() };
+        let shared = Arc::new(PoolShared { queue: Mutex::new(queue), wake: Condvar::new() });
         let threads = (0..threads.max(1))
             .filter_map(|i| {
                 let shared = Arc::clone(&shared);
@@ -57,30 +89,39 @@ impl ThreadPool {
 impl PoolShared {
     fn run(&self) {
         loop {
-            let job = {
+            let (priority, job) = {
                 let mut queue = self.queue.lock();
                 loop {
-                    if let Some(job) = queue.jobs.pop_front() {
-                        break job;
+                    if let Some(next) = queue.pop() {
+                        break next;
                     }
-                    if queue.closing {
+                    if queue.closing && queue.low.is_empty() {
                         return;
                     }
                     self.wake.wait(&mut queue);
                 }
             };
             job();
+            if priority == Priority::Low {
+                self.queue.lock().low_running -= 1;
+                self.wake.notify_all();
+            }
         }
     }
 }
 
 impl Executor for ThreadPool {
-    fn spawn(&self, job: Job) {
+    fn spawn(&self, priority: Priority, job: Job) {
         if self.threads.is_empty() {
             // The system gave us no thread at all: slow, but not stuck.
             return job();
         }
-        self.shared.queue.lock().jobs.push_back(job);
+        let mut queue = self.shared.queue.lock();
+        match priority {
+            Priority::High => queue.high.push_back(job),
+            Priority::Low => queue.low.push_back(job),
+        }
+        drop(queue);
         self.shared.wake.notify_one();
     }
 
@@ -128,7 +169,7 @@ impl SteppedExecutor {
 }
 
 impl Executor for SteppedExecutor {
-    fn spawn(&self, job: Job) {
+    fn spawn(&self, _priority: Priority, job: Job) {
         self.jobs.lock().push_back(job);
     }
 
@@ -157,14 +198,32 @@ mod tests {
     fn pool_runs_what_is_queued_before_it_ends() {
         let done = Arc::new(AtomicUsize::new(0));
         let pool = ThreadPool::new(2);
-        for _ in 0..100 {
+        for i in 0..100 {
             let done = Arc::clone(&done);
-            pool.spawn(Box::new(move || {
-                done.fetch_add(1, Ordering::Relaxed);
-            }));
+            pool.spawn(
+                if i % 2 == 0 { Priority::High } else { Priority::Low },
+                Box::new(move || {
+                    done.fetch_add(1, Ordering::Relaxed);
+                }),
+            );
         }
         drop(pool);
         assert_eq!(done.load(Ordering::Relaxed), 100);
+    }
+
+    #[test]
+    fn a_job_of_high_priority_does_not_wait_for_the_others() {
+        let pool = ThreadPool::new(2);
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..3 {
+            let wait = Arc::clone(&wait);
+            pool.spawn(Priority::Low, Box::new(move || drop(wait.lock().recv())));
+        }
+        let (done, is_done) = std::sync::mpsc::channel();
+        pool.spawn(Priority::High, Box::new(move || done.send(()).unwrap()));
+        is_done.recv().unwrap();
+        drop(release);
     }
 
     #[test]
@@ -173,7 +232,7 @@ mod tests {
         let log = Arc::new(Mutex::new(Vec::new()));
         for i in 0..3 {
             let log = Arc::clone(&log);
-            executor.spawn(Box::new(move || log.lock().push(i)));
+            executor.spawn(Priority::Low, Box::new(move || log.lock().push(i)));
         }
         assert_eq!(executor.pending(), 3);
         while executor.step() {}

@@ -51,7 +51,7 @@ pub use db::{
     TableStats, WriteOptions,
 };
 pub use error::{Error, Result};
-pub use exec::{Executor, Job, SteppedExecutor, ThreadPool};
+pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
 pub use format::key::SeqNo;
 pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options};
 pub use stats::ReadStats;

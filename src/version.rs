@@ -27,7 +27,8 @@ pub(crate) struct Version {
 /// The tables of one level.
 #[derive(Clone, Default)]
 pub(crate) struct Level {
-    tables: Vec<Arc<Table>>,
+    /// Shared with the cursors over the level.
+    tables: Arc<[Arc<Table>]>,
 }
 
 impl Level {
@@ -52,20 +53,20 @@ pub(crate) struct ReadMode {
 impl Version {
     /// This version without the tables `removed` and with the tables `added`.
     pub(crate) fn edited(&self, removed: &[(u8, u64)], added: Vec<(u8, Arc<Table>)>) -> Version {
-        let mut next = self.clone();
+        let mut levels: [Vec<Arc<Table>>; LEVELS] = std::array::from_fn(|i| self.levels[i].tables.to_vec());
         for &(level, number) in removed {
-            next.levels[usize::from(level)].tables.retain(|table| table.meta().number != number);
+            levels[usize::from(level)].retain(|table| table.meta().number != number);
         }
         for (level, table) in added {
-            next.levels[usize::from(level)].tables.push(table);
+            levels[usize::from(level)].push(table);
         }
-        let (runs, sorted) = next.levels.split_at_mut(1);
+        let (runs, sorted) = levels.split_at_mut(1);
         // Runs of one flush or recovery have disjoint sequence ranges; the number only makes the order total.
-        runs[0].tables.sort_by_key(|table| std::cmp::Reverse((table.meta().largest_seqno, table.meta().number)));
+        runs[0].sort_by_key(|table| std::cmp::Reverse((table.meta().largest_seqno, table.meta().number)));
         for level in sorted {
-            level.tables.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
+            level.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         }
-        next
+        Version { levels: levels.map(|tables| Level { tables: tables.into() }) }
     }
 
     pub(crate) fn levels(&self) -> &[Level; LEVELS] {
@@ -84,7 +85,7 @@ impl Version {
     /// The newest version of `key` that `snapshot` can see, a tombstone included. Newest sources first; the first answer ends the
     /// search.
     pub(crate) fn get(&self, key: &[u8], hash: KeyHash, snapshot: SeqNo, mode: ReadMode) -> Result<Option<TableHit>> {
-        for table in &self.levels[0].tables {
+        for table in self.levels[0].tables.iter() {
             let meta = table.meta();
             if *meta.smallest <= *key
                 && *key <= *meta.largest
@@ -107,10 +108,10 @@ impl Version {
     pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, out: &mut Vec<Source>) {
         out.extend(self.levels[0].tables.iter().map(|table| Source::Table(table.cursor(fill_cache))));
         for level in &self.levels[1..] {
-            match level.tables.as_slice() {
+            match &*level.tables {
                 [] => {}
                 [table] => out.push(Source::Table(table.cursor(fill_cache))),
-                tables => out.push(Source::Run(RunCursor::new(tables.to_vec(), fill_cache))),
+                _ => out.push(Source::Run(RunCursor::new(Arc::clone(&level.tables), fill_cache))),
             }
         }
     }
@@ -118,7 +119,7 @@ impl Version {
 
 /// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time.
 pub(crate) struct RunCursor {
-    tables: Vec<Arc<Table>>,
+    tables: Arc<[Arc<Table>]>,
     fill_cache: bool,
     /// Position in `tables` of the one under `cursor`.
     at: usize,
@@ -126,7 +127,7 @@ pub(crate) struct RunCursor {
 }
 
 impl RunCursor {
-    pub(crate) fn new(tables: Vec<Arc<Table>>, fill_cache: bool) -> RunCursor {
+    pub(crate) fn new(tables: Arc<[Arc<Table>]>, fill_cache: bool) -> RunCursor {
         RunCursor { tables, fill_cache, at: 0, cursor: None }
     }
 

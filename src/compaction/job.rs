@@ -22,7 +22,7 @@ pub(crate) fn run(task: &Task, version: &Version, context: &OutputContext<'_>) -
         if number == 0 {
             sources.extend(tables.iter().map(|table| Source::Table(table.cursor(false))));
         } else if !tables.is_empty() {
-            sources.push(Source::Run(RunCursor::new(tables, false)));
+            sources.push(Source::Run(RunCursor::new(tables.into(), false)));
         }
     }
     let mut below = TablesBelow::new(task, version, context.table_size);
@@ -90,10 +90,10 @@ impl Below for TablesBelow<'_> {
 
     fn cut_before(&mut self, key: &[u8]) -> bool {
         self.overlapped += self.next.advance(key);
-        let cut = self.overlapped > self.max_overlapped;
-        if cut {
-            self.overlapped = 0;
-        }
-        cut
+        self.overlapped > self.max_overlapped
+    }
+
+    fn table_ended(&mut self) {
+        self.overlapped = 0;
     }
 }

@@ -31,6 +31,9 @@ pub(crate) trait Below {
 
     /// Whether a new table should begin with `key`, because the one being written overlaps too much of the level below.
     fn cut_before(&mut self, key: &[u8]) -> bool;
+
+    /// A table has been ended, for whatever reason.
+    fn table_ended(&mut self);
 }
 
 /// A flush knows nothing of what is below: every tombstone stays, and one run is one table.
@@ -44,6 +47,8 @@ impl Below for Unknown {
     fn cut_before(&mut self, _key: &[u8]) -> bool {
         false
     }
+
+    fn table_ended(&mut self) {}
 }
 
 /// How many entries pass between two looks at `cancelled`.
@@ -97,8 +102,10 @@ impl<'a> Output<'a> {
             if keep {
                 // All versions of a user key go to one table.
                 if last_key != key {
-                    if self.is_full() || below.cut_before(key) {
+                    let cut = below.cut_before(key);
+                    if cut || self.is_full() {
                         self.finish_table()?;
+                        below.table_ended();
                     }
                     last_key.clear();
                     last_key.extend_from_slice(key);

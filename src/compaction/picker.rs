@@ -51,7 +51,7 @@ impl Hull {
 pub(crate) struct Task {
     pub(crate) start_level: u8,
     pub(crate) output_level: u8,
-    /// Levels and numbers of the input tables.
+    /// Levels and numbers of the input tables, ascending.
     pub(crate) inputs: Vec<(u8, u64)>,
     /// The key range of the inputs.
     pub(crate) hull: Hull,
@@ -63,7 +63,7 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn takes(&self, level: usize, number: u64) -> bool {
-        self.inputs.iter().any(|&(l, n)| usize::from(l) == level && n == number)
+        u8::try_from(level).is_ok_and(|level| self.inputs.binary_search(&(level, number)).is_ok())
     }
 
     fn conflicts(&self, other: &Task) -> bool {
@@ -132,8 +132,8 @@ impl Picker<'_> {
         debt
     }
 
-    /// The most useful compaction that can be started now.
-    pub(crate) fn pick(&self) -> Option<Task> {
+    /// The most useful compaction that can be started now, and how urgent it is: thousandths of the target of its level.
+    pub(crate) fn pick(&self) -> Option<(u64, Task)> {
         let shape = self.shape();
         // Thousandths of the target.
         let mut scores = [0; LAST];
@@ -149,13 +149,14 @@ impl Picker<'_> {
         }
         let mut order: Vec<usize> = (0..LAST).filter(|&level| scores[level] >= 1000).collect();
         order.sort_by_key(|&level| std::cmp::Reverse(scores[level]));
-        order
-            .into_iter()
-            .find_map(|level| match level {
+        let by_size = order.into_iter().find_map(|level| {
+            let task = match level {
                 0 => self.pick_l0(&shape),
                 _ => self.pick_level(level),
-            })
-            .or_else(|| self.pick_garbage(&shape))
+            };
+            Some((scores[level], task?))
+        });
+        by_size.or_else(|| Some((0, self.pick_garbage(&shape)?)))
     }
 
     /// Tables of a level that no running task takes.
@@ -191,7 +192,9 @@ impl Picker<'_> {
     /// snapshot holds it.
     fn pick_garbage(&self, shape: &Shape) -> Option<Task> {
         let many = |table: &&TableMeta| garbage(table).saturating_mul(GARBAGE_SHARE) > table.entries;
-        if let Some(task) = self.idle(0).find(many).and_then(|_| self.pick_l0(shape)) {
+        // Level 0 is merged with all that it overlaps; for a little of it that would be to rewrite much.
+        let small = |task: &Task| task.bytes <= size_of_level(&self.levels[0]).saturating_mul(BASE_FANOUT);
+        if let Some(task) = self.idle(0).find(many).and_then(|_| self.pick_l0(shape)).filter(small) {
             return Some(task);
         }
         (1..LEVELS).find_map(|level| {
@@ -227,24 +230,23 @@ impl Picker<'_> {
 
     /// The task that brings everything that overlaps a range to the last level at once. An open end is `None`.
     pub(crate) fn pick_range(&self, from: Option<&[u8]>, to: Option<&[u8]>) -> RangePick {
+        let in_range = |table: &TableMeta| {
+            from.is_none_or(|from| *table.largest >= *from) && to.is_none_or(|to| *table.smallest < *to)
+        };
         let mut chosen: Vec<(usize, &TableMeta)> = Vec::new();
-        let mut hull: Option<Hull> = None;
-        // A table that is taken may overlap one outside of the range that holds newer or older versions of its keys: take that too.
-        loop {
-            let taken = |table: &TableMeta| match &hull {
-                Some(hull) => hull.overlaps(table),
-                None => from.is_none_or(|from| *table.largest >= *from) && to.is_none_or(|to| *table.smallest < *to),
-            };
-            let next: Vec<(usize, &TableMeta)> = (0..LEVELS)
-                .flat_map(|level| self.levels[level].iter().map(move |&table| (level, table)))
-                .filter(|(_, table)| taken(table))
-                .collect();
-            let grown = next.len() > chosen.len();
-            chosen = next;
-            let tables: Vec<&TableMeta> = chosen.iter().map(|&(_, table)| table).collect();
-            hull = Hull::of(&tables);
-            if !grown {
-                break;
+        // What is brought down must meet nothing older on its way. In level 0 that may be any run it overlaps, which may overlap
+        // further ones; below it is whatever lies under what was taken so far. What is newer may stay above.
+        for level in 0..LEVELS {
+            loop {
+                let hull = hull_of(&chosen);
+                let taken =
+                    |table: &TableMeta| in_range(table) || hull.as_ref().is_some_and(|hull| hull.overlaps(table));
+                let known = chosen.len();
+                chosen.retain(|&(l, _)| l < level);
+                chosen.extend(self.levels[level].iter().filter(|table| taken(table)).map(|&table| (level, table)));
+                if level > 0 || chosen.len() == known {
+                    break;
+                }
             }
         }
         let settled = |&(level, table): &(usize, &TableMeta)| {
@@ -269,6 +271,11 @@ fn garbage(table: &TableMeta) -> u64 {
     table.tombstones + (table.entries - table.keys)
 }
 
+fn hull_of(tables: &[(usize, &TableMeta)]) -> Option<Hull> {
+    let tables: Vec<&TableMeta> = tables.iter().map(|&(_, table)| table).collect();
+    Hull::of(&tables)
+}
+
 fn size_of_level(tables: &[&TableMeta]) -> u64 {
     tables.iter().map(|table| table.size).sum()
 }
@@ -281,13 +288,15 @@ fn disjoint(tables: &[&TableMeta]) -> bool {
 
 #[expect(clippy::cast_possible_truncation, reason = "there are LEVELS levels")]
 fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_move: bool) -> Option<Task> {
-    let tables: Vec<&TableMeta> = inputs.iter().map(|&(_, table)| table).collect();
+    let bytes = inputs.iter().map(|(_, table)| table.size).sum();
+    let mut numbers: Vec<(u8, u64)> = inputs.iter().map(|&(level, table)| (level as u8, table.number)).collect();
+    numbers.sort_unstable();
     Some(Task {
         start_level: start as u8,
         output_level: output as u8,
-        inputs: inputs.iter().map(|&(level, table)| (level as u8, table.number)).collect(),
-        hull: Hull::of(&tables)?,
-        bytes: size_of_level(&tables),
+        inputs: numbers,
+        hull: hull_of(inputs)?,
+        bytes,
         is_move,
     })
 }
@@ -337,7 +346,9 @@ mod tests {
 
     /// The task as "start->output [move]: inputs".
     fn picked(levels: &[&str], running: &[Task]) -> String {
-        with_picker(levels, SeqNo::MAX, running, |picker| picker.pick().map_or("nothing".into(), |t| words(&t)))
+        with_picker(levels, SeqNo::MAX, running, |picker| {
+            picker.pick().map_or("nothing".into(), |(_, task)| words(&task))
+        })
     }
 
     fn words(task: &Task) -> String {
@@ -351,13 +362,13 @@ mod tests {
         let l0 = ["0:4 a z 16", "0:3 a z 16", "0:2 a z 16"];
         assert_eq!(picked(&l0, &[]), "nothing");
         let l0 = ["0:4 a z 16", "0:3 a z 16", "0:2 a z 16", "0:1 a m 16", "6:9 b c 100", "6:8 zz zzz 100"];
-        assert_eq!(picked(&l0, &[]), "0->6: 0/4 0/3 0/2 0/1 6/9");
+        assert_eq!(picked(&l0, &[]), "0->6: 0/1 0/2 0/3 0/4 6/9");
     }
 
     #[test]
     fn disjoint_runs_are_moved() {
         let l0 = ["0:4 g h 16", "0:3 e f 16", "0:2 c d 16", "0:1 a b 16", "6:9 i j 100"];
-        assert_eq!(picked(&l0, &[]), "0->6 move: 0/4 0/3 0/2 0/1");
+        assert_eq!(picked(&l0, &[]), "0->6 move: 0/1 0/2 0/3 0/4");
     }
 
     #[test]
@@ -389,12 +400,13 @@ mod tests {
         };
         assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");
         let elsewhere = Task { hull: Hull { smallest: (*b"d").into(), largest: (*b"x").into() }, ..running };
-        assert_eq!(picked(&tree, &[elsewhere]), "0->6: 0/4 0/3 0/2 0/1");
+        assert_eq!(picked(&tree, &[elsewhere]), "0->6: 0/1 0/2 0/3 0/4");
     }
 
     #[test]
     fn tombstones_move_down_and_vanish_in_the_last_level() {
         assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 16"], &[]), "0->6: 0/1 6/2");
+        assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 160"], &[]), "nothing", "too much would be rewritten");
         assert_eq!(picked(&["5:1 a c 16 60", "6:2 d e 3000"], &[]), "5->6 move: 5/1");
         assert_eq!(picked(&["6:1 a c 16 60"], &[]), "6->6: 6/1");
         with_picker(&["6:1 a c 16 60"], 150, &[], |picker| {
@@ -407,7 +419,7 @@ mod tests {
         assert_eq!(picked(&["3:1 a c 1", "6:2 a c 10"], &[]), "3->4 move: 3/1");
         let l0 = ["0:5 a c 1", "0:4 a c 1", "0:3 a c 1", "0:2 a c 1", "3:1 b d 1", "6:9 a c 10"];
         let picked = picked(&l0, &[]);
-        assert!(picked == "0->3: 0/5 0/4 0/3 0/2 3/1" || picked == "3->4 move: 3/1", "{picked}");
+        assert!(picked == "0->3: 0/2 0/3 0/4 0/5 3/1" || picked == "3->4 move: 3/1", "{picked}");
     }
 
     #[test]
@@ -419,7 +431,8 @@ mod tests {
                 other => format!("{other:?}"),
             })
         };
-        assert_eq!(pick(b"a", b"b"), "0->6: 0/4 0/3 5/2 6/1");
+        assert_eq!(pick(b"a", b"b"), "0->6: 0/3 0/4 5/2 6/1");
+        assert_eq!(pick(b"g", b"h"), "5->6: 5/2", "newer runs stay above");
         assert_eq!(pick(b"x", b"y"), "Done");
         assert_eq!(pick(b"i", b"k"), "Done");
     }

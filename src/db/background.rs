@@ -1,50 +1,142 @@
 //! Scheduling of flushes and compactions, and waiting for them.
 //!
 //! One flush at a time, oldest memtable first; compactions beside it as far as the executor's threads go and key ranges allow. A job
-//! that fails leaves its inputs as they were; it is tried again when the next write or flush asks for it.
+//! that fails leaves its inputs as they were, and its kind of work rests for a moment; then whoever writes or waits starts it again.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
 use crate::compaction::picker::{Picker, Task};
 use crate::error::{Error, Result};
+use crate::exec::Priority;
 use crate::format::key::SeqNo;
 use crate::options::Compression;
 
-/// How long background work rests after a failure before writes start it again.
+/// How long a kind of work rests after a failure, unless somebody waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// What runs in the background.
 #[derive(Default)]
 pub(super) struct Background {
-    pub(super) flushing: bool,
+    flushing: bool,
     /// Running compactions, with their keyspaces.
-    pub(super) compactions: Vec<(u32, Task)>,
+    compactions: Vec<(u32, Task)>,
     /// Jobs given to the executor and not ended yet.
     jobs: usize,
-    /// Callers that want to compact a range themselves; nothing else is compacted meanwhile.
-    pub(super) manual: usize,
-    /// The last failure, while nothing has succeeded since.
-    failure: Option<Failure>,
-    /// Counts failures, so that a waiter can tell a new one.
+    /// Keyspaces of which a range is about to be compacted for a caller: nothing else of them is begun.
+    claimed: Vec<u32>,
+    /// Failures since which the same kind of work has not succeeded.
+    failed: BTreeMap<Kind, Failure>,
+    /// Counts failures, so that a waiter can tell new ones.
     failures: u64,
+}
+
+/// What fails and rests together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Flush,
+    /// Of one keyspace.
+    Compaction(u32),
 }
 
 struct Failure {
     error: Error,
     at: Instant,
+    number: u64,
 }
 
 /// One piece of background work.
 enum Work {
     Flush,
     Compaction(u32, Task),
+    /// For a caller who waits for the result.
+    Requested(u32, Task, Outcome),
+}
+
+/// How requested work ended.
+type Outcome = Arc<Mutex<Option<Result<()>>>>;
+
+/// What a waiter waits for: failures of other work are not his.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiting {
+    ForFlush,
+    ForCompaction,
+    /// For a task whose own outcome says how it ended.
+    ForOutcome,
+}
+
+impl Work {
+    fn kind(&self) -> Kind {
+        match self {
+            Work::Flush => Kind::Flush,
+            Work::Compaction(keyspace, _) | Work::Requested(keyspace, ..) => Kind::Compaction(*keyspace),
+        }
+    }
+
+    fn priority(&self) -> Priority {
+        match self {
+            Work::Flush => Priority::High,
+            Work::Compaction(..) | Work::Requested(..) => Priority::Low,
+        }
+    }
+}
+
+impl Background {
+    fn is_resting(&self, kind: Kind) -> bool {
+        self.failed.get(&kind).is_some_and(|failure| failure.at.elapsed() < RETRY_AFTER)
+    }
+
+    /// Running compactions of a keyspace.
+    fn running(&self, keyspace: u32) -> Vec<Task> {
+        self.compactions.iter().filter(|(id, _)| *id == keyspace).map(|(_, task)| task.clone()).collect()
+    }
+
+    fn ended(&mut self, work: &Work, result: &Result<()>) {
+        match work {
+            Work::Flush => self.flushing = false,
+            Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, _) => {
+                self.compactions.retain(|(id, running)| id != keyspace || running != task);
+            }
+        }
+        match result {
+            Ok(()) => drop(self.failed.remove(&work.kind())),
+            Err(error) => {
+                self.failures += 1;
+                let failure = Failure { error: error.clone(), at: Instant::now(), number: self.failures };
+                self.failed.insert(work.kind(), failure);
+            }
+        }
+    }
+}
+
+/// Counts a job as ended, also when it panics.
+struct JobGuard<'a>(&'a Store);
+
+impl Drop for JobGuard<'_> {
+    fn drop(&mut self) {
+        self.0.background.lock().jobs -= 1;
+        self.0.background_done.notify_all();
+    }
+}
+
+/// Keeps other compactions of a keyspace from being begun.
+struct Claim<'a>(&'a Store, u32);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut background = self.0.background.lock();
+        if let Some(at) = background.claimed.iter().position(|id| *id == self.1) {
+            background.claimed.swap_remove(at);
+        }
+    }
 }
 
 impl Store {
@@ -52,8 +144,14 @@ impl Store {
     pub(super) fn schedule(self: &Arc<Self>) {
         self.update_pressure();
         while let Some(work) = self.begin_work() {
-            let store = Arc::clone(self);
-            self.executor.spawn(Box::new(move || store.run(work)));
+            self.spawn(work);
+        }
+    }
+
+    /// Starts failed work again when it has rested. Called by every write, so it must cost nothing while all is well.
+    pub(super) fn retry_failed(self: &Arc<Self>) {
+        if self.retry_wanted.load(Ordering::Relaxed) {
+            self.schedule();
         }
     }
 
@@ -67,79 +165,126 @@ impl Store {
         Some(work)
     }
 
+    fn spawn(self: &Arc<Self>, work: Work) {
+        let store = Arc::clone(self);
+        self.executor.spawn(work.priority(), Box::new(move || store.run(&work)));
+    }
+
     pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.load(std::sync::atomic::Ordering::Acquire)
+        self.stopping.load(Ordering::Acquire)
     }
 
     fn next_work(&self, background: &mut Background) -> Option<Work> {
-        let resting = background.failure.as_ref().is_some_and(|failure| failure.at.elapsed() < RETRY_AFTER);
-        if resting {
-            return None;
-        }
         let view = self.view.load();
-        if !background.flushing && !view.sealed.is_empty() {
+        if !background.flushing && !view.sealed.is_empty() && !background.is_resting(Kind::Flush) {
             background.flushing = true;
             return Some(Work::Flush);
         }
-        // A flush must never wait for a compaction to end, unless there is one thread alone.
-        let limit = self.executor.parallelism().saturating_sub(1).max(1);
-        if background.compactions.len() >= limit || background.manual > 0 {
+        if background.compactions.len() >= self.executor.parallelism().saturating_sub(1).max(1) {
             return None;
         }
-        view.trees.iter().find_map(|tree| {
-            let task = self.with_picker(tree, background, |picker| picker.pick())?;
-            background.compactions.push((tree.id, task.clone()));
-            Some(Work::Compaction(tree.id, task))
-        })
+        let idle = |id: u32| !background.claimed.contains(&id) && !background.is_resting(Kind::Compaction(id));
+        let candidates = view.trees.iter().filter(|tree| idle(tree.id)).filter_map(|tree| {
+            let (score, task) = self.with_picker(tree, background, |picker| picker.pick())?;
+            Some((score, tree.id, task))
+        });
+        let (_, keyspace, task) = candidates.max_by_key(|(score, ..)| *score)?;
+        background.compactions.push((keyspace, task.clone()));
+        Some(Work::Compaction(keyspace, task))
     }
 
-    pub(super) fn with_picker<R>(
-        &self,
-        tree: &Tree,
-        background: &Background,
-        pick: impl FnOnce(&Picker<'_>) -> R,
-    ) -> R {
-        let running: Vec<Task> =
-            background.compactions.iter().filter(|(id, _)| *id == tree.id).map(|(_, task)| task.clone()).collect();
+    /// Registers the task that `pick` chooses for a caller and starts it, as soon as nothing is in its way, and waits for its end.
+    /// `pick` returns an error to end the wait.
+    pub(super) fn run_requested(
+        self: &Arc<Self>,
+        keyspace: u32,
+        pick: impl Fn(&Picker<'_>) -> Option<Task>,
+        is_done: impl Fn(&Picker<'_>) -> bool,
+    ) -> Result<()> {
+        self.background.lock().claimed.push(keyspace);
+        let claim = Claim(self, keyspace);
+        let outcome = Outcome::default();
+        loop {
+            self.check_writable()?;
+            let mut background = self.background.lock();
+            let view = self.view.load();
+            let Some(tree) = view.tree(keyspace) else { return Ok(()) };
+            if self.with_picker(tree, &background, &is_done) {
+                return Ok(());
+            }
+            if let Some(task) = self.with_picker(tree, &background, &pick) {
+                background.compactions.push((keyspace, task.clone()));
+                background.jobs += 1;
+                drop(background);
+                self.spawn(Work::Requested(keyspace, task, Arc::clone(&outcome)));
+                break;
+            }
+            let running = background.running(keyspace);
+            drop(background);
+            drop(view);
+            self.wait_for_progress(Waiting::ForOutcome, |background| background.running(keyspace) != running)?;
+        }
+        drop(claim);
+        self.wait_for_progress(Waiting::ForOutcome, |_| outcome.lock().is_some())?;
+        let result = outcome.lock().take();
+        result.unwrap_or(Ok(()))
+    }
+
+    fn with_picker<R>(&self, tree: &Tree, background: &Background, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
+        let oldest_snapshot = self.snapshots.lock().keys().next().copied();
         pick(&Picker {
             levels: &tree.version.metas(),
-            running: &running,
+            running: &background.running(tree.id),
             base_size: self.base_size(),
-            oldest_snapshot: self.snapshots.lock().keys().next().copied().unwrap_or(SeqNo::MAX),
+            oldest_snapshot: oldest_snapshot.unwrap_or(SeqNo::MAX),
             moves_to_last: tree.options.compression == Compression::None,
         })
     }
 
-    /// Does one piece of work on an executor's thread, and whatever is due after it.
-    fn run(self: Arc<Self>, work: Work) {
-        let result = catch_unwind(AssertUnwindSafe(|| match &work {
-            Work::Flush => self.flush_oldest(),
-            Work::Compaction(keyspace, task) => self.compact(*keyspace, task),
+    /// Does one piece of work on an executor's thread, and starts whatever is due after it.
+    fn run(self: Arc<Self>, work: &Work) {
+        let _ended = JobGuard(&self);
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let result = match work {
+                Work::Flush => self.flush_oldest(),
+                Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, _) => self.compact(*keyspace, task),
+            };
+            self.finish(work, result);
+            self.schedule();
         }));
-        let result = result.unwrap_or_else(|_| {
+        if done.is_err() {
             // Its state is unknown: nothing more is written.
-            Err(self.poison(Error::invalid("background work panicked; this is a bug in tamis")))
-        });
-        {
-            let mut background = self.background.lock();
-            match &work {
-                Work::Flush => background.flushing = false,
-                Work::Compaction(keyspace, task) => background.release(*keyspace, task),
-            }
-            background.note(&result);
+            let error = self.poison(Error::invalid("background work panicked; this is a bug in tamis"));
+            self.finish(work, Err(error));
         }
-        self.remove_obsolete();
-        self.schedule();
-        self.background.lock().jobs -= 1;
+    }
+
+    fn finish(&self, work: &Work, result: Result<()>) {
+        let mut background = self.background.lock();
+        background.ended(work, &result);
+        self.retry_wanted.store(!background.failed.is_empty(), Ordering::Relaxed);
+        if let Work::Requested(_, _, outcome) = work {
+            *outcome.lock() = Some(result);
+        }
+        drop(background);
         self.background_done.notify_all();
     }
 
-    /// Waits until `done`, or until background work fails and leaves it undone: then returns that error.
-    pub(super) fn wait_for_progress(self: &Arc<Self>, done: impl Fn(&Background) -> bool) -> Result<()> {
-        let failures = {
+    /// Waits until `done`, or until the background work that is waited for fails and leaves it undone: then returns that error.
+    pub(super) fn wait_for_progress(
+        self: &Arc<Self>,
+        waiting: Waiting,
+        done: impl Fn(&Background) -> bool,
+    ) -> Result<()> {
+        let mine = |kind: &Kind| match waiting {
+            Waiting::ForFlush => *kind == Kind::Flush,
+            Waiting::ForCompaction => *kind != Kind::Flush,
+            Waiting::ForOutcome => false,
+        };
+        let known = {
             let mut background = self.background.lock();
             // Whoever waits wants a new attempt now.
-            background.failure = None;
+            background.failed.retain(|kind, _| !mine(kind));
             background.failures
         };
         loop {
@@ -149,15 +294,17 @@ impl Store {
                 return Ok(());
             }
             self.check_poison()?;
-            match &background.failure {
-                Some(failure) if background.failures != failures => return Err(failure.error.clone()),
-                _ if background.jobs == 0 => return Err(Error::Closed),
-                _ => {}
+            let mut failures = background.failed.iter().filter(|(kind, failure)| mine(kind) && failure.number > known);
+            if let Some((_, failure)) = failures.next() {
+                return Err(failure.error.clone());
+            }
+            if background.jobs == 0 && self.is_stopping() {
+                return Err(Error::Closed);
             }
             if MutexGuard::unlocked(&mut background, || self.executor.step()) || done(&background) {
                 continue;
             }
-            // Another store's job may be what we wait for on a shared executor; the bound only keeps that from being for ever.
+            // The bound is for what no job's end announces, such as the end of a rest.
             self.background_done.wait_for(&mut background, Duration::from_millis(100));
         }
     }
@@ -176,32 +323,22 @@ impl Store {
         }
     }
 
-    /// Whether background work failed and nothing has succeeded since.
+    /// The last failure of background work since which the same work has not succeeded.
     pub(super) fn background_error(&self) -> Option<Error> {
-        self.background.lock().failure.as_ref().map(|failure| failure.error.clone())
+        let background = self.background.lock();
+        let last = background.failed.values().max_by_key(|failure| failure.number);
+        last.map(|failure| failure.error.clone())
+    }
+
+    /// Bytes that have to be compacted until every level is within its target.
+    pub(super) fn debt(&self) -> u64 {
+        let background = self.background.lock();
+        self.view.load().trees.iter().map(|tree| self.with_picker(tree, &background, |picker| picker.debt())).sum()
     }
 
     fn update_pressure(&self) {
-        let background = self.background.lock();
         let view = self.view.load();
         let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
-        let debt = view.trees.iter().map(|tree| self.with_picker(tree, &background, |picker| picker.debt())).sum();
-        self.throttle.set_pressure(throttle::pressure(runs, debt, self.base_size()));
-    }
-}
-
-impl Background {
-    pub(super) fn release(&mut self, keyspace: u32, task: &Task) {
-        self.compactions.retain(|(id, running)| *id != keyspace || running != task);
-    }
-
-    fn note(&mut self, result: &Result<()>) {
-        match result {
-            Ok(()) => self.failure = None,
-            Err(error) => {
-                self.failures += 1;
-                self.failure = Some(Failure { error: error.clone(), at: Instant::now() });
-            }
-        }
+        self.throttle.set_pressure(throttle::pressure(runs, self.debt(), self.base_size()));
     }
 }

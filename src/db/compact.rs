@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use super::iter::HalfOpen;
 use super::store::Store;
 use crate::compaction::job;
-use crate::compaction::picker::{RangePick, Task};
-use crate::error::{Error, IoContext, Result};
+use crate::compaction::picker::{Picker, RangePick, Task};
+use crate::error::{Error, Result};
 use crate::manifest::VersionEdit;
 use crate::options::Compression;
 use crate::table::TableMeta;
@@ -16,8 +16,9 @@ use crate::version::LEVELS;
 impl Store {
     /// Carries out one task.
     pub(super) fn compact(&self, keyspace: u32, task: &Task) -> Result<()> {
-        let view = self.view.load_full();
-        let Some(tree) = view.tree(keyspace) else { return Ok(()) };
+        // Not the whole view: this may take long, and would keep memtables and other keyspaces' old tables alive.
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let tree = &tree;
         let outputs: Vec<TableMeta> = if task.is_move {
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
             let metas = tree.version.tables().map(|(level, table)| (level, table.meta()));
@@ -30,9 +31,9 @@ impl Store {
             };
             let (new_number, cancelled) = (|| self.new_file_number(), || self.is_stopping());
             let context = self.output_context(tree, compression, &new_number, &cancelled);
-            let Some(outputs) = job::run(task, &tree.version, &context)? else { return Ok(()) };
+            let Some(outputs) = job::run(task, &tree.version, &context)? else { return Err(Error::Closed) };
             if !outputs.is_empty() {
-                self.fs.sync_dir(&self.dir).during("sync", &self.dir)?;
+                self.sync_dir()?;
             }
             let written = outputs.iter().map(|meta| meta.size).sum();
             self.counters.compactions.fetch_add(1, Ordering::Relaxed);
@@ -49,46 +50,16 @@ impl Store {
     }
 
     /// Brings all entries of a range to the last level, without the versions and tombstones that nobody can see any more.
-    pub(super) fn compact_range(self: &Arc<Self>, keyspace: u32, range: &HalfOpen) -> Result<()> {
+    pub(super) fn compact_range(self: &Arc<Self>, keyspace: u32, name: &str, range: &HalfOpen) -> Result<()> {
         self.flush()?;
-        self.background.lock().manual += 1;
-        let result = self.compact_range_now(keyspace, range);
-        self.background.lock().manual -= 1;
-        self.remove_obsolete();
-        self.schedule();
-        result
-    }
-
-    fn compact_range_now(self: &Arc<Self>, keyspace: u32, range: &HalfOpen) -> Result<()> {
-        loop {
-            self.check_writable()?;
-            let picked = {
-                let mut background = self.background.lock();
-                let view = self.view.load();
-                let Some(tree) = view.tree(keyspace) else { return Ok(()) };
-                let (lower, upper) = (range.lower.as_deref(), range.upper.as_deref());
-                let picked = self.with_picker(tree, &background, |picker| picker.pick_range(lower, upper));
-                if let RangePick::Task(task) = &picked {
-                    background.compactions.push((keyspace, task.clone()));
-                }
-                picked
-            };
-            match picked {
-                RangePick::Done => return Ok(()),
-                RangePick::Wait => {
-                    let running = self.background.lock().compactions.clone();
-                    self.wait_for_progress(|background| background.compactions != running)?;
-                }
-                RangePick::Task(task) => {
-                    let result = self.compact(keyspace, &task);
-                    self.background.lock().release(keyspace, &task);
-                    self.background_done.notify_all();
-                    return match self.is_stopping() {
-                        true => Err(Error::Closed),
-                        false => result,
-                    };
-                }
-            }
+        if self.view.load().tree(keyspace).is_none() {
+            return Err(Error::KeyspaceDropped(name.to_owned()));
         }
+        let pick = |picker: &Picker<'_>| picker.pick_range(range.lower.as_deref(), range.upper.as_deref());
+        let task = |picker: &Picker<'_>| match pick(picker) {
+            RangePick::Task(task) => Some(task),
+            RangePick::Done | RangePick::Wait => None,
+        };
+        self.run_requested(keyspace, task, |picker| pick(picker) == RangePick::Done)
     }
 }

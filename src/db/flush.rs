@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::background::Waiting;
 use super::store::Store;
 use super::view::Tree;
 use crate::compaction::{OutputContext, Unknown, write_run};
@@ -28,7 +29,9 @@ impl Store {
             }
             commit.memtable.log_number()
         };
-        self.wait_for_progress(|_| self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= last))
+        self.wait_for_progress(Waiting::ForFlush, |_| {
+            self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= last)
+        })
     }
 
     /// Flushes the oldest full memtable, if there is one.
@@ -39,7 +42,7 @@ impl Store {
         let mut added = Vec::new();
         let result = self.write_memtable(memtable, &view.trees, &mut added);
         if result.is_ok() && !added.is_empty() {
-            self.fs.sync_dir(&self.dir).during("sync", &self.dir)?;
+            self.sync_dir()?;
         }
         if let Err(error) = result {
             for (_, _, meta) in added {

@@ -9,7 +9,7 @@ use crate::merge::MergingCursor;
 use crate::value::Value;
 use crate::version::Source;
 
-/// After this many entries that it cannot see, of one key, a cursor seeks past them instead of stepping over each.
+/// After this many entries that it cannot see a cursor seeks past those of the key instead of stepping over each.
 const SEEK_AFTER: u32 = 8;
 
 /// A position among the entries that a snapshot sees, in either direction.
@@ -121,8 +121,7 @@ impl Cursor {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => Ok(false),
             State::Forward => {
-                self.key.clear();
-                self.key.extend_from_slice(self.inner.key());
+                self.save_key();
                 self.inner.next()?;
                 self.settle_forward(true)
             }
@@ -138,16 +137,25 @@ impl Cursor {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => Ok(false),
             State::Forward => {
-                self.key.clear();
-                self.key.extend_from_slice(self.inner.key());
+                self.save_key();
                 // Newer versions of the key, which the snapshot does not see, may stand before this one.
+                let mut passed = 0;
                 while self.inner.valid() && self.inner.key() == self.key {
+                    passed += 1;
+                    if passed > SEEK_AFTER {
+                        self.inner.seek(&self.key, SeqNo::MAX)?;
+                    }
                     self.inner.prev()?;
                 }
                 self.settle_backward()
             }
             State::Backward => self.settle_backward(),
         }
+    }
+
+    fn save_key(&mut self) {
+        self.key.clear();
+        self.key.extend_from_slice(self.inner.key());
     }
 
     /// To the entry before the one under `inner`, or to the last one if that stands behind all.
@@ -160,22 +168,29 @@ impl Cursor {
         let mut passed = 0;
         while self.inner.valid() {
             let hidden = skip_key && self.inner.key() == self.key;
-            if !hidden && self.inner.seqno() <= self.snapshot {
+            let too_new = self.inner.seqno() > self.snapshot;
+            if !hidden && !too_new {
                 if self.inner.kind() == ValueKind::Put {
                     self.state = State::Forward;
                     return Ok(true);
                 }
                 skip_key = true;
                 passed = 0;
-                self.key.clear();
-                self.key.extend_from_slice(self.inner.key());
+                self.save_key();
             }
             passed += 1;
-            if hidden && passed > SEEK_AFTER {
-                passed = 0;
+            if passed <= SEEK_AFTER {
+                self.inner.next()?;
+                continue;
+            }
+            passed = 0;
+            if hidden {
                 self.inner.seek(&self.key, 0)?;
             } else {
-                self.inner.next()?;
+                // Too new, and of another key than the one to be passed over.
+                skip_key = false;
+                self.save_key();
+                self.inner.seek(&self.key, self.snapshot)?;
             }
         }
         Ok(false)
@@ -184,8 +199,7 @@ impl Cursor {
     /// From `inner` on backward to the first key of which something can be seen.
     fn settle_backward(&mut self) -> Result<bool> {
         while self.inner.valid() {
-            self.key.clear();
-            self.key.extend_from_slice(self.inner.key());
+            self.save_key();
             let mut visible = false;
             while self.inner.valid() && self.inner.key() == self.key {
                 if self.inner.seqno() <= self.snapshot {

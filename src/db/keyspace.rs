@@ -114,7 +114,7 @@ impl Keyspace {
     /// Brings the entries of a range to the last level, and drops what deletes and overwrites have left there. Writes everything in
     /// memory to tables first. It takes disk space of the range's size for a while.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
-        self.store().compact_range(self.id, &HalfOpen::of(range))
+        self.store().compact_range(self.id, &self.name, &HalfOpen::of(range))
     }
 }
 
@@ -205,8 +205,6 @@ impl Store {
         #[expect(clippy::cast_possible_truncation, reason = "there are few levels")]
         let tables = tables.map(|(level, table)| (0, level as u8, Arc::clone(table))).collect();
         self.retire(tables);
-        drop(dropped);
-        self.remove_obsolete();
         Ok(true)
     }
 }

@@ -31,6 +31,7 @@ pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use write::WriteOptions;
 
+use background::Waiting;
 use store::Store;
 
 use crate::batch::WriteBatch;
@@ -289,26 +290,36 @@ impl Db {
 impl Store {
     /// Ends the store; the second call does nothing.
     fn close(self: &Arc<Self>) -> Result<()> {
-        if self.read_only {
-            self.closed.store(true, Ordering::Release);
-            return Ok(());
-        }
-        if self.commit.lock().is_none() {
-            return Ok(());
-        }
-        let flushed = self.flush();
-        self.closed.store(true, Ordering::Release);
+        let last = {
+            // Under the lock: every write that was acknowledged is in a memtable that is flushed below.
+            let mut commit = self.commit.lock();
+            if self.closed.swap(true, Ordering::AcqRel) {
+                return Ok(());
+            }
+            let Some(commit) = commit.as_mut() else { return Ok(()) };
+            if commit.memtable.is_empty() { Ok(()) } else { self.check_poison().and_then(|()| self.rotate(commit)) }
+        };
+        let flushed = last.and_then(|()| {
+            self.wait_for_progress(Waiting::ForFlush, |_| self.view.load().sealed.is_empty())?;
+            self.check_poison()
+        });
         self.stopping.store(true, Ordering::Release);
         self.wait_until_idle();
-        self.remove_obsolete();
-        // What could not be flushed is at least durable in the log.
-        let synced = match (&flushed, self.check_poison()) {
-            (Err(Error::Poisoned(_)), _) | (Ok(()), _) | (_, Err(_)) => Ok(()),
-            (Err(_), Ok(())) => self.sync_through(self.visible.load(Ordering::Acquire)),
+        let log = self.commit.lock().take().map(|commit| commit.log);
+        let ended = match (&flushed, log) {
+            // All is in tables: the log is empty.
+            (Ok(()), Some(log)) => {
+                let _ = self.fs.remove(log.path());
+                Ok(())
+            }
+            // What could not be flushed is at least durable in the log.
+            (Err(_), Some(mut log)) if !self.is_poisoned() => self
+                .sync_through(self.visible.load(Ordering::Acquire))
+                .and_then(|()| log.append_marker(self.durable.load(Ordering::Acquire))),
+            _ => Ok(()),
         };
-        *self.commit.lock() = None;
         *self.manifest.lock() = None;
         *self.lock.lock() = None;
-        flushed.and(synced)
+        flushed.and(ended)
     }
 }

@@ -30,25 +30,21 @@ impl Store {
     pub(super) fn open(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let fs = Arc::clone(&options.file_system);
-        if options.create_if_missing {
-            fs.create_dir(dir).during("create", dir)?;
+        if !options.create_if_missing && manifest::load(&*fs, dir)?.is_none() {
+            return Err(Error::NotFound(dir.to_owned()));
         }
+        fs.create_dir(dir).during("create", dir)?;
         let lock_path = FileKind::Lock.path(dir);
-        let lock = match fs.lock(&lock_path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NotFound(dir.to_owned())),
-            other => other.during("lock", &lock_path)?,
-        };
-        let Some(lock) = lock else {
+        let Some(lock) = fs.lock(&lock_path).during("lock", &lock_path)? else {
             return Err(Error::Locked { path: dir.to_owned(), holder: lock_holder(&options, &lock_path) });
         };
 
         let mut state = match manifest::load(&*fs, dir)? {
             Some((state, _)) => state,
-            None if options.create_if_missing => {
+            None => {
                 sync_names_above(&*fs, dir)?;
                 new_state(&options)
             }
-            None => return Err(Error::NotFound(dir.to_owned())),
         };
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
@@ -79,16 +75,18 @@ impl Store {
                 previous_len: 0,
             },
         )?;
+        // A full disk must not keep a store from being opened, and read, and emptied.
+        let _ = log.file().reserve(options.memtable_size as u64);
         let needed = |kind: &FileKind| match *kind {
             FileKind::Manifest(number) => number == manifest_number,
             FileKind::Wal(number) => number >= log_number,
             FileKind::Table(number) => state.has_table(number),
-            // What an interrupted switch left has made way for this one's.
-            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
+            FileKind::Current | FileKind::Lock => true,
+            FileKind::CurrentTemp => false,
         };
         for kind in files.iter().filter(|kind| !needed(kind)) {
-            let path = kind.path(dir);
-            fs.remove(&path).during("remove", &path)?;
+            // One that stays will be tried again.
+            let _ = fs.remove(&kind.path(dir));
         }
 
         let memtable = Arc::new(Memtable::new(log_number, options.memtable_size));
@@ -118,12 +116,24 @@ impl Store {
     /// is the store as it was at the moment of opening.
     pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
-        let Some((mut state, _)) = manifest::load(&*options.file_system, dir)? else {
-            return Err(Error::NotFound(dir.to_owned()));
+        let mut attempts = 0;
+        let (state, tables, recovered) = loop {
+            attempts += 1;
+            let before = manifest::load(&*options.file_system, dir);
+            let read = before.clone().and_then(|loaded| {
+                let (mut state, _) = loaded.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
+                let files = list_files(&options, dir)?;
+                let tables = new_tables(&options, dir);
+                let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
+                Ok((state, tables, recovered))
+            });
+            // A process that writes may have let go of logs, or of the manifest, between two looks at the directory.
+            let after = manifest::load(&*options.file_system, dir);
+            let settled = matches!((&before, &after), (Ok(before), Ok(after)) if before == after);
+            if settled || attempts == READ_ONLY_ATTEMPTS {
+                break read?;
+            }
         };
-        let files = list_files(&options, dir)?;
-        let tables = new_tables(&options, dir);
-        let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
         let mut memtables = recovered.memtables.into_iter().rev();
         let active = memtables.next().unwrap_or_else(|| Arc::new(Memtable::new(0, options.memtable_size)));
         let store = Store::new(Opened {
@@ -156,18 +166,8 @@ impl Store {
     }
 }
 
-/// Makes the name of a new store's directory durable, and those above it: also names that were there already, because whoever created
-/// them may have died before it came to that. A directory that cannot be synced has got no name from a program like this one.
-fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-    for above in dir.ancestors().skip(1) {
-        match fs.sync_dir(above) {
-            Err(error)
-                if matches!(error.kind(), PermissionDenied | InvalidInput | ReadOnlyFilesystem | Unsupported) => {}
-            result => result.during("sync", above)?,
-        }
-    }
-    Ok(())
-}
+/// How often a read-only open looks again when the store changes meanwhile.
+const READ_ONLY_ATTEMPTS: u32 = 10;
 
 /// Where recovery puts what it finds in the logs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -272,6 +272,19 @@ fn write_recovered(
 fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
     Arc::new(TableContext::new(fs, dir, options.cache_size, options.max_open_files))
+}
+
+/// Makes the name of a new store's directory durable, and those above it: also names that were there already, because whoever made
+/// them may have been interrupted. A directory that cannot be synced at all has got no name from a program like this one.
+fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    for above in dir.ancestors().skip(1) {
+        match fs.sync_dir(above) {
+            Err(error)
+                if matches!(error.kind(), PermissionDenied | InvalidInput | ReadOnlyFilesystem | Unsupported) => {}
+            result => result.during("sync", above)?,
+        }
+    }
+    Ok(())
 }
 
 fn new_state(options: &Options) -> ManifestState {

@@ -86,13 +86,14 @@ impl Store {
         if let Err(error) = self.check_open() {
             return Iter::failed(error);
         }
-        let view = self.view.load_full();
+        let view = self.view.load();
         let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
         let tree = match tree_of(&view, keyspace, name) {
             Ok(tree) => tree.clone(),
             Err(error) => return Iter::failed(error),
         };
-        let view: Arc<ReadView> = view;
+        // No more of the view than this keyspace needs.
+        let view = ReadView { active: Arc::clone(&view.active), sealed: view.sealed.clone(), trees: Vec::new() };
         Iter::new(range, Box::new(move || Cursor::new(view.cursor(&tree, true), seqno)))
     }
 }

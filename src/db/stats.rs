@@ -179,16 +179,15 @@ impl Store {
         let view = self.view.load_full();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (delayed_writes, delayed_time) = self.throttle.delays();
-        let debt = {
-            let background = self.background.lock();
-            view.trees.iter().map(|tree| self.with_picker(tree, &background, |picker| picker.debt())).sum()
-        };
+        // Each lock is let go before the next is taken.
+        let (debt, background_error) = (self.debt(), self.background_error());
+        let snapshots = self.snapshots.lock().values().sum();
         let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
         Stats {
             last_seqno: count(&self.visible),
             synced_seqno: count(&self.durable),
             flushed_seqno: count(&self.flushed),
-            snapshots: self.snapshots.lock().values().sum(),
+            snapshots,
             memory: MemoryStats {
                 memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
                 cache: self.tables.cache().usage(),
@@ -205,7 +204,7 @@ impl Store {
             write_pressure: self.throttle.pressure(),
             delayed_writes,
             delayed_time,
-            background_error: self.background_error(),
+            background_error,
             keyspaces: self.keyspace_stats(&view),
         }
     }

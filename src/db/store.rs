@@ -3,7 +3,7 @@
 //! Locks, in the order in which they may be taken: `defining`, `commit`, `syncing`, `manifest`, `background`, `view_change`, `logs`,
 //! `snapshots`. Readers take none of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,7 @@ use super::stats::Counters;
 use super::throttle::Throttle;
 use super::view::ReadView;
 use super::write::{Commit, Pending};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
 use crate::format::key::SeqNo;
 use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
@@ -53,22 +53,25 @@ pub(super) struct Store {
     /// Live snapshots and how many handles each has.
     pub(super) snapshots: Mutex<BTreeMap<SeqNo, usize>>,
 
-    /// The log and what goes with it; held by whoever commits. `None` in a store opened read-only.
+    /// The log and what goes with it; held by whoever commits. `None` in a store that is closed or was
+    /// opened read-only.
     pub(super) commit: Mutex<Option<Commit>>,
     /// Writers that wait for whoever commits.
-    pub(super) queue: Mutex<Vec<Arc<Pending>>>,
+    pub(super) queue: Mutex<VecDeque<Arc<Pending>>>,
     /// Held while a keyspace is created, changed or dropped.
     pub(super) defining: Mutex<()>,
     /// Held during a sync of the logs.
     pub(super) syncing: Mutex<()>,
     /// Logs that may hold writes that are not durable, oldest first; the last one is being written.
     pub(super) logs: Mutex<Vec<LogFile>>,
-    /// `None` in a store opened read-only.
+    /// `None` in a store that is closed or was opened read-only.
     pub(super) manifest: Mutex<Option<Manifest>>,
 
     pub(super) background: Mutex<Background>,
     /// Notified when a background job ends, and when the store is poisoned or closed.
     pub(super) background_done: Condvar,
+    /// Set while some background work has failed and not succeeded since.
+    pub(super) retry_wanted: AtomicBool,
     pub(super) throttle: Throttle,
     pub(super) counters: Counters,
 
@@ -149,6 +152,7 @@ impl Store {
             manifest: Mutex::new(opened.manifest),
             background: Mutex::default(),
             background_done: Condvar::new(),
+            retry_wanted: AtomicBool::new(false),
             throttle: Throttle::default(),
             counters: Counters::default(),
             poison: OnceLock::new(),
@@ -218,13 +222,15 @@ impl Store {
     /// A failure poisons the store: whether the edit is in the manifest is unknown until it is read again.
     pub(super) fn install(&self, mut edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
         let mut manifest = self.manifest.lock();
-        let Some(manifest) = manifest.as_mut() else { return Err(Error::ReadOnly(self.dir.clone())) };
+        let Some(manifest) = manifest.as_mut() else { return Err(Error::Closed) };
         self.check_poison()?;
         // A keyspace may have been dropped while its tables were written.
         let gone = |id: &u32| !manifest.state.keyspaces.contains_key(id);
-        edit.removed.retain(|(id, ..)| !gone(id));
-        let orphans: Vec<u64> =
+        let mut orphans: Vec<u64> =
             edit.added.extract_if(.., |(id, ..)| gone(id)).map(|(_, _, meta)| meta.number).collect();
+        // A table that was to be moved is not new: whoever reads it keeps its file.
+        orphans.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
+        edit.removed.retain(|(id, ..)| !gone(id));
         edit.next_file_number = Some(self.next_file.load(Ordering::Relaxed));
 
         self.write_edit(manifest, &edit).map_err(|error| self.poison(error))?;
@@ -305,11 +311,10 @@ impl Store {
         drop(tables);
     }
 
-    /// Removes the files of obsolete tables that nobody reads any more.
-    pub(super) fn remove_obsolete(&self) {
-        for number in self.tables.take_obsolete() {
-            self.tables.remove_file(number);
-        }
+    /// Makes the names of new tables durable. A failure is final: whether the names would survive is unknown from then on, and a
+    /// later success would say nothing of them.
+    pub(super) fn sync_dir(&self) -> Result<()> {
+        self.fs.sync_dir(&self.dir).during("sync", &self.dir).map_err(|error| self.poison(error))
     }
 
     /// Sequence numbers of the live snapshots, ascending.

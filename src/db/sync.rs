@@ -57,7 +57,9 @@ impl Store {
     /// Leaves proof of the sync in the log, unless a later record will carry it or has: damage to synced records is then told
     /// from a torn tail.
     fn mark_synced(&self) -> Result<()> {
-        let mut commit = self.commit.lock();
+        // Whoever holds the lock is about to append a record that carries the proof, or waits for room, for which nobody who
+        // synced should wait.
+        let Some(mut commit) = self.commit.try_lock() else { return Ok(()) };
         let durable = self.durable.load(Ordering::Acquire);
         match commit.as_mut() {
             Some(commit) if commit.log.next() == durable + 1 => {

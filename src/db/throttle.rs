@@ -51,9 +51,10 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1000")]
+    #[expect(clippy::cast_possible_truncation, reason = "between 0 and 1000")]
     pub(super) fn set_pressure(&self, pressure: f64) {
-        self.pressure.store((pressure * 1000.0).ceil() as u32, Ordering::Relaxed);
+        // Full pressure stops all writes; anything less does not.
+        self.pressure.store((pressure * 1000.0).floor() as u32, Ordering::Relaxed);
     }
 
     /// From 0 to 1.
@@ -78,7 +79,8 @@ impl Throttle {
         let cost = Duration::from_secs_f64(bytes as f64 / rate(self.pressure())).min(LONGEST_WAIT);
         let mut paid_until = self.paid_until.lock();
         let until = paid_until.map_or(now, |until| until.max(now)) + cost;
-        *paid_until = Some(until);
+        // What many writers owe at once is not held against those who come long after.
+        *paid_until = Some(until.min(now + LONGEST_WAIT));
         let wait = until - now;
         if wait < SHORTEST_WAIT { Duration::ZERO } else { wait.min(LONGEST_WAIT) }
     }

@@ -44,6 +44,13 @@ impl Logs {
         LogWriter::create(&OsFileSystem, &self.path(number), Magic::Wal, header).unwrap()
     }
 
+    /// Log `number` with nothing but its header.
+    fn create_empty(&mut self, number: u64, first: u64, synced: u64) {
+        self.numbers.push(number);
+        let header = FileHeader { number, first, synced, ..FileHeader::default() };
+        put_file(&self.path(number), &header.encode(Magic::Wal));
+    }
+
     fn replay(&self, expected: u64) -> Result<(Applied, Replayed)> {
         let logs: Vec<_> = self.numbers.iter().map(|&n| (n, self.path(n))).collect();
         let mut applied = Applied::new();
@@ -83,7 +90,8 @@ fn check_corrupt(result: Result<()>, path: &Path, at: u64) {
 
 /// Appends a record that takes `count` ordinals; returns its offset.
 fn append(log: &mut LogWriter, payload: &[u8], count: u32, synced: u64) -> u64 {
-    let offset = log.len();
+    // The first append brings the file header, too.
+    let offset = log.len().max(FILE_HEADER_LEN as u64);
     let payload_crc = crc(payload);
     let record = LogRecord { payload, payload_crc, count };
     log.append(&[record], synced).unwrap();
@@ -227,7 +235,7 @@ fn several_logs_are_one_sequence() {
     let mut log = logs.create(3, 1, 0);
     append_four(&mut log);
     log.append_marker(7).unwrap();
-    logs.create(5, 8, 7);
+    logs.create_empty(5, 8, 7);
     let mut log = logs.create(6, 8, 7);
     append_four(&mut log);
     let (applied, replayed) = logs.replay(1).unwrap();
@@ -274,7 +282,7 @@ fn end_of_a_log_that_lost_no_entry_does_not_matter() {
     let end = append_four(&mut log)[4];
     log.append_marker(7).unwrap();
     append(&mut logs.create(4, 8, 7), b"eight", 1, 7);
-    logs.create(5, 9, 8);
+    logs.create_empty(5, 9, 8);
     let bytes = get_file(&logs.path(3));
     let end = usize::try_from(end).unwrap();
     for len in end..bytes.len() {
@@ -322,7 +330,7 @@ fn entries_behind_the_place_where_a_log_was_sealed_do_not_count() {
 fn record_that_reaches_into_the_next_log_is_corruption() {
     let mut logs = Logs::new();
     let offsets = append_four(&mut logs.create(5, 1, 0));
-    logs.create(6, 7, 0);
+    logs.create_empty(6, 7, 0);
     logs.check_corrupt(5, offsets[3]);
 }
 
@@ -376,7 +384,7 @@ fn new_log_whose_header_was_torn_is_an_empty_one() {
 fn later_version_is_refused_wherever_it_stands() {
     let mut logs = Logs::new();
     append_four(&mut logs.create(5, 1, 0));
-    logs.create(6, 8, 0);
+    logs.create_empty(6, 8, 0);
     for number in [5, 6] {
         let good = get_file(&logs.path(number));
         let mut later = good.clone();
@@ -464,7 +472,7 @@ fn read_all(path: &Path) -> Result<(Vec<u64>, End)> {
 fn record_that_lies_although_its_checksum_matches_ends_the_log() {
     let good = RecordHeader { payload_len: 0, payload_crc: 0, count: 1, file_number: 5, first: 1, synced: 0 };
     let mut logs = Logs::new();
-    logs.create(5, 1, 0);
+    logs.create_empty(5, 1, 0);
     let start = get_file(&logs.path(5));
     let check = |header: RecordHeader, rule: &str| {
         put_file(&logs.path(5), &[&start[..], &header.encode(64), b"tail"].concat());

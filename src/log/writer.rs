@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
-use crate::format::header::{FileHeader, Magic};
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::MAX_SEQNO;
 use crate::format::record::{RECORD_HEADER_LEN, RecordHeader};
 use crate::vfs::{FileSystem, WritableFile};
@@ -32,23 +32,25 @@ pub(crate) struct LogWriter {
     number: u64,
     len: u64,
     next: u64,
+    /// Goes out with the first append.
+    header: [u8; FILE_HEADER_LEN],
     buffer: Vec<u8>,
     failed: Option<Error>,
 }
 
 impl LogWriter {
-    /// Creates the file and writes its header. Neither the header nor the file's name is durable yet.
+    /// Creates the file. Its header goes out with the first append: a header says where every older log ends, and must not do so
+    /// when the log is given up for a failure to write it. The file's name is not durable yet.
     pub(crate) fn create(fs: &dyn FileSystem, path: &Path, magic: Magic, header: FileHeader) -> Result<LogWriter> {
         assert!(header.synced < header.first, "a log begins behind what is durable");
-        let bytes = header.encode(magic);
         let file: Arc<dyn WritableFile> = fs.create(path).during("create", path)?.into();
-        file.append(&bytes).during("write", path)?;
         Ok(LogWriter {
             file,
             path: path.to_owned(),
             number: header.number,
-            len: bytes.len() as u64,
+            len: 0,
             next: header.first,
+            header: header.encode(magic),
             buffer: Vec::new(),
             failed: None,
         })
@@ -59,7 +61,7 @@ impl LogWriter {
         assert!(synced < self.next, "what is not yet written cannot be durable");
         let first = self.next;
         let mut next = first;
-        self.buffer.clear();
+        self.begin_buffer();
         for record in records {
             debug_assert_eq!(record.payload_crc, crc(record.payload));
             let payload_len = u32::try_from(record.payload.len())
@@ -99,7 +101,7 @@ impl LogWriter {
             first: self.next,
             synced,
         };
-        self.buffer.clear();
+        self.begin_buffer();
         self.push_header(&header);
         self.flush_buffer()
     }
@@ -124,7 +126,7 @@ impl LogWriter {
         self.number
     }
 
-    /// Bytes of the header and of all appends that succeeded.
+    /// Bytes of all appends that succeeded, the file header included.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -132,6 +134,13 @@ impl LogWriter {
     /// The ordinal that the next record will begin with.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    fn begin_buffer(&mut self) {
+        self.buffer.clear();
+        if self.len == 0 {
+            self.buffer.extend_from_slice(&self.header);
+        }
     }
 
     /// Adds a header as it will stand in the file, behind what the buffer holds already.
@@ -207,6 +216,7 @@ mod tests {
             number: 8,
             len: 64,
             next: 1,
+            header: [0; FILE_HEADER_LEN],
             buffer: Vec::new(),
             failed: None,
         }

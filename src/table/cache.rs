@@ -48,13 +48,6 @@ impl BlockCache {
         self.shard(id).lock().insert(id, block, charge);
     }
 
-    /// Forgets the blocks of a table.
-    pub(super) fn remove_table(&self, number: u64) {
-        for shard in &self.shards {
-            shard.lock().retain(|id| id.0 != number);
-        }
-    }
-
     fn shard(&self, (number, offset): BlockId) -> &Shard {
         // Neighbouring blocks should not share a shard; any odd multiplier with mixed bits does.
         let mixed = (number.rotate_left(32) ^ offset).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -109,18 +102,6 @@ mod tests {
         for i in 0..5000 {
             cache.insert((2, i * 4096), block(4000));
             assert!(cache.get((1, i % 20 * 4096)).is_some());
-        }
-    }
-
-    #[test]
-    fn blocks_of_a_removed_table_are_gone() {
-        let cache = BlockCache::new(8 << 20);
-        for i in 0..100 {
-            cache.insert((i % 2, i * 4096), block(10));
-        }
-        cache.remove_table(1);
-        for i in 0..100 {
-            assert_eq!(cache.get((i % 2, i * 4096)).is_some(), i % 2 == 0);
         }
     }
 }

@@ -24,8 +24,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
@@ -76,8 +74,6 @@ pub(crate) struct TableContext {
     dir: PathBuf,
     cache: BlockCache,
     files: FilePool,
-    /// Tables that are no longer part of any version and that nobody reads any more.
-    obsolete: Mutex<Vec<u64>>,
 }
 
 impl TableContext {
@@ -87,7 +83,6 @@ impl TableContext {
             dir: dir.to_owned(),
             cache: BlockCache::new(cache_bytes),
             files: FilePool::new(max_open_files),
-            obsolete: Mutex::default(),
         }
     }
 
@@ -111,11 +106,6 @@ impl TableContext {
 
     pub(crate) fn files(&self) -> &FilePool {
         &self.files
-    }
-
-    /// Numbers of the tables whose files may be removed now; each is handed out once.
-    pub(crate) fn take_obsolete(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.obsolete.lock())
     }
 }
 

@@ -200,8 +200,8 @@ impl Table {
         TableCursor::new(Arc::clone(self), fill_cache)
     }
 
-    /// Says that the table belongs to no current version. When the last reference goes, its number comes out of
-    /// [`TableContext::take_obsolete`], and nothing of it stays cached or open.
+    /// Says that the table belongs to no current version. Its file is removed when the last reference goes. What the cache holds of it
+    /// is left to be evicted: no other table will ever have its number.
     pub(crate) fn mark_obsolete(&self) {
         self.obsolete.store(true, Ordering::Release);
     }
@@ -238,8 +238,7 @@ impl Drop for Table {
         if self.obsolete.load(Ordering::Acquire) {
             let context = &self.fetcher.context;
             context.files.remove(self.meta.number);
-            context.cache.remove_table(self.meta.number);
-            context.obsolete.lock().push(self.meta.number);
+            context.remove_file(self.meta.number);
         }
     }
 }

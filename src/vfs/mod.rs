@@ -57,7 +57,7 @@ pub trait WritableFile: Send + Sync {
     /// later success means nothing.
     fn sync(&self) -> io::Result<()>;
 
-    /// Says that the file will be about `len` bytes long, so that space can be reserved at once. The length does not change.
+    /// Reserves space for a file of `len` bytes, where the file system can. The length does not change. A full disk is an error.
     fn reserve(&self, len: u64) -> io::Result<()>;
 }
 

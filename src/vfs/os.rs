@@ -97,8 +97,8 @@ impl WritableFile for OsWritable {
         {
             use rustix::fs::{FallocateFlags, fallocate};
             match fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len) {
-                // Not every file system can; the reservation is an optimisation only, so a full disk is for the append to report.
-                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSPC) => Ok(()),
+                // Not every file system can.
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
                 Err(error) => Err(error.into()),
             }
         }

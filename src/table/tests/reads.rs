@@ -210,29 +210,25 @@ fn no_more_files_stay_open_than_allowed() {
 }
 
 #[test]
-fn the_last_reference_to_an_obsolete_table_gives_its_number_out() {
-    let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
+fn the_last_reference_to_an_obsolete_table_removes_its_file() {
+    let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
     let context = Arc::clone(&table.fetcher().context);
     let mut cursor = table.cursor(true);
     cursor.seek_to_first().unwrap();
     table.mark_obsolete();
     drop(table);
-    assert_eq!(context.take_obsolete(), []);
+    assert!(fs.file_len(PATH).is_ok());
     cursor.next().unwrap();
-    assert!(context.cache().usage() > 0);
     drop(cursor);
-    assert_eq!(context.take_obsolete(), [NUMBER]);
-    assert_eq!(context.take_obsolete(), []);
-    assert_eq!(context.cache().usage(), 0);
+    assert!(fs.file_len(PATH).is_err());
     assert_eq!(context.files().open_files(), 0);
 }
 
 #[test]
-fn a_table_in_use_is_never_given_out() {
-    let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(10), 1 << 20);
-    let context = Arc::clone(&table.fetcher().context);
+fn the_file_of_a_table_that_is_not_obsolete_stays() {
+    let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(10), 1 << 20);
     drop(table);
-    assert_eq!(context.take_obsolete(), []);
+    assert!(fs.file_len(PATH).is_ok());
 }
 
 #[test]
