@@ -5,7 +5,7 @@ use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::properties::Properties;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 
@@ -22,7 +22,7 @@ pub(super) enum FilterState {
     None,
     Usable(Filter),
     /// There is one, but it is damaged, unreadable or of a later version, for this reason. It means "maybe" for every key.
-    Degraded(String),
+    Degraded(Error),
 }
 
 impl Resident {
@@ -115,11 +115,11 @@ impl FilterState {
         };
         let block = match fetcher.meta_block(handle) {
             Ok(block) => block,
-            Err(error) => return FilterState::Degraded(error.to_string()),
+            Err(error) => return FilterState::Degraded(error),
         };
         let filter = Filter::open(&block, footer.seed);
         match filter.degraded() {
-            Some(reason) => FilterState::Degraded(reason.to_owned()),
+            Some(reason) => FilterState::Degraded(fetcher.corrupt(handle.offset, reason)),
             None => FilterState::Usable(filter),
         }
     }

@@ -49,24 +49,22 @@ fn check_states(history: &History, seed: u64) {
     check(&history.fs.crash(seed), history.ledger.durable());
 }
 
-/// The fault is over: reads are right, and writes are refused if the log or the manifest was struck, and otherwise taken.
+/// The fault is over: reads are right, and writes are refused if what was struck makes writes durable, and otherwise taken.
 fn check_open(history: &mut History) {
     let db = history.db.clone().unwrap();
     history.ledger.check(&db).unwrap();
     let events = history.events();
-    let failed: Vec<&Event> = events.iter().filter(|event| !event.ok).collect();
     let synced = db.synced_seqno();
-    match failed.iter().find(|event| is_of_log(event)) {
+    match events.iter().find(|event| !event.ok && makes_durable(event)) {
         Some(first) => {
             let error = history.write_synced().unwrap_err();
             let Error::Poisoned(cause) = &error else { panic!("{error} after {first:?}") };
             assert!(cause.to_string().contains(&first.name), "{cause} after {first:?}");
             assert!(matches!(db.sync(), Err(Error::Poisoned(_))));
             assert!(matches!(db.flush(), Err(Error::Poisoned(_))));
+            assert!(matches!(db.keyspace("new"), Err(Error::Poisoned(_))));
             assert_eq!(db.synced_seqno(), synced);
         }
-        // The name of a log may have been at stake.
-        None if failed.iter().any(|event| event.call == Call::SyncDir) => {}
         None => {
             history.write_synced().unwrap();
             db.flush().unwrap();
@@ -75,10 +73,10 @@ fn check_open(history: &mut History) {
     history.ledger.check(&db).unwrap();
 }
 
-/// Whether a record of a log or manifest was to be written or synced.
-fn is_of_log(event: &Event) -> bool {
+/// Whether the call was to write or sync a log or a manifest, or to make names durable.
+fn makes_durable(event: &Event) -> bool {
     let is_log = event.name.ends_with(".wal") || event.name.starts_with("MANIFEST");
-    is_log && matches!(event.call, Call::Append | Call::Sync)
+    event.call == Call::SyncDir || is_log && matches!(event.call, Call::Append | Call::Sync)
 }
 
 #[test]

@@ -127,15 +127,21 @@ impl History {
         if self.rng.u8(0..8) == 0 { options } else { options.filter(FilterPolicy::None) }
     }
 
-    /// File numbers are never used twice, but for those of files that were given up while they were written.
+    /// File numbers are never used twice. One whose file was removed before any edit could name it may be, by another process.
     fn note_numbers(&mut self) {
-        let events = self.trace.events();
-        let failed: BTreeSet<_> = events.iter().filter(|event| !event.ok).map(|event| &event.name).collect();
-        for event in events.iter().filter(|event| event.call == Call::Create && !failed.contains(&event.name)) {
-            if let Some(number) = event.file_number() {
-                assert!(self.used_numbers.insert(number), "{} takes a number that was used before", event.name);
+        let (mut unnamed, mut given_up) = (BTreeSet::new(), Vec::new());
+        for Event { call, name, .. } in self.trace.events().iter().filter(|event| event.ok) {
+            match (call, file_number(name)) {
+                (Call::Create, Some(number)) => {
+                    assert!(self.used_numbers.insert(number), "{name} takes a number that was used before");
+                    unnamed.insert(number);
+                }
+                (Call::Remove, Some(number)) if unnamed.remove(&number) => given_up.push(number),
+                (Call::Sync, Some(_)) if name.starts_with("MANIFEST") => unnamed.clear(),
+                _ => {}
             }
         }
+        self.used_numbers.retain(|number| !given_up.contains(number));
         self.trace = Trace::new(&self.fs);
     }
 

@@ -1,7 +1,7 @@
 //! A file system that keeps a list of the mutating calls that went through it to the one in memory.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
@@ -18,20 +18,11 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     Create,
-    /// The first append to a file, which brings its header.
-    Header,
     Append,
     Sync,
     Rename,
     Remove,
     SyncDir,
-}
-
-impl Event {
-    /// The number in the name of a log, manifest or table.
-    pub fn file_number(&self) -> Option<u64> {
-        file_number(&self.name)
-    }
 }
 
 /// The number in the name of a log, manifest or table.
@@ -66,7 +57,7 @@ impl Trace {
 impl FileSystem for Trace {
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
         let file = self.note(Call::Create, path, self.fs.create(path))?;
-        Ok(Box::new(TracedFile { file, path: path.to_owned(), trace: self.clone(), has_header: Mutex::new(false) }))
+        Ok(Box::new(TracedFile { file, path: path.to_owned(), trace: self.clone() }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
@@ -104,16 +95,13 @@ impl FileSystem for Trace {
 
 struct TracedFile {
     file: Box<dyn WritableFile>,
-    path: std::path::PathBuf,
+    path: PathBuf,
     trace: Trace,
-    has_header: Mutex<bool>,
 }
 
 impl WritableFile for TracedFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        let had_header = std::mem::replace(&mut *self.has_header.lock().unwrap(), true);
-        let call = if had_header { Call::Append } else { Call::Header };
-        self.trace.note(call, &self.path, self.file.append(bytes))
+        self.trace.note(Call::Append, &self.path, self.file.append(bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
