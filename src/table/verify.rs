@@ -69,7 +69,7 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
     }
 }
 
-fn file_crc(fetcher: &Fetcher) -> Result<u32> {
+pub(super) fn file_crc(fetcher: &Fetcher) -> Result<u32> {
     let mut crc = StreamCrc::default();
     let mut offset = 0;
     while offset < fetcher.size {

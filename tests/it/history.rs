@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tamis::vfs::{Fault, SimFileSystem};
 use tamis::{
-    Db, Executor, FilterPolicy, Keyspace, KeyspaceOptions, Result, SeqNo, Snapshot, SteppedExecutor, WriteBatch,
+    Db, Error, Executor, FilterPolicy, Keyspace, KeyspaceOptions, Result, SeqNo, Snapshot, SteppedExecutor, WriteBatch,
     WriteOptions,
 };
 
@@ -15,8 +15,8 @@ use crate::ledger::{Incarnation, Ledger, Op};
 use crate::support::{tiny_keyspace, tiny_options};
 use crate::trace::{Call, Event, Trace, file_number};
 
-/// The store's directory.
-const DIR: &str = "/data/db";
+/// The store's directory, which does not exist at first, nor does the one above it.
+pub const DIR: &str = "/data/db";
 
 /// What befalls a history.
 #[derive(Clone, Copy, Debug)]
@@ -47,11 +47,7 @@ pub struct History {
 impl History {
     /// A history that begins with nothing.
     pub fn new(seed: u64, trouble: Trouble) -> History {
-        let fs = SimFileSystem::new();
-        let history = History::on(&fs, Ledger::new(), seed);
-        let history = History { trouble, ..history };
-        history.arm();
-        history
+        History::on(&SimFileSystem::new(), Ledger::new(), seed).befallen_by(trouble)
     }
 
     /// A history that goes on with what is left in `fs`.
@@ -69,6 +65,12 @@ impl History {
             values: 0,
             fs: fs.clone(),
         }
+    }
+
+    pub fn befallen_by(self, trouble: Trouble) -> History {
+        let history = History { trouble, ..self };
+        history.arm();
+        history
     }
 
     /// Mutating calls so far.
@@ -109,10 +111,21 @@ impl History {
             true => options.default_keyspace(self.keyspace_options()),
             false => options,
         };
+        // A reader sees what is found then, without changing anything.
+        let seen = match self.rng.u8(0..8) {
+            0 => Some(options.clone().open_read_only(DIR).map(|reader| reader.last_seqno())),
+            _ => None,
+        };
         let db = options.open(DIR)?;
         self.executor = executor;
         self.ledger.settle(&db, floor);
         let db = self.db.insert(db);
+        match seen {
+            Some(Ok(seqno)) => assert_eq!(seqno, db.last_seqno()),
+            Some(Err(Error::NotFound(_))) => assert_eq!(db.last_seqno(), 0),
+            Some(Err(error)) => return Err(error),
+            None => {}
+        }
         self.ledger.check(db)
     }
 
