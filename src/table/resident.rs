@@ -115,12 +115,7 @@ impl FilterState {
         };
         let block = match fetcher.meta_block(handle) {
             Ok(block) => block,
-<<<<<<< HEAD
             Err(error) => return FilterState::Degraded(error),
-=======
-            Err(Error::Corruption { rule, .. }) => return FilterState::Degraded(rule),
-            Err(error) => return FilterState::Degraded(error.to_string()),
->>>>>>> engine
         };
         let filter = Filter::open(&block, footer.seed);
         match filter.degraded() {
