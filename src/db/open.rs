@@ -3,6 +3,7 @@
 //! Recovery changes nothing that it still needs: what the logs hold goes to new tables, one manifest names them all and lets the logs
 //! go, and only then is anything removed. So it may itself be interrupted anywhere and begin anew.
 
+use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ impl Store {
         if !options.create_if_missing && manifest::load(&*fs, dir)?.is_none() {
             return Err(Error::NotFound(dir.to_owned()));
         }
-        create_dirs(&*fs, dir)?;
+        fs.create_dir(dir).during("create", dir)?;
         let lock_path = FileKind::Lock.path(dir);
         let Some(lock) = fs.lock(&lock_path).during("lock", &lock_path)? else {
             return Err(Error::Locked { path: dir.to_owned(), holder: lock_holder(&options, &lock_path) });
@@ -41,7 +42,10 @@ impl Store {
 
         let mut state = match manifest::load(&*fs, dir)? {
             Some((state, _)) => state,
-            None => new_state(&options),
+            None => {
+                sync_names_above(&*fs, dir)?;
+                new_state(&options)
+            }
         };
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
@@ -311,20 +315,15 @@ fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
     Arc::new(TableContext::new(fs, dir, options.cache_size, options.max_open_files))
 }
 
-/// Creates `dir` and what is missing above it, and makes all of their names durable. The name of `dir` itself may not be durable
-/// even though it exists: whoever made it may have been interrupted.
-fn create_dirs(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-    let mut unsure = vec![dir];
-    for parent in dir.ancestors().skip(1).take_while(|parent| !parent.as_os_str().is_empty()) {
-        match fs.list(parent) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => unsure.push(parent),
-            _ => break,
+/// Makes the name of a new store's directory durable, and those above it: also names that were there already, because whoever made
+/// them may have been interrupted. A directory that cannot be synced at all has got no name from a program like this one.
+fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    for above in dir.ancestors().skip(1) {
+        match fs.sync_dir(above) {
+            Err(error)
+                if matches!(error.kind(), PermissionDenied | InvalidInput | ReadOnlyFilesystem | Unsupported) => {}
+            result => result.during("sync", above)?,
         }
-    }
-    fs.create_dir(dir).during("create", dir)?;
-    for made in unsure.into_iter().rev() {
-        let Some(parent) = made.parent() else { continue };
-        fs.sync_dir(parent).during("sync", parent)?;
     }
     Ok(())
 }

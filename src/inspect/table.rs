@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
 use crate::options::Compression;
@@ -226,8 +226,10 @@ fn properties(table: &Table) -> Result<TableProperties> {
 }
 
 fn filter(table: &Table) -> Result<FilterState> {
-    if let Some(reason) = table.filter_degraded()? {
-        return Ok(FilterState::Degraded(reason.to_owned()));
+    match table.filter_degraded()? {
+        Some(Error::Corruption { rule, .. }) => return Ok(FilterState::Degraded(rule.clone())),
+        Some(error) => return Ok(FilterState::Degraded(error.to_string())),
+        None => {}
     }
     let Some(info) = table.filter_info()? else { return Ok(FilterState::None) };
     Ok(FilterState::Usable(FilterInfo {

@@ -77,9 +77,9 @@ impl Table {
     }
 
     /// Why the filter cannot be used, if there is one and it cannot: look-ups pay for it, and somebody should know.
-    pub(crate) fn filter_degraded(&self) -> Result<Option<&str>> {
+    pub(crate) fn filter_degraded(&self) -> Result<Option<&Error>> {
         Ok(match &self.resident()?.filter {
-            FilterState::Degraded(reason) => Some(reason),
+            FilterState::Degraded(error) => Some(error),
             FilterState::None | FilterState::Usable(_) => None,
         })
     }

@@ -22,7 +22,7 @@ pub(super) enum FilterState {
     None,
     Usable(Filter),
     /// There is one, but it is damaged, unreadable or of a later version, for this reason. It means "maybe" for every key.
-    Degraded(String),
+    Degraded(Error),
 }
 
 impl Resident {
@@ -115,12 +115,11 @@ impl FilterState {
         };
         let block = match fetcher.meta_block(handle) {
             Ok(block) => block,
-            Err(Error::Corruption { rule, .. }) => return FilterState::Degraded(rule),
-            Err(error) => return FilterState::Degraded(error.to_string()),
+            Err(error) => return FilterState::Degraded(error),
         };
         let filter = Filter::open(&block, footer.seed);
         match filter.degraded() {
-            Some(reason) => FilterState::Degraded(reason.to_owned()),
+            Some(reason) => FilterState::Degraded(fetcher.corrupt(handle.offset, reason)),
             None => FilterState::Usable(filter),
         }
     }

@@ -55,7 +55,7 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
     let corrupt = |rule: &str| fetcher.corrupt(handle.unwrap_or_default().offset, rule);
     match &resident.filter {
         FilterState::None => Ok(None),
-        FilterState::Degraded(reason) => Err(corrupt(reason)),
+        FilterState::Degraded(error) => Err(error.clone()),
         FilterState::Usable(filter) => match filter.info() {
             Some(info)
                 if u64::from(info.policy_id) == properties.filter_policy

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor};
+use tamis::{Db, Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor};
 
 /// The number in environment variable `name`, or `default`.
 pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
@@ -24,6 +24,17 @@ pub(crate) fn for_each_seed(count: u64, case: impl Fn(u64)) {
     }
 }
 
+/// Says where a test was when it panicked.
+pub struct Scene(pub String);
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0);
+        }
+    }
+}
+
 /// Options under which a few hundred writes make several memtables, tables, blocks and levels, without threads or chance.
 pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<SteppedExecutor>) {
     let executor = Arc::new(SteppedExecutor::new());
@@ -37,6 +48,14 @@ pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Opti
         .cache_size(if rng.bool() { 0 } else { 64 << 10 })
         .max_open_files(8 + rng.usize(0..8));
     (options, executor)
+}
+
+/// A store in `/db` with memtables of 4 KiB, whose background work waits to be stepped.
+pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>)> {
+    let executor = Arc::new(SteppedExecutor::new());
+    let shared: Arc<dyn Executor> = executor.clone();
+    let options = Options::new().file_system(Arc::new(fs.clone())).executor(shared).memtable_size(4096);
+    Ok((options.hash_seed(7).open("/db")?, executor))
 }
 
 /// Options of a keyspace with small blocks.

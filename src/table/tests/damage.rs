@@ -89,7 +89,7 @@ fn every_truncation_is_an_error() {
 fn a_damaged_filter_means_maybe_and_is_reported() {
     let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
     let table = open(&fs, &meta, 0);
-    assert_eq!(table.filter_degraded().unwrap(), None);
+    assert!(table.filter_degraded().unwrap().is_none());
     let handle = table.resident().unwrap().footer.filter.unwrap();
     fs.corrupt(PATH, handle.offset + 70, 0xff).unwrap();
 

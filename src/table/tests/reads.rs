@@ -88,7 +88,7 @@ fn without_a_filter_look_ups_are_unfiltered() {
         assert!(!get_in(&table, odd_key(3), MAX_SEQNO, mode));
     }
     assert_eq!(table.filter_info().unwrap(), None);
-    assert_eq!(table.filter_degraded().unwrap(), None);
+    assert!(table.filter_degraded().unwrap().is_none());
     let stats = table.counters();
     assert_eq!((stats.probes, stats.unfiltered), (0, 4));
 }

@@ -1,0 +1,236 @@
+//! What does the store do when a call fails?
+//!
+//! `TAMIS_SEEDS` sets how many histories are struck, `TAMIS_SEED` runs one.
+
+use tamis::vfs::{Fault, FaultMode, SimFileSystem};
+use tamis::{Db, Error, Executor, SeqNo};
+
+use crate::history::{History, Trouble};
+use crate::ledger::Ledger;
+use crate::support::{Scene, count_from_env, for_each_seed, open_plain};
+use crate::trace::{Call, Event};
+
+const MODES: [FaultMode; 4] = [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError];
+
+/// One fault at every k-th call of a history, k = 1, 2, … until it runs through.
+fn strike_everywhere(seed: u64) {
+    let [mode, sticky] = [seed % 4, seed / 4 % 2].map(|n| usize::try_from(n).unwrap());
+    for at in 1.. {
+        let fault = Fault { at, mode: MODES[mode], sticky: sticky == 1 };
+        let _scene = Scene(format!("{fault:?}"));
+        let mut history = History::new(seed, Trouble::Fault(fault));
+        for _ in 0..8 + seed % 32 {
+            if let Err(error) = history.step() {
+                assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{error}");
+            }
+        }
+        history.fs.set_fault(None);
+        if !history.fs.fault_hit() {
+            return;
+        }
+        check_states(&history, seed);
+        match history.db {
+            Some(_) => check_open(&mut history),
+            None => history.open(history.ledger.acknowledged()).unwrap(),
+        }
+        check_states(&history, seed);
+    }
+}
+
+/// One fault at every k-th call of a recovery. What was struck can be opened afterwards as if nothing had happened.
+fn strike_recovery(seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut history = History::new(seed, Trouble::None);
+    for _ in 0..30 {
+        history.step().unwrap();
+    }
+    let crashed = history.fs.crash(rng.u64(..));
+    let floor = history.ledger.durable();
+    let mut undisturbed = History::on(&crashed.kill(), history.end(), seed);
+    undisturbed.open(floor).unwrap();
+    let ledger = undisturbed.end();
+    let mode = MODES[rng.usize(0..4)];
+    for at in 1.. {
+        let fault = Fault { at, mode, sticky: rng.bool() };
+        let _scene = Scene(format!("{fault:?}"));
+        let fs = crashed.kill();
+        let mut struck = History::on(&fs, ledger.clone(), seed).befallen_by(Trouble::Fault(fault));
+        if let Err(error) = struck.open(ledger.acknowledged()) {
+            assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{error}");
+        }
+        fs.set_fault(None);
+        if !fs.fault_hit() {
+            return;
+        }
+        for next in [fs.kill(), fs.crash(at)] {
+            let mut next = History::on(&next, ledger.clone(), seed);
+            next.open(ledger.acknowledged()).unwrap();
+            next.write_synced().unwrap();
+            next.end();
+        }
+    }
+}
+
+/// Another process finds everything acknowledged, and after a power cut everything durable.
+fn check_states(history: &History, seed: u64) {
+    let check = |fs: &SimFileSystem, floor: SeqNo| {
+        let mut next = History::on(fs, history.ledger.clone(), seed);
+        next.open(floor).unwrap();
+        next.write_synced().unwrap();
+        next.end();
+    };
+    check(&history.fs.kill(), history.ledger.acknowledged());
+    check(&history.fs.crash(seed), history.ledger.durable());
+}
+
+/// The fault is over: reads are right, and writes are refused if what was struck makes writes durable, and otherwise taken.
+fn check_open(history: &mut History) {
+    let db = history.db.clone().unwrap();
+    history.ledger.check(&db).unwrap();
+    let events = history.events();
+    let synced = db.synced_seqno();
+    match events.iter().find(|event| !event.ok && makes_durable(event)) {
+        Some(first) => {
+            let error = history.write_synced().unwrap_err();
+            let Error::Poisoned(cause) = &error else { panic!("{error} after {first:?}") };
+            assert!(cause.to_string().contains(&first.name), "{cause} after {first:?}");
+            assert!(matches!(db.sync(), Err(Error::Poisoned(_))));
+            assert!(matches!(db.flush(), Err(Error::Poisoned(_))));
+            assert!(matches!(db.keyspace("new"), Err(Error::Poisoned(_))));
+            assert_eq!(db.synced_seqno(), synced);
+        }
+        None => {
+            history.write_synced().unwrap();
+            db.flush().unwrap();
+        }
+    }
+    history.ledger.check(&db).unwrap();
+}
+
+/// Whether the call was to write or sync a log or a manifest, or to make names durable.
+fn makes_durable(event: &Event) -> bool {
+    let is_log = event.name.ends_with(".wal") || event.name.starts_with("MANIFEST");
+    event.call == Call::SyncDir || is_log && matches!(event.call, Call::Append | Call::Sync)
+}
+
+#[test]
+fn fault_at_any_call_loses_nothing_acknowledged() {
+    for_each_seed(count_from_env("TAMIS_SEEDS", 80), strike_everywhere);
+}
+
+#[test]
+fn fault_at_any_call_of_a_recovery_changes_nothing() {
+    for_each_seed(count_from_env("TAMIS_SEEDS", 100), strike_recovery);
+}
+
+/// Fails one call from now on, or all, once `strike` is over.
+fn fault(mode: FaultMode, sticky: bool) -> Option<Fault> {
+    Some(Fault { at: 1, mode, sticky })
+}
+
+#[test]
+fn failed_sync_is_the_last() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    let durable = db.put("durable", "1").unwrap();
+    db.sync().unwrap();
+    db.put("lost", "2").unwrap();
+    fs.set_fault(fault(FaultMode::Io, false));
+    let cause = db.sync().unwrap_err();
+    assert!(fs.fault_hit());
+    // The disk is well again, but what the failed sync has dropped is gone: no later success could be believed.
+    let refused = |error: Error| assert!(matches!(&error, Error::Poisoned(c) if c.to_string() == cause.to_string()));
+    refused(db.sync().unwrap_err());
+    refused(db.put("k", "v").unwrap_err());
+    refused(db.flush().unwrap_err());
+    refused(db.keyspace("new").unwrap_err());
+    assert_eq!(db.synced_seqno(), durable);
+    assert_eq!(db.get("lost").unwrap().as_deref(), Some(&b"2"[..]));
+    for seed in 0..40 {
+        let (db, _) = open_plain(&fs.crash(seed)).unwrap();
+        assert_eq!(db.get("durable").unwrap().as_deref(), Some(&b"1"[..]));
+        assert_eq!(db.get("lost").unwrap(), None);
+    }
+    let (db, _) = open_plain(&fs.kill()).unwrap();
+    assert_eq!(db.last_seqno(), 2);
+}
+
+#[test]
+fn full_disk_refuses_writes_until_there_is_room() {
+    let fs = SimFileSystem::new();
+    let (db, executor) = open_plain(&fs).unwrap();
+    let used = |fs: &SimFileSystem| fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum::<u64>();
+    // Room for logs, but no more than what flushes leave free.
+    fs.set_capacity(Some(used(&fs) + 16_000));
+    let mut written = 0u32;
+    let error = loop {
+        match db.put(written.to_be_bytes(), [7; 500]) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        executor.step();
+    };
+    assert!(error.is_no_space() && !matches!(error, Error::Poisoned(_)), "{error}");
+    assert!(written > 0);
+    // What is in memory can still be read, and still be made durable.
+    let is_whole = |db: &Db| (0..written).all(|n| db.get(n.to_be_bytes()).unwrap().is_some());
+    assert!(is_whole(&db));
+    db.sync().unwrap();
+    assert!(is_whole(&open_plain(&with_room(fs.crash(1))).unwrap().0));
+
+    fs.set_capacity(None);
+    db.put(written.to_be_bytes(), "v").unwrap();
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    assert!(is_whole(&db));
+    db.close().unwrap();
+    assert!(is_whole(&open_plain(&fs).unwrap().0));
+}
+
+fn with_room(fs: SimFileSystem) -> SimFileSystem {
+    fs.set_capacity(None);
+    fs
+}
+
+#[test]
+fn failed_table_is_written_again_by_the_next_flush() {
+    let fs = SimFileSystem::new();
+    let (db, executor) = open_plain(&fs).unwrap();
+    let tables = || fs.paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "sst")).count();
+    // A flush creates a log; then it creates, writes and syncs a table.
+    let cases = [(FaultMode::Io, 2), (FaultMode::Io, 3), (FaultMode::Io, 4)];
+    let cases = cases.into_iter().chain([(FaultMode::NoSpace, 3), (FaultMode::ShortWrite, 3)]);
+    for (n, (mode, at)) in cases.enumerate() {
+        db.put(n.to_string(), "v").unwrap();
+        while executor.step() {}
+        let before = tables();
+        fs.set_fault(Some(Fault { at, mode, sticky: false }));
+        let error = db.flush().unwrap_err();
+        assert!(matches!(&error, Error::Io { path, .. } if path.extension().is_some_and(|e| e == "sst")), "{error}");
+        assert_eq!(tables(), before, "what was written of it is removed");
+        db.flush().unwrap();
+        assert_eq!(tables(), before + 1);
+        assert_eq!(db.iter().count(), n + 1);
+    }
+}
+
+#[test]
+fn failed_manifest_is_not_written_to_again() {
+    for at in 5.. {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_plain(&fs).unwrap();
+        db.put("k", "v").unwrap();
+        db.sync().unwrap();
+        fs.set_fault(Some(Fault { at, mode: FaultMode::Io, sticky: false }));
+        let Err(error) = db.flush() else { break };
+        assert!(matches!(db.put("k", "w"), Err(Error::Poisoned(_))), "{error}");
+        let before = fs.mutations();
+        assert!(matches!(db.keyspace("new"), Err(Error::Poisoned(_))));
+        assert!(matches!(db.drop_keyspace("new"), Err(Error::Poisoned(_))));
+        assert_eq!(fs.mutations(), before);
+        for seed in 0..20 {
+            let (db, _) = open_plain(&fs.crash(seed)).unwrap();
+            assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Seeded histories of a store on a simulated file system, with the [`Ledger`] of what it promised on the way.
+//!
+//! The operations depend on the seed alone, so that a history with a power cut or a fault is the same as the one without up to there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tamis::vfs::{Fault, SimFileSystem};
+use tamis::{
+    Db, Error, Executor, FilterPolicy, Keyspace, KeyspaceOptions, Result, SeqNo, Snapshot, SteppedExecutor, WriteBatch,
+    WriteOptions,
+};
+
+use crate::ledger::{Incarnation, Ledger, Op};
+use crate::support::{tiny_keyspace, tiny_options};
+use crate::trace::{Call, Event, Trace, file_number};
+
+/// The store's directory, which does not exist at first, nor does the one above it.
+pub const DIR: &str = "/data/db";
+
+/// What befalls a history.
+#[derive(Clone, Copy, Debug)]
+pub enum Trouble {
+    None,
+    /// The power goes at this mutating call, counted over all reopenings.
+    PowerCut(u64),
+    Fault(Fault),
+}
+
+pub struct History {
+    rng: fastrand::Rng,
+    pub fs: SimFileSystem,
+    pub db: Option<Db>,
+    pub executor: Arc<SteppedExecutor>,
+    pub ledger: Ledger,
+    snapshots: Vec<(Snapshot, Ledger)>,
+    trouble: Trouble,
+    /// Calls on file systems of processes that were killed.
+    calls_before: u64,
+    trace: Trace,
+    /// Numbers of files that exist or existed.
+    used_numbers: BTreeSet<u64>,
+    /// Makes every value another.
+    values: u32,
+}
+
+impl History {
+    /// A history that begins with nothing.
+    pub fn new(seed: u64, trouble: Trouble) -> History {
+        History::on(&SimFileSystem::new(), Ledger::new(), seed).befallen_by(trouble)
+    }
+
+    /// A history that goes on with what is left in `fs`.
+    pub fn on(fs: &SimFileSystem, ledger: Ledger, seed: u64) -> History {
+        History {
+            rng: fastrand::Rng::with_seed(seed),
+            db: None,
+            executor: Arc::default(),
+            ledger,
+            snapshots: Vec::new(),
+            trouble: Trouble::None,
+            calls_before: 0,
+            trace: Trace::new(fs),
+            used_numbers: numbers_in(fs),
+            values: 0,
+            fs: fs.clone(),
+        }
+    }
+
+    pub fn befallen_by(self, trouble: Trouble) -> History {
+        let history = History { trouble, ..self };
+        history.arm();
+        history
+    }
+
+    /// Mutating calls so far.
+    pub fn calls(&self) -> u64 {
+        self.calls_before + self.fs.mutations()
+    }
+
+    /// Mutating calls since the store was last opened, or was tried to be.
+    pub fn events(&self) -> Vec<Event> {
+        self.trace.events()
+    }
+
+    pub fn power_is_off(&self) -> bool {
+        self.fs.crash_point().is_some()
+    }
+
+    /// Ends the process. What the handle does on being dropped does not reach the disk.
+    pub fn end(mut self) -> Ledger {
+        self.note_numbers();
+        self.fs.crash_at(Some(1));
+        self.ledger
+    }
+
+    fn arm(&self) {
+        match self.trouble {
+            Trouble::None => {}
+            Trouble::PowerCut(call) => self.fs.crash_at(call.checked_sub(self.calls_before)),
+            Trouble::Fault(fault) => self.fs.set_fault(Some(fault)),
+        }
+    }
+
+    /// Opens the store, with new options of its own. The writes up to `floor` must be there.
+    pub fn open(&mut self, floor: SeqNo) -> Result<()> {
+        self.note_numbers();
+        let (options, executor) = tiny_options(&self.fs, &mut self.rng);
+        let options = options.file_system(Arc::new(self.trace.clone())).paranoid(self.rng.u8(0..8) == 0);
+        let options = match self.rng.bool() {
+            true => options.default_keyspace(self.keyspace_options()),
+            false => options,
+        };
+        // A reader sees what is found then, without changing anything.
+        let seen = match self.rng.u8(0..8) {
+            0 => Some(options.clone().open_read_only(DIR).map(|reader| reader.last_seqno())),
+            _ => None,
+        };
+        let db = options.open(DIR)?;
+        self.executor = executor;
+        self.ledger.settle(&db, floor);
+        let db = self.db.insert(db);
+        match seen {
+            Some(Ok(seqno)) => assert_eq!(seqno, db.last_seqno()),
+            Some(Err(Error::NotFound(_))) => assert_eq!(db.last_seqno(), 0),
+            Some(Err(error)) => return Err(error),
+            None => {}
+        }
+        self.ledger.check(db)
+    }
+
+    /// Opens the store after the end of the process alone: everything acknowledged must be there.
+    fn open_again(&mut self) -> Result<()> {
+        self.open(self.ledger.acknowledged())
+    }
+
+    /// Mostly without filters, which have tests of their own and take a quarter of the time here.
+    fn keyspace_options(&mut self) -> KeyspaceOptions {
+        let options = tiny_keyspace(&mut self.rng);
+        if self.rng.u8(0..8) == 0 { options } else { options.filter(FilterPolicy::None) }
+    }
+
+    /// File numbers are never used twice. One whose file was removed before any edit could name it may be, by another process.
+    fn note_numbers(&mut self) {
+        let (mut unnamed, mut given_up) = (BTreeSet::new(), Vec::new());
+        for Event { call, name, .. } in self.trace.events().iter().filter(|event| event.ok) {
+            match (call, file_number(name)) {
+                (Call::Create, Some(number)) => {
+                    assert!(self.used_numbers.insert(number), "{name} takes a number that was used before");
+                    unnamed.insert(number);
+                }
+                (Call::Remove, Some(number)) if unnamed.remove(&number) => given_up.push(number),
+                (Call::Sync, Some(_)) if name.starts_with("MANIFEST") => unnamed.clear(),
+                _ => {}
+            }
+        }
+        self.used_numbers.retain(|number| !given_up.contains(number));
+        self.trace = Trace::new(&self.fs);
+    }
+
+    /// One operation, or an attempt to open the store if it is not open.
+    pub fn step(&mut self) -> Result<()> {
+        let choice = self.rng.u8(0..100);
+        let Some(db) = self.db.clone() else { return self.open_again() };
+        let result = match choice {
+            0..32 => self.put(&db),
+            32..40 => self.delete(&db),
+            40..56 => self.write_batch(&db),
+            56..62 => self.sync(&db),
+            62..74 => {
+                self.executor.step();
+                Ok(())
+            }
+            74..78 => self.flush(&db),
+            78..81 => {
+                let (_, keyspace) = self.keyspace(&db);
+                let (a, b) = (self.key(), self.key());
+                match self.rng.bool() {
+                    true => keyspace.compact_range(..),
+                    false => keyspace.compact_range(a.clone().min(b.clone())..=a.max(b)),
+                }
+            }
+            81..85 => self.create_keyspace(&db),
+            85..87 => self.drop_keyspace(&db),
+            87..91 => self.use_snapshots(&db),
+            91..95 => self.ledger.check(&db),
+            _ => {
+                drop(db);
+                return self.reopen();
+            }
+        };
+        self.ledger.promised(db.synced_seqno());
+        result
+    }
+
+    /// An existing keyspace.
+    fn keyspace(&mut self, db: &Db) -> (Incarnation, Keyspace) {
+        let names = self.ledger.keyspace_names();
+        let name = &names[self.rng.usize(0..names.len())];
+        let keyspace = db.existing_keyspace(name).unwrap().expect("was created");
+        (self.ledger.incarnation(name).unwrap(), keyspace)
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        format!("k{:02}", self.rng.u8(0..40)).into_bytes()
+    }
+
+    /// Unlike any other. Some reach over several sectors.
+    fn value(&mut self) -> Vec<u8> {
+        self.values += 1;
+        let filler = match self.rng.u8(0..6) {
+            0 => self.rng.usize(600..1800),
+            1 => self.rng.usize(200..600),
+            _ => self.rng.usize(0..120),
+        };
+        let mut value = format!("{:06}:{:08x}", self.values, self.rng.u32(..)).into_bytes();
+        value.resize(value.len() + filler, self.rng.u8(..));
+        value
+    }
+
+    fn put(&mut self, db: &Db) -> Result<()> {
+        let (incarnation, keyspace) = self.keyspace(db);
+        let (key, value) = (self.key(), self.value());
+        let result = keyspace.put(&key, &value);
+        self.ledger.wrote(vec![(incarnation, key, Some(value))], &result);
+        result.map(drop)
+    }
+
+    fn delete(&mut self, db: &Db) -> Result<()> {
+        let (incarnation, keyspace) = self.keyspace(db);
+        let key = self.key();
+        let result = keyspace.delete(&key);
+        self.ledger.wrote(vec![(incarnation, key, None)], &result);
+        result.map(drop)
+    }
+
+    /// The batch begins and ends with the same marker key, in two keyspaces where there are two, so that a part of it shows.
+    fn write_batch(&mut self, db: &Db) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        let mut ops = Vec::<Op>::new();
+        let marker = format!("marker{:03}", self.values % 50).into_bytes();
+        let count = self.rng.usize(2..9);
+        for i in 0..count {
+            let (incarnation, keyspace) = self.keyspace(db);
+            let is_marker = i == 0 || i + 1 == count;
+            let key = if is_marker { marker.clone() } else { self.key() };
+            if !is_marker && self.rng.u8(0..4) == 0 {
+                batch.delete_in(&keyspace, &key);
+                ops.push((incarnation, key, None));
+            } else {
+                let value = self.value();
+                batch.put_in(&keyspace, &key, &value);
+                ops.push((incarnation, key, Some(value)));
+            }
+        }
+        let sync = self.rng.u8(0..3) == 0;
+        let result = db.write_with(batch, WriteOptions { sync });
+        self.ledger.wrote(ops, &result);
+        if sync && let Ok(last) = result {
+            self.ledger.promised(last);
+        }
+        result.map(drop)
+    }
+
+    /// A write that is durable when it is acknowledged; to a store that is not open, nothing.
+    pub fn write_synced(&mut self) -> Result<()> {
+        let Some(db) = self.db.clone() else { return Ok(()) };
+        self.put(&db)?;
+        self.sync(&db)
+    }
+
+    fn sync(&mut self, db: &Db) -> Result<()> {
+        db.sync()?;
+        self.ledger.promised(db.last_seqno());
+        Ok(())
+    }
+
+    /// Everything is in tables then, and those are durable.
+    fn flush(&mut self, db: &Db) -> Result<()> {
+        db.flush()?;
+        self.ledger.promised(db.last_seqno());
+        Ok(())
+    }
+
+    fn create_keyspace(&mut self, db: &Db) -> Result<()> {
+        let name = format!("ks{}", self.rng.u8(0..3));
+        let result = match self.rng.bool() {
+            true => db.keyspace(&name),
+            false => db.keyspace_with(&name, self.keyspace_options()),
+        };
+        self.ledger.created(&name, &result);
+        result.map(drop)
+    }
+
+    fn drop_keyspace(&mut self, db: &Db) -> Result<()> {
+        let name = format!("ks{}", self.rng.u8(0..3));
+        let result = db.drop_keyspace(&name);
+        self.ledger.dropped(&name, &result);
+        result.map(drop)
+    }
+
+    fn use_snapshots(&mut self, db: &Db) -> Result<()> {
+        match self.rng.u8(0..4) {
+            0..2 => self.snapshots.push((db.snapshot(), self.ledger.clone())),
+            2 if !self.snapshots.is_empty() => {
+                let at = self.rng.usize(0..self.snapshots.len());
+                self.snapshots.swap_remove(at);
+            }
+            _ => {
+                for (snapshot, taken) in &self.snapshots {
+                    self.ledger.check_snapshot(db, snapshot, taken)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Cleanly, or as if the process had been killed, unless a fault is to strike: it stays with its file system.
+    fn reopen(&mut self) -> Result<()> {
+        self.snapshots.clear();
+        let Some(db) = self.db.take() else { return Ok(()) };
+        if self.rng.bool() && !matches!(self.trouble, Trouble::Fault(_)) {
+            self.calls_before += self.fs.mutations();
+            self.fs = self.fs.kill();
+            self.arm();
+            // What the old handle still does is not seen any more.
+            self.note_numbers();
+            drop(db);
+        } else {
+            self.close(db)?;
+        }
+        self.open_again()
+    }
+
+    fn close(&mut self, db: Db) -> Result<()> {
+        db.close()?;
+        self.ledger.promised(self.ledger.acknowledged());
+        Ok(())
+    }
+}
+
+fn numbers_in(fs: &SimFileSystem) -> BTreeSet<u64> {
+    let names = fs.paths().into_iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+    names.filter_map(|name| file_number(&name)).collect()
+}

@@ -1,0 +1,311 @@
+//! What is left when the power goes?
+//!
+//! `TAMIS_SEEDS` sets how many histories are cut, `TAMIS_SEED` runs one.
+
+use std::path::PathBuf;
+
+use tamis::vfs::SimFileSystem;
+use tamis::{Db, Result, SeqNo};
+
+use crate::history::{History, Trouble};
+use crate::ledger::Ledger;
+use crate::support::{Scene, count_from_env, for_each_seed, open_plain};
+
+/// A history that ends when the power goes.
+fn run(seed: u64, trouble: Trouble) -> History {
+    let mut history = History::new(seed, trouble);
+    for _ in 0..8 + seed % 32 {
+        let result = history.step();
+        if history.power_is_off() {
+            // A dead disk acknowledges nothing. If it does, the write will be missed.
+            let _ = history.write_synced();
+            break;
+        }
+        result.unwrap();
+    }
+    history
+}
+
+/// Cuts the power, or kills the process, at every mutating call of a history, creation and reopenings included.
+fn cut_everywhere(seed: u64) {
+    let calls = run(seed, Trouble::None).calls();
+    for call in 1..=calls {
+        let _scene = Scene(format!("the power went at call {call} of {calls}"));
+        let history = run(seed, Trouble::PowerCut(call));
+        let point = history.fs.crash_point().expect("one seed is one history");
+        let ledger = history.end();
+        // The seeds take turns, so that each of these befalls every call.
+        match (call + seed) % 16 {
+            0 => cut_twice(&point, &ledger, ledger.acknowledged(), seed),
+            8 => cut_twice(&point.crash(call), &ledger, ledger.durable(), seed),
+            1 | 4 | 9 | 13 => check(&point, &ledger, ledger.acknowledged(), seed),
+            _ => check(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
+        }
+    }
+}
+
+/// The store opens, everything is there up to `floor`, and it takes writes that survive a power cut.
+fn check(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
+    let mut history = History::on(fs, ledger.clone(), seed);
+    history.open(floor).unwrap();
+    history.step().unwrap();
+    history.write_synced().unwrap();
+    let crashed = history.fs.crash(seed);
+    let ledger = history.end();
+    reopen(&crashed, &ledger, ledger.durable(), seed);
+}
+
+fn reopen(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) -> Ledger {
+    let mut history = History::on(fs, ledger.clone(), seed);
+    history.open(floor).unwrap();
+    history.end()
+}
+
+/// Cuts the power at every mutating call of a recovery of `fs`. What is found after it is what is found without it: all that the
+/// first cut left is on the disk, unless that was a kill.
+fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
+    let recovered = reopen(&fs.kill(), ledger, floor, seed);
+    for call in 1.. {
+        let _scene = Scene(format!("it went again at call {call} of the recovery"));
+        let again = fs.kill();
+        again.crash_at(Some(call));
+        let mut history = History::on(&again, ledger.clone(), seed);
+        let result = history.open(floor);
+        let Some(point) = again.crash_point() else {
+            return result.unwrap();
+        };
+        history.end();
+        let found = reopen(&point, ledger, floor, seed);
+        assert_eq!(found.acknowledged(), recovered.acknowledged());
+        check(&point.crash(seed ^ call), ledger, ledger.durable(), seed);
+    }
+}
+
+#[test]
+fn power_cut_at_any_call_loses_nothing_durable() {
+    for_each_seed(count_from_env("TAMIS_SEEDS", 100), cut_everywhere);
+}
+
+#[test]
+fn one_power_cut_after_another_loses_nothing_durable() {
+    for_each_seed(count_from_env("TAMIS_SEEDS", 300), |seed| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut fs, mut ledger) = (SimFileSystem::new(), Ledger::new());
+        for _ in 0..12 {
+            let mut history = History::on(&fs, ledger, rng.u64(..)).befallen_by(Trouble::PowerCut(rng.u64(1..150)));
+            let mut result = history.open(history.ledger.durable());
+            while !history.power_is_off() {
+                result.unwrap();
+                result = history.step();
+            }
+            fs = history.fs.crash_point().unwrap().crash(rng.u64(..));
+            ledger = history.end();
+        }
+        check(&fs, &ledger, ledger.durable(), seed);
+    });
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    for seed in 0..20 {
+        let [one, other] = [(); 2].map(|()| run(seed, Trouble::None));
+        assert_eq!(one.events(), other.events());
+    }
+}
+
+/// Puts keys `from..to`, each with its number and some filler as the value.
+fn put(db: &Db, from: u32, to: u32) {
+    (from..to).for_each(|n| drop(db.put(n.to_be_bytes(), [&n.to_be_bytes()[..], &[7; 500]].concat()).unwrap()));
+}
+
+/// The keys of the default keyspace, as put by [`put`].
+fn found(db: &Db) -> Vec<u32> {
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
+    db.iter().map(|entry| entry.unwrap()).map(|(key, value)| [&*key, &*value].map(number)).map(|[key, _]| key).collect()
+}
+
+/// Expects that whatever a power cut makes of `fs`, a store is there with keys `0..to`.
+#[track_caller]
+fn check_outcomes(fs: &SimFileSystem, to: u32) {
+    for seed in 0..60 {
+        let (db, _) = open_plain(&fs.crash(seed)).unwrap();
+        assert!(found(&db).into_iter().eq(0..to), "after crash {seed}");
+    }
+}
+
+/// Expects keys `0..to` after a power cut at any mutating call of `act` on a store that `fs` holds.
+#[track_caller]
+fn check_cuts(fs: &SimFileSystem, to: u32, act: impl Fn(&SimFileSystem) -> Result<()>) {
+    for call in 1.. {
+        let fs = fs.kill();
+        fs.crash_at(Some(call));
+        let _ = act(&fs);
+        let Some(point) = fs.crash_point() else { break };
+        check_outcomes(&point, to);
+    }
+}
+
+fn logs(fs: &SimFileSystem) -> Vec<PathBuf> {
+    fs.paths().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "wal")).collect()
+}
+
+#[test]
+fn sync_covers_older_logs() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    put(&db, 0, 18);
+    assert_eq!(logs(&fs).len(), 3);
+    db.sync().unwrap();
+    check_outcomes(&fs, 18);
+}
+
+#[test]
+fn sync_covers_the_name_of_a_new_log() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    put(&db, 0, 1);
+    db.sync().unwrap();
+    check_outcomes(&fs, 1);
+    db.flush().unwrap();
+    check_outcomes(&fs, 1);
+    put(&db, 1, 2);
+    db.sync().unwrap();
+    check_outcomes(&fs, 2);
+}
+
+/// Manifest and tables reach the disk, with their names, before anything refers to them, and what they replace goes after that.
+#[test]
+fn files_are_durable_before_they_are_named_and_stay_until_they_are_replaced() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    put(&db, 0, 10);
+    db.sync().unwrap();
+    let open = |fs: &SimFileSystem| open_plain(fs).map(|(db, _)| db);
+    check_cuts(&fs, 10, |fs| open(fs).map(drop));
+    check_cuts(&fs, 10, |fs| open(fs)?.flush());
+    check_cuts(&fs, 10, |fs| open(fs)?.compact_range(..));
+    check_cuts(&fs, 10, |fs| open(fs)?.close());
+}
+
+#[test]
+fn creation_can_be_interrupted_anywhere() {
+    for call in 1.. {
+        let fs = SimFileSystem::new();
+        fs.crash_at(Some(call));
+        let result = open_plain(&fs);
+        let Some(point) = fs.crash_point() else { break };
+        assert!(result.is_err());
+        check_outcomes(&point, 0);
+        // The next process ends what a killed one began, also where it cannot tell how far that came.
+        let (db, _) = open_plain(&point).unwrap();
+        put(&db, 0, 2);
+        db.sync().unwrap();
+        check_outcomes(&point, 2);
+    }
+}
+
+#[test]
+fn recovery_can_be_interrupted_again_and_again() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    put(&db, 0, 18);
+    db.sync().unwrap();
+    for seed in 0..30 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut fs = fs.crash(seed);
+        for _ in 0..10 {
+            fs.crash_at(Some(rng.u64(1..20)));
+            let _ = open_plain(&fs);
+            fs = fs.crash_point().map_or(fs, |point| point.crash(rng.u64(..)));
+        }
+        check_outcomes(&fs, 18);
+    }
+}
+
+#[test]
+fn writes_behind_a_torn_tail_are_found() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    put(&db, 0, 6);
+    for seed in 0..60 {
+        let fs = fs.crash(seed);
+        let (db, _) = open_plain(&fs).unwrap();
+        let found = u32::try_from(found(&db).len()).unwrap();
+        put(&db, found, found + 2);
+        db.sync().unwrap();
+        check_outcomes(&fs, found + 2);
+    }
+}
+
+#[test]
+fn garbage_behind_the_last_record_is_a_torn_tail() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    put(&db, 0, 3);
+    db.sync().unwrap();
+    let log = logs(&fs).pop().unwrap();
+    let content = fs.read(&log).unwrap();
+    for len in [1, 39, 40, 41, 64, 600] {
+        for filler in [0, 1, 0xff] {
+            let fs = fs.kill();
+            fs.write(&log, [&content[..], &vec![filler; len]].concat()).unwrap();
+            let (db, _) = open_plain(&fs).unwrap();
+            put(&db, 3, 4);
+            db.sync().unwrap();
+            check_outcomes(&fs, 4);
+        }
+    }
+}
+
+#[test]
+fn entries_of_a_dropped_keyspace_stay_away() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    let keyspace = db.keyspace("gone").unwrap();
+    keyspace.put("flushed", "").unwrap();
+    db.flush().unwrap();
+    keyspace.put("logged", "").unwrap();
+    db.sync().unwrap();
+    assert!(db.drop_keyspace("gone").unwrap());
+    for seed in 0..60 {
+        let (db, _) = open_plain(&fs.crash(seed)).unwrap();
+        assert_eq!(db.keyspace_names().unwrap(), ["default"]);
+        assert_eq!(db.keyspace("gone").unwrap().iter().count(), 0);
+    }
+    db.keyspace("gone").unwrap();
+    for seed in 0..60 {
+        let (db, _) = open_plain(&fs.crash(seed)).unwrap();
+        assert_eq!(db.keyspace_names().unwrap(), ["default", "gone"]);
+        assert_eq!(db.keyspace("gone").unwrap().iter().count(), 0);
+    }
+}
+
+#[test]
+fn manifest_is_replaced_without_a_gap() {
+    for call in 1.. {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_plain(&fs).unwrap();
+        let manifests = || fs.paths().into_iter().filter(|path| path.to_string_lossy().contains("MANIFEST"));
+        let first: Vec<PathBuf> = manifests().collect();
+        // Edits with keys this long make the manifest so long, too, that it is written anew.
+        let put_one = |n: u8| db.put([vec![b'k'; 900_000], vec![n]].concat(), [n]);
+        for n in 0..3 {
+            put_one(n).unwrap();
+            db.flush().unwrap();
+        }
+        put_one(3).unwrap();
+        db.sync().unwrap();
+        fs.crash_at(Some(call));
+        let result = db.flush();
+        let Some(point) = fs.crash_point() else {
+            result.unwrap();
+            assert!(manifests().ne(first), "the manifest was replaced");
+            break;
+        };
+        for seed in 0..8 {
+            let (db, _) = open_plain(&point.crash(seed)).unwrap();
+            let values: Vec<u8> = db.iter().map(|entry| entry.unwrap().1[0]).collect();
+            assert_eq!(values, [0, 1, 2, 3]);
+        }
+    }
+}

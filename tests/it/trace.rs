@@ -1,0 +1,114 @@
+//! A file system that keeps a list of the mutating calls that went through it to the one in memory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
+
+/// One mutating call on a file or directory, and whether it succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub call: Call,
+    /// File name; for a renaming the new one.
+    pub name: String,
+    pub ok: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Create,
+    Append,
+    Sync,
+    Rename,
+    Remove,
+    SyncDir,
+}
+
+/// The number in the name of a log, manifest or table.
+pub fn file_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("MANIFEST-").or(name.strip_suffix(".wal")).or(name.strip_suffix(".sst"))?;
+    digits.parse().ok()
+}
+
+/// Clones share the list.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    fs: SimFileSystem,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Trace {
+    pub fn new(fs: &SimFileSystem) -> Trace {
+        Trace { fs: fs.clone(), events: Arc::default() }
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    fn note<T>(&self, call: Call, path: &Path, result: io::Result<T>) -> io::Result<T> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.events.lock().unwrap().push(Event { call, name, ok: result.is_ok() });
+        result
+    }
+}
+
+impl FileSystem for Trace {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
+        let file = self.note(Call::Create, path, self.fs.create(path))?;
+        Ok(Box::new(TracedFile { file, path: path.to_owned(), trace: self.clone() }))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
+        self.fs.open(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.note(Call::Rename, to, self.fs.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.note(Call::Remove, path, self.fs.remove(path))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.fs.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<bool> {
+        self.fs.create_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.note(Call::SyncDir, dir, self.fs.sync_dir(dir))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        self.fs.lock(path)
+    }
+
+    fn free_space(&self, dir: &Path) -> io::Result<u64> {
+        self.fs.free_space(dir)
+    }
+}
+
+struct TracedFile {
+    file: Box<dyn WritableFile>,
+    path: PathBuf,
+    trace: Trace,
+}
+
+impl WritableFile for TracedFile {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.trace.note(Call::Append, &self.path, self.file.append(bytes))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.trace.note(Call::Sync, &self.path, self.file.sync())
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.file.reserve(len)
+    }
+}
