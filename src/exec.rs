@@ -218,7 +218,12 @@ mod tests {
         let wait = Arc::new(Mutex::new(wait));
         for _ in 0..3 {
             let wait = Arc::clone(&wait);
-            pool.spawn(Priority::Low, Box::new(move || drop(wait.lock().recv())));
+            pool.spawn(
+                Priority::Low,
+                Box::new(move || {
+                    let _ = wait.lock().recv();
+                }),
+            );
         }
         let (done, is_done) = std::sync::mpsc::channel();
         pool.spawn(Priority::High, Box::new(move || done.send(()).unwrap()));

@@ -32,6 +32,7 @@ mod error;
 mod exec;
 mod filter;
 mod format;
+pub mod inspect;
 mod iter;
 mod log;
 mod manifest;
@@ -52,7 +53,7 @@ pub use db::{
 };
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
-pub use format::key::SeqNo;
+pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options};
 pub use stats::ReadStats;
 pub use value::Value;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
-/// Short values are copied out of the store's memory; a value of [`PIN_FROM`] bytes and more keeps the block that holds it alive
+/// Short values are copied out of the store's memory; a value of 4 KiB and more keeps the block that holds it alive
 /// instead.
 #[derive(Clone)]
 pub struct Value(Repr);

@@ -67,10 +67,10 @@ type Outcome = Arc<Mutex<Option<Result<()>>>>;
 /// What a waiter waits for: failures of other work are not his.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiting {
-    ForFlush,
-    ForCompaction,
+    Flush,
+    Compaction,
     /// For a task whose own outcome says how it ended.
-    ForOutcome,
+    Outcome,
 }
 
 impl Work {
@@ -222,10 +222,10 @@ impl Store {
             let running = background.running(keyspace);
             drop(background);
             drop(view);
-            self.wait_for_progress(Waiting::ForOutcome, |background| background.running(keyspace) != running)?;
+            self.wait_for_progress(Waiting::Outcome, |background| background.running(keyspace) != running)?;
         }
         drop(claim);
-        self.wait_for_progress(Waiting::ForOutcome, |_| outcome.lock().is_some())?;
+        self.wait_for_progress(Waiting::Outcome, |_| outcome.lock().is_some())?;
         let result = outcome.lock().take();
         result.unwrap_or(Ok(()))
     }
@@ -277,9 +277,9 @@ impl Store {
         done: impl Fn(&Background) -> bool,
     ) -> Result<()> {
         let mine = |kind: &Kind| match waiting {
-            Waiting::ForFlush => *kind == Kind::Flush,
-            Waiting::ForCompaction => *kind != Kind::Flush,
-            Waiting::ForOutcome => false,
+            Waiting::Flush => *kind == Kind::Flush,
+            Waiting::Compaction => *kind != Kind::Flush,
+            Waiting::Outcome => false,
         };
         let known = {
             let mut background = self.background.lock();

@@ -29,7 +29,7 @@ impl Store {
             }
             commit.memtable.log_number()
         };
-        self.wait_for_progress(Waiting::ForFlush, |_| {
+        self.wait_for_progress(Waiting::Flush, |_| {
             self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= last)
         })?;
         self.mark_synced()

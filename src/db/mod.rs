@@ -35,7 +35,7 @@ use background::Waiting;
 use store::Store;
 
 use crate::batch::WriteBatch;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::key::SeqNo;
 use crate::manifest::DEFAULT_KEYSPACE;
 use crate::options::{KeyspaceOptions, Options};
@@ -98,7 +98,7 @@ impl Options {
     /// Opens the store in directory `path`.
     ///
     /// After a crash this recovers what the contract in the README promises; it needs no option for that. Fails with
-    /// [`Error::Locked`] when the store is open for writing elsewhere.
+    /// [`Error::Locked`](crate::Error::Locked) when the store is open for writing elsewhere.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
         Ok(Db::of(Store::open(path.as_ref(), self)?))
     }
@@ -106,7 +106,7 @@ impl Options {
     /// Opens the store in directory `path` for reading alone, without changing anything in it.
     ///
     /// It takes no lock: another process may have the store open and write to it. What is read is the store at the moment of opening;
-    /// if that process removes a table meanwhile, reads that need it fail with [`Error::Io`].
+    /// if that process removes a table meanwhile, reads that need it fail with [`Error::Io`](crate::Error::Io).
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Db> {
         Ok(Db::of(Store::open_read_only(path.as_ref(), self)?))
     }
@@ -171,7 +171,7 @@ impl Db {
     }
 
     /// Drops a keyspace with all its entries; returns whether there was one of that name. Handles to it fail from then on with
-    /// [`Error::KeyspaceDropped`]; iterators that are under way go on.
+    /// [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped); iterators that are under way go on.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         self.store().drop_keyspace(name)
     }
@@ -279,7 +279,7 @@ impl Db {
     }
 
     /// Closes the store: writes everything in memory to tables, ends background work and releases the lock. Other handles fail with
-    /// [`Error::Closed`] from then on; iterators go on.
+    /// [`Error::Closed`](crate::Error::Closed) from then on; iterators go on.
     ///
     /// Without it, the same happens when the last handle is dropped, but nobody hears of a failure.
     pub fn close(self) -> Result<()> {
@@ -300,7 +300,7 @@ impl Store {
             if commit.memtable.is_empty() { Ok(()) } else { self.check_poison().and_then(|()| self.rotate(commit)) }
         };
         let flushed = last.and_then(|()| {
-            self.wait_for_progress(Waiting::ForFlush, |_| self.view.load().sealed.is_empty())?;
+            self.wait_for_progress(Waiting::Flush, |_| self.view.load().sealed.is_empty())?;
             self.check_poison()
         });
         self.stopping.store(true, Ordering::Release);

@@ -204,8 +204,8 @@ impl Store {
             let unflushed = || self.view.load().sealed.len() >= MAX_SEALED;
             let uncompacted = || self.throttle.pressure() >= 1.0;
             if unflushed() || uncompacted() {
-                let flushed = self.wait_for_progress(Waiting::ForFlush, |_| !unflushed());
-                let waited = flushed.and_then(|()| self.wait_for_progress(Waiting::ForCompaction, |_| !uncompacted()));
+                let flushed = self.wait_for_progress(Waiting::Flush, |_| !unflushed());
+                let waited = flushed.and_then(|()| self.wait_for_progress(Waiting::Compaction, |_| !uncompacted()));
                 self.throttle.count_delay(start.elapsed());
                 waited?;
             }

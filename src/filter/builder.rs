@@ -26,6 +26,7 @@ pub(crate) struct FilterBlock {
     pub(crate) info: FilterInfo,
     /// Why the block answers "maybe" to every key, if it had to be given up. That is a fault of this process or of its memory, and
     /// to be reported.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the block says so itself; tests look here for the reason"))]
     pub(crate) degraded: Option<&'static str>,
 }
 

@@ -25,7 +25,7 @@ mod standard;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use builder::{FilterBlock, FilterBuilder};
+pub(crate) use builder::FilterBuilder;
 pub(crate) use hash::KeyHash;
 pub(crate) use info::FilterInfo;
 pub(crate) use reader::Filter;

@@ -2,7 +2,6 @@
 //! that every platform makes the same file.
 
 use super::line::LINE_BITS;
-use crate::error::{Error, Result};
 
 /// Most lines of a filter: 28 bits choose the line, 36 others the bits within it. Part of the format.
 pub(super) const MAX_LINES: u64 = 1 << 28;
@@ -49,28 +48,6 @@ pub(super) fn line_count(keys: u64, millibits: u32) -> u64 {
     u64::try_from(lines).map_or(MAX_BUILT_LINES, |lines| lines.clamp(1, MAX_BUILT_LINES))
 }
 
-/// Bits and probes with which a textbook filter of `keys` keys has the false-positive rate `rate`, before rounding up to lines.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "both numbers are positive and bounded above"
-)]
-pub(super) fn for_rate(keys: u64, rate: f64) -> Result<(u64, u32)> {
-    use std::f64::consts::LN_2;
-    if keys == 0 {
-        return Err(Error::invalid("a filter is sized for at least one key"));
-    }
-    if !(rate > 0.0 && rate < 1.0) {
-        return Err(Error::invalid(format_args!("a false-positive rate lies between 0 and 1, not at {rate}")));
-    }
-    let bits = (-(keys as f64) * rate.ln() / (LN_2 * LN_2)).ceil();
-    if bits > (MAX_LINES * LINE_BITS) as f64 {
-        return Err(Error::invalid(format_args!("{keys} keys at the rate {rate} exceed the largest filter, 16 GiB")));
-    }
-    let probes = (bits / keys as f64 * LN_2).round();
-    Ok((bits as u64, (probes as u32).clamp(1, MAX_PROBES)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,28 +88,5 @@ mod tests {
         assert_eq!(line_count(u64::MAX, 24_126), MAX_BUILT_LINES);
         assert!(u32::try_from(64 + 64 * MAX_BUILT_LINES).is_ok());
         assert!(u32::try_from(64 + 64 * (MAX_BUILT_LINES + 1)).is_err());
-    }
-
-    #[test]
-    fn bits_for_a_rate_are_those_of_the_textbook() {
-        for (keys, rate, bits, probes) in [
-            (1000, 0.01, 9586, 7),
-            (1_000_000, 0.01, 9_585_059, 7),
-            (1_000_000, 0.001, 14_377_588, 10),
-            (1000, 0.1, 4793, 3),
-        ] {
-            let sized = for_rate(keys, rate).unwrap();
-            assert_eq!(sized, (bits, probes), "{keys} keys at {rate}");
-        }
-    }
-
-    #[test]
-    fn rates_and_counts_without_a_meaning_are_refused() {
-        for rate in [0.0, 1.0, -0.1, 1.5, f64::NAN, f64::INFINITY] {
-            assert!(for_rate(1000, rate).is_err(), "{rate}");
-        }
-        assert!(for_rate(0, 0.01).is_err());
-        assert!(for_rate(u64::MAX, 0.01).is_err());
-        assert!(for_rate(1, f64::MIN_POSITIVE).is_ok());
     }
 }

@@ -8,19 +8,25 @@ const MAX_NUMBER_IN_NAME: u64 = 1 << 55;
 
 /// What a file in a store's directory is, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum FileKind {
+#[non_exhaustive]
+pub enum FileKind {
+    /// Says which manifest is in force.
     Current,
     /// Left by an interrupted switch of `CURRENT`.
     CurrentTemp,
+    /// Locked while a process writes.
     Lock,
+    /// A log of version edits, with its number.
     Manifest(u64),
+    /// A write-ahead log, with its number.
     Wal(u64),
+    /// An SSTable, with its number.
     Table(u64),
 }
 
 impl FileKind {
     /// The kind of the file called `name`, or `None` if it is not one of a store's files.
-    pub(crate) fn parse(name: &str) -> Option<FileKind> {
+    pub fn parse(name: &str) -> Option<FileKind> {
         let kind = match name {
             "CURRENT" => FileKind::Current,
             "CURRENT.tmp" => FileKind::CurrentTemp,
@@ -39,14 +45,15 @@ impl FileKind {
     }
 
     /// The number in the file's name.
-    pub(crate) fn number(self) -> Option<u64> {
+    pub fn number(self) -> Option<u64> {
         match self {
             FileKind::Manifest(n) | FileKind::Wal(n) | FileKind::Table(n) => Some(n),
             FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => None,
         }
     }
 
-    pub(crate) fn name(self) -> String {
+    /// The file's name.
+    pub fn name(self) -> String {
         match self {
             FileKind::Current => "CURRENT".into(),
             FileKind::CurrentTemp => "CURRENT.tmp".into(),
@@ -57,7 +64,8 @@ impl FileKind {
         }
     }
 
-    pub(crate) fn path(self, dir: &Path) -> PathBuf {
+    /// The file's path in directory `dir`.
+    pub fn path(self, dir: &Path) -> PathBuf {
         dir.join(self.name())
     }
 }

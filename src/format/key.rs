@@ -10,9 +10,9 @@ pub type SeqNo = u64;
 /// Largest sequence number; 2^56 − 1 leaves room for the kind beside it.
 pub(crate) const MAX_SEQNO: SeqNo = (1 << 56) - 1;
 /// Longest user key, in bytes.
-pub(crate) const MAX_KEY_LEN: usize = 1 << 20;
+pub const MAX_KEY_LEN: usize = 1 << 20;
 /// Longest value, in bytes.
-pub(crate) const MAX_VALUE_LEN: usize = 1 << 30;
+pub const MAX_VALUE_LEN: usize = 1 << 30;
 /// Longest encoded batch, in bytes.
 pub(crate) const MAX_BATCH_LEN: usize = (1 << 31) - 1;
 

@@ -19,7 +19,7 @@ use crate::vfs::{FileSystem, read_small_file};
 const MAX_LEN: usize = 128;
 
 /// The number of the manifest in force, or `None` if there is no `CURRENT`.
-pub(super) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
+pub(crate) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     let path = FileKind::Current.path(dir);
     match read_small_file(fs, &path, MAX_LEN) {
         Ok(bytes) => decode(&bytes, &path).map(Some),
@@ -52,7 +52,8 @@ fn encode(number: u64) -> String {
     format!("{lines}crc32 {:08x}\n", crc(lines.as_bytes()))
 }
 
-fn decode(bytes: &[u8], path: &Path) -> Result<u64> {
+/// The number of the manifest that the content of `CURRENT` puts in force.
+pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<u64> {
     let corrupt = |rule| Error::corruption(path, 0, rule);
     let text = std::str::from_utf8(bytes).map_err(|_| corrupt("CURRENT is not text"))?;
     let mut lines = text.split_inclusive('\n');

@@ -21,6 +21,7 @@ impl FilePool {
     }
 
     /// Files that the pool holds open.
+    #[cfg(test)]
     pub(crate) fn open_files(&self) -> usize {
         self.files.lock().used()
     }

@@ -9,6 +9,7 @@ mod cache;
 mod clock;
 mod compress;
 mod cursor;
+mod describe;
 mod fetch;
 mod files;
 mod footer;
@@ -28,8 +29,7 @@ pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
-pub(crate) use footer::{FOOTER_LEN, Footer, Handle};
-pub(crate) use properties::Properties;
+pub(crate) use footer::Handle;
 pub(crate) use reader::{Table, TableHit};
 
 use crate::format::filename::FileKind;
@@ -104,6 +104,7 @@ impl TableContext {
         &self.cache
     }
 
+    #[cfg(test)]
     pub(crate) fn files(&self) -> &FilePool {
         &self.files
     }

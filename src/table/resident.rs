@@ -5,7 +5,7 @@ use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::properties::Properties;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 
@@ -115,6 +115,7 @@ impl FilterState {
         };
         let block = match fetcher.meta_block(handle) {
             Ok(block) => block,
+            Err(Error::Corruption { rule, .. }) => return FilterState::Degraded(rule),
             Err(error) => return FilterState::Degraded(error.to_string()),
         };
         let filter = Filter::open(&block, footer.seed);

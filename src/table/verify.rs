@@ -69,7 +69,7 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
     }
 }
 
-fn file_checksum(fetcher: &Fetcher) -> Result<u32> {
+pub(super) fn file_checksum(fetcher: &Fetcher) -> Result<u32> {
     let mut checksum = FileChecksum::default();
     let mut offset = 0;
     while offset < fetcher.size {

@@ -4,8 +4,9 @@ mod damage;
 mod distributions;
 mod rates;
 
+use super::builder::FilterBlock;
 use super::hash::remix;
-use super::{Filter, FilterBlock, FilterBuilder, KeyHash};
+use super::{Filter, FilterBuilder, KeyHash};
 use crate::options::FilterPolicy;
 
 const BITS_PER_KEY: [f32; 6] = [6.0, 8.0, 10.0, 12.5, 16.0, 20.0];

@@ -1,3 +1,49 @@
 //! Command line of the tamis key-value store.
+//!
+//! Data go to standard output, words to standard error. Commands that read open the store read-only and change no file in it.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the store's files are reached through tamis; what a user names on the command line is not"
+)]
 
-fn main() {}
+mod args;
+mod commands;
+mod failure;
+mod output;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use output::say;
+
+fn main() -> ExitCode {
+    let Args { command, common } = Args::parse();
+    let result = match command {
+        Command::Put(args) => commands::put::put(&common, args),
+        Command::Get(args) => commands::get::run(&common, args),
+        Command::Delete(args) => commands::put::delete(&common, args),
+        Command::Scan(args) => commands::scan::run(&common, args),
+        Command::Import(args) => commands::import::run(&common, args),
+        Command::Stats(args) => commands::stats::run(&common, args),
+        Command::Levels(args) => commands::levels::run(&common, args),
+        Command::Keyspaces(args) => commands::keyspaces::run(&common, args),
+        Command::Compact(args) => commands::compact::run(&common, args),
+        Command::Sst(args) => commands::sst::run(&common, args),
+        Command::Dump(args) => commands::dump::run(&common, args),
+        Command::Verify(args) => commands::verify::run(&common, args),
+        Command::Demo(args) => commands::demo::run(&common, args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                say(format_args!("kvtool: {message}"));
+            }
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! [`Inspector::verify`]: every file of a store, and how they fit together.
+//!
+//! ```text
+//! verify = CURRENT and manifest, logs, each table, the order among tables, what else is in the directory
+//! ```
+//!
+//! Damage to one file does not keep the others from being checked; without a manifest, each table is checked by itself. Another
+//! process may write to the store meanwhile: a file that has gone because the manifest no longer names it is no fault.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::log::{LogEnd, LogFile};
+use super::order::find_contradiction;
+use super::{FileKind, Inspector, version};
+use crate::error::{Error, IoContext, Result};
+use crate::log::ApplyError;
+use crate::manifest::{self, ManifestState};
+use crate::table::{Table, TableContext, TableMeta};
+use crate::wal;
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fault {
+    /// The file.
+    pub file: PathBuf,
+    /// Position of the structure in the file, in bytes.
+    pub offset: u64,
+    /// What kind of fault it is.
+    pub kind: FaultKind,
+    /// The rule that is broken, or what else there is to say.
+    pub what: String,
+}
+
+/// Kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// Bytes are not what was written, or break a rule of the format.
+    Damaged,
+    /// The manifest names the file, but it is not there.
+    Missing,
+    /// Tables contradict each other.
+    Contradiction,
+    /// The file is of a later version of the format. It cannot be checked.
+    Unsupported,
+    /// The operating system did not let it be read.
+    Unreadable,
+    /// A log ends in what was not synced when the power failed. Opening the store leaves it out. No damage.
+    TornTail,
+    /// The file belongs to no version: left by an interruption, it is removed when the store is opened, unless a process writes to
+    /// the store just now. No damage.
+    Leftover,
+    /// The file is not one of a store's. It is left alone. No damage.
+    Foreign,
+}
+
+impl FaultKind {
+    /// Whether something is lost or wrong.
+    pub fn is_damage(self) -> bool {
+        matches!(self, FaultKind::Damaged | FaultKind::Missing | FaultKind::Contradiction)
+    }
+
+    /// Whether the file could not be checked.
+    pub fn is_unchecked(self) -> bool {
+        matches!(self, FaultKind::Unsupported | FaultKind::Unreadable)
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            FaultKind::Damaged => "damaged",
+            FaultKind::Missing => "missing",
+            FaultKind::Contradiction => "contradiction",
+            FaultKind::Unsupported => "unsupported",
+            FaultKind::Unreadable => "unreadable",
+            FaultKind::TornTail => "torn tail",
+            FaultKind::Leftover => "leftover",
+            FaultKind::Foreign => "foreign",
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}: {}", self.file.display(), self.offset, self.kind, self.what)
+    }
+}
+
+/// What was checked, and how much of it is not as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verified {
+    /// Version edits in the manifest.
+    pub edits: u64,
+    /// Batches in the logs.
+    pub batches: u64,
+    /// Tables that belong to the store.
+    pub tables: u64,
+    /// Entries in tables that were found to be in order.
+    pub entries: u64,
+    /// Bytes of those tables.
+    pub bytes: u64,
+    /// Faults that are damage.
+    pub damaged: u64,
+    /// Files that could not be checked.
+    pub unchecked: u64,
+    /// What is worth a note and no damage.
+    pub notes: u64,
+}
+
+pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {
+    // Without the directory there is nothing to check.
+    match inspector.fs.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NotFound(dir.to_owned())),
+        listed => listed.during("list", dir)?,
+    };
+    let mut verify = Verify { inspector, dir, report, done: Verified::default() };
+    match verify.manifest()? {
+        Some((state, manifest)) => {
+            verify.logs(&state)?;
+            verify.tables(&state);
+            verify.leftovers(&state, manifest)?;
+        }
+        None => verify.lone_tables()?,
+    }
+    Ok(verify.done)
+}
+
+struct Verify<'a> {
+    inspector: &'a Inspector,
+    dir: &'a Path,
+    report: &'a mut dyn FnMut(&Fault),
+    done: Verified,
+}
+
+impl Verify<'_> {
+    fn fault(&mut self, file: &Path, offset: u64, kind: FaultKind, what: impl fmt::Display) {
+        let count = match kind {
+            kind if kind.is_damage() => &mut self.done.damaged,
+            kind if kind.is_unchecked() => &mut self.done.unchecked,
+            _ => &mut self.done.notes,
+        };
+        *count += 1;
+        (self.report)(&Fault { file: file.to_owned(), offset, kind, what: what.to_string() });
+    }
+
+    /// Reports an error that came up while `file` was checked.
+    fn error(&mut self, file: &Path, error: &Error) {
+        match error {
+            Error::Corruption { file, offset, rule } => self.fault(file, *offset, FaultKind::Damaged, rule),
+            Error::Unsupported { file, .. } if version::is_damaged(&*self.inspector.fs, file) => {
+                self.fault(file, 0, FaultKind::Damaged, format_args!("its format version is damaged: {error}"));
+            }
+            Error::Unsupported { file, .. } => self.fault(file, 0, FaultKind::Unsupported, error),
+            Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                self.fault(path, 0, FaultKind::Missing, "the store needs this file, but it is not there");
+            }
+            Error::Io { path, .. } => self.fault(path, 0, FaultKind::Unreadable, error),
+            _ => self.fault(file, 0, FaultKind::Unreadable, error),
+        }
+    }
+
+    /// What the manifest says, and its number; `None` if it cannot be known.
+    fn manifest(&mut self) -> Result<Option<(ManifestState, u64)>> {
+        let current = FileKind::Current.path(self.dir);
+        let loaded = match manifest::load(&*self.inspector.fs, self.dir) {
+            Ok(Some(loaded)) => loaded,
+            Ok(None) => return Err(Error::NotFound(self.dir.to_owned())),
+            Err(error) => {
+                self.error(&current, &error);
+                return Ok(None);
+            }
+        };
+        let path = FileKind::Manifest(loaded.1).path(self.dir);
+        if let Err(error) = self.count_edits(&path) {
+            self.error(&path, &error);
+        }
+        Ok(Some(loaded))
+    }
+
+    fn count_edits(&mut self, path: &Path) -> Result<()> {
+        let mut log = self.inspector.log(path)?;
+        while let Some(record) = log.next_record()? {
+            self.done.edits += u64::from(record.count);
+        }
+        self.note_torn_tail(&log);
+        Ok(())
+    }
+
+    /// Notes how a log ends that loads all the same.
+    fn note_torn_tail(&mut self, log: &LogFile) {
+        if let Some(LogEnd::Bad { offset, rule }) = log.end() {
+            self.fault(&log.path(), *offset, FaultKind::TornTail, format_args!("what was not synced is lost: {rule}"));
+        }
+    }
+
+    fn logs(&mut self, state: &ManifestState) -> Result<()> {
+        let numbers: Vec<u64> = self
+            .files()?
+            .into_iter()
+            .filter_map(|kind| match kind {
+                FileKind::Wal(number) if number >= state.min_log => Some(number),
+                _ => None,
+            })
+            .collect();
+        let fs = &*self.inspector.fs;
+        let mut batches = 0;
+        let recovered = wal::recover(fs, self.dir, &numbers, state.flushed_seqno, &mut |_, mut batch| {
+            batches += 1;
+            batch.try_for_each(|operation| operation.map(|_| ())).map_err(ApplyError::from)
+        });
+        self.done.batches = batches;
+        match recovered {
+            Ok(replayed) => {
+                if let Some((path, offset)) = replayed.torn {
+                    self.fault(&path, offset, FaultKind::TornTail, "what was not synced is lost from here on");
+                }
+            }
+            Err(error) if is_missing(&error) && self.is_outdated(state) => {}
+            Err(error) => self.error(self.dir, &error),
+        }
+        Ok(())
+    }
+
+    fn tables(&mut self, state: &ManifestState) {
+        let context = self.inspector.table_context(self.dir);
+        for (name, keyspace) in state.keyspaces.values().map(|keyspace| (&keyspace.name, keyspace)) {
+            let mut sound = Vec::new();
+            for (level, tables) in (0..).zip(&keyspace.levels) {
+                for meta in tables.iter() {
+                    self.done.tables += 1;
+                    let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
+                    if self.table(&table, state) {
+                        sound.push((level, table));
+                    }
+                }
+            }
+            self.order(name, sound);
+        }
+    }
+
+    /// Checks a table; returns whether it is sound.
+    fn table(&mut self, table: &Arc<Table>, state: &ManifestState) -> bool {
+        let path = FileKind::Table(table.meta().number).path(self.dir);
+        let error = match table.verify() {
+            Ok(()) => {
+                self.done.entries += table.meta().entries;
+                self.done.bytes += table.meta().size;
+                return true;
+            }
+            Err(error) => error,
+        };
+        if is_missing(&error) && self.is_outdated(state) {
+            return false;
+        }
+        let mut found = BTreeSet::new();
+        if error.is_corruption() {
+            // The first fault ends the check of a table. Say which other blocks cannot be read.
+            for i in 0..table.block_count().unwrap_or_default() {
+                if let Err(Error::Corruption { file, offset, rule }) = table.describe_block(i) {
+                    self.fault(&file, offset, FaultKind::Damaged, rule);
+                    found.insert(offset);
+                }
+            }
+        }
+        match &error {
+            Error::Corruption { offset, .. } if found.contains(offset) => {}
+            Error::Unsupported { .. } if table.is_as_written().is_ok_and(|as_written| !as_written) => {
+                self.fault(&path, 0, FaultKind::Damaged, format_args!("it is not what was written: {error}"));
+            }
+            _ => self.error(&path, &error),
+        }
+        false
+    }
+
+    /// Checks that the tables of a keyspace do not contradict each other.
+    fn order(&mut self, keyspace: &str, tables: Vec<(u8, Arc<Table>)>) {
+        match find_contradiction(tables) {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                let what = format!(
+                    "in keyspace {keyspace:?}, key \"{}\" is at {} in a table that is read before one that has it at {}",
+                    found.key.escape_ascii(),
+                    found.first,
+                    found.second
+                );
+                self.fault(self.dir, 0, FaultKind::Contradiction, what);
+            }
+            // A table that was sound a moment ago was removed, or cannot be read any more.
+            Err(error) if is_missing(&error) => {}
+            Err(error) => self.error(self.dir, &error),
+        }
+    }
+
+    /// Checks each table by itself: there is no manifest to say which of them belong to the store.
+    fn lone_tables(&mut self) -> Result<()> {
+        let context = self.inspector.table_context(self.dir);
+        for kind in self.files()? {
+            let FileKind::Table(number) = kind else { continue };
+            self.done.tables += 1;
+            match lone_table(&context, number) {
+                Ok(meta) => {
+                    self.done.entries += meta.entries;
+                    self.done.bytes += meta.size;
+                }
+                Err(error) => self.error(&kind.path(self.dir), &error),
+            }
+        }
+        Ok(())
+    }
+
+    fn leftovers(&mut self, state: &ManifestState, manifest: u64) -> Result<()> {
+        for name in self.names()? {
+            let path = self.dir.join(&name);
+            let belongs = match FileKind::parse(&name) {
+                None => {
+                    self.fault(&path, 0, FaultKind::Foreign, "not a file of the store; it is left alone");
+                    continue;
+                }
+                Some(FileKind::Current | FileKind::Lock) => true,
+                Some(FileKind::CurrentTemp) => false,
+                Some(FileKind::Manifest(number)) => number == manifest,
+                Some(FileKind::Wal(number)) => number >= state.min_log,
+                Some(FileKind::Table(number)) => state.has_table(number),
+            };
+            if !belongs {
+                self.fault(
+                    &path,
+                    0,
+                    FaultKind::Leftover,
+                    "no version names it; it is removed when the store is opened",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the manifest says something else by now.
+    fn is_outdated(&self, state: &ManifestState) -> bool {
+        manifest::load(&*self.inspector.fs, self.dir).is_ok_and(|loaded| loaded.is_some_and(|(now, _)| now != *state))
+    }
+
+    /// Names in the directory, sorted.
+    fn names(&self) -> Result<Vec<String>> {
+        let mut names = self.inspector.fs.list(self.dir).during("list", self.dir)?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The store's files, ordered by kind and number.
+    fn files(&self) -> Result<Vec<FileKind>> {
+        Ok(self.inspector.files(self.dir)?.into_iter().map(|file| file.kind).collect())
+    }
+}
+
+fn lone_table(context: &Arc<TableContext>, number: u64) -> Result<TableMeta> {
+    let table = Table::alone(Arc::clone(context), number, true)?;
+    table.verify()?;
+    Ok(table.meta().clone())
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}

@@ -1,0 +1,278 @@
+//! The command line.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+use tamis::FilterMode;
+
+use crate::failure::{Failure, Result};
+use crate::text::Form;
+
+const AFTER_HELP: &str = r#"Keys and values:
+  Printable characters stand for themselves, \\ for a backslash, \t for a tab,
+  \n for a newline, \xNN for any byte. The same form is read and written, so that
+  what was printed can be pasted back. With --hex it is two hexadecimal digits per
+  byte instead. With --json, bytes are a string if they are UTF-8, and otherwise
+  (or with --hex) an object {"hex": "00ff"}; every document has "schema": 1.
+
+Exit codes:
+  0  done
+  1  the key was not found
+  2  the command line, or a line of input, is not valid
+  3  the store is damaged
+  4  input or output failed, the store is locked, or there is none"#;
+
+/// Command line of the tamis key-value store.
+///
+/// Data go to standard output, words to standard error. Commands that read open the store read-only, change no file in it, and work
+/// while another process has it open.
+#[derive(Debug, Parser)]
+#[command(name = "kvtool", version, after_help = AFTER_HELP, max_term_width = 120)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Common {
+    /// The keyspace to work in (`default` if not given; `stats`, `levels` and `compact` then take all of them)
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) keyspace: Option<String>,
+    /// Keys and values are hexadecimal, on the command line as well as in input and output
+    #[arg(long, global = true)]
+    pub(crate) hex: bool,
+    /// Write JSON to standard output
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+impl Common {
+    pub(crate) fn form(&self) -> Form {
+        if self.hex { Form::Hex } else { Form::Escaped }
+    }
+
+    /// The bytes that an argument stands for.
+    pub(crate) fn bytes(&self, what: &str, argument: &OsStr) -> Result<Vec<u8>> {
+        self.form().parse(argument.as_encoded_bytes()).map_err(|why| Failure::usage(format_args!("{what}: {why}")))
+    }
+
+    /// The form of lines of input; `None` for bytes as they are.
+    pub(crate) fn line_form(&self, escaped: bool) -> Option<Form> {
+        (self.hex || escaped).then(|| self.form())
+    }
+
+    pub(crate) fn optional_bytes(&self, what: &str, argument: Option<&OsString>) -> Result<Option<Vec<u8>>> {
+        argument.map(|argument| self.bytes(what, argument)).transpose()
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Set a key to a value, durably; creates store and keyspace when absent
+    Put(Put),
+    /// Print the value of a key, or look up many keys
+    Get(Get),
+    /// Delete a key, durably; it need not be there
+    Delete(Delete),
+    /// Print keys and values in order: key, tab, value
+    Scan(Scan),
+    /// Put many keys from a file or from standard input; creates store and keyspace when absent
+    Import(Import),
+    /// Print what the store is made of and what reads cost
+    Stats(Stats),
+    /// Print the tables of every level
+    Levels(Store),
+    /// List the keyspaces
+    Keyspaces(Store),
+    /// Bring entries to the last level, and drop what deletes and overwrites have left
+    Compact(Compact),
+    /// Print what an SSTable contains
+    Sst(Sst),
+    /// Print a file of a store in words: log, manifest, CURRENT or SSTable
+    Dump(Dump),
+    /// Check every file of a store; one line per fault: file, offset, kind
+    Verify(Verify),
+    /// Load a million keys and measure how many disk reads the filters save
+    Demo(Demo),
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Put {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    pub(crate) key: OsString,
+    /// The value; `-` reads it from standard input, where every byte counts, a final newline too
+    pub(crate) value: OsString,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Get {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    #[arg(required_unless_present = "keys_from", conflicts_with = "keys_from")]
+    pub(crate) key: Option<OsString>,
+    /// Print the value's bytes as they are, without a newline behind them
+    #[arg(long, conflicts_with_all = ["json", "hex", "keys_from"])]
+    pub(crate) raw: bool,
+    /// Look up each line of FILE (`-` for standard input), print those that are there as key, tab, value, and say on standard error
+    /// what it cost
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keys_from: Option<PathBuf>,
+    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
+    #[arg(long, requires = "keys_from", conflicts_with = "hex")]
+    pub(crate) escaped: bool,
+    /// How filters are treated
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) filters: Filters,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Filters {
+    /// Ask them first, and believe a "no"
+    #[default]
+    Use,
+    /// Do not ask: look into every table that may hold the key
+    Ignore,
+    /// Ask, but look all the same, and fail if a filter was wrong to say "no"
+    Shadow,
+}
+
+impl From<Filters> for FilterMode {
+    fn from(filters: Filters) -> FilterMode {
+        match filters {
+            Filters::Use => FilterMode::Use,
+            Filters::Ignore => FilterMode::Ignore,
+            Filters::Shadow => FilterMode::Shadow,
+        }
+    }
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Delete {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    pub(crate) key: OsString,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Scan {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Begin with this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// End before this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long)]
+    pub(crate) prefix: Option<OsString>,
+    /// At most so many entries
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+    /// From the last key to the first
+    #[arg(long)]
+    pub(crate) reverse: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Import {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// What to import; standard input if it is `-` or absent
+    pub(crate) file: Option<PathBuf>,
+    /// Form of the lines; by default JSON lines if FILE ends in .jsonl, .ndjson or .json, and otherwise TSV
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<ImportFormat>,
+    /// TSV fields are in the escaped form, as `scan` prints it; otherwise their bytes are taken as they are
+    #[arg(long, conflicts_with = "hex")]
+    pub(crate) escaped: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImportFormat {
+    /// Key, tab, value; the value may hold tabs. A line without a tab is a key with an empty value. Only the final newline of a line
+    /// is taken off, not a carriage return before it
+    Tsv,
+    /// {"key": "…", "value": "…"}, with "key_hex" and "value_hex", or an object {"hex": "…"} as `scan --json` writes it, for bytes
+    /// that are not UTF-8. An absent value is empty; other fields are passed over, and so are empty lines
+    Jsonl,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Stats {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Look up each line of FILE (`-` for standard input) first, so that there are reads to count
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keys_from: Option<PathBuf>,
+    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
+    #[arg(long, requires = "keys_from", conflicts_with = "hex")]
+    pub(crate) escaped: bool,
+    /// How filters are treated
+    #[arg(long, value_enum, default_value_t, requires = "keys_from")]
+    pub(crate) filters: Filters,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Store {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Compact {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Begin with this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// End before this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Sst {
+    /// An SSTable, or the directory of a store
+    pub(crate) path: PathBuf,
+    /// Number of the table, if a store is given
+    pub(crate) number: Option<u64>,
+    /// List the data blocks
+    #[arg(long)]
+    pub(crate) blocks: bool,
+    /// List the entries: key, sequence number, kind, value
+    #[arg(long)]
+    pub(crate) entries: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Dump {
+    /// A file of a store, under the name that it has there
+    pub(crate) file: PathBuf,
+    /// Do not shorten keys and values
+    #[arg(long)]
+    pub(crate) full: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Verify {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Demo {
+    /// How many keys to load
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
+    pub(crate) keys: u64,
+    /// Where to make the store; by default where temporary files go
+    #[arg(long, value_name = "PATH")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Keep the store, and say where it is
+    #[arg(long)]
+    pub(crate) keep: bool,
+}

@@ -1,0 +1,199 @@
+//! `demo`: how many disk reads do the filters save?
+//!
+//! Makes a store with several levels, opens it again with a small cache, and asks for keys that are there and for keys that are not,
+//! each with the filters and without. What the store counts is put beside what the operating system counted for this process.
+
+mod load;
+mod measure;
+mod process;
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tamis::{FilterMode, Stats};
+
+use crate::args::{Common, Demo};
+use crate::failure::{Attempt, Result};
+use crate::output::{Output, json_reads, say, table};
+use crate::text::{Decimal, count, percent, size};
+use load::Keys;
+use measure::{Measured, Question, measure};
+
+/// The block cache while measuring is this part of the data, so that blocks come from files.
+const CACHE_SHARE: u64 = 128;
+/// One in so many keys is asked for.
+const ASKED_SHARE: u64 = 10;
+
+pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
+    let parent = args.dir.unwrap_or_else(std::env::temp_dir);
+    let mut dir = tempfile::Builder::new()
+        .prefix("tamis-demo-")
+        .tempdir_in(&parent)
+        .attempt(format_args!("cannot create a directory in {}", parent.display()))?;
+    dir.disable_cleanup(args.keep);
+    let path = dir.path().join("db");
+    let keys = Keys::new(args.keys);
+
+    let start = Instant::now();
+    load::load(&path, keys)?;
+    let loaded = start.elapsed();
+    let cache = usize::try_from(keys.bytes() / CACHE_SHARE).unwrap_or(usize::MAX);
+    let db = load::late_options(keys).cache_size(cache).open(&path)?;
+    let stats = db.stats();
+    let bytes: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.size()).sum();
+    say(format_args!(
+        "loaded {} keys, {} in tables, in {} s",
+        count(keys.count()),
+        size(bytes),
+        Decimal(loaded.as_secs_f64())
+    ));
+
+    measure::warm_up(&db)?;
+    let asked = (keys.count() / ASKED_SHARE).max(1);
+    let mut measured = Vec::new();
+    for question in [Question::Existing, Question::Missing] {
+        for filters in [FilterMode::Use, FilterMode::Ignore] {
+            say(format_args!("asking for {} {}", count(asked), title(question, filters)));
+            measured.push(measure(&db, keys, question, filters, asked)?);
+        }
+    }
+    let mut output = Output::new();
+    if common.json {
+        output.json(json!({
+            "keys": keys.count(),
+            "bytes": bytes,
+            "load_seconds": loaded.as_secs_f64(),
+            "levels": levels_json(&stats),
+            "measured": measured.iter().map(measured_json).collect::<Vec<_>>(),
+            "saved": saved(&measured).map(|saved| saved.share),
+        }))?;
+    } else {
+        output.line(levels_table(&stats))?;
+        output.line("")?;
+        output.line(measured_table(&measured))?;
+        output.line("")?;
+        conclude(&mut output, &measured)?;
+    }
+    output.finish()?;
+    db.close()?;
+    if args.keep {
+        say(format_args!("the store is in {}", path.display()));
+        return Ok(());
+    }
+    dir.close().attempt(format_args!("cannot remove {}", path.display()))
+}
+
+fn title(question: Question, filters: FilterMode) -> String {
+    let question = match question {
+        Question::Existing => "keys that are there",
+        Question::Missing => "missing keys",
+    };
+    match filters {
+        FilterMode::Ignore => format!("{question}, filters ignored"),
+        _ => format!("{question}, with filters"),
+    }
+}
+
+fn levels_table(stats: &Stats) -> comfy_table::Table {
+    let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).filter(|level| !level.tables.is_empty());
+    let rows = levels.map(|level| {
+        vec![level.level.to_string(), count(level.tables.len() as u64), count(level.entries()), size(level.size())]
+    });
+    table(1, &["level", "tables", "entries", "size"], rows)
+}
+
+fn levels_json(stats: &Stats) -> Vec<Value> {
+    let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).filter(|level| !level.tables.is_empty());
+    levels
+        .map(|level| {
+            json!({
+                "level": level.level,
+                "tables": level.tables.len(),
+                "entries": level.entries(),
+                "bytes": level.size(),
+            })
+        })
+        .collect()
+}
+
+fn measured_table(measured: &[Measured]) -> comfy_table::Table {
+    let rows = measured.iter().map(|m| {
+        let per_key = |n: u64| Decimal(n as f64 / m.asked as f64).to_string();
+        let process = |figure: fn(&process::Io) -> String| m.process.as_ref().map_or_else(|| "–".to_owned(), figure);
+        vec![
+            title(m.question, m.filters),
+            count(m.asked),
+            count(m.found),
+            count(m.reads.negatives),
+            count(m.reads.false_positives),
+            count(m.reads.block_reads),
+            size(m.reads.block_bytes),
+            per_key(m.reads.block_reads),
+            Decimal(m.time.as_secs_f64() * 1e6 / m.asked as f64).to_string(),
+            process(|io| count(io.read_calls)),
+            process(|io| size(io.bytes_read)),
+        ]
+    });
+    let heads = [
+        "asked for",
+        "asked",
+        "found",
+        "filter said no",
+        "wrongly maybe",
+        "blocks read",
+        "bytes read",
+        "reads per key",
+        "µs per key",
+        "process: reads",
+        "process: bytes",
+    ];
+    table(1, &heads, rows)
+}
+
+fn measured_json(m: &Measured) -> Value {
+    json!({
+        "keys": match m.question {
+            Question::Existing => "existing",
+            Question::Missing => "missing",
+        },
+        "filters": m.filters == FilterMode::Use,
+        "asked": m.asked,
+        "found": m.found,
+        "seconds": m.time.as_secs_f64(),
+        "reads": json_reads(&m.reads),
+        "process": m.process.as_ref().map(|io| json!({ "read_calls": io.read_calls, "bytes_read": io.bytes_read })),
+    })
+}
+
+/// What the filters spare when a missing key is asked for.
+struct Saved {
+    without: u64,
+    with: u64,
+    share: f64,
+}
+
+fn saved(measured: &[Measured]) -> Option<Saved> {
+    let reads = |filters: FilterMode| {
+        let of = measured.iter().find(|m| m.question == Question::Missing && m.filters == filters);
+        of.map(|m| m.reads.block_reads)
+    };
+    let (with, without) = (reads(FilterMode::Use)?, reads(FilterMode::Ignore)?);
+    (without > 0).then(|| Saved { without, with, share: 1.0 - with as f64 / without as f64 })
+}
+
+fn conclude(output: &mut Output, measured: &[Measured]) -> Result<()> {
+    if let Some(saved) = saved(measured) {
+        output.line(format_args!(
+            "The filters saved {} of {} block reads for missing keys: {}.",
+            count(saved.without.saturating_sub(saved.with)),
+            count(saved.without),
+            percent(Some(saved.share))
+        ))?;
+    }
+    let with_filters = measured.iter().find(|m| m.question == Question::Missing && m.filters == FilterMode::Use);
+    let rate = with_filters.and_then(|m| m.reads.false_positive_rate());
+    output.line(format_args!(
+        "Of their answers for missing keys, {} were wrongly \"maybe\"; in theory 10 bits per key make that 0.82 %.",
+        percent(rate)
+    ))
+}

@@ -1,0 +1,212 @@
+//! `dump`: any file of a store, in words.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tamis::inspect::{Change, Content, FileKind, Inspector, LogEnd, LogFile, LogRecord, Operation};
+
+use super::sst;
+use crate::args::{Common, Dump};
+use crate::failure::{Failure, Result};
+use crate::output::{Output, json_bytes};
+use crate::text::count;
+
+/// Characters of a key or value that are shown, unless all are asked for.
+const WIDTH: usize = 60;
+
+pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
+    let inspector = Inspector::new();
+    let mut output = Output::new();
+    match kind_of(&args.file)? {
+        FileKind::Current => {
+            let manifest = FileKind::Manifest(inspector.current(&args.file)?).name();
+            match common.json {
+                true => output.json(json!({ "kind": "current", "manifest": manifest }))?,
+                false => output.line(format_args!("{manifest} is in force"))?,
+            }
+        }
+        FileKind::Table(_) => sst::describe(&mut output, common, &inspector.table(&args.file)?, true)?,
+        FileKind::Wal(_) | FileKind::Manifest(_) => {
+            let mut log = inspector.log(&args.file)?;
+            match common.json {
+                true => output.json(log_json(common, &mut log)?)?,
+                false => dump_log(&mut output, common, &mut log, args.full)?,
+            }
+        }
+        _ => return Err(Failure::usage(format_args!("{} holds nothing to print", args.file.display()))),
+    }
+    output.finish()
+}
+
+fn kind_of(file: &Path) -> Result<FileKind> {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    FileKind::parse(name)
+        .ok_or_else(|| Failure::usage(format_args!("{} is not named as a store's file is", file.display())))
+}
+
+fn dump_log(output: &mut Output, common: &Common, log: &mut LogFile, full: bool) -> Result<()> {
+    match log.header() {
+        Ok(header) => {
+            output.line(format_args!(
+                "file {}, first ordinal {}, synced up to {}",
+                header.number, header.first, header.synced
+            ))?;
+            if header.previous != 0 {
+                let (number, len) = (header.previous, count(header.previous_len));
+                output.line(format_args!("the log before it is {number}, of {len} bytes"))?;
+            }
+        }
+        Err(rule) => output.line(format_args!("the header is not valid: {rule}"))?,
+    }
+    while let Some(record) = log.next_record().inspect_err(|_| drop(output.flush()))? {
+        output.line(record_line(&record))?;
+        match &record.content {
+            Content::Batch(operations) => {
+                for operation in operations {
+                    output.line(operation_line(common, operation, full))?;
+                }
+            }
+            Content::Edit(changes) => {
+                for change in changes {
+                    output.line(format_args!("    {change}"))?;
+                }
+            }
+            _ => {}
+        }
+    }
+    match log.end() {
+        Some(LogEnd::Bad { offset, rule }) => output
+            .line(format_args!("{offset}: reading ends here: {rule} (`kvtool verify` tells a torn tail from damage)")),
+        _ => output.line("the file ends with the last record"),
+    }
+}
+
+fn record_line(record: &LogRecord) -> String {
+    let offset = record.offset;
+    let what = match &record.content {
+        Content::SyncMarker => return format!("{offset}: sync marker, synced up to {}", record.synced),
+        Content::Batch(_) => "batch".to_owned(),
+        Content::Edit(_) => "version edit".to_owned(),
+        Content::Malformed(rule) => format!("not valid: {rule};"),
+        other => format!("{other:?}"),
+    };
+    let last = record.first.saturating_add(record.count.into()).saturating_sub(1);
+    let ordinals = if last > record.first { format!("{} to {last}", record.first) } else { record.first.to_string() };
+    format!("{offset}: {what} {ordinals}, {} bytes, synced up to {}", count(record.payload_len), record.synced)
+}
+
+fn operation_line(common: &Common, operation: &Operation, full: bool) -> String {
+    let show = |bytes: &[u8]| match full {
+        true => common.form().show(bytes),
+        false => common.form().show_short(bytes, WIDTH),
+    };
+    let place = format!("    {}\tkeyspace {}", operation.seqno, operation.keyspace);
+    match &operation.value {
+        Some(value) => format!("{place}\tput\t{}\t{}", show(&operation.key), show(value)),
+        None => format!("{place}\tdelete\t{}", show(&operation.key)),
+    }
+}
+
+fn log_json(common: &Common, log: &mut LogFile) -> Result<Value> {
+    let header = match log.header() {
+        Ok(header) => json!({
+            "number": header.number,
+            "first": header.first,
+            "synced": header.synced,
+            "previous": header.previous,
+            "previous_len": header.previous_len,
+        }),
+        Err(rule) => json!({ "broken": rule }),
+    };
+    let mut records = Vec::new();
+    while let Some(record) = log.next_record()? {
+        records.push(record_json(common, &record));
+    }
+    let end = match log.end() {
+        Some(LogEnd::Bad { offset, rule }) => json!({ "offset": offset, "broken": rule }),
+        _ => json!("clean"),
+    };
+    let kind = if matches!(log.kind(), FileKind::Wal(_)) { "wal" } else { "manifest" };
+    Ok(json!({ "kind": kind, "header": header, "records": records, "end": end }))
+}
+
+fn record_json(common: &Common, record: &LogRecord) -> Value {
+    let mut document = json!({
+        "offset": record.offset,
+        "first": record.first,
+        "count": record.count,
+        "synced": record.synced,
+        "payload_len": record.payload_len,
+    });
+    match &record.content {
+        Content::SyncMarker => document["kind"] = json!("sync marker"),
+        Content::Batch(operations) => {
+            document["kind"] = json!("batch");
+            document["operations"] = operations.iter().map(|operation| operation_json(common, operation)).collect();
+        }
+        Content::Edit(changes) => {
+            document["kind"] = json!("version edit");
+            document["changes"] = changes.iter().map(|change| change_json(common, change)).collect();
+        }
+        Content::Malformed(rule) => {
+            document["kind"] = json!("malformed");
+            document["broken"] = json!(rule);
+        }
+        other => document["kind"] = json!(format!("{other:?}")),
+    }
+    document
+}
+
+fn operation_json(common: &Common, operation: &Operation) -> Value {
+    json!({
+        "seqno": operation.seqno,
+        "keyspace": operation.keyspace,
+        "kind": if operation.value.is_some() { "put" } else { "delete" },
+        "key": json_bytes(common.form(), &operation.key),
+        "value": operation.value.as_ref().map(|value| json_bytes(common.form(), value)),
+    })
+}
+
+fn change_json(common: &Common, change: &Change) -> Value {
+    match change {
+        Change::NextFileNumber(number) => json!({ "next_file_number": number }),
+        Change::MinLog(number) => json!({ "min_log": number }),
+        Change::FlushedSeqno(seqno) => json!({ "flushed_seqno": seqno }),
+        Change::HashSeed(seed) => json!({ "hash_seed": format!("{seed:#018x}") }),
+        Change::Keyspace { id, name, options } => {
+            json!({ "keyspace": { "id": id, "name": name, "options": format!("{options:?}") } })
+        }
+        Change::DropKeyspace { id } => json!({ "drop_keyspace": { "id": id } }),
+        Change::RemoveTable { keyspace, level, number } => {
+            json!({ "remove_table": { "keyspace": keyspace, "level": level, "number": number } })
+        }
+        Change::AddTable {
+            keyspace,
+            level,
+            number,
+            size,
+            checksum,
+            entries,
+            keys,
+            tombstones,
+            smallest_seqno,
+            largest_seqno,
+            smallest,
+            largest,
+        } => json!({ "add_table": {
+            "keyspace": keyspace,
+            "level": level,
+            "number": number,
+            "bytes": size,
+            "crc32": format!("{checksum:08x}"),
+            "entries": entries,
+            "keys": keys,
+            "tombstones": tombstones,
+            "smallest_seqno": smallest_seqno,
+            "largest_seqno": largest_seqno,
+            "smallest": json_bytes(common.form(), smallest),
+            "largest": json_bytes(common.form(), largest),
+        } }),
+        other => json!(other.to_string()),
+    }
+}

@@ -1,0 +1,63 @@
+//! `keyspaces`: which there are.
+
+use serde_json::json;
+use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions};
+
+use super::store::stats_of;
+use crate::args::{Common, Store};
+use crate::failure::Result;
+use crate::output::{Output, table};
+use crate::text::{count, size};
+
+pub(crate) fn run(common: &Common, args: Store) -> Result<()> {
+    let db = Db::open_read_only(&args.db)?;
+    let mut rows = Vec::new();
+    let mut documents = Vec::new();
+    for stats in stats_of(&db, common)?.keyspaces {
+        let Some(keyspace) = db.existing_keyspace(&stats.name)? else { continue };
+        let options = keyspace.options()?;
+        let tables: usize = stats.levels.iter().map(|level| level.tables.len()).sum();
+        documents.push(json!({
+            "name": stats.name,
+            "tables": tables,
+            "bytes": stats.size(),
+            "filter": filter_in_words(&options),
+            "compression": compression_in_words(options.compression),
+            "block_size": options.block_size,
+        }));
+        rows.push(vec![
+            stats.name.clone(),
+            filter_in_words(&options),
+            compression_in_words(options.compression).to_owned(),
+            size(options.block_size.into()),
+            count(tables as u64),
+            size(stats.size()),
+        ]);
+    }
+    let mut output = Output::new();
+    if common.json {
+        output.json(json!({ "keyspaces": documents }))?;
+    } else {
+        output.line(table(3, &["keyspace", "filter", "compression", "block", "tables", "size"], rows))?;
+    }
+    output.finish()
+}
+
+fn filter_in_words(options: &KeyspaceOptions) -> String {
+    match options.filter {
+        FilterPolicy::None => "none".into(),
+        FilterPolicy::Bloom { bits_per_key } => format!("Bloom, {bits_per_key} bits per key"),
+        FilterPolicy::StandardBloom { bits_per_key } => format!("standard Bloom, {bits_per_key} bits per key"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Also for `sst`.
+pub(super) fn compression_in_words(compression: Compression) -> &'static str {
+    match compression {
+        Compression::None => "none",
+        Compression::Lz4 => "LZ4",
+        Compression::Zstd => "zstd",
+        _ => "unknown",
+    }
+}

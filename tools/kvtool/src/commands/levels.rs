@@ -1,0 +1,82 @@
+//! `levels`: every table, level by level.
+
+use serde_json::{Value, json};
+use tamis::{Db, TableStats};
+
+use super::filters::filters_of;
+use super::store::stats_of;
+use crate::args::{Common, Store};
+use crate::failure::Result;
+use crate::output::{Output, json_bytes, table};
+use crate::text::{count, percent, size};
+
+/// Characters of a key that are shown.
+const KEY_WIDTH: usize = 24;
+
+pub(crate) fn run(common: &Common, args: Store) -> Result<()> {
+    let db = Db::open_read_only(&args.db)?;
+    let stats = stats_of(&db, common)?;
+    let mut output = Output::new();
+    let mut documents = Vec::new();
+    for keyspace in &stats.keyspaces {
+        let (mut rows, mut levels) = (Vec::new(), Vec::new());
+        for level in keyspace.levels.iter().filter(|level| !level.tables.is_empty()) {
+            let mut tables = Vec::new();
+            for table in &level.tables {
+                let rate = filters_of(db.path(), std::slice::from_ref(table))?.expected_rate();
+                rows.push(row(common, level.level, table, rate));
+                tables.push(table_json(common, table, rate));
+            }
+            levels.push(json!({ "level": level.level, "bytes": level.size(), "tables": tables }));
+        }
+        documents.push(json!({ "name": keyspace.name, "levels": levels }));
+        if !common.json {
+            let heads = [
+                "level",
+                "from key",
+                "to key",
+                "table",
+                "size",
+                "entries",
+                "tombstones",
+                "sequence numbers",
+                "expected false",
+            ];
+            output.line(format_args!("keyspace {}", keyspace.name))?;
+            output.line(table(3, &heads, rows))?;
+            output.line("")?;
+        }
+    }
+    if common.json {
+        output.json(json!({ "keyspaces": documents }))?;
+    }
+    output.finish()
+}
+
+fn row(common: &Common, level: usize, table: &TableStats, rate: Option<f64>) -> Vec<String> {
+    vec![
+        level.to_string(),
+        common.form().show_short(&table.smallest, KEY_WIDTH),
+        common.form().show_short(&table.largest, KEY_WIDTH),
+        table.number.to_string(),
+        size(table.size),
+        count(table.entries),
+        count(table.tombstones),
+        format!("{} – {}", table.smallest_seqno, table.largest_seqno),
+        percent(rate),
+    ]
+}
+
+fn table_json(common: &Common, table: &TableStats, rate: Option<f64>) -> Value {
+    json!({
+        "number": table.number,
+        "bytes": table.size,
+        "entries": table.entries,
+        "tombstones": table.tombstones,
+        "smallest": json_bytes(common.form(), &table.smallest),
+        "largest": json_bytes(common.form(), &table.largest),
+        "smallest_seqno": table.smallest_seqno,
+        "largest_seqno": table.largest_seqno,
+        "expected_false_positive_rate": rate,
+    })
+}

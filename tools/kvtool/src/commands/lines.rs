@@ -1,0 +1,105 @@
+//! [`Lines`]: input line by line, as bytes, from a file or from standard input.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use crate::failure::{Attempt, Failure, Result};
+
+/// Reads lines of any length up to a limit. Only the final newline is taken off.
+pub(crate) struct Lines {
+    input: Box<dyn BufRead>,
+    name: String,
+    /// Bytes in the file, if that can be known.
+    len: Option<u64>,
+    limit: usize,
+    line: Vec<u8>,
+    number: u64,
+    bytes: u64,
+}
+
+impl Lines {
+    /// Opens `file`; standard input if it is `-` or absent.
+    pub(crate) fn open(file: Option<&Path>, limit: usize) -> Result<Lines> {
+        let (input, name, len): (Box<dyn BufRead>, _, _) = match file.filter(|path| *path != Path::new("-")) {
+            None => (Box::new(BufReader::with_capacity(1 << 16, io::stdin())), "standard input".to_owned(), None),
+            Some(path) => {
+                let what = format!("cannot read {}", path.display());
+                let file = File::open(path).attempt(&what)?;
+                let metadata = file.metadata().attempt(&what)?;
+                if metadata.is_dir() {
+                    return Err(Failure::usage(format_args!("{} is a directory", path.display())));
+                }
+                let len = metadata.is_file().then_some(metadata.len());
+                (Box::new(BufReader::with_capacity(1 << 16, file)), path.display().to_string(), len)
+            }
+        };
+        Ok(Lines { input, name, len, limit, line: Vec::new(), number: 0, bytes: 0 })
+    }
+
+    /// The next line, or `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<&[u8]>> {
+        self.line.clear();
+        let most = self.limit as u64 + 1;
+        let read = (&mut self.input).take(most).read_until(b'\n', &mut self.line);
+        let read = read.attempt(format_args!("cannot read {}", self.name))?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        self.bytes += read as u64;
+        if self.line.last() == Some(&b'\n') {
+            self.line.pop();
+        }
+        if self.line.len() > self.limit {
+            return Err(self.invalid(format_args!("it is longer than {} bytes", self.limit)));
+        }
+        Ok(Some(&self.line))
+    }
+
+    /// The failure that the line read last is not valid.
+    pub(crate) fn invalid(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::usage(format_args!("line {} of {} is not valid: {why}", self.number, self.name))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes in the file, if that can be known.
+    pub(crate) fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    /// Bytes read so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[u8], limit: usize) -> Lines {
+        let input = Box::new(io::Cursor::new(text.to_vec()));
+        Lines { input, name: "test".into(), len: None, limit, line: Vec::new(), number: 0, bytes: 0 }
+    }
+
+    #[test]
+    fn only_the_final_newline_is_taken_off() {
+        let mut lines = lines(b"a\r\n\n b\tc \nlast", 10);
+        for line in [&b"a\r"[..], b"", b" b\tc ", b"last"] {
+            assert_eq!(lines.next().unwrap(), Some(line));
+        }
+        assert_eq!(lines.next().unwrap(), None);
+    }
+
+    #[test]
+    fn a_line_at_the_limit_is_read_and_a_longer_one_is_named() {
+        let mut lines = lines(b"1234\n12345\n", 4);
+        assert_eq!(lines.next().unwrap(), Some(&b"1234"[..]));
+        let message = lines.next().unwrap_err().message().unwrap();
+        assert!(message.contains("line 2 of test"), "{message}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Looking up every line of a file, and what that cost.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tamis::{Keyspace, MAX_KEY_LEN, ReadOptions, ReadStats};
+
+use super::lines::Lines;
+use crate::failure::Result;
+use crate::output::say;
+use crate::text::{Decimal, Form, count, size};
+
+/// How many keys were asked for, and how long the answers took.
+#[derive(Default)]
+pub(super) struct Summary {
+    pub(super) asked: u64,
+    pub(super) found: u64,
+    pub(super) time: Duration,
+}
+
+/// Looks up each line of `file` and hands those that are there, with their values, to `on_found`. Lines are in `form`, or bytes as
+/// they are.
+pub(super) fn look_up_all(
+    keyspace: &Keyspace,
+    file: &Path,
+    form: Option<Form>,
+    options: ReadOptions,
+    mut on_found: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<Summary> {
+    // The longest form of a byte is `\xNN`.
+    let mut lines = Lines::open(Some(file), MAX_KEY_LEN * 4)?;
+    let mut summary = Summary::default();
+    while let Some(line) = lines.next()? {
+        let parsed = form.map(|form| form.parse(line)).transpose();
+        let key = match &parsed {
+            Ok(Some(key)) => key,
+            Ok(None) => line,
+            Err(why) => return Err(lines.invalid(why)),
+        };
+        let start = Instant::now();
+        let value = keyspace.get_with(key, options)?;
+        summary.time += start.elapsed();
+        summary.asked += 1;
+        if let Some(value) = value {
+            summary.found += 1;
+            on_found(key, &value)?;
+        }
+    }
+    Ok(summary)
+}
+
+impl Summary {
+    fn absent(&self) -> u64 {
+        self.asked - self.found
+    }
+
+    fn per_key(&self, n: f64) -> Decimal {
+        Decimal(n / self.asked.max(1) as f64)
+    }
+
+    pub(super) fn json(&self, reads: Value) -> Value {
+        json!({
+            "asked": self.asked,
+            "found": self.found,
+            "absent": self.absent(),
+            "seconds": self.time.as_secs_f64(),
+            "reads": reads,
+        })
+    }
+
+    pub(super) fn say(&self, reads: &ReadStats) {
+        say(format_args!(
+            "asked {}, found {}, absent {}; {} µs per key",
+            count(self.asked),
+            count(self.found),
+            count(self.absent()),
+            self.per_key(self.time.as_secs_f64() * 1e6)
+        ));
+        say(format_args!(
+            "filters asked {} times: no {}, rightly maybe {}, wrongly maybe {}; tables without a usable filter asked {} times",
+            count(reads.probes),
+            count(reads.negatives),
+            count(reads.true_positives),
+            count(reads.false_positives),
+            count(reads.unfiltered)
+        ));
+        say(format_args!(
+            "blocks read {} ({}), {} per key; found in the cache {}",
+            count(reads.block_reads),
+            size(reads.block_bytes),
+            self.per_key(reads.block_reads as f64),
+            count(reads.cache_hits)
+        ));
+    }
+}

@@ -1,0 +1,18 @@
+//! The commands, one module each.
+
+pub(crate) mod compact;
+pub(crate) mod demo;
+pub(crate) mod dump;
+mod filters;
+pub(crate) mod get;
+pub(crate) mod import;
+pub(crate) mod keyspaces;
+pub(crate) mod levels;
+mod lines;
+mod look_up;
+pub(crate) mod put;
+pub(crate) mod scan;
+pub(crate) mod sst;
+pub(crate) mod stats;
+mod store;
+pub(crate) mod verify;

@@ -1,0 +1,96 @@
+//! `scan`: the entries of a range, in either direction.
+
+use serde_json::json;
+use tamis::{Cursor, ReadOptions};
+
+use super::store::open_to_read;
+use crate::args::{Common, Scan};
+use crate::failure::Result;
+use crate::output::{Output, json_bytes};
+
+pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
+    let from = common.optional_bytes("--from", args.from.as_ref())?;
+    let to = common.optional_bytes("--to", args.to.as_ref())?;
+    let prefix = common.optional_bytes("--prefix", args.prefix.as_ref())?;
+    let range = KeyRange::new(from, to, prefix);
+    let (_db, keyspace) = open_to_read(&args.db, common)?;
+    // Read once and in order: ahead of itself, and past the cache.
+    let mut cursor = keyspace.cursor_with(ReadOptions::new().fill_cache(false))?;
+    let mut output = Output::new();
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut valid =
+        left > 0 && if args.reverse { range.seek_to_last(&mut cursor)? } else { range.seek_to_first(&mut cursor)? };
+    while let (true, Some(key), Some(value)) = (valid, cursor.key(), cursor.value()) {
+        if !range.contains(key) {
+            break;
+        }
+        if common.json {
+            output.json(json!({ "key": json_bytes(common.form(), key), "value": json_bytes(common.form(), value) }))?;
+        } else {
+            output.row(common.form(), key, value)?;
+        }
+        left -= 1;
+        valid = left > 0 && if args.reverse { cursor.prev()? } else { cursor.next()? };
+    }
+    output.finish()
+}
+
+/// Keys from `lower`, inclusive, to `upper`, exclusive.
+#[derive(Debug, PartialEq, Eq)]
+struct KeyRange {
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// What all the given bounds allow.
+    fn new(from: Option<Vec<u8>>, to: Option<Vec<u8>>, prefix: Option<Vec<u8>>) -> KeyRange {
+        let behind_prefix = prefix.as_deref().and_then(successor);
+        KeyRange {
+            lower: from.into_iter().chain(prefix).max().unwrap_or_default(),
+            upper: to.into_iter().chain(behind_prefix).min(),
+        }
+    }
+
+    fn contains(&self, key: &[u8]) -> bool {
+        *key >= *self.lower && self.upper.as_ref().is_none_or(|upper| *key < **upper)
+    }
+
+    fn seek_to_first(&self, cursor: &mut Cursor) -> tamis::Result<bool> {
+        cursor.seek(&self.lower)
+    }
+
+    fn seek_to_last(&self, cursor: &mut Cursor) -> tamis::Result<bool> {
+        let Some(upper) = &self.upper else { return cursor.seek_to_last() };
+        let valid = cursor.seek_for_prev(upper)?;
+        if valid && cursor.key() == Some(upper.as_slice()) {
+            return cursor.prev();
+        }
+        Ok(valid)
+    }
+}
+
+/// The smallest key behind all keys that begin with `prefix`; `None` if there is no such key.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut successor = prefix[..=last].to_vec();
+    successor[last] += 1;
+    Some(successor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_is_what_all_bounds_allow() {
+        let some = |bytes: &[u8]| Some(bytes.to_vec());
+        let range = |lower: &[u8], upper: Option<Vec<u8>>| KeyRange { lower: lower.to_vec(), upper };
+        assert_eq!(KeyRange::new(None, None, None), range(b"", None));
+        assert_eq!(KeyRange::new(some(b"a"), some(b"b"), None), range(b"a", some(b"b")));
+        assert_eq!(KeyRange::new(None, None, some(b"a\xff")), range(b"a\xff", some(b"b")));
+        assert_eq!(KeyRange::new(None, None, some(b"\xff")), range(b"\xff", None));
+        assert_eq!(KeyRange::new(some(b"ab"), some(b"z"), some(b"a")), range(b"ab", some(b"b")));
+        assert_eq!(KeyRange::new(some(b"0"), some(b"aa"), some(b"a")), range(b"a", some(b"aa")));
+    }
+}

@@ -1,0 +1,255 @@
+//! `sst`: what an SSTable contains.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tamis::inspect::{DataBlock, FileKind, FilterInfo, FilterState, Handle, Inspector, TableFile, TableProperties};
+
+use super::keyspaces::compression_in_words;
+use crate::args::{Common, Sst};
+use crate::failure::{Failure, Result};
+use crate::output::{Output, json_bytes, table};
+use crate::text::{count, percent, size};
+
+/// Characters of a key that are shown where there are many columns.
+const KEY_WIDTH: usize = 40;
+
+pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
+    let path = path_of(args.path, args.number)?;
+    let file = Inspector::new().table(&path)?;
+    let mut output = Output::new();
+    describe(&mut output, common, &file, args.blocks)?;
+    if args.entries {
+        if !common.json {
+            output.line("")?;
+            output.line("entries: key, sequence number, kind, value")?;
+        }
+        for entry in file.entries() {
+            let entry = entry.inspect_err(|_| drop(output.flush()))?;
+            let kind = if entry.value.is_some() { "put" } else { "delete" };
+            let value = entry.value.unwrap_or_default();
+            if common.json {
+                output.json(json!({
+                    "key": json_bytes(common.form(), &entry.key),
+                    "seqno": entry.seqno,
+                    "kind": kind,
+                    "value": json_bytes(common.form(), &value),
+                }))?;
+            } else {
+                let (key, value) = (common.form().show(&entry.key), common.form().show(&value));
+                output.line(format_args!("{key}\t{}\t{kind}\t{value}", entry.seqno))?;
+            }
+        }
+    }
+    output.finish()
+}
+
+fn path_of(path: PathBuf, number: Option<u64>) -> Result<PathBuf> {
+    match number {
+        Some(number) if path.is_dir() => Ok(FileKind::Table(number).path(&path)),
+        Some(_) => Err(Failure::usage(format_args!("{} is not a directory; NUMBER goes with one", path.display()))),
+        None if path.is_dir() => Err(Failure::usage("which table? Give its NUMBER (`kvtool levels` lists them)")),
+        None => Ok(path),
+    }
+}
+
+/// Properties, footer and filter, and the blocks if they are asked for. Also for `dump`.
+pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, blocks: bool) -> Result<()> {
+    let mut listed = Vec::new();
+    let mut damaged = Vec::new();
+    if blocks {
+        for block in file.blocks() {
+            match block {
+                Ok(block) => listed.push(block),
+                Err(error) => damaged.push(error),
+            }
+        }
+    }
+    if common.json {
+        let mut document = json!({
+            "properties": properties_json(common, file.properties()),
+            "filter": filter_json(file.filter()),
+        });
+        if blocks {
+            document["blocks"] = listed.iter().map(|block| block_json(common, block)).collect();
+        }
+        output.json(document)?;
+    } else {
+        output.line(table(2, &["property", "value"], properties_rows(common, file.properties())))?;
+        output.line("")?;
+        output.line(table(2, &["filter", "value"], filter_rows(file.filter())))?;
+        if blocks {
+            output.line("")?;
+            output.line(blocks_table(common, &listed))?;
+        }
+    }
+    match damaged.into_iter().next() {
+        Some(error) => {
+            output.flush()?;
+            Err(error.into())
+        }
+        None => Ok(()),
+    }
+}
+
+fn properties_rows(common: &Common, properties: &TableProperties) -> Vec<Vec<String>> {
+    let p = properties;
+    let handle = |handle: Handle| format!("{} + {}", handle.offset, handle.len);
+    let compression = match p.compression {
+        Ok(compression) => compression_in_words(compression).to_owned(),
+        Err(number) => format!("{number}, unknown to this build"),
+    };
+    [
+        ("number", p.number.to_string()),
+        ("file size", format!("{} ({})", count(p.size), size(p.size))),
+        ("keyspace id", p.keyspace.to_string()),
+        ("entries", count(p.entries)),
+        ("distinct keys", count(p.keys)),
+        ("tombstones", count(p.tombstones)),
+        ("data blocks", count(p.data_blocks)),
+        ("bytes of keys", count(p.key_bytes)),
+        ("bytes of values", count(p.value_bytes)),
+        ("smallest key", common.form().show_short(&p.smallest, KEY_WIDTH)),
+        ("largest key", common.form().show_short(&p.largest, KEY_WIDTH)),
+        ("smallest sequence number", p.smallest_seqno.to_string()),
+        ("largest sequence number", p.largest_seqno.to_string()),
+        ("largest data block", count(p.largest_block.into())),
+        ("compression asked for", compression),
+        ("block size asked for", count(p.block_size.into())),
+        ("hash seed", format!("{:#018x}", p.hash_seed)),
+        ("filter policy", policy_in_words(p.filter_policy).to_owned()),
+        ("filter bits per key asked for", format!("{}", f64::from(p.filter_millibits) / 1000.0)),
+        ("keys in the filter", count(p.filter_keys)),
+        ("footer: filter block at", p.filter_block.map_or_else(|| "none".into(), handle)),
+        ("footer: properties block at", handle(p.properties_block)),
+        ("footer: index block at", handle(p.index_block)),
+    ]
+    .map(|(name, value)| vec![name.to_owned(), value])
+    .into()
+}
+
+fn policy_in_words(policy: u64) -> &'static str {
+    match policy {
+        0 => "none",
+        1 => "split-line Bloom",
+        2 => "standard Bloom",
+        255 => "no keys",
+        _ => "unknown",
+    }
+}
+
+fn filter_rows(filter: &FilterState) -> Vec<Vec<String>> {
+    let state = |state: &str| vec![vec!["state".to_owned(), state.to_owned()]];
+    let info = match filter {
+        FilterState::Usable(info) => info,
+        FilterState::None => return state("none"),
+        FilterState::Degraded(reason) => return state(&format!("means \"maybe\" for every key: {reason}")),
+        other => return state(&format!("{other:?}")),
+    };
+    let groups: Vec<String> = info.groups.iter().map(u8::to_string).collect();
+    [
+        ("state", "usable".to_owned()),
+        ("policy", policy_in_words(info.policy_id.into()).to_owned()),
+        ("keys", count(info.keys)),
+        ("keys that the bits speak for", format!("about {:.0}", info.estimated_keys)),
+        ("bits per key", format!("{:.3}", info.bits_per_key)),
+        ("probes per key (k)", info.probes.to_string()),
+        ("probes per line", if groups.is_empty() { "–".into() } else { groups.join(" + ") }),
+        ("lines of 64 bytes", count(info.lines)),
+        ("bytes of the block", count(info.bytes)),
+        ("bits set", percent(Some(info.fill_ratio))),
+        ("false positives expected of these bits", percent(Some(info.expected_rate))),
+        ("false positives in theory", percent(Some(info.model_rate))),
+    ]
+    .map(|(name, value)| vec![name.to_owned(), value])
+    .into()
+}
+
+fn blocks_table(common: &Common, blocks: &[DataBlock]) -> comfy_table::Table {
+    let rows = blocks.iter().enumerate().map(|(i, block)| {
+        vec![
+            common.form().show_short(&block.first_key, KEY_WIDTH),
+            common.form().show_short(&block.last_key, KEY_WIDTH),
+            compression_in_words(block.compression).to_owned(),
+            i.to_string(),
+            block.handle.offset.to_string(),
+            count(block.handle.len.into()),
+            count(block.raw_len),
+            count(block.entries),
+            count(block.prefix_len),
+        ]
+    });
+    let heads =
+        ["first key", "last key", "compression", "block", "offset", "bytes", "raw bytes", "entries", "common prefix"];
+    table(3, &heads, rows)
+}
+
+fn properties_json(common: &Common, properties: &TableProperties) -> Value {
+    let p = properties;
+    let handle = |handle: Handle| json!({ "offset": handle.offset, "len": handle.len });
+    json!({
+        "number": p.number,
+        "bytes": p.size,
+        "keyspace": p.keyspace,
+        "entries": p.entries,
+        "keys": p.keys,
+        "tombstones": p.tombstones,
+        "data_blocks": p.data_blocks,
+        "key_bytes": p.key_bytes,
+        "value_bytes": p.value_bytes,
+        "smallest": json_bytes(common.form(), &p.smallest),
+        "largest": json_bytes(common.form(), &p.largest),
+        "smallest_seqno": p.smallest_seqno,
+        "largest_seqno": p.largest_seqno,
+        "largest_block": p.largest_block,
+        "compression": p.compression.map_or("unknown", compression_in_words),
+        "block_size": p.block_size,
+        // As text: JSON numbers are exact only up to 2^53 for many readers.
+        "hash_seed": format!("{:#018x}", p.hash_seed),
+        "filter_policy": p.filter_policy,
+        "filter_bits_per_key": f64::from(p.filter_millibits) / 1000.0,
+        "filter_keys": p.filter_keys,
+        "filter_block": p.filter_block.map(handle),
+        "properties_block": handle(p.properties_block),
+        "index_block": handle(p.index_block),
+    })
+}
+
+fn filter_json(filter: &FilterState) -> Value {
+    match filter {
+        FilterState::None => json!({ "state": "none" }),
+        FilterState::Degraded(reason) => json!({ "state": "degraded", "reason": reason }),
+        FilterState::Usable(info) => usable_filter_json(info),
+        other => json!({ "state": format!("{other:?}") }),
+    }
+}
+
+fn usable_filter_json(info: &FilterInfo) -> Value {
+    json!({
+        "state": "usable",
+        "policy": info.policy_id,
+        "keys": info.keys,
+        "estimated_keys": info.estimated_keys,
+        "bits_per_key": info.bits_per_key,
+        "probes": info.probes,
+        "groups": info.groups,
+        "lines": info.lines,
+        "bytes": info.bytes,
+        "fill_ratio": info.fill_ratio,
+        "expected_false_positive_rate": info.expected_rate,
+        "model_false_positive_rate": info.model_rate,
+    })
+}
+
+fn block_json(common: &Common, block: &DataBlock) -> Value {
+    json!({
+        "offset": block.handle.offset,
+        "len": block.handle.len,
+        "raw_len": block.raw_len,
+        "compression": compression_in_words(block.compression),
+        "entries": block.entries,
+        "prefix_len": block.prefix_len,
+        "first_key": json_bytes(common.form(), &block.first_key),
+        "last_key": json_bytes(common.form(), &block.last_key),
+    })
+}

@@ -1,0 +1,54 @@
+//! Opening a store the way commands need it.
+
+use std::path::Path;
+
+use tamis::{Db, Keyspace, Options, Stats};
+
+use crate::args::Common;
+use crate::failure::{Failure, Result};
+
+/// Opens a store to read from, and the keyspace that the command line names.
+pub(crate) fn open_to_read(db: &Path, common: &Common) -> Result<(Db, Keyspace)> {
+    let db = Db::open_read_only(db)?;
+    let keyspace = existing_keyspace(&db, common)?;
+    Ok((db, keyspace))
+}
+
+/// Opens a store to write to, which is created when absent, and likewise the keyspace that the command line names.
+pub(crate) fn open_to_write(db: &Path, common: &Common) -> Result<(Db, Keyspace)> {
+    let db = Db::open(db)?;
+    let keyspace = match &common.keyspace {
+        Some(name) => db.keyspace(name)?,
+        None => db.default_keyspace().clone(),
+    };
+    Ok((db, keyspace))
+}
+
+/// Opens a store that must be there, to write to it.
+pub(crate) fn open_existing(db: &Path) -> Result<Db> {
+    Ok(Options::new().create_if_missing(false).open(db)?)
+}
+
+/// The keyspace that the command line names, or the default one.
+pub(crate) fn existing_keyspace(db: &Db, common: &Common) -> Result<Keyspace> {
+    match &common.keyspace {
+        Some(name) => db.existing_keyspace(name)?.ok_or_else(|| no_such_keyspace(name)),
+        None => Ok(db.default_keyspace().clone()),
+    }
+}
+
+/// The store as it is, with only the keyspace that the command line names, if it names one.
+pub(crate) fn stats_of(db: &Db, common: &Common) -> Result<Stats> {
+    let mut stats = db.stats();
+    if let Some(name) = &common.keyspace {
+        stats.keyspaces.retain(|keyspace| keyspace.name == *name);
+        if stats.keyspaces.is_empty() {
+            return Err(no_such_keyspace(name));
+        }
+    }
+    Ok(stats)
+}
+
+fn no_such_keyspace(name: &str) -> Failure {
+    Failure::usage(format_args!("there is no keyspace {name:?}; `kvtool keyspaces` lists those that are there"))
+}

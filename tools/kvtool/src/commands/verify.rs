@@ -1,0 +1,73 @@
+//! `verify`: checks every file of a store.
+
+use serde_json::json;
+use tamis::inspect::{Fault, Inspector, Verified};
+
+use crate::args::{Common, Verify};
+use crate::failure::{Failure, Result};
+use crate::output::{Output, say};
+use crate::text::{count, size};
+
+pub(crate) fn run(common: &Common, args: Verify) -> Result<()> {
+    let mut output = Output::new();
+    let mut documents = Vec::new();
+    // What is found counts also when nobody reads on: the exit code must say it.
+    let mut printed = Ok(());
+    let verified = Inspector::new().verify(&args.db, &mut |fault| {
+        if common.json {
+            documents.push(fault_json(fault));
+        } else if printed.is_ok() {
+            printed = output.line(fault).and_then(|()| output.flush());
+        }
+    })?;
+    if common.json {
+        printed = output.json(json!({
+            "sound": verified.damaged == 0 && verified.unchecked == 0,
+            "damaged": verified.damaged,
+            "unchecked": verified.unchecked,
+            "notes": verified.notes,
+            "faults": documents,
+            "edits": verified.edits,
+            "batches": verified.batches,
+            "tables": verified.tables,
+            "entries": verified.entries,
+            "bytes": verified.bytes,
+        }));
+    }
+    let printed = printed.and_then(|()| output.finish());
+    report(&verified);
+    match (verified.damaged, verified.unchecked, printed) {
+        (1.., _, _) => Err(Failure::Damaged),
+        (0, _, Err(failure)) if !matches!(failure, Failure::ClosedPipe) => Err(failure),
+        (0, 1.., _) => Err(Failure::Unchecked),
+        _ => Ok(()),
+    }
+}
+
+fn fault_json(fault: &Fault) -> serde_json::Value {
+    json!({
+        "file": fault.file.display().to_string(),
+        "offset": fault.offset,
+        "kind": fault.kind.to_string(),
+        "damage": fault.kind.is_damage(),
+        "what": fault.what,
+    })
+}
+
+fn report(verified: &Verified) {
+    say(format_args!(
+        "checked {} version edits, {} batches, {} tables with {} entries in {}",
+        count(verified.edits),
+        count(verified.batches),
+        count(verified.tables),
+        count(verified.entries),
+        size(verified.bytes)
+    ));
+    match (verified.damaged, verified.unchecked) {
+        (0, 0) => say("no damage"),
+        (damaged, 0) => say(format_args!("damage: {}", count(damaged))),
+        (damaged, unchecked) => {
+            say(format_args!("damage: {}; could not be checked: {}", count(damaged), count(unchecked)))
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Where results go: rows, JSON and tables on standard output, words on standard error.
+
+use std::fmt::Display;
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+use tamis::ReadStats;
+
+use crate::failure::{Failure, Result};
+use crate::text::{Form, hex};
+
+/// Number of the JSON documents' form; it changes when a field changes its meaning or goes, not when one is added.
+const SCHEMA: u64 = 1;
+
+/// Says something to the user, on standard error. That nobody listens is no failure.
+pub(crate) fn say(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Standard output, buffered. A command ends with [`Output::finish`]: what could not be written is an error then at the latest.
+pub(crate) struct Output {
+    out: BufWriter<StdoutLock<'static>>,
+}
+
+impl Output {
+    pub(crate) fn new() -> Output {
+        Output { out: BufWriter::with_capacity(1 << 16, io::stdout().lock()) }
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(Failure::output)
+    }
+
+    pub(crate) fn line(&mut self, text: impl Display) -> Result<()> {
+        writeln!(self.out, "{text}").map_err(Failure::output)
+    }
+
+    /// Key, tab, value.
+    pub(crate) fn row(&mut self, form: Form, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut write = || {
+            form.write(&mut self.out, key)?;
+            self.out.write_all(b"\t")?;
+            form.write(&mut self.out, value)?;
+            self.out.write_all(b"\n")
+        };
+        write().map_err(Failure::output)
+    }
+
+    /// One JSON document on one line: the schema number and the fields of `content`.
+    pub(crate) fn json(&mut self, content: Value) -> Result<()> {
+        let mut document = Map::new();
+        document.insert("schema".into(), json!(SCHEMA));
+        match content {
+            Value::Object(fields) => document.extend(fields),
+            other => {
+                document.insert("value".into(), other);
+            }
+        }
+        self.line(Value::Object(document))
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.out.flush().map_err(Failure::output)
+    }
+
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.flush()
+    }
+}
+
+/// Bytes in JSON: a string if they are UTF-8, otherwise, or if `form` asks for it, `{"hex": "00ff"}`.
+pub(crate) fn json_bytes(form: Form, bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if form == Form::Escaped => json!(text),
+        _ => json!({ "hex": hex(bytes) }),
+    }
+}
+
+pub(crate) fn json_reads(reads: &ReadStats) -> Value {
+    json!({
+        "probes": reads.probes,
+        "negatives": reads.negatives,
+        "true_positives": reads.true_positives,
+        "false_positives": reads.false_positives,
+        "false_positive_rate": reads.false_positive_rate(),
+        "unfiltered": reads.unfiltered,
+        "cache_hits": reads.cache_hits,
+        "block_reads": reads.block_reads,
+        "block_bytes": reads.block_bytes,
+    })
+}
+
+/// A table with a line of heads, to be read and to be pasted into a Markdown document. The first `left` columns are words, the
+/// others numbers.
+pub(crate) fn table(left: usize, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(left) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

@@ -1,0 +1,453 @@
+//! kvtool as its users see it: the program is run, and what it prints, its exit code and what it leaves on disk are looked at.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::unwrap_used,
+    reason = "tests look at files and may fail"
+)]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const DONE: i32 = 0;
+const NOT_FOUND: i32 = 1;
+const USAGE: i32 = 2;
+const CORRUPTION: i32 = 3;
+const IO: i32 = 4;
+
+/// A directory with a store called `db`, or room for one.
+struct Sandbox {
+    dir: TempDir,
+}
+
+impl Sandbox {
+    fn new() -> Sandbox {
+        Sandbox { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// With a store that holds the keys `key000` to `key099`.
+    fn with_store() -> Sandbox {
+        let sandbox = Sandbox::new();
+        let lines: String = (0..100).map(|i| format!("key{i:03}\tvalue {i}\n")).collect();
+        sandbox.check_with_input(&["import", "db"], lines.as_bytes(), DONE);
+        sandbox
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtool"));
+        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs kvtool, expects an exit code, and returns what it wrote to standard output.
+    #[track_caller]
+    fn check<S: AsRef<OsStr>>(&self, args: &[S], code: i32) -> Vec<u8> {
+        expect(self.command(args).output().unwrap(), code)
+    }
+
+    #[track_caller]
+    fn check_with_input(&self, args: &[&str], input: &[u8], code: i32) -> Vec<u8> {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        let writer = std::thread::spawn(move || {
+            // A command that fails early reads no more.
+            let _ = stdin.write_all(&input);
+        });
+        let output = child.wait_with_output().unwrap();
+        writer.join().unwrap();
+        expect(output, code)
+    }
+
+    #[track_caller]
+    fn text(&self, args: &[&str]) -> String {
+        String::from_utf8(self.check(args, DONE)).unwrap()
+    }
+
+    /// What kvtool says on standard error when it fails.
+    #[track_caller]
+    fn complaint(&self, args: &[&str], code: i32) -> String {
+        let output = self.command(args).output().unwrap();
+        let words = String::from_utf8(output.stderr.clone()).unwrap();
+        expect(output, code);
+        words
+    }
+
+    /// All files below the directory with their contents.
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let entries = fs::read_dir(self.path("db")).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+    }
+
+    fn file(&self, extension: &str) -> PathBuf {
+        self.files().into_keys().find(|path| path.extension().is_some_and(|e| e == extension)).unwrap()
+    }
+}
+
+#[track_caller]
+fn expect(output: Output, code: i32) -> Vec<u8> {
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{words}");
+    assert!(!words.contains("panicked"), "{words}");
+    output.stdout
+}
+
+fn flip(path: &Path, offset: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[offset] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_was_put_is_got_until_it_is_deleted() {
+    let sandbox = Sandbox::new();
+    sandbox.check(&["put", "db", "apple", "red"], DONE);
+    assert_eq!(sandbox.text(&["get", "db", "apple"]), "red\n");
+    sandbox.check(&["put", "db", "apple", "green"], DONE);
+    assert_eq!(sandbox.text(&["get", "db", "apple"]), "green\n");
+    sandbox.check(&["delete", "db", "apple"], DONE);
+    assert_eq!(sandbox.check(&["get", "db", "apple"], NOT_FOUND), b"");
+    sandbox.check(&["delete", "db", "apple"], DONE);
+}
+
+#[test]
+fn value_from_standard_input_is_taken_byte_by_byte() {
+    let sandbox = Sandbox::new();
+    let value: Vec<u8> = (0..=255).chain(*b"\n").collect();
+    sandbox.check_with_input(&["put", "db", "k", "-"], &value, DONE);
+    assert_eq!(sandbox.check(&["get", "db", "k", "--raw"], DONE), value);
+    sandbox.check(&["put", "db", "dash", r"\x2d"], DONE);
+    assert_eq!(sandbox.text(&["get", "db", "dash"]), "-\n");
+}
+
+#[test]
+fn exit_codes_are_those_of_the_help() {
+    let sandbox = Sandbox::with_store();
+    sandbox.check(&["get", "db", "absent"], NOT_FOUND);
+    sandbox.check(&["frobnicate"], USAGE);
+    sandbox.check(&["get", "db"], USAGE);
+    sandbox.check(&["get", "db", r"bad\q"], USAGE);
+    sandbox.check(&["get", "db", "--hex", "0"], USAGE);
+    sandbox.check(&["get", "db", "k", "--keyspace", "absent"], USAGE);
+    sandbox.check(&["sst", "db"], USAGE);
+    for command in ["scan", "stats", "levels", "keyspaces", "verify", "compact"] {
+        sandbox.check(&[command, "nowhere"], IO);
+    }
+    for command in ["get", "delete"] {
+        sandbox.check(&[command, "nowhere", "k"], IO);
+    }
+    assert!(!sandbox.path("nowhere").exists());
+    sandbox.check(&["import", "db", "no-such-file"], IO);
+    let help = sandbox.text(&["--help"]);
+    assert!(help.contains("Exit codes:") && help.contains(r"\xNN"), "{help}");
+}
+
+#[test]
+fn every_byte_comes_back_through_the_escaped_form() {
+    let sandbox = Sandbox::new();
+    let lines: String = (0..=255u8).map(|byte| format!("k\\x{byte:02X}e\t\\x{byte:02x}\n")).collect();
+    sandbox.check_with_input(&["import", "db", "--escaped"], lines.as_bytes(), DONE);
+    let rows = sandbox.text(&["scan", "db"]);
+    assert_eq!(rows.lines().count(), 256);
+    for (byte, row) in (0..=255u8).zip(rows.lines()) {
+        let (key, value) = row.split_once('\t').unwrap();
+        if byte % 16 < 2 || byte == b'\\' {
+            assert_eq!(sandbox.text(&["get", "db", key]), format!("{value}\n"));
+            assert_eq!(sandbox.check(&["get", "db", key, "--raw"], DONE), [byte]);
+        }
+    }
+    let hex: String = (0..=255u8).map(|byte| format!("6b{byte:02x}65\t{byte:02x}\n")).collect();
+    assert_eq!(sandbox.text(&["scan", "db", "--hex"]), hex);
+    assert_eq!(sandbox.text(&["get", "db", "--hex", "6b0065"]), "00\n");
+    sandbox.check(&["put", "db", r"a\tb", r"\\"], DONE);
+    assert_eq!(sandbox.text(&["scan", "db", "--to", "b"]), "a\\tb\t\\\\\n");
+    // Bytes of the command line that are not UTF-8 stand for themselves.
+    let args = [OsStr::new("get"), OsStr::new("db"), OsStr::from_bytes(b"k\xf0e")];
+    assert_eq!(sandbox.check(&args, DONE), b"\\xf0\n");
+}
+
+#[test]
+fn scan_keeps_to_its_bounds_in_both_directions() {
+    let sandbox = Sandbox::with_store();
+    let keys = |args: &[&str]| -> Vec<String> {
+        let rows = sandbox.text(&[&["scan", "db"], args].concat());
+        rows.lines().map(|row| row.split_once('\t').unwrap().0.to_owned()).collect()
+    };
+    assert_eq!(keys(&[]).len(), 100);
+    assert_eq!(keys(&["--from", "key098"]), ["key098", "key099"]);
+    assert_eq!(keys(&["--to", "key002"]), ["key000", "key001"]);
+    assert_eq!(keys(&["--to", "key002", "--reverse"]), ["key001", "key000"]);
+    assert_eq!(keys(&["--prefix", "key01", "--limit", "2"]), ["key010", "key011"]);
+    assert_eq!(keys(&["--prefix", "key01", "--limit", "2", "--reverse"]), ["key019", "key018"]);
+    assert_eq!(keys(&["--prefix", "key01", "--from", "key018"]), ["key018", "key019"]);
+    assert_eq!(keys(&["--from", "key0985", "--reverse"]), ["key099"]);
+    assert!(keys(&["--from", "key5", "--to", "key1"]).is_empty());
+    assert!(keys(&["--limit", "0"]).is_empty());
+}
+
+#[test]
+fn import_and_scan_round_trip_in_every_form() {
+    let sandbox = Sandbox::new();
+    let words = b"back\\slash\nword\nkey\tvalue\twith tab\r\n\xff\xfe\tnot UTF-8\n\t\nlast";
+    fs::write(sandbox.path("words"), words).unwrap();
+    sandbox.check(&["import", "db", "words"], DONE);
+    assert_eq!(sandbox.check(&["get", "db", "key", "--raw"], DONE), b"value\twith tab\r");
+    assert_eq!(sandbox.text(&["get", "db", r"back\\slash"]), "\n");
+    let rows = sandbox.text(&["scan", "db"]);
+    assert_eq!(rows.lines().next(), Some("\t"), "the empty key");
+
+    fs::write(sandbox.path("escaped.tsv"), &rows).unwrap();
+    sandbox.check(&["import", "escaped", "escaped.tsv", "--escaped"], DONE);
+    assert_eq!(sandbox.text(&["scan", "escaped"]), rows);
+
+    let json = sandbox.check(&["scan", "db", "--json"], DONE);
+    sandbox.check_with_input(&["import", "json", "--format", "jsonl"], &json, DONE);
+    assert_eq!(sandbox.text(&["scan", "json"]), rows);
+    fs::write(sandbox.path("rows.jsonl"), br#"{"key_hex": "fffe", "value_hex": "00"}"#).unwrap();
+    sandbox.check(&["import", "json", "rows.jsonl"], DONE);
+    assert_eq!(sandbox.text(&["get", "json", r"\xff\xfe"]), "\\x00\n");
+
+    let hex = sandbox.check(&["scan", "db", "--hex"], DONE);
+    sandbox.check_with_input(&["import", "hex", "--hex", "-"], &hex, DONE);
+    assert_eq!(sandbox.text(&["scan", "hex"]), rows);
+}
+
+#[test]
+fn bad_line_is_named_and_what_came_before_it_stays() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("rows.jsonl"), "{\"key\": \"a\"}\n\n{\"key\": \"b\"}\n{\"value\": \"c\"}\n").unwrap();
+    let words = sandbox.complaint(&["import", "db", "rows.jsonl"], USAGE);
+    assert!(words.contains("line 4 of rows.jsonl") && words.contains("2 lines"), "{words}");
+    assert_eq!(sandbox.text(&["scan", "db"]), "a\t\nb\t\n");
+    let long = [&[b'k'; (1 << 20) + 1][..], b"\n"].concat();
+    sandbox.check_with_input(&["import", "db"], &long, USAGE);
+}
+
+#[test]
+fn many_batches_are_imported_whole() {
+    let sandbox = Sandbox::new();
+    let lines: String = (0..5500).map(|i| format!("{i:05}\n")).collect();
+    let report = sandbox.check_with_input(&["import", "db", "--json"], lines.as_bytes(), DONE);
+    assert_eq!(document(&report)["lines"], 5500);
+    assert_eq!(sandbox.text(&["scan", "db"]).lines().count(), 5500);
+}
+
+#[test]
+fn looking_up_a_list_prints_what_is_there_and_counts_the_rest() {
+    let sandbox = Sandbox::with_store();
+    fs::write(sandbox.path("list"), "key001\nkey001x\nkey098\n").unwrap();
+    assert_eq!(sandbox.text(&["get", "db", "--keys-from", "list"]), "key001\tvalue 1\nkey098\tvalue 98\n");
+    let json = sandbox.check(&["get", "db", "--keys-from", "list", "--json"], DONE);
+    let summary = document(json.trim_ascii_end().split(|&byte| byte == b'\n').next_back().unwrap());
+    assert_eq!(summary["summary"]["absent"], 1);
+    assert_eq!(summary["summary"]["reads"]["probes"], 3);
+    sandbox.check_with_input(&["get", "db", "--keys-from", "-"], b"absent\n", NOT_FOUND);
+    for filters in ["ignore", "shadow"] {
+        let args = ["get", "db", "--keys-from", "list", "--filters", filters];
+        assert_eq!(sandbox.text(&args).lines().count(), 2);
+    }
+}
+
+#[test]
+fn absent_words_are_answered_by_filters_and_hardly_ever_by_reads() {
+    let sandbox = Sandbox::new();
+    let words = |range: std::ops::Range<u32>| -> String {
+        range.map(|i| format!("{:08x}\n", i.wrapping_mul(0x9e37_79b1))).collect()
+    };
+    sandbox.check_with_input(&["import", "db"], words(0..20_000).as_bytes(), DONE);
+    let args = ["get", "db", "--keys-from", "-", "--json"];
+    let json = sandbox.check_with_input(&args, words(20_000..40_000).as_bytes(), NOT_FOUND);
+    let reads = &document(&json)["summary"]["reads"];
+    assert!(reads["negatives"].as_u64().unwrap() > 19_600, "{reads}");
+    assert!(reads["block_reads"].as_u64().unwrap() < 400, "{reads}");
+}
+
+#[test]
+fn keyspaces_are_apart() {
+    let sandbox = Sandbox::with_store();
+    sandbox.check(&["put", "db", "--keyspace", "users", "key000", "Ann"], DONE);
+    assert_eq!(sandbox.text(&["get", "db", "key000", "--keyspace", "users"]), "Ann\n");
+    assert_eq!(sandbox.text(&["get", "db", "key000"]), "value 0\n");
+    assert_eq!(sandbox.text(&["scan", "db", "--keyspace", "users"]), "key000\tAnn\n");
+    let listed = sandbox.text(&["keyspaces", "db"]);
+    assert!(listed.contains("default") && listed.contains("users"), "{listed}");
+    sandbox.check(&["delete", "db", "--keyspace", "users", "key000"], DONE);
+    sandbox.check(&["get", "db", "key000", "--keyspace", "users"], NOT_FOUND);
+}
+
+#[track_caller]
+fn document(json: &[u8]) -> Value {
+    let document: Value = serde_json::from_slice(json).unwrap();
+    assert_eq!(document["schema"], 1);
+    document
+}
+
+#[test]
+fn every_command_has_json_with_a_schema_number() {
+    let sandbox = Sandbox::with_store();
+    let (table, manifest) = (sandbox.file("sst"), fs::read_to_string(sandbox.path("db/CURRENT")).unwrap());
+    let manifest = format!("db/{}", manifest.lines().nth(1).unwrap());
+    let table = table.to_str().unwrap();
+    let check = |args: &[&str], code: i32| document(&sandbox.check(&[args, &["--json"]].concat(), code));
+    assert_eq!(check(&["get", "db", "key007"], DONE)["value"], "value 7");
+    assert_eq!(check(&["get", "db", "absent"], NOT_FOUND)["found"], false);
+    assert_eq!(check(&["get", "db", "--hex", "6b6579303037"], DONE)["key"]["hex"], "6b6579303037");
+    assert_eq!(check(&["scan", "db", "--limit", "1"], DONE)["key"], "key000");
+    assert_eq!(check(&["stats", "db"], DONE)["last_seqno"], 100);
+    assert_eq!(check(&["levels", "db"], DONE)["keyspaces"][0]["levels"][0]["tables"][0]["entries"], 100);
+    assert_eq!(check(&["keyspaces", "db"], DONE)["keyspaces"][0]["name"], "default");
+    assert_eq!(check(&["sst", table, "--blocks"], DONE)["properties"]["entries"], 100);
+    assert_eq!(check(&["dump", table], DONE)["blocks"][0]["first_key"], "key000");
+    assert_eq!(check(&["dump", "db/CURRENT"], DONE)["kind"], "current");
+    assert_eq!(check(&["dump", &manifest], DONE)["records"][0]["kind"], "version edit");
+    assert_eq!(check(&["verify", "db"], DONE)["sound"], true);
+    assert!(check(&["put", "db", "k", "v"], DONE)["seqno"].as_u64() > Some(100));
+    assert!(check(&["delete", "db", "k"], DONE)["seqno"].as_u64() > Some(101));
+    assert!(check(&["compact", "db"], DONE)["bytes_after"].as_u64() > Some(0));
+}
+
+#[test]
+fn sst_lists_every_entry() {
+    let sandbox = Sandbox::with_store();
+    let table = sandbox.file("sst");
+    let number = table.file_stem().unwrap().to_str().unwrap().trim_start_matches('0').to_owned();
+    let printed = sandbox.text(&["sst", "db", &number, "--blocks", "--entries"]);
+    assert_eq!(printed.lines().filter(|line| line.contains("\tput\tvalue ")).count(), 100);
+    assert!(printed.contains("key042\t43\tput\tvalue 42\n"), "{printed}");
+    let lines = sandbox.text(&["sst", table.to_str().unwrap(), "--entries", "--json"]);
+    assert_eq!(lines.lines().count(), 101);
+    lines.lines().for_each(|line| drop(document(line.as_bytes())));
+}
+
+#[test]
+fn commands_that_read_change_no_file() {
+    let sandbox = Sandbox::with_store();
+    // With writes that are in the log alone, which opening for writing would move to a table.
+    let db = tamis::Db::open(sandbox.path("db")).unwrap();
+    db.put("logged", "1").unwrap();
+    let log = sandbox.file("wal");
+    let table = sandbox.file("sst");
+    let before = sandbox.files();
+    assert_eq!(sandbox.text(&["get", "db", "logged"]), "1\n");
+    sandbox.text(&["scan", "db"]);
+    sandbox.text(&["stats", "db"]);
+    sandbox.text(&["levels", "db"]);
+    sandbox.text(&["keyspaces", "db"]);
+    sandbox.text(&["verify", "db"]);
+    sandbox.text(&["sst", table.to_str().unwrap(), "--blocks", "--entries"]);
+    let dumped = sandbox.text(&["dump", log.to_str().unwrap()]);
+    assert!(dumped.contains("\tput\tlogged\t1\n"), "{dumped}");
+    sandbox.text(&["dump", "db/CURRENT"]);
+    sandbox.check(&["get", "db", "absent"], NOT_FOUND);
+    assert_eq!(sandbox.files(), before);
+    db.close().unwrap();
+}
+
+#[test]
+fn locked_store_is_refused_to_writers_and_open_to_readers() {
+    let sandbox = Sandbox::with_store();
+    let db = tamis::Db::open(sandbox.path("db")).unwrap();
+    let words = sandbox.complaint(&["put", "db", "k", "v"], IO);
+    assert!(words.contains("locked by process"), "{words}");
+    sandbox.check(&["delete", "db", "k"], IO);
+    sandbox.check(&["compact", "db"], IO);
+    sandbox.check_with_input(&["import", "db"], b"k\n", IO);
+    assert_eq!(sandbox.text(&["get", "db", "key001"]), "value 1\n");
+    db.close().unwrap();
+    sandbox.check(&["put", "db", "k", "v"], DONE);
+}
+
+#[test]
+fn damage_is_reported_and_never_taken_for_an_absent_key() {
+    let sandbox = Sandbox::with_store();
+    let table = sandbox.file("sst");
+    flip(&table, 64 + 500);
+    let words = sandbox.complaint(&["get", "db", "key001"], CORRUPTION);
+    assert!(words.contains(".sst is damaged at offset 64"), "{words}");
+    sandbox.check(&["scan", "db"], CORRUPTION);
+    sandbox.check(&["sst", table.to_str().unwrap(), "--entries"], CORRUPTION);
+    let faults = String::from_utf8(sandbox.check(&["verify", "db"], CORRUPTION)).unwrap();
+    assert_eq!(faults.lines().count(), 1);
+    assert!(faults.contains(".sst: 64: damaged: "), "{faults}");
+    let found = document(&sandbox.check(&["verify", "db", "--json"], CORRUPTION));
+    assert_eq!((&found["damaged"], &found["faults"][0]["offset"]), (&Value::from(1), &Value::from(64)));
+}
+
+#[test]
+fn damaged_manifest_and_current_are_reported() {
+    for name in ["CURRENT", "MANIFEST"] {
+        let sandbox = Sandbox::with_store();
+        let path =
+            sandbox.files().into_keys().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(name));
+        flip(&path.unwrap(), 20);
+        sandbox.check(&["get", "db", "key001"], CORRUPTION);
+        sandbox.check(&["put", "db", "k", "v"], CORRUPTION);
+        sandbox.check(&["verify", "db"], CORRUPTION);
+    }
+}
+
+#[test]
+fn closed_pipe_ends_quietly() {
+    let sandbox = Sandbox::new();
+    let lines: String = (0..20_000).map(|i| format!("{i:05}\t0123456789\n")).collect();
+    sandbox.check_with_input(&["import", "db"], lines.as_bytes(), DONE);
+    let mut child = sandbox.command(&["scan", "db"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &output.stderr[..]), (Some(DONE), &b""[..]));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn full_device_is_a_failure() {
+    let sandbox = Sandbox::with_store();
+    for args in [&["scan", "db"][..], &["get", "db", "key001"], &["stats", "db"], &["verify", "db", "--json"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = sandbox.command(args).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(IO), "{args:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"));
+    }
+}
+
+#[test]
+fn compacting_keeps_what_is_there_and_drops_what_is_deleted() {
+    let sandbox = Sandbox::with_store();
+    sandbox.check(&["delete", "db", "key050"], DONE);
+    sandbox.check(&["compact", "db"], DONE);
+    assert_eq!(sandbox.text(&["scan", "db"]).lines().count(), 99);
+    let levels = document(&sandbox.check(&["levels", "db", "--json"], DONE));
+    let levels = &levels["keyspaces"][0]["levels"];
+    assert_eq!(levels.as_array().unwrap().len(), 1);
+    assert_eq!((&levels[0]["level"], &levels[0]["tables"][0]["tombstones"]), (&Value::from(6), &Value::from(0)));
+}
+
+#[test]
+fn demo_counts_what_the_filters_save() {
+    let sandbox = Sandbox::new();
+    let found = document(&sandbox.check(&["demo", "--keys", "20000", "--dir", ".", "--json"], DONE));
+    let measured = found["measured"].as_array().unwrap();
+    let block_reads = |i: usize| measured[i]["reads"]["block_reads"].as_u64().unwrap();
+    let (with, without) = (block_reads(2), block_reads(3));
+    assert!(with * 10 < without, "{found}");
+    assert_eq!(fs::read_dir(sandbox.dir.path()).unwrap().count(), 0, "the demo left something behind");
+    if cfg!(target_os = "linux") {
+        assert_eq!(measured[3]["process"]["read_calls"], without);
+    }
+    let table = sandbox.text(&["demo", "--keys", "1000", "--dir", ".", "--keep"]);
+    assert!(table.contains("The filters saved"), "{table}");
+    assert_eq!(fs::read_dir(sandbox.dir.path()).unwrap().count(), 1);
+}
