@@ -125,9 +125,15 @@ impl Store {
                 hold_files(&state, &tables, options.max_open_files)?;
                 Ok((state, tables, recovered))
             });
-            // A process that writes may have let go of logs, or of the manifest, between two looks at the directory.
+            // A process that writes may have let go of logs, tables or the manifest between two looks at the directory. What was read
+            // is good if no log was let go; what failed is damage if nothing has changed at all.
             let after = manifest::load(&*options.file_system, dir);
-            let settled = matches!((&before, &after), (Ok(before), Ok(after)) if before == after);
+            let settled = match (&before, &read, &after) {
+                (Ok(Some((before, _))), Ok(_), Ok(Some((after, _)))) => before.min_log == after.min_log,
+                (Ok(before), _, Ok(after)) => before == after,
+                (Err(before), _, Err(after)) => before.to_string() == after.to_string(),
+                _ => false,
+            };
             if settled || attempts == READ_ONLY_ATTEMPTS {
                 break read?;
             }
@@ -171,7 +177,7 @@ fn hold_files(state: &ManifestState, tables: &TableContext, most: usize) -> Resu
 }
 
 /// How often a read-only open looks again when the store changes meanwhile.
-const READ_ONLY_ATTEMPTS: u32 = 10;
+const READ_ONLY_ATTEMPTS: u32 = 100;
 
 /// Where recovery puts what it finds in the logs.
 #[derive(Clone, Copy, PartialEq, Eq)]
