@@ -6,7 +6,6 @@ use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{Db, Error, Executor, SeqNo};
 
 use crate::history::{History, Trouble};
-use crate::ledger::Ledger;
 use crate::support::{Scene, count_from_env, for_each_seed, open_plain};
 use crate::trace::{Call, Event};
 
