@@ -121,6 +121,8 @@ impl Version {
 pub(crate) struct RunCursor {
     tables: Arc<[Arc<Table>]>,
     fill_cache: bool,
+    /// Whether reads are counted.
+    counted: bool,
     /// Position in `tables` of the one under `cursor`.
     at: usize,
     cursor: Option<TableCursor>,
@@ -128,7 +130,12 @@ pub(crate) struct RunCursor {
 
 impl RunCursor {
     pub(crate) fn new(tables: Arc<[Arc<Table>]>, fill_cache: bool) -> RunCursor {
-        RunCursor { tables, fill_cache, at: 0, cursor: None }
+        RunCursor { tables, fill_cache, counted: true, at: 0, cursor: None }
+    }
+
+    /// A cursor for compaction, whose reads are no reader's: they stay out of the cache and of the counters.
+    pub(crate) fn for_compaction(tables: Arc<[Arc<Table>]>) -> RunCursor {
+        RunCursor { counted: false, ..RunCursor::new(tables, false) }
     }
 
     /// Opens the table at `at`, if there is one, and positions its cursor.
@@ -137,7 +144,8 @@ impl RunCursor {
         let Some((at, table)) = at.and_then(|at| Some((at, self.tables.get(at)?))) else {
             return Ok(());
         };
-        let mut cursor = table.cursor(self.fill_cache);
+        let cursor = table.cursor(self.fill_cache);
+        let mut cursor = if self.counted { cursor } else { cursor.uncounted() };
         position(&mut cursor)?;
         self.at = at;
         self.cursor = Some(cursor);

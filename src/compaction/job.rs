@@ -20,9 +20,9 @@ pub(crate) fn run(task: &Task, version: &Version, context: &OutputContext<'_>) -
         let tables: Vec<Arc<Table>> =
             level.tables().iter().filter(|table| task.takes(number, table.meta().number)).cloned().collect();
         if number == 0 {
-            sources.extend(tables.iter().map(|table| Source::Table(table.cursor(false))));
+            sources.extend(tables.iter().map(|table| Source::Table(table.cursor(false).uncounted())));
         } else if !tables.is_empty() {
-            sources.push(Source::Run(RunCursor::new(tables.into(), false)));
+            sources.push(Source::Run(RunCursor::for_compaction(tables.into())));
         }
     }
     let mut below = TablesBelow::new(task, version, context.table_size);

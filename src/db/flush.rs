@@ -31,7 +31,8 @@ impl Store {
         };
         self.wait_for_progress(Waiting::Flush, |_| {
             self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= last)
-        })
+        })?;
+        self.mark_synced()
     }
 
     /// Flushes the oldest full memtable, if there is one.

@@ -307,9 +307,9 @@ impl Store {
         self.wait_until_idle();
         let log = self.commit.lock().take().map(|commit| commit.log);
         let ended = match (&flushed, log) {
-            // All is in tables: the log is empty.
-            (Ok(()), Some(log)) => {
-                let _ = self.fs.remove(log.path());
+            // All is in tables. The log says no more than that, which gives away a manifest that loses its last edits.
+            (Ok(()), Some(mut log)) => {
+                let _ = log.append_marker(self.durable.load(Ordering::Acquire));
                 Ok(())
             }
             // What could not be flushed is at least durable in the log.

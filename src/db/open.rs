@@ -13,6 +13,7 @@ use super::write::Commit;
 use crate::compaction::{OutputContext, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::ThreadPool;
+use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
@@ -52,10 +53,6 @@ impl Store {
             default.options = wanted.clone();
         }
         let files = list_files(&options, dir)?;
-        // Numbers in the directory may belong to files that no edit has named yet.
-        let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
-        state.next_file_number = state.next_file_number.max(seen.saturating_add(1));
-
         let tables = new_tables(&options, dir);
         let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InTables)?;
         let manifest_number = state.take_number();
@@ -81,8 +78,8 @@ impl Store {
             FileKind::Manifest(number) => number == manifest_number,
             FileKind::Wal(number) => number >= log_number,
             FileKind::Table(number) => state.has_table(number),
-            FileKind::Current | FileKind::Lock => true,
-            FileKind::CurrentTemp => false,
+            // The switch to this manifest has removed or replaced what an interrupted one left.
+            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
         };
         for kind in files.iter().filter(|kind| !needed(kind)) {
             // One that stays will be tried again.
@@ -125,11 +122,18 @@ impl Store {
                 let files = list_files(&options, dir)?;
                 let tables = new_tables(&options, dir);
                 let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
+                hold_files(&state, &tables, options.max_open_files)?;
                 Ok((state, tables, recovered))
             });
-            // A process that writes may have let go of logs, or of the manifest, between two looks at the directory.
+            // A process that writes may have let go of logs, tables or the manifest between two looks at the directory. What was read
+            // is good if no log was let go; what failed is damage if nothing has changed at all.
             let after = manifest::load(&*options.file_system, dir);
-            let settled = matches!((&before, &after), (Ok(before), Ok(after)) if before == after);
+            let settled = match (&before, &read, &after) {
+                (Ok(Some((before, _))), Ok(_), Ok(Some((after, _)))) => before.min_log == after.min_log,
+                (Ok(before), _, Ok(after)) => before == after,
+                (Err(before), _, Err(after)) => before.to_string() == after.to_string(),
+                _ => false,
+            };
             if settled || attempts == READ_ONLY_ATTEMPTS {
                 break read?;
             }
@@ -166,8 +170,14 @@ impl Store {
     }
 }
 
+/// Opens the files of tables, as many as may be open: a process that writes may remove them meanwhile.
+fn hold_files(state: &ManifestState, tables: &TableContext, most: usize) -> Result<()> {
+    let all = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+    all.take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))
+}
+
 /// How often a read-only open looks again when the store changes meanwhile.
-const READ_ONLY_ATTEMPTS: u32 = 10;
+const READ_ONLY_ATTEMPTS: u32 = 100;
 
 /// Where recovery puts what it finds in the logs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -184,7 +194,8 @@ struct Recovered {
     memtables: Vec<Arc<Memtable>>,
 }
 
-/// Replays the logs that `state` still needs.
+/// Replays the logs that `state` still needs, and takes the numbers in the directory for used: they may belong to files that no
+/// edit has named yet.
 fn recover(
     dir: &Path,
     options: &Options,
@@ -192,6 +203,38 @@ fn recover(
     state: &mut ManifestState,
     files: &[FileKind],
     keep: Keep,
+) -> Result<Recovered> {
+    check_tables(dir, state, files)?;
+    let known_ids = state.next_file_number;
+    let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
+    state.next_file_number = known_ids.max(seen + 1);
+    let unused = state.next_file_number;
+    replay_logs(dir, options, tables, state, files, keep, known_ids).inspect_err(|_| {
+        // However often opening is tried, it leaves nothing more behind.
+        (unused..state.next_file_number).for_each(|number| tables.remove_file(number));
+    })
+}
+
+/// Refuses a store that lacks a table, before anything in its directory is changed: the manifest may be an older one than the tables.
+fn check_tables(dir: &Path, state: &ManifestState, files: &[FileKind]) -> Result<()> {
+    let mut named = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+    match named.find(|(_, table)| files.binary_search(&FileKind::Table(table.number)).is_err()) {
+        None => Ok(()),
+        Some((_, table)) => {
+            let rule = "the manifest names this table, but there is no such file";
+            Err(Error::corruption(&FileKind::Table(table.number).path(dir), 0, rule))
+        }
+    }
+}
+
+fn replay_logs(
+    dir: &Path,
+    options: &Options,
+    tables: &Arc<TableContext>,
+    state: &mut ManifestState,
+    files: &[FileKind],
+    keep: Keep,
+    known_ids: u64,
 ) -> Result<Recovered> {
     let mut logs: Vec<u64> = files
         .iter()
@@ -210,6 +253,10 @@ fn recover(
         let mut writer = memtable.writer();
         for (seqno, operation) in (first..).zip(batch) {
             let operation = operation?;
+            // That of a dropped one is below: the manifest names a keyspace before the first write to it.
+            if u64::from(operation.keyspace) >= known_ids {
+                return Err(Malformed("a batch names a keyspace that the manifest does not know of").into());
+            }
             writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
         }
         drop(writer);

@@ -54,15 +54,15 @@ impl Store {
         Ok(())
     }
 
-    /// Leaves proof of the sync in the log, unless a later record will carry it or has: damage to synced records is then told
-    /// from a torn tail.
-    fn mark_synced(&self) -> Result<()> {
+    /// Leaves proof in the log that everything before is durable, unless it is there or a later record will carry it: damage to
+    /// synced records, and a manifest that has lost its last edits, are then told from what a power cut leaves.
+    pub(super) fn mark_synced(&self) -> Result<()> {
         // Whoever holds the lock is about to append a record that carries the proof, or waits for room, for which nobody who
         // synced should wait.
         let Some(mut commit) = self.commit.try_lock() else { return Ok(()) };
         let durable = self.durable.load(Ordering::Acquire);
         match commit.as_mut() {
-            Some(commit) if commit.log.next() == durable + 1 => {
+            Some(commit) if commit.log.next() == durable + 1 && commit.log.stated() < durable => {
                 commit.log.append_marker(durable).map_err(|error| self.poison(error))
             }
             _ => Ok(()),

@@ -1,4 +1,6 @@
-//! CRC-32, plain and bound to a place.
+//! CRC-32, plain and bound to a place, and the checksum of a whole file.
+
+use xxhash_rust::xxh3::Xxh3;
 
 /// CRC-32 of `bytes`.
 pub(crate) fn crc(bytes: &[u8]) -> u32 {
@@ -24,17 +26,21 @@ pub(crate) fn bound_crc_parts(number: u64, offset: u64, parts: &[&[u8]]) -> u32 
     hasher.finalize()
 }
 
-/// CRC-32 of a file as it is written, piece by piece.
+/// Checksum of a whole file as it is written, piece by piece: the low 32 bits of its XXH3.
+///
+/// It is not a CRC, because a CRC sees nothing of a file whose parts are each followed by their own CRC of the same polynomial: what
+/// a changed part adds to the remainder, its changed CRC takes away again, and all sound files of one layout have the same one.
 #[derive(Clone, Default)]
-pub(crate) struct StreamCrc(crc32fast::Hasher);
+pub(crate) struct FileChecksum(Xxh3);
 
-impl StreamCrc {
+impl FileChecksum {
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "32 bits are what the manifest holds")]
     pub(crate) fn finish(&self) -> u32 {
-        self.0.clone().finalize()
+        self.0.digest() as u32
     }
 }
 
@@ -48,5 +54,18 @@ mod tests {
         assert_ne!(here, bound_crc(8, 64, b"block"));
         assert_ne!(here, bound_crc(7, 128, b"block"));
         assert_eq!(here, bound_crc_parts(7, 64, &[b"bl", b"ock"]));
+    }
+
+    #[test]
+    fn file_checksum_sees_a_change_that_a_checksum_inside_makes_up_for() {
+        let file = |block: &[u8]| [block, &bound_crc(7, 0, block).to_le_bytes(), b"more"].concat();
+        let (one, other) = (file(b"one block"), file(b"two block"));
+        assert_eq!(crc(&one), crc(&other), "which is why it is no CRC");
+        let checksum = |bytes: &[u8]| {
+            let mut checksum = FileChecksum::default();
+            bytes.chunks(5).for_each(|piece| checksum.update(piece));
+            checksum.finish()
+        };
+        assert_ne!(checksum(&one), checksum(&other));
     }
 }

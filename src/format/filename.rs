@@ -2,6 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+/// A name with a greater number is not ours. It is half of what the format allows: opening a store counts on from the greatest number
+/// in its directory, and must not come to the end because of a stray file.
+const MAX_NUMBER_IN_NAME: u64 = 1 << 55;
+
 /// What a file in a store's directory is, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -68,7 +72,8 @@ impl FileKind {
 
 fn parse_number(digits: &str) -> Option<u64> {
     let canonical = digits.len() == 6 || (digits.len() > 6 && !digits.starts_with('0'));
-    if canonical && digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
+    let number = if canonical && digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None };
+    number.filter(|number| *number <= MAX_NUMBER_IN_NAME)
 }
 
 #[cfg(test)]
@@ -91,7 +96,9 @@ mod tests {
 
     #[test]
     fn foreign_names_are_not_ours() {
-        for name in ["", "7.sst", "0000007.sst", "000007.ldb", "MANIFEST-", "+00007.wal", "LOCK2"] {
+        for name in
+            ["", "7.sst", "0000007.sst", "000007.ldb", "MANIFEST-", "+00007.wal", "LOCK2", "72057594037927936.sst"]
+        {
             assert_eq!(FileKind::parse(name), None, "{name}");
         }
     }

@@ -167,16 +167,17 @@ impl Replay<'_> {
 
     /// Passes over a log of which nothing is replayed.
     fn skip(&mut self, reader: LogReader) -> Result<()> {
-        let stop = self.stop.get_or_insert_with(|| Stop {
-            file: reader.path().to_owned(),
-            offset: 0,
-            reason: match reader.header() {
-                Ok(header) => format!("the log begins with entry {}", header.first),
-                Err(rule) => rule.to_owned(),
-            },
-            clean: false,
-        });
-        stop.clean = false;
+        let reason = match reader.header() {
+            Ok(header) => format!("the log begins with entry {}", header.first),
+            Err(rule) => rule.to_owned(),
+        };
+        let here = Stop { file: reader.path().to_owned(), offset: 0, reason, clean: false };
+        match &mut self.stop {
+            // The log before this one is whole as far as it goes: what is wrong is this header.
+            Some(stop) if stop.clean && reader.header().is_err() => *stop = here,
+            Some(stop) => stop.clean = false,
+            none => *none = Some(here),
+        }
         self.refuse_if_durable(reader)
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct LogWriter {
     number: u64,
     len: u64,
     next: u64,
+    /// The highest ordinal that the header or a record states to be durable.
+    stated: u64,
     /// Goes out with the first append.
     header: [u8; FILE_HEADER_LEN],
     buffer: Vec<u8>,
@@ -50,6 +52,7 @@ impl LogWriter {
             number: header.number,
             len: 0,
             next: header.first,
+            stated: header.synced,
             header: header.encode(magic),
             buffer: Vec::new(),
             failed: None,
@@ -87,6 +90,7 @@ impl LogWriter {
         }
         self.flush_buffer()?;
         self.next = next;
+        self.stated = self.stated.max(synced);
         Ok(first..next)
     }
 
@@ -103,7 +107,9 @@ impl LogWriter {
         };
         self.begin_buffer();
         self.push_header(&header);
-        self.flush_buffer()
+        self.flush_buffer()?;
+        self.stated = self.stated.max(synced);
+        Ok(())
     }
 
     /// Makes everything appended so far durable. Whoever syncs by way of [`LogWriter::file`] keeps the failure himself.
@@ -134,6 +140,11 @@ impl LogWriter {
     /// The ordinal that the next record will begin with.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// The highest ordinal that the file states to be durable.
+    pub(crate) fn stated(&self) -> u64 {
+        if self.len == 0 { 0 } else { self.stated }
     }
 
     fn begin_buffer(&mut self) {
@@ -216,6 +227,7 @@ mod tests {
             number: 8,
             len: 64,
             next: 1,
+            stated: 0,
             header: [0; FILE_HEADER_LEN],
             buffer: Vec::new(),
             failed: None,

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn content_is_that_of_the_format() {
         assert_eq!(encode(3), "tamis 1\nMANIFEST-000003\ncrc32 3ef3e4eb\n");
-        for number in [1, 999_999, 1_000_000, u64::MAX] {
+        for number in [1, 999_999, 1_000_000, 1 << 55] {
             let text = encode(number);
             assert!(text.len() <= MAX_LEN);
             let decoded = decode(text.as_bytes(), Path::new("CURRENT"));

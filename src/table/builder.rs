@@ -11,7 +11,7 @@ use super::{TableMeta, TableOptions};
 use crate::block::BlockBuilder;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::{FilterBuilder, KeyHash};
-use crate::format::checksum::{StreamCrc, bound_crc};
+use crate::format::checksum::{FileChecksum, bound_crc};
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
@@ -212,7 +212,7 @@ struct Output<'a> {
     /// Bytes of the file before those in the buffer.
     appended: u64,
     /// Of the appended bytes.
-    checksum: StreamCrc,
+    checksum: FileChecksum,
 }
 
 impl<'a> Output<'a> {
@@ -226,7 +226,7 @@ impl<'a> Output<'a> {
             number,
             buffer: header.encode(Magic::Table).to_vec(),
             appended: 0,
-            checksum: StreamCrc::default(),
+            checksum: FileChecksum::default(),
         })
     }
 

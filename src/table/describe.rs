@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::properties::Properties;
-use super::verify::file_crc;
+use super::verify::file_checksum;
 use super::{Table, TableContext, TableMeta};
 use crate::block::BlockCursor;
 use crate::error::{IoContext, Result};
@@ -40,7 +40,7 @@ impl Table {
         let meta = TableMeta {
             number,
             size,
-            checksum: if checksum { file_crc(&fetcher)? } else { 0 },
+            checksum: if checksum { file_checksum(&fetcher)? } else { 0 },
             entries: properties.entries,
             keys: properties.keys,
             tombstones: properties.tombstones,
@@ -55,7 +55,7 @@ impl Table {
     /// Whether the file is the one that the manifest tells of, by its length and checksum, whatever is in it.
     pub(crate) fn is_as_written(&self) -> Result<bool> {
         let (meta, fetcher) = (self.meta(), self.fetcher());
-        Ok(fetcher.file_len()? == meta.size && file_crc(fetcher)? == meta.checksum)
+        Ok(fetcher.file_len()? == meta.size && file_checksum(fetcher)? == meta.checksum)
     }
 
     pub(crate) fn footer(&self) -> Result<Footer> {
@@ -71,7 +71,7 @@ impl Table {
     pub(crate) fn describe_block(&self, i: usize) -> Result<BlockInfo> {
         let resident = self.resident()?;
         let handle = resident.index.handle(i);
-        let block = self.block(resident, i, false, None)?;
+        let block = self.block(resident, i, false, false, None)?;
         let trailer = self.fetcher().bytes(handle.offset + u64::from(handle.len), 1)?;
         let mut cursor = BlockCursor::new(Arc::clone(&block));
         let malformed = |malformed| self.malformed_block(i, malformed);

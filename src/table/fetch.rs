@@ -13,7 +13,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::bound_crc;
 use crate::format::filename::FileKind;
 use crate::options::Compression;
-use crate::stats::{ReadCounters, ReadEvent};
+use crate::stats::ReadCounters;
 use crate::vfs::ReadableFile;
 
 /// Reads from one table's file.
@@ -75,14 +75,12 @@ impl Fetcher {
         }
     }
 
-    /// A data block, verified, decompressed, at most `longest` bytes long, and counted; from what was read ahead, if it is there.
+    /// A data block, verified, decompressed, at most `longest` bytes long; from what was read ahead, if it is there.
     pub(super) fn data_block(&self, handle: Handle, longest: u32, ahead: Option<&mut ReadAhead>) -> Result<Vec<u8>> {
         let stored = match ahead.and_then(|ahead| ahead.block(self, handle)) {
             Some(stored) => Cow::Borrowed(stored),
             None => Cow::Owned(self.bytes(handle.offset, handle.stored_len())?),
         };
-        self.counters.count(ReadEvent::BlockRead);
-        self.counters.add(ReadEvent::BlockBytes, handle.stored_len());
         match self.verified(handle, &stored)? {
             (Compression::None, _) => Ok(without_trailer(stored)),
             (compression, packed) => {

@@ -32,6 +32,7 @@ pub(crate) use files::FilePool;
 pub(crate) use footer::Handle;
 pub(crate) use reader::{Table, TableHit};
 
+use crate::error::{IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::options::{Compression, FilterPolicy};
@@ -43,7 +44,7 @@ pub(crate) struct TableMeta {
     pub(crate) number: u64,
     /// Bytes of the file.
     pub(crate) size: u64,
-    /// CRC-32 of the whole file.
+    /// Checksum of the whole file, which is no CRC.
     pub(crate) checksum: u32,
     pub(crate) entries: u64,
     /// Distinct user keys; the other entries are older versions of them.
@@ -92,6 +93,12 @@ impl TableContext {
 
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Opens the file of a table, for reads to come.
+    pub(crate) fn open_file(&self, number: u64) -> Result<()> {
+        let path = FileKind::Table(number).path(&self.dir);
+        self.files.get(number, || self.fs.open(&path)).during("open", &path).map(drop)
     }
 
     /// Removes the file of a table that no version names and nobody reads. One that is left behind is removed when the store is

@@ -148,7 +148,7 @@ impl Table {
     ) -> Result<Lookup> {
         let mut lookup = Lookup::Absent;
         for i in resident.index.find(key)..resident.index.len() {
-            let block = self.block(resident, i, fill_cache, None)?;
+            let block = self.block(resident, i, fill_cache, true, None)?;
             let hit =
                 block.get(key, hash.fingerprint(), snapshot).map_err(|malformed| self.malformed_block(i, malformed))?;
             match hit {
@@ -173,19 +173,26 @@ impl Table {
         resident: &Resident,
         i: usize,
         fill_cache: bool,
+        counted: bool,
         ahead: Option<&mut ReadAhead>,
     ) -> Result<Arc<Block>> {
         let handle = resident.index.handle(i);
         let cache = self.fetcher.context.cache();
         let id = (self.meta.number, handle.offset);
         if let Some(block) = cache.get(id) {
-            self.count(ReadEvent::CacheHit);
+            if counted {
+                self.count(ReadEvent::CacheHit);
+            }
             return Ok(block);
         }
         // A long scan would push out what other reads come back to.
         let keep = fill_cache && !ahead.as_ref().is_some_and(|ahead| ahead.is_long());
         let longest = resident.properties.largest_block;
         let bytes = self.fetcher.data_block(handle, longest, ahead)?;
+        if counted {
+            self.count(ReadEvent::BlockRead);
+            self.fetcher.counters.add(ReadEvent::BlockBytes, handle.stored_len());
+        }
         let block = Block::new(bytes).map_err(|malformed| self.malformed_block(i, malformed))?;
         let block = Arc::new(block);
         if keep {

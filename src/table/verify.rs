@@ -9,7 +9,7 @@ use super::resident::{FilterState, Resident};
 use crate::block::{Block, BlockCursor};
 use crate::error::Result;
 use crate::filter::{Filter, KeyHash};
-use crate::format::checksum::StreamCrc;
+use crate::format::checksum::FileChecksum;
 use crate::format::key::{SeqNo, compare_entries};
 use crate::format::{Decoded, Malformed};
 
@@ -41,7 +41,7 @@ impl Table {
             return Err(fetcher.corrupt(resident.footer.properties.offset, rule));
         }
         // Last, because it says only that there is damage, and not where.
-        if file_crc(fetcher)? != self.meta().checksum {
+        if file_checksum(fetcher)? != self.meta().checksum {
             let rule = "the checksum of the file is not the one in the manifest";
             return Err(fetcher.corrupt(0, rule));
         }
@@ -69,15 +69,15 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
     }
 }
 
-pub(super) fn file_crc(fetcher: &Fetcher) -> Result<u32> {
-    let mut crc = StreamCrc::default();
+pub(super) fn file_checksum(fetcher: &Fetcher) -> Result<u32> {
+    let mut checksum = FileChecksum::default();
     let mut offset = 0;
     while offset < fetcher.size {
         let len = READ_LEN.min(fetcher.size - offset);
-        crc.update(&fetcher.bytes(offset, len)?);
+        checksum.update(&fetcher.bytes(offset, len)?);
         offset += len;
     }
-    Ok(crc.finish())
+    Ok(checksum.finish())
 }
 
 /// What was seen of a table so far.

@@ -1,11 +1,15 @@
 //! Behaviour of the whole engine: one binary, one module per question.
-#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "tests")]
 
+mod concurrency;
+mod damage;
 mod faults;
 mod history;
+mod kill;
 mod layers;
 mod ledger;
 mod model;
 mod power_cut;
+mod reads;
 mod support;
 mod trace;

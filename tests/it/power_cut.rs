@@ -98,7 +98,9 @@ fn one_seed_is_one_history() {
 
 /// Puts keys `from..to`, each with its number and some filler as the value.
 fn put(db: &Db, from: u32, to: u32) {
-    (from..to).for_each(|n| drop(db.put(n.to_be_bytes(), [&n.to_be_bytes()[..], &[7; 500]].concat()).unwrap()));
+    for n in from..to {
+        db.put(n.to_be_bytes(), [&n.to_be_bytes()[..], &[7; 500]].concat()).unwrap();
+    }
 }
 
 /// The keys of the default keyspace, as put by [`put`].

@@ -117,7 +117,7 @@ fn a_filter_that_denies_a_key_is_found_by_shadow_reads_and_by_verify() {
     let mut bytes = fs.read(PATH).unwrap();
     put_block(&mut bytes, handle, &other.finish().unwrap().bytes);
     fs.write(PATH, &bytes[..]).unwrap();
-    let meta = TableMeta { checksum: crc(&bytes), ..meta };
+    let meta = TableMeta { checksum: file_checksum(&bytes), ..meta };
 
     let table = open(&fs, &meta, 0);
     let errors = (0..KEYS)
@@ -168,7 +168,7 @@ fn rules_are_checked_behind_right_checksums() {
                 let at = usize::try_from(handle.offset + at).unwrap();
                 damaged[at] ^= if at % 3 == 0 { 0x80 } else { 0x05 };
                 reseal(&mut damaged, handle);
-                let meta = TableMeta { checksum: crc(&damaged), ..meta.clone() };
+                let meta = TableMeta { checksum: file_checksum(&damaged), ..meta.clone() };
                 fs.write(PATH, damaged).unwrap();
                 let table = open(&fs, &meta, 0);
                 for (key, seqno, ..) in entries.iter().step_by(9) {
@@ -193,7 +193,7 @@ fn verify_finds_what_only_it_can_find() {
         let mut damaged = bytes.clone();
         damaged[at] ^= 1;
         reseal(&mut damaged, handle);
-        let meta = TableMeta { checksum: crc(&damaged), ..meta.clone() };
+        let meta = TableMeta { checksum: file_checksum(&damaged), ..meta.clone() };
         fs.write(PATH, damaged).unwrap();
         let error = open(&fs, &meta, 0).verify().unwrap_err();
         assert!(matches!(error, Error::Corruption { offset, .. } if offset == handle.offset), "{rule}: {error}");

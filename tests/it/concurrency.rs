@@ -1,0 +1,407 @@
+//! Does the store keep its word when many threads use it at once?
+//!
+//! Real threads, on the simulated file system and on the real one. The times are bounds on the work, not part of what is checked.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tamis::vfs::{FileSystem, OsFileSystem, SimFileSystem};
+use tamis::{Db, Error, Keyspace, KeyspaceOptions, Options, Result, Snapshot, WriteBatch, WriteOptions};
+
+mod handles;
+
+/// Ends the process if the test does not end: a deadlock should say so.
+struct Watchdog(Arc<AtomicBool>);
+
+impl Watchdog {
+    fn new(test: &'static str) -> Watchdog {
+        let done = Arc::new(AtomicBool::new(false));
+        let watched = Arc::clone(&done);
+        std::thread::spawn(move || {
+            let start = Instant::now();
+            while !watched.load(Ordering::Relaxed) {
+                if start.elapsed() > Duration::from_secs(120) {
+                    let _ = writeln!(std::io::stderr(), "{test} hangs");
+                    std::process::abort();
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Watchdog(done)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn options(fs: Arc<dyn FileSystem>) -> Options {
+    let small = KeyspaceOptions::new().block_size(512);
+    Options::new()
+        .file_system(fs)
+        .memtable_size(16 << 10)
+        .table_size(16 << 10)
+        .cache_size(64 << 10)
+        .max_open_files(16)
+        .default_keyspace(small)
+}
+
+/// Runs until told to stop; sets the flag also when a thread panics, so that the others end.
+struct Stop(AtomicBool);
+
+impl Stop {
+    fn new() -> Stop {
+        Stop(AtomicBool::new(false))
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn guard(&self) -> StopOnDrop<'_> {
+        StopOnDrop(self)
+    }
+}
+
+struct StopOnDrop<'a>(&'a Stop);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
+}
+
+const ACCOUNTS: u32 = 200;
+const EACH: i64 = 100;
+const WRITERS: u32 = 2;
+
+fn account(writer: u32, n: u32) -> String {
+    format!("account {writer} {n:04}")
+}
+
+fn amount(value: &[u8]) -> i64 {
+    i64::from_le_bytes(value[..8].try_into().unwrap())
+}
+
+/// An amount with something behind it that takes space.
+fn value(amount: i64, rng: &mut fastrand::Rng) -> Vec<u8> {
+    [&amount.to_le_bytes()[..], &vec![7; rng.usize(0..60)]].concat()
+}
+
+/// Two keyspaces with accounts; money moves between them, and the sum stays.
+struct Bank {
+    db: Db,
+    sides: [Keyspace; 2],
+}
+
+impl Bank {
+    fn open(db: Db) -> Bank {
+        let sides = ["left", "right"].map(|name| db.keyspace(name).unwrap());
+        let mut batch = WriteBatch::new();
+        for side in &sides {
+            for (writer, n) in (0..WRITERS).flat_map(|w| (0..ACCOUNTS).map(move |n| (w, n))) {
+                batch.put_in(side, account(writer, n), EACH.to_le_bytes());
+            }
+        }
+        db.write(batch).unwrap();
+        Bank { db, sides }
+    }
+
+    /// Moves money between accounts of one writer, in batches that leave the sum as it is.
+    fn transfer(&self, writer: u32, stop: &Stop) {
+        let _stop = stop.guard();
+        let mut rng = fastrand::Rng::with_seed(writer.into());
+        while !stop.is_set() {
+            let mut batch = WriteBatch::new();
+            let (a, b) = (rng.u32(0..ACCOUNTS), rng.u32(0..ACCOUNTS));
+            let (from, to) = (account(writer, a), account(writer, b));
+            let moved = rng.i64(0..50);
+            let [left, right] = &self.sides;
+            let get = |side: &Keyspace, key: &str| amount(&side.get(key).unwrap().expect("every account exists"));
+            let (have, had) = (get(left, &from), get(right, &to));
+            batch.delete_in(left, &from);
+            batch.put_in(left, &from, value(have - moved, &mut rng));
+            batch.put_in(right, &to, value(had + moved, &mut rng));
+            let sync = rng.u8(0..64) == 0;
+            let seqno = self.db.write_with(batch, WriteOptions { sync }).unwrap();
+            assert!(!sync || self.db.synced_seqno() >= seqno);
+            assert_eq!(get(left, &from), have - moved, "a writer reads what it wrote");
+        }
+    }
+
+    fn read(&self, seed: u64, stop: &Stop) -> u64 {
+        let _stop = stop.guard();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut rounds = 0;
+        while !stop.is_set() {
+            rounds += 1;
+            let snapshot = self.db.snapshot();
+            let views = [0, 1].map(|side: usize| snapshot.keyspace(&self.sides[side]));
+            let first = views.each_ref().map(|view| contents(view, rng.u8(0..4)));
+            let total: i64 = first.iter().flat_map(|side| side.values()).map(|value| amount(value)).sum();
+            assert_eq!(total, i64::from(2 * WRITERS * ACCOUNTS) * EACH, "part of a batch is seen");
+            let again = views.each_ref().map(|view| contents(view, rng.u8(0..4)));
+            assert!(first == again, "a snapshot has changed");
+            let key = account(rng.u32(0..WRITERS), rng.u32(0..ACCOUNTS));
+            assert_eq!(views[0].get(&key).unwrap().as_deref(), Some(&first[0][key.as_bytes()][..]));
+            assert_eq!(views[0].get(format!("{key}x")).unwrap(), None);
+        }
+        rounds
+    }
+
+    /// Flushes, compactions, keyspaces that come and go, statistics.
+    fn churn(&self, stop: &Stop) {
+        let _stop = stop.guard();
+        let mut rng = fastrand::Rng::with_seed(9);
+        let (mut synced, mut flushed) = (0, 0);
+        while !stop.is_set() {
+            match rng.u8(0..6) {
+                0 => self.db.flush().unwrap(),
+                1 => self.sides[rng.usize(0..2)].compact_range(account(0, 50)..account(1, 20)).unwrap(),
+                2 => self.db.sync().unwrap(),
+                3 => {
+                    let keyspace = self.db.keyspace("passing").unwrap();
+                    for n in 0..50u32 {
+                        keyspace.put(n.to_be_bytes(), [1; 100]).unwrap();
+                    }
+                    let iter = keyspace.iter();
+                    assert!(self.db.drop_keyspace("passing").unwrap());
+                    assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped(_))));
+                    assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped(_))));
+                    assert_eq!(iter.filter(|entry| entry.is_ok()).count(), 50, "an iterator under way goes on");
+                }
+                _ => std::thread::sleep(Duration::from_millis(3)),
+            }
+            let stats = self.db.stats();
+            for reads in stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).map(|level| level.reads()) {
+                assert_eq!(reads.probes, reads.negatives + reads.true_positives + reads.false_positives);
+            }
+            assert!(stats.background_error.is_none(), "{:?}", stats.background_error);
+            assert!(stats.synced_seqno >= synced && stats.flushed_seqno >= flushed, "what was durable is no more");
+            (synced, flushed) = (stats.synced_seqno, stats.flushed_seqno);
+        }
+    }
+}
+
+/// Everything in a snapshot of a keyspace, read in one of four ways.
+fn contents(view: &Snapshot, way: u8) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let owned = |entry: Result<(tamis::Value, tamis::Value)>| entry.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap();
+    match way {
+        0 => view.iter().map(owned).collect(),
+        1 => view.iter().rev().map(owned).collect(),
+        2 => {
+            let mut iter = view.iter();
+            let mut map = BTreeMap::new();
+            while let Some(front) = iter.next() {
+                map.extend([owned(front)]);
+                map.extend(iter.next_back().map(owned));
+            }
+            map
+        }
+        _ => {
+            let mut cursor = view.cursor().unwrap();
+            let mut map = BTreeMap::new();
+            let mut valid = cursor.seek_to_last().unwrap();
+            while valid {
+                let entry = cursor.key().zip(cursor.value()).unwrap();
+                map.insert(entry.0.to_vec(), entry.1.to_vec());
+                // To and fro.
+                cursor.prev().unwrap();
+                valid = cursor.is_valid() && cursor.next().unwrap() && cursor.prev().unwrap();
+            }
+            map
+        }
+    }
+}
+
+fn run_bank(fs: Arc<dyn FileSystem>, dir: &Path, time: Duration) {
+    let db = options(Arc::clone(&fs)).open(dir).unwrap();
+    let bank = Bank::open(db);
+    let stop = Stop::new();
+    let rounds = std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (bank, stop) = (&bank, &stop);
+            scope.spawn(move || bank.transfer(writer, stop));
+        }
+        let readers = [1, 2].map(|seed| {
+            let (bank, stop) = (&bank, &stop);
+            scope.spawn(move || bank.read(seed, stop))
+        });
+        scope.spawn(|| bank.churn(&stop));
+        let start = Instant::now();
+        while start.elapsed() < time && !stop.is_set() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(stop.guard());
+        readers.map(|reader| reader.join().unwrap())
+    });
+    assert!(rounds.iter().sum::<u64>() > 10, "{rounds:?}");
+    let stats = bank.db.stats();
+    assert!(stats.flushes > 3 && stats.compactions > 0, "{stats:?}");
+    // What is on disk holds the same.
+    let Bank { db, sides } = bank;
+    let before = sides.each_ref().map(|side| contents(&side.snapshot(), 0));
+    drop(sides);
+    db.close().unwrap();
+    let db = options(fs).paranoid(true).open(dir).unwrap();
+    let after = ["left", "right"].map(|name| contents(&db.keyspace(name).unwrap().snapshot(), 0));
+    assert!(before == after);
+}
+
+#[test]
+fn readers_see_whole_batches_and_snapshots_stay_on_the_simulated_file_system() {
+    let _watchdog = Watchdog::new("the bank");
+    run_bank(Arc::new(SimFileSystem::new()), Path::new("/db"), Duration::from_secs(2));
+}
+
+#[test]
+fn readers_see_whole_batches_and_snapshots_stay_on_the_real_file_system() {
+    let _watchdog = Watchdog::new("the bank");
+    let dir = tempfile::tempdir().unwrap();
+    run_bank(Arc::new(OsFileSystem::new()), &dir.path().join("db"), Duration::from_secs(2));
+}
+
+/// Keys of a thread that counts: each write sets one of them to a number one higher than the write before.
+fn counter_key(thread: usize, n: u64) -> String {
+    format!("{thread}/{}", n % 20)
+}
+
+/// The highest number that a thread has left, which stands for all its writes before.
+fn count_of(db: &Db, thread: usize) -> u64 {
+    let mut numbers: Vec<u64> = (0..20)
+        .filter_map(|n| db.get(counter_key(thread, n)).unwrap())
+        .map(|value| u64::from_le_bytes(value[..8].try_into().unwrap()))
+        .collect();
+    numbers.sort_unstable();
+    let last = numbers.last().copied().unwrap_or(0);
+    let expected: Vec<u64> = (last.saturating_sub(20) + 1..=last).collect();
+    assert_eq!(numbers, expected, "thread {thread} left a hole");
+    last
+}
+
+fn put_count(db: &Db, thread: usize, n: u64) -> Result<u64> {
+    db.put(counter_key(thread, n), [&n.to_le_bytes()[..], &[thread.to_le_bytes()[0]; 40]].concat())
+}
+
+#[test]
+fn what_many_threads_have_synced_survives_a_power_cut_at_any_moment() {
+    let _watchdog = Watchdog::new("syncs");
+    let fs = SimFileSystem::new();
+    let db = options(Arc::new(fs.clone())).open("/db").unwrap();
+    let stop = Stop::new();
+    let acknowledged: [AtomicU64; 3] = Default::default();
+    std::thread::scope(|scope| {
+        let _stop = stop.guard();
+        for (thread, acknowledged) in acknowledged.iter().enumerate() {
+            let (db, stop) = (&db, &stop);
+            scope.spawn(move || {
+                let _stop = stop.guard();
+                let mut synced = 0;
+                for n in 1.. {
+                    let seqno = put_count(db, thread, n).unwrap();
+                    if n % 4 == 0 {
+                        db.sync().unwrap();
+                        let now = db.synced_seqno();
+                        assert!(now >= seqno && now >= synced);
+                        synced = now;
+                        acknowledged.store(n, Ordering::SeqCst);
+                    }
+                    if stop.is_set() {
+                        break;
+                    }
+                }
+            });
+        }
+        let start = Instant::now();
+        let mut seed = 0;
+        while start.elapsed() < Duration::from_millis(1500) && !stop.is_set() {
+            seed += 1;
+            let before = acknowledged.each_ref().map(|n| n.load(Ordering::SeqCst));
+            let crashed = fs.crash(seed);
+            let db = options(Arc::new(crashed)).open("/db").unwrap();
+            for (thread, &n) in before.iter().enumerate() {
+                let left = count_of(&db, thread);
+                assert!(left >= n, "seed {seed}: thread {thread} has synced {n}, and {left} is left");
+            }
+        }
+        assert!(seed > 10);
+    });
+    assert!(acknowledged.iter().all(|n| n.load(Ordering::SeqCst) > 100));
+}
+
+#[test]
+fn two_callers_may_compact_the_same_range_while_others_write() {
+    let _watchdog = Watchdog::new("compactions");
+    let db = options(Arc::new(SimFileSystem::new())).open("/db").unwrap();
+    let stop = Stop::new();
+    let total = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (db, stop, total) = (&db, &stop, &total);
+            scope.spawn(move || {
+                let _stop = stop.guard();
+                for n in 1.. {
+                    put_count(db, thread, n).unwrap();
+                    if stop.is_set() {
+                        total.fetch_add(n, Ordering::Relaxed);
+                        break;
+                    }
+                }
+            });
+        }
+        let callers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let _stop = stop.guard();
+                    (0..40).for_each(|_| db.compact_range(..).unwrap());
+                })
+            })
+            .collect();
+        for caller in callers {
+            caller.join().unwrap();
+        }
+    });
+    assert!(total.load(Ordering::Relaxed) > 1000);
+}
+
+#[test]
+fn read_only_handle_beside_a_writer_sees_everything_from_before_it_was_opened() {
+    let _watchdog = Watchdog::new("read-only handles");
+    let fs = SimFileSystem::new();
+    let db = options(Arc::new(fs.clone())).open("/db").unwrap();
+    let stop = Stop::new();
+    let acknowledged = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _stop = stop.guard();
+            for n in 1.. {
+                put_count(&db, 0, n).unwrap();
+                acknowledged.store(n, Ordering::SeqCst);
+                if stop.is_set() {
+                    break;
+                }
+            }
+        });
+        let _stop = stop.guard();
+        let start = Instant::now();
+        let mut read = 0;
+        while start.elapsed() < Duration::from_millis(1000) && !stop.is_set() {
+            let before = acknowledged.load(Ordering::SeqCst);
+            let reader = options(Arc::new(fs.clone())).open_read_only("/db").unwrap();
+            assert!(reader.last_seqno() >= before, "{} of {before}", reader.last_seqno());
+            // Tables that the writer has removed meanwhile are missed by name.
+            match reader.iter().collect::<Result<Vec<_>>>() {
+                Ok(_) => read += 1,
+                Err(Error::Io { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(read > 10);
+    });
+}

@@ -1,0 +1,151 @@
+//! Who may hold a store, and what is left when it is closed.
+
+use std::process::{Command, Stdio};
+
+use tamis::{Executor, ThreadPool};
+
+use super::*;
+
+/// Whether an operation was carried out; if not, because the store was closed.
+fn is_open<T>(result: Result<T>) -> bool {
+    match result {
+        Ok(_) => true,
+        Err(Error::Closed) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn closing_while_others_work_loses_nothing_and_tells_them() {
+    let _watchdog = Watchdog::new("closing");
+    for round in 0..15 {
+        let fs = SimFileSystem::new();
+        let db = options(Arc::new(fs.clone())).open("/db").unwrap();
+        let writers = 2;
+        let counts = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..writers)
+                .map(|thread| {
+                    let db = db.clone();
+                    scope.spawn(move || {
+                        let mut n = 0;
+                        while is_open(put_count(&db, thread, n + 1)) {
+                            n += 1;
+                        }
+                        n
+                    })
+                })
+                .collect();
+            let work: [fn(&Db) -> bool; 5] = [
+                |db| is_open(db.flush()),
+                |db| is_open(db.compact_range(..)),
+                |db| is_open(db.sync()),
+                |db| is_open(db.keyspace("passing")) && is_open(db.drop_keyspace("passing")),
+                |db| {
+                    let mut iter = db.iter();
+                    // An iterator made before the end goes on after it; one made later says why it cannot.
+                    let first = iter.next();
+                    std::thread::yield_now();
+                    first.is_none_or(is_open) && iter.all(|entry| entry.is_ok())
+                },
+            ];
+            for work in work {
+                let db = db.clone();
+                scope.spawn(move || while work(&db) {});
+            }
+            std::thread::sleep(Duration::from_millis(10 + round * 3));
+            db.clone().close().unwrap();
+            // The lock is free at once, and the threads of the old handle can do no harm any more.
+            let reopened = options(Arc::new(fs.clone())).paranoid(true).open("/db").unwrap();
+            let counts: Vec<u64> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+            for (thread, &n) in counts.iter().enumerate() {
+                let left = count_of(&reopened, thread);
+                assert!(left == n || left == n + 1, "thread {thread}: {left} of {n}");
+            }
+            counts
+        });
+        assert!(matches!(db.get("k"), Err(Error::Closed)));
+        assert!(matches!(db.snapshot().get("k"), Err(Error::Closed)));
+        assert!(counts.iter().sum::<u64>() > 0);
+    }
+}
+
+const LOCK_DIR: &str = "TAMIS_LOCK_DIR";
+
+#[test]
+#[ignore = "the second process of `store_is_open_for_writing_once`"]
+fn second_process() {
+    let Ok(dir) = std::env::var(LOCK_DIR) else { return };
+    match Db::open(dir) {
+        Ok(_) => println!("\nopened"),
+        Err(Error::Locked { holder, .. }) => println!("\nlocked by {holder}"),
+        Err(error) => println!("\n{error}"),
+    }
+}
+
+fn in_second_process(dir: &Path) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "concurrency::handles::second_process", "--nocapture"])
+        .env(LOCK_DIR, dir)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().find(|line| line.starts_with("opened") || line.starts_with("locked")).expect(&text).to_owned()
+}
+
+#[test]
+fn store_is_open_for_writing_once() {
+    let _watchdog = Watchdog::new("locks");
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path()).unwrap();
+    let locked = |holder: &str| match Db::open(dir.path()) {
+        Err(Error::Locked { holder: named, .. }) => assert!(named.contains(holder), "{named}"),
+        other => panic!("{other:?}"),
+    };
+    locked("this process");
+    assert_eq!(in_second_process(dir.path()), format!("locked by process {}", std::process::id()));
+    assert!(Db::open_read_only(dir.path()).is_ok());
+
+    // Whatever was made of the handle keeps the store open.
+    let keyspace = db.keyspace("more").unwrap();
+    let snapshot = keyspace.snapshot();
+    drop(db);
+    locked("this process");
+    keyspace.put("key", "value").unwrap();
+    drop(keyspace);
+    locked("this process");
+    assert_eq!(snapshot.get("key").unwrap(), None);
+    drop(snapshot);
+    assert_eq!(in_second_process(dir.path()), "opened");
+    let db = Db::open(dir.path()).unwrap();
+    assert!(db.keyspace("more").unwrap().contains_key("key").unwrap());
+}
+
+#[test]
+fn iterators_outlive_the_handle_and_its_files() {
+    let _watchdog = Watchdog::new("iterators");
+    let fs = SimFileSystem::new();
+    let pool: Arc<dyn Executor> = Arc::new(ThreadPool::new(1));
+    let db = options(Arc::new(fs.clone())).executor(Arc::clone(&pool)).open("/db").unwrap();
+    for n in 0..2000u32 {
+        db.put(n.to_be_bytes(), [5; 50]).unwrap();
+    }
+    let mut cursor = db.cursor().unwrap();
+    cursor.seek_to_first().unwrap();
+    let (mut iter, reversed, fresh) = (db.iter(), db.iter().rev(), db.range(1u32.to_be_bytes()..));
+    assert!(iter.next().is_some());
+    for n in 0..2000u32 {
+        db.delete(n.to_be_bytes()).unwrap();
+    }
+    db.compact_range(..).unwrap();
+    assert_eq!(db.iter().count(), 0);
+    db.close().unwrap();
+    assert_eq!(iter.filter(|entry| entry.is_ok()).count(), 1999);
+    assert_eq!(reversed.filter(|entry| entry.is_ok()).count(), 2000);
+    assert_eq!(fresh.filter(|entry| entry.is_ok()).count(), 1999);
+    let mut count = 1;
+    while cursor.next().unwrap() {
+        count += 1;
+    }
+    assert_eq!(count, 2000);
+}

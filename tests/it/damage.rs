@@ -1,0 +1,462 @@
+//! Does damage to any file end in right data or in an error that names the file?
+//!
+//! One small store that has everything: tables on several levels, plain and compressed, a manifest of several edits, a sealed log and
+//! one in use, both synced but for a tail. Every file of it is flipped, cut, deleted, swapped and written over, and each time the
+//! store is opened and read in every way. Never is there a panic, wrong data, or an allocation that a damaged length has driven.
+//! The one exception is a suffix: what was written after the last sync may be gone, and so may the end of a log that was cut short.
+//!
+//! `TAMIS_STRIDE=1` damages every byte.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tamis::vfs::{FileSystem, SimFileSystem};
+use tamis::{Compression, Cursor, Db, Error, Executor, KeyspaceOptions, Options, ReadOptions, Result, SteppedExecutor};
+use tamis::{SeqNo, WriteBatch};
+
+use crate::support::count_from_env;
+
+mod aftermath;
+mod forged;
+
+/// Notes the largest piece of memory that a thread has asked for.
+struct Watched;
+
+#[global_allocator]
+static WATCHED: Watched = Watched;
+
+thread_local! {
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+fn note(len: usize) {
+    // A thread that is ending has nothing to note any more.
+    let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(len)));
+}
+
+// SAFETY: all calls go to the system's allocator, unchanged.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        note(new_size);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+/// Runs `body`, which must not ask for much more memory at once than the largest file has.
+fn within_memory<R>(fs: &SimFileSystem, what: &dyn Debug, body: impl FnOnce() -> R) -> R {
+    let file = fs.paths().iter().map(|path| fs.file_len(path).unwrap()).max().unwrap_or(0);
+    LARGEST.set(0);
+    let result = body();
+    let largest = LARGEST.get();
+    assert!(largest as u64 <= file + (64 << 10), "{what:?}: {largest} bytes at once");
+    result
+}
+
+const DIR: &str = "/db";
+const KEYSPACES: [&str; 2] = ["default", "plain"];
+
+/// By keyspace and key.
+type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+
+struct Sound {
+    fs: SimFileSystem,
+    /// What the store holds after each write that a damaged log may end with.
+    states: BTreeMap<SeqNo, Model>,
+    /// Everything up to here is in tables.
+    flushed: SeqNo,
+    /// Everything up to here was synced, and the log in use says so at this offset.
+    synced: SeqNo,
+    synced_end: u64,
+    /// The log in use.
+    log: PathBuf,
+}
+
+fn options(fs: &SimFileSystem) -> Options {
+    let executor: Arc<dyn Executor> = Arc::new(SteppedExecutor::new());
+    Options::new()
+        .file_system(Arc::new(fs.clone()))
+        .executor(executor)
+        .hash_seed(7)
+        .memtable_size(4096)
+        .table_size(4096)
+        .cache_size(64 << 10)
+        .default_keyspace(KeyspaceOptions::new().block_size(512))
+}
+
+struct Writer<'a> {
+    db: &'a Db,
+    model: Model,
+    states: BTreeMap<SeqNo, Model>,
+    rng: fastrand::Rng,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, count: usize) {
+        let mut batch = WriteBatch::new();
+        for _ in 0..count {
+            let at = self.rng.usize(0..KEYSPACES.len());
+            let keyspace = self.db.keyspace(KEYSPACES[at]).unwrap();
+            let key = format!("key{:03}", self.rng.u32(0..600)).into_bytes();
+            if self.rng.u8(0..6) == 0 {
+                batch.delete_in(&keyspace, &key);
+                self.model[at].remove(&key);
+            } else {
+                let value = format!("{:04}", self.rng.u32(0..10_000)).repeat(self.rng.usize(0..12)).into_bytes();
+                batch.put_in(&keyspace, &key, &value);
+                self.model[at].insert(key, value);
+            }
+        }
+        let seqno = self.db.write(batch).unwrap();
+        self.states.insert(seqno, self.model.clone());
+    }
+
+    fn fill(&mut self, writes: usize) {
+        for _ in 0..writes {
+            let count = if self.rng.bool() { 1 } else { 4 };
+            self.write(count);
+        }
+    }
+}
+
+impl Sound {
+    fn new() -> Sound {
+        let fs = SimFileSystem::new();
+        let db = options(&fs).open(DIR).unwrap();
+        let plain = KeyspaceOptions::new().compression(Compression::None).block_size(256);
+        db.keyspace_with(KEYSPACES[1], plain).unwrap();
+        let rng = fastrand::Rng::with_seed(1);
+        let mut writer = Writer { db: &db, model: Model::default(), states: BTreeMap::new(), rng };
+        writer.fill(300);
+        for name in KEYSPACES {
+            db.keyspace(name).unwrap().compact_range(..).unwrap();
+        }
+        writer.fill(40);
+        db.flush().unwrap();
+        let flushed = db.flushed_seqno();
+        assert_eq!(flushed, db.last_seqno());
+        // Nobody steps the executor: the memtable that is sealed here is not flushed.
+        let logs = |fs: &SimFileSystem| fs.paths().into_iter().filter(|p| p.extension() == Some("wal".as_ref()));
+        while logs(&fs).count() < 2 {
+            writer.fill(1);
+        }
+        writer.fill(5);
+        db.sync().unwrap();
+        let (log, synced) = (logs(&fs).next_back().unwrap(), db.synced_seqno());
+        // The marker says so.
+        let synced_end = fs.file_len(&log).unwrap() - 40;
+        writer.fill(6);
+        let states = writer.states;
+        let levels: Vec<usize> = db.stats().keyspaces[0].levels.iter().map(|level| level.tables.len()).collect();
+        assert!(levels[0] > 0 && levels[6] > 1, "{levels:?}");
+        Sound { fs: fs.kill(), states, flushed, synced, synced_end, log }
+    }
+
+    fn last(&self) -> SeqNo {
+        *self.states.keys().next_back().unwrap()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.fs.paths().into_iter().filter(|path| !path.ends_with("LOCK")).collect()
+    }
+
+    /// The states in which the store may be after damage to `range` of a file.
+    fn allowed(&self, path: &Path, damaged: Range<u64>) -> RangeInclusive<SeqNo> {
+        if path != self.log || damaged.end <= self.synced_end {
+            self.last()..=self.last()
+        } else if damaged.start >= self.synced_end {
+            self.synced..=self.last()
+        } else {
+            // Whoever cuts a log also takes the proof that there was more.
+            self.flushed..=self.last()
+        }
+    }
+
+    /// Opens a damaged store in every way and reads everything. An open that was refused, or found nothing wrong, has destroyed
+    /// nothing: with its file back as it was, the store is whole.
+    fn check(&self, damage: &Damage) {
+        let Damage { fs, what, allowed, .. } = damage;
+        let mut errors = Vec::new();
+        let mut refused = false;
+        within_memory(fs, what, || {
+            match options(fs).open_read_only(DIR) {
+                Ok(db) => self.read(&db, damage, &mut errors),
+                Err(error) => errors.push(error),
+            }
+            let found = options(fs).paranoid(true).open_read_only(DIR).err();
+            let harmed =
+                damage.sound.iter().any(|(path, bytes)| is_table(path) && fs.read(path).ok().as_ref() != Some(bytes));
+            assert!(found.is_some() || (errors.is_empty() && !harmed), "{what}: not found on verification");
+            errors.extend(found);
+            match options(fs).open(DIR) {
+                Ok(db) if *allowed.start() < self.last() => self.read(&db, damage, &mut errors),
+                Ok(_) => {}
+                Err(error) => {
+                    refused = true;
+                    errors.push(error);
+                }
+            }
+        });
+        for error in errors {
+            let named = match &error {
+                Error::Corruption { file, .. } | Error::Unsupported { file, .. } => file,
+                error => panic!("{what}: {error}"),
+            };
+            assert!(damage.files.contains(named), "{what}: {error}");
+        }
+        if *allowed.start() == self.last() {
+            // An open that succeeded has written CURRENT and the manifest anew.
+            damage.repair(|path| refused || is_table(path));
+            let db = options(fs).open(DIR).unwrap_or_else(|error| panic!("{what}, repaired: {error}"));
+            let mut errors = Vec::new();
+            self.read(&db, damage, &mut errors);
+            assert!(errors.is_empty(), "{what}, repaired: {errors:?}");
+        }
+    }
+
+    fn read(&self, db: &Db, damage: &Damage, errors: &mut Vec<Error>) {
+        let what = &damage.what;
+        let seqno = db.last_seqno();
+        assert!(damage.allowed.contains(&seqno), "{what}: the store ends at {seqno}");
+        let model = self.states.get(&seqno).unwrap_or_else(|| panic!("{what}: part of a batch, up to {seqno}"));
+        for (name, map) in KEYSPACES.iter().zip(model) {
+            let keyspace = db.existing_keyspace(name).unwrap().unwrap_or_else(|| panic!("{what}: {name} is gone"));
+            for n in (0..600).step_by(31) {
+                for key in [format!("key{n:03}"), format!("key{n:03}x")] {
+                    match keyspace.get(&key) {
+                        Ok(value) => assert_eq!(value.as_deref(), map.get(key.as_bytes()).map(Vec::as_slice), "{what}"),
+                        Err(error) => errors.push(error),
+                    }
+                }
+            }
+            let owned = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), value.clone());
+            let (entries, reversed) = (map.iter().map(owned), map.iter().rev().map(owned));
+            let read = |entry: Result<(tamis::Value, tamis::Value)>| entry.map(|(k, v)| (k.to_vec(), v.to_vec()));
+            errors.extend(compare(what, entries.clone(), keyspace.iter().map(read)));
+            errors.extend(compare(what, reversed, keyspace.iter().rev().map(read)));
+            // Past the cache, and with reading ahead.
+            match keyspace.cursor_with(ReadOptions::new().fill_cache(false)) {
+                Ok(cursor) => errors.extend(compare(what, entries, Walk(Some(cursor)))),
+                Err(error) => errors.push(error),
+            }
+        }
+    }
+}
+
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// What was read must be what is expected, up to the first error, which is returned.
+fn compare(
+    what: &str,
+    mut expected: impl Iterator<Item = Entry>,
+    read: impl Iterator<Item = Result<Entry>>,
+) -> Option<Error> {
+    for entry in read {
+        match entry {
+            Ok(entry) => assert_eq!(Some(entry), expected.next(), "{what}"),
+            Err(error) => return Some(error),
+        }
+    }
+    assert_eq!(expected.next(), None, "{what}");
+    None
+}
+
+struct Walk(Option<Cursor>);
+
+impl Iterator for Walk {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Result<Entry>> {
+        let cursor = self.0.as_mut()?;
+        let moved = if cursor.is_valid() { cursor.next() } else { cursor.seek_to_first() };
+        match moved {
+            Ok(true) => Some(Ok((cursor.key()?.to_vec(), cursor.value()?.to_vec()))),
+            Ok(false) => None,
+            Err(error) => {
+                self.0 = None;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+/// A damaged copy of a store.
+struct Damage {
+    fs: SimFileSystem,
+    what: String,
+    allowed: RangeInclusive<SeqNo>,
+    /// The files that an error may name.
+    files: Vec<PathBuf>,
+    all: Vec<PathBuf>,
+    /// What the damaged files held.
+    sound: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl Damage {
+    fn new(sound: &Sound, what: String, allowed: RangeInclusive<SeqNo>, files: &[&Path]) -> Damage {
+        Damage {
+            fs: sound.fs.kill(),
+            what,
+            allowed,
+            files: files.iter().map(|&path| path.to_owned()).collect(),
+            all: sound.files(),
+            sound: files.iter().map(|&path| (path.to_owned(), sound.fs.read(path).unwrap())).collect(),
+        }
+    }
+
+    /// The end of a log or of the manifest may be gone with all that says where it was. It shows elsewhere then, if at all: in logs
+    /// that say what was durable, and in tables that are not there any more.
+    fn wide(mut self) -> Damage {
+        if !self.sound.iter().all(|(path, _)| is_table(path) || path.ends_with("CURRENT")) {
+            let tables = (1..100).map(|n| Path::new(DIR).join(format!("{n:06}.sst")));
+            self.files = tables.chain(self.all.iter().cloned()).collect();
+        }
+        self
+    }
+
+    fn repair(&self, choose: impl Fn(&Path) -> bool) {
+        for (path, bytes) in self.sound.iter().filter(|(path, _)| choose(path)) {
+            self.fs.write(path, bytes.clone()).unwrap();
+        }
+    }
+}
+
+/// The offsets to damage in a file of `len` bytes: many at both ends, some between. There are several files of each kind, and
+/// `file` shifts the offsets, so that together they see every offset of headers and footers.
+fn places(len: u64, file: usize) -> impl Iterator<Item = u64> {
+    let stride = count_from_env("TAMIS_STRIDE", 37);
+    (0..len).filter(move |at| {
+        let stride = match *at {
+            _ if len < 200 => 1,
+            at if at < 64 || at + 96 >= len => stride.min(4),
+            _ => stride,
+        };
+        (at + file as u64).is_multiple_of(stride)
+    })
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "sst")
+}
+
+/// Flips a byte at a time in those files that `choose` does.
+fn flip(choose: impl Fn(&Path) -> bool) {
+    let sound = Sound::new();
+    for (file, path) in sound.files().iter().enumerate().filter(|(_, path)| choose(path)) {
+        for at in places(sound.fs.file_len(path).unwrap(), file) {
+            let mask = [0x01, 0x80, 0xff, 0x10][(at % 4) as usize];
+            let what = format!("{} ^ {mask:#04x} at {at}", path.display());
+            let damage = Damage::new(&sound, what, sound.allowed(path, at..at + 1), &[path]);
+            damage.fs.corrupt(path, at, mask).unwrap();
+            sound.check(&damage);
+        }
+    }
+}
+
+#[test]
+fn every_flipped_byte_of_a_table_is_found_or_harmless() {
+    flip(is_table);
+}
+
+#[test]
+fn every_flipped_byte_of_a_log_a_manifest_or_current_is_found_or_harmless() {
+    flip(|path| !is_table(path));
+}
+
+#[test]
+fn every_cut_is_found_or_takes_the_end_of_a_log() {
+    let sound = Sound::new();
+    for (file, path) in sound.files().into_iter().enumerate() {
+        let len = sound.fs.file_len(&path).unwrap();
+        for at in places(len, file) {
+            let what = format!("{} cut from {len} to {at}", path.display());
+            let damage = Damage::new(&sound, what, sound.allowed(&path, at..len), &[&path]).wide();
+            damage.fs.truncate(&path, at).unwrap();
+
+            sound.check(&damage);
+        }
+    }
+}
+
+#[test]
+fn a_missing_file_is_found_unless_it_is_the_log_in_use() {
+    let sound = Sound::new();
+    for path in sound.files() {
+        let what = format!("{} removed", path.display());
+        let damage = Damage::new(&sound, what, sound.allowed(&path, 0..u64::MAX), &[&path]).wide();
+        damage.fs.remove(&path).unwrap();
+        sound.check(&damage);
+    }
+}
+
+#[test]
+fn swapped_files_are_found() {
+    let sound = Sound::new();
+    let files = sound.files();
+    for (i, a) in files.iter().enumerate() {
+        for b in &files[i + 1..] {
+            let what = format!("{} and {} swapped", a.display(), b.display());
+            let log = if *b == sound.log { b } else { a };
+            let damage = Damage::new(&sound, what, sound.allowed(log, 0..u64::MAX), &[a, b]).wide();
+            damage.fs.write(a, sound.fs.read(b).unwrap()).unwrap();
+            damage.fs.write(b, sound.fs.read(a).unwrap()).unwrap();
+            sound.check(&damage);
+        }
+    }
+}
+
+#[test]
+fn what_follows_a_file_is_found_or_harmless() {
+    let sound = Sound::new();
+    for path in sound.files() {
+        let content = sound.fs.read(&path).unwrap();
+        let tails =
+            [vec![0; 1], vec![0; 5000], vec![0xff; 300], content.clone(), content[content.len() / 2..].to_vec()];
+        for tail in tails {
+            let what = format!("{} followed by {} bytes", path.display(), tail.len());
+            let damage = Damage::new(&sound, what, sound.allowed(&path, u64::MAX..u64::MAX), &[&path]);
+            damage.fs.write(&path, [&content[..], &tail].concat()).unwrap();
+            sound.check(&damage);
+        }
+    }
+}
+
+#[test]
+fn a_stretch_from_elsewhere_is_found() {
+    let sound = Sound::new();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let files = sound.files();
+    for _ in 0..count_from_env("TAMIS_CASES", 400) {
+        let (from, to) = (&files[rng.usize(0..files.len())], &files[rng.usize(0..files.len())]);
+        let (source, mut target) = (sound.fs.read(from).unwrap(), sound.fs.read(to).unwrap());
+        let len = rng.usize(1..=source.len().min(target.len()));
+        let (a, b) = (rng.usize(0..=source.len() - len), rng.usize(0..=target.len() - len));
+        target[b..b + len].copy_from_slice(&source[a..a + len]);
+        let what = format!("{len} bytes of {} at {a} to {} at {b}", from.display(), to.display());
+        let damage = Damage::new(&sound, what, sound.allowed(to, b as u64..(b + len) as u64), &[to]).wide();
+        damage.fs.write(to, target).unwrap();
+        sound.check(&damage);
+    }
+}

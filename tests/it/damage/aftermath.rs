@@ -1,0 +1,122 @@
+//! What a store does next that has met damage.
+
+use super::*;
+
+fn content(fs: &SimFileSystem) -> BTreeMap<PathBuf, Vec<u8>> {
+    fs.paths().into_iter().map(|path| (path.clone(), fs.read(&path).unwrap())).collect()
+}
+
+/// The sound store, read without error.
+fn check_whole(sound: &Sound, fs: &SimFileSystem, what: &str) {
+    let last = sound.last();
+    let damage = Damage::new(sound, what.to_owned(), last..=last, &[]);
+    let mut errors = Vec::new();
+    let db = options(fs).open(DIR).unwrap();
+    sound.read(&db, &damage, &mut errors);
+    assert!(errors.is_empty(), "{what}: {errors:?}");
+}
+
+#[test]
+fn refused_open_leaves_the_directory_as_it_was() {
+    let sound = Sound::new();
+    // Recovery has written tables by the time it comes to the second log.
+    sound.fs.corrupt(&sound.log, 70, 1).unwrap();
+    let before = content(&sound.fs);
+    for _ in 0..3 {
+        let error = options(&sound.fs).open(DIR).unwrap_err();
+        assert!(error.is_corruption(), "{error}");
+        assert_eq!(content(&sound.fs).keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+    }
+    sound.fs.corrupt(&sound.log, 70, 1).unwrap();
+    check_whole(&sound, &sound.fs.clone(), "repaired");
+}
+
+#[test]
+fn compaction_that_meets_damage_keeps_its_inputs() {
+    let sound = Sound::new();
+    let tables: Vec<PathBuf> = sound.files().into_iter().filter(|path| is_table(path)).collect();
+    for path in &tables {
+        let fs = sound.fs.kill();
+        // In the first data block.
+        fs.corrupt(path, 100, 0x40).unwrap();
+        let db = options(&fs).open(DIR).unwrap();
+        let results = KEYSPACES.map(|name| db.keyspace(name).unwrap().compact_range(..));
+        let failures: Vec<&Error> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+        let [Error::Corruption { file, offset: 64, .. }] = failures[..] else { panic!("{failures:?}") };
+        assert_eq!(file, path);
+        assert!(fs.read(path).is_ok(), "an input is gone");
+        // The rest of the store goes on.
+        db.put("key000", "new").unwrap();
+        db.delete("key000").unwrap();
+        db.flush().unwrap();
+        drop(db);
+        fs.corrupt(path, 100, 0x40).unwrap();
+        let db = options(&fs).open(DIR).unwrap();
+        let whole = &sound.states[&sound.last()];
+        for (name, map) in KEYSPACES.iter().zip(whole) {
+            let keyspace = db.keyspace(name).unwrap();
+            keyspace.compact_range(..).unwrap();
+            let entries = keyspace.iter().map(|entry| entry.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec()));
+            assert!(entries.eq(map.clone().into_iter().filter(|(key, _)| key != b"key000" || *name != "default")));
+        }
+    }
+}
+
+/// What the manifest has lost was synced, so that this is damage. The log, and what is in the directory, must tell.
+#[test]
+fn manifest_that_has_lost_its_end_is_found_after_a_clean_close() {
+    let sound = Sound::new();
+    let db = options(&sound.fs).open(DIR).unwrap();
+    for n in 0..300 {
+        db.put(format!("key{:03}", n % 100), format!("new {n}")).unwrap();
+    }
+    let entries = |db: &Db| db.iter().collect::<Result<Vec<_>>>().unwrap();
+    let whole = entries(&db);
+    db.close().unwrap();
+    let fs = sound.fs.kill();
+    let path = fs.paths().into_iter().find(|path| path.to_str().unwrap().contains("MANIFEST")).unwrap();
+    let len = fs.file_len(&path).unwrap();
+    let mut found = 0;
+    for at in (0..len).rev().step_by(7) {
+        let fs = fs.kill();
+        fs.truncate(&path, at).unwrap();
+        match options(&fs).open(DIR) {
+            Ok(db) => assert_eq!(entries(&db), whole, "cut from {len} to {at}"),
+            Err(error) => {
+                assert!(error.is_corruption(), "cut from {len} to {at}: {error}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 10);
+}
+
+#[test]
+fn entries_of_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).open(DIR).unwrap();
+    let manifest = fs.paths().into_iter().find(|path| path.to_str().unwrap().contains("MANIFEST")).unwrap();
+    let len = fs.file_len(&manifest).unwrap();
+    db.keyspace("late").unwrap().put("key", "value").unwrap();
+    let fs = fs.kill();
+    fs.truncate(&manifest, len).unwrap();
+    let error = options(&fs).open(DIR).unwrap_err();
+    assert!(error.is_corruption(), "{error}");
+}
+
+/// Opening counts on from the greatest number in the directory.
+#[test]
+fn stray_file_with_a_great_number_does_no_harm() {
+    for name in ["36028797018963967.sst", "18446744073709551615.sst", "18446744073709551615.wal", "MANIFEST-999999"] {
+        let fs = SimFileSystem::new();
+        fs.write(Path::new(DIR).join("kept"), "not ours").unwrap();
+        options(&fs).open(DIR).unwrap().put("key", "value").unwrap();
+        fs.write(Path::new(DIR).join(name), "").unwrap();
+        for _ in 0..2 {
+            let db = options(&fs).open(DIR).unwrap();
+            assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]), "{name}");
+            db.flush().unwrap();
+        }
+        assert!(fs.read(Path::new(DIR).join("kept")).is_ok());
+    }
+}
