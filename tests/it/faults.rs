@@ -3,9 +3,9 @@
 //! `TAMIS_SEEDS` sets how many histories are struck, `TAMIS_SEED` runs one.
 
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
-use tamis::{Db, Error, Executor, SeqNo};
+use tamis::{Db, Error, Executor};
 
-use crate::history::{History, Trouble};
+use crate::history::{History, Trouble, check_goes_on, reopen, steps};
 use crate::support::{Scene, count_from_env, for_each_seed, open_plain};
 use crate::trace::{Call, Event};
 
@@ -18,7 +18,7 @@ fn strike_everywhere(seed: u64) {
         let fault = Fault { at, mode: MODES[mode], sticky: sticky == 1 };
         let _scene = Scene(format!("{fault:?}"));
         let mut history = History::new(seed, Trouble::Fault(fault));
-        for _ in 0..8 + seed % 32 {
+        for _ in 0..steps(seed) {
             if let Err(error) = history.step() {
                 assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{error}");
             }
@@ -40,14 +40,12 @@ fn strike_everywhere(seed: u64) {
 fn strike_recovery(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut history = History::new(seed, Trouble::None);
-    for _ in 0..30 {
+    for _ in 0..steps(seed) {
         history.step().unwrap();
     }
     let crashed = history.fs.crash(rng.u64(..));
     let floor = history.ledger.durable();
-    let mut undisturbed = History::on(&crashed.kill(), history.end(), seed);
-    undisturbed.open(floor).unwrap();
-    let ledger = undisturbed.end();
+    let ledger = reopen(&crashed.kill(), &history.end(), floor, seed);
     let mode = MODES[rng.usize(0..4)];
     for at in 1.. {
         let fault = Fault { at, mode, sticky: rng.bool() };
@@ -62,24 +60,16 @@ fn strike_recovery(seed: u64) {
             return;
         }
         for next in [fs.kill(), fs.crash(at)] {
-            let mut next = History::on(&next, ledger.clone(), seed);
-            next.open(ledger.acknowledged()).unwrap();
-            next.write_synced().unwrap();
-            next.end();
+            check_goes_on(&next, &ledger, ledger.acknowledged(), seed);
         }
     }
 }
 
 /// Another process finds everything acknowledged, and after a power cut everything durable.
 fn check_states(history: &History, seed: u64) {
-    let check = |fs: &SimFileSystem, floor: SeqNo| {
-        let mut next = History::on(fs, history.ledger.clone(), seed);
-        next.open(floor).unwrap();
-        next.write_synced().unwrap();
-        next.end();
-    };
-    check(&history.fs.kill(), history.ledger.acknowledged());
-    check(&history.fs.crash(seed), history.ledger.durable());
+    let ledger = &history.ledger;
+    check_goes_on(&history.fs.kill(), ledger, ledger.acknowledged(), seed);
+    check_goes_on(&history.fs.crash(seed), ledger, ledger.durable(), seed);
 }
 
 /// The fault is over: reads are right, and writes are refused if what was struck makes writes durable, and otherwise taken.
@@ -184,6 +174,33 @@ fn full_disk_refuses_writes_until_there_is_room() {
     assert!(is_whole(&db));
     db.close().unwrap();
     assert!(is_whole(&open_plain(&fs).unwrap().0));
+}
+
+/// The tables of a recovery that was interrupted take the room that the next one needs.
+#[test]
+fn interrupted_recoveries_take_no_room() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    for n in 0..20u32 {
+        db.put(n.to_be_bytes(), [7; 500]).unwrap();
+    }
+    db.sync().unwrap();
+    let crashed = fs.kill();
+    // Room for one recovery, and for half of another.
+    let used = crashed.paths().iter().map(|path| crashed.file_len(path).unwrap()).sum::<u64>();
+    crashed.set_capacity(Some(used + 15_000));
+    for call in 1.. {
+        let fs = crashed.kill();
+        fs.crash_at(Some(call));
+        let result = open_plain(&fs);
+        let Some(point) = fs.crash_point() else {
+            result.unwrap();
+            break;
+        };
+        for fs in [point.crash(call), point] {
+            assert_eq!(open_plain(&fs).unwrap().0.iter().count(), 20);
+        }
+    }
 }
 
 fn with_room(fs: SimFileSystem) -> SimFileSystem {

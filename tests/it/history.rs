@@ -339,6 +339,29 @@ impl History {
     }
 }
 
+/// How many steps the history of a seed takes: later seeds are for long runs.
+pub fn steps(seed: u64) -> u64 {
+    8 + seed % 32 + seed / 500 * 16
+}
+
+/// The store in `fs` opens, everything is there up to `floor`, and it takes writes that survive a power cut.
+pub fn check_goes_on(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
+    let mut history = History::on(fs, ledger.clone(), seed);
+    history.open(floor).unwrap();
+    history.step().unwrap();
+    history.write_synced().unwrap();
+    let crashed = history.fs.crash(seed);
+    let ledger = history.end();
+    reopen(&crashed, &ledger, ledger.durable(), seed);
+}
+
+/// Opens the store in `fs`, in which everything up to `floor` must be, and returns what was found.
+pub fn reopen(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) -> Ledger {
+    let mut history = History::on(fs, ledger.clone(), seed);
+    history.open(floor).unwrap();
+    history.end()
+}
+
 fn numbers_in(fs: &SimFileSystem) -> BTreeSet<u64> {
     let names = fs.paths().into_iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
     names.filter_map(|name| file_number(&name)).collect()

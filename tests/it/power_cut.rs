@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use tamis::vfs::SimFileSystem;
 use tamis::{Db, Result, SeqNo};
 
-use crate::history::{History, Trouble};
+use crate::history::{History, Trouble, check_goes_on, reopen, steps};
 use crate::ledger::Ledger;
 use crate::support::{Scene, count_from_env, for_each_seed, open_plain};
 
 /// A history that ends when the power goes.
 fn run(seed: u64, trouble: Trouble) -> History {
     let mut history = History::new(seed, trouble);
-    for _ in 0..8 + seed % 32 {
+    for _ in 0..steps(seed) {
         let result = history.step();
         if history.power_is_off() {
             // A dead disk acknowledges nothing. If it does, the write will be missed.
@@ -38,27 +38,10 @@ fn cut_everywhere(seed: u64) {
         match (call + seed) % 16 {
             0 => cut_twice(&point, &ledger, ledger.acknowledged(), seed),
             8 => cut_twice(&point.crash(call), &ledger, ledger.durable(), seed),
-            1 | 4 | 9 | 13 => check(&point, &ledger, ledger.acknowledged(), seed),
-            _ => check(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
+            1 | 4 | 9 | 13 => check_goes_on(&point, &ledger, ledger.acknowledged(), seed),
+            _ => check_goes_on(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
         }
     }
-}
-
-/// The store opens, everything is there up to `floor`, and it takes writes that survive a power cut.
-fn check(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
-    let mut history = History::on(fs, ledger.clone(), seed);
-    history.open(floor).unwrap();
-    history.step().unwrap();
-    history.write_synced().unwrap();
-    let crashed = history.fs.crash(seed);
-    let ledger = history.end();
-    reopen(&crashed, &ledger, ledger.durable(), seed);
-}
-
-fn reopen(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) -> Ledger {
-    let mut history = History::on(fs, ledger.clone(), seed);
-    history.open(floor).unwrap();
-    history.end()
 }
 
 /// Cuts the power at every mutating call of a recovery of `fs`. What is found after it is what is found without it: all that the
@@ -77,7 +60,7 @@ fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
         history.end();
         let found = reopen(&point, ledger, floor, seed);
         assert_eq!(found.acknowledged(), recovered.acknowledged());
-        check(&point.crash(seed ^ call), ledger, ledger.durable(), seed);
+        check_goes_on(&point.crash(seed ^ call), ledger, ledger.durable(), seed);
     }
 }
 
@@ -101,7 +84,7 @@ fn one_power_cut_after_another_loses_nothing_durable() {
             fs = history.fs.crash_point().unwrap().crash(rng.u64(..));
             ledger = history.end();
         }
-        check(&fs, &ledger, ledger.durable(), seed);
+        check_goes_on(&fs, &ledger, ledger.durable(), seed);
     });
 }
 
