@@ -201,9 +201,9 @@ impl Store {
             }
         })?;
         drop(tree);
-        let tables = dropped.iter().flat_map(|tree| tree.version.tables());
+        let tables = dropped.iter().flat_map(|tree| tree.version.tables().map(|table| (tree.id, table)));
         #[expect(clippy::cast_possible_truncation, reason = "there are few levels")]
-        let tables = tables.map(|(level, table)| (0, level as u8, Arc::clone(table))).collect();
+        let tables = tables.map(|(id, (level, table))| (id, level as u8, Arc::clone(table))).collect();
         self.retire(tables);
         Ok(true)
     }

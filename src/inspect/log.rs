@@ -127,7 +127,7 @@ pub enum Change {
         number: u64,
         /// Bytes of its file.
         size: u64,
-        /// CRC-32 of its file.
+        /// Checksum of its file.
         checksum: u32,
         /// Entries, tombstones included.
         entries: u64,
@@ -295,7 +295,7 @@ impl fmt::Display for Change {
                 largest,
             } => write!(
                 f,
-                "table {number} comes to level {level} of keyspace {keyspace}: {size} bytes, crc32 {checksum:08x}, {entries} entries of {keys} \
+                "table {number} comes to level {level} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, {entries} entries of {keys} \
                  keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
                 Short(smallest),
                 Short(largest)

@@ -66,3 +66,8 @@ pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
         _ => FilterPolicy::DEFAULT,
     })
 }
+
+/// How many entries there are, none of which may be an error.
+pub fn count_entries(mut entries: impl Iterator<Item = tamis::Result<(tamis::Value, tamis::Value)>>) -> usize {
+    entries.try_fold(0, |count, entry| entry.map(|_| count + 1)).unwrap()
+}

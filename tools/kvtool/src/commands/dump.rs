@@ -198,7 +198,7 @@ fn change_json(common: &Common, change: &Change) -> Value {
             "level": level,
             "number": number,
             "bytes": size,
-            "crc32": format!("{checksum:08x}"),
+            "checksum": format!("{checksum:08x}"),
             "entries": entries,
             "keys": keys,
             "tombstones": tombstones,
