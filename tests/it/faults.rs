@@ -104,7 +104,7 @@ fn makes_durable(event: &Event) -> bool {
 
 #[test]
 fn fault_at_any_call_loses_nothing_acknowledged() {
-    for_each_seed(count_from_env("TAMIS_SEEDS", 80), strike_everywhere);
+    for_each_seed(count_from_env("TAMIS_SEEDS", 120), strike_everywhere);
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub struct History {
     trace: Trace,
     /// Numbers of files that exist or existed.
     used_numbers: BTreeSet<u64>,
+    /// Those that no edit says anything of.
+    unnamed_numbers: BTreeSet<u64>,
     /// Makes every value another.
     values: u32,
 }
@@ -62,6 +64,7 @@ impl History {
             calls_before: 0,
             trace: Trace::new(fs),
             used_numbers: numbers_in(fs),
+            unnamed_numbers: BTreeSet::new(),
             values: 0,
             fs: fs.clone(),
         }
@@ -142,15 +145,17 @@ impl History {
 
     /// File numbers are never used twice. One whose file was removed before any edit could name it may be, by another process.
     fn note_numbers(&mut self) {
-        let (mut unnamed, mut given_up) = (BTreeSet::new(), Vec::new());
+        let mut given_up = BTreeSet::new();
         for Event { call, name, .. } in self.trace.events().iter().filter(|event| event.ok) {
             match (call, file_number(name)) {
                 (Call::Create, Some(number)) => {
                     assert!(self.used_numbers.insert(number), "{name} takes a number that was used before");
-                    unnamed.insert(number);
+                    self.unnamed_numbers.insert(number);
                 }
-                (Call::Remove, Some(number)) if unnamed.remove(&number) => given_up.push(number),
-                (Call::Sync, Some(_)) if name.starts_with("MANIFEST") => unnamed.clear(),
+                (Call::Remove, Some(number)) if self.unnamed_numbers.remove(&number) => {
+                    given_up.insert(number);
+                }
+                (Call::Sync, Some(_)) if name.starts_with("MANIFEST") => self.unnamed_numbers.clear(),
                 _ => {}
             }
         }
@@ -346,7 +351,7 @@ pub fn steps(seed: u64) -> u64 {
 
 /// The store in `fs` opens, everything is there up to `floor`, and it takes writes that survive a power cut.
 pub fn check_goes_on(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
-    let mut history = History::on(fs, ledger.clone(), seed);
+    let mut history = History::on(fs, ledger.clone(), !seed);
     history.open(floor).unwrap();
     history.step().unwrap();
     history.write_synced().unwrap();
