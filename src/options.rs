@@ -184,7 +184,9 @@ impl KeyspaceOptions {
 /// Options of a store.
 ///
 /// ```no_run
+/// # fn main() -> tamis::Result<()> {
 /// let db = tamis::Options::new().cache_size(256 << 20).open("words.db")?;
+/// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct Options {
