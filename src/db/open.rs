@@ -53,7 +53,6 @@ impl Store {
             default.options = wanted.clone();
         }
         let files = list_files(&options, dir)?;
-        remove_stray_tables(&*fs, dir, &state, &files)?;
         let tables = new_tables(&options, dir);
         let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InTables)?;
         let manifest_number = state.take_number();
@@ -331,22 +330,6 @@ fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
                 if matches!(error.kind(), PermissionDenied | InvalidInput | ReadOnlyFilesystem | Unsupported) => {}
             result => result.during("sync", above)?,
         }
-    }
-    Ok(())
-}
-
-/// Removes the tables that no version names: those of an interrupted recovery may have taken the room that this one needs.
-fn remove_stray_tables(fs: &dyn FileSystem, dir: &Path, state: &ManifestState, files: &[FileKind]) -> Result<()> {
-    let is_stray = |kind: &&FileKind| matches!(**kind, FileKind::Table(number) if !state.has_table(number));
-    let stray: Vec<&FileKind> = files.iter().filter(is_stray).collect();
-    if stray.is_empty() {
-        return Ok(());
-    }
-    // The manifest before this one may name some of them, and come back as long as the name `CURRENT` is not durable.
-    fs.sync_dir(dir).during("sync", dir)?;
-    for kind in stray {
-        // One that stays will be tried again.
-        let _ = fs.remove(&kind.path(dir));
     }
     Ok(())
 }

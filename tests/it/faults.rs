@@ -176,33 +176,6 @@ fn full_disk_refuses_writes_until_there_is_room() {
     assert!(is_whole(&open_plain(&fs).unwrap().0));
 }
 
-/// The tables of a recovery that was interrupted take the room that the next one needs.
-#[test]
-fn interrupted_recoveries_take_no_room() {
-    let fs = SimFileSystem::new();
-    let (db, _) = open_plain(&fs).unwrap();
-    for n in 0..20u32 {
-        db.put(n.to_be_bytes(), [7; 500]).unwrap();
-    }
-    db.sync().unwrap();
-    let crashed = fs.kill();
-    // Room for one recovery, and for half of another.
-    let used = crashed.paths().iter().map(|path| crashed.file_len(path).unwrap()).sum::<u64>();
-    crashed.set_capacity(Some(used + 15_000));
-    for call in 1.. {
-        let fs = crashed.kill();
-        fs.crash_at(Some(call));
-        let result = open_plain(&fs);
-        let Some(point) = fs.crash_point() else {
-            result.unwrap();
-            break;
-        };
-        for fs in [point.crash(call), point] {
-            assert_eq!(open_plain(&fs).unwrap().0.iter().count(), 20);
-        }
-    }
-}
-
 fn with_room(fs: SimFileSystem) -> SimFileSystem {
     fs.set_capacity(None);
     fs
