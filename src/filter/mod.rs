@@ -27,5 +27,5 @@ mod tests;
 
 pub(crate) use builder::FilterBuilder;
 pub(crate) use hash::KeyHash;
-pub(crate) use info::FilterInfo;
+pub use info::{FilterInfo, FilterState};
 pub(crate) use reader::Filter;

@@ -83,6 +83,8 @@ pub(crate) enum Command {
     Import(Import),
     /// Print what the store is made of and what reads cost
     Stats(Stats),
+    /// Look up a key and tell how: memtables, tables, what their filters said, which blocks were read
+    Explain(Explain),
     /// Print the tables of every level
     Levels(Store),
     /// List the keyspaces
@@ -148,6 +150,16 @@ impl From<Filters> for FilterMode {
             Filters::Shadow => FilterMode::Shadow,
         }
     }
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Explain {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    pub(crate) key: OsString,
+    /// How filters are treated
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) filters: Filters,
 }
 
 #[derive(Debug, Group)]
