@@ -50,8 +50,8 @@ mod wal;
 
 pub use batch::WriteBatch;
 pub use db::{
-    Cursor, Db, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats, ReadOptions, Snapshot, Stats,
-    TableStats, WriteOptions,
+    Cursor, Db, FilterRebuild, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats, ReadOptions, Snapshot,
+    Stats, TableStats, WriteOptions,
 };
 pub use error::{Error, Result};
 pub use event::Event;

@@ -2,7 +2,7 @@
 //!
 //! - write: `write` (group commit) → log → memtable; `sync` makes it durable; `throttle` slows it down.
 //! - read: `read` → `view` → memtables → versions.
-//! - background: `background` schedules `flush` and `compact`; each ends in `Store::install`.
+//! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in `Store::install`.
 
 use std::fmt;
 use std::path::Path;
@@ -17,6 +17,7 @@ mod iter;
 mod keyspace;
 mod open;
 mod read;
+mod refilter;
 mod snapshot;
 mod stats;
 mod store;
@@ -28,6 +29,7 @@ mod write;
 pub use iter::{Cursor, Iter, KeyRange};
 pub use keyspace::Keyspace;
 pub use read::ReadOptions;
+pub use refilter::FilterRebuild;
 pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use write::WriteOptions;
@@ -40,7 +42,7 @@ use crate::error::Result;
 use crate::explain::Explanation;
 use crate::format::key::SeqNo;
 use crate::manifest::DEFAULT_KEYSPACE;
-use crate::options::{KeyspaceOptions, Options};
+use crate::options::{FilterPolicy, KeyspaceOptions, Options};
 use crate::value::Value;
 
 /// What handles, keyspaces and snapshots hold. When the last one goes, the store is closed.
@@ -263,6 +265,11 @@ impl Db {
     /// Brings the entries of a range of the default keyspace to the last level; see [`Keyspace::compact_range`].
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.default.compact_range(range)
+    }
+
+    /// Gives the default keyspace another filter policy, and its tables new filters; see [`Keyspace::rebuild_filters`].
+    pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
+        self.default.rebuild_filters(policy)
     }
 
     /// The store at this moment.

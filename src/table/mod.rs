@@ -16,6 +16,7 @@ mod footer;
 mod index;
 mod properties;
 mod reader;
+mod refilter;
 mod resident;
 #[cfg(test)]
 mod tests;

@@ -12,5 +12,6 @@ mod ledger;
 mod model;
 mod power_cut;
 mod reads;
+mod refilter;
 mod support;
 mod trace;

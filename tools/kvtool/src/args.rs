@@ -38,7 +38,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Group)]
 pub(crate) struct Common {
-    /// The keyspace to work in (`default` if not given; `stats`, `levels` and `compact` then take all of them)
+    /// The keyspace to work in (`default` if not given; `stats`, `levels`, `compact` and `filter rebuild` then take all of them)
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
     /// Keys and values are hexadecimal, on the command line as well as in input and output
@@ -97,8 +97,40 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Check every file of a store; one line per fault: file, offset, kind
     Verify(Verify),
+    /// Make, ask and compare filters
+    #[command(subcommand)]
+    Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FilterCommand {
+    /// Give the tables of a store new filters; their data are copied untouched
+    Rebuild(FilterRebuild),
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct FilterRebuild {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Bits per key, 1 to 24, fractions too; without it and --policy, every table gets the filter that its keyspace's options ask for,
+    /// which repairs damaged ones
+    #[arg(long, value_name = "N")]
+    pub(crate) bits: Option<f32>,
+    /// Which filter; it becomes the keyspace's policy
+    #[arg(long, value_enum)]
+    pub(crate) policy: Option<Policy>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// No filter
+    None,
+    /// Split-line Bloom filter, 10 bits per key unless --bits says otherwise
+    Bloom,
+    /// Textbook Bloom filter, 10 bits per key unless --bits says otherwise
+    Standard,
 }
 
 #[derive(Debug, Group)]
