@@ -2,16 +2,18 @@
 
 /// Reads of the process since it began, or between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Io {
+pub(crate) struct Io {
     /// Calls that read.
-    pub(super) read_calls: u64,
+    pub(crate) read_calls: u64,
     /// Bytes that they brought, also from the system's cache.
-    pub(super) bytes_read: u64,
+    pub(crate) bytes_read: u64,
+    /// Bytes that came from a device; the others were in the system's cache. Whole pages, and what the system reads ahead.
+    pub(crate) device_bytes: u64,
 }
 
 /// The figures at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Moment {
+pub(crate) struct Moment {
     io: Io,
     /// Bytes that it took to read the figures. They are not in them.
     text_len: u64,
@@ -19,7 +21,7 @@ pub(super) struct Moment {
 
 impl Moment {
     /// `None` where the system does not have the figures.
-    pub(super) fn now() -> Option<Moment> {
+    pub(crate) fn now() -> Option<Moment> {
         Moment::parse(&std::fs::read_to_string("/proc/self/io").ok()?)
     }
 
@@ -28,17 +30,21 @@ impl Moment {
             let mut lines = text.lines().filter_map(|line| line.split_once(": "));
             lines.find(|(found, _)| *found == name)?.1.parse().ok()
         };
-        let io = Io { read_calls: figure("syscr")?, bytes_read: figure("rchar")? };
+        let io = Io { read_calls: figure("syscr")?, bytes_read: figure("rchar")?, device_bytes: figure("read_bytes")? };
         Some(Moment { io, text_len: text.len() as u64 })
     }
 
     /// What was read since, up to `later`, without what it took to read the figures of this moment.
-    pub(super) fn until(self, later: Moment) -> Option<Io> {
+    pub(crate) fn until(self, later: Moment) -> Option<Io> {
         let (first, second) = (Moment::now()?, Moment::now()?);
         let calls_to_ask = second.io.read_calls.saturating_sub(first.io.read_calls);
         let calls = later.io.read_calls.saturating_sub(self.io.read_calls);
         let bytes = later.io.bytes_read.saturating_sub(self.io.bytes_read);
-        Some(Io { read_calls: calls.saturating_sub(calls_to_ask), bytes_read: bytes.saturating_sub(self.text_len) })
+        Some(Io {
+            read_calls: calls.saturating_sub(calls_to_ask),
+            bytes_read: bytes.saturating_sub(self.text_len),
+            device_bytes: later.io.device_bytes.saturating_sub(self.io.device_bytes),
+        })
     }
 }
 
@@ -48,9 +54,10 @@ mod tests {
 
     #[test]
     fn figures_are_those_of_the_named_lines() {
-        let text = "rchar: 4096\nwchar: 7\nsyscr: 3\nsyscw: 1\nread_bytes: 0\n";
+        let text = "rchar: 4096\nwchar: 7\nsyscr: 3\nsyscw: 1\nread_bytes: 512\n";
         let moment = Moment::parse(text).unwrap();
-        assert_eq!((moment.io, moment.text_len), (Io { read_calls: 3, bytes_read: 4096 }, text.len() as u64));
+        let io = Io { read_calls: 3, bytes_read: 4096, device_bytes: 512 };
+        assert_eq!((moment.io, moment.text_len), (io, text.len() as u64));
         assert_eq!(Moment::parse("rchar: x\nsyscr: 3\n"), None);
     }
 }
