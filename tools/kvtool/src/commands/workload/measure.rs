@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tamis::{Db, FilterMode, Keyspace, ReadOptions, ReadStats};
 
+use super::super::store::stats_of_keyspace;
 use super::process::{Io, Moment};
 use crate::failure::{Failure, Result};
 
@@ -28,9 +29,7 @@ pub(crate) struct Measured {
 
 /// Looks into every table of a keyspace once, so that its filter and index are in memory: what is measured are the reads of blocks.
 pub(crate) fn warm_up(db: &Db, keyspace: &Keyspace) -> Result<()> {
-    let stats = db.stats();
-    let levels = stats.keyspaces.iter().filter(|stats| stats.name == keyspace.name()).flat_map(|stats| &stats.levels);
-    for table in levels.flat_map(|level| &level.tables) {
+    for table in stats_of_keyspace(db, keyspace).levels.iter().flat_map(|level| &level.tables) {
         // Behind the smallest key, so that no level ends the search before this table is asked, and hardly any other key is meant.
         let absent = [&table.smallest[..], b"\0"].concat();
         keyspace.get_with(absent, ReadOptions::new().filters(FilterMode::Ignore))?;
@@ -70,6 +69,6 @@ pub(crate) fn measure(
         found,
         time,
         reads: db.stats().reads() - before,
-        process: process_before.zip(process_after).and_then(|(before, after)| before.until(after)),
+        process: process_before.zip(process_after).map(|(before, after)| before.until(after)),
     })
 }

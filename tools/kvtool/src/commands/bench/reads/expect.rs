@@ -10,6 +10,7 @@ use tamis::filter::FilterState;
 use tamis::{Db, FilterMode, Found, Keyspace, ReadOptions, ReadSource};
 
 use super::theory::tolerance;
+use crate::commands::store::stats_of_keyspace;
 use crate::failure::Result;
 
 /// False-positive rates of the filters of a keyspace, by table number.
@@ -37,10 +38,7 @@ impl Rates {
     /// Rates of the tables that have been looked into.
     pub(super) fn of(db: &Db, keyspace: &Keyspace) -> Rates {
         let mut rates = Rates { tables: HashMap::new(), keys: 0.0, bits: 0.0 };
-        let stats = db.stats();
-        let levels =
-            stats.keyspaces.iter().filter(|stats| stats.name == keyspace.name()).flat_map(|stats| &stats.levels);
-        for table in levels.flat_map(|level| &level.tables) {
+        for table in stats_of_keyspace(db, keyspace).levels.iter().flat_map(|level| &level.tables) {
             if let Some(FilterState::Usable(info)) = &table.filter {
                 rates.tables.insert(table.number, Rate { design: info.design_fpr, actual: info.expected_fpr });
                 rates.keys += info.keys as f64;

@@ -23,9 +23,9 @@ pub(crate) use plot::plot_file;
 use tamis::FilterMode;
 use tempfile::TempDir;
 
-use super::super::store::existing_keyspace;
-use super::super::workload::measure::{Measured, Question, measure, warm_up};
 use crate::args::{BenchReads, Common};
+use crate::commands::store::existing_keyspace;
+use crate::commands::workload::measure::{Measured, Question, measure, warm_up};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::say;
 use crate::text::count;

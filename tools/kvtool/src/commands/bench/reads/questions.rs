@@ -6,10 +6,11 @@ use std::path::Path;
 use fastrand::Rng;
 use tamis::{FilterMode, Keyspace, MAX_KEY_LEN, ReadOptions};
 
-use super::super::super::lines::Lines;
-use super::super::super::workload::measure::Question;
-use super::Subject;
+use super::subject::Subject;
 use crate::args::{BenchReads, Common};
+use crate::commands::lines::Lines;
+use crate::commands::workload::keys::Keys;
+use crate::commands::workload::measure::Question;
 use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::text::{Form, count};
@@ -47,7 +48,7 @@ impl Questions {
             // Spread over all that was loaded, early and late.
             let numbers = (0..asked).map(|i| u128::from(i) * u128::from(keys.count()) / u128::from(asked.max(1)));
             let numbers: Vec<u64> = numbers.map(|number| u64::try_from(number).unwrap_or_default()).collect();
-            let all = |key: fn(&crate::commands::workload::keys::Keys, u64) -> String| -> Vec<Key> {
+            let all = |key: fn(&Keys, u64) -> String| -> Vec<Key> {
                 numbers.iter().map(|&i| key(&keys, i).into_bytes().into()).collect()
             };
             return Ok(Questions {

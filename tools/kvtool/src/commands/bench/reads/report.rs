@@ -2,13 +2,13 @@
 
 use comfy_table::Table;
 use serde_json::{Value, json};
-use tamis::FilterMode;
+use tamis::{FilterMode, LevelStats};
 
 use super::plot::{Figure, Point};
 use super::subject::Subject;
 use super::{Pass, State, title};
 use crate::args::Common;
-use crate::commands::store::stats_of;
+use crate::commands::store::{existing_keyspace, stats_of_keyspace};
 use crate::commands::workload::measure::Question;
 use crate::failure::Result;
 use crate::output::{Output, json_reads, table};
@@ -179,18 +179,12 @@ fn rate(n: f64) -> String {
 
 impl Report {
     pub(super) fn new(subject: &Subject, common: &Common) -> Result<Report> {
-        let stats = stats_of(&subject.open(0)?, common)?;
-        let name = common.keyspace.as_deref().unwrap_or("default");
-        let levels: Vec<_> = stats
-            .keyspaces
-            .iter()
-            .filter(|keyspace| keyspace.name == name)
-            .flat_map(|keyspace| &keyspace.levels)
-            .filter(|level| !level.tables.is_empty())
-            .collect();
+        let db = subject.open(0)?;
+        let mut levels = stats_of_keyspace(&db, &existing_keyspace(&db, common)?).levels;
+        levels.retain(|level| !level.tables.is_empty());
         Ok(Report {
-            entries: levels.iter().map(|level| level.entries()).sum(),
-            bytes: levels.iter().map(|level| level.size()).sum(),
+            entries: levels.iter().map(LevelStats::entries).sum(),
+            bytes: levels.iter().map(LevelStats::size).sum(),
             levels: levels
                 .iter()
                 .map(|level| {

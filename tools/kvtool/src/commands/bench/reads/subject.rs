@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use tamis::{Db, FilterPolicy, Options};
 
-use super::super::super::store::existing_keyspace;
-use super::super::super::workload::keys::Keys;
-use super::super::super::workload::load::{Load, settle};
 use super::copy::copy;
 use crate::args::{BenchReads, Common};
+use crate::commands::store::existing_keyspace;
+use crate::commands::workload::keys::Keys;
+use crate::commands::workload::load::{Load, settle};
 use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::text::{Decimal, count};
@@ -74,7 +74,7 @@ impl Subject {
 /// Options under which compaction has nothing to do in the store at `path`, if there are any; otherwise the defaults.
 ///
 /// The levels' target sizes follow from the size of the memtables, which a store does not remember. Were they others now, compaction
-/// would change the levels between one measurement and the next.
+/// would change the levels between one measurement and the next. (Each is compared with what its own levels make to be expected.)
 fn restful(path: &Path) -> Result<Options> {
     let sizes = (14..=30).step_by(2).map(|log| Options::new().memtable_size(1 << log));
     for options in std::iter::once(Options::new()).chain(sizes) {
