@@ -113,7 +113,8 @@ fn what_is_measured_is_what_is_expected() {
                 }
             }
             assert_eq!(ten["rebuilt_bits_per_key"], 10.0);
-            assert!((10.0..10.5).contains(&number(&ten["bits_per_key"])), "{ten}");
+            // Small filters are rounded up to whole lines.
+            assert!((10.0..11.5).contains(&number(&ten["bits_per_key"])), "{ten}");
         }
     }
     let [four, ten] = passes(&document, "missing", "used", "cold")[..] else { panic!("{document}") };
