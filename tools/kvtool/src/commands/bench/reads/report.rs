@@ -270,7 +270,7 @@ impl Report {
             Some(Point { bits: pass.rebuilt.map(f64::from).or(pass.bits)?, blocks, low, high })
         });
         let ignored = passes.iter().find(|pass| pass.measured.filters == FilterMode::Ignore);
-        let last = used.clone().last();
+        let last = used.clone().next_back();
         let per_key = |n: fn(&Pass) -> u64| last.map_or(0.0, |pass| pass.per_key(n(pass) as f64));
         Figure {
             state,
