@@ -30,7 +30,7 @@ mod compaction;
 mod db;
 mod error;
 mod exec;
-mod filter;
+pub mod filter;
 mod format;
 pub mod inspect;
 mod iter;
