@@ -120,6 +120,9 @@ impl BloomBuilder {
 }
 
 impl BloomFilter {
+    /// The first bytes of every encoded filter, and so of its file.
+    pub const MAGIC: [u8; 4] = header::MAGIC;
+
     /// A filter for `keys` keys that then says "maybe" to a share of `rate` of the keys that are not in it. XXH3, seed 0, split
     /// layout; see [`builder`](BloomFilter::builder) for others.
     pub fn with_rate(keys: u64, rate: f64) -> Result<BloomFilter> {
@@ -232,6 +235,11 @@ impl BloomFilter {
     /// Probes per key.
     pub fn k(&self) -> u32 {
         self.layout.probes().into()
+    }
+
+    /// Probes in each of the lines in which a key has bits; empty in the standard layout, where they are anywhere.
+    pub fn groups(&self) -> Vec<u8> {
+        self.layout.groups().collect()
     }
 
     /// Bits in the filter, a multiple of 512.
@@ -354,6 +362,11 @@ impl BloomFilter {
             millibits: self.millibits,
         };
         header::encode(&header, &self.lines)
+    }
+
+    /// How many bytes [`to_bytes`](BloomFilter::to_bytes) returns.
+    pub fn encoded_len(&self) -> u64 {
+        header::HEADER_LEN as u64 + self.bits() / 8
     }
 
     /// The filter that [`to_bytes`](BloomFilter::to_bytes) encoded. Bytes that are not exactly that are an [`Error::Filter`] which

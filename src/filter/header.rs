@@ -36,7 +36,7 @@ use crate::format::{Decoded, Malformed};
 
 /// Length of the header. Part of the format.
 pub(super) const HEADER_LEN: usize = 64;
-const MAGIC: &[u8; 4] = b"FLT1";
+pub(super) const MAGIC: [u8; 4] = *b"FLT1";
 const VERSION: u8 = 1;
 const FLAG_WHOLE_KEYS: u8 = 1;
 
@@ -93,7 +93,7 @@ pub(super) struct Header {
 pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     let mut block = Vec::with_capacity(HEADER_LEN + lines.len() * LINE_LEN);
     let (group_count, groups) = header.content.groups();
-    block.extend_from_slice(MAGIC);
+    block.extend_from_slice(&MAGIC);
     block.extend_from_slice(&[VERSION, header.content.policy_id(), header.hash.id(), FLAG_WHOLE_KEYS]);
     block.extend_from_slice(&header.seed.to_le_bytes());
     block.extend_from_slice(&header.keys.to_le_bytes());

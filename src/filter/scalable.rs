@@ -43,7 +43,6 @@ use crate::format::coding::Decoder;
 use crate::format::{Decoded, Malformed};
 use crate::vfs::{FileSystem, OsFileSystem};
 
-const MAGIC: &[u8; 4] = b"SBF1";
 const VERSION: u8 = 1;
 /// Most filters. Part of the format; no machine holds as many.
 const MAX_FILTERS: u32 = 64;
@@ -163,6 +162,9 @@ impl ScalableBuilder {
 }
 
 impl ScalableBloomFilter {
+    /// The first bytes of every encoded filter, and so of its file.
+    pub const MAGIC: [u8; 4] = *b"SBF1";
+
     /// A filter that is first made for `keys` keys, and says "maybe" to no more than a share of `rate` of the keys that are not in
     /// it, however many it comes to hold. XXH3, seed 0, split layout, growth 2; see [`builder`](ScalableBloomFilter::builder).
     pub fn with_rate(keys: u64, rate: f64) -> Result<ScalableBloomFilter> {
@@ -258,6 +260,11 @@ impl ScalableBloomFilter {
         self.full.len() + 1
     }
 
+    /// The filters of which it consists, first to last.
+    pub fn parts(&self) -> impl Iterator<Item = &BloomFilter> {
+        self.full.iter().chain([&self.last])
+    }
+
     /// The rate that was asked for.
     pub fn rate(&self) -> f64 {
         self.rate
@@ -298,11 +305,11 @@ impl ScalableBloomFilter {
     /// docs/FORMAT.md describes it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_LEN];
-        for filter in self.full.iter().chain([&self.last]) {
+        for filter in self.parts() {
             bytes.extend_from_slice(&filter.to_bytes());
         }
         let (len, hash) = (bytes.len() as u64, xxh3_64(&bytes[HEADER_LEN..]));
-        bytes[..4].copy_from_slice(MAGIC);
+        bytes[..4].copy_from_slice(&ScalableBloomFilter::MAGIC);
         bytes[4] = VERSION;
         bytes[5] = self.builder.growth.to_le_bytes()[0];
         bytes[8..16].copy_from_slice(&(self.filters() as u64).to_le_bytes());
@@ -314,6 +321,11 @@ impl ScalableBloomFilter {
         let checksum = crc(&bytes[..60]);
         bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
         bytes
+    }
+
+    /// How many bytes [`to_bytes`](ScalableBloomFilter::to_bytes) returns.
+    pub fn encoded_len(&self) -> u64 {
+        HEADER_LEN as u64 + self.parts().map(BloomFilter::encoded_len).sum::<u64>()
     }
 
     /// The filter that [`to_bytes`](ScalableBloomFilter::to_bytes) encoded. Bytes that are not exactly that are an [`Error::Filter`]
@@ -417,7 +429,7 @@ fn decode_filters(mut blocks: &[u8], count: u32) -> Decoded<Vec<BloomFilter>> {
 /// Checks magic, version and checksum of a header; the fields behind the version are next.
 fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
     let mut fields = Decoder::new(header);
-    if fields.take(MAGIC.len())? != MAGIC {
+    if fields.take(4)? != ScalableBloomFilter::MAGIC {
         return Err(Malformed("the scalable filter lacks its magic bytes"));
     }
     if fields.u8()? != VERSION {

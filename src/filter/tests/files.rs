@@ -186,9 +186,11 @@ fn files_bring_back_what_was_saved() {
         filter.extend((0..700).map(random));
         filter.save(&path).unwrap();
         let loaded = BloomFilter::load(&path).unwrap();
+        assert_eq!(filter.encoded_len(), filter.to_bytes().len() as u64);
         assert_eq!((loaded.to_bytes(), &loaded), (filter.to_bytes(), &filter));
     }
     scalable().save(&path).unwrap();
+    assert_eq!(scalable().encoded_len(), scalable().to_bytes().len() as u64);
     assert_eq!(ScalableBloomFilter::load(&path).unwrap(), scalable());
     let error = BloomFilter::load(&path).unwrap_err();
     assert!(error.is_corruption(), "{error}");

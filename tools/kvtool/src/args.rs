@@ -1,5 +1,7 @@
 //! The command line.
 
+mod filter;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -8,6 +10,8 @@ use tamis::FilterMode;
 
 use crate::failure::{Failure, Result};
 use crate::text::Form;
+
+pub(crate) use filter::{Filter, FilterAdd, FilterCheck, FilterCreate, FilterInfo};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Printable characters stand for themselves, \\ for a backslash, \t for a tab,
@@ -18,7 +22,7 @@ const AFTER_HELP: &str = r#"Keys and values:
 
 Exit codes:
   0  done
-  1  the key was not found
+  1  the key was not found; `filter check` selected no line
   2  the command line, or a line of input, is not valid
   3  the store is damaged
   4  input or output failed, the store is locked, or there is none"#;
@@ -95,6 +99,9 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Check every file of a store; one line per fault: file, offset, kind
     Verify(Verify),
+    /// Make and ask filters of lines of text, without a store
+    #[command(subcommand)]
+    Filter(Filter),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
 }

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Sst(args) => commands::sst::run(&common, args),
         Command::Dump(args) => commands::dump::run(&common, args),
         Command::Verify(args) => commands::verify::run(&common, args),
+        Command::Filter(args) => commands::filter::run(&common, args),
         Command::Demo(args) => commands::demo::run(&common, args),
     };
     match result {
