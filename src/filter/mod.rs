@@ -59,5 +59,5 @@ pub use shape::BloomLayout;
 
 pub(crate) use builder::FilterBuilder;
 pub(crate) use hash::KeyHash;
-pub(crate) use info::FilterInfo;
+pub use info::{FilterInfo, FilterState};
 pub(crate) use reader::Filter;

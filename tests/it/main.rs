@@ -3,6 +3,7 @@
 
 mod concurrency;
 mod damage;
+mod explain;
 mod faults;
 mod history;
 mod kill;
@@ -11,5 +12,6 @@ mod ledger;
 mod model;
 mod power_cut;
 mod reads;
+mod refilter;
 mod support;
 mod trace;

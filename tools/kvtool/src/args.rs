@@ -11,7 +11,7 @@ use tamis::FilterMode;
 use crate::failure::{Failure, Result};
 use crate::text::Form;
 
-pub(crate) use filter::{Filter, FilterAdd, FilterCheck, FilterCreate, FilterInfo};
+pub(crate) use filter::{FilterAdd, FilterCheck, FilterCreate, FilterInfo};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Printable characters stand for themselves, \\ for a backslash, \t for a tab,
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Group)]
 pub(crate) struct Common {
-    /// The keyspace to work in (`default` if not given; `stats`, `levels` and `compact` then take all of them)
+    /// The keyspace to work in (`default` if not given; `stats`, `levels`, `compact` and `filter rebuild` then take all of them)
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
     /// Keys and values are hexadecimal, on the command line as well as in input and output
@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Import(Import),
     /// Print what the store is made of and what reads cost
     Stats(Stats),
+    /// Look up a key and tell how: memtables, tables, what their filters said, which blocks were read
+    Explain(Explain),
     /// Print the tables of every level
     Levels(Store),
     /// List the keyspaces
@@ -99,11 +101,51 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Check every file of a store; one line per fault: file, offset, kind
     Verify(Verify),
-    /// Make and ask filters of lines of text, without a store
+    /// Make, ask and compare filters
     #[command(subcommand)]
-    Filter(Filter),
+    Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FilterCommand {
+    /// Make a filter of lines
+    Create(FilterCreate),
+    /// Add lines to a filter; the file is replaced in one step
+    Add(FilterAdd),
+    /// Print the lines that may be in a filter, like grep; exit code 1 when there are none
+    ///
+    /// A line that is not printed is certainly not in the filter. One that is printed may not be in it either, with the probability that
+    /// `filter info` shows.
+    Check(FilterCheck),
+    /// Print what a filter is and how full it is
+    Info(FilterInfo),
+    /// Give the tables of a store new filters; their data are copied untouched
+    Rebuild(FilterRebuild),
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct FilterRebuild {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Bits per key, 1 to 24, fractions too; without it and --policy, every table gets the filter that its keyspace's options ask for,
+    /// which repairs damaged ones
+    #[arg(long, value_name = "N")]
+    pub(crate) bits: Option<f32>,
+    /// Which filter; it becomes the keyspace's policy
+    #[arg(long, value_enum)]
+    pub(crate) policy: Option<Policy>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// No filter
+    None,
+    /// Split-line Bloom filter, 10 bits per key unless --bits says otherwise
+    Bloom,
+    /// Textbook Bloom filter, 10 bits per key unless --bits says otherwise
+    Standard,
 }
 
 #[derive(Debug, Group)]
@@ -155,6 +197,16 @@ impl From<Filters> for FilterMode {
             Filters::Shadow => FilterMode::Shadow,
         }
     }
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Explain {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    pub(crate) key: OsString,
+    /// How filters are treated
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) filters: Filters,
 }
 
 #[derive(Debug, Group)]

@@ -1,24 +1,9 @@
-//! The command line of `kvtool filter`.
+//! The command line of the filters of lines: `kvtool filter create`, `add`, `check`, `info`.
 
 use std::path::PathBuf;
 
-use clap::{Args as Group, Subcommand, ValueEnum};
+use clap::{Args as Group, ValueEnum};
 use tamis::filter::{BloomLayout, HashFunction};
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Filter {
-    /// Make a filter of lines
-    Create(FilterCreate),
-    /// Add lines to a filter; the file is replaced in one step
-    Add(FilterAdd),
-    /// Print the lines that may be in a filter, like grep; exit code 1 when there are none
-    ///
-    /// A line that is not printed is certainly not in the filter. One that is printed may not be in it either, with the probability that
-    /// `filter info` shows.
-    Check(FilterCheck),
-    /// Print what a filter is and how full it is
-    Info(FilterInfo),
-}
 
 #[derive(Debug, Group)]
 pub(crate) struct FilterCreate {
