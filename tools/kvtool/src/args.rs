@@ -11,7 +11,7 @@ use tamis::FilterMode;
 use crate::failure::{Failure, Result};
 use crate::text::Form;
 
-pub(crate) use filter::{FilterAdd, FilterCheck, FilterCreate, FilterInfo};
+pub(crate) use filter::{FilterAdd, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, Policy};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Printable characters stand for themselves, \\ for a backslash, \t for a tab,
@@ -106,46 +106,6 @@ pub(crate) enum Command {
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum FilterCommand {
-    /// Make a filter of lines
-    Create(FilterCreate),
-    /// Add lines to a filter; the file is replaced in one step
-    Add(FilterAdd),
-    /// Print the lines that may be in a filter, like grep; exit code 1 when there are none
-    ///
-    /// A line that is not printed is certainly not in the filter. One that is printed may not be in it either, with the probability that
-    /// `filter info` shows.
-    Check(FilterCheck),
-    /// Print what a filter is and how full it is
-    Info(FilterInfo),
-    /// Give the tables of a store new filters; their data are copied untouched
-    Rebuild(FilterRebuild),
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct FilterRebuild {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    /// Bits per key, 1 to 24, fractions too; without it and --policy, every table gets the filter that its keyspace's options ask for,
-    /// which repairs damaged ones
-    #[arg(long, value_name = "N")]
-    pub(crate) bits: Option<f32>,
-    /// Which filter; it becomes the keyspace's policy
-    #[arg(long, value_enum)]
-    pub(crate) policy: Option<Policy>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Policy {
-    /// No filter
-    None,
-    /// Split-line Bloom filter, 10 bits per key unless --bits says otherwise
-    Bloom,
-    /// Textbook Bloom filter, 10 bits per key unless --bits says otherwise
-    Standard,
 }
 
 #[derive(Debug, Group)]
