@@ -58,6 +58,15 @@ impl Layout {
         }
     }
 
+    /// Whether all bits of a key are set: what it means, without vectors.
+    #[inline(never)]
+    pub(super) fn may_contain(self, lines: &[Line], hash: u64) -> bool {
+        match self {
+            Layout::Split(groups) => split::may_contain(groups, lines, hash),
+            Layout::Standard { probes } => standard::may_contain(probes.into(), lines, hash),
+        }
+    }
+
     /// The false-positive rate of these very bits.
     pub(super) fn exact_fpr(self, fill: &Fill) -> f64 {
         match self {
