@@ -30,7 +30,7 @@ mod compaction;
 mod db;
 mod error;
 mod exec;
-mod filter;
+pub mod filter;
 mod format;
 pub mod inspect;
 mod iter;
@@ -54,6 +54,8 @@ pub use db::{
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
-pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options};
+pub use options::{
+    BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
+};
 pub use stats::ReadStats;
 pub use value::Value;

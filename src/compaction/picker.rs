@@ -81,7 +81,8 @@ pub(crate) struct Picker<'a> {
     pub(crate) base_size: u64,
     /// The oldest live snapshot; the newest sequence number there can be if there is none.
     pub(crate) oldest_snapshot: SeqNo,
-    /// Whether a table may be moved to the last level as it is (it may not if that level is compressed).
+    /// Whether a table may be moved to the last level as it is. It may not if that level is compressed, or if its filters are others,
+    /// which matters there because nearly all keys are.
     pub(crate) moves_to_last: bool,
 }
 

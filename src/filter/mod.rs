@@ -2,7 +2,8 @@
 //!
 //! A [`FilterBuilder`] takes the hashes of a table's keys and makes a block; a [`Filter`] is that block in memory. Both work on an
 //! array of 64-byte lines whose bits one of two layouts places: `split` (the default) or `standard` (the textbook, to compare
-//! with). `header` draws the block, `sizing` says how many lines and probes a policy takes. Nothing here does I/O, and nothing
+//! with). `header` draws the block, `sizing` says how many lines and probes a policy takes, `allocate` shares memory out among the
+//! filters of a tree. Nothing here does I/O, and nothing
 //! knows of tables: a stand-alone filter is the same lines, layouts and header.
 //!
 //! What must stay true:
@@ -11,6 +12,7 @@
 //! - The same hashes, policy and seed make the same bytes on every platform: sizes and stored rates are integer arithmetic or
 //!   single IEEE operations.
 
+mod allocate;
 mod avx2;
 mod builder;
 mod hash;
@@ -25,6 +27,7 @@ mod standard;
 #[cfg(test)]
 mod tests;
 
+pub use allocate::{Run, allocate, expected_rate, filter_bytes};
 pub(crate) use builder::FilterBuilder;
 pub(crate) use hash::KeyHash;
 pub(crate) use info::FilterInfo;
