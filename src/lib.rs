@@ -29,7 +29,9 @@ mod block;
 mod compaction;
 mod db;
 mod error;
+mod event;
 mod exec;
+mod explain;
 pub mod filter;
 mod format;
 pub mod inspect;
@@ -52,10 +54,12 @@ pub use db::{
     Stats, TableStats, WriteOptions,
 };
 pub use error::{Error, Result};
+pub use event::Event;
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
+pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, ReadSource, ReadStep};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
 };
-pub use stats::ReadStats;
+pub use stats::{FilterLedger, ReadStats};
 pub use value::Value;

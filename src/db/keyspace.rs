@@ -13,6 +13,7 @@ use super::view::Tree;
 use super::write::WriteOptions;
 use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
+use crate::explain::Explanation;
 use crate::format::key::SeqNo;
 use crate::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
 use crate::options::{FilterPolicy, KeyspaceOptions, LevelFilters};
@@ -74,6 +75,19 @@ impl Keyspace {
     /// The value of a key, read as `options` say.
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
         self.store().get(self.id, &self.name, key.as_ref(), None, options)
+    }
+
+    /// Reads a key and says how: which memtables and tables were consulted, what their filters said, and which blocks were looked at.
+    /// The read is an ordinary one, and counted as such.
+    ///
+    /// That a table turns out to be damaged is part of the explanation, and no error of this call.
+    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
+        self.explain_with(key, ReadOptions::default())
+    }
+
+    /// The same for a read as `options` say.
+    pub fn explain_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Explanation> {
+        self.store().explain(self.id, &self.name, key.as_ref(), None, options)
     }
 
     /// Whether a key is there.

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 mod background;
 mod compact;
+mod explain;
 mod flush;
 mod iter;
 mod keyspace;
@@ -38,6 +39,7 @@ use store::Store;
 
 use crate::batch::WriteBatch;
 use crate::error::Result;
+use crate::explain::Explanation;
 use crate::format::key::SeqNo;
 use crate::manifest::DEFAULT_KEYSPACE;
 use crate::options::{FilterPolicy, KeyspaceOptions, Options};
@@ -213,6 +215,11 @@ impl Db {
     /// The value of a key, read as `options` say.
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
         self.default.get_with(key, options)
+    }
+
+    /// Reads a key and says how; see [`Keyspace::explain`].
+    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
+        self.default.explain(key)
     }
 
     /// Whether a key is there.

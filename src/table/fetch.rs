@@ -23,18 +23,13 @@ pub(super) struct Fetcher {
     /// Bytes of the file.
     pub(super) size: u64,
     pub(super) path: PathBuf,
-    pub(super) counters: ReadCounters,
+    /// Shared with those who keep the counts of a table that is gone.
+    pub(super) counters: Arc<ReadCounters>,
 }
 
 impl Fetcher {
     pub(super) fn new(context: Arc<TableContext>, number: u64, size: u64) -> Fetcher {
-        Fetcher {
-            path: FileKind::Table(number).path(&context.dir),
-            context,
-            number,
-            size,
-            counters: ReadCounters::default(),
-        }
+        Fetcher { path: FileKind::Table(number).path(&context.dir), context, number, size, counters: Arc::default() }
     }
 
     pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {

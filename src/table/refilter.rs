@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::builder::Output;
 use super::fetch::ReadAhead;
 use super::properties::Properties;
-use super::resident::FilterState;
+use super::resident::TableFilter;
 use super::verify::Seen;
 use super::{Table, TableMeta};
 use crate::block::Block;
@@ -23,7 +23,7 @@ impl Table {
     pub(crate) fn has_filter(&self, policy: FilterPolicy) -> Result<bool> {
         let resident = self.resident()?;
         let properties = &resident.properties;
-        Ok(!matches!(resident.filter, FilterState::Degraded(_))
+        Ok(!matches!(resident.filter, TableFilter::Degraded(_))
             && properties.filter_policy == u64::from(policy.code())
             && properties.filter_millibits == policy.millibits())
     }

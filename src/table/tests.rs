@@ -6,12 +6,14 @@ mod reads;
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
 use super::*;
 use crate::error::{Error, Result};
-use crate::filter::KeyHash;
+use crate::explain::Untraced;
+use crate::filter::{FilterState, KeyHash};
 use crate::format::checksum::FileChecksum;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, compare_entries};
 use crate::iter::InternalCursor;
@@ -91,8 +93,11 @@ fn open(fs: &SimFileSystem, meta: &TableMeta, cache_bytes: usize) -> Arc<Table> 
 
 fn get(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo) -> Result<Option<TableHit>> {
     let key = key.as_ref();
-    let hash = KeyHash::new(SEED, key);
-    table.get(key, hash, snapshot, FilterMode::Shadow, true)
+    table.get(&point_read(key, snapshot, FilterMode::Shadow), &mut Untraced)
+}
+
+fn point_read(key: &[u8], snapshot: SeqNo, filters: FilterMode) -> PointRead<'_> {
+    PointRead { key, hash: KeyHash::new(SEED, key), snapshot, mode: ReadMode { filters, fill_cache: true } }
 }
 
 /// All entries, forward.
@@ -311,7 +316,7 @@ fn table_says_what_it_was_made_of() {
     assert_eq!(properties.filter_keys, 1000);
     assert_eq!((properties.keyspace, properties.seed), (3, SEED));
     assert_eq!(properties.key_bytes, 1000 * even_key(0).len() as u64);
-    let info = table.filter_info().unwrap().unwrap();
+    let FilterState::Usable(info) = table.filter_state().unwrap() else { panic!("no filter") };
     assert_eq!((info.keys, info.millibits), (1000, 10_000));
     assert!(table.resident_bytes() > 1250, "at least the filter");
 }
@@ -326,7 +331,7 @@ fn a_table_under_another_seed_is_read_all_the_same() {
         assert!(get(&table, even_key(i), MAX_SEQNO).unwrap().is_some());
         assert!(get(&table, odd_key(i), MAX_SEQNO).unwrap().is_none());
     }
-    assert!(table.counters().negatives > 450);
+    assert!(table.ledger().reads.negatives > 450);
 }
 
 /// Tables are read by every later version: these bytes must not change.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Table;
 use super::fetch::{Fetcher, ReadAhead};
 use super::properties::Properties;
-use super::resident::{FilterState, Resident};
+use super::resident::{Resident, TableFilter};
 use crate::block::{Block, BlockCursor};
 use crate::error::Result;
 use crate::filter::{Filter, KeyHash};
@@ -56,9 +56,9 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
     let (properties, handle) = (&resident.properties, resident.footer.filter);
     let corrupt = |rule: &str| fetcher.corrupt(handle.unwrap_or_default().offset, rule);
     match &resident.filter {
-        FilterState::None => Ok(None),
-        FilterState::Degraded(error) => Err(error.clone()),
-        FilterState::Usable(filter) => match filter.info() {
+        TableFilter::None => Ok(None),
+        TableFilter::Degraded(error) => Err(error.clone()),
+        TableFilter::Usable(filter) => match filter.info() {
             Some(info)
                 if u64::from(info.policy_id) == properties.filter_policy
                     && info.millibits == properties.filter_millibits

@@ -3,6 +3,7 @@
 
 mod concurrency;
 mod damage;
+mod explain;
 mod faults;
 mod history;
 mod kill;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tamis::inspect::{DataBlock, Entry, FileKind, FilterState, Inspector};
+use tamis::filter::FilterState;
+use tamis::inspect::{DataBlock, Entry, FileKind, Inspector};
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{
     Compression, Db, Error, Executor, FilterMode, FilterPolicy, KeyspaceOptions, Options, ReadOptions, SteppedExecutor,

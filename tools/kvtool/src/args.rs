@@ -1,5 +1,7 @@
 //! The command line.
 
+mod filter;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -8,6 +10,8 @@ use tamis::FilterMode;
 
 use crate::failure::{Failure, Result};
 use crate::text::Form;
+
+pub(crate) use filter::{FilterAdd, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, Policy};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Printable characters stand for themselves, \\ for a backslash, \t for a tab,
@@ -18,7 +22,7 @@ const AFTER_HELP: &str = r#"Keys and values:
 
 Exit codes:
   0  done
-  1  the key was not found
+  1  the key was not found; `filter check` selected no line
   2  the command line, or a line of input, is not valid
   3  the store is damaged
   4  input or output failed, the store is locked, or there is none"#;
@@ -83,6 +87,8 @@ pub(crate) enum Command {
     Import(Import),
     /// Print what the store is made of and what reads cost
     Stats(Stats),
+    /// Look up a key and tell how: memtables, tables, what their filters said, which blocks were read
+    Explain(Explain),
     /// Print the tables of every level
     Levels(Store),
     /// List the keyspaces
@@ -100,35 +106,6 @@ pub(crate) enum Command {
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum FilterCommand {
-    /// Give the tables of a store new filters; their data are copied untouched
-    Rebuild(FilterRebuild),
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct FilterRebuild {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    /// Bits per key, 1 to 24, fractions too; without it and --policy, every table gets the filter that its keyspace's options ask for,
-    /// which repairs damaged ones
-    #[arg(long, value_name = "N")]
-    pub(crate) bits: Option<f32>,
-    /// Which filter; it becomes the keyspace's policy
-    #[arg(long, value_enum)]
-    pub(crate) policy: Option<Policy>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Policy {
-    /// No filter
-    None,
-    /// Split-line Bloom filter, 10 bits per key unless --bits says otherwise
-    Bloom,
-    /// Textbook Bloom filter, 10 bits per key unless --bits says otherwise
-    Standard,
 }
 
 #[derive(Debug, Group)]
@@ -180,6 +157,16 @@ impl From<Filters> for FilterMode {
             Filters::Shadow => FilterMode::Shadow,
         }
     }
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Explain {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    pub(crate) key: OsString,
+    /// How filters are treated
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) filters: Filters,
 }
 
 #[derive(Debug, Group)]

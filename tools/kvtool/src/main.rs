@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Scan(args) => commands::scan::run(&common, args),
         Command::Import(args) => commands::import::run(&common, args),
         Command::Stats(args) => commands::stats::run(&common, args),
+        Command::Explain(args) => commands::explain::run(&common, args),
         Command::Levels(args) => commands::levels::run(&common, args),
         Command::Keyspaces(args) => commands::keyspaces::run(&common, args),
         Command::Compact(args) => commands::compact::run(&common, args),
