@@ -3,13 +3,15 @@
 use std::io::{Cursor, ErrorKind};
 use std::path::Path;
 
-use super::alone::{builders, random};
+use super::alone::{HASHES, builders, random};
 use super::*;
 use crate::error::Error;
 use crate::filter::header::HEADER_LEN;
 use crate::filter::{BloomFilter, ScalableBloomFilter};
 use crate::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use proptest::prelude::*;
+
+const PLANETS: [&str; 4] = ["Mercury", "Venus", "Earth", "Mars"];
 
 fn bloom() -> BloomFilter {
     let mut filter = BloomFilter::builder().seed(5).with_rate(50, 0.01).unwrap();
@@ -147,6 +149,58 @@ fn parts_of_different_make_are_refused() {
         let rule = "the parts of the scalable filter differ in hash or layout";
         assert_eq!(refused(ScalableBloomFilter::from_bytes(&bytes)), rule);
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The lines, whose hash is in the header, were also computed by a second implementation, in another language and with other
+/// libraries for the hashes.
+#[test]
+fn golden_headers_of_four_planets() {
+    let lines_and_crc =
+        [("dfa4972c0e7058ed", "94962645"), ("35b9508284311572", "010c1af6"), ("f18f362602d45552", "d540260b")];
+    for ((function, id), (lines, crc)) in HASHES.into_iter().zip(["01", "02", "03"]).zip(lines_and_crc) {
+        let mut filter = BloomFilter::builder().hash(function).seed(1).with_bits(512, 7).unwrap();
+        filter.extend(PLANETS);
+        let fields = [
+            "464c5431",         // magic
+            "0101",             // version, policy
+            id,                 // hash
+            "01",               // flags
+            "0100000000000000", // seed
+            "0400000000000000", // keys
+            "73270000",         // thousandths of bits per key: 7 / ln 2
+            "07020000",         // probes, groups, extractor
+            "0403000000000000", // probes per group
+            "0100000000000000", // lines
+            lines,              // hash of the lines
+            "01000000",         // rate, 10^-9
+            crc,                // CRC
+        ];
+        assert_eq!(hex(&filter.to_bytes()[..HEADER_LEN]), fields.concat(), "{function}");
+    }
+}
+
+#[test]
+fn golden_header_of_a_scalable_filter() {
+    let mut filter = ScalableBloomFilter::builder().growth(4).seed(1).with_rate(2, 0.01).unwrap();
+    filter.extend(PLANETS);
+    let fields = [
+        "53424631",         // magic
+        "0104",             // version, growth
+        "0000",             //
+        "0200000000000000", // filters
+        "0200000000000000", // first capacity
+        "7b14ae47e17a843f", // rate
+        "333333333333eb3f", // tightening
+        "4001000000000000", // length
+        "f7d1506da7171972", // hash of the filters
+        "00000000",         //
+        "fc06489b",         // CRC
+    ];
+    assert_eq!(hex(&filter.to_bytes()[..HEADER_LEN]), fields.concat());
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn report(common: &Common, args: &FilterCreate, lines: u64, filter: &AnyFilter) 
         output.finish()?;
     }
     say(format_args!(
-        "{}: {} lines, {} different, {}; expected false positives {:.4} %",
+        "{}: {} lines, {} new to the filter, {}; expected false positives {:.4} %",
         args.filter.display(),
         count(lines),
         count(filter.count()),
