@@ -60,6 +60,8 @@ pub use event::Event;
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
 pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, ReadSource, ReadStep};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
-pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options};
+pub use options::{
+    BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
+};
 pub use stats::{FilterLedger, ReadStats};
 pub use value::Value;
