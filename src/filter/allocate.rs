@@ -348,15 +348,16 @@ mod tests {
             Choice { millibits, cost: millibits, rate }
         };
         let exact: Vec<Choice> = [NO_FILTER].into_iter().chain((1000..=24_000).step_by(250).map(exact)).collect();
-        let rows: [(u64, u32, u64, f64, &[f64], f64, f64, f64); 5] = [
-            // factor, levels, bits, absent, bits per level, sum, closed form, uniform
-            (10, 5, 10, 1.0, &[24.0, 24.0, 23.25, 16.0, 9.25], 1.263, 1.176, 4.222),
-            (10, 5, 10, 0.5, &[24.0, 24.0, 23.25, 16.0, 9.25], 0.657, 0.630, 3.800),
-            (10, 5, 10, 0.02, &[24.0, 24.0, 24.0, 23.25, 8.5], 0.039, 0.035, 3.395),
-            (10, 4, 5, 1.0, &[24.0, 18.0, 11.0, 4.25], 13.62, 12.98, 37.15),
-            (4, 6, 10, 1.0, &[24.0, 22.5, 19.0, 14.75, 12.0, 9.0], 1.783, 1.730, 5.067),
+        // Growth, levels, bits per key, share of absent keys; bits per level; sums in percent: these bits, closed form, uniform.
+        type Row<'a> = ((u64, u32, u64, f64), &'a [f64], [f64; 3]);
+        let rows: [Row<'_>; 5] = [
+            ((10, 5, 10, 1.0), &[24.0, 24.0, 23.25, 16.0, 9.25], [1.263, 1.176, 4.222]),
+            ((10, 5, 10, 0.5), &[24.0, 24.0, 23.25, 16.0, 9.25], [0.657, 0.630, 3.800]),
+            ((10, 5, 10, 0.02), &[24.0, 24.0, 24.0, 23.25, 8.5], [0.039, 0.035, 3.395]),
+            ((10, 4, 5, 1.0), &[24.0, 18.0, 11.0, 4.25], [13.62, 12.98, 37.15]),
+            ((4, 6, 10, 1.0), &[24.0, 22.5, 19.0, 14.75, 12.0, 9.0], [1.783, 1.730, 5.067]),
         ];
-        for (factor, levels, bits, absent, expected, sum, ideal, uniform) in rows {
+        for ((factor, levels, bits, absent), expected, [sum, ideal, uniform]) in rows {
             let runs = tree(factor, levels, absent);
             let keys: u64 = runs.iter().map(|run| run.keys).sum();
             let chosen = distribute(&exact, &runs, u128::from(keys * bits) * 1000);
