@@ -1,6 +1,7 @@
 //! Makes a filter block from the hashes of a table's keys.
 
 use super::hash::KeyHash;
+use super::hasher::HashFunction;
 use super::header::{self, Content, Header};
 use super::info::FilterInfo;
 use super::layout::Layout;
@@ -64,7 +65,7 @@ impl FilterBuilder {
     }
 
     fn header(&self, content: Content) -> Header {
-        Header { content, seed: self.seed, keys: self.key_count(), millibits: self.millibits }
+        Header { content, hash: HashFunction::Xxh3, seed: self.seed, keys: self.key_count(), millibits: self.millibits }
     }
 
     fn encode(&self, layout: Layout) -> Vec<u8> {

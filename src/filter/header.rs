@@ -5,10 +5,10 @@
 //! | 0 | 4 | magic `FLT1` |
 //! | 4 | 1 | format version, 1 |
 //! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 255 no keys at all; 3, 4, 5 are reserved |
-//! | 6 | 1 | hash: 1, XXH3 with 64 bits and the seed |
+//! | 6 | 1 | hash: 1 XXH3, 2 SipHash-1-3, 3 Murmur3, as `hasher` says; 1 in every table |
 //! | 7 | 1 | flags: 1, the keys are whole user keys; 2 (prefixes) and 4 (salted) are reserved |
 //! | 8 | 8 | seed of the hash |
-//! | 16 | 8 | distinct keys |
+//! | 16 | 8 | distinct keys; never 0 in a table's block with lines |
 //! | 24 | 4 | bits per key asked for, in thousandths |
 //! | 28 | 1 | k, the probes per key, 1 to 32 |
 //! | 29 | 1 | number of groups (policy 1) |
@@ -25,6 +25,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::hasher::HashFunction;
 use super::layout::Layout;
 use super::line::{Fill, LINE_LEN, Line};
 use super::sizing::{MAX_LINES, MAX_PROBES};
@@ -35,9 +36,8 @@ use crate::format::{Decoded, Malformed};
 
 /// Length of the header. Part of the format.
 pub(super) const HEADER_LEN: usize = 64;
-const MAGIC: &[u8; 4] = b"FLT1";
+pub(super) const MAGIC: [u8; 4] = *b"FLT1";
 const VERSION: u8 = 1;
-const HASH_XXH3: u8 = 1;
 const FLAG_WHOLE_KEYS: u8 = 1;
 
 /// What a block holds.
@@ -81,6 +81,7 @@ impl Content {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) content: Content,
+    pub(super) hash: HashFunction,
     pub(super) seed: u64,
     /// Distinct keys.
     pub(super) keys: u64,
@@ -92,8 +93,8 @@ pub(super) struct Header {
 pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     let mut block = Vec::with_capacity(HEADER_LEN + lines.len() * LINE_LEN);
     let (group_count, groups) = header.content.groups();
-    block.extend_from_slice(MAGIC);
-    block.extend_from_slice(&[VERSION, header.content.policy_id(), HASH_XXH3, FLAG_WHOLE_KEYS]);
+    block.extend_from_slice(&MAGIC);
+    block.extend_from_slice(&[VERSION, header.content.policy_id(), header.hash.id(), FLAG_WHOLE_KEYS]);
     block.extend_from_slice(&header.seed.to_le_bytes());
     block.extend_from_slice(&header.keys.to_le_bytes());
     block.extend_from_slice(&header.millibits.to_le_bytes());
@@ -127,25 +128,13 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     let Some((header, payload)) = block.split_first_chunk::<HEADER_LEN>() else {
         return Err(Malformed("the filter block is shorter than its header"));
     };
-    let mut fields = Decoder::new(header);
-    if fields.take(MAGIC.len())? != MAGIC {
-        return Err(Malformed("the filter block lacks its magic bytes"));
-    }
-    if fields.u8()? != VERSION {
-        return Err(Malformed("the filter block is of an unknown version"));
-    }
+    let mut fields = verified(header)?;
     let (policy, hash_id, flags) = (fields.u8()?, fields.u8()?, fields.u8()?);
     let (seed, keys, millibits) = (fields.u64()?, fields.u64()?, fields.u32()?);
     let (probes, group_count, extractor) = (fields.u8()?, fields.u8()?, fields.u16()?);
     let groups = fields.u64()?.to_le_bytes();
     let (line_count, payload_hash) = (fields.u64()?, fields.u64()?);
-    let (_rate, checksum) = (fields.u32()?, fields.u32()?);
-    if checksum != crc(&header[..60]) {
-        return Err(Malformed("the checksum of the filter's header does not match"));
-    }
-    if hash_id != HASH_XXH3 {
-        return Err(Malformed("the filter uses an unknown hash"));
-    }
+    let hash = HashFunction::from_id(hash_id).ok_or(Malformed("the filter uses an unknown hash"))?;
     if flags != FLAG_WHOLE_KEYS || extractor != 0 {
         return Err(Malformed("the filter is not one of whole keys"));
     }
@@ -167,9 +156,6 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
             if !(1..=MAX_LINES).contains(&line_count) {
                 return Err(Malformed("the filter does not have 1 to 2^28 lines"));
             }
-            if keys == 0 {
-                return Err(Malformed("the filter has lines but no keys"));
-            }
         }
         Content::AlwaysMaybe | Content::Empty => {
             if line_count != 0 {
@@ -187,8 +173,33 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     if xxh3_64(payload) != payload_hash {
         return Err(Malformed("the hash of the filter's lines does not match"));
     }
-    let header = Header { content, seed, keys, millibits };
+    let header = Header { content, hash, seed, keys, millibits };
     Ok((header, lines))
+}
+
+/// Length of the block that begins with this header: how much to read when the block stands in a stream.
+pub(super) fn block_len(header: &[u8; HEADER_LEN]) -> Decoded<u64> {
+    let mut fields = verified(header)?;
+    fields.take(35)?;
+    match fields.u64()? {
+        lines @ 0..=MAX_LINES => Ok((HEADER_LEN as u64) + lines * LINE_LEN as u64),
+        _ => Err(Malformed("the filter does not have 1 to 2^28 lines")),
+    }
+}
+
+/// Checks magic, version and checksum of a header; the fields behind the version are next.
+fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
+    let mut fields = Decoder::new(header);
+    if fields.take(MAGIC.len())? != MAGIC {
+        return Err(Malformed("the filter block lacks its magic bytes"));
+    }
+    if fields.u8()? != VERSION {
+        return Err(Malformed("the filter block is of an unknown version"));
+    }
+    if header[60..] != crc(&header[..60]).to_le_bytes() {
+        return Err(Malformed("the checksum of the filter's header does not match"));
+    }
+    Ok(fields)
 }
 
 #[cfg(test)]
@@ -210,7 +221,7 @@ pub(super) mod tests {
             Content::Lines(_) => (3, &[Line([5; 8]); 2][..]),
             _ => (0, &[][..]),
         };
-        let header = Header { content, seed: 9, keys, millibits: 10_000 };
+        let header = Header { content, hash: HashFunction::Xxh3, seed: 9, keys, millibits: 10_000 };
         encode(&header, lines)
     }
 
@@ -240,9 +251,9 @@ pub(super) mod tests {
             (&split, 5, 0, "the filter has probes that its policy does not"),
             (&split, 5, 2, "the filter has probes that its policy does not"),
             (&split, 5, 255, "the filter has probes that its policy does not"),
-            (&split, 6, 2, "the filter uses an unknown hash"),
+            (&split, 6, 0, "the filter uses an unknown hash"),
+            (&split, 6, 4, "the filter uses an unknown hash"),
             (&split, 7, 3, "the filter is not one of whole keys"),
-            (&split, 16, 0, "the filter has lines but no keys"),
             (&split, 28, 6, "the filter's groups do not add up to its probes"),
             (&split, 29, 9, "the filter has more than 8 groups of probes"),
             (&split, 29, 1, "the filter has groups beyond their count"),

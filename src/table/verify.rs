@@ -32,15 +32,12 @@ impl Table {
             let handle = resident.index.handle(i);
             let longest = resident.properties.largest_block;
             let bytes = fetcher.data_block(handle, longest, Some(&mut ahead))?;
-            let mut denied = false;
             Block::new(bytes)
                 .and_then(|block| {
+                    let mut denied = false;
                     let ask = |hash| denied |= filter.is_some_and(|filter| !filter.may_contain(hash));
-                    seen.check_block(resident, i, &Arc::new(block), ask)
-                })
-                .and_then(|()| match denied {
-                    true => Err(Malformed("the filter denies a key that the table holds")),
-                    false => Ok(()),
+                    seen.check_block(resident, i, &Arc::new(block), ask)?;
+                    if denied { Err(Malformed("the filter denies a key that the table holds")) } else { Ok(()) }
                 })
                 .map_err(|malformed| table.malformed_block(i, malformed))?;
         }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor};
+use tamis::{Db, Executor, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, Options, SteppedExecutor};
 
 /// The number in environment variable `name`, or `default`.
 pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
@@ -60,11 +60,18 @@ pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>
 
 /// Options of a keyspace with small blocks.
 pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
-    KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).filter(match rng.u32(0..4) {
+    let filter = match rng.u32(0..4) {
         0 => FilterPolicy::None,
         1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },
         _ => FilterPolicy::DEFAULT,
-    })
+    };
+    let level_filters = match rng.u32(0..4) {
+        0 => LevelFilters::Each(vec![FilterPolicy::DEFAULT, filter]),
+        1 if filter != FilterPolicy::None => LevelFilters::Budget(FilterBudget::bits_per_key(6.0).absent(0.5)),
+        2 if filter != FilterPolicy::None => LevelFilters::Budget(FilterBudget::bytes(rng.u64(0..1000))),
+        _ => LevelFilters::Uniform,
+    };
+    KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).filter(filter).level_filters(level_filters)
 }
 
 /// How many entries there are, none of which may be an error.

@@ -1,8 +1,11 @@
 //! Filters as a whole, through the builder and the reader.
 
+mod alone;
 mod damage;
 mod distributions;
+mod files;
 mod rates;
+mod scalable;
 
 use super::builder::FilterBlock;
 use super::hash::remix;

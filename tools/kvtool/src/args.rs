@@ -1,5 +1,7 @@
 //! The command line.
 
+mod filter;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -8,6 +10,10 @@ use tamis::FilterMode;
 
 use crate::failure::{Failure, Result};
 use crate::text::Form;
+
+pub(crate) use filter::{
+    FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, Policy,
+};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Printable characters stand for themselves, \\ for a backslash, \t for a tab,
@@ -18,7 +24,7 @@ const AFTER_HELP: &str = r#"Keys and values:
 
 Exit codes:
   0  done
-  1  the key was not found
+  1  the key was not found; `filter check` selected no line
   2  the command line, or a line of input, is not valid
   3  the store is damaged, or a measurement contradicts what it should be
   4  input or output failed, the store is locked, or there is none"#;
@@ -114,35 +120,6 @@ pub(crate) enum BenchCommand {
     /// Fails with exit code 3 if what is measured is not what theory says (beyond five standard deviations), or if what the store
     /// counts is not what the operating system counts for this process.
     Reads(Box<BenchReads>),
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum FilterCommand {
-    /// Give the tables of a store new filters; their data are copied untouched
-    Rebuild(FilterRebuild),
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct FilterRebuild {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    /// Bits per key, 1 to 24, fractions too; without it and --policy, every table gets the filter that its keyspace's options ask for,
-    /// which repairs damaged ones
-    #[arg(long, value_name = "N")]
-    pub(crate) bits: Option<f32>,
-    /// Which filter; it becomes the keyspace's policy
-    #[arg(long, value_enum)]
-    pub(crate) policy: Option<Policy>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Policy {
-    /// No filter
-    None,
-    /// Split-line Bloom filter, 10 bits per key unless --bits says otherwise
-    Bloom,
-    /// Textbook Bloom filter, 10 bits per key unless --bits says otherwise
-    Standard,
 }
 
 #[derive(Debug, Group)]
