@@ -30,3 +30,30 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_but_the_lock_are_in_the_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir_all(from.join("directory")).unwrap();
+        let files = ["CURRENT", "MANIFEST-000003", "000008.wal", "000007.sst"];
+        for name in files.iter().chain(&["LOCK"]) {
+            fs::write(from.join(name), name).unwrap();
+        }
+        copy(&from, &to).unwrap();
+        let mut names: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["000007.sst", "000008.wal", "CURRENT", "MANIFEST-000003"]);
+        for name in files {
+            assert_eq!(fs::read(to.join(name)).unwrap(), name.as_bytes());
+        }
+        // What may be written to is the copy's own.
+        fs::write(to.join("000008.wal"), "more").unwrap();
+        assert_eq!(fs::read(from.join("000008.wal")).unwrap(), b"000008.wal");
+        assert!(copy(&from, &to).is_err(), "there is a store already");
+    }
+}

@@ -163,18 +163,15 @@ impl Pass {
     }
 }
 
-/// A small number with three digits that count.
+/// A number of blocks per key: three decimals, and as many more as three digits that count take.
 fn rate(n: f64) -> String {
-    if n == 0.0 || n >= 1.0 {
-        return Decimal(n).to_string();
-    }
-    let mut digits = 3;
+    let mut decimals = 3;
     let mut scaled = n;
-    while scaled < 0.1 && digits < 7 {
+    while n > 0.0 && scaled < 0.1 && decimals < 7 {
         scaled *= 10.0;
-        digits += 1;
+        decimals += 1;
     }
-    format!("{n:.digits$}")
+    format!("{n:.decimals$}")
 }
 
 impl Report {
@@ -289,8 +286,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_have_three_digits_that_count() {
-        let shown = [0.0, 3.98, 0.147, 0.0326, 0.000_067_1, 0.000_000_4].map(rate);
-        assert_eq!(shown, ["0", "3.98", "0.147", "0.0326", "0.0000671", "0.0000004"]);
+    fn numbers_of_blocks_have_three_digits_that_count() {
+        let shown = [0.0, 3.98, 1.0362, 0.147, 0.0326, 0.000_067_1, 0.000_000_4].map(rate);
+        assert_eq!(shown, ["0.000", "3.980", "1.036", "0.147", "0.0326", "0.0000671", "0.0000004"]);
     }
 }
