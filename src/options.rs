@@ -7,6 +7,9 @@ use crate::error::{Error, Result};
 use crate::exec::Executor;
 use crate::vfs::{FileSystem, OsFileSystem};
 
+/// Bits that the fingerprints of a binary fuse filter may have. Part of the format.
+pub(crate) const FINGERPRINT_BITS: [u8; 8] = [4, 5, 6, 7, 8, 10, 12, 16];
+
 /// Which filter each table of a keyspace carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -24,13 +27,23 @@ pub enum FilterPolicy {
         /// Bits per distinct key, 1 to 24; fractions count.
         bits_per_key: f32,
     },
+    /// A binary fuse filter, of 2^-r false positives at 1.13 to 1.25 times r bits per key: r = 7 has the rate of the default in four
+    /// fifths of its memory, r = 8 half the rate in nine tenths. A look-up touches three cache lines, so that an absent key costs more
+    /// when the filters exceed the processor's caches, and building takes about 25 bytes of memory per key of the table, and several
+    /// times as long: for tables that live long.
+    ///
+    /// A table of fewer than 10,000 keys gets a split-line Bloom filter of the same rate instead.
+    BinaryFuse {
+        /// Bits of a fingerprint, r: 4, 5, 6, 7, 8, 10, 12 or 16.
+        fingerprint_bits: u8,
+    },
 }
 
 impl FilterPolicy {
     /// The default: 10 bits per key.
     pub const DEFAULT: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 10.0 };
 
-    /// Bits per key in thousandths; 0 for no filter.
+    /// Bits per key in thousandths, of its fingerprint in a binary fuse filter; 0 for no filter.
     #[expect(clippy::cast_possible_truncation, reason = "at most 24,000 when valid, and a float cast saturates")]
     pub(crate) fn millibits(self) -> u32 {
         match self {
@@ -38,6 +51,7 @@ impl FilterPolicy {
             FilterPolicy::Bloom { bits_per_key } | FilterPolicy::StandardBloom { bits_per_key } => {
                 (f64::from(bits_per_key) * 1000.0).round() as u32
             }
+            FilterPolicy::BinaryFuse { fingerprint_bits } => 1000 * u32::from(fingerprint_bits),
         }
     }
 
@@ -47,6 +61,7 @@ impl FilterPolicy {
             FilterPolicy::None => 0,
             FilterPolicy::Bloom { .. } => 1,
             FilterPolicy::StandardBloom { .. } => 2,
+            FilterPolicy::BinaryFuse { .. } => 4,
         }
     }
 
@@ -58,6 +73,15 @@ impl FilterPolicy {
                     Ok(())
                 } else {
                     Err(Error::invalid(format_args!("a filter takes 1 to 24 bits per key, not {bits_per_key}")))
+                }
+            }
+            FilterPolicy::BinaryFuse { fingerprint_bits } => {
+                if FINGERPRINT_BITS.contains(&fingerprint_bits) {
+                    Ok(())
+                } else {
+                    Err(Error::invalid(format_args!(
+                        "a fingerprint has 4, 5, 6, 7, 8, 10, 12 or 16 bits, not {fingerprint_bits}"
+                    )))
                 }
             }
         }

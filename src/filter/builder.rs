@@ -1,17 +1,20 @@
 //! Makes a filter block from the hashes of a table's keys.
 
+use super::fuse;
 use super::hash::KeyHash;
 use super::header::{self, Content, Header};
 use super::info::FilterInfo;
 use super::layout::Layout;
 use super::line::Line;
 use super::reader::Filter;
+use super::sizing::bloom_millibits;
 use crate::options::FilterPolicy;
 
-/// Collects hashes, 8 bytes per key, and makes the block when their number is known.
+/// Collects hashes, 8 bytes per key, and makes the block when their number is known. A Bloom filter takes no memory beside them and itself
+/// then, a binary fuse what `fuse` says.
 pub(crate) struct FilterBuilder {
+    policy: FilterPolicy,
     layout: Option<Layout>,
-    millibits: u32,
     seed: u64,
     hashes: Vec<u64>,
     /// A hash under another seed was added: whatever the bits, they would deny that key.
@@ -32,13 +35,7 @@ pub(crate) struct FilterBlock {
 
 impl FilterBuilder {
     pub(crate) fn new(policy: FilterPolicy, seed: u64) -> FilterBuilder {
-        FilterBuilder {
-            layout: Layout::for_policy(policy),
-            millibits: policy.millibits(),
-            seed,
-            hashes: Vec::new(),
-            foreign: false,
-        }
+        FilterBuilder { policy, layout: Layout::for_policy(policy), seed, hashes: Vec::new(), foreign: false }
     }
 
     /// Adds a key. In a table the versions of a key follow each other: a hash that equals the one before it counts once.
@@ -58,20 +55,36 @@ impl FilterBuilder {
     }
 
     /// The block, or `None` when the policy is to have no filter.
-    pub(crate) fn finish(self) -> Option<FilterBlock> {
-        let block = self.encode(self.layout?);
+    pub(crate) fn finish(mut self) -> Option<FilterBlock> {
+        let layout = self.layout?;
+        let block = match self.policy {
+            FilterPolicy::BinaryFuse { fingerprint_bits } => self.encode_fuse(fingerprint_bits),
+            _ => None,
+        };
+        let block = block.unwrap_or_else(|| self.encode(layout));
         Some(self.verified(block))
     }
 
+    /// `None` if there are too few keys for a binary fuse, or no attempt succeeds.
+    fn encode_fuse(&mut self, fingerprint_bits: u8) -> Option<Vec<u8>> {
+        self.hashes.sort_unstable();
+        self.hashes.dedup();
+        if self.hashes.len() < fuse::MIN_KEYS {
+            return None;
+        }
+        let (shape, lines) = fuse::build(fingerprint_bits, &self.hashes)?;
+        Some(header::encode(&self.header(Content::Fuse(shape)), &lines))
+    }
+
     fn header(&self, content: Content) -> Header {
-        Header { content, seed: self.seed, keys: self.key_count(), millibits: self.millibits }
+        Header { content, seed: self.seed, keys: self.key_count(), millibits: self.policy.millibits() }
     }
 
     fn encode(&self, layout: Layout) -> Vec<u8> {
         if self.hashes.is_empty() {
             return header::encode(&self.header(Content::Empty), &[]);
         }
-        let count = layout.line_count(self.key_count(), self.millibits);
+        let count = layout.line_count(self.key_count(), bloom_millibits(self.policy));
         let mut lines: Vec<Line> = (0..count).map(|_| Line::default()).collect();
         for &hash in &self.hashes {
             layout.insert(&mut lines, hash);

@@ -4,27 +4,39 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `FLT1` |
 //! | 4 | 1 | format version, 1 |
-//! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 255 no keys at all; 3, 4, 5 are reserved |
+//! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse, 255 no keys at all; 3 and 5 are reserved |
 //! | 6 | 1 | hash: 1, XXH3 with 64 bits and the seed |
 //! | 7 | 1 | flags: 1, the keys are whole user keys; 2 (prefixes) and 4 (salted) are reserved |
 //! | 8 | 8 | seed of the hash |
-//! | 16 | 8 | distinct keys |
-//! | 24 | 4 | bits per key asked for, in thousandths |
-//! | 28 | 1 | k, the probes per key, 1 to 32 |
+//! | 16 | 8 | distinct keys (policy 4: at most one per slot) |
+//! | 24 | 4 | bits per key asked for, in thousandths; of the fingerprint if a binary fuse was asked for |
+//! | 28 | 1 | k, the probes per key, 1 to 32 (policy 4: 3) |
 //! | 29 | 1 | number of groups (policy 1) |
 //! | 30 | 2 | prefix extractor, 0 for none |
-//! | 32 | 8 | probes per group (policy 1), zeros behind the last |
-//! | 40 | 8 | number of lines, 1 to 2^28 |
+//! | 32 | 8 | policy 1: probes per group, zeros behind the last; policy 4: shape, below |
+//! | 40 | 8 | number of lines, 1 to 2^28; policy 4: as many as the slots take |
 //! | 48 | 8 | XXH3 with 64 bits, seed 0, of the lines |
 //! | 56 | 4 | false-positive rate of these bits, in parts per 10^9 |
 //! | 60 | 4 | CRC-32 of bytes 0..60, not bound to a place |
-//! | 64 | 64 per line | the lines; `split` and `standard` say where the bits of a key are |
+//! | 64 | 64 per line | the lines; `split`, `standard` and `fuse` say where the bits of a key are |
 //!
+//! The shape of a binary fuse:
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 32 | 1 | r, the bits of a fingerprint: 4 to 8, 10, 12 or 16 |
+//! | 33 | 1 | s: a segment has 2^s slots, 2 to 18 |
+//! | 34 | 1 | attempt, 0 to 99 |
+//! | 35 | 4 | number of segments, at least 3 |
+//! | 39 | 1 | xor of the seven bytes before |
+//!
+//! Where a Bloom filter stands in for a binary fuse, because there are few keys or they found no places, the policy is 1.
 //! Policies 0 and 255 have no lines, probes or groups. 255 is the only way to say "no" to every key, and takes 0 distinct keys.
 //! A block that breaks any of these rules is not believed: its reader answers "maybe".
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::fuse::{self, Shape};
 use super::layout::Layout;
 use super::line::{Fill, LINE_LEN, Line};
 use super::sizing::{MAX_LINES, MAX_PROBES};
@@ -47,8 +59,10 @@ pub(super) enum Content {
     AlwaysMaybe,
     /// No keys.
     Empty,
-    /// Bits in lines.
+    /// Bits of a Bloom filter, in lines.
     Lines(Layout),
+    /// Fingerprints in lines.
+    Fuse(Shape),
 }
 
 impl Content {
@@ -58,6 +72,7 @@ impl Content {
             Content::AlwaysMaybe => 0,
             Content::Lines(Layout::Split(_)) => 1,
             Content::Lines(Layout::Standard { .. }) => 2,
+            Content::Fuse(_) => 4,
             Content::Empty => 255,
         }
     }
@@ -66,12 +81,14 @@ impl Content {
         match self {
             Content::AlwaysMaybe | Content::Empty => 0,
             Content::Lines(layout) => layout.probes(),
+            Content::Fuse(_) => fuse::PLACES,
         }
     }
 
     fn groups(self) -> (u8, [u8; 8]) {
         match self {
             Content::Lines(Layout::Split(groups)) => (groups.count(), groups.encode()),
+            Content::Fuse(shape) => (0, shape.encode()),
             _ => (0, [0; 8]),
         }
     }
@@ -108,6 +125,7 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
         Content::AlwaysMaybe => 1.0,
         Content::Empty => 0.0,
         Content::Lines(layout) => layout.exact_fpr(&Fill::of(lines)),
+        Content::Fuse(shape) => shape.fpr(),
     };
     let hash = xxh3_64(&block[HEADER_LEN..]);
     block[48..56].copy_from_slice(&hash.to_le_bytes());
@@ -153,6 +171,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
         0 => Content::AlwaysMaybe,
         1 => Content::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
         2 => Content::Lines(Layout::Standard { probes }),
+        4 => Content::Fuse(Shape::decode(groups)?),
         255 => Content::Empty,
         _ => return Err(Malformed("the filter is of an unknown policy")),
     };
@@ -160,7 +179,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
         return Err(Malformed("the filter has probes that its policy does not"));
     }
     match content {
-        Content::Lines(_) => {
+        Content::Lines(_) | Content::Fuse(_) => {
             if !(1..=MAX_PROBES).contains(&probes.into()) {
                 return Err(Malformed("the filter does not have 1 to 32 probes"));
             }
@@ -169,6 +188,14 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
             }
             if keys == 0 {
                 return Err(Malformed("the filter has lines but no keys"));
+            }
+            if let Content::Fuse(shape) = content {
+                if shape.line_count() != line_count {
+                    return Err(Malformed("the filter's lines are not as many as its slots take"));
+                }
+                if shape.slots() < keys {
+                    return Err(Malformed("the filter has more keys than slots"));
+                }
             }
         }
         Content::AlwaysMaybe | Content::Empty => {
@@ -208,6 +235,7 @@ pub(super) mod tests {
     fn sample(content: Content) -> Vec<u8> {
         let (keys, lines) = match content {
             Content::Lines(_) => (3, &[Line([5; 8]); 2][..]),
+            Content::Fuse(_) => (3, &[Line([5; 8])][..]),
             _ => (0, &[][..]),
         };
         let header = Header { content, seed: 9, keys, millibits: 10_000 };
@@ -218,9 +246,15 @@ pub(super) mod tests {
         Content::Lines(Layout::Split(Groups::for_probes(7)))
     }
 
+    /// Three segments of 8 slots of 7 bits, by the second attempt.
+    fn fuse() -> Content {
+        Content::Fuse(Shape::decode([7, 3, 1, 3, 0, 0, 0, 6]).unwrap())
+    }
+
     #[test]
     fn every_content_round_trips() {
-        for content in [Content::AlwaysMaybe, Content::Empty, split(), Content::Lines(Layout::Standard { probes: 7 })] {
+        let standard = Content::Lines(Layout::Standard { probes: 7 });
+        for content in [Content::AlwaysMaybe, Content::Empty, split(), standard, fuse()] {
             let block = sample(content);
             let (header, lines) = decode(&block).unwrap();
             assert_eq!(header.content, content);
@@ -232,7 +266,7 @@ pub(super) mod tests {
     #[test]
     fn each_rule_is_checked_behind_valid_checksums() {
         let (split, empty) = (sample(split()), sample(Content::Empty));
-        let standard = sample(Content::Lines(Layout::Standard { probes: 7 }));
+        let (standard, fuse) = (sample(Content::Lines(Layout::Standard { probes: 7 })), sample(fuse()));
         for (block, offset, value, rule) in [
             (&split, 0, b'f', "the filter block lacks its magic bytes"),
             (&split, 4, 2, "the filter block is of an unknown version"),
@@ -254,6 +288,12 @@ pub(super) mod tests {
             (&standard, 28, 0, "the filter does not have 1 to 32 probes"),
             (&standard, 28, 33, "the filter does not have 1 to 32 probes"),
             (&standard, 29, 1, "the filter has probes that its policy does not"),
+            (&fuse, 5, 1, "the filter has groups beyond their count"),
+            (&fuse, 16, 25, "the filter has more keys than slots"),
+            (&fuse, 28, 4, "the filter has probes that its policy does not"),
+            (&fuse, 29, 1, "the filter has probes that its policy does not"),
+            (&fuse, 34, 2, "the check byte of the filter's shape does not match"),
+            (&fuse, 40, 2, "the filter's lines are not as many as its slots take"),
             (&empty, 16, 1, "the filter of no keys has keys"),
             (&empty, 28, 1, "the filter has probes that its policy does not"),
             (&empty, 40, 1, "the filter has lines that its policy does not"),

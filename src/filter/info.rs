@@ -1,14 +1,15 @@
 //! What a filter is and how good it is, for properties, statistics and tools.
 
+use super::fuse;
 use super::header::{Content, HEADER_LEN, Header};
 use super::line::{Fill, LINE_BITS, LINE_LEN, Line};
 
 /// Description of one filter, measured on its own bits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FilterInfo {
-    /// Policy number as in the block's header: 1 split-line Bloom, 2 standard Bloom, 255 no keys, 0 given up.
+    /// Policy number as in the block's header: 1 split-line Bloom, 2 standard Bloom, 4 binary fuse, 255 no keys, 0 given up.
     pub(crate) policy_id: u8,
-    /// Bits per key asked for, in thousandths.
+    /// Bits per key asked for, in thousandths; of the fingerprint if a binary fuse was asked for.
     pub(crate) millibits: u32,
     /// Distinct keys.
     pub(crate) keys: u64,
@@ -25,7 +26,8 @@ pub(crate) struct FilterInfo {
     pub(crate) expected_fpr: f64,
     /// Rate that as many keys in as many lines have on average.
     pub(crate) model_fpr: f64,
-    /// The number of keys that the bits speak for: near `keys`, or something is wrong. Infinite when all bits are set.
+    /// The number of keys that the bits speak for: near `keys`, or something is wrong. Infinite when all bits are set. Fingerprints do not
+    /// tell: it is `keys`.
     pub(crate) estimated_keys: f64,
 }
 
@@ -45,6 +47,7 @@ impl FilterInfo {
             model_fpr: rate,
             estimated_keys: 0.0,
         };
+        let bytes = (HEADER_LEN + lines.len() * LINE_LEN) as u64;
         match header.content {
             Content::AlwaysMaybe => constant(1.0),
             Content::Empty => constant(0.0),
@@ -54,7 +57,7 @@ impl FilterInfo {
                     probes: layout.probes(),
                     groups: layout.groups().collect(),
                     lines: fill.lines(),
-                    bytes: (HEADER_LEN + lines.len() * LINE_LEN) as u64,
+                    bytes,
                     fill_ratio: fill.ratio(),
                     expected_fpr: layout.exact_fpr(&fill),
                     model_fpr: layout.model_fpr(header.keys, fill.lines()),
@@ -62,6 +65,14 @@ impl FilterInfo {
                     ..constant(0.0)
                 }
             }
+            Content::Fuse(shape) => FilterInfo {
+                probes: fuse::PLACES,
+                lines: lines.len() as u64,
+                bytes,
+                fill_ratio: Fill::of(lines).ratio(),
+                estimated_keys: header.keys as f64,
+                ..constant(shape.fpr())
+            },
         }
     }
 

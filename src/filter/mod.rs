@@ -1,8 +1,8 @@
 //! Filters: a few bits per key that answer, for any key, "certainly not in this table" or "maybe".
 //!
 //! A [`FilterBuilder`] takes the hashes of a table's keys and makes a block; a [`Filter`] is that block in memory. Both work on an
-//! array of 64-byte lines whose bits one of two layouts places: `split` (the default) or `standard` (the textbook, to compare
-//! with). `header` draws the block, `sizing` says how many lines and probes a policy takes. Nothing here does I/O, and nothing
+//! array of 64-byte lines whose bits one of two layouts places, `split` (the default) or `standard` (the textbook, to compare
+//! with), or on the packed fingerprints of `fuse` in such lines. `header` draws the block, `sizing` says how many lines and probes a policy takes. Nothing here does I/O, and nothing
 //! knows of tables: a stand-alone filter is the same lines, layouts and header.
 //!
 //! What must stay true:
@@ -13,6 +13,7 @@
 
 mod avx2;
 mod builder;
+mod fuse;
 mod hash;
 mod header;
 mod info;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::avx2::Avx2;
+use super::fuse::{self, Shape};
 use super::hash::KeyHash;
 use super::header::{self, Content};
 use super::info::FilterInfo;
@@ -35,6 +36,10 @@ enum Answer {
         probes: u8,
         lines: Box<[Line]>,
     },
+    Fuse {
+        shape: Shape,
+        lines: Box<[Line]>,
+    },
 }
 
 impl Filter {
@@ -56,6 +61,7 @@ impl Filter {
             Content::Empty => Answer::No,
             Content::Lines(Layout::Split(groups)) => Answer::Split { groups, lines, avx2: Avx2::detect() },
             Content::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
+            Content::Fuse(shape) => Answer::Fuse { shape, lines },
         };
         Filter { seed, answer, info: Some(info) }
     }
@@ -70,6 +76,7 @@ impl Filter {
             Answer::Split { groups, lines, avx2: Some(avx2) } => avx2.may_contain(*groups, lines, hash.value()),
             Answer::Split { groups, lines, avx2: None } => split::may_contain(*groups, lines, hash.value()),
             Answer::Standard { probes, lines } => standard::may_contain((*probes).into(), lines, hash.value()),
+            Answer::Fuse { shape, lines } => fuse::may_contain(*shape, lines, hash.value()),
             Answer::Maybe(_) => true,
             Answer::No => false,
         }
@@ -92,7 +99,9 @@ impl Filter {
     pub(crate) fn memory(&self) -> usize {
         let lines = match &self.answer {
             Answer::Maybe(_) | Answer::No => 0,
-            Answer::Split { lines, .. } | Answer::Standard { lines, .. } => size_of_val(&**lines),
+            Answer::Split { lines, .. } | Answer::Standard { lines, .. } | Answer::Fuse { lines, .. } => {
+                size_of_val(&**lines)
+            }
         };
         size_of::<Filter>() + lines
     }

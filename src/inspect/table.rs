@@ -70,7 +70,7 @@ pub struct TableProperties {
     pub block_size: u32,
     /// Seed of the filter's hash.
     pub hash_seed: u64,
-    /// Number of the filter policy: 0 none, 1 split-line Bloom, 2 standard Bloom.
+    /// Number of the filter policy: 0 none, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse.
     pub filter_policy: u64,
     /// Bits per key asked for, in thousandths.
     pub filter_millibits: u32,
@@ -100,7 +100,8 @@ pub enum FilterState {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FilterInfo {
-    /// Policy number of the block: 1 split-line Bloom, 2 standard Bloom, 255 no keys, 0 given up.
+    /// Policy number of the block: 1 split-line Bloom (which may stand in for a binary fuse), 2 standard Bloom, 4 binary fuse, 255 no
+    /// keys, 0 given up.
     pub policy_id: u8,
     /// Bits per key asked for, in thousandths.
     pub millibits: u32,

@@ -3,7 +3,7 @@
 use crate::format::coding::{Decoder, put_bytes, put_field, put_varint, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
-use crate::options::{Compression, FilterPolicy, KeyspaceOptions};
+use crate::options::{Compression, FINGERPRINT_BITS, FilterPolicy, KeyspaceOptions};
 use crate::table::TableMeta;
 
 /// Number of levels of a keyspace. Part of the format.
@@ -175,6 +175,10 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
         (1, 1000..=24_000) => FilterPolicy::Bloom { bits_per_key },
         (2, 1000..=24_000) => FilterPolicy::StandardBloom { bits_per_key },
         (0..=2, _) => return Err(Malformed("a filter has not 1 to 24 bits per key")),
+        (4, _) => match FINGERPRINT_BITS.into_iter().find(|&bits| u16::from(bits) * 1000 == millibits) {
+            Some(fingerprint_bits) => FilterPolicy::BinaryFuse { fingerprint_bits },
+            None => return Err(Malformed("a filter's fingerprints have not 4 to 8, 10, 12 or 16 bits")),
+        },
         _ => return Err(Malformed("a filter policy is of an unknown kind")),
     };
     Ok(KeyspaceOptions { filter, compression, block_size })
@@ -244,11 +248,12 @@ pub(super) mod tests {
     }
 
     fn any_options() -> impl Strategy<Value = KeyspaceOptions> {
-        let filter = (0u8..3, 1000u16..=24_000).prop_map(|(kind, millibits)| {
+        let filter = (0u8..4, 1000u16..=24_000).prop_map(|(kind, millibits)| {
             let bits_per_key = f32::from(millibits) / 1000.0;
             match kind {
                 0 => FilterPolicy::None,
                 1 => FilterPolicy::Bloom { bits_per_key },
+                2 => FilterPolicy::BinaryFuse { fingerprint_bits: FINGERPRINT_BITS[usize::from(millibits) % 8] },
                 _ => FilterPolicy::StandardBloom { bits_per_key },
             }
         });
@@ -355,6 +360,8 @@ pub(super) mod tests {
         check_refused(&with_options(KeyspaceOptions::new().block_size(255)), "block size");
         let filter = FilterPolicy::Bloom { bits_per_key: 24.5 };
         check_refused(&with_options(KeyspaceOptions::new().filter(filter)), "bits per key");
+        let filter = FilterPolicy::BinaryFuse { fingerprint_bits: 9 };
+        check_refused(&with_options(KeyspaceOptions::new().filter(filter)), "fingerprints");
         let removed = VersionEdit { removed: vec![(0, 7, 9)], ..VersionEdit::default() };
         check_refused(&removed, "level");
     }

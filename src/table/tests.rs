@@ -219,6 +219,7 @@ fn table_options() -> impl Strategy<Value = TableOptions> {
         Just(FilterPolicy::None),
         Just(FilterPolicy::DEFAULT),
         Just(FilterPolicy::StandardBloom { bits_per_key: 2.5 }),
+        Just(FilterPolicy::BinaryFuse { fingerprint_bits: 5 }),
     ];
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)]
         .prop_filter("built in", |compression| compression.is_available());
@@ -314,6 +315,28 @@ fn table_says_what_it_was_made_of() {
     let info = table.filter_info().unwrap().unwrap();
     assert_eq!((info.keys, info.millibits), (1000, 10_000));
     assert!(table.resident_bytes() > 1250, "at least the filter");
+}
+
+#[test]
+fn a_table_with_a_binary_fuse_verifies_also_where_a_bloom_filter_stands_in() {
+    let options = TableOptions { filter: FilterPolicy::BinaryFuse { fingerprint_bits: 7 }, ..options() };
+    for (keys, policy) in [(9_999, 1), (10_000, 4)] {
+        let fs = file_system();
+        let table = open(&fs, &build(&fs, options, &even_keys(keys)), 0);
+        table.verify().unwrap();
+        let (info, properties) = (table.filter_info().unwrap().unwrap(), table.properties().unwrap());
+        assert_eq!((info.policy_id, info.millibits, info.keys), (policy, 7000, keys));
+        assert_eq!((properties.filter_policy, properties.filter_millibits), (4, 7000));
+        let denied = (0..10_000).filter(|&i| {
+            let key = odd_key(i);
+            let hash = KeyHash::new(SEED, key.as_bytes());
+            let before = table.counters().negatives;
+            assert_eq!(table.get(key.as_bytes(), hash, SeqNo::MAX, FilterMode::Shadow, false).unwrap(), None);
+            table.counters().negatives > before
+        });
+        let passed = 10_000.0 - denied.count() as f64;
+        assert!((20.0..160.0).contains(&passed), "{passed} of 10,000, not 78");
+    }
 }
 
 #[test]

@@ -60,9 +60,10 @@ pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>
 
 /// Options of a keyspace with small blocks.
 pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
-    KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).filter(match rng.u32(0..4) {
+    KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).filter(match rng.u32(0..5) {
         0 => FilterPolicy::None,
         1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },
+        2 => FilterPolicy::BinaryFuse { fingerprint_bits: 8 },
         _ => FilterPolicy::DEFAULT,
     })
 }
