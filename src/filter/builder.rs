@@ -77,7 +77,11 @@ impl FilterBuilder {
     }
 
     fn header(&self, content: Content) -> Header {
-        Header { content, seed: self.seed, keys: self.key_count(), millibits: self.policy.millibits() }
+        let millibits = match content {
+            Content::Lines(_) => bloom_millibits(self.policy),
+            _ => self.policy.millibits(),
+        };
+        Header { content, seed: self.seed, keys: self.key_count(), millibits }
     }
 
     fn encode(&self, layout: Layout) -> Vec<u8> {

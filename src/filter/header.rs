@@ -9,7 +9,7 @@
 //! | 7 | 1 | flags: 1, the keys are whole user keys; 2 (prefixes) and 4 (salted) are reserved |
 //! | 8 | 8 | seed of the hash |
 //! | 16 | 8 | distinct keys (policy 4: at most one per slot) |
-//! | 24 | 4 | bits per key asked for, in thousandths; of the fingerprint if a binary fuse was asked for |
+//! | 24 | 4 | bits per key asked for, in thousandths (policy 4: bits of a fingerprint) |
 //! | 28 | 1 | k, the probes per key, 1 to 32 (policy 4: 3) |
 //! | 29 | 1 | number of groups (policy 1) |
 //! | 30 | 2 | prefix extractor, 0 for none |
@@ -30,7 +30,8 @@
 //! | 35 | 4 | number of segments, at least 3 |
 //! | 39 | 1 | xor of the seven bytes before |
 //!
-//! Where a Bloom filter stands in for a binary fuse, because there are few keys or they found no places, the policy is 1.
+//! Where a Bloom filter stands in for a binary fuse, because there are few keys or they found no places, the policy is 1, and the bits
+//! per key are r / ln 2, which have the rate of the fuse.
 //! Policies 0 and 255 have no lines, probes or groups. 255 is the only way to say "no" to every key, and takes 0 distinct keys.
 //! A block that breaks any of these rules is not believed: its reader answers "maybe".
 

@@ -3,13 +3,14 @@
 use super::fuse;
 use super::header::{Content, HEADER_LEN, Header};
 use super::line::{Fill, LINE_BITS, LINE_LEN, Line};
+use super::sizing::stand_in_millibits;
 
 /// Description of one filter, measured on its own bits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FilterInfo {
     /// Policy number as in the block's header: 1 split-line Bloom, 2 standard Bloom, 4 binary fuse, 255 no keys, 0 given up.
     pub(crate) policy_id: u8,
-    /// Bits per key asked for, in thousandths; of the fingerprint if a binary fuse was asked for.
+    /// Bits per key asked for, in thousandths; of a fingerprint in a binary fuse.
     pub(crate) millibits: u32,
     /// Distinct keys.
     pub(crate) keys: u64,
@@ -74,6 +75,13 @@ impl FilterInfo {
                 ..constant(shape.fpr())
             },
         }
+    }
+
+    /// Whether a table that was written under the policy of this code and these thousandths of bits per key may have such a filter: one
+    /// by that policy, or the Bloom filter that stands in for a binary fuse.
+    pub(crate) fn is_of(&self, policy: u64, millibits: u32) -> bool {
+        let stands_in = policy == 4 && (self.policy_id, self.millibits) == (1, stand_in_millibits(millibits));
+        stands_in || (u64::from(self.policy_id), self.millibits) == (policy, millibits)
     }
 
     /// Bits really spent per key, header aside; 0 without keys.

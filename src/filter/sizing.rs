@@ -18,11 +18,15 @@ const COMPENSATED_MILLIBITS: [u32; 24] = [
     18116, 19130, 20107, 21119, 22134, 23148, 24126,
 ];
 
-/// Thousandths of bits per key of the Bloom filter that a policy asks for; for a binary fuse, of the one that has its rate by the
-/// textbook and stands in for it: r / ln 2.
+/// Thousandths of bits per key of the Bloom filter that has the rate of a binary fuse by the textbook, and stands in for it: r / ln 2.
+pub(super) fn stand_in_millibits(fingerprint_millibits: u32) -> u32 {
+    fingerprint_millibits.saturating_mul(1443) / 1000
+}
+
+/// Thousandths of bits per key of the Bloom filter that a policy asks for, or that stands in for what it asks for.
 pub(super) fn bloom_millibits(policy: FilterPolicy) -> u32 {
     match policy {
-        FilterPolicy::BinaryFuse { .. } => (policy.millibits() * 1443 + 500) / 1000,
+        FilterPolicy::BinaryFuse { .. } => stand_in_millibits(policy.millibits()),
         _ => policy.millibits(),
     }
 }

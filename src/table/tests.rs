@@ -320,12 +320,12 @@ fn table_says_what_it_was_made_of() {
 #[test]
 fn a_table_with_a_binary_fuse_verifies_also_where_a_bloom_filter_stands_in() {
     let options = TableOptions { filter: FilterPolicy::BinaryFuse { fingerprint_bits: 7 }, ..options() };
-    for (keys, policy) in [(9_999, 1), (10_000, 4)] {
+    for (keys, policy, millibits) in [(9_999, 1, 10_101), (10_000, 4, 7000)] {
         let fs = file_system();
         let table = open(&fs, &build(&fs, options, &even_keys(keys)), 0);
         table.verify().unwrap();
         let (info, properties) = (table.filter_info().unwrap().unwrap(), table.properties().unwrap());
-        assert_eq!((info.policy_id, info.millibits, info.keys), (policy, 7000, keys));
+        assert_eq!((info.policy_id, info.millibits, info.keys), (policy, millibits, keys));
         assert_eq!((properties.filter_policy, properties.filter_millibits), (4, 7000));
         let denied = (0..10_000).filter(|&i| {
             let key = odd_key(i);

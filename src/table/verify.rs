@@ -58,8 +58,7 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
         FilterState::Degraded(error) => Err(error.clone()),
         FilterState::Usable(filter) => match filter.info() {
             Some(info)
-                if is_of_policy(info.policy_id, properties.filter_policy)
-                    && info.millibits == properties.filter_millibits
+                if info.is_of(properties.filter_policy, properties.filter_millibits)
                     && info.keys == properties.filter_keys =>
             {
                 Ok(Some(filter))
@@ -67,12 +66,6 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
             _ => Err(corrupt("the filter is not the one that the properties tell of")),
         },
     }
-}
-
-/// Whether a filter of a table that was written under `policy` may be of the kind `id`: it is the policy's, but that a Bloom filter
-/// may stand in for a binary fuse.
-fn is_of_policy(id: u8, policy: u64) -> bool {
-    u64::from(id) == policy || (id, policy) == (1, 4)
 }
 
 pub(super) fn file_checksum(fetcher: &Fetcher) -> Result<u32> {
