@@ -54,6 +54,6 @@ pub use db::{
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
-pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options};
+pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options, PrefixExtractor};
 pub use stats::ReadStats;
 pub use value::Value;

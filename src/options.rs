@@ -94,6 +94,79 @@ impl Default for FilterPolicy {
     }
 }
 
+/// What of a key is its prefix. With one, the filters of a keyspace's tables hold the prefixes of their keys beside the keys, and a scan
+/// whose keys all have one prefix leaves out the tables whose filters deny it.
+///
+/// A scan is such a one if its range tells so: `prefix(p)` is, when the extractor finds a prefix in `p` itself, which then is that of
+/// every key that begins with `p`.
+///
+/// ```
+/// use tamis::PrefixExtractor;
+///
+/// assert_eq!(PrefixExtractor::Fixed(4).extract(b"user17"), Some(&b"user"[..]));
+/// assert_eq!(PrefixExtractor::Fixed(4).extract(b"use"), None);
+/// assert_eq!(PrefixExtractor::UpTo(b':').extract(b"user:17:name"), Some(&b"user:"[..]));
+/// assert_eq!(PrefixExtractor::UpTo(b':').extract(b"user"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixExtractor {
+    /// The first bytes of the key, so many, 1 to 4095. A shorter key has no prefix.
+    Fixed(u16),
+    /// The key up to the first such byte, and that byte too: otherwise the prefix `user` could not be told from the beginning of
+    /// `users`. A key without such a byte has no prefix.
+    UpTo(u8),
+}
+
+impl PrefixExtractor {
+    /// The prefix of a key, if it has one. It is also that of every longer key that begins with `key`.
+    pub fn extract(self, key: &[u8]) -> Option<&[u8]> {
+        match self {
+            PrefixExtractor::Fixed(len) => key.get(..len.into()),
+            PrefixExtractor::UpTo(delimiter) => {
+                let at = key.iter().position(|&byte| byte == delimiter)?;
+                key.get(..=at)
+            }
+        }
+    }
+
+    /// The number that stands for it, in filters and manifest: the kind in the upper four bits, its parameter in the others. Part of
+    /// the format.
+    pub(crate) fn code(self) -> u16 {
+        match self {
+            PrefixExtractor::Fixed(len) => 0x1000 | len,
+            PrefixExtractor::UpTo(delimiter) => 0x2000 | u16::from(delimiter),
+        }
+    }
+
+    /// The extractor that `code` stands for.
+    pub(crate) fn from_code(code: u16) -> Option<PrefixExtractor> {
+        match code {
+            0x1001..=0x1fff => Some(PrefixExtractor::Fixed(code & 0xfff)),
+            0x2000..=0x20ff => Some(PrefixExtractor::UpTo(code.to_le_bytes()[0])),
+            _ => None,
+        }
+    }
+
+    fn validate(self) -> Result<()> {
+        match self {
+            PrefixExtractor::Fixed(len) if !(1..=0xfff).contains(&len) => {
+                Err(Error::invalid(format_args!("a prefix of fixed length takes 1 to 4095 bytes, not {len}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for PrefixExtractor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PrefixExtractor::Fixed(1) => f.write_str("first byte"),
+            PrefixExtractor::Fixed(len) => write!(f, "first {len} bytes"),
+            PrefixExtractor::UpTo(delimiter) => write!(f, "up to b'{}'", delimiter.escape_ascii()),
+        }
+    }
+}
+
 /// How a read treats the filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -157,6 +230,9 @@ pub struct KeyspaceOptions {
     pub compression: Compression,
     /// Size of a data block before compression, in bytes, 256 to 1 MiB. Default: 4096, a page: what one disk read brings.
     pub block_size: u32,
+    /// What of a key is its prefix, so that scans of one prefix leave out tables. The filters grow by the distinct prefixes. It may be
+    /// changed at any time: tables that were written before are read by such scans until compaction has rewritten them. Default: none.
+    pub prefix: Option<PrefixExtractor>,
 }
 
 impl Default for KeyspaceOptions {
@@ -165,6 +241,7 @@ impl Default for KeyspaceOptions {
             filter: FilterPolicy::DEFAULT,
             compression: if cfg!(feature = "lz4") { Compression::Lz4 } else { Compression::None },
             block_size: 4096,
+            prefix: None,
         }
     }
 }
@@ -193,8 +270,15 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Sets what of a key is its prefix.
+    pub fn prefix(mut self, extractor: impl Into<Option<PrefixExtractor>>) -> Self {
+        self.prefix = extractor.into();
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         self.filter.validate()?;
+        self.prefix.map_or(Ok(()), PrefixExtractor::validate)?;
         if !self.compression.is_available() {
             return Err(Error::invalid(format_args!("this build of tamis lacks {:?} compression", self.compression)));
         }
@@ -348,6 +432,40 @@ impl Options {
         match &self.default_keyspace {
             Some(options) => options.validate(),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_of_an_extractor_stands_for_one_that_is_allowed() {
+        let known: Vec<PrefixExtractor> = (0..=u16::MAX).filter_map(PrefixExtractor::from_code).collect();
+        assert_eq!(known.len(), 4095 + 256);
+        for extractor in known {
+            assert_eq!(PrefixExtractor::from_code(extractor.code()), Some(extractor));
+            assert!(extractor.validate().is_ok());
+        }
+        assert_eq!(PrefixExtractor::Fixed(4).code(), 0x1004);
+        assert_eq!(PrefixExtractor::UpTo(b':').code(), 0x203a);
+    }
+
+    #[test]
+    fn a_prefix_is_that_of_every_longer_key() {
+        for (extractor, key, prefix) in [
+            (PrefixExtractor::Fixed(3), &b"abcd"[..], Some(&b"abc"[..])),
+            (PrefixExtractor::Fixed(3), b"abc", Some(b"abc")),
+            (PrefixExtractor::Fixed(3), b"ab", None),
+            (PrefixExtractor::UpTo(0), b"ab\0c\0", Some(b"ab\0")),
+            (PrefixExtractor::UpTo(0), b"\0", Some(b"\0")),
+            (PrefixExtractor::UpTo(0), b"", None),
+        ] {
+            assert_eq!(extractor.extract(key), prefix);
+            for longer in [&b"x"[..], b"\0", b"abc"].map(|rest| [key, rest].concat()) {
+                assert!(prefix.is_none() || extractor.extract(&longer) == prefix);
+            }
         }
     }
 }

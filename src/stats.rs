@@ -21,6 +21,10 @@ pub struct ReadStats {
     pub false_positives: u64,
     /// Point reads that found no filter in the table, or one that is damaged.
     pub unfiltered: u64,
+    /// Tables that a scan of one prefix came to and whose filters it asked for the prefix.
+    pub prefix_probes: u64,
+    /// Of `prefix_probes`, those for which the filter said no: the scan left the table out.
+    pub prefix_skips: u64,
     /// Data blocks found in the cache.
     pub cache_hits: u64,
     /// Data blocks read from the file.
@@ -45,6 +49,8 @@ impl AddAssign for ReadStats {
         self.true_positives += other.true_positives;
         self.false_positives += other.false_positives;
         self.unfiltered += other.unfiltered;
+        self.prefix_probes += other.prefix_probes;
+        self.prefix_skips += other.prefix_skips;
         self.cache_hits += other.cache_hits;
         self.block_reads += other.block_reads;
         self.block_bytes += other.block_bytes;
@@ -62,6 +68,8 @@ impl Sub for ReadStats {
             true_positives: self.true_positives - earlier.true_positives,
             false_positives: self.false_positives - earlier.false_positives,
             unfiltered: self.unfiltered - earlier.unfiltered,
+            prefix_probes: self.prefix_probes - earlier.prefix_probes,
+            prefix_skips: self.prefix_skips - earlier.prefix_skips,
             cache_hits: self.cache_hits - earlier.cache_hits,
             block_reads: self.block_reads - earlier.block_reads,
             block_bytes: self.block_bytes - earlier.block_bytes,
@@ -77,12 +85,14 @@ pub(crate) enum ReadEvent {
     TruePositive,
     FalsePositive,
     Unfiltered,
+    PrefixProbe,
+    PrefixSkip,
     CacheHit,
     BlockRead,
     BlockBytes,
 }
 
-const EVENTS: usize = 7;
+const EVENTS: usize = 9;
 const SHARDS: usize = 4;
 
 #[repr(align(64))]
@@ -116,6 +126,8 @@ impl ReadCounters {
             true_positives,
             false_positives,
             unfiltered: sum(ReadEvent::Unfiltered),
+            prefix_probes: sum(ReadEvent::PrefixProbe),
+            prefix_skips: sum(ReadEvent::PrefixSkip),
             cache_hits: sum(ReadEvent::CacheHit),
             block_reads: sum(ReadEvent::BlockRead),
             block_bytes: sum(ReadEvent::BlockBytes),

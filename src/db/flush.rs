@@ -101,6 +101,7 @@ impl Store {
             tables: &self.tables,
             options: TableOptions {
                 filter: tree.options.filter,
+                prefix: tree.options.prefix,
                 compression,
                 block_size: tree.options.block_size,
                 seed: self.seed,

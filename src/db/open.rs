@@ -297,6 +297,7 @@ fn write_recovered(
             tables,
             options: TableOptions {
                 filter: options_of.filter,
+                prefix: options_of.prefix,
                 compression: Compression::None,
                 block_size: options_of.block_size,
                 seed: state.hash_seed,

@@ -6,13 +6,13 @@
 //! | 4 | 1 | format version, 1 |
 //! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse, 255 no keys at all; 3 and 5 are reserved |
 //! | 6 | 1 | hash: 1, XXH3 with 64 bits and the seed |
-//! | 7 | 1 | flags: 1, the keys are whole user keys; 2 (prefixes) and 4 (salted) are reserved |
+//! | 7 | 1 | flags: 1, whole user keys; 2, the keys' prefixes beside them; 4 (salted) is reserved |
 //! | 8 | 8 | seed of the hash |
-//! | 16 | 8 | distinct keys (policy 4: at most one per slot) |
+//! | 16 | 8 | distinct keys and prefixes (policy 4: at most one per slot) |
 //! | 24 | 4 | bits per key asked for, in thousandths (policy 4: bits of a fingerprint) |
 //! | 28 | 1 | k, the probes per key, 1 to 32 (policy 4: 3) |
 //! | 29 | 1 | number of groups (policy 1) |
-//! | 30 | 2 | prefix extractor, 0 for none |
+//! | 30 | 2 | prefix extractor if flag 2 is set, otherwise 0: 0x1000 + n, the first n bytes, 1 to 4095; 0x2000 + b, up to and with the first byte b |
 //! | 32 | 8 | policy 1: probes per group, zeros behind the last; policy 4: shape, below |
 //! | 40 | 8 | number of lines, 1 to 2^28; policy 4: as many as the slots take |
 //! | 48 | 8 | XXH3 with 64 bits, seed 0, of the lines |
@@ -45,6 +45,7 @@ use super::split::Groups;
 use crate::format::checksum::crc;
 use crate::format::coding::Decoder;
 use crate::format::{Decoded, Malformed};
+use crate::options::PrefixExtractor;
 
 /// Length of the header. Part of the format.
 pub(super) const HEADER_LEN: usize = 64;
@@ -52,6 +53,7 @@ const MAGIC: &[u8; 4] = b"FLT1";
 const VERSION: u8 = 1;
 const HASH_XXH3: u8 = 1;
 const FLAG_WHOLE_KEYS: u8 = 1;
+const FLAG_PREFIXES: u8 = 2;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,22 +102,27 @@ impl Content {
 pub(super) struct Header {
     pub(super) content: Content,
     pub(super) seed: u64,
-    /// Distinct keys.
+    /// Distinct keys and prefixes.
     pub(super) keys: u64,
     /// Bits per key asked for, in thousandths.
     pub(super) millibits: u32,
+    /// What takes the prefixes that are there beside the keys.
+    pub(super) prefixes: Option<PrefixExtractor>,
 }
 
 /// A whole block: header and lines.
 pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     let mut block = Vec::with_capacity(HEADER_LEN + lines.len() * LINE_LEN);
     let (group_count, groups) = header.content.groups();
+    let flags = FLAG_WHOLE_KEYS | header.prefixes.map_or(0, |_| FLAG_PREFIXES);
+    let extractor = header.prefixes.map_or(0, PrefixExtractor::code);
     block.extend_from_slice(MAGIC);
-    block.extend_from_slice(&[VERSION, header.content.policy_id(), HASH_XXH3, FLAG_WHOLE_KEYS]);
+    block.extend_from_slice(&[VERSION, header.content.policy_id(), HASH_XXH3, flags]);
     block.extend_from_slice(&header.seed.to_le_bytes());
     block.extend_from_slice(&header.keys.to_le_bytes());
     block.extend_from_slice(&header.millibits.to_le_bytes());
-    block.extend_from_slice(&[header.content.probes(), group_count, 0, 0]);
+    block.extend_from_slice(&[header.content.probes(), group_count]);
+    block.extend_from_slice(&extractor.to_le_bytes());
     block.extend_from_slice(&groups);
     block.extend_from_slice(&(lines.len() as u64).to_le_bytes());
     block.resize(HEADER_LEN, 0);
@@ -165,9 +172,14 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     if hash_id != HASH_XXH3 {
         return Err(Malformed("the filter uses an unknown hash"));
     }
-    if flags != FLAG_WHOLE_KEYS || extractor != 0 {
-        return Err(Malformed("the filter is not one of whole keys"));
-    }
+    let prefixes = match (flags.checked_sub(FLAG_WHOLE_KEYS), extractor) {
+        (Some(0), 0) => None,
+        (Some(FLAG_PREFIXES), code) => {
+            let extractor = PrefixExtractor::from_code(code);
+            Some(extractor.ok_or(Malformed("the filter has prefixes by an unknown extractor"))?)
+        }
+        _ => return Err(Malformed("the filter is not one of whole keys, or of these and prefixes")),
+    };
     let content = match policy {
         0 => Content::AlwaysMaybe,
         1 => Content::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
@@ -215,7 +227,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     if xxh3_64(payload) != payload_hash {
         return Err(Malformed("the hash of the filter's lines does not match"));
     }
-    let header = Header { content, seed, keys, millibits };
+    let header = Header { content, seed, keys, millibits, prefixes };
     Ok((header, lines))
 }
 
@@ -239,7 +251,7 @@ pub(super) mod tests {
             Content::Fuse(_) => (3, &[Line([5; 8])][..]),
             _ => (0, &[][..]),
         };
-        let header = Header { content, seed: 9, keys, millibits: 10_000 };
+        let header = Header { content, seed: 9, keys, millibits: 10_000, prefixes: None };
         encode(&header, lines)
     }
 
@@ -276,12 +288,14 @@ pub(super) mod tests {
             (&split, 5, 2, "the filter has probes that its policy does not"),
             (&split, 5, 255, "the filter has probes that its policy does not"),
             (&split, 6, 2, "the filter uses an unknown hash"),
-            (&split, 7, 3, "the filter is not one of whole keys"),
+            (&split, 7, 2, "the filter is not one of whole keys, or of these and prefixes"),
+            (&split, 7, 3, "the filter has prefixes by an unknown extractor"),
+            (&split, 7, 5, "the filter is not one of whole keys, or of these and prefixes"),
             (&split, 16, 0, "the filter has lines but no keys"),
             (&split, 28, 6, "the filter's groups do not add up to its probes"),
             (&split, 29, 9, "the filter has more than 8 groups of probes"),
             (&split, 29, 1, "the filter has groups beyond their count"),
-            (&split, 30, 1, "the filter is not one of whole keys"),
+            (&split, 30, 1, "the filter is not one of whole keys, or of these and prefixes"),
             (&split, 32, 5, "a group of the filter is not of 1 to 4 probes"),
             (&split, 40, 0, "the filter does not have 1 to 2^28 lines"),
             (&split, 40, 3, "the filter's length is not that of its lines"),

@@ -4,6 +4,7 @@ use super::fuse;
 use super::header::{Content, HEADER_LEN, Header};
 use super::line::{Fill, LINE_BITS, LINE_LEN, Line};
 use super::sizing::stand_in_millibits;
+use crate::options::PrefixExtractor;
 
 /// Description of one filter, measured on its own bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,8 +13,10 @@ pub(crate) struct FilterInfo {
     pub(crate) policy_id: u8,
     /// Bits per key asked for, in thousandths; of a fingerprint in a binary fuse.
     pub(crate) millibits: u32,
-    /// Distinct keys.
+    /// Distinct keys, and distinct prefixes of them if the filter holds those.
     pub(crate) keys: u64,
+    /// What takes the prefixes that it holds.
+    pub(crate) prefixes: Option<PrefixExtractor>,
     /// Probes per key.
     pub(crate) probes: u8,
     /// Probes in each line that a look-up may touch; empty unless the layout is the split one.
@@ -39,6 +42,7 @@ impl FilterInfo {
             policy_id: header.content.policy_id(),
             millibits: header.millibits,
             keys: header.keys,
+            prefixes: header.prefixes,
             probes: 0,
             groups: Vec::new(),
             lines: 0,

@@ -12,6 +12,7 @@ use super::line::Line;
 use super::split::{self, Groups};
 use super::standard;
 use crate::format::Malformed;
+use crate::options::PrefixExtractor;
 
 /// A filter, with its own copy of the bits in whole cache lines.
 pub(crate) struct Filter {
@@ -80,6 +81,18 @@ impl Filter {
             Answer::Maybe(_) => true,
             Answer::No => false,
         }
+    }
+
+    /// What takes the prefixes for which the filter can be asked beside keys, with [`KeyHash::of_prefix`]; `None` if it knows of none.
+    pub(crate) fn prefixes(&self) -> Option<PrefixExtractor> {
+        self.info.as_ref().and_then(|info| info.prefixes)
+    }
+
+    /// Whether the filter denies a key, whose hash is `hash`, or its prefix.
+    pub(crate) fn denies(&self, key: &[u8], hash: KeyHash) -> bool {
+        let prefix = self.prefixes().and_then(|extractor| extractor.extract(key));
+        !self.may_contain(hash)
+            || prefix.is_some_and(|prefix| !self.may_contain(KeyHash::of_prefix(hash.seed(), prefix)))
     }
 
     /// Why the filter answers "maybe" to everything, if it does: to be reported, because every look-up pays for it.

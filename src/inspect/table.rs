@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
-use crate::options::Compression;
+use crate::options::{Compression, PrefixExtractor};
 use crate::table::{Table, TableContext, TableCursor};
 
 /// An SSTable.
@@ -74,7 +74,7 @@ pub struct TableProperties {
     pub filter_policy: u64,
     /// Bits per key asked for, in thousandths.
     pub filter_millibits: u32,
-    /// Distinct keys in the filter.
+    /// Distinct keys and prefixes in the filter.
     pub filter_keys: u64,
     /// Where the filter is, if there is one.
     pub filter_block: Option<Handle>,
@@ -105,8 +105,10 @@ pub struct FilterInfo {
     pub policy_id: u8,
     /// Bits per key asked for, in thousandths.
     pub millibits: u32,
-    /// Distinct keys.
+    /// Distinct keys, and distinct prefixes of them if the filter holds those.
     pub keys: u64,
+    /// What takes the prefixes that it holds.
+    pub prefixes: Option<PrefixExtractor>,
     /// Bits spent per key.
     pub bits_per_key: f64,
     /// Probes per key, k.
@@ -237,6 +239,7 @@ fn filter(table: &Table) -> Result<FilterState> {
         policy_id: info.policy_id,
         millibits: info.millibits,
         keys: info.keys,
+        prefixes: info.prefixes,
         bits_per_key: info.bits_per_key(),
         probes: info.probes,
         groups: info.groups.clone(),

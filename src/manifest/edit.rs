@@ -3,7 +3,7 @@
 use crate::format::coding::{Decoder, put_bytes, put_field, put_varint, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
-use crate::options::{Compression, FINGERPRINT_BITS, FilterPolicy, KeyspaceOptions};
+use crate::options::{Compression, FINGERPRINT_BITS, FilterPolicy, KeyspaceOptions, PrefixExtractor};
 use crate::table::TableMeta;
 
 /// Number of levels of a keyspace. Part of the format.
@@ -23,6 +23,11 @@ mod tag {
     pub(super) const REMOVED: u64 = 8;
     /// Tags from here on may be skipped by a reader that does not know them.
     pub(super) const OPTIONAL: u64 = 64;
+}
+
+/// Tags of the fields that may follow a keyspace's options, each at most once. Part of the format.
+mod option_tag {
+    pub(super) const PREFIX: u64 = 2;
 }
 
 /// What changes; an absent field stays as it is. Drops take effect before creations, removals before additions, so that one edit
@@ -123,7 +128,7 @@ impl VersionEdit {
 fn set_once<T>(field: &mut Option<T>, value: T) -> Decoded<()> {
     match field.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Malformed("a version edit states one number twice")),
+        Some(_) => Err(Malformed("a version edit states one thing twice")),
     }
 }
 
@@ -158,6 +163,9 @@ fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_varint(out, options.compression.code().into());
     put_varint(out, options.filter.code().into());
     put_varint(out, options.filter.millibits().into());
+    if let Some(extractor) = options.prefix {
+        put_varint_field(out, option_tag::PREFIX, extractor.code().into());
+    }
 }
 
 fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
@@ -181,7 +189,21 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
         },
         _ => return Err(Malformed("a filter policy is of an unknown kind")),
     };
-    Ok(KeyspaceOptions { filter, compression, block_size })
+    let mut options = KeyspaceOptions { filter, compression, block_size, prefix: None };
+    while let Some((tag, mut content)) = content.field()? {
+        match tag {
+            option_tag::PREFIX => set_once(&mut options.prefix, extractor(&mut content)?)?,
+            tag::OPTIONAL.. => continue,
+            _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
+        }
+        content.finish()?;
+    }
+    Ok(options)
+}
+
+fn extractor(content: &mut Decoder<'_>) -> Decoded<PrefixExtractor> {
+    let extractor = u16::try_from(content.varint()?).ok().and_then(PrefixExtractor::from_code);
+    extractor.ok_or(Malformed("a prefix extractor is of an unknown kind"))
 }
 
 fn put_table(out: &mut Vec<u8>, table: &TableMeta) {
@@ -258,10 +280,12 @@ pub(super) mod tests {
             }
         });
         let compression = prop::sample::select(vec![Compression::None, Compression::Lz4, Compression::Zstd]);
-        (filter, compression, 256u32..=1 << 20).prop_map(|(filter, compression, block_size)| KeyspaceOptions {
-            filter,
-            compression,
-            block_size,
+        let prefix = option::of(prop_oneof![
+            (1u16..4096).prop_map(PrefixExtractor::Fixed),
+            any::<u8>().prop_map(PrefixExtractor::UpTo),
+        ]);
+        (filter, compression, 256u32..=1 << 20, prefix).prop_map(|(filter, compression, block_size, prefix)| {
+            KeyspaceOptions { filter, compression, block_size, prefix }
         })
     }
 
@@ -364,6 +388,25 @@ pub(super) mod tests {
         check_refused(&with_options(KeyspaceOptions::new().filter(filter)), "fingerprints");
         let removed = VersionEdit { removed: vec![(0, 7, 9)], ..VersionEdit::default() };
         check_refused(&removed, "level");
+    }
+
+    #[test]
+    fn optional_fields_of_options_are_checked() {
+        let with_field = |tag: u64, value: u64, times: usize| {
+            let mut content = vec![1];
+            put_bytes(&mut content, b"a");
+            put_options(&mut content, &KeyspaceOptions::new());
+            (0..times).for_each(|_| put_varint_field(&mut content, tag, value));
+            let mut payload = Vec::new();
+            put_field(&mut payload, tag::CREATED, &content);
+            VersionEdit::decode(&payload).map(|edit| edit.created[0].2.prefix)
+        };
+        assert_eq!(with_field(2, 0x1004, 0), Ok(None));
+        assert_eq!(with_field(2, 0x1004, 1), Ok(Some(PrefixExtractor::Fixed(4))));
+        assert_eq!(with_field(64, 7, 2), Ok(None), "a field of a later version that may be skipped");
+        for (tag, value, times) in [(2, 0x1004, 2), (2, 0, 1), (2, 0x3000, 1), (2, 1 << 16, 1), (63, 0, 1)] {
+            assert!(with_field(tag, value, times).is_err(), "{tag} {value}");
+        }
     }
 
     #[test]

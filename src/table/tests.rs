@@ -33,6 +33,7 @@ fn file_checksum(bytes: &[u8]) -> u32 {
 fn options() -> TableOptions {
     TableOptions {
         filter: FilterPolicy::DEFAULT,
+        prefix: None,
         compression: Compression::None,
         block_size: 4096,
         seed: SEED,

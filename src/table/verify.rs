@@ -99,11 +99,11 @@ impl Seen {
         let mut denied = false;
         block.verify(|key| {
             let hash = KeyHash::new(resident.footer.seed, key);
-            denied |= filter.is_some_and(|filter| !filter.may_contain(hash));
+            denied |= filter.is_some_and(|filter| filter.denies(key, hash));
             hash.fingerprint()
         })?;
         if denied {
-            return Err(Malformed("the filter denies a key that the table holds"));
+            return Err(Malformed("the filter denies a key that the table holds, or its prefix"));
         }
         let mut cursor = BlockCursor::new(Arc::clone(block));
         cursor.seek_to_first()?;

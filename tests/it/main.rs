@@ -10,6 +10,7 @@ mod layers;
 mod ledger;
 mod model;
 mod power_cut;
+mod prefix;
 mod reads;
 mod support;
 mod trace;

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor};
+use tamis::{Db, Executor, FilterPolicy, KeyspaceOptions, Options, PrefixExtractor, SteppedExecutor};
 
 /// The number in environment variable `name`, or `default`.
 pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
@@ -60,7 +60,9 @@ pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>
 
 /// Options of a keyspace with small blocks.
 pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
-    KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).filter(match rng.u32(0..5) {
+    let extractors = [None, None, Some(PrefixExtractor::Fixed(4)), Some(PrefixExtractor::UpTo(b'0'))];
+    let extractor = extractors[rng.usize(0..4)];
+    KeyspaceOptions::new().prefix(extractor).block_size(256 << rng.u32(0..3)).filter(match rng.u32(0..5) {
         0 => FilterPolicy::None,
         1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },
         2 => FilterPolicy::BinaryFuse { fingerprint_bits: 8 },

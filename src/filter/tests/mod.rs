@@ -39,7 +39,7 @@ fn forced_fuse(fingerprint_bits: u8, hashes: &[KeyHash]) -> Vec<u8> {
     let (shape, lines) = super::fuse::build(fingerprint_bits, &values).unwrap();
     let millibits = 1000 * u32::from(fingerprint_bits);
     let keys = values.len() as u64;
-    header::encode(&Header { content: Content::Fuse(shape), seed: 3, keys, millibits }, &lines)
+    header::encode(&Header { content: Content::Fuse(shape), seed: 3, keys, millibits, prefixes: None }, &lines)
 }
 
 /// The block of `hashes`, which must be sound.

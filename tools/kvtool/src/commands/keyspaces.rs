@@ -24,6 +24,7 @@ pub(crate) fn run(common: &Common, args: Store) -> Result<()> {
             "filter": filter_in_words(&options),
             "compression": compression_in_words(options.compression),
             "block_size": options.block_size,
+            "prefix": options.prefix.map(|prefix| prefix.to_string()),
         }));
         rows.push(vec![
             stats.name.clone(),
