@@ -10,8 +10,8 @@ use super::reader::Filter;
 use super::sizing::bloom_millibits;
 use crate::options::{FilterPolicy, PrefixExtractor};
 
-/// Collects hashes, 8 bytes per key and prefix, and makes the block when their number is known. A Bloom filter takes no memory beside them and itself
-/// then, a binary fuse what `fuse` says.
+/// Collects hashes, 8 bytes per key and prefix, and makes the block when their number is known. Beside them and itself a Bloom filter
+/// takes no memory then, a binary fuse what `fuse` says.
 pub(crate) struct FilterBuilder {
     policy: FilterPolicy,
     layout: Option<Layout>,
