@@ -47,6 +47,14 @@ pub enum Error {
         /// What this version of the crate understands.
         known: u64,
     },
+    /// Bytes that should be a stand-alone filter are none, or are damaged.
+    #[error("{} is not a sound filter: {rule}; make it again, or restore it from a copy", place(file.as_deref()))]
+    Filter {
+        /// The file that holds it, if it came from a file.
+        file: Option<PathBuf>,
+        /// The rule of docs/FORMAT.md that does not hold.
+        rule: &'static str,
+    },
     /// An argument or option is outside of what is allowed.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
@@ -80,7 +88,7 @@ impl Error {
     /// Whether the cause is damaged data, also when it is the remembered cause of [`Error::Poisoned`].
     pub fn is_corruption(&self) -> bool {
         match self {
-            Error::Corruption { .. } => true,
+            Error::Corruption { .. } | Error::Filter { .. } => true,
             Error::Poisoned(cause) => cause.is_corruption(),
             _ => false,
         }
@@ -104,6 +112,10 @@ impl Error {
     pub(crate) fn invalid(what: impl fmt::Display) -> Error {
         Error::InvalidArgument(what.to_string())
     }
+}
+
+fn place(file: Option<&Path>) -> impl fmt::Display {
+    file.map_or_else(|| "this".to_owned(), |file| file.display().to_string())
 }
 
 /// Turns an [`io::Error`] into an [`Error::Io`] that says what was attempted and where.

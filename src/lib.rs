@@ -29,8 +29,10 @@ mod block;
 mod compaction;
 mod db;
 mod error;
+mod event;
 mod exec;
-mod filter;
+mod explain;
+pub mod filter;
 mod format;
 pub mod inspect;
 mod iter;
@@ -48,12 +50,14 @@ mod wal;
 
 pub use batch::WriteBatch;
 pub use db::{
-    Cursor, Db, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats, ReadOptions, Snapshot, Stats,
-    TableStats, WriteOptions,
+    Cursor, Db, FilterRebuild, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats, ReadOptions, Snapshot,
+    Stats, TableStats, WriteOptions,
 };
 pub use error::{Error, Result};
+pub use event::Event;
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
+pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, ReadSource, ReadStep};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options, PrefixExtractor};
-pub use stats::ReadStats;
+pub use stats::{FilterLedger, ReadStats};
 pub use value::Value;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::event::{Event, Listener};
 use crate::exec::Executor;
 use crate::vfs::{FileSystem, OsFileSystem};
 
@@ -309,6 +310,7 @@ pub struct Options {
     pub(crate) default_keyspace: Option<KeyspaceOptions>,
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) executor: Option<Arc<dyn Executor>>,
+    pub(crate) listener: Listener,
 }
 
 impl Default for Options {
@@ -325,6 +327,7 @@ impl Default for Options {
             default_keyspace: None,
             file_system: Arc::new(OsFileSystem::new()),
             executor: None,
+            listener: Listener::default(),
         }
     }
 }
@@ -340,6 +343,7 @@ impl fmt::Debug for Options {
             .field("background_threads", &self.background_threads)
             .field("paranoid", &self.paranoid)
             .field("default_keyspace", &self.default_keyspace)
+            .field("listener", &self.listener)
             .finish_non_exhaustive()
     }
 }
@@ -416,6 +420,12 @@ impl Options {
     /// Who runs background work, instead of threads of the store's own. Several stores may share one.
     pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
         self.executor = Some(executor);
+        self
+    }
+
+    /// Who is told of [`Event`]s, from whichever thread comes upon one; it should return soon, and must not wait for the store.
+    pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.listener = Listener::new(listener);
         self
     }
 

@@ -7,13 +7,12 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::filter::KeyHash;
+use crate::explain::{Found, ReadSource, ReadTrace};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
 use crate::manifest::LEVEL_COUNT;
 use crate::memtable::MemtableCursor;
-use crate::options::FilterMode;
-use crate::table::{PrefixProbe, Table, TableCursor, TableHit, TableMeta};
+use crate::table::{PointRead, PrefixProbe, Table, TableCursor, TableHit, TableMeta};
 
 /// Number of levels; the last one is `LEVELS - 1`.
 pub(crate) const LEVELS: usize = LEVEL_COUNT;
@@ -41,13 +40,6 @@ impl Level {
         let at = self.tables.partition_point(|table| *table.meta().largest < *key);
         self.tables.get(at).filter(|table| *table.meta().smallest <= *key)
     }
-}
-
-/// How a read goes through tables.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadMode {
-    pub(crate) filters: FilterMode,
-    pub(crate) fill_cache: bool,
 }
 
 impl Version {
@@ -82,23 +74,27 @@ impl Version {
         std::array::from_fn(|i| self.levels[i].tables.iter().map(|table| table.meta()).collect())
     }
 
-    /// The newest version of `key` that `snapshot` can see, a tombstone included. Newest sources first; the first answer ends the
+    /// The newest version of a key that the read can see, a tombstone included. Newest sources first; the first answer ends the
     /// search.
-    pub(crate) fn get(&self, key: &[u8], hash: KeyHash, snapshot: SeqNo, mode: ReadMode) -> Result<Option<TableHit>> {
+    pub(crate) fn get(&self, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<TableHit>> {
         for table in self.levels[0].tables.iter() {
             let meta = table.meta();
-            if *meta.smallest <= *key
-                && *key <= *meta.largest
-                && let Some(hit) = table.get(key, hash, snapshot, mode.filters, mode.fill_cache)?
-            {
+            trace.enter(ReadSource::Table { level: 0, number: meta.number });
+            if *read.key < *meta.smallest || *meta.largest < *read.key {
+                trace.leave(Found::OutOfRange);
+            } else if let Some(hit) = table.get(read, trace)? {
                 return Ok(Some(hit));
             }
         }
-        for level in &self.levels[1..] {
-            if let Some(table) = level.candidate(key)
-                && let Some(hit) = table.get(key, hash, snapshot, mode.filters, mode.fill_cache)?
-            {
-                return Ok(Some(hit));
+        for (number, level) in self.levels.iter().enumerate().skip(1) {
+            if let Some(table) = level.candidate(read.key) {
+                trace.enter(ReadSource::Table { level: number, number: table.meta().number });
+                if let Some(hit) = table.get(read, trace)? {
+                    return Ok(Some(hit));
+                }
+            } else if !level.tables.is_empty() {
+                trace.enter(ReadSource::Level(number));
+                trace.leave(Found::OutOfRange);
             }
         }
         Ok(None)

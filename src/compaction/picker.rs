@@ -94,10 +94,10 @@ pub(crate) struct Shape {
     pub(crate) targets: [u64; LEVELS],
 }
 
-/// The result of [`Picker::pick_range`].
+/// What is to be done for a caller.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum RangePick {
-    /// All is in the last level, without garbage that could go.
+pub(crate) enum Requested {
+    /// Nothing: what he asked for is so.
     Done,
     /// A running task is in the way.
     Wait,
@@ -228,8 +228,22 @@ impl Picker<'_> {
         (!self.running.iter().any(|other| other.conflicts(&task))).then_some(task)
     }
 
-    /// The task that brings everything that overlaps a range to the last level at once. An open end is `None`.
-    pub(crate) fn pick_range(&self, from: Option<&[u8]>, to: Option<&[u8]>) -> RangePick {
+    /// The task that rewrites table `number` in its level and all by itself; nothing is left to do when the table is gone. Whatever
+    /// compacts that level or passes it by waits meanwhile if it overlaps, so the table keeps its place among the others.
+    pub(crate) fn pick_table(&self, number: u64) -> Requested {
+        let with_level = |level: usize| self.levels[level].iter().map(move |&table| (level, table));
+        let Some(input) = (0..LEVELS).flat_map(with_level).find(|(_, table)| table.number == number) else {
+            return Requested::Done;
+        };
+        match build_task(input.0, input.0, &[input], false).and_then(|task| self.unless_conflicting(task)) {
+            Some(task) => Requested::Task(task),
+            None => Requested::Wait,
+        }
+    }
+
+    /// The task that brings everything that overlaps a range to the last level at once, unless all is there already, without garbage
+    /// that could go. An open end is `None`.
+    pub(crate) fn pick_range(&self, from: Option<&[u8]>, to: Option<&[u8]>) -> Requested {
         let in_range = |table: &TableMeta| {
             from.is_none_or(|from| *table.largest >= *from) && to.is_none_or(|to| *table.smallest < *to)
         };
@@ -254,14 +268,14 @@ impl Picker<'_> {
         };
         if chosen.iter().all(settled) {
             return match self.running.is_empty() {
-                true => RangePick::Done,
-                false => RangePick::Wait,
+                true => Requested::Done,
+                false => Requested::Wait,
             };
         }
         let start = chosen.iter().map(|&(level, _)| level).min().unwrap_or(LAST);
         match build_task(start, LAST, &chosen, false).and_then(|task| self.unless_conflicting(task)) {
-            Some(task) => RangePick::Task(task),
-            None => RangePick::Wait,
+            Some(task) => Requested::Task(task),
+            None => Requested::Wait,
         }
     }
 }
@@ -427,7 +441,7 @@ mod tests {
         let tree = ["0:4 a c 1", "0:3 c f 1", "5:2 e h 1", "6:1 a b 1", "6:9 x z 1"];
         let pick = |from: &[u8], to: &[u8]| {
             with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_range(Some(from), Some(to)) {
-                RangePick::Task(task) => words(&task),
+                Requested::Task(task) => words(&task),
                 other => format!("{other:?}"),
             })
         };

@@ -14,11 +14,11 @@ use parking_lot::{Mutex, MutexGuard};
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
-use crate::compaction::picker::{Picker, Task};
+use crate::compaction::picker::{Picker, Requested, Task};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::format::key::SeqNo;
-use crate::options::Compression;
+use crate::options::{Compression, FilterPolicy};
 
 /// How long a kind of work rests after a failure, unless somebody waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ pub(super) struct Background {
     compactions: Vec<(u32, Task)>,
     /// Jobs given to the executor and not ended yet.
     jobs: usize,
-    /// Keyspaces of which a range is about to be compacted for a caller: nothing else of them is begun.
+    /// Keyspaces of which something is about to be done for a caller: nothing else of them is begun.
     claimed: Vec<u32>,
     /// Failures since which the same kind of work has not succeeded.
     failed: BTreeMap<Kind, Failure>,
@@ -58,11 +58,19 @@ enum Work {
     Flush,
     Compaction(u32, Task),
     /// For a caller who waits for the result.
-    Requested(u32, Task, Outcome),
+    Requested(u32, Task, Request, Outcome),
 }
 
-/// How requested work ended.
-type Outcome = Arc<Mutex<Option<Result<()>>>>;
+/// What a caller wants done with the tables of a task.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Request {
+    Compact,
+    /// A new filter for a single table.
+    Refilter(FilterPolicy),
+}
+
+/// How requested work ended: with how many bytes of new tables.
+type Outcome = Arc<Mutex<Option<Result<u64>>>>;
 
 /// What a waiter waits for: failures of other work are not his.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,15 +107,15 @@ impl Background {
         self.compactions.iter().filter(|(id, _)| *id == keyspace).map(|(_, task)| task.clone()).collect()
     }
 
-    fn ended(&mut self, work: &Work, result: &Result<()>) {
+    fn ended(&mut self, work: &Work, result: &Result<u64>) {
         match work {
             Work::Flush => self.flushing = false,
-            Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, _) => {
+            Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, ..) => {
                 self.compactions.retain(|(id, running)| id != keyspace || running != task);
             }
         }
         match result {
-            Ok(()) => drop(self.failed.remove(&work.kind())),
+            Ok(_) => drop(self.failed.remove(&work.kind())),
             Err(error) => {
                 self.failures += 1;
                 let failure = Failure { error: error.clone(), at: Instant::now(), number: self.failures };
@@ -194,13 +202,13 @@ impl Store {
     }
 
     /// Registers the task that `pick` chooses for a caller and starts it, as soon as nothing is in its way, and waits for its end.
-    /// `pick` returns an error to end the wait.
+    /// Returns how many bytes of new tables that took, or `None` if there was nothing to be done.
     pub(super) fn run_requested(
         self: &Arc<Self>,
         keyspace: u32,
-        pick: impl Fn(&Picker<'_>) -> Option<Task>,
-        is_done: impl Fn(&Picker<'_>) -> bool,
-    ) -> Result<()> {
+        request: Request,
+        pick: impl Fn(&Picker<'_>) -> Requested,
+    ) -> Result<Option<u64>> {
         self.background.lock().claimed.push(keyspace);
         let claim = Claim(self, keyspace);
         let outcome = Outcome::default();
@@ -208,16 +216,17 @@ impl Store {
             self.check_writable()?;
             let mut background = self.background.lock();
             let view = self.view.load();
-            let Some(tree) = view.tree(keyspace) else { return Ok(()) };
-            if self.with_picker(tree, &background, &is_done) {
-                return Ok(());
-            }
-            if let Some(task) = self.with_picker(tree, &background, &pick) {
-                background.compactions.push((keyspace, task.clone()));
-                background.jobs += 1;
-                drop(background);
-                self.spawn(Work::Requested(keyspace, task, Arc::clone(&outcome)));
-                break;
+            let Some(tree) = view.tree(keyspace) else { return Ok(None) };
+            match self.with_picker(tree, &background, &pick) {
+                Requested::Done => return Ok(None),
+                Requested::Task(task) => {
+                    background.compactions.push((keyspace, task.clone()));
+                    background.jobs += 1;
+                    drop(background);
+                    self.spawn(Work::Requested(keyspace, task, request, Arc::clone(&outcome)));
+                    break;
+                }
+                Requested::Wait => {}
             }
             let running = background.running(keyspace);
             drop(background);
@@ -227,7 +236,7 @@ impl Store {
         drop(claim);
         self.wait_for_progress(Waiting::Outcome, |_| outcome.lock().is_some())?;
         let result = outcome.lock().take();
-        result.unwrap_or(Ok(()))
+        result.transpose()
     }
 
     fn with_picker<R>(&self, tree: &Tree, background: &Background, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
@@ -247,7 +256,12 @@ impl Store {
         let done = catch_unwind(AssertUnwindSafe(|| {
             let result = match work {
                 Work::Flush => self.flush_oldest(),
-                Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, _) => self.compact(*keyspace, task),
+                Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, Request::Compact, _) => {
+                    self.compact(*keyspace, task)
+                }
+                Work::Requested(keyspace, task, Request::Refilter(policy), _) => {
+                    self.refilter(*keyspace, task, *policy)
+                }
             };
             self.finish(work, result);
             self.schedule();
@@ -259,11 +273,11 @@ impl Store {
         }
     }
 
-    fn finish(&self, work: &Work, result: Result<()>) {
+    fn finish(&self, work: &Work, result: Result<u64>) {
         let mut background = self.background.lock();
         background.ended(work, &result);
         self.retry_wanted.store(!background.failed.is_empty(), Ordering::Relaxed);
-        if let Work::Requested(_, _, outcome) = work {
+        if let Work::Requested(.., outcome) = work {
             *outcome.lock() = Some(result);
         }
         drop(background);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::background::Request;
 use super::iter::HalfOpen;
 use super::store::Store;
 use crate::compaction::job;
-use crate::compaction::picker::{Picker, RangePick, Task};
+use crate::compaction::picker::{Picker, Task};
 use crate::error::{Error, Result};
 use crate::manifest::VersionEdit;
 use crate::options::Compression;
@@ -14,11 +15,12 @@ use crate::table::TableMeta;
 use crate::version::LEVELS;
 
 impl Store {
-    /// Carries out one task.
-    pub(super) fn compact(&self, keyspace: u32, task: &Task) -> Result<()> {
+    /// Carries out one task; returns how many bytes of new tables it wrote.
+    pub(super) fn compact(&self, keyspace: u32, task: &Task) -> Result<u64> {
         // Not the whole view: this may take long, and would keep memtables and other keyspaces' old tables alive.
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         let tree = &tree;
+        let mut written = 0;
         let outputs: Vec<TableMeta> = if task.is_move {
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
             let metas = tree.version.tables().map(|(level, table)| (level, table.meta()));
@@ -35,7 +37,7 @@ impl Store {
             if !outputs.is_empty() {
                 self.sync_dir()?;
             }
-            let written = outputs.iter().map(|meta| meta.size).sum();
+            written = outputs.iter().map(|meta| meta.size).sum();
             self.counters.compactions.fetch_add(1, Ordering::Relaxed);
             self.counters.compacted_bytes_in.fetch_add(task.bytes, Ordering::Relaxed);
             self.counters.compacted_bytes_out.fetch_add(written, Ordering::Relaxed);
@@ -46,7 +48,8 @@ impl Store {
             added: outputs.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
             ..VersionEdit::default()
         };
-        self.install(edit, |_| {})
+        self.install(edit, |_| {})?;
+        Ok(written)
     }
 
     /// Brings all entries of a range to the last level, without the versions and tombstones that nobody can see any more.
@@ -56,10 +59,6 @@ impl Store {
             return Err(Error::KeyspaceDropped(name.to_owned()));
         }
         let pick = |picker: &Picker<'_>| picker.pick_range(range.lower.as_deref(), range.upper.as_deref());
-        let task = |picker: &Picker<'_>| match pick(picker) {
-            RangePick::Task(task) => Some(task),
-            RangePick::Done | RangePick::Wait => None,
-        };
-        self.run_requested(keyspace, task, |picker| pick(picker) == RangePick::Done)
+        self.run_requested(keyspace, Request::Compact, pick).map(drop)
     }
 }

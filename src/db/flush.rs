@@ -35,10 +35,10 @@ impl Store {
         self.mark_synced()
     }
 
-    /// Flushes the oldest full memtable, if there is one.
-    pub(super) fn flush_oldest(&self) -> Result<()> {
+    /// Flushes the oldest full memtable, if there is one; returns how many bytes of new tables it wrote.
+    pub(super) fn flush_oldest(&self) -> Result<u64> {
         let view = self.view.load_full();
-        let Some(memtable) = view.sealed.last() else { return Ok(()) };
+        let Some(memtable) = view.sealed.last() else { return Ok(0) };
         self.check_space(memtable.used() as u64)?;
         let mut added = Vec::new();
         let result = self.write_memtable(memtable, &view.trees, &mut added);
@@ -68,7 +68,7 @@ impl Store {
         self.logs.lock().retain(|log| log.number != number);
         // A log that is left behind is removed when the store is opened next.
         let _ = self.fs.remove(&FileKind::Wal(number).path(&self.dir));
-        Ok(())
+        Ok(bytes)
     }
 
     /// One table for each keyspace that still exists.

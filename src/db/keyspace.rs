@@ -6,16 +6,17 @@ use std::sync::Arc;
 use super::Handle;
 use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
 use super::read::ReadOptions;
+use super::refilter::FilterRebuild;
 use super::snapshot::Snapshot;
 use super::store::Store;
 use super::view::Tree;
 use super::write::WriteOptions;
 use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
+use crate::explain::Explanation;
 use crate::format::key::SeqNo;
 use crate::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
-
-use crate::options::KeyspaceOptions;
+use crate::options::{FilterPolicy, KeyspaceOptions};
 use crate::value::Value;
 use crate::version::Version;
 
@@ -76,6 +77,19 @@ impl Keyspace {
         self.store().get(self.id, &self.name, key.as_ref(), None, options)
     }
 
+    /// Reads a key and says how: which memtables and tables were consulted, what their filters said, and which blocks were looked at.
+    /// The read is an ordinary one, and counted as such.
+    ///
+    /// That a table turns out to be damaged is part of the explanation, and no error of this call.
+    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
+        self.explain_with(key, ReadOptions::default())
+    }
+
+    /// The same for a read as `options` say.
+    pub fn explain_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Explanation> {
+        self.store().explain(self.id, &self.name, key.as_ref(), None, options)
+    }
+
     /// Whether a key is there.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(key)?.is_some())
@@ -123,6 +137,25 @@ impl Keyspace {
     /// memory to tables first. It takes disk space of the range's size for a while.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.store().compact_range(self.id, &self.name, &HalfOpen::of(range))
+    }
+
+    /// Makes `policy` the keyspace's filter policy, and gives every table a filter by it.
+    ///
+    /// Each table whose filter is another one, or is damaged, is replaced by a copy with a new filter, one after the other. Data blocks
+    /// are copied as they are, so this costs one sequential read and write of each table, and disk space of one table for a while.
+    /// Reads go on, and so do writes and compactions of other tables; what is in memory is written to tables first. It may be
+    /// interrupted anywhere, by a crash too: every table then has its old filter or its new one, and calling it again does the rest.
+    ///
+    /// Fails at the first table that is damaged elsewhere than in its filter.
+    pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
+        self.store().change_options(self.id, &self.name, |options| options.filter = policy)?;
+        self.renew_filters(|_| {})
+    }
+
+    /// Gives every table the filter that the keyspace's options ask for, as [`Keyspace::rebuild_filters`] does, which also repairs
+    /// damaged filters. `progress` is called when the work is known and after each table.
+    pub fn renew_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
+        self.store().renew_filters(self.id, &self.name, progress)
     }
 }
 
@@ -182,15 +215,38 @@ impl Store {
                 version: Arc::new(Version::default()),
             },
         };
-        let edit =
-            VersionEdit { created: vec![(tree.id, name.to_owned(), tree.options.clone())], ..VersionEdit::default() };
-        let created = tree.clone();
-        self.install(edit, |view| {
-            // A flush or compaction may have changed the version meanwhile.
-            let version = view.tree(created.id).map(|tree| Arc::clone(&tree.version));
-            view.set_tree(Tree { version: version.unwrap_or_else(|| Arc::clone(&created.version)), ..created });
-        })?;
+        self.install_keyspace(tree.clone())?;
         Ok((tree.id, tree.name))
+    }
+
+    /// Creates a keyspace, or gives one other options; the caller holds `defining`.
+    fn install_keyspace(&self, tree: Tree) -> Result<()> {
+        let created = vec![(tree.id, tree.name.to_string(), tree.options.clone())];
+        self.install(VersionEdit { created, ..VersionEdit::default() }, |view| {
+            // A flush or compaction may have changed the version meanwhile.
+            let version = view.tree(tree.id).map(|tree| Arc::clone(&tree.version));
+            view.set_tree(Tree { version: version.unwrap_or_else(|| Arc::clone(&tree.version)), ..tree });
+        })
+    }
+
+    /// Changes the options of a keyspace that exists.
+    pub(super) fn change_options(
+        &self,
+        keyspace: u32,
+        name: &str,
+        change: impl FnOnce(&mut KeyspaceOptions),
+    ) -> Result<()> {
+        self.check_writable()?;
+        let _defining = self.defining.lock();
+        let tree = self.view.load().tree(keyspace).cloned();
+        let mut tree = tree.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))?;
+        let before = tree.options.clone();
+        change(&mut tree.options);
+        tree.options.validate()?;
+        if tree.options == before {
+            return Ok(());
+        }
+        self.install_keyspace(tree)
     }
 
     /// Drops a keyspace and all its tables; returns whether there was one of that name.

@@ -2,7 +2,7 @@
 //!
 //! - write: `write` (group commit) → log → memtable; `sync` makes it durable; `throttle` slows it down.
 //! - read: `read` → `view` → memtables → versions.
-//! - background: `background` schedules `flush` and `compact`; each ends in `Store::install`.
+//! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in `Store::install`.
 
 use std::fmt;
 use std::path::Path;
@@ -11,11 +11,13 @@ use std::sync::atomic::Ordering;
 
 mod background;
 mod compact;
+mod explain;
 mod flush;
 mod iter;
 mod keyspace;
 mod open;
 mod read;
+mod refilter;
 mod snapshot;
 mod stats;
 mod store;
@@ -27,6 +29,7 @@ mod write;
 pub use iter::{Cursor, Iter, KeyRange};
 pub use keyspace::Keyspace;
 pub use read::ReadOptions;
+pub use refilter::FilterRebuild;
 pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use write::WriteOptions;
@@ -36,9 +39,10 @@ use store::Store;
 
 use crate::batch::WriteBatch;
 use crate::error::Result;
+use crate::explain::Explanation;
 use crate::format::key::SeqNo;
 use crate::manifest::DEFAULT_KEYSPACE;
-use crate::options::{KeyspaceOptions, Options};
+use crate::options::{FilterPolicy, KeyspaceOptions, Options};
 use crate::value::Value;
 
 /// What handles, keyspaces and snapshots hold. When the last one goes, the store is closed.
@@ -213,6 +217,11 @@ impl Db {
         self.default.get_with(key, options)
     }
 
+    /// Reads a key and says how; see [`Keyspace::explain`].
+    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
+        self.default.explain(key)
+    }
+
     /// Whether a key is there.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.default.contains_key(key)
@@ -261,6 +270,11 @@ impl Db {
     /// Brings the entries of a range of the default keyspace to the last level; see [`Keyspace::compact_range`].
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.default.compact_range(range)
+    }
+
+    /// Gives the default keyspace another filter policy, and its tables new filters; see [`Keyspace::rebuild_filters`].
+    pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
+        self.default.rebuild_filters(policy)
     }
 
     /// The store at this moment.

@@ -319,7 +319,8 @@ fn write_recovered(
 
 fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
-    Arc::new(TableContext::new(fs, dir, options.cache_size, options.max_open_files))
+    let context = TableContext::new(fs, dir, options.cache_size, options.max_open_files);
+    Arc::new(context.with_listener(options.listener.clone()))
 }
 
 /// Makes the name of a new store's directory durable, and those above it: also names that were there already, because whoever made

@@ -7,11 +7,12 @@ use super::iter::{Cursor, HalfOpen, Iter};
 use super::store::Store;
 use super::view::{ReadView, Tree};
 use crate::error::{Error, Result};
+use crate::explain::{ReadTrace, Untraced};
+use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
 use crate::options::FilterMode;
-use crate::table::PrefixProbe;
+use crate::table::{PointRead, PrefixProbe, ReadMode};
 use crate::value::Value;
-use crate::version::ReadMode;
 
 /// How a read is done.
 #[derive(Clone, Copy, Debug)]
@@ -61,12 +62,26 @@ impl Store {
         snapshot: Option<SeqNo>,
         options: ReadOptions,
     ) -> Result<Option<Value>> {
+        self.get_traced(keyspace, name, key, snapshot, options, &mut Untraced)
+    }
+
+    /// Reads a key, and tells `trace` of its way.
+    pub(super) fn get_traced(
+        &self,
+        keyspace: u32,
+        name: &str,
+        key: &[u8],
+        snapshot: Option<SeqNo>,
+        options: ReadOptions,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Option<Value>> {
         self.check_open()?;
         // The view first, the sequence number second: see `ReadView`.
         let view = self.view.load();
-        let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+        let snapshot = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
         let mode = ReadMode { filters: options.filters, fill_cache: options.fill_cache };
-        view.get(tree_of(&view, keyspace, name)?, key, seqno, self.seed, mode)
+        let read = PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, mode };
+        view.get(tree_of(&view, keyspace, name)?, &read, trace)
     }
 
     pub(super) fn cursor(

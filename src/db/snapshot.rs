@@ -7,6 +7,7 @@ use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
 use super::read::ReadOptions;
 use super::{Handle, Keyspace};
 use crate::error::Result;
+use crate::explain::Explanation;
 use crate::format::key::SeqNo;
 use crate::value::Value;
 
@@ -89,6 +90,12 @@ impl Snapshot {
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
         let store = &self.pinned.handle.store;
         store.get(self.keyspace, &self.name, key.as_ref(), Some(self.seqno()), options)
+    }
+
+    /// Reads a key and says how; see [`Keyspace::explain`].
+    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
+        let store = &self.pinned.handle.store;
+        store.explain(self.keyspace, &self.name, key.as_ref(), Some(self.seqno()), ReadOptions::default())
     }
 
     /// Whether a key is there.

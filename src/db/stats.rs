@@ -8,8 +8,10 @@ use parking_lot::Mutex;
 
 use super::store::Store;
 use crate::error::Error;
+use crate::filter::FilterState;
 use crate::format::key::SeqNo;
-use crate::stats::ReadStats;
+use crate::stats::{FilterLedger, ReadStats};
+use crate::table::{LedgerSource, Table};
 use crate::version::LEVELS;
 
 /// Counts of background work, since the store was opened, and of reads in tables that are gone.
@@ -22,13 +24,39 @@ pub(super) struct Counters {
     pub(super) compacted_bytes_out: AtomicU64,
     pub(super) moves: AtomicU64,
     /// By keyspace and level.
-    retired: Mutex<BTreeMap<(u32, u8), ReadStats>>,
+    retired: Mutex<BTreeMap<(u32, u8), Retired>>,
+}
+
+/// What was counted in tables that have left a level.
+#[derive(Default)]
+struct Retired {
+    sum: FilterLedger,
+    /// Tables in which a reader may still be.
+    in_use: Vec<LedgerSource>,
+}
+
+impl Retired {
+    fn ledger(&mut self) -> FilterLedger {
+        let sum = &mut self.sum;
+        self.in_use.retain(|table| {
+            let ended = table.is_final();
+            if ended {
+                *sum += table.ledger();
+            }
+            !ended
+        });
+        self.in_use.iter().map(LedgerSource::ledger).chain([self.sum]).sum()
+    }
 }
 
 impl Counters {
     /// Keeps the counts of a table that leaves its level.
-    pub(super) fn retire(&self, keyspace: u32, level: u8, stats: ReadStats) {
-        *self.retired.lock().entry((keyspace, level)).or_default() += stats;
+    pub(super) fn retire(&self, keyspace: u32, level: u8, table: &Table) {
+        self.retired.lock().entry((keyspace, level)).or_default().in_use.push(table.ledger_source());
+    }
+
+    fn retired(&self, keyspace: u32, level: u8) -> FilterLedger {
+        self.retired.lock().get_mut(&(keyspace, level)).map(Retired::ledger).unwrap_or_default()
     }
 }
 
@@ -105,7 +133,7 @@ pub struct LevelStats {
     /// Its tables: newest first in level 0, in key order in the others.
     pub tables: Vec<TableStats>,
     /// Reads of tables that were in this level and are gone.
-    pub retired: ReadStats,
+    pub retired: FilterLedger,
 }
 
 /// One table.
@@ -128,8 +156,17 @@ pub struct TableStats {
     pub smallest_seqno: SeqNo,
     /// Largest sequence number.
     pub largest_seqno: SeqNo,
+    /// Its filter; `None` before the first read of the table.
+    pub filter: Option<FilterState>,
+    /// What reads asked of it since the store was opened, beside what theory says of its filter.
+    pub ledger: FilterLedger,
+}
+
+impl TableStats {
     /// What reads asked of it since the store was opened.
-    pub reads: ReadStats,
+    pub fn reads(&self) -> ReadStats {
+        self.ledger.reads
+    }
 }
 
 impl LevelStats {
@@ -145,18 +182,24 @@ impl LevelStats {
 
     /// What reads asked of the level, in tables that are gone too.
     pub fn reads(&self) -> ReadStats {
-        let mut sum = self.retired;
-        self.tables.iter().for_each(|table| sum += table.reads);
-        sum
+        self.ledger().reads
+    }
+
+    /// The same, beside what theory says of the filters.
+    pub fn ledger(&self) -> FilterLedger {
+        self.tables.iter().map(|table| table.ledger).chain([self.retired]).sum()
     }
 }
 
 impl KeyspaceStats {
     /// What reads asked of all levels.
     pub fn reads(&self) -> ReadStats {
-        let mut sum = ReadStats::default();
-        self.levels.iter().for_each(|level| sum += level.reads());
-        sum
+        self.ledger().reads
+    }
+
+    /// The same, beside what theory says of the filters.
+    pub fn ledger(&self) -> FilterLedger {
+        self.levels.iter().map(LevelStats::ledger).sum()
     }
 
     /// Bytes of all tables.
@@ -168,9 +211,23 @@ impl KeyspaceStats {
 impl Stats {
     /// What reads asked of all keyspaces.
     pub fn reads(&self) -> ReadStats {
-        let mut sum = ReadStats::default();
-        self.keyspaces.iter().for_each(|keyspace| sum += keyspace.reads());
-        sum
+        self.ledger().reads
+    }
+
+    /// The same, beside what theory says of the filters.
+    pub fn ledger(&self) -> FilterLedger {
+        self.keyspaces.iter().map(KeyspaceStats::ledger).sum()
+    }
+}
+
+impl Stats {
+    /// Tables whose filters are known to mean "maybe" for every key: keyspace, level, table.
+    pub fn degraded_filters(&self) -> impl Iterator<Item = (&str, usize, &TableStats)> {
+        let levels =
+            self.keyspaces.iter().flat_map(|keyspace| keyspace.levels.iter().map(|level| (&*keyspace.name, level)));
+        levels
+            .flat_map(|(name, level)| level.tables.iter().map(move |table| (name, level.level, table)))
+            .filter(|(_, _, table)| matches!(table.filter, Some(FilterState::Degraded(_))))
     }
 }
 
@@ -210,7 +267,6 @@ impl Store {
     }
 
     fn keyspace_stats(&self, view: &super::view::ReadView) -> Vec<KeyspaceStats> {
-        let retired = self.counters.retired.lock();
         let level_stats = |keyspace: u32, number: usize, level: &crate::version::Level| LevelStats {
             level: number,
             tables: level
@@ -227,14 +283,13 @@ impl Store {
                         largest: meta.largest.to_vec(),
                         smallest_seqno: meta.smallest_seqno,
                         largest_seqno: meta.largest_seqno,
-                        reads: table.counters(),
+                        filter: table.known_filter_state(),
+                        ledger: table.ledger(),
                     }
                 })
                 .collect(),
             retired: u8::try_from(number)
-                .ok()
-                .and_then(|number| retired.get(&(keyspace, number)).copied())
-                .unwrap_or_default(),
+                .map_or_else(|_| FilterLedger::default(), |number| self.counters.retired(keyspace, number)),
         };
         view.trees
             .iter()

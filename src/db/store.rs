@@ -305,7 +305,7 @@ impl Store {
     /// Lets go of tables that no version names: their files go when the last reader lets go too.
     pub(super) fn retire(&self, tables: Vec<(u32, u8, Arc<Table>)>) {
         for (keyspace, level, table) in &tables {
-            self.counters.retire(*keyspace, *level, table.counters());
+            self.counters.retire(*keyspace, *level, table);
             table.mark_obsolete();
         }
         drop(tables);

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::filter::KeyHash;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::explain::{Found, ReadSource, ReadTrace};
+use crate::format::key::ValueKind;
 use crate::memtable::Memtable;
 use crate::merge::MergingCursor;
 use crate::options::KeyspaceOptions;
-use crate::table::PrefixProbe;
+use crate::table::{PointRead, PrefixProbe};
 use crate::value::Value;
-use crate::version::{ReadMode, Source, Version};
+use crate::version::{Source, Version};
 
 /// Memtables and versions of all keyspaces. A view never changes; whoever holds one keeps its memtables and tables alive.
 ///
@@ -58,21 +58,22 @@ impl ReadView {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// The value of `key` as `snapshot` sees it.
-    pub(super) fn get(
-        &self,
-        tree: &Tree,
-        key: &[u8],
-        snapshot: SeqNo,
-        seed: u64,
-        mode: ReadMode,
-    ) -> Result<Option<Value>> {
-        for memtable in self.memtables().filter(|memtable| !memtable.is_empty()) {
-            if let Some(entry) = memtable.get(tree.id, key, snapshot) {
-                return Ok((entry.kind == ValueKind::Put).then(|| Value::copy_of(entry.value)));
+    /// The value of a key as the read sees it.
+    pub(super) fn get(&self, tree: &Tree, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<Value>> {
+        for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
+            trace.enter(ReadSource::Memtable(i));
+            let Some(entry) = memtable.get(tree.id, read.key, read.snapshot) else {
+                trace.leave(Found::Absent);
+                continue;
+            };
+            if entry.kind != ValueKind::Put {
+                trace.leave(Found::Deleted);
+                return Ok(None);
             }
+            trace.leave(Found::Value(entry.value.len()));
+            return Ok(Some(Value::copy_of(entry.value)));
         }
-        let hit = tree.version.get(key, KeyHash::new(seed, key), snapshot, mode)?;
+        let hit = tree.version.get(read, trace)?;
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| hit.value))
     }
 

@@ -5,14 +5,21 @@
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod imp {
     use std::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmpgt_epi64,
-        _mm256_load_si256, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_slli_epi64,
-        _mm256_sllv_epi64, _mm256_srli_epi64, _mm256_srlv_epi64, _mm256_testc_si256,
+        __m256i, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_load_si256,
+        _mm256_permutevar8x32_epi32, _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_slli_epi64, _mm256_sllv_epi64,
+        _mm256_srli_epi64, _mm256_srlv_epi64, _mm256_testc_si256,
     };
 
     use crate::filter::hash::remix;
     use crate::filter::line::Line;
     use crate::filter::split::{Groups, line_index};
+
+    /// By number of probes: a one in each lane that has one; the others ask for nothing.
+    static ONES: [Lanes; 5] =
+        [Lanes([0, 0, 0, 0]), Lanes([1, 0, 0, 0]), Lanes([1, 1, 0, 0]), Lanes([1, 1, 1, 0]), Lanes([1, 1, 1, 1])];
+
+    #[repr(align(32))]
+    struct Lanes([u64; 4]);
 
     /// Proof that the processor has AVX2.
     #[derive(Clone, Copy, Debug)]
@@ -60,9 +67,9 @@ mod imp {
             _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(upper, word)),
             _mm256_castsi256_ps(half),
         ));
-        // A one in each lane that has a probe; the others ask for nothing.
-        let lanes = _mm256_cmpgt_epi64(_mm256_set1_epi64x(probes.into()), _mm256_setr_epi64x(0, 1, 2, 3));
-        let ones = _mm256_srli_epi64::<63>(lanes);
+        let ones = ONES[usize::from(probes % 5)].0.as_ptr().cast();
+        // SAFETY: the array is 32 bytes aligned to 32.
+        let ones = unsafe { _mm256_load_si256(ones) };
         let bits = _mm256_sllv_epi64(ones, _mm256_and_si256(positions, _mm256_set1_epi64x(31)));
         _mm256_testc_si256(chosen, bits) == 1
     }

@@ -2,6 +2,7 @@
 
 use super::fuse;
 use super::hash::KeyHash;
+use super::hasher::HashFunction;
 use super::header::{self, Content, Header};
 use super::info::FilterInfo;
 use super::layout::Layout;
@@ -110,7 +111,8 @@ impl FilterBuilder {
             Content::Lines(_) => bloom_millibits(self.policy),
             _ => self.policy.millibits(),
         };
-        Header { content, seed: self.seed, keys: self.key_count(), millibits, prefixes: self.prefixes }
+        let (hash, keys) = (HashFunction::Xxh3, self.key_count());
+        Header { content, hash, seed: self.seed, keys, millibits, prefixes: self.prefixes }
     }
 
     fn encode(&self, layout: Layout) -> Vec<u8> {

@@ -5,10 +5,10 @@
 //! | 0 | 4 | magic `FLT1` |
 //! | 4 | 1 | format version, 1 |
 //! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse, 255 no keys at all; 3 and 5 are reserved |
-//! | 6 | 1 | hash: 1, XXH3 with 64 bits and the seed |
+//! | 6 | 1 | hash: 1 XXH3, 2 SipHash-1-3, 3 Murmur3, as `hasher` says; 1 in every table |
 //! | 7 | 1 | flags: 1, whole user keys; 2, the keys' prefixes beside them; 4 (salted) is reserved |
 //! | 8 | 8 | seed of the hash |
-//! | 16 | 8 | distinct keys and prefixes (policy 4: at most one per slot) |
+//! | 16 | 8 | distinct keys and prefixes; never 0 in a table's block with lines; policy 4: at most one per slot |
 //! | 24 | 4 | bits per key asked for, in thousandths (policy 4: bits of a fingerprint) |
 //! | 28 | 1 | k, the probes per key, 1 to 32 (policy 4: 3) |
 //! | 29 | 1 | number of groups (policy 1) |
@@ -38,6 +38,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::fuse::{self, Shape};
+use super::hasher::HashFunction;
 use super::layout::Layout;
 use super::line::{Fill, LINE_LEN, Line};
 use super::sizing::{MAX_LINES, MAX_PROBES};
@@ -49,9 +50,8 @@ use crate::options::PrefixExtractor;
 
 /// Length of the header. Part of the format.
 pub(super) const HEADER_LEN: usize = 64;
-const MAGIC: &[u8; 4] = b"FLT1";
+pub(super) const MAGIC: [u8; 4] = *b"FLT1";
 const VERSION: u8 = 1;
-const HASH_XXH3: u8 = 1;
 const FLAG_WHOLE_KEYS: u8 = 1;
 const FLAG_PREFIXES: u8 = 2;
 
@@ -101,6 +101,7 @@ impl Content {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) content: Content,
+    pub(super) hash: HashFunction,
     pub(super) seed: u64,
     /// Distinct keys and prefixes.
     pub(super) keys: u64,
@@ -116,8 +117,8 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     let (group_count, groups) = header.content.groups();
     let flags = FLAG_WHOLE_KEYS | header.prefixes.map_or(0, |_| FLAG_PREFIXES);
     let extractor = header.prefixes.map_or(0, PrefixExtractor::code);
-    block.extend_from_slice(MAGIC);
-    block.extend_from_slice(&[VERSION, header.content.policy_id(), HASH_XXH3, flags]);
+    block.extend_from_slice(&MAGIC);
+    block.extend_from_slice(&[VERSION, header.content.policy_id(), header.hash.id(), flags]);
     block.extend_from_slice(&header.seed.to_le_bytes());
     block.extend_from_slice(&header.keys.to_le_bytes());
     block.extend_from_slice(&header.millibits.to_le_bytes());
@@ -153,25 +154,13 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     let Some((header, payload)) = block.split_first_chunk::<HEADER_LEN>() else {
         return Err(Malformed("the filter block is shorter than its header"));
     };
-    let mut fields = Decoder::new(header);
-    if fields.take(MAGIC.len())? != MAGIC {
-        return Err(Malformed("the filter block lacks its magic bytes"));
-    }
-    if fields.u8()? != VERSION {
-        return Err(Malformed("the filter block is of an unknown version"));
-    }
+    let mut fields = verified(header)?;
     let (policy, hash_id, flags) = (fields.u8()?, fields.u8()?, fields.u8()?);
     let (seed, keys, millibits) = (fields.u64()?, fields.u64()?, fields.u32()?);
     let (probes, group_count, extractor) = (fields.u8()?, fields.u8()?, fields.u16()?);
     let groups = fields.u64()?.to_le_bytes();
     let (line_count, payload_hash) = (fields.u64()?, fields.u64()?);
-    let (_rate, checksum) = (fields.u32()?, fields.u32()?);
-    if checksum != crc(&header[..60]) {
-        return Err(Malformed("the checksum of the filter's header does not match"));
-    }
-    if hash_id != HASH_XXH3 {
-        return Err(Malformed("the filter uses an unknown hash"));
-    }
+    let hash = HashFunction::from_id(hash_id).ok_or(Malformed("the filter uses an unknown hash"))?;
     let prefixes = match (flags.checked_sub(FLAG_WHOLE_KEYS), extractor) {
         (Some(0), 0) => None,
         (Some(FLAG_PREFIXES), code) => {
@@ -199,9 +188,6 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
             if !(1..=MAX_LINES).contains(&line_count) {
                 return Err(Malformed("the filter does not have 1 to 2^28 lines"));
             }
-            if keys == 0 {
-                return Err(Malformed("the filter has lines but no keys"));
-            }
             if let Content::Fuse(shape) = content {
                 if shape.line_count() != line_count {
                     return Err(Malformed("the filter's lines are not as many as its slots take"));
@@ -227,8 +213,33 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     if xxh3_64(payload) != payload_hash {
         return Err(Malformed("the hash of the filter's lines does not match"));
     }
-    let header = Header { content, seed, keys, millibits, prefixes };
+    let header = Header { content, hash, seed, keys, millibits, prefixes };
     Ok((header, lines))
+}
+
+/// Length of the block that begins with this header: how much to read when the block stands in a stream.
+pub(super) fn block_len(header: &[u8; HEADER_LEN]) -> Decoded<u64> {
+    let mut fields = verified(header)?;
+    fields.take(35)?;
+    match fields.u64()? {
+        lines @ 0..=MAX_LINES => Ok((HEADER_LEN as u64) + lines * LINE_LEN as u64),
+        _ => Err(Malformed("the filter does not have 1 to 2^28 lines")),
+    }
+}
+
+/// Checks magic, version and checksum of a header; the fields behind the version are next.
+fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
+    let mut fields = Decoder::new(header);
+    if fields.take(MAGIC.len())? != MAGIC {
+        return Err(Malformed("the filter block lacks its magic bytes"));
+    }
+    if fields.u8()? != VERSION {
+        return Err(Malformed("the filter block is of an unknown version"));
+    }
+    if header[60..] != crc(&header[..60]).to_le_bytes() {
+        return Err(Malformed("the checksum of the filter's header does not match"));
+    }
+    Ok(fields)
 }
 
 #[cfg(test)]
@@ -251,7 +262,8 @@ pub(super) mod tests {
             Content::Fuse(_) => (3, &[Line([5; 8])][..]),
             _ => (0, &[][..]),
         };
-        let header = Header { content, seed: 9, keys, millibits: 10_000, prefixes: None };
+        let hash = HashFunction::Xxh3;
+        let header = Header { content, hash, seed: 9, keys, millibits: 10_000, prefixes: None };
         encode(&header, lines)
     }
 
@@ -287,11 +299,11 @@ pub(super) mod tests {
             (&split, 5, 0, "the filter has probes that its policy does not"),
             (&split, 5, 2, "the filter has probes that its policy does not"),
             (&split, 5, 255, "the filter has probes that its policy does not"),
-            (&split, 6, 2, "the filter uses an unknown hash"),
+            (&split, 6, 0, "the filter uses an unknown hash"),
+            (&split, 6, 4, "the filter uses an unknown hash"),
             (&split, 7, 2, "the filter is not one of whole keys, or of these and prefixes"),
             (&split, 7, 3, "the filter has prefixes by an unknown extractor"),
             (&split, 7, 5, "the filter is not one of whole keys, or of these and prefixes"),
-            (&split, 16, 0, "the filter has lines but no keys"),
             (&split, 28, 6, "the filter's groups do not add up to its probes"),
             (&split, 29, 9, "the filter has more than 8 groups of probes"),
             (&split, 29, 1, "the filter has groups beyond their count"),

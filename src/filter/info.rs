@@ -3,36 +3,54 @@
 use super::fuse;
 use super::header::{Content, HEADER_LEN, Header};
 use super::line::{Fill, LINE_BITS, LINE_LEN, Line};
-use super::sizing::stand_in_millibits;
+use super::sizing::{clamp_millibits, probe_count, stand_in_millibits};
+use super::standard;
 use crate::options::PrefixExtractor;
 
-/// Description of one filter, measured on its own bits.
+/// What a filter is and how good it is, measured on its own bits.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct FilterInfo {
-    /// Policy number as in the block's header: 1 split-line Bloom, 2 standard Bloom, 4 binary fuse, 255 no keys, 0 given up.
-    pub(crate) policy_id: u8,
+#[non_exhaustive]
+pub struct FilterInfo {
+    /// Policy number as in the block's header: 1 split-line Bloom (which may stand in for a binary fuse), 2 standard Bloom, 4 binary
+    /// fuse, 255 no keys, 0 given up.
+    pub policy_id: u8,
     /// Bits per key asked for, in thousandths; of a fingerprint in a binary fuse.
-    pub(crate) millibits: u32,
+    pub millibits: u32,
     /// Distinct keys, and distinct prefixes of them if the filter holds those.
-    pub(crate) keys: u64,
+    pub keys: u64,
     /// What takes the prefixes that it holds.
-    pub(crate) prefixes: Option<PrefixExtractor>,
-    /// Probes per key.
-    pub(crate) probes: u8,
+    pub prefixes: Option<PrefixExtractor>,
+    /// Probes per key, k.
+    pub probes: u8,
     /// Probes in each line that a look-up may touch; empty unless the layout is the split one.
-    pub(crate) groups: Vec<u8>,
-    pub(crate) lines: u64,
+    pub groups: Vec<u8>,
+    /// Lines of 64 bytes.
+    pub lines: u64,
     /// Length of the block, header included.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Share of the bits that are set.
-    pub(crate) fill_ratio: f64,
+    pub fill_ratio: f64,
+    /// False-positive rate that was asked for: that of a textbook Bloom filter, (1 − e^(−k·n/m))^k, with the bits per key asked for.
+    pub design_fpr: f64,
     /// False-positive rate of these very bits.
-    pub(crate) expected_fpr: f64,
+    pub expected_fpr: f64,
     /// Rate that as many keys in as many lines have on average.
-    pub(crate) model_fpr: f64,
-    /// The number of keys that the bits speak for: near `keys`, or something is wrong. Infinite when all bits are set. Fingerprints do not
-    /// tell: it is `keys`.
-    pub(crate) estimated_keys: f64,
+    pub model_fpr: f64,
+    /// The number of keys that the bits speak for: near `keys`, or something is wrong. Infinite when all bits are set. Fingerprints do
+    /// not tell: it is `keys`.
+    pub estimated_keys: f64,
+}
+
+/// The filter of a table.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum FilterState {
+    /// The table was written without one.
+    None,
+    /// It can be used.
+    Usable(FilterInfo),
+    /// It cannot be used, for this reason, and means "maybe" for every key.
+    Degraded(String),
 }
 
 impl FilterInfo {
@@ -48,6 +66,7 @@ impl FilterInfo {
             lines: 0,
             bytes: HEADER_LEN as u64,
             fill_ratio: rate,
+            design_fpr: rate,
             expected_fpr: rate,
             model_fpr: rate,
             estimated_keys: 0.0,
@@ -64,6 +83,7 @@ impl FilterInfo {
                     lines: fill.lines(),
                     bytes,
                     fill_ratio: fill.ratio(),
+                    design_fpr: textbook_fpr(header.millibits),
                     expected_fpr: layout.exact_fpr(&fill),
                     model_fpr: layout.model_fpr(header.keys, fill.lines()),
                     estimated_keys: layout.estimated_keys(&fill),
@@ -89,10 +109,16 @@ impl FilterInfo {
     }
 
     /// Bits really spent per key, header aside; 0 without keys.
-    pub(crate) fn bits_per_key(&self) -> f64 {
+    pub fn bits_per_key(&self) -> f64 {
         if self.keys == 0 {
             return 0.0;
         }
         (self.lines * LINE_BITS) as f64 / self.keys as f64
     }
+}
+
+/// The textbook rate at `millibits` thousandths of bits per key, with the number of probes that is best there.
+fn textbook_fpr(millibits: u32) -> f64 {
+    let millibits = clamp_millibits(millibits);
+    standard::model_fpr(probe_count(millibits), 1000.0 / f64::from(millibits))
 }

@@ -49,7 +49,9 @@ impl Layout {
         groups.into_iter().flat_map(Groups::iter)
     }
 
-    pub(super) fn insert(self, lines: &mut [Line], hash: u64) {
+    /// Sets the bits of a key. Returns how many were not set before.
+    #[inline]
+    pub(super) fn insert(self, lines: &mut [Line], hash: u64) -> u64 {
         match self {
             Layout::Split(groups) => split::insert(groups, lines, hash),
             Layout::Standard { probes } => standard::insert(probes.into(), lines, hash),
@@ -70,6 +72,15 @@ impl Layout {
         match self {
             Layout::Split(groups) => split::model_fpr(groups, keys_per_line),
             Layout::Standard { probes } => standard::model_fpr(probes.into(), keys_per_line / LINE_BITS as f64),
+        }
+    }
+
+    /// The share of bits that `keys` keys set in `lines` lines.
+    pub(super) fn model_fill(self, keys: u64, lines: u64) -> f64 {
+        let keys_per_line = keys as f64 / lines as f64;
+        match self {
+            Layout::Split(groups) => split::model_fill(groups, keys_per_line),
+            Layout::Standard { probes } => standard::model_fill(probes.into(), keys_per_line / LINE_BITS as f64),
         }
     }
 

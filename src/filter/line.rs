@@ -28,9 +28,13 @@ impl Line {
         bytes
     }
 
-    /// Sets the bit named by the low nine bits of `position`.
-    pub(super) fn set(&mut self, position: u64) {
-        self.0[word_of(position)] |= 1 << (position % 64);
+    /// Sets the bit named by the low nine bits of `position`. Returns 1 if it was not set before, otherwise 0.
+    #[inline]
+    pub(super) fn set(&mut self, position: u64) -> u64 {
+        let word = &mut self.0[word_of(position)];
+        let before = *word >> (position % 64) & 1;
+        *word |= 1 << (position % 64);
+        1 - before
     }
 
     /// 1 if the bit named by the low nine bits of `position` is set, in the lowest bit; the other bits mean nothing.

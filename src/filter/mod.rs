@@ -1,32 +1,64 @@
-//! Filters: a few bits per key that answer, for any key, "certainly not in this table" or "maybe".
+//! Filters: a few bits per key that answer, for any key, "certainly not in this set" or "maybe".
 //!
-//! A [`FilterBuilder`] takes the hashes of a table's keys and makes a block; a [`Filter`] is that block in memory. Both work on an
-//! array of 64-byte lines whose bits one of two layouts places, `split` (the default) or `standard` (the textbook, to compare
-//! with), or on the packed fingerprints of `fuse` in such lines. `header` draws the block, `sizing` says how many lines and probes a policy takes. Nothing here does I/O, and nothing
-//! knows of tables: a stand-alone filter is the same lines, layouts and header.
+//! [`BloomFilter`] is a filter to be used alone, without a database, and [`ScalableBloomFilter`] one that grows with its keys. They
+//! are made of the same lines, layouts and header as the filter that each table of a store carries, and have the same bytes.
 //!
-//! What must stay true:
-//! - No "no" for a key that was added. Every block is asked for all its keys before it leaves the builder.
-//! - Bytes that are not understood, do not verify, or belong to another hash seed answer "maybe", and say why.
-//! - The same hashes, policy and seed make the same bytes on every platform: sizes and stored rates are integer arithmetic or
-//!   single IEEE operations.
+//! ```
+//! use tamis::filter::BloomFilter;
+//!
+//! let mut seen = BloomFilter::with_rate(100_000, 0.01)?;            // 100,000 keys, 1 % false positives
+//! for url in ["https://example.com/", "https://example.org/", "https://example.com/"] {
+//!     if seen.insert(url) {
+//!         println!("{url} is new");
+//!     }
+//! }
+//! assert!(!seen.contains("https://example.net/"));                  // certain; "maybe" would not be
+//! println!("{seen}");                                               // size, fill, expected false positives
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("seen.bloom");
+//! seen.save(&path)?;                                                // durable and atomic
+//! assert_eq!(BloomFilter::load(&path)?, seen);
+//! # Ok::<(), tamis::Error>(())
+//! ```
+// In a table, a `FilterBuilder` takes the hashes of the keys and makes a block; a `Filter` is that block in memory. All filters work
+// on an array of 64-byte lines, whose bits one of two layouts places, `split` (the default) or `standard` (the textbook, to compare
+// with), or which hold the packed fingerprints of `fuse`. `header` draws the block, `sizing` and `shape` say how many lines and probes a filter takes. Nothing here knows of tables,
+// and nothing but `file` does I/O.
+//
+// What must stay true:
+// - No "no" for a key that was added. A table's block is asked for all its keys before it leaves the builder.
+// - Bytes of a table that are not understood, do not verify, or belong to another hash or seed answer "maybe", and say why. Bytes of
+//   a stand-alone filter that do not verify are no filter, but an error.
+// - The same hashes, policy and seed make the same bytes on every platform: sizes and stored rates are integer arithmetic or single
+//   IEEE operations. (Stand-alone filters that are sized by a rate are the exception; see `shape`.)
 
 mod avx2;
+mod bloom;
 mod builder;
+mod file;
 mod fuse;
 mod hash;
+mod hasher;
 mod header;
 mod info;
 mod layout;
 mod line;
+mod policy;
 mod reader;
+mod scalable;
+mod shape;
 mod sizing;
 mod split;
 mod standard;
 #[cfg(test)]
 mod tests;
 
+pub use bloom::{BloomBuilder, BloomFilter};
+pub use hasher::{HashFunction, KeyHasher};
+pub use scalable::{ScalableBloomFilter, ScalableBuilder};
+pub use shape::BloomLayout;
+
 pub(crate) use builder::FilterBuilder;
 pub(crate) use hash::KeyHash;
-pub(crate) use info::FilterInfo;
+pub use info::{FilterInfo, FilterState};
 pub(crate) use reader::Filter;

@@ -5,6 +5,7 @@ use std::fmt;
 use super::avx2::Avx2;
 use super::fuse::{self, Shape};
 use super::hash::KeyHash;
+use super::hasher::HashFunction;
 use super::header::{self, Content};
 use super::info::FilterInfo;
 use super::layout::Layout;
@@ -52,6 +53,12 @@ impl Filter {
             Ok(decoded) => decoded,
             Err(Malformed(rule)) => return degraded(rule),
         };
+        if header.hash != HashFunction::Xxh3 {
+            return degraded("the filter uses another hash than tables do");
+        }
+        if header.keys == 0 && matches!(header.content, Content::Lines(_) | Content::Fuse(_)) {
+            return degraded("the filter has lines but no keys");
+        }
         if header.seed != seed {
             return degraded("the filter was built under another hash seed");
         }

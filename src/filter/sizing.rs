@@ -4,11 +4,12 @@
 use super::line::LINE_BITS;
 use crate::options::FilterPolicy;
 
-/// Most lines of a filter: 28 bits choose the line, 36 others the bits within it. Part of the format.
+/// Most lines of a filter: 28 bits choose the line, 36 others the bits within it. Part of the format, and the limit of a stand-alone
+/// filter (16 GiB).
 pub(super) const MAX_LINES: u64 = 1 << 28;
 /// Most probes of a filter. Part of the format.
 pub(super) const MAX_PROBES: u32 = 32;
-/// Most lines that are built: the length of a block has 32 bits. Keys beyond make the filter fuller, which its rate says.
+/// Most lines that are built for a table: the length of its block has 32 bits. Keys beyond make the filter fuller, which its rate says.
 pub(super) const MAX_BUILT_LINES: u64 = (1 << 26) - 2;
 
 /// Bits per key, in thousandths, with which the split layout is as good as the textbook formula at 1, 2, … 24 bits per key: solved
@@ -57,9 +58,13 @@ pub(super) fn compensated_millibits(millibits: u32) -> u32 {
 }
 
 /// Lines that hold `keys` keys at `millibits` thousandths of bits each.
+pub(super) fn lines_for(keys: u64, millibits: u32) -> u128 {
+    (u128::from(keys) * u128::from(millibits)).div_ceil(u128::from(LINE_BITS) * 1000)
+}
+
+/// [`lines_for`] a table's filter: at least one, and no more than its block can have.
 pub(super) fn line_count(keys: u64, millibits: u32) -> u64 {
-    let lines = (u128::from(keys) * u128::from(millibits)).div_ceil(u128::from(LINE_BITS) * 1000);
-    u64::try_from(lines).map_or(MAX_BUILT_LINES, |lines| lines.clamp(1, MAX_BUILT_LINES))
+    u64::try_from(lines_for(keys, millibits)).map_or(MAX_BUILT_LINES, |lines| lines.clamp(1, MAX_BUILT_LINES))
 }
 
 #[cfg(test)]

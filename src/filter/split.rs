@@ -79,18 +79,20 @@ pub(super) fn line_index(g: u64, count: usize) -> usize {
     fastrange(g, count as u64) as usize
 }
 
-/// Sets the bits of a key.
-pub(super) fn insert(groups: Groups, lines: &mut [Line], hash: u64) {
-    let mut g = hash;
+/// Sets the bits of a key. Returns how many were not set before.
+#[inline]
+pub(super) fn insert(groups: Groups, lines: &mut [Line], hash: u64) -> u64 {
+    let (mut g, mut changed) = (hash, 0);
     for probes in groups.iter() {
         let index = line_index(g, lines.len());
         if let Some(line) = lines.get_mut(index) {
             for j in 0..probes {
-                line.set(g >> (9 * j));
+                changed += line.set(g >> (9 * j));
             }
         }
         g = remix(g);
     }
+    changed
 }
 
 /// Whether all bits of a key are set. This is the specification that `avx2` must match.
@@ -148,9 +150,18 @@ pub(super) fn model_fpr(groups: Groups, keys_per_line: f64) -> f64 {
 
 /// The number of keys that the bits speak for; infinite when all are set.
 pub(super) fn estimated_keys(groups: Groups, fill: &Fill) -> f64 {
+    -(-fill.ratio()).ln_1p() * fill.lines() as f64 / drawn_per_key(groups)
+}
+
+/// The share of bits that `keys_per_line` keys per line set: what [`estimated_keys`] inverts.
+pub(super) fn model_fill(groups: Groups, keys_per_line: f64) -> f64 {
+    -(-keys_per_line * drawn_per_key(groups)).exp_m1()
+}
+
+/// Lines' worth of bits that a key draws: a group draws some bits of its line twice.
+fn drawn_per_key(groups: Groups) -> f64 {
     let q = 1.0 - 1.0 / LINE_BITS as f64;
-    let bits_per_key: f64 = groups.iter().map(|group| 1.0 - q.powi(group.into())).sum();
-    -(-fill.ratio()).ln_1p() * fill.lines() as f64 / bits_per_key
+    groups.iter().map(|group| 1.0 - q.powi(group.into())).sum()
 }
 
 #[cfg(test)]
@@ -214,11 +225,12 @@ mod tests {
         ];
         for (key, (line1, bits1), (line2, bits2)) in vectors {
             let mut expected = vec![Line::default(); 1000];
-            bits1.iter().for_each(|&bit| expected[line1].set(bit));
-            bits2.iter().for_each(|&bit| expected[line2].set(bit));
+            assert_eq!(bits1.map(|bit| expected[line1].set(bit)), [1; 4]);
+            assert_eq!(bits2.map(|bit| expected[line2].set(bit)), [1; 3]);
             let mut lines = vec![Line::default(); 1000];
             let hash = KeyHash::new(0, key).value();
-            insert(Groups::for_probes(7), &mut lines, hash);
+            assert_eq!(insert(Groups::for_probes(7), &mut lines, hash), 7);
+            assert_eq!(insert(Groups::for_probes(7), &mut lines, hash), 0);
             assert!(lines == expected, "{key:?}");
             assert!(may_contain(Groups::for_probes(7), &lines, hash));
         }

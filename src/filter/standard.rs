@@ -39,13 +39,16 @@ fn line_index(position: u64) -> usize {
     (position / LINE_BITS) as usize
 }
 
-/// Sets the bits of a key.
-pub(super) fn insert(probes: u32, lines: &mut [Line], hash: u64) {
+/// Sets the bits of a key. Returns how many were not set before.
+#[inline]
+pub(super) fn insert(probes: u32, lines: &mut [Line], hash: u64) -> u64 {
+    let mut changed = 0;
     for position in positions(probes, bit_count(lines), hash) {
         if let Some(line) = lines.get_mut(line_index(position)) {
-            line.set(position);
+            changed += line.set(position);
         }
     }
+    changed
 }
 
 /// Whether all bits of a key are set.
@@ -63,8 +66,12 @@ pub(super) fn exact_fpr(probes: u32, fill: &Fill) -> f64 {
 
 /// The rate expected of a filter with `keys_per_bit` keys per bit, before its keys are known: (1 − e^(−k·n/m))^k.
 pub(super) fn model_fpr(probes: u32, keys_per_bit: f64) -> f64 {
-    let fill = -(-f64::from(probes) * keys_per_bit).exp_m1();
-    fill.powf(f64::from(probes))
+    model_fill(probes, keys_per_bit).powf(f64::from(probes))
+}
+
+/// The share of bits that `keys_per_bit` keys per bit set: what [`estimated_keys`] inverts.
+pub(super) fn model_fill(probes: u32, keys_per_bit: f64) -> f64 {
+    -(-f64::from(probes) * keys_per_bit).exp_m1()
 }
 
 /// The number of keys that the bits speak for; infinite when all are set.

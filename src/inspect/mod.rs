@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::log::{Change, Content, LogEnd, LogFile, LogRecord, Operation};
-pub use self::table::{DataBlock, Entries, Entry, FilterInfo, FilterState, Handle, TableFile, TableProperties};
+pub use self::table::{DataBlock, Entries, Entry, Handle, TableFile, TableProperties};
 pub use self::verify::{Fault, FaultKind, Verified};
 pub use crate::format::filename::FileKind;
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::filter::FilterState;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
-use crate::options::{Compression, PrefixExtractor};
+use crate::options::Compression;
 use crate::table::{Table, TableContext, TableCursor};
 
 /// An SSTable.
@@ -84,51 +85,6 @@ pub struct TableProperties {
     pub index_block: Handle,
 }
 
-/// The filter of a table.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum FilterState {
-    /// The table was written without one.
-    None,
-    /// It can be used.
-    Usable(FilterInfo),
-    /// It cannot be used, for this reason, and means "maybe" for every key.
-    Degraded(String),
-}
-
-/// What a filter is and how good it is, measured on its own bits.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct FilterInfo {
-    /// Policy number of the block: 1 split-line Bloom (which may stand in for a binary fuse), 2 standard Bloom, 4 binary fuse, 255 no
-    /// keys, 0 given up.
-    pub policy_id: u8,
-    /// Bits per key asked for, in thousandths.
-    pub millibits: u32,
-    /// Distinct keys, and distinct prefixes of them if the filter holds those.
-    pub keys: u64,
-    /// What takes the prefixes that it holds.
-    pub prefixes: Option<PrefixExtractor>,
-    /// Bits spent per key.
-    pub bits_per_key: f64,
-    /// Probes per key, k.
-    pub probes: u8,
-    /// Probes in each line that a look-up may touch; empty unless the layout is the split one.
-    pub groups: Vec<u8>,
-    /// Lines of 64 bytes.
-    pub lines: u64,
-    /// Length of the block, header included.
-    pub bytes: u64,
-    /// Share of the bits that are set.
-    pub fill_ratio: f64,
-    /// False-positive rate of these very bits.
-    pub expected_rate: f64,
-    /// Rate that as many keys in as many lines have on average.
-    pub model_rate: f64,
-    /// The number of keys that the bits speak for.
-    pub estimated_keys: f64,
-}
-
 /// One data block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -164,7 +120,7 @@ pub struct Entry {
 impl TableFile {
     pub(super) fn open(context: &Arc<TableContext>, number: u64) -> Result<TableFile> {
         let table = Arc::new(Table::alone(Arc::clone(context), number, false)?);
-        Ok(TableFile { properties: properties(&table)?, filter: filter(&table)?, table })
+        Ok(TableFile { properties: properties(&table)?, filter: table.filter_state()?, table })
     }
 
     /// What the table says of itself.
@@ -226,30 +182,6 @@ fn properties(table: &Table) -> Result<TableProperties> {
         properties_block: footer.properties.into(),
         index_block: footer.index.into(),
     })
-}
-
-fn filter(table: &Table) -> Result<FilterState> {
-    match table.filter_degraded()? {
-        Some(Error::Corruption { rule, .. }) => return Ok(FilterState::Degraded(rule.clone())),
-        Some(error) => return Ok(FilterState::Degraded(error.to_string())),
-        None => {}
-    }
-    let Some(info) = table.filter_info()? else { return Ok(FilterState::None) };
-    Ok(FilterState::Usable(FilterInfo {
-        policy_id: info.policy_id,
-        millibits: info.millibits,
-        keys: info.keys,
-        prefixes: info.prefixes,
-        bits_per_key: info.bits_per_key(),
-        probes: info.probes,
-        groups: info.groups.clone(),
-        lines: info.lines,
-        bytes: info.bytes,
-        fill_ratio: info.fill_ratio,
-        expected_rate: info.expected_fpr,
-        model_rate: info.model_fpr,
-        estimated_keys: info.estimated_keys,
-    }))
 }
 
 /// The entries of a table.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::order::{Contradiction, find_contradiction};
 use super::*;
+use crate::filter::FilterState;
 use crate::format::key::ValueKind;
 use crate::options::{Compression, FilterPolicy, KeyspaceOptions, Options};
 use crate::table::{Table, TableBuilder, TableOptions};

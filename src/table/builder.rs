@@ -157,42 +157,9 @@ impl<'a> TableBuilder<'a> {
             return Err(Error::invalid("a table has at least one entry"));
         }
         self.end_block(None)?;
-        let (mut output, mut properties) = (self.output, self.properties);
-        properties.largest = self.last_key.into();
-
-        let filter = match self.filter.finish() {
-            Some(filter) => {
-                properties.filter_keys = filter.info.keys;
-                Some(output.write_block(&filter.bytes)?)
-            }
-            None => None,
-        };
-        let properties_handle = output.write_block(&properties.encode())?;
         let index = self.index.finish().ok_or_else(too_large)?;
-        let footer = Footer {
-            index: output.write_block(&index)?,
-            filter,
-            properties: properties_handle,
-            number: properties.number,
-            size: output.offset() + FOOTER_LEN as u64,
-            entries: properties.entries,
-            seed: properties.seed,
-        };
-        output.buffer.extend_from_slice(&footer.encode());
-        output.append()?;
-        output.file.sync().during("sync", &output.path)?;
-        Ok(TableMeta {
-            number: footer.number,
-            size: footer.size,
-            checksum: output.checksum.finish(),
-            entries: properties.entries,
-            keys: properties.keys,
-            tombstones: properties.tombstones,
-            smallest_seqno: properties.smallest_seqno,
-            largest_seqno: properties.largest_seqno,
-            smallest: properties.smallest,
-            largest: properties.largest,
-        })
+        let properties = Properties { largest: self.last_key.into(), ..self.properties };
+        self.output.complete(self.filter, properties, &index)
     }
 
     /// Gives up, and removes the file if that is possible; a file that stays belongs to no version, and the next open of the store
@@ -203,7 +170,7 @@ impl<'a> TableBuilder<'a> {
 }
 
 /// The file being written, and what of it waits to be appended.
-struct Output<'a> {
+pub(super) struct Output<'a> {
     fs: &'a dyn FileSystem,
     file: Box<dyn WritableFile>,
     path: PathBuf,
@@ -216,7 +183,7 @@ struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn create(fs: &'a dyn FileSystem, dir: &Path, number: u64) -> Result<Output<'a>> {
+    pub(super) fn create(fs: &'a dyn FileSystem, dir: &Path, number: u64) -> Result<Output<'a>> {
         let path = FileKind::Table(number).path(dir);
         let header = FileHeader { number, ..FileHeader::default() };
         Ok(Output {
@@ -237,9 +204,14 @@ impl<'a> Output<'a> {
 
     /// Writes a block that is not compressed.
     fn write_block(&mut self, block: &[u8]) -> Result<Handle> {
+        self.copy_block(block, Compression::None)
+    }
+
+    /// Writes a block that is in its stored form already.
+    pub(super) fn copy_block(&mut self, stored: &[u8], compression: Compression) -> Result<Handle> {
         let start = self.buffer.len();
-        self.buffer.extend_from_slice(block);
-        self.end_block(start, Compression::None)
+        self.buffer.extend_from_slice(stored);
+        self.end_block(start, compression)
     }
 
     /// Puts the trailer behind a block that takes the buffer from `start` on.
@@ -254,6 +226,47 @@ impl<'a> Output<'a> {
         Ok(handle)
     }
 
+    /// Writes what follows the data blocks, and syncs the file. Of the filter, `properties` tell what was asked for.
+    pub(super) fn complete(
+        mut self,
+        filter: FilterBuilder,
+        mut properties: Properties,
+        index: &[u8],
+    ) -> Result<TableMeta> {
+        let filter = match filter.finish() {
+            Some(filter) => {
+                properties.filter_keys = filter.info.keys;
+                Some(self.write_block(&filter.bytes)?)
+            }
+            None => None,
+        };
+        let properties_handle = self.write_block(&properties.encode())?;
+        let footer = Footer {
+            index: self.write_block(index)?,
+            filter,
+            properties: properties_handle,
+            number: properties.number,
+            size: self.offset() + FOOTER_LEN as u64,
+            entries: properties.entries,
+            seed: properties.seed,
+        };
+        self.buffer.extend_from_slice(&footer.encode());
+        self.append()?;
+        self.file.sync().during("sync", &self.path)?;
+        Ok(TableMeta {
+            number: footer.number,
+            size: footer.size,
+            checksum: self.checksum.finish(),
+            entries: properties.entries,
+            keys: properties.keys,
+            tombstones: properties.tombstones,
+            smallest_seqno: properties.smallest_seqno,
+            largest_seqno: properties.largest_seqno,
+            smallest: properties.smallest,
+            largest: properties.largest,
+        })
+    }
+
     fn append(&mut self) -> Result<()> {
         self.checksum.update(&self.buffer);
         self.file.append(&self.buffer).during("write", &self.path)?;
@@ -264,7 +277,6 @@ impl<'a> Output<'a> {
     }
 }
 
-/// The number that stands for a filter policy. Part of the format.
 fn to_u32(len: usize) -> Result<u32> {
     u32::try_from(len).map_err(|_| too_large())
 }

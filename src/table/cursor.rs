@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Table;
 use super::fetch::ReadAhead;
+use super::reader::Counting;
 use crate::block::BlockCursor;
 use crate::error::Result;
 use crate::format::Decoded;
@@ -14,8 +15,7 @@ use crate::iter::InternalCursor;
 pub(crate) struct TableCursor {
     table: Arc<Table>,
     fill_cache: bool,
-    /// Whether its reads are counted.
-    counted: bool,
+    counting: Counting,
     /// The place in the block that was entered last; the cursor is valid when this is.
     block: Option<BlockCursor>,
     /// Position of that block in the index.
@@ -25,12 +25,12 @@ pub(crate) struct TableCursor {
 
 impl TableCursor {
     pub(super) fn new(table: Arc<Table>, fill_cache: bool) -> TableCursor {
-        TableCursor { table, fill_cache, counted: true, block: None, position: 0, ahead: None }
+        TableCursor { table, fill_cache, counting: Counting::Read, block: None, position: 0, ahead: None }
     }
 
     /// The cursor, with its reads left out of the table's counters: they are no reader's.
     pub(crate) fn uncounted(self) -> TableCursor {
-        TableCursor { counted: false, ..self }
+        TableCursor { counting: Counting::Uncounted, ..self }
     }
 
     fn block_count(&self) -> Result<usize> {
@@ -45,7 +45,7 @@ impl TableCursor {
             let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
             let ahead = self.ahead.get_or_insert_with(|| ReadAhead::new(limit, fill_cache));
             ahead.step_to(i);
-            let block = self.table.block(resident, i, fill_cache, self.counted, Some(ahead))?;
+            let (block, _) = self.table.block(resident, i, fill_cache, self.counting, Some(ahead))?;
             match &mut self.block {
                 Some(cursor) => cursor.enter(block),
                 none => *none = Some(BlockCursor::new(block)),

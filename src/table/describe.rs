@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::properties::Properties;
+use super::reader::Counting;
 use super::verify::file_checksum;
 use super::{Table, TableContext, TableMeta};
 use crate::block::BlockCursor;
@@ -71,7 +72,7 @@ impl Table {
     pub(crate) fn describe_block(&self, i: usize) -> Result<BlockInfo> {
         let resident = self.resident()?;
         let handle = resident.index.handle(i);
-        let block = self.block(resident, i, false, false, None)?;
+        let (block, _) = self.block(resident, i, false, Counting::Uncounted, None)?;
         let trailer = self.fetcher().bytes(handle.offset + u64::from(handle.len), 1)?;
         let mut cursor = BlockCursor::new(Arc::clone(&block));
         let malformed = |malformed| self.malformed_block(i, malformed);

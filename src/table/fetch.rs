@@ -23,18 +23,13 @@ pub(super) struct Fetcher {
     /// Bytes of the file.
     pub(super) size: u64,
     pub(super) path: PathBuf,
-    pub(super) counters: ReadCounters,
+    /// Shared with those who keep the counts of a table that is gone.
+    pub(super) counters: Arc<ReadCounters>,
 }
 
 impl Fetcher {
     pub(super) fn new(context: Arc<TableContext>, number: u64, size: u64) -> Fetcher {
-        Fetcher {
-            path: FileKind::Table(number).path(&context.dir),
-            context,
-            number,
-            size,
-            counters: ReadCounters::default(),
-        }
+        Fetcher { path: FileKind::Table(number).path(&context.dir), context, number, size, counters: Arc::default() }
     }
 
     pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
@@ -77,15 +72,38 @@ impl Fetcher {
 
     /// A data block, verified, decompressed, at most `longest` bytes long; from what was read ahead, if it is there.
     pub(super) fn data_block(&self, handle: Handle, longest: u32, ahead: Option<&mut ReadAhead>) -> Result<Vec<u8>> {
-        let stored = match ahead.and_then(|ahead| ahead.block(self, handle)) {
-            Some(stored) => Cow::Borrowed(stored),
-            None => Cow::Owned(self.bytes(handle.offset, handle.stored_len())?),
-        };
+        let stored = self.stored(handle, ahead)?;
         match self.verified(handle, &stored)? {
             (Compression::None, _) => Ok(without_trailer(stored)),
             (compression, packed) => {
                 decompress(compression, packed, longest).map_err(|malformed| self.corrupt(handle.offset, malformed))
             }
+        }
+    }
+
+    /// A data block twice, verified: as it is stored, with its compression, and as [`Fetcher::data_block`] gives it.
+    pub(super) fn data_block_to_copy(
+        &self,
+        handle: Handle,
+        longest: u32,
+        ahead: &mut ReadAhead,
+    ) -> Result<(Compression, Vec<u8>, Vec<u8>)> {
+        let stored = self.stored(handle, Some(ahead))?;
+        let (compression, packed) = self.verified(handle, &stored)?;
+        let block = match compression {
+            Compression::None => packed.to_vec(),
+            compression => {
+                decompress(compression, packed, longest).map_err(|malformed| self.corrupt(handle.offset, malformed))?
+            }
+        };
+        Ok((compression, without_trailer(stored), block))
+    }
+
+    /// A block with its trailer, unverified; from what was read ahead, if it is there.
+    fn stored<'a>(&self, handle: Handle, ahead: Option<&'a mut ReadAhead>) -> Result<Cow<'a, [u8]>> {
+        match ahead.and_then(|ahead| ahead.block(self, handle)) {
+            Some(stored) => Ok(Cow::Borrowed(stored)),
+            None => Ok(Cow::Owned(self.bytes(handle.offset, handle.stored_len())?)),
         }
     }
 

@@ -17,6 +17,7 @@ mod index;
 mod prefix;
 mod properties;
 mod reader;
+mod refilter;
 mod resident;
 #[cfg(test)]
 mod tests;
@@ -32,9 +33,10 @@ pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
 pub(crate) use footer::Handle;
 pub(crate) use prefix::PrefixProbe;
-pub(crate) use reader::{Table, TableHit};
+pub(crate) use reader::{LedgerSource, PointRead, ReadMode, Table, TableHit};
 
 use crate::error::{IoContext, Result};
+use crate::event::Listener;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::options::{Compression, FilterPolicy, PrefixExtractor};
@@ -79,6 +81,7 @@ pub(crate) struct TableContext {
     dir: PathBuf,
     cache: BlockCache,
     files: FilePool,
+    listener: Listener,
 }
 
 impl TableContext {
@@ -88,7 +91,13 @@ impl TableContext {
             dir: dir.to_owned(),
             cache: BlockCache::new(cache_bytes),
             files: FilePool::new(max_open_files),
+            listener: Listener::default(),
         }
+    }
+
+    /// The same, with somebody who is told of events.
+    pub(crate) fn with_listener(self, listener: Listener) -> TableContext {
+        TableContext { listener, ..self }
     }
 
     pub(crate) fn fs(&self) -> &dyn FileSystem {

@@ -1,6 +1,6 @@
 //! [`PrefixProbe`]: which tables a scan can leave out because their filters know of no key with its prefix.
 
-use super::resident::FilterState;
+use super::resident::TableFilter;
 use super::{Table, TableMeta};
 use crate::error::Result;
 use crate::filter::KeyHash;
@@ -40,7 +40,7 @@ impl Table {
     pub(crate) fn may_hold_prefix(self: &Arc<Table>, probe: &PrefixProbe) -> Result<bool> {
         let resident = self.resident()?;
         let filter = match &resident.filter {
-            FilterState::Usable(filter) if probe.mode != FilterMode::Ignore => filter,
+            TableFilter::Usable(filter) if probe.mode != FilterMode::Ignore => filter,
             _ => return Ok(true),
         };
         if filter.prefixes() != Some(probe.extractor) {

@@ -8,15 +8,17 @@ use parking_lot::Mutex;
 
 use super::fetch::{Fetcher, ReadAhead};
 use super::properties::Properties;
-use super::resident::{FilterState, Resident};
+use super::resident::{Resident, TableFilter};
 use super::{TableContext, TableCursor, TableMeta};
 use crate::block::{Block, BlockHit};
 use crate::error::{Error, Result};
-use crate::filter::{FilterInfo, KeyHash};
+use crate::event::Event;
+use crate::explain::{FilterAnswer, Found, ReadTrace};
+use crate::filter::{FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::options::FilterMode;
-use crate::stats::{ReadEvent, ReadStats};
+use crate::stats::{FilterLedger, ReadCounters, ReadEvent};
 use crate::value::Value;
 
 /// A table of some version. There is one for each file, shared by the versions that contain it.
@@ -30,6 +32,58 @@ pub(crate) struct Table {
     /// Held while `resident` is being filled, so that many first look-ups read it once.
     opening: Mutex<()>,
     obsolete: AtomicBool,
+    /// Whether an excess of false positives has been reported.
+    excess_told: AtomicBool,
+}
+
+/// The counters of a table, which may outlive it, and the rates of its filter.
+pub(crate) struct LedgerSource {
+    counters: Arc<ReadCounters>,
+    /// Keys, false-positive rate by design, and by the actual bits.
+    rates: Option<(u64, f64, f64)>,
+}
+
+impl LedgerSource {
+    pub(crate) fn ledger(&self) -> FilterLedger {
+        let reads = self.counters.read();
+        match self.rates {
+            Some((keys, design, expected)) => FilterLedger::new(reads, keys, design, expected),
+            None => FilterLedger::unfiltered(reads),
+        }
+    }
+
+    /// Whether the table is gone, so that the counts will not change any more.
+    pub(crate) fn is_final(&self) -> bool {
+        Arc::strong_count(&self.counters) == 1
+    }
+}
+
+/// A point read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PointRead<'a> {
+    pub(crate) key: &'a [u8],
+    /// The key's hash under the store's seed; for a table that was written under another seed it is computed again.
+    pub(crate) hash: KeyHash,
+    /// Versions with greater sequence numbers are not seen.
+    pub(crate) snapshot: SeqNo,
+    pub(crate) mode: ReadMode,
+}
+
+/// How a read goes through tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadMode {
+    pub(crate) filters: FilterMode,
+    pub(crate) fill_cache: bool,
+}
+
+/// In which counters a look at a block goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counting {
+    /// In none: it is no reader's.
+    Uncounted,
+    Read,
+    /// In those of a read that the filter would have saved too.
+    AvoidableRead,
 }
 
 /// A version of a key.
@@ -56,6 +110,7 @@ impl Table {
             resident: OnceLock::new(),
             opening: Mutex::new(()),
             obsolete: AtomicBool::new(false),
+            excess_told: AtomicBool::new(false),
         }
     }
 
@@ -68,25 +123,31 @@ impl Table {
         Ok(&self.resident()?.properties)
     }
 
-    /// What the filter is, if there is one and it can be used.
-    pub(crate) fn filter_info(&self) -> Result<Option<&FilterInfo>> {
-        Ok(match &self.resident()?.filter {
-            FilterState::Usable(filter) => filter.info(),
-            FilterState::None | FilterState::Degraded(_) => None,
-        })
+    /// What the filter is.
+    pub(crate) fn filter_state(&self) -> Result<FilterState> {
+        Ok(self.resident()?.filter.state())
     }
 
-    /// Why the filter cannot be used, if there is one and it cannot: look-ups pay for it, and somebody should know.
-    pub(crate) fn filter_degraded(&self) -> Result<Option<&Error>> {
-        Ok(match &self.resident()?.filter {
-            FilterState::Degraded(error) => Some(error),
-            FilterState::None | FilterState::Usable(_) => None,
-        })
+    /// What the filter is, if the table has been looked into.
+    pub(crate) fn known_filter_state(&self) -> Option<FilterState> {
+        self.resident.get().map(|resident| resident.filter.state())
     }
 
-    /// What reads asked of this table since it was made.
-    pub(crate) fn counters(&self) -> ReadStats {
-        self.fetcher.counters.read()
+    /// What reads asked of this table since it was made, beside what theory says of its filter.
+    pub(crate) fn ledger(&self) -> FilterLedger {
+        self.ledger_source().ledger()
+    }
+
+    /// The same, to be read later too.
+    pub(crate) fn ledger_source(&self) -> LedgerSource {
+        let filter = match self.resident.get().map(|resident| &resident.filter) {
+            Some(TableFilter::Usable(filter)) => filter.info(),
+            _ => None,
+        };
+        LedgerSource {
+            counters: Arc::clone(&self.fetcher.counters),
+            rates: filter.map(|info| (info.keys, info.design_fpr, info.expected_fpr)),
+        }
     }
 
     /// Bytes that index, filter and properties take in memory; 0 before the first look-up.
@@ -94,46 +155,45 @@ impl Table {
         self.resident.get().map_or(0, Resident::memory)
     }
 
-    /// The newest version of `key` with a sequence number of at most `snapshot`. `hash` is the key's hash under the store's seed;
-    /// for a table that was written under another seed it is computed again.
-    ///
-    /// In the modes `Use` and `Shadow` a look-up that ends without error is counted in exactly one class; `Ignore` counts none,
-    /// since it asks no filter although there may be one.
-    pub(crate) fn get(
-        &self,
-        key: &[u8],
-        hash: KeyHash,
-        snapshot: SeqNo,
-        mode: FilterMode,
-        fill_cache: bool,
-    ) -> Result<Option<TableHit>> {
+    /// The newest version of the key that the read can see. A look-up that ends without error is counted in exactly one class of
+    /// [`ReadStats`](crate::stats::ReadStats).
+    pub(crate) fn get(&self, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<TableHit>> {
         let resident = self.resident()?;
-        let hash = if hash.seed() == resident.footer.seed { hash } else { KeyHash::new(resident.footer.seed, key) };
-        let filter = match &resident.filter {
-            FilterState::Usable(filter) if mode != FilterMode::Ignore => filter,
-            _ => {
-                let lookup = self.look_up(resident, key, hash, snapshot, fill_cache)?;
-                if mode != FilterMode::Ignore {
-                    self.count(ReadEvent::Unfiltered);
-                }
-                return Ok(lookup.hit());
-            }
+        let seed = resident.footer.seed;
+        let hash = if read.hash.seed() == seed { read.hash } else { KeyHash::new(seed, read.key) };
+        let read = &PointRead { hash, ..*read };
+        let answer = match &resident.filter {
+            _ if read.mode.filters == FilterMode::Ignore => FilterAnswer::Skipped,
+            TableFilter::None => FilterAnswer::Skipped,
+            TableFilter::Degraded(_) => FilterAnswer::Degraded,
+            TableFilter::Usable(filter) if filter.may_contain(hash) => FilterAnswer::Maybe,
+            TableFilter::Usable(_) => FilterAnswer::No,
         };
-        let maybe = filter.may_contain(hash);
-        if !maybe && mode == FilterMode::Use {
+        trace.filter(answer);
+        if answer == FilterAnswer::No && read.mode.filters == FilterMode::Use {
             self.count(ReadEvent::Negative);
+            trace.leave(Found::Absent);
             return Ok(None);
         }
-        let lookup = self.look_up(resident, key, hash, snapshot, fill_cache)?;
-        self.count(match (maybe, &lookup) {
-            (true, Lookup::Absent) => ReadEvent::FalsePositive,
-            (true, _) => ReadEvent::TruePositive,
-            (false, Lookup::Absent) => ReadEvent::Negative,
-            (false, _) => {
+        let counting = if answer == FilterAnswer::No { Counting::AvoidableRead } else { Counting::Read };
+        let lookup = self.look_up(resident, read, counting, trace)?;
+        match (answer, &lookup) {
+            (FilterAnswer::Skipped, _) => self.count(ReadEvent::Skipped),
+            (FilterAnswer::Degraded, _) => self.count(ReadEvent::Degraded),
+            (FilterAnswer::Maybe, Lookup::Absent) => self.count_false_positive(),
+            (FilterAnswer::Maybe, _) => self.count(ReadEvent::TruePositive),
+            (FilterAnswer::No, Lookup::Absent) => self.count(ReadEvent::Negative),
+            (FilterAnswer::No, _) => {
                 let offset = resident.footer.filter.unwrap_or_default().offset;
                 let rule = "the filter denies a key that the table holds";
                 return Err(self.fetcher.corrupt(offset, rule));
             }
+        }
+        trace.leave(match &lookup {
+            Lookup::Found(hit) if hit.kind == ValueKind::Put => Found::Value(hit.value.len()),
+            Lookup::Found(_) => Found::Deleted,
+            Lookup::Newer => Found::Newer,
+            Lookup::Absent => Found::Absent,
         });
         Ok(lookup.hit())
     }
@@ -141,14 +201,16 @@ impl Table {
     fn look_up(
         &self,
         resident: &Resident,
-        key: &[u8],
-        hash: KeyHash,
-        snapshot: SeqNo,
-        fill_cache: bool,
+        read: &PointRead<'_>,
+        counting: Counting,
+        trace: &mut impl ReadTrace,
     ) -> Result<Lookup> {
+        let PointRead { key, hash, snapshot, mode } = *read;
         let mut lookup = Lookup::Absent;
         for i in resident.index.find(key)..resident.index.len() {
-            let block = self.block(resident, i, fill_cache, true, None)?;
+            let (block, cached) = self.block(resident, i, mode.fill_cache, counting, None)?;
+            let handle = resident.index.handle(i);
+            trace.block(handle.offset, handle.stored_len(), cached);
             let hit =
                 block.get(key, hash.fingerprint(), snapshot).map_err(|malformed| self.malformed_block(i, malformed))?;
             match hit {
@@ -167,38 +229,42 @@ impl Table {
         Ok(lookup)
     }
 
-    /// The data block at position `i`, which must be less than the number of blocks.
+    /// The data block at position `i`, which must be less than the number of blocks, and whether the cache had it.
     pub(super) fn block(
         &self,
         resident: &Resident,
         i: usize,
         fill_cache: bool,
-        counted: bool,
+        counting: Counting,
         ahead: Option<&mut ReadAhead>,
-    ) -> Result<Arc<Block>> {
+    ) -> Result<(Arc<Block>, bool)> {
         let handle = resident.index.handle(i);
         let cache = self.fetcher.context.cache();
         let id = (self.meta.number, handle.offset);
         if let Some(block) = cache.get(id) {
-            if counted {
+            if counting != Counting::Uncounted {
                 self.count(ReadEvent::CacheHit);
             }
-            return Ok(block);
+            return Ok((block, true));
         }
         // A long scan would push out what other reads come back to.
         let keep = fill_cache && !ahead.as_ref().is_some_and(|ahead| ahead.is_long());
         let longest = resident.properties.largest_block;
         let bytes = self.fetcher.data_block(handle, longest, ahead)?;
-        if counted {
+        if counting != Counting::Uncounted {
             self.count(ReadEvent::BlockRead);
             self.fetcher.counters.add(ReadEvent::BlockBytes, handle.stored_len());
+        }
+        if counting == Counting::AvoidableRead {
+            self.count(ReadEvent::AvoidableRead);
+            self.fetcher.counters.add(ReadEvent::AvoidableBytes, handle.stored_len());
         }
         let block = Block::new(bytes).map_err(|malformed| self.malformed_block(i, malformed))?;
         let block = Arc::new(block);
         if keep {
             cache.insert(id, Arc::clone(&block));
         }
-        Ok(block)
+        Ok((block, false))
     }
 
     /// A cursor over the table's entries, at first invalid. A long scan reads ahead, and does not keep what it reads in the cache;
@@ -227,6 +293,19 @@ impl Table {
         self.fetcher.counters.count(event);
     }
 
+    /// Counts a false positive. Each time their number has doubled, in one shard of the counters, it is compared with the design.
+    fn count_false_positive(&self) {
+        let count = self.fetcher.counters.count(ReadEvent::FalsePositive);
+        if !count.is_power_of_two() || self.excess_told.load(Ordering::Relaxed) {
+            return;
+        }
+        let ledger = self.ledger();
+        if ledger.is_excessive() && !self.excess_told.swap(true, Ordering::Relaxed) {
+            let (table, ledger) = (self.fetcher.path.clone(), Box::new(ledger));
+            self.fetcher.context.listener.tell(&Event::FilterExcessive { table, ledger });
+        }
+    }
+
     pub(super) fn resident(&self) -> Result<&Resident> {
         if let Some(resident) = self.resident.get() {
             return Ok(resident);
@@ -236,6 +315,10 @@ impl Table {
             return Ok(resident);
         }
         let resident = Resident::read(&self.fetcher, &self.meta)?;
+        if let TableFilter::Degraded(reason) = &resident.filter {
+            let (table, reason) = (self.fetcher.path.clone(), reason.clone());
+            self.fetcher.context.listener.tell(&Event::FilterDegraded { table, reason });
+        }
         Ok(self.resident.get_or_init(|| resident))
     }
 }

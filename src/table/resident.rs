@@ -6,18 +6,18 @@ use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::properties::Properties;
 use crate::error::{Error, Result};
-use crate::filter::Filter;
+use crate::filter::{Filter, FilterState};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 
 pub(super) struct Resident {
     pub(super) footer: Footer,
     pub(super) properties: Properties,
     pub(super) index: Index,
-    pub(super) filter: FilterState,
+    pub(super) filter: TableFilter,
 }
 
 /// The filter of an open table.
-pub(super) enum FilterState {
+pub(super) enum TableFilter {
     /// The table was written without one.
     None,
     Usable(Filter),
@@ -42,7 +42,7 @@ impl Resident {
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
         let index = Index::decode(&fetcher.meta_block(footer.index)?)
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
-        let resident = Resident { filter: FilterState::read(fetcher, &footer), footer, properties, index };
+        let resident = Resident { filter: TableFilter::read(fetcher, &footer), footer, properties, index };
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }
@@ -100,27 +100,40 @@ impl Resident {
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
         let filter = match &self.filter {
-            FilterState::Usable(filter) => filter.memory(),
-            FilterState::None | FilterState::Degraded(_) => 0,
+            TableFilter::Usable(filter) => filter.memory(),
+            TableFilter::None | TableFilter::Degraded(_) => 0,
         };
         let keys = self.properties.smallest.len() + self.properties.largest.len();
         size_of::<Resident>() + self.index.memory() + filter + keys
     }
 }
 
-impl FilterState {
-    fn read(fetcher: &Fetcher, footer: &Footer) -> FilterState {
+impl TableFilter {
+    fn read(fetcher: &Fetcher, footer: &Footer) -> TableFilter {
         let Some(handle) = footer.filter else {
-            return FilterState::None;
+            return TableFilter::None;
         };
         let block = match fetcher.meta_block(handle) {
             Ok(block) => block,
-            Err(error) => return FilterState::Degraded(error),
+            Err(error) => return TableFilter::Degraded(error),
         };
         let filter = Filter::open(&block, footer.seed);
         match filter.degraded() {
-            Some(reason) => FilterState::Degraded(fetcher.corrupt(handle.offset, reason)),
-            None => FilterState::Usable(filter),
+            Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),
+            None => TableFilter::Usable(filter),
+        }
+    }
+
+    /// The same for others to see.
+    pub(super) fn state(&self) -> FilterState {
+        match self {
+            TableFilter::None => FilterState::None,
+            TableFilter::Degraded(Error::Corruption { rule, .. }) => FilterState::Degraded(rule.clone()),
+            TableFilter::Degraded(error) => FilterState::Degraded(error.to_string()),
+            TableFilter::Usable(filter) => match filter.info() {
+                Some(info) => FilterState::Usable(info.clone()),
+                None => FilterState::None,
+            },
         }
     }
 }

@@ -6,12 +6,14 @@ mod reads;
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
 use super::*;
 use crate::error::{Error, Result};
-use crate::filter::KeyHash;
+use crate::explain::Untraced;
+use crate::filter::{FilterState, KeyHash};
 use crate::format::checksum::FileChecksum;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, compare_entries};
 use crate::iter::InternalCursor;
@@ -92,8 +94,11 @@ fn open(fs: &SimFileSystem, meta: &TableMeta, cache_bytes: usize) -> Arc<Table> 
 
 fn get(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo) -> Result<Option<TableHit>> {
     let key = key.as_ref();
-    let hash = KeyHash::new(SEED, key);
-    table.get(key, hash, snapshot, FilterMode::Shadow, true)
+    table.get(&point_read(key, snapshot, FilterMode::Shadow), &mut Untraced)
+}
+
+fn point_read(key: &[u8], snapshot: SeqNo, filters: FilterMode) -> PointRead<'_> {
+    PointRead { key, hash: KeyHash::new(SEED, key), snapshot, mode: ReadMode { filters, fill_cache: true } }
 }
 
 /// All entries, forward.
@@ -313,7 +318,7 @@ fn table_says_what_it_was_made_of() {
     assert_eq!(properties.filter_keys, 1000);
     assert_eq!((properties.keyspace, properties.seed), (3, SEED));
     assert_eq!(properties.key_bytes, 1000 * even_key(0).len() as u64);
-    let info = table.filter_info().unwrap().unwrap();
+    let FilterState::Usable(info) = table.filter_state().unwrap() else { panic!("no filter") };
     assert_eq!((info.keys, info.millibits), (1000, 10_000));
     assert!(table.resident_bytes() > 1250, "at least the filter");
 }
@@ -325,18 +330,20 @@ fn a_table_with_a_binary_fuse_verifies_also_where_a_bloom_filter_stands_in() {
         let fs = file_system();
         let table = open(&fs, &build(&fs, options, &even_keys(keys)), 0);
         table.verify().unwrap();
-        let (info, properties) = (table.filter_info().unwrap().unwrap(), table.properties().unwrap());
+        let FilterState::Usable(info) = table.filter_state().unwrap() else { panic!("no filter") };
+        let properties = table.properties().unwrap();
         assert_eq!((info.policy_id, info.millibits, info.keys), (policy, millibits, keys));
         assert_eq!((properties.filter_policy, properties.filter_millibits), (4, 7000));
-        let denied = (0..10_000).filter(|&i| {
-            let key = odd_key(i);
-            let hash = KeyHash::new(SEED, key.as_bytes());
-            let before = table.counters().negatives;
-            assert_eq!(table.get(key.as_bytes(), hash, SeqNo::MAX, FilterMode::Shadow, false).unwrap(), None);
-            table.counters().negatives > before
-        });
-        let passed = 10_000.0 - denied.count() as f64;
-        assert!((20.0..160.0).contains(&passed), "{passed} of 10,000, not 78");
+        assert!(table.has_filter(options.filter, None).unwrap());
+        for i in 0..10_000 {
+            assert_eq!(get(&table, odd_key(i), SeqNo::MAX).unwrap(), None);
+        }
+        let ledger = table.ledger();
+        assert_eq!(ledger.reads.absent(), 10_000);
+        for rate in [ledger.designed_rate(), ledger.expected_rate()].map(Option::unwrap) {
+            assert!((rate * 128.0 - 1.0).abs() < 0.05, "{ledger:?}");
+        }
+        assert!(ledger.excess().unwrap().abs() < 4.0, "{ledger:?}");
     }
 }
 
@@ -350,7 +357,7 @@ fn a_table_under_another_seed_is_read_all_the_same() {
         assert!(get(&table, even_key(i), MAX_SEQNO).unwrap().is_some());
         assert!(get(&table, odd_key(i), MAX_SEQNO).unwrap().is_none());
     }
-    assert!(table.counters().negatives > 450);
+    assert!(table.ledger().reads.negatives > 450);
 }
 
 /// Tables are read by every later version: these bytes must not change.

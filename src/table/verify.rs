@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Table;
 use super::fetch::{Fetcher, ReadAhead};
 use super::properties::Properties;
-use super::resident::{FilterState, Resident};
+use super::resident::{Resident, TableFilter};
 use crate::block::{Block, BlockCursor};
 use crate::error::Result;
 use crate::filter::{Filter, KeyHash};
@@ -33,13 +33,16 @@ impl Table {
             let longest = resident.properties.largest_block;
             let bytes = fetcher.data_block(handle, longest, Some(&mut ahead))?;
             Block::new(bytes)
-                .and_then(|block| seen.check_block(resident, filter, i, &Arc::new(block)))
+                .and_then(|block| {
+                    let mut denied = false;
+                    let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
+                    seen.check_block(resident, i, &Arc::new(block), ask)?;
+                    let rule = "the filter denies a key that the table holds, or its prefix";
+                    if denied { Err(Malformed(rule)) } else { Ok(()) }
+                })
                 .map_err(|malformed| table.malformed_block(i, malformed))?;
         }
-        if !seen.agrees_with(&resident.properties) {
-            let rule = "a count or range in the properties is not that of the entries";
-            return Err(fetcher.corrupt(resident.footer.properties.offset, rule));
-        }
+        seen.check_end(&table)?;
         // Last, because it says only that there is damage, and not where.
         if file_checksum(fetcher)? != self.meta().checksum {
             let rule = "the checksum of the file is not the one in the manifest";
@@ -54,9 +57,9 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
     let (properties, handle) = (&resident.properties, resident.footer.filter);
     let corrupt = |rule: &str| fetcher.corrupt(handle.unwrap_or_default().offset, rule);
     match &resident.filter {
-        FilterState::None => Ok(None),
-        FilterState::Degraded(error) => Err(error.clone()),
-        FilterState::Usable(filter) => match filter.info() {
+        TableFilter::None => Ok(None),
+        TableFilter::Degraded(error) => Err(error.clone()),
+        TableFilter::Usable(filter) => match filter.info() {
             Some(info)
                 if info.is_of(properties.filter_policy, properties.filter_millibits)
                     && info.keys == properties.filter_keys =>
@@ -79,32 +82,28 @@ pub(super) fn file_checksum(fetcher: &Fetcher) -> Result<u32> {
     Ok(checksum.finish())
 }
 
-/// What was seen of a table so far.
+/// What was seen of a table so far, block by block from the first to the last.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     properties: Properties,
     last_key: Vec<u8>,
     last_seqno: SeqNo,
 }
 
 impl Seen {
-    /// Takes in the block at position `i` if it keeps all rules.
-    fn check_block(
+    /// Takes in the block at position `i` if it keeps all rules, and hands the key of each entry and its hash to `take`.
+    pub(super) fn check_block(
         &mut self,
         resident: &Resident,
-        filter: Option<&Filter>,
         i: usize,
         block: &Arc<Block>,
+        mut take: impl FnMut(&[u8], KeyHash),
     ) -> Decoded<()> {
-        let mut denied = false;
         block.verify(|key| {
             let hash = KeyHash::new(resident.footer.seed, key);
-            denied |= filter.is_some_and(|filter| filter.denies(key, hash));
+            take(key, hash);
             hash.fingerprint()
         })?;
-        if denied {
-            return Err(Malformed("the filter denies a key that the table holds, or its prefix"));
-        }
         let mut cursor = BlockCursor::new(Arc::clone(block));
         cursor.seek_to_first()?;
         if i > 0 && !self.separated(resident, i - 1, cursor.key()) {
@@ -137,7 +136,16 @@ impl Seen {
         order.is_lt() || (order.is_eq() && *next == *self.last_key)
     }
 
-    /// Whether `stated` says of the entries what was seen of them.
+    /// Whether the properties of `table` say of its entries what was seen of them, now that all were.
+    pub(super) fn check_end(self, table: &Table) -> Result<()> {
+        let resident = table.resident()?;
+        if self.agrees_with(&resident.properties) {
+            return Ok(());
+        }
+        let rule = "a count or range in the properties is not that of the entries";
+        Err(table.fetcher().corrupt(resident.footer.properties.offset, rule))
+    }
+
     fn agrees_with(self, stated: &Properties) -> bool {
         let seen = Properties {
             largest: self.last_key.into(),

@@ -188,7 +188,8 @@ impl History {
             81..85 => self.create_keyspace(&db),
             85..87 => self.drop_keyspace(&db),
             87..91 => self.use_snapshots(&db),
-            91..95 => self.ledger.check(&db),
+            91..94 => self.ledger.check(&db),
+            94 => self.rebuild_filters(&db),
             _ => {
                 drop(db);
                 return self.reopen();
@@ -285,6 +286,12 @@ impl History {
         db.flush()?;
         self.ledger.promised(db.last_seqno());
         Ok(())
+    }
+
+    fn rebuild_filters(&mut self, db: &Db) -> Result<()> {
+        let (_, keyspace) = self.keyspace(db);
+        let bits_per_key = f32::from(self.rng.u8(1..=24));
+        keyspace.rebuild_filters(FilterPolicy::Bloom { bits_per_key }).map(drop)
     }
 
     fn create_keyspace(&mut self, db: &Db) -> Result<()> {

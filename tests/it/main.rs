@@ -3,6 +3,7 @@
 
 mod concurrency;
 mod damage;
+mod explain;
 mod faults;
 mod history;
 mod kill;
@@ -12,5 +13,6 @@ mod model;
 mod power_cut;
 mod prefix;
 mod reads;
+mod refilter;
 mod support;
 mod trace;

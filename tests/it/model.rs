@@ -148,6 +148,13 @@ impl Pair {
             }
             95 => self.reopen(),
             96 => self.check_read_only(),
+            97 => {
+                let (_, keyspace) = self.keyspace();
+                let policy = tiny_keyspace(&mut self.rng).filter;
+                keyspace.rebuild_filters(policy).unwrap();
+                assert_eq!(keyspace.options().unwrap().filter, policy);
+                assert_eq!(keyspace.rebuild_filters(policy).unwrap().wanted, 0);
+            }
             _ => self.db().sync().unwrap(),
         }
     }

@@ -1,20 +1,30 @@
 //! The rate does not depend on what keys look like.
 
+use std::fmt::Debug;
+
+use super::alone::builders;
 use super::*;
 
-/// Builds a filter of `present`, checks it, and checks that it says "maybe" to `absent` as often as its bits say.
+/// Builds filters of `present`, those of tables and those that are used alone, under every layout and hash, and checks that they say
+/// "maybe" to `present`, and to `absent` as often as their bits say.
 fn check(name: &str, present: &[Vec<u8>], absent: &[Vec<u8>]) {
-    let hash = |key: &Vec<u8>| KeyHash::new(3, key);
-    let present: Vec<KeyHash> = present.iter().map(hash).collect();
-    for policy in [split(10.0), standard(10.0)] {
-        let filter = open(&build(policy, &present));
-        assert!(present.iter().all(|&key| filter.may_contain(key)), "{name}");
-        let maybes = absent.iter().filter(|key| filter.may_contain(hash(key)));
-        let (maybes, asked) = (maybes.count() as f64, absent.len() as f64);
-        let expected = filter.info().unwrap().expected_fpr;
+    let check = |make: &dyn Debug, expected: f64, may_contain: &dyn Fn(&Vec<u8>) -> bool| {
+        assert!(present.iter().all(may_contain), "{name}, {make:?}");
+        let (maybes, asked) = (absent.iter().filter(|key| may_contain(key)).count() as f64, absent.len() as f64);
         let noise = 4.0 * (asked * expected).sqrt() + 2.0;
         let off = (maybes - asked * expected).abs();
-        assert!(off < noise, "{name}, {policy:?}: {maybes} of {asked}, expected {expected}");
+        assert!(off < noise, "{name}, {make:?}: {maybes} of {asked}, expected {expected}");
+    };
+    let hash = |key: &Vec<u8>| KeyHash::new(3, key);
+    let hashes: Vec<KeyHash> = present.iter().map(hash).collect();
+    for policy in [split(10.0), standard(10.0)] {
+        let filter = open(&build(policy, &hashes));
+        check(&policy, filter.info().unwrap().expected_fpr, &|key| filter.may_contain(hash(key)));
+    }
+    for builder in builders() {
+        let mut filter = builder.with_bits_per_key(present.len() as u64, 10.0).unwrap();
+        filter.extend(present);
+        check(&builder, filter.expected_fpr(), &|key| filter.contains(key));
     }
 }
 

@@ -1,9 +1,12 @@
 //! Filters as a whole, through the builder and the reader.
 
+mod alone;
 mod damage;
 mod distributions;
+mod files;
 mod fuse;
 mod rates;
+mod scalable;
 
 use super::builder::FilterBlock;
 use super::hash::remix;
@@ -39,7 +42,8 @@ fn forced_fuse(fingerprint_bits: u8, hashes: &[KeyHash]) -> Vec<u8> {
     let (shape, lines) = super::fuse::build(fingerprint_bits, &values).unwrap();
     let millibits = 1000 * u32::from(fingerprint_bits);
     let keys = values.len() as u64;
-    header::encode(&Header { content: Content::Fuse(shape), seed: 3, keys, millibits, prefixes: None }, &lines)
+    let (content, hash) = (Content::Fuse(shape), super::HashFunction::Xxh3);
+    header::encode(&Header { content, hash, seed: 3, keys, millibits, prefixes: None }, &lines)
 }
 
 /// The block of `hashes`, which must be sound.

@@ -89,20 +89,29 @@ fn every_truncation_is_an_error() {
 fn a_damaged_filter_means_maybe_and_is_reported() {
     let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
     let table = open(&fs, &meta, 0);
-    assert!(table.filter_degraded().unwrap().is_none());
+    assert!(matches!(table.filter_state().unwrap(), FilterState::Usable(_)));
     let handle = table.resident().unwrap().footer.filter.unwrap();
     fs.corrupt(PATH, handle.offset + 70, 0xff).unwrap();
 
-    let table = open(&fs, &meta, 0);
-    assert!(table.filter_degraded().unwrap().is_some());
-    assert!(table.filter_info().unwrap().is_none());
-    let hash = |key| KeyHash::new(SEED, key);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listener = {
+        let told = Arc::clone(&told);
+        Listener::new(move |event| told.lock().push(event.to_string()))
+    };
+    let context = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 0, 8).with_listener(listener);
+    let table = Arc::new(Table::new(Arc::new(context), meta));
+    assert_eq!(table.known_filter_state(), None);
+    let rule = "the checksum of a block does not match";
+    assert_eq!(table.filter_state().unwrap(), FilterState::Degraded(rule.to_owned()));
     for (key, seqno, ..) in &entries {
-        let hit = table.get(key, hash(key), *seqno, FilterMode::Use, false);
+        let hit = table.get(&point_read(key, *seqno, FilterMode::Use), &mut Untraced);
         assert_eq!(hit.unwrap().unwrap().seqno, *seqno);
     }
-    let stats = table.counters();
-    assert_eq!((stats.unfiltered, stats.probes), (entries.len() as u64, 0));
+    let stats = table.ledger().reads;
+    assert_eq!((stats.degraded, stats.probes, stats.skipped), (entries.len() as u64, 0, 0));
+    // Once, and not for every look-up.
+    let told = told.lock().clone();
+    assert!(told.len() == 1 && told[0].contains("means \"maybe\"") && told[0].contains(rule), "{told:?}");
     let error = table.verify().unwrap_err();
     assert!(matches!(error, Error::Corruption { offset, .. } if offset == handle.offset), "{error}");
 }

@@ -5,8 +5,7 @@ use crate::stats::ReadStats;
 
 fn get_in(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo, mode: FilterMode) -> bool {
     let key = key.as_ref();
-    let hash = KeyHash::new(SEED, key);
-    table.get(key, hash, snapshot, mode, true).unwrap().is_some()
+    table.get(&point_read(key, snapshot, mode), &mut Untraced).unwrap().is_some()
 }
 
 fn table_of(filter: FilterPolicy, entries: &[Entry], cache: usize) -> (SimFileSystem, Arc<Table>) {
@@ -37,14 +36,14 @@ fn a_look_up_reads_one_block_and_an_absent_key_next_to_none() {
         assert!(get_in(&table, even_key(i), MAX_SEQNO, FilterMode::Use));
     }
     assert_eq!(fs.reads() - before, N);
-    assert_eq!(table.counters().block_reads, N);
-    assert!(table.counters().block_bytes <= N * 4096);
+    assert_eq!(table.ledger().reads.block_reads, N);
+    assert!(table.ledger().reads.block_bytes <= N * 4096);
 
     let before = fs.reads();
     for i in 0..N {
         assert!(!get_in(&table, odd_key(i), MAX_SEQNO, FilterMode::Use));
     }
-    let stats = table.counters();
+    let stats = table.ledger().reads;
     assert_eq!(fs.reads() - before, stats.false_positives);
     assert_eq!(stats.true_positives, N);
     assert_eq!(stats.negatives + stats.false_positives, N);
@@ -65,32 +64,35 @@ fn shadow_counts_as_use_does_and_reads_every_time() {
         }
     }
     let classes = |stats: ReadStats| (stats.negatives, stats.true_positives, stats.false_positives);
-    assert_eq!(classes(used.counters()), classes(shadowed.counters()));
+    assert_eq!(classes(used.ledger().reads), classes(shadowed.ledger().reads));
     // The very last key lies behind the table's largest, where the index knows better than any filter.
-    assert_eq!(shadowed.counters().block_reads, 999);
+    assert_eq!(shadowed.ledger().reads.block_reads, 999);
+    // What the filter saved is what it denied, but for that key.
+    let saved = shadowed.ledger().reads.avoidable_reads;
+    assert_eq!(saved, 999 - used.ledger().reads.block_reads);
+    assert!(shadowed.ledger().reads.avoidable_bytes > saved * 1000);
 }
 
 #[test]
-fn ignoring_the_filter_counts_no_class() {
+fn ignoring_the_filter_counts_as_skipping_it() {
     let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(100), 0);
     assert!(get_in(&table, even_key(3), MAX_SEQNO, FilterMode::Ignore));
     assert!(!get_in(&table, odd_key(3), MAX_SEQNO, FilterMode::Ignore));
-    let stats = table.counters();
-    assert_eq!((stats.probes, stats.unfiltered), (0, 0));
+    let stats = table.ledger().reads;
+    assert_eq!((stats.probes, stats.skipped), (0, 2));
     assert_eq!(stats.block_reads, 2);
 }
 
 #[test]
-fn without_a_filter_look_ups_are_unfiltered() {
+fn without_a_filter_look_ups_are_counted_as_skipping_it() {
     let (_, table) = table_of(FilterPolicy::None, &even_keys(100), 0);
     for mode in [FilterMode::Use, FilterMode::Shadow] {
         assert!(get_in(&table, even_key(3), MAX_SEQNO, mode));
         assert!(!get_in(&table, odd_key(3), MAX_SEQNO, mode));
     }
-    assert_eq!(table.filter_info().unwrap(), None);
-    assert!(table.filter_degraded().unwrap().is_none());
-    let stats = table.counters();
-    assert_eq!((stats.probes, stats.unfiltered), (0, 4));
+    assert_eq!(table.filter_state().unwrap(), FilterState::None);
+    let stats = table.ledger().reads;
+    assert_eq!((stats.probes, stats.skipped), (0, 4));
 }
 
 #[test]
@@ -99,8 +101,8 @@ fn newer_versions_and_tombstones_are_true_positives() {
     let (_, table) = table_of(FilterPolicy::DEFAULT, &entries, 0);
     assert!(!get_in(&table, "a", 8, FilterMode::Use));
     assert!(get_in(&table, "b", 8, FilterMode::Use));
-    assert_eq!(table.counters().true_positives, 2);
-    assert_eq!(table.counters().false_positives, 0);
+    assert_eq!(table.ledger().reads.true_positives, 2);
+    assert_eq!(table.ledger().reads.false_positives, 0);
 }
 
 #[test]
@@ -111,7 +113,7 @@ fn cached_blocks_are_not_read_again() {
             assert!(get_in(&table, even_key(i), MAX_SEQNO, FilterMode::Use));
         }
     }
-    let stats = table.counters();
+    let stats = table.ledger().reads;
     let blocks = table.properties().unwrap().data_blocks;
     assert_eq!(stats.block_reads, blocks);
     assert_eq!(stats.cache_hits, 6000 - blocks);
@@ -128,7 +130,7 @@ fn a_long_scan_reads_ahead_and_keeps_out_of_the_cache() {
     let before = fs.reads();
     assert_eq!(entries_of(&table, false).unwrap().len(), 40_000);
     assert!(fs.reads() - before < 12, "{} reads", fs.reads() - before);
-    assert_eq!(table.counters().block_reads, blocks);
+    assert_eq!(table.ledger().reads.block_reads, blocks);
     assert_eq!(table.fetcher().context.cache().usage(), 0);
 
     let before = fs.reads();
@@ -142,13 +144,13 @@ fn a_long_scan_reads_ahead_and_keeps_out_of_the_cache() {
 fn short_scans_read_single_blocks() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(40_000), 0);
     let mut cursor = table.cursor(false);
-    let before = table.counters().block_reads;
+    let before = table.ledger().reads.block_reads;
     for i in 0..50 {
         cursor.seek(even_key(i * 700).as_bytes(), MAX_SEQNO).unwrap();
         cursor.next().unwrap();
     }
-    let blocks = table.counters().block_reads - before;
-    let bytes = table.counters().block_bytes;
+    let blocks = table.ledger().reads.block_reads - before;
+    let bytes = table.ledger().reads.block_bytes;
     assert!(blocks <= 100 && bytes <= blocks * 4096);
     assert!(fs.reads() < 120);
 }
@@ -177,9 +179,9 @@ fn a_look_up_goes_on_to_the_next_block_only_if_the_key_may() {
         ("cat", 9, true, 1),
         ("cat", 8, false, 1),
     ] {
-        let before = table.counters().block_reads;
+        let before = table.ledger().reads.block_reads;
         assert_eq!(get(&table, key, snapshot).unwrap().is_some(), found);
-        let read = table.counters().block_reads - before;
+        let read = table.ledger().reads.block_reads - before;
         assert_eq!(read, blocks, "{key} at {snapshot}");
     }
 }

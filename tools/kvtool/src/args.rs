@@ -1,5 +1,7 @@
 //! The command line.
 
+mod filter;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -8,6 +10,8 @@ use tamis::FilterMode;
 
 use crate::failure::{Failure, Result};
 use crate::text::Form;
+
+pub(crate) use filter::{FilterAdd, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, Policy};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Printable characters stand for themselves, \\ for a backslash, \t for a tab,
@@ -18,7 +22,7 @@ const AFTER_HELP: &str = r#"Keys and values:
 
 Exit codes:
   0  done
-  1  the key was not found
+  1  the key was not found; `filter check` selected no line
   2  the command line, or a line of input, is not valid
   3  the store is damaged
   4  input or output failed, the store is locked, or there is none"#;
@@ -38,7 +42,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Group)]
 pub(crate) struct Common {
-    /// The keyspace to work in (`default` if not given; `stats`, `levels` and `compact` then take all of them)
+    /// The keyspace to work in (`default` if not given; `stats`, `levels`, `compact` and `filter rebuild` then take all of them)
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
     /// Keys and values are hexadecimal, on the command line as well as in input and output
@@ -83,6 +87,8 @@ pub(crate) enum Command {
     Import(Import),
     /// Print what the store is made of and what reads cost
     Stats(Stats),
+    /// Look up a key and tell how: memtables, tables, what their filters said, which blocks were read
+    Explain(Explain),
     /// Print the tables of every level
     Levels(Store),
     /// List the keyspaces
@@ -95,6 +101,9 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Check every file of a store; one line per fault: file, offset, kind
     Verify(Verify),
+    /// Make, ask and compare filters
+    #[command(subcommand)]
+    Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
 }
@@ -148,6 +157,16 @@ impl From<Filters> for FilterMode {
             Filters::Shadow => FilterMode::Shadow,
         }
     }
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Explain {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    pub(crate) key: OsString,
+    /// How filters are treated
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) filters: Filters,
 }
 
 #[derive(Debug, Group)]

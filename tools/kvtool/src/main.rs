@@ -29,12 +29,14 @@ fn main() -> ExitCode {
         Command::Scan(args) => commands::scan::run(&common, args),
         Command::Import(args) => commands::import::run(&common, args),
         Command::Stats(args) => commands::stats::run(&common, args),
+        Command::Explain(args) => commands::explain::run(&common, args),
         Command::Levels(args) => commands::levels::run(&common, args),
         Command::Keyspaces(args) => commands::keyspaces::run(&common, args),
         Command::Compact(args) => commands::compact::run(&common, args),
         Command::Sst(args) => commands::sst::run(&common, args),
         Command::Dump(args) => commands::dump::run(&common, args),
         Command::Verify(args) => commands::verify::run(&common, args),
+        Command::Filter(command) => commands::filter::run(&common, command),
         Command::Demo(args) => commands::demo::run(&common, args),
     };
     match result {

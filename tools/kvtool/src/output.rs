@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
-use tamis::ReadStats;
+use tamis::{FilterLedger, ReadStats};
 
 use crate::failure::{Failure, Result};
 use crate::text::{Form, hex};
@@ -79,16 +79,31 @@ pub(crate) fn json_bytes(form: Form, bytes: &[u8]) -> Value {
 
 pub(crate) fn json_reads(reads: &ReadStats) -> Value {
     json!({
+        "look_ups": reads.look_ups(),
         "probes": reads.probes,
         "negatives": reads.negatives,
         "true_positives": reads.true_positives,
         "false_positives": reads.false_positives,
         "false_positive_rate": reads.false_positive_rate(),
-        "unfiltered": reads.unfiltered,
+        "false_positive_interval": reads.false_positive_interval().map(|(low, high)| [low, high]),
+        "degraded": reads.degraded,
+        "skipped": reads.skipped,
         "cache_hits": reads.cache_hits,
         "block_reads": reads.block_reads,
         "block_bytes": reads.block_bytes,
+        "avoidable_reads": reads.avoidable_reads,
+        "avoidable_bytes": reads.avoidable_bytes,
     })
+}
+
+/// What was counted, and what was to be expected.
+pub(crate) fn json_ledger(ledger: &FilterLedger) -> Value {
+    let mut document = json_reads(&ledger.reads);
+    document["designed_false_positive_rate"] = json!(ledger.designed_rate());
+    document["expected_false_positive_rate"] = json!(ledger.expected_rate());
+    document["excess_in_standard_deviations"] = json!(ledger.excess());
+    document["excessive"] = json!(ledger.is_excessive());
+    document
 }
 
 /// A table with a line of heads, to be read and to be pasted into a Markdown document. The first `left` columns are words, the

@@ -277,6 +277,47 @@ fn absent_words_are_answered_by_filters_and_hardly_ever_by_reads() {
 }
 
 #[test]
+fn explain_shows_each_source_and_what_it_cost() {
+    let sandbox = Sandbox::with_store();
+    let text = sandbox.text(&["explain", "db", "key007"]);
+    assert!(text.contains("filter said maybe, rightly: value of 7 bytes") && text.contains("from disk"), "{text}");
+    let absent = document(&sandbox.check(&["explain", "db", "key0071", "--json"], NOT_FOUND));
+    let steps = absent["steps"].as_array().unwrap();
+    assert_eq!((absent["outcome"].as_str(), steps.len()), (Some("absent"), 1));
+    assert_eq!((steps[0]["filter"].as_str(), &absent["block_reads"]), (Some("no"), &0.into()));
+    let ignored = ["explain", "db", "key0071", "--json", "--filters", "ignore"];
+    let ignored = document(&sandbox.check(&ignored, NOT_FOUND));
+    assert_eq!(ignored["steps"][0]["filter"], "skipped");
+    assert_eq!(ignored["block_reads"], 1);
+    assert_eq!(ignored["steps"][0]["blocks"][0]["bytes"], ignored["bytes_read"]);
+}
+
+#[test]
+fn stats_compare_filters_with_their_design() {
+    let sandbox = Sandbox::with_store();
+    let absent: String = (0..2000).map(|i| format!("key0{}x{i}\n", i % 100)).collect();
+    fs::write(sandbox.path("absent"), absent).unwrap();
+    let stats = document(&sandbox.check(&["stats", "db", "--keys-from", "absent", "--json"], DONE));
+    let reads = &stats["reads"];
+    let classes = ["negatives", "true_positives", "false_positives"].map(|class| reads[class].as_u64().unwrap());
+    assert_eq!(reads["probes"], classes.iter().sum::<u64>());
+    let design = reads["designed_false_positive_rate"].as_f64().unwrap();
+    assert!((design - 0.008_194).abs() < 1e-5, "{design}");
+    let (low, high) = (&reads["false_positive_interval"][0], &reads["false_positive_interval"][1]);
+    assert!(low.as_f64().unwrap() < design && design < high.as_f64().unwrap(), "{reads}");
+    assert_eq!(stats["warnings"], Value::Array(Vec::new()));
+    assert!(sandbox.text(&["stats", "db", "--keys-from", "absent"]).contains("false by design"));
+    let table = sandbox.file("sst");
+    let json = sandbox.check(&["sst", table.to_str().unwrap(), "--json"], DONE);
+    let filter = document(&json)["properties"]["filter_block"]["offset"].as_u64().unwrap();
+    flip(&table, usize::try_from(filter).unwrap() + 70);
+    let stats = document(&sandbox.check(&["stats", "db", "--keys-from", "absent", "--json"], DONE));
+    let probes = &reads["probes"];
+    assert_eq!((&stats["reads"]["degraded"], &stats["reads"]["probes"]), (probes, &0.into()));
+    assert!(stats["warnings"][0].as_str().unwrap().contains("damaged"), "{stats}");
+}
+
+#[test]
 fn keyspaces_are_apart() {
     let sandbox = Sandbox::with_store();
     sandbox.check(&["put", "db", "--keyspace", "users", "key000", "Ann"], DONE);

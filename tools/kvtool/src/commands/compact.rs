@@ -4,9 +4,9 @@ use std::ops::Bound;
 use std::time::Instant;
 
 use serde_json::json;
-use tamis::{Db, Keyspace};
+use tamis::Db;
 
-use super::store::{existing_keyspace, open_existing, stats_of};
+use super::store::{open_existing, selected_keyspaces, stats_of};
 use crate::args::{Common, Compact};
 use crate::failure::Result;
 use crate::output::{Output, say};
@@ -16,10 +16,7 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     let from = common.optional_bytes("--from", args.from.as_ref())?;
     let to = common.optional_bytes("--to", args.to.as_ref())?;
     let db = open_existing(&args.db)?;
-    let keyspaces = match &common.keyspace {
-        Some(_) => vec![existing_keyspace(&db, common)?],
-        None => all_keyspaces(&db)?,
-    };
+    let keyspaces = selected_keyspaces(&db, common)?;
     // Otherwise what is still in memory would be missing before and be there after.
     db.flush()?;
     let before = bytes(&db, common)?;
@@ -40,14 +37,6 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     }
     say(format_args!("compacted {} to {} in {} s", size(before), size(after), Decimal(seconds)));
     Ok(())
-}
-
-fn all_keyspaces(db: &Db) -> Result<Vec<Keyspace>> {
-    let mut keyspaces = Vec::new();
-    for name in db.keyspace_names()? {
-        keyspaces.extend(db.existing_keyspace(&name)?);
-    }
-    Ok(keyspaces)
 }
 
 fn bytes(db: &Db, common: &Common) -> Result<u64> {

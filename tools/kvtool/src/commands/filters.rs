@@ -4,7 +4,8 @@ use std::iter::Sum;
 use std::path::Path;
 
 use tamis::TableStats;
-use tamis::inspect::{FileKind, FilterState, Inspector};
+use tamis::filter::FilterState;
+use tamis::inspect::{FileKind, Inspector};
 
 use crate::failure::Result;
 
@@ -51,8 +52,8 @@ pub(super) fn filters_of(dir: &Path, tables: &[TableStats]) -> Result<Filters> {
             sum.push(Filters {
                 bytes: info.bytes,
                 keys: info.keys,
-                bits: info.bits_per_key * info.keys as f64,
-                expected: info.expected_rate * info.keys as f64,
+                bits: info.bits_per_key() * info.keys as f64,
+                expected: info.expected_fpr * info.keys as f64,
             });
         }
     }

@@ -78,13 +78,21 @@ impl Summary {
             self.per_key(self.time.as_secs_f64() * 1e6)
         ));
         say(format_args!(
-            "filters asked {} times: no {}, rightly maybe {}, wrongly maybe {}; tables without a usable filter asked {} times",
+            "filters asked {} times: no {}, rightly maybe {}, wrongly maybe {}; damaged {}, not asked {}",
             count(reads.probes),
             count(reads.negatives),
             count(reads.true_positives),
             count(reads.false_positives),
-            count(reads.unfiltered)
+            count(reads.degraded),
+            count(reads.skipped)
         ));
+        if reads.avoidable_reads > 0 {
+            say(format_args!(
+                "of the blocks read, filters would have saved {} ({})",
+                count(reads.avoidable_reads),
+                size(reads.avoidable_bytes)
+            ));
+        }
         say(format_args!(
             "blocks read {} ({}), {} per key; found in the cache {}",
             count(reads.block_reads),

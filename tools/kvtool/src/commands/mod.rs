@@ -3,6 +3,8 @@
 pub(crate) mod compact;
 pub(crate) mod demo;
 pub(crate) mod dump;
+pub(crate) mod explain;
+pub(crate) mod filter;
 mod filters;
 pub(crate) mod get;
 pub(crate) mod import;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tamis::inspect::{DataBlock, FileKind, FilterInfo, FilterState, Handle, Inspector, TableFile, TableProperties};
+use tamis::filter::{FilterInfo, FilterState};
+use tamis::inspect::{DataBlock, FileKind, Handle, Inspector, TableFile, TableProperties};
 
 use super::keyspaces::compression_in_words;
 use crate::args::{Common, Sst};
@@ -154,14 +155,14 @@ fn filter_rows(filter: &FilterState) -> Vec<Vec<String>> {
         ("keys", count(info.keys)),
         ("prefixes among them", info.prefixes.map_or_else(|| "none".into(), |prefixes| prefixes.to_string())),
         ("keys that the bits speak for", format!("about {:.0}", info.estimated_keys)),
-        ("bits per key", format!("{:.3}", info.bits_per_key)),
+        ("bits per key", format!("{:.3}", info.bits_per_key())),
         ("probes per key (k)", info.probes.to_string()),
         ("probes per line", if groups.is_empty() { "–".into() } else { groups.join(" + ") }),
         ("lines of 64 bytes", count(info.lines)),
         ("bytes of the block", count(info.bytes)),
         ("bits set", percent(Some(info.fill_ratio))),
-        ("false positives expected of these bits", percent(Some(info.expected_rate))),
-        ("false positives in theory", percent(Some(info.model_rate))),
+        ("false positives expected of these bits", percent(Some(info.expected_fpr))),
+        ("false positives in theory", percent(Some(info.model_fpr))),
     ]
     .map(|(name, value)| vec![name.to_owned(), value])
     .into()
@@ -233,14 +234,14 @@ fn usable_filter_json(info: &FilterInfo) -> Value {
         "keys": info.keys,
         "prefixes": info.prefixes.map(|prefixes| prefixes.to_string()),
         "estimated_keys": info.estimated_keys,
-        "bits_per_key": info.bits_per_key,
+        "bits_per_key": info.bits_per_key(),
         "probes": info.probes,
         "groups": info.groups,
         "lines": info.lines,
         "bytes": info.bytes,
         "fill_ratio": info.fill_ratio,
-        "expected_false_positive_rate": info.expected_rate,
-        "model_false_positive_rate": info.model_rate,
+        "expected_false_positive_rate": info.expected_fpr,
+        "model_false_positive_rate": info.model_fpr,
     })
 }
 

@@ -1,14 +1,14 @@
 //! `stats`: what the store is made of, level by level, and what reads cost.
 
 use serde_json::{Value, json};
-use tamis::{Db, KeyspaceStats, LevelStats, ReadOptions, ReadStats};
+use tamis::{Db, FilterLedger, KeyspaceStats, LevelStats, ReadOptions};
 
 use super::filters::{Filters, filters_of};
 use super::look_up::look_up_all;
 use super::store::{existing_keyspace, stats_of};
 use crate::args::{Common, Stats};
 use crate::failure::Result;
-use crate::output::{Output, json_reads, say, table};
+use crate::output::{Output, json_ledger, say, table};
 use crate::text::{count, percent, size};
 
 pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
@@ -40,7 +40,8 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
                 "cache_limit": stats.memory.cache_limit,
                 "filters_and_indexes": stats.memory.filters_and_indexes,
             },
-            "reads": json_reads(&stats.reads()),
+            "reads": json_ledger(&stats.ledger()),
+            "warnings": warnings(&stats),
             "keyspaces": keyspaces,
         }))?;
         return output.finish();
@@ -50,9 +51,15 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         output.line(layout(keyspace, filters))?;
         output.line("")?;
         if looked_up.is_some() {
-            output.line(reads(keyspace, filters))?;
+            output.line(answers(keyspace))?;
+            output.line("")?;
+            output.line(costs(keyspace))?;
             output.line("")?;
         }
+    }
+    for warning in warnings(&stats) {
+        output.line(format_args!("warning: {warning}"))?;
+        output.line("")?;
     }
     let memory = &stats.memory;
     output.line(table(
@@ -104,41 +111,90 @@ fn layout(keyspace: &KeyspaceStats, filters: &[Filters]) -> comfy_table::Table {
     table(1, &["level", "tables", "size", "entries", "tombstones", "filters", "bits per key", "expected false"], rows)
 }
 
-/// What reads asked of the levels.
-fn reads(keyspace: &KeyspaceStats, filters: &[Filters]) -> comfy_table::Table {
-    let row = |name: String, reads: &ReadStats, filters: &Filters| {
+/// What reads asked of the levels' filters, and how far the answers were right.
+fn answers(keyspace: &KeyspaceStats) -> comfy_table::Table {
+    let row = |name: String, ledger: FilterLedger| {
+        let reads = ledger.reads;
         vec![
             name,
             count(reads.probes),
             count(reads.negatives),
             count(reads.true_positives),
             count(reads.false_positives),
-            percent(reads.false_positive_rate()),
-            percent(filters.expected_rate()),
-            count(reads.unfiltered),
-            count(reads.block_reads),
-            size(reads.block_bytes),
-            count(reads.cache_hits),
+            percent(ledger.designed_rate()),
+            percent(ledger.expected_rate()),
+            percent(ledger.measured_rate()),
+            reads.false_positive_interval().map_or_else(
+                || "–".to_owned(),
+                |(low, high)| format!("{} – {}", percent(Some(low)), percent(Some(high))),
+            ),
+            count(reads.degraded),
+            count(reads.skipped),
         ]
     };
-    let levels = keyspace.levels.iter().zip(filters).filter(|(level, _)| !level.tables.is_empty());
-    let mut rows: Vec<_> =
-        levels.map(|(level, filters)| row(level.level.to_string(), &level.reads(), filters)).collect();
-    rows.push(row("all".into(), &keyspace.reads(), &filters.iter().copied().sum()));
     let heads = [
         "level",
         "filter asked",
         "no",
         "rightly maybe",
         "wrongly maybe",
-        "measured false",
-        "expected false",
-        "unfiltered",
-        "blocks read",
-        "bytes read",
-        "in cache",
+        "false by design",
+        "false by its bits",
+        "false as measured",
+        "95 % interval",
+        "damaged",
+        "not asked",
     ];
-    table(1, &heads, rows)
+    table(1, &heads, rows_of(keyspace, row))
+}
+
+/// What the reads took.
+fn costs(keyspace: &KeyspaceStats) -> comfy_table::Table {
+    let row = |name: String, ledger: FilterLedger| {
+        let reads = ledger.reads;
+        vec![
+            name,
+            count(reads.look_ups()),
+            count(reads.block_reads),
+            size(reads.block_bytes),
+            count(reads.cache_hits),
+            count(reads.avoidable_reads),
+            size(reads.avoidable_bytes),
+        ]
+    };
+    let heads =
+        ["level", "looked into", "blocks read", "bytes read", "in cache", "blocks filters save", "bytes filters save"];
+    table(1, &heads, rows_of(keyspace, row))
+}
+
+/// A row for each level that was looked into, and one for all.
+fn rows_of(keyspace: &KeyspaceStats, row: impl Fn(String, FilterLedger) -> Vec<String>) -> Vec<Vec<String>> {
+    let levels = keyspace.levels.iter().map(|level| (level.level.to_string(), level.ledger()));
+    let asked = levels.filter(|(_, ledger)| ledger.reads.look_ups() > 0);
+    asked.chain([("all".to_owned(), keyspace.ledger())]).map(|(name, ledger)| row(name, ledger)).collect()
+}
+
+/// A line for each filter that is damaged or wrong too often.
+fn warnings(stats: &tamis::Stats) -> Vec<String> {
+    let degraded = stats.degraded_filters().map(|(keyspace, level, table)| {
+        format!("keyspace {keyspace}, level {level}, table {}: the filter is damaged and means \"maybe\"", table.number)
+    });
+    let tables = stats.keyspaces.iter().flat_map(|keyspace| {
+        let levels = keyspace.levels.iter();
+        levels.flat_map(move |level| level.tables.iter().map(move |table| (keyspace, level, table)))
+    });
+    let excessive = tables.filter(|(.., table)| table.ledger.is_excessive()).map(|(keyspace, level, table)| {
+        format!(
+            "keyspace {}, level {}, table {}: {} false positives where {:.0} are expected by design; a broken filter, or the same \
+             absent keys again and again",
+            keyspace.name,
+            level.level,
+            table.number,
+            count(table.reads().false_positives),
+            table.ledger.designed_false_positives
+        )
+    });
+    degraded.chain(excessive).collect()
 }
 
 fn keyspace_json(keyspace: &KeyspaceStats, filters: &[Filters]) -> Value {
@@ -156,9 +212,9 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[Filters]) -> Value {
                 "filter_bytes": filters.bytes,
                 "filter_bits_per_key": filters.bits_per_key(),
                 "expected_false_positive_rate": filters.expected_rate(),
-                "reads": json_reads(&level.reads()),
+                "reads": json_ledger(&level.ledger()),
             })
         })
         .collect();
-    json!({ "name": keyspace.name, "bytes": keyspace.size(), "reads": json_reads(&keyspace.reads()), "levels": levels })
+    json!({ "name": keyspace.name, "bytes": keyspace.size(), "reads": json_ledger(&keyspace.ledger()), "levels": levels })
 }

@@ -37,6 +37,18 @@ pub(crate) fn existing_keyspace(db: &Db, common: &Common) -> Result<Keyspace> {
     }
 }
 
+/// The keyspace that the command line names, or all of them.
+pub(crate) fn selected_keyspaces(db: &Db, common: &Common) -> Result<Vec<Keyspace>> {
+    if common.keyspace.is_some() {
+        return Ok(vec![existing_keyspace(db, common)?]);
+    }
+    let mut keyspaces = Vec::new();
+    for name in db.keyspace_names()? {
+        keyspaces.extend(db.existing_keyspace(&name)?);
+    }
+    Ok(keyspaces)
+}
+
 /// The store as it is, with only the keyspace that the command line names, if it names one.
 pub(crate) fn stats_of(db: &Db, common: &Common) -> Result<Stats> {
     let mut stats = db.stats();

@@ -68,20 +68,7 @@ pub(super) fn measure(db: &Db, keys: Keys, question: Question, filters: FilterMo
         asked,
         found,
         time,
-        reads: difference(db.stats().reads(), before),
+        reads: db.stats().reads() - before,
         process: process_before.zip(process_after).and_then(|(before, after)| before.until(after)),
     })
-}
-
-fn difference(after: ReadStats, before: ReadStats) -> ReadStats {
-    let mut reads = ReadStats::default();
-    reads.probes = after.probes - before.probes;
-    reads.negatives = after.negatives - before.negatives;
-    reads.true_positives = after.true_positives - before.true_positives;
-    reads.false_positives = after.false_positives - before.false_positives;
-    reads.unfiltered = after.unfiltered - before.unfiltered;
-    reads.cache_hits = after.cache_hits - before.cache_hits;
-    reads.block_reads = after.block_reads - before.block_reads;
-    reads.block_bytes = after.block_bytes - before.block_bytes;
-    reads
 }

@@ -1,0 +1,337 @@
+//! What does a look-up in a filter cost, and what does building one? Against the textbook, another crate, and the layout of RocksDB.
+//!
+//! ```text
+//! cargo bench --bench filters [-- KEYS]
+//! ```
+//!
+//! Keys are 16 random bytes, and hashing them is part of every figure. All contenders take turns in one run; a figure is the median of
+//! its rounds, so that what else the machine does falls on all alike. Nothing here fails because it is slow.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use tamis::filter::{BloomFilter, BloomLayout};
+use xxhash_rust::xxh3::xxh3_64;
+
+const ROUNDS: usize = 21;
+const BITS_PER_KEY: f64 = 10.0;
+const K: u32 = 7;
+
+type Key = [u8; 16];
+
+fn keys(seed: u64, count: usize) -> Vec<Key> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| rng.u128(..).to_le_bytes()).collect()
+}
+
+/// A filter in the race. The loops stand in the trait, so that each contender's calls are inlined into its own.
+trait Contender {
+    fn name(&self) -> &'static str;
+    fn insert(&mut self, key: &Key);
+    fn contains(&self, key: &Key) -> bool;
+    /// An empty one of the same size.
+    fn renewed(&self) -> Self
+    where
+        Self: Sized;
+
+    /// How many of `keys` may be there.
+    fn count(&self, keys: &[Key]) -> usize
+    where
+        Self: Sized,
+    {
+        keys.iter().filter(|key| self.contains(key)).count()
+    }
+
+    fn fill(&mut self, keys: &[Key])
+    where
+        Self: Sized,
+    {
+        keys.iter().for_each(|key| self.insert(key));
+    }
+}
+
+/// tamis, in either layout.
+struct Tamis {
+    name: &'static str,
+    layout: BloomLayout,
+    capacity: u64,
+    filter: BloomFilter,
+}
+
+impl Tamis {
+    fn new(name: &'static str, layout: BloomLayout, capacity: u64) -> Tamis {
+        let filter = BloomFilter::builder().layout(layout).with_bits_per_key(capacity, BITS_PER_KEY).unwrap();
+        Tamis { name, layout, capacity, filter }
+    }
+}
+
+impl Contender for Tamis {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn insert(&mut self, key: &Key) {
+        self.filter.insert(key);
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        self.filter.contains(key)
+    }
+
+    fn renewed(&self) -> Self {
+        Tamis::new(self.name, self.layout, self.capacity)
+    }
+}
+
+/// The crate fastbloom, with the same hash: its own default is slower.
+struct Fastbloom {
+    bits: usize,
+    filter: fastbloom::BloomFilter,
+}
+
+impl Fastbloom {
+    fn new(bits: usize) -> Fastbloom {
+        Fastbloom { bits, filter: fastbloom::BloomFilter::with_num_bits(bits).hashes(K) }
+    }
+}
+
+impl Contender for Fastbloom {
+    fn name(&self) -> &'static str {
+        "fastbloom, hash xxh3"
+    }
+
+    fn insert(&mut self, key: &Key) {
+        self.filter.insert_hash(xxh3_64(key));
+    }
+
+    fn contains(&self, key: &Key) -> bool {
+        self.filter.contains_hash(xxh3_64(key))
+    }
+
+    fn renewed(&self) -> Self {
+        Fastbloom::new(self.bits)
+    }
+}
+
+/// All probes in one line of 512 bits, as in RocksDB (`util/bloom_impl.h`, FastLocalBloom): the low half of the hash chooses the line,
+/// the high half, times powers of the golden ratio, the bits. With AVX2, all seven bits in one step.
+#[derive(Clone)]
+struct OneLine {
+    lines: Vec<Line512>,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Line512([u32; 16]);
+
+/// The golden ratio as a fraction of 2^32, to the powers 0 to 7.
+const GOLDEN: [u32; 8] = [1, 0x9e37_79b9, 0xe35e_67b1, 0x7342_97e9, 0x35fb_e861, 0xdeb7_c719, 0x0448_b211, 0x3459_b749];
+
+impl OneLine {
+    fn new(bits: usize) -> OneLine {
+        OneLine { lines: vec![Line512::default(); bits.div_ceil(512)] }
+    }
+
+    fn place(&self, key: &Key) -> (usize, u32) {
+        let hash = xxh3_64(key);
+        let line = ((hash & 0xffff_ffff) * self.lines.len() as u64) >> 32;
+        (usize::try_from(line).unwrap(), (hash >> 32) as u32)
+    }
+}
+
+impl Contender for OneLine {
+    fn name(&self) -> &'static str {
+        "one 512-bit line, k = 7, AVX2"
+    }
+
+    fn insert(&mut self, key: &Key) {
+        let (line, hash) = self.place(key);
+        for power in &GOLDEN[..K as usize] {
+            let bit = hash.wrapping_mul(*power) >> 23;
+            self.lines[line].0[(bit >> 5) as usize] |= 1 << (bit & 31);
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn contains(&self, key: &Key) -> bool {
+        let (line, hash) = self.place(key);
+        // SAFETY: `main` has made sure that the processor has AVX2.
+        unsafe { one_line::all_set(&self.lines[line], hash) }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn contains(&self, key: &Key) -> bool {
+        let (line, hash) = self.place(key);
+        GOLDEN[..K as usize].iter().all(|power| {
+            let bit = hash.wrapping_mul(*power) >> 23;
+            self.lines[line].0[(bit >> 5) as usize] >> (bit & 31) & 1 == 1
+        })
+    }
+
+    fn renewed(&self) -> Self {
+        OneLine { lines: vec![Line512::default(); self.lines.len()] }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod one_line {
+    use std::arch::x86_64::*;
+
+    use super::{GOLDEN, K, Line512};
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn all_set(line: &Line512, hash: u32) -> bool {
+        let words = line.0.as_ptr().cast::<__m256i>();
+        // SAFETY: a line is two vectors of 32 bytes and aligned to 64; the powers are one vector.
+        let (lower, upper, powers) = unsafe {
+            (_mm256_load_si256(words), _mm256_load_si256(words.add(1)), _mm256_loadu_si256(GOLDEN.as_ptr().cast()))
+        };
+        let products = _mm256_mullo_epi32(_mm256_set1_epi32(hash.cast_signed()), powers);
+        // The top bit chooses the half of the line, the next three the word in it, the next five the bit in that.
+        let word = _mm256_srli_epi32::<28>(products);
+        let chosen = _mm256_castps_si256(_mm256_blendv_ps(
+            _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(lower, word)),
+            _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(upper, word)),
+            _mm256_castsi256_ps(products),
+        ));
+        let bit = _mm256_srli_epi32::<27>(_mm256_slli_epi32::<4>(products));
+        let lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32(K.cast_signed()), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+        let bits = _mm256_sllv_epi32(_mm256_srli_epi32::<31>(lanes), bit);
+        _mm256_testc_si256(chosen, bits) == 1
+    }
+}
+
+/// What was measured of one contender: nanoseconds per key by round, of look-ups of absent keys, of present keys, and of building.
+type Times = [Vec<f64>; 3];
+
+struct Entrant<C> {
+    filter: C,
+    rate: f64,
+    times: Times,
+}
+
+fn nanos_per_key<T>(keys: usize, work: impl FnOnce() -> T) -> f64 {
+    let start = Instant::now();
+    black_box(work());
+    start.elapsed().as_secs_f64() * 1e9 / keys as f64
+}
+
+impl<C: Contender> Entrant<C> {
+    fn new(mut filter: C, present: &[Key], absent: &[Key]) -> Entrant<C> {
+        filter.fill(present);
+        assert_eq!(filter.count(present), present.len(), "{} denies a key", filter.name());
+        let rate = filter.count(absent) as f64 / absent.len() as f64;
+        Entrant { filter, rate, times: Times::default() }
+    }
+}
+
+/// An entrant of whatever kind takes its turn.
+trait Turn {
+    fn turn(&mut self, present: &[Key], absent: &[Key]);
+    fn result(&mut self) -> Row;
+}
+
+struct Row {
+    name: &'static str,
+    rate: f64,
+    times: Times,
+}
+
+fn median(times: impl IntoIterator<Item = f64>) -> f64 {
+    let mut times: Vec<f64> = times.into_iter().collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+impl<C: Contender> Turn for Entrant<C> {
+    fn turn(&mut self, present: &[Key], absent: &[Key]) {
+        let filter = &self.filter;
+        self.times[0].push(nanos_per_key(absent.len(), || filter.count(black_box(absent))));
+        self.times[1].push(nanos_per_key(present.len(), || filter.count(black_box(present))));
+        let mut fresh = filter.renewed();
+        self.times[2].push(nanos_per_key(present.len(), || fresh.fill(black_box(present))));
+        black_box(fresh.contains(&absent[0]));
+    }
+
+    fn result(&mut self) -> Row {
+        Row { name: self.filter.name(), rate: self.rate, times: std::mem::take(&mut self.times) }
+    }
+}
+
+/// Look-ups of one absent key in filters of falling sizes, as a store with so many levels does them: with one hash, and with one each.
+fn six_levels(n: usize, absent: &[Key]) -> (f64, f64) {
+    let levels: Vec<BloomFilter> = (0..6)
+        .map(|i| {
+            let keys = keys(100 + i, n >> (2 * i));
+            let mut filter = BloomFilter::builder().with_bits_per_key(keys.len() as u64, BITS_PER_KEY).unwrap();
+            filter.extend(&keys);
+            filter
+        })
+        .collect();
+    let hasher = levels[0].hasher();
+    let (mut once, mut each) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        once.push(nanos_per_key(absent.len(), || {
+            let asked = absent.iter().map(|key| {
+                let hash = hasher.hash(key);
+                levels.iter().filter(|level| level.contains_hash(hash)).count()
+            });
+            asked.sum::<usize>()
+        }));
+        each.push(nanos_per_key(absent.len(), || {
+            let asked = absent.iter().map(|key| levels.iter().filter(|level| level.contains(key)).count());
+            asked.sum::<usize>()
+        }));
+    }
+    (median(once), median(each))
+}
+
+fn main() {
+    let n = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(1_000_000);
+    #[cfg(target_arch = "x86_64")]
+    if !std::arch::is_x86_feature_detected!("avx2") {
+        println!("this processor lacks AVX2, which one of the contenders needs");
+        return;
+    }
+    let (present, absent) = (keys(1, n), keys(2, n));
+    let split = Tamis::new("tamis, split lines", BloomLayout::Split, n as u64);
+    // The others get as many bits as the split layout takes for itself.
+    let bits = usize::try_from(split.filter.bits()).unwrap();
+    let standard = Tamis::new("tamis, textbook layout", BloomLayout::Standard, n as u64);
+    let mut entrants: [Box<dyn Turn>; 4] = [
+        Box::new(Entrant::new(split, &present, &absent)),
+        Box::new(Entrant::new(OneLine::new(bits), &present, &absent)),
+        Box::new(Entrant::new(standard, &present, &absent)),
+        Box::new(Entrant::new(Fastbloom::new(bits), &present, &absent)),
+    ];
+    for _ in 0..ROUNDS {
+        entrants.iter_mut().for_each(|entrant| entrant.turn(&present, &absent));
+    }
+    let rows: Vec<Row> = entrants.iter_mut().map(|entrant| entrant.result()).collect();
+    println!(
+        "{n} keys of 16 bytes, {:.2} bits per key; ns per key, hash included, median of {ROUNDS} rounds\n",
+        bits as f64 / n as f64
+    );
+    println!("| filter | false positives | absent | × | present | × | build | × |");
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+    for row in &rows {
+        // The ratio is that of two turns in the same round: what disturbs one disturbs the other.
+        let columns: Vec<String> = row
+            .times
+            .iter()
+            .zip(&rows[0].times)
+            .map(|(times, first)| {
+                let ratios = times.iter().zip(first).map(|(time, first)| time / first);
+                format!("{:.2} | {:.2}", median(times.iter().copied()), median(ratios))
+            })
+            .collect();
+        println!("| {} | {:.4} % | {} |", row.name, row.rate * 100.0, columns.join(" | "));
+    }
+    let (once, each) = six_levels(4 * n, &absent);
+    println!(
+        "\nsix levels of {} keys and a quarter each time: {once:.1} ns hashed once, {each:.1} ns hashed in each",
+        4 * n
+    );
+}

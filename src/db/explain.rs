@@ -1,0 +1,89 @@
+//! `explain`: a point read that tells of its way.
+
+use std::time::{Duration, Instant};
+
+use super::read::ReadOptions;
+use super::store::Store;
+use crate::error::Result;
+use crate::explain::{BlockVisit, Explanation, FilterAnswer, Found, ReadSource, ReadStep, ReadTrace};
+use crate::filter::KeyHash;
+use crate::format::key::SeqNo;
+
+/// Collects what a read tells, with the time that passes.
+struct Recorder {
+    steps: Vec<ReadStep>,
+    /// When the last thing happened, and when the step in hand began.
+    last: Instant,
+    entered: Instant,
+}
+
+impl Recorder {
+    fn new() -> Recorder {
+        let now = Instant::now();
+        Recorder { steps: Vec::new(), last: now, entered: now }
+    }
+
+    /// The time since the last thing that happened.
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now - std::mem::replace(&mut self.last, now)
+    }
+}
+
+impl ReadTrace for Recorder {
+    fn enter(&mut self, source: ReadSource) {
+        self.lap();
+        self.entered = self.last;
+        self.steps.push(ReadStep { source, filter: None, found: None, blocks: Vec::new(), time: Duration::ZERO });
+    }
+
+    fn filter(&mut self, answer: FilterAnswer) {
+        self.lap();
+        if let Some(step) = self.steps.last_mut() {
+            step.filter = Some(answer);
+        }
+    }
+
+    fn block(&mut self, offset: u64, len: u64, cached: bool) {
+        let time = self.lap();
+        if let Some(step) = self.steps.last_mut() {
+            step.blocks.push(BlockVisit { offset, len, cached, time });
+        }
+    }
+
+    fn leave(&mut self, found: Found) {
+        self.lap();
+        if let Some(step) = self.steps.last_mut() {
+            step.found = Some(found);
+            step.time = self.last - self.entered;
+        }
+    }
+}
+
+impl Store {
+    /// Reads a key as `get` does, and says how. Of errors, those that have nothing to do with the key are returned as such.
+    pub(super) fn explain(
+        &self,
+        keyspace: u32,
+        name: &str,
+        key: &[u8],
+        snapshot: Option<SeqNo>,
+        options: ReadOptions,
+    ) -> Result<Explanation> {
+        let mut recorder = Recorder::new();
+        let start = recorder.last;
+        let read = self.get_traced(keyspace, name, key, snapshot, options, &mut recorder);
+        let time = start.elapsed();
+        let outcome = match read {
+            Ok(Some(value)) => Ok(Found::Value(value.len())),
+            Ok(None) => match recorder.steps.last().and_then(|step| step.found) {
+                Some(Found::Deleted) => Ok(Found::Deleted),
+                _ => Ok(Found::Absent),
+            },
+            // Without a step the read never began.
+            Err(error) if recorder.steps.is_empty() => return Err(error),
+            Err(error) => Err(error),
+        };
+        Ok(Explanation { hash: KeyHash::new(self.seed, key).value(), steps: recorder.steps, outcome, time })
+    }
+}

@@ -1,0 +1,196 @@
+//! The hashes that a stand-alone filter may use, and one of them with its seed. Tables use XXH3 only.
+//!
+//! | number | hash of the bytes of a key |
+//! |---|---|
+//! | 1 | XXH3, 64 bits, with the seed |
+//! | 2 | SipHash-1-3, with the seed as the first half of its key and 0 as the second |
+//! | 3 | MurmurHash3 x64 128, the first 64 bits of it (`h1`, the lower half of the number), with the seed, which has 32 bits |
+//!
+//! All of it is part of the format.
+
+use std::fmt;
+
+use siphasher::sip::SipHasher13;
+use xxhash_rust::const_xxh3::const_custom_default_secret;
+use xxhash_rust::xxh3::{xxh3_64_with_secret, xxh3_64_with_seed};
+
+use crate::format::{Decoded, Malformed};
+
+/// Keys up to this length are hashed by XXH3 with the seed itself, longer ones with a secret derived from it.
+const XXH3_MID_SIZE: usize = 240;
+const XXH3_SECRET_LEN: usize = 192;
+
+/// A hash function of a stand-alone filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HashFunction {
+    /// XXH3 with 64 bits: the fastest, and what tables use. Not for keys that somebody chooses in order to collide.
+    #[default]
+    Xxh3,
+    /// SipHash-1-3, keyed by the seed: for keys that somebody might choose in order to collide, with a seed that they do not know.
+    SipHash13,
+    /// MurmurHash3 x64 with 128 bits, of which the first 64 count: what Cassandra and Guava use. Takes a seed of 32 bits.
+    Murmur3,
+}
+
+impl HashFunction {
+    /// The number in the header of a filter. Part of the format.
+    pub(super) fn id(self) -> u8 {
+        match self {
+            HashFunction::Xxh3 => 1,
+            HashFunction::SipHash13 => 2,
+            HashFunction::Murmur3 => 3,
+        }
+    }
+
+    pub(super) fn from_id(id: u8) -> Option<HashFunction> {
+        let all = [HashFunction::Xxh3, HashFunction::SipHash13, HashFunction::Murmur3];
+        all.into_iter().find(|function| function.id() == id)
+    }
+}
+
+impl fmt::Display for HashFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            HashFunction::Xxh3 => "xxh3",
+            HashFunction::SipHash13 => "siphash13",
+            HashFunction::Murmur3 => "murmur3",
+        })
+    }
+}
+
+/// A hash function with its seed: what makes hashes that several filters may be asked with.
+#[derive(Clone)]
+pub struct KeyHasher {
+    seed: u64,
+    state: State,
+}
+
+#[derive(Clone)]
+enum State {
+    /// The secret that XXH3 would derive from the seed again for every long key: 192 bytes, 12 of the 21 ns for 300 bytes.
+    Xxh3(Box<[u8; XXH3_SECRET_LEN]>),
+    SipHash13(SipHasher13),
+    Murmur3(u32),
+}
+
+impl KeyHasher {
+    pub(super) fn new(function: HashFunction, seed: u64) -> Decoded<KeyHasher> {
+        let state = match function {
+            HashFunction::Xxh3 => State::Xxh3(Box::new(const_custom_default_secret(seed))),
+            HashFunction::SipHash13 => State::SipHash13(SipHasher13::new_with_keys(seed, 0)),
+            HashFunction::Murmur3 => {
+                State::Murmur3(u32::try_from(seed).map_err(|_| Malformed("a seed of murmur3 has 32 bits"))?)
+            }
+        };
+        Ok(KeyHasher { seed, state })
+    }
+
+    /// XXH3 with seed 0.
+    pub(super) fn unseeded() -> KeyHasher {
+        KeyHasher { seed: 0, state: State::Xxh3(Box::new(const_custom_default_secret(0))) }
+    }
+
+    /// The hash of a key, for `insert_hash` and `contains_hash`.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        match &self.state {
+            State::Xxh3(secret) if key.len() > XXH3_MID_SIZE => xxh3_64_with_secret(key, &**secret),
+            State::Xxh3(_) => xxh3_64_with_seed(key, self.seed),
+            State::SipHash13(hasher) => hasher.hash(key),
+            State::Murmur3(seed) => mur3::murmurhash3_x64_128(key, *seed).0,
+        }
+    }
+
+    /// The function.
+    pub fn function(&self) -> HashFunction {
+        match self.state {
+            State::Xxh3(_) => HashFunction::Xxh3,
+            State::SipHash13(_) => HashFunction::SipHash13,
+            State::Murmur3(_) => HashFunction::Murmur3,
+        }
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// Two are equal that give equal hashes.
+impl PartialEq for KeyHasher {
+    fn eq(&self, other: &KeyHasher) -> bool {
+        (self.function(), self.seed) == (other.function(), other.seed)
+    }
+}
+
+impl Eq for KeyHasher {}
+
+impl fmt::Debug for KeyHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyHasher")
+            .field("function", &self.function())
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hash::KeyHash;
+    use super::*;
+
+    fn hash(function: HashFunction, seed: u64, key: &[u8]) -> u64 {
+        KeyHasher::new(function, seed).unwrap().hash(key)
+    }
+
+    #[test]
+    fn xxh3_is_that_of_tables_at_every_length() {
+        let bytes: Vec<u8> = (0..3000u32).map(|i| (i * i % 251) as u8).collect();
+        for seed in [0, 1, 77, u64::MAX] {
+            let hasher = KeyHasher::new(HashFunction::Xxh3, seed).unwrap();
+            for len in (0..520).chain([1023, 1024, 1025, 3000]) {
+                assert_eq!(hasher.hash(&bytes[..len]), KeyHash::new(seed, &bytes[..len]).value(), "{len}");
+            }
+        }
+        assert_eq!(KeyHasher::unseeded(), KeyHasher::new(HashFunction::Xxh3, 0).unwrap());
+    }
+
+    #[test]
+    fn murmur3_gives_the_published_first_halves() {
+        let quick = b"The quick brown fox jumps over the lazy dog";
+        assert_eq!(hash(HashFunction::Murmur3, 0, quick), 0xe34b_bc7b_bc07_1b6c);
+        assert_eq!(hash(HashFunction::Murmur3, 0, b"hello"), 0xcbd8_a7b3_41bd_9b02);
+        assert_eq!(hash(HashFunction::Murmur3, 0, b""), 0);
+        assert_ne!(hash(HashFunction::Murmur3, 1, b""), 0);
+    }
+
+    #[test]
+    #[expect(clippy::cast_possible_truncation, reason = "a hash")]
+    fn siphash13_is_that_of_the_standard_library() {
+        use std::hash::Hasher;
+        for len in [0, 1, 7, 8, 9, 63, 300] {
+            let key = vec![len as u8; len];
+            let mut twin = std::hash::DefaultHasher::new();
+            twin.write(&key);
+            assert_eq!(hash(HashFunction::SipHash13, 0, &key), twin.finish(), "{len}");
+        }
+        assert_ne!(hash(HashFunction::SipHash13, 1, b"key"), hash(HashFunction::SipHash13, 0, b"key"));
+    }
+
+    #[test]
+    fn functions_have_their_numbers_and_names() {
+        for (function, id, name) in [
+            (HashFunction::Xxh3, 1, "xxh3"),
+            (HashFunction::SipHash13, 2, "siphash13"),
+            (HashFunction::Murmur3, 3, "murmur3"),
+        ] {
+            assert_eq!((function.id(), HashFunction::from_id(id)), (id, Some(function)));
+            assert_eq!(function.to_string(), name);
+            let hasher = KeyHasher::new(function, 5).unwrap();
+            assert_eq!((hasher.function(), hasher.seed()), (function, 5));
+        }
+        assert_eq!(HashFunction::from_id(0).or(HashFunction::from_id(4)), None);
+        assert!(KeyHasher::new(HashFunction::Murmur3, 1 << 32).is_err());
+    }
+}

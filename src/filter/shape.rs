@@ -1,0 +1,268 @@
+//! The size of a stand-alone filter: its layout, probes and lines, from a number of keys and a rate, or from bits.
+//!
+//! The textbook takes m = ⌈−n ln p / (ln 2)²⌉ bits and k = m/n · ln 2 probes for n keys at rate p. That is where it starts; whole lines
+//! are then added until the model of the layout keeps the rate. Logarithms may differ in their last digit from one platform to the
+//! next, and so, once in a while, may the number of lines: a filter that two machines shall make alike is sized by bits.
+
+use std::f64::consts::LN_2;
+use std::fmt;
+
+use super::layout::Layout;
+use super::line::LINE_BITS;
+use super::sizing::{MAX_LINES, MAX_PROBES, clamp_millibits, compensated_millibits, lines_for, probe_count};
+use super::split::Groups;
+use crate::error::{Error, Result};
+
+/// Most probes of the split layout that [`Groups::for_probes`] makes.
+const MAX_SPLIT_PROBES: u32 = 25;
+
+/// Where a filter has the bits of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BloomLayout {
+    /// In groups of at most four, each group within 64 bytes: one cache line is touched for most absent keys.
+    #[default]
+    Split,
+    /// Anywhere, as in the textbook: for comparison.
+    Standard,
+}
+
+impl BloomLayout {
+    fn max_probes(self) -> u32 {
+        match self {
+            BloomLayout::Split => MAX_SPLIT_PROBES,
+            BloomLayout::Standard => MAX_PROBES,
+        }
+    }
+
+    fn with_probes(self, k: u32) -> Layout {
+        let k = k.clamp(1, self.max_probes());
+        match self {
+            BloomLayout::Split => Layout::Split(Groups::for_probes(k)),
+            BloomLayout::Standard => Layout::Standard { probes: k.to_le_bytes()[0] },
+        }
+    }
+}
+
+impl fmt::Display for BloomLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            BloomLayout::Split => "split",
+            BloomLayout::Standard => "standard",
+        })
+    }
+}
+
+/// What a filter is made of before there is a key in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Shape {
+    pub(super) layout: Layout,
+    pub(super) lines: u64,
+    /// Bits per key when it is full, in thousandths.
+    pub(super) millibits: u32,
+}
+
+impl Shape {
+    /// The fewest lines that hold `keys` keys at a rate of at most `rate`, as far as the model of the layout knows.
+    pub(super) fn for_rate(kind: BloomLayout, keys: u64, rate: f64) -> Result<Shape> {
+        check_rate(rate)?;
+        check_keys(keys)?;
+        // Two keys of equal hashes cannot be told apart.
+        let collisions = 2.0 * keys as f64 / 2f64.powi(64);
+        if rate < collisions {
+            return Err(Error::invalid(format_args!("a hash of 64 bits does not give {keys} keys a rate of {rate:e}")));
+        }
+        let (bits, k) = textbook(keys, rate);
+        let layout = kind.with_probes(k);
+        let shape = |lines| Shape { layout, lines, millibits: millibits(lines, keys) };
+        let holds = |lines| shape(lines).rate() <= rate;
+        let (mut enough, mut too_few) = (bits.div_ceil(LINE_BITS), 0);
+        if enough > MAX_LINES {
+            return Err(too_large(keys, rate));
+        }
+        while !holds(enough) {
+            too_few = enough;
+            enough += enough / 8 + 1;
+            if too_few == MAX_LINES {
+                return Err(too_large(keys, rate));
+            }
+            enough = enough.min(MAX_LINES);
+        }
+        while too_few > 0 && enough - too_few > 1 {
+            let middle = too_few.midpoint(enough);
+            *if holds(middle) { &mut enough } else { &mut too_few } = middle;
+        }
+        Ok(shape(enough))
+    }
+
+    /// Lines for `keys` keys when the textbook would spend so many bits on each, as tables do.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1,000 to 24,000")]
+    pub(super) fn for_bits_per_key(kind: BloomLayout, keys: u64, bits_per_key: f64) -> Result<Shape> {
+        if !(1.0..=24.0).contains(&bits_per_key) {
+            return Err(Error::invalid(format_args!("a filter takes 1 to 24 bits per key, not {bits_per_key}")));
+        }
+        check_keys(keys)?;
+        let asked = clamp_millibits((bits_per_key * 1000.0).round() as u32);
+        let layout = kind.with_probes(probe_count(asked));
+        let spent = match kind {
+            BloomLayout::Split => compensated_millibits(asked),
+            BloomLayout::Standard => asked,
+        };
+        let lines = match u64::try_from(lines_for(keys, spent)) {
+            Ok(lines) if lines <= MAX_LINES => lines,
+            _ => {
+                let what = format_args!("{keys} keys of {bits_per_key} bits do not fit into the 2^37 bits of a filter");
+                return Err(Error::invalid(what));
+            }
+        };
+        Ok(Shape { layout, lines, millibits: millibits(lines, keys) })
+    }
+
+    /// At least `bits` bits and `k` probes; full when half of the bits are set, which is when k is the best number of probes.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 32 / ln 2 · 1000")]
+    pub(super) fn for_bits(kind: BloomLayout, bits: u64, k: u32) -> Result<Shape> {
+        if !(1..=MAX_LINES * LINE_BITS).contains(&bits) {
+            return Err(Error::invalid(format_args!("a filter takes 1 to 2^37 bits, not {bits}")));
+        }
+        if !(1..=kind.max_probes()).contains(&k) {
+            let most = kind.max_probes();
+            return Err(Error::invalid(format_args!("a filter of this layout takes 1 to {most} probes, not {k}")));
+        }
+        let millibits = (f64::from(k) * 1000.0 / LN_2).round() as u32;
+        Ok(Shape { layout: kind.with_probes(k), lines: bits.div_ceil(LINE_BITS), millibits })
+    }
+
+    /// The rate to expect when it is full.
+    fn rate(&self) -> f64 {
+        // Keys whose probes all agree: see `standard`. In tiny filters they count for more than all else.
+        let alike = match self.layout {
+            Layout::Split(_) => 0.0,
+            Layout::Standard { .. } => {
+                let bits = (self.lines * LINE_BITS) as f64;
+                4.0 * 1000.0 / f64::from(self.millibits) / bits
+            }
+        };
+        self.layout.model_fpr(1000 * LINE_BITS, self.millibits.into()) + alike
+    }
+}
+
+/// m and k of the textbook for `keys` keys, at least 1, at a rate between 0 and 1.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and a float cast saturates")]
+fn textbook(keys: u64, rate: f64) -> (u64, u32) {
+    let bits = (keys as f64 * -rate.ln() / (LN_2 * LN_2)).ceil();
+    let k = (bits / keys as f64 * LN_2).round();
+    (bits as u64, (k as u32).max(1))
+}
+
+/// Bits per key in thousandths, rounded down, so that a filter never holds fewer keys than it was made for.
+fn millibits(lines: u64, keys: u64) -> u32 {
+    let millibits = u128::from(lines) * u128::from(LINE_BITS) * 1000 / u128::from(keys);
+    u32::try_from(millibits).unwrap_or(u32::MAX).max(1)
+}
+
+pub(super) fn check_rate(rate: f64) -> Result<()> {
+    if rate > 0.0 && rate < 1.0 {
+        Ok(())
+    } else {
+        Err(Error::invalid(format_args!("a false-positive rate lies between 0 and 1, and {rate} does not")))
+    }
+}
+
+fn check_keys(keys: u64) -> Result<()> {
+    if keys > 0 { Ok(()) } else { Err(Error::invalid("a filter is made for at least one key")) }
+}
+
+fn too_large(keys: u64, rate: f64) -> Error {
+    Error::invalid(format_args!("{keys} keys at a rate of {rate:e} do not fit into the 2^37 bits of a filter"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [BloomLayout; 2] = [BloomLayout::Split, BloomLayout::Standard];
+
+    #[test]
+    fn textbook_gives_the_published_sizes() {
+        for (keys, rate, bits, k) in [
+            (1_000, 0.01, 9_586, 7),
+            (1_000_000, 0.01, 9_585_059, 7),
+            (1_000_000, 0.001, 14_377_588, 10),
+            (1_000, 0.1, 4_793, 3),
+            (1, 0.9, 1, 1),
+        ] {
+            assert_eq!(textbook(keys, rate), (bits, k), "{keys} keys at {rate}");
+        }
+    }
+
+    #[test]
+    fn the_fewest_lines_that_keep_the_rate_are_taken() {
+        for kind in KINDS {
+            for keys in [1, 2, 10, 100, 1000, 123_456, 1_000_000, 100_000_000] {
+                for rate in [0.9, 0.5, 0.1, 0.01, 0.001, 1e-6, 1e-9] {
+                    let shape = Shape::for_rate(kind, keys, rate).unwrap();
+                    assert!(shape.rate() <= rate, "{kind:?}, {keys} keys at {rate}: {shape:?}");
+                    let (bits, k) = textbook(keys, rate);
+                    assert_eq!(u32::from(shape.layout.probes()), k.min(kind.max_probes()));
+                    let least = bits.div_ceil(512);
+                    assert!(shape.lines >= least);
+                    let fewer = Shape { lines: shape.lines - 1, millibits: millibits(shape.lines - 1, keys), ..shape };
+                    assert!(shape.lines == least || fewer.rate() > rate, "{kind:?}, {keys} keys at {rate}: {shape:?}");
+                    let many = if kind == BloomLayout::Split { 1000 } else { 1_000_000 };
+                    if keys >= many && (1e-7..0.6).contains(&rate) {
+                        let most = least as f64 * 1.03 + 3.0;
+                        assert!(shape.lines as f64 <= most, "{kind:?}, {keys} keys at {rate}: {shape:?}, {least}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lines_of_the_published_sizes() {
+        let lines = |(keys, rate)| {
+            let lines = |kind| Shape::for_rate(kind, keys, rate).unwrap().lines;
+            (lines(BloomLayout::Split), lines(BloomLayout::Standard))
+        };
+        let sizes = [(1_000, 0.01), (1_000_000, 0.01), (1_000_000, 0.001), (1_000, 0.1)].map(lines);
+        // 18,721 and 28,082 lines hold the bits of the textbook, whose k is not a whole number.
+        assert_eq!(sizes, [(19, 19), (18_848, 18_737), (28_241, 28_083), (10, 10)]);
+    }
+
+    #[test]
+    fn what_makes_no_filter_is_refused() {
+        let refused = |shape: Result<Shape>| assert!(matches!(shape, Err(Error::InvalidArgument(_))), "{shape:?}");
+        for kind in KINDS {
+            for rate in [0.0, 1.0, -0.1, 1.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                refused(Shape::for_rate(kind, 1000, rate));
+            }
+            refused(Shape::for_rate(kind, 0, 0.01));
+            refused(Shape::for_rate(kind, u64::MAX, 0.01));
+            refused(Shape::for_rate(kind, u64::MAX, 1.0 - f64::EPSILON));
+            refused(Shape::for_rate(kind, 1 << 34, 0.01));
+            refused(Shape::for_rate(kind, 1, f64::MIN_POSITIVE));
+            refused(Shape::for_rate(kind, 1_000_000_000, 1e-12));
+            for bits_per_key in [0.0, 0.999, 24.001, f64::NAN, f64::INFINITY, -1.0] {
+                refused(Shape::for_bits_per_key(kind, 1000, bits_per_key));
+            }
+            refused(Shape::for_bits_per_key(kind, 0, 10.0));
+            refused(Shape::for_bits_per_key(kind, 1 << 34, 10.0));
+            refused(Shape::for_bits_per_key(kind, u64::MAX, 10.0));
+            refused(Shape::for_bits(kind, 0, 7));
+            refused(Shape::for_bits(kind, (1 << 37) + 1, 7));
+            refused(Shape::for_bits(kind, u64::MAX, 7));
+            refused(Shape::for_bits(kind, 1000, 0));
+            refused(Shape::for_bits(kind, 1000, kind.max_probes() + 1));
+        }
+        assert_eq!(Shape::for_bits(BloomLayout::Split, 1 << 37, 7).unwrap().lines, MAX_LINES);
+        assert!(Shape::for_rate(BloomLayout::Split, 13_000_000_000, 0.01).is_ok());
+    }
+
+    #[test]
+    fn bits_per_key_are_those_of_tables() {
+        let shape = Shape::for_bits_per_key(BloomLayout::Split, 1_000_000, 10.0).unwrap();
+        assert_eq!((shape.lines, shape.layout.probes(), shape.millibits), (19_686, 7, 10_079));
+        let shape = Shape::for_bits_per_key(BloomLayout::Standard, 1_000_000, 10.0).unwrap();
+        assert_eq!((shape.lines, shape.layout.probes()), (19_532, 7));
+    }
+}

@@ -1,0 +1,305 @@
+//! Stand-alone filters: what they answer, what they say of themselves, and the laws of sets.
+
+use std::collections::HashSet;
+
+use super::*;
+use crate::error::Error;
+use crate::filter::header::HEADER_LEN;
+use crate::filter::{BloomBuilder, BloomFilter, BloomLayout, HashFunction};
+use proptest::prelude::*;
+
+pub(super) const LAYOUTS: [BloomLayout; 2] = [BloomLayout::Split, BloomLayout::Standard];
+pub(super) const HASHES: [HashFunction; 3] = [HashFunction::Xxh3, HashFunction::SipHash13, HashFunction::Murmur3];
+
+pub(super) fn builders() -> impl Iterator<Item = BloomBuilder> {
+    let builder = |layout| move |hash| BloomFilter::builder().layout(layout).hash(hash).seed(7);
+    LAYOUTS.into_iter().flat_map(move |layout| HASHES.into_iter().map(builder(layout)))
+}
+
+/// 16 bytes that look random, another 16 for each `i`.
+pub(super) fn random(i: u64) -> [u8; 16] {
+    (u128::from(remix(i)) << 64 | u128::from(remix(!i))).to_be_bytes()
+}
+
+/// Keys that no test inserts.
+pub(super) fn absent(count: u64) -> impl Iterator<Item = [u8; 16]> {
+    (1 << 40..(1 << 40) + count).map(random)
+}
+
+/// How many of `count` absent keys get a "maybe".
+fn wrong(filter: &BloomFilter, count: u64) -> f64 {
+    absent(count).filter(|key| filter.contains(key)).count() as f64
+}
+
+#[test]
+fn rates_hold_at_capacity_for_every_layout_and_hash() {
+    const ASKED: u64 = 200_000;
+    for builder in builders() {
+        for rate in [0.1, 0.01, 0.001] {
+            let mut filter = builder.with_rate(20_000, rate).unwrap();
+            let mut next = 0;
+            while !filter.is_full() {
+                filter.insert(random(next));
+                next += 1;
+            }
+            assert!((0..next).all(|i| filter.contains(random(i))));
+            let (expected, measured) = (filter.expected_fpr(), wrong(&filter, ASKED) / ASKED as f64);
+            // The bits of one filter are some standard deviations better or worse than the mean of all.
+            assert!(expected < rate * 1.05, "{filter}");
+            let noise = 4.0 * (expected / ASKED as f64).sqrt();
+            assert!((measured - expected).abs() < noise, "{measured}: {filter}");
+            assert!((filter.count() as f64 / next as f64) > 1.0 - rate, "{filter}");
+        }
+    }
+}
+
+#[test]
+fn rates_hold_for_few_keys() {
+    for builder in builders() {
+        for keys in [1, 2, 3, 10, 50, 100, 1000] {
+            for rate in [0.1, 0.01] {
+                let (sets, asked) = (20u64, 2000);
+                let mut maybes = 0.0;
+                for set in 0..sets {
+                    let mut filter = builder.with_rate(keys, rate).unwrap();
+                    filter.extend((0..keys).map(|i| random(set * 10_000 + i)));
+                    assert!((0..keys).all(|i| filter.contains(random(set * 10_000 + i))));
+                    maybes += wrong(&filter, asked);
+                }
+                let asked = (sets * asked) as f64;
+                // The sets differ among each other: a tenth more than the noise of asking.
+                let most = asked * rate * 1.1 + 4.0 * (asked * rate).sqrt();
+                assert!(maybes < most, "{builder:?}, {keys} keys at {rate}: {maybes} of {asked}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_filter_has_the_bits_of_a_tables_filter() {
+    let keys: Vec<[u8; 16]> = (0..1000).map(random).collect();
+    for (layout, policy) in [(BloomLayout::Split, split(10.0)), (BloomLayout::Standard, standard(10.0))] {
+        let hashes: Vec<KeyHash> = keys.iter().map(|key| KeyHash::new(3, key)).collect();
+        let block = build(policy, &hashes).bytes;
+        let mut filter = BloomFilter::builder().layout(layout).seed(3).with_bits_per_key(1000, 10.0).unwrap();
+        filter.extend(&keys);
+        assert_eq!(filter.to_bytes()[HEADER_LEN..], block[HEADER_LEN..], "{layout}");
+        // Either can be opened as the other.
+        let same = BloomFilter::from_bytes(&block).unwrap();
+        assert_eq!((same.count(), &same), (1000, &filter));
+        let reader = Filter::open(&filter.to_bytes(), 3);
+        assert_eq!(reader.degraded(), None);
+        assert!(hashes.iter().all(|&hash| reader.may_contain(hash)));
+    }
+}
+
+#[test]
+fn tables_say_maybe_when_a_filter_is_not_made_for_them() {
+    for function in [HashFunction::SipHash13, HashFunction::Murmur3] {
+        let mut filter = BloomFilter::builder().hash(function).seed(3).with_rate(100, 0.01).unwrap();
+        filter.insert("key");
+        let reader = Filter::open(&filter.to_bytes(), 3);
+        assert_eq!(reader.degraded(), Some("the filter uses another hash than tables do"));
+        assert!(reader.may_contain(KeyHash::new(3, b"other")));
+    }
+    let empty = BloomFilter::builder().seed(3).with_rate(100, 0.01).unwrap();
+    let reader = Filter::open(&empty.to_bytes(), 3);
+    assert_eq!(reader.degraded(), Some("the filter has lines but no keys"));
+    assert!(reader.may_contain(KeyHash::new(3, b"other")));
+}
+
+#[test]
+fn insert_says_whether_a_bit_changed() {
+    for builder in builders() {
+        let mut filter = builder.with_bits(2000, 5).unwrap();
+        let mut changed = 0;
+        for i in 0..2000 {
+            let before = filter.to_bytes();
+            let inserted = filter.insert(random(i));
+            let after = filter.to_bytes();
+            assert_eq!(inserted, before[HEADER_LEN..] != after[HEADER_LEN..]);
+            changed += u64::from(inserted);
+            assert_eq!(filter.count(), changed);
+            assert!(!filter.insert(random(i)));
+            let ones: u32 = after[HEADER_LEN..].iter().map(|byte| byte.count_ones()).sum();
+            assert_eq!(filter.fill_ratio(), f64::from(ones) / filter.bits() as f64);
+        }
+        assert!(changed < 1000, "2000 keys fill so small a filter");
+    }
+}
+
+#[test]
+fn what_it_says_of_itself_fits_together() {
+    for builder in builders() {
+        let mut filter = builder.with_rate(10_000, 0.01).unwrap();
+        assert!((10_000..10_600).contains(&filter.capacity()), "{filter}");
+        assert_eq!((filter.k(), filter.count()), (7, 0));
+        assert!(filter.is_empty() && !filter.is_full());
+        let of_no_keys =
+            (filter.fill_ratio(), filter.estimated_fill_ratio(), filter.expected_fpr(), filter.estimated_keys());
+        assert_eq!(of_no_keys, (0.0, 0.0, 0.0, 0.0));
+        for (keys, full) in [(5000, false), (12_000, true)] {
+            filter.extend((0..keys).map(random));
+            assert!(!filter.is_empty());
+            assert_eq!(filter.is_full(), full);
+            let off = filter.fill_ratio() / filter.estimated_fill_ratio() - 1.0;
+            assert!(off.abs() < 0.01, "{filter}");
+            let off = filter.estimated_keys() / keys as f64 - 1.0;
+            assert!(off.abs() < 0.02, "{filter}");
+        }
+        let text = filter.to_string();
+        for part in ["for 10", "k = 7", &filter.bits().to_string(), &filter.hasher().function().to_string(), "seed 7"] {
+            assert!(text.contains(part), "{text}: {part}");
+        }
+        filter.clear();
+        assert_eq!((filter.count(), filter.is_empty()), (0, true));
+        assert_eq!(filter, builder.with_rate(10_000, 0.01).unwrap());
+    }
+}
+
+#[test]
+fn a_full_filter_says_so() {
+    let mut filter = BloomFilter::with_bits(512, 1).unwrap();
+    filter.extend((0..20_000).map(random));
+    assert_eq!((filter.fill_ratio(), filter.expected_fpr(), filter.estimated_keys()), (1.0, 1.0, f64::INFINITY));
+    assert_eq!(filter.count(), 512);
+    let other = filter.clone();
+    filter.union_with(&other).unwrap();
+    assert_eq!(filter.count(), 1024, "bits say nothing more, and counts can be added at most");
+}
+
+#[test]
+fn a_filter_of_bits_is_full_when_half_of_them_are_set() {
+    for k in [1, 4, 7, 14, 25] {
+        let mut filter = BloomFilter::with_bits(1 << 20, k).unwrap();
+        assert_eq!((filter.bits(), filter.k()), (1 << 20, k));
+        let mut keys = (0..).map(random);
+        while !filter.is_full() {
+            filter.extend(keys.by_ref().take(1000));
+        }
+        assert!((filter.fill_ratio() - 0.5).abs() < 0.02, "{filter}");
+    }
+    assert_eq!(BloomFilter::with_bits(1, 1).unwrap().bits(), 512);
+    assert_eq!(BloomFilter::with_bits(513, 1).unwrap().bits(), 1024);
+}
+
+#[test]
+fn arguments_that_make_no_filter_are_refused() {
+    let refused = |filter: crate::Result<BloomFilter>| {
+        assert!(matches!(filter, Err(Error::InvalidArgument(_))), "{filter:?}");
+    };
+    refused(BloomFilter::with_rate(0, 0.01));
+    refused(BloomFilter::with_rate(10, 0.0));
+    refused(BloomFilter::with_rate(10, f64::NAN));
+    refused(BloomFilter::with_rate(u64::MAX, 0.5));
+    refused(BloomFilter::with_bits(0, 7));
+    refused(BloomFilter::with_bits(1 << 60, 7));
+    refused(BloomFilter::with_bits(512, 0));
+    refused(BloomFilter::builder().hash(HashFunction::Murmur3).seed(1 << 32).with_rate(10, 0.01));
+    refused(BloomFilter::builder().with_bits_per_key(10, 0.5));
+}
+
+#[test]
+fn only_filters_of_one_make_can_be_combined() {
+    let builder = BloomFilter::builder();
+    let filter = builder.with_bits(1024, 7).unwrap();
+    for (other, difference) in [
+        (builder.with_bits(1536, 7), "size"),
+        (builder.layout(BloomLayout::Standard).with_bits(1024, 7), "layout"),
+        (builder.with_bits(1024, 8), "number of probes per key"),
+        (builder.hash(HashFunction::Murmur3).with_bits(1024, 7), "hash function"),
+        (builder.seed(1).with_bits(1024, 7), "seed"),
+    ] {
+        let other = other.unwrap();
+        assert!(!filter.is_compatible(&other));
+        assert_ne!(filter, other);
+        for result in [filter.union(&other), filter.intersection(&other)] {
+            let message = result.unwrap_err().to_string();
+            assert_eq!(message, format!("invalid argument: the filters differ in their {difference}"));
+        }
+    }
+}
+
+#[test]
+fn union_and_intersection_count_what_their_bits_speak_for() {
+    for builder in builders() {
+        let filter = |keys: std::ops::Range<u64>| {
+            let mut filter = builder.with_rate(20_000, 0.01).unwrap();
+            filter.extend(keys.map(random));
+            filter
+        };
+        let (low, high) = (filter(0..10_000), filter(5000..15_000));
+        let union = low.union(&high).unwrap();
+        assert_eq!(union, filter(0..15_000));
+        assert!((union.count() as f64 / 15_000.0 - 1.0).abs() < 0.02, "{union}");
+        let twice = low.union(&low).unwrap();
+        assert!(twice.count() >= low.count() && (twice.count() as f64) < low.count() as f64 * 1.02, "{twice}");
+        let common = low.intersection(&high).unwrap();
+        assert!((5000..15_000u64).filter(|&i| i < 10_000).all(|i| common.contains(random(i))));
+        assert!((5000..=low.count()).contains(&common.count()), "{common}");
+        let (few, most) = (filter(5000..10_000).expected_fpr(), low.expected_fpr().min(high.expected_fpr()));
+        assert!((few..=most).contains(&common.expected_fpr()), "{common}");
+    }
+}
+
+#[test]
+fn collecting_takes_each_key_once_and_the_size_that_they_need() {
+    let twice: BloomFilter = (0..5000).chain(0..5000).map(random).collect();
+    let mut twin = BloomFilter::with_rate(5000, 0.01).unwrap();
+    twin.extend((0..5000).map(random));
+    assert_eq!(twice, twin);
+    assert!((4950..=5000).contains(&twice.count()));
+    let none: BloomFilter = std::iter::empty::<&str>().collect();
+    assert!(none.is_empty() && !none.contains("key"));
+}
+
+proptest! {
+    #[test]
+    fn a_filter_holds_what_a_set_holds(
+        which in 0usize..6,
+        bits in 1u64..5000,
+        k in 1u32..=25,
+        a in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..80),
+        b in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..80),
+    ) {
+        let empty = builders().nth(which).unwrap().with_bits(bits, k).unwrap();
+        let filled = |keys: &[Vec<u8>]| {
+            let mut filter = empty.clone();
+            filter.extend(keys);
+            filter
+        };
+        let (left, right) = (filled(&a), filled(&b));
+        for (filter, keys) in [(&left, &a), (&right, &b)] {
+            let distinct: HashSet<&Vec<u8>> = keys.iter().collect();
+            prop_assert!(keys.iter().all(|key| filter.contains(key)));
+            prop_assert!(filter.count() <= distinct.len() as u64);
+            prop_assert_eq!(filter.is_empty(), keys.is_empty());
+        }
+        // Order does not matter, and bytes keep everything.
+        let backwards: Vec<Vec<u8>> = a.iter().rev().cloned().collect();
+        prop_assert_eq!(&filled(&backwards), &left);
+        let copy = BloomFilter::from_bytes(&left.to_bytes()).unwrap();
+        prop_assert_eq!(&copy, &left);
+        prop_assert_eq!((copy.count(), copy.capacity()), (left.count(), left.capacity()));
+        prop_assert_eq!(copy.to_bytes(), left.to_bytes());
+        // Union: one after the other, in any order, once or twice, with nothing.
+        let union = left.union(&right).unwrap();
+        prop_assert_eq!(&union, &filled(&[a.clone(), b.clone()].concat()));
+        prop_assert_eq!(&union, &right.union(&left).unwrap());
+        prop_assert_eq!(union.count(), right.union(&left).unwrap().count());
+        prop_assert_eq!(&union.union(&left).unwrap(), &union);
+        prop_assert_eq!(&left.union(&empty).unwrap(), &left);
+        prop_assert!(union.count() >= left.count().max(right.count()));
+        prop_assert!(union.count() <= left.count() + right.count());
+        // Intersection: within both, and absorbed by the union.
+        let common = left.intersection(&right).unwrap();
+        prop_assert_eq!(&common, &right.intersection(&left).unwrap());
+        prop_assert_eq!(&common.union(&left).unwrap(), &left);
+        prop_assert_eq!(&union.intersection(&left).unwrap(), &left);
+        prop_assert_eq!(&left.intersection(&left).unwrap(), &left);
+        prop_assert!(left.intersection(&empty).unwrap().is_empty());
+        prop_assert!(common.count() <= left.count().min(right.count()));
+        prop_assert!(a.iter().filter(|key| b.contains(key)).all(|key| common.contains(key)));
+        prop_assert!(common.expected_fpr() <= left.expected_fpr().min(right.expected_fpr()));
+    }
+}

@@ -1,0 +1,93 @@
+//! [`Table::refilter`]: the same table with another filter.
+//!
+//! Data blocks are copied as they are stored, compressed or not, to the offsets that they had, so that the index is copied too. Only
+//! the checksums in their trailers are made anew, since they are bound to the file's number: each after the one before it was found
+//! right. What is copied is checked by every rule that `verify` knows, because the new checksums vouch for it from here on.
+
+use std::sync::Arc;
+
+use super::builder::Output;
+use super::fetch::ReadAhead;
+use super::properties::Properties;
+use super::resident::TableFilter;
+use super::verify::Seen;
+use super::{Table, TableMeta};
+use crate::block::Block;
+use crate::error::Result;
+use crate::filter::FilterBuilder;
+use crate::format::filename::FileKind;
+use crate::options::{FilterPolicy, PrefixExtractor};
+
+impl Table {
+    /// Whether the table has the filter that `policy` makes of its keys and of what `prefix` takes of them, and can use it.
+    pub(crate) fn has_filter(&self, policy: FilterPolicy, prefix: Option<PrefixExtractor>) -> Result<bool> {
+        let resident = self.resident()?;
+        let properties = &resident.properties;
+        let usable = match &resident.filter {
+            TableFilter::None => true,
+            TableFilter::Usable(filter) => filter.prefixes() == prefix,
+            TableFilter::Degraded(_) => false,
+        };
+        Ok(usable
+            && properties.filter_policy == u64::from(policy.code())
+            && properties.filter_millibits == policy.millibits())
+    }
+
+    /// Writes a copy of this table with a filter by `policy` and `prefix` as table `number`, synced; the directory is not. `None` means that it was
+    /// cancelled. Unless it succeeds, nothing is left of the copy.
+    pub(crate) fn refilter(
+        &self,
+        number: u64,
+        policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<TableMeta>> {
+        let context = &self.fetcher().context;
+        let output = Output::create(context.fs(), context.dir(), number)?;
+        let result = self.copy_to(output, number, policy, prefix, cancelled);
+        if !matches!(result, Ok(Some(_))) {
+            let _ = context.fs().remove(&FileKind::Table(number).path(context.dir()));
+        }
+        result
+    }
+
+    fn copy_to(
+        &self,
+        mut output: Output<'_>,
+        number: u64,
+        policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<TableMeta>> {
+        let (fetcher, resident) = (self.fetcher(), self.resident()?);
+        let properties = Properties {
+            number,
+            filter_policy: policy.code().into(),
+            filter_millibits: policy.millibits(),
+            filter_keys: 0,
+            ..resident.properties.clone()
+        };
+        let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
+        let mut seen = Seen::default();
+        let mut ahead = ReadAhead::new(resident.index.data_end(), false);
+        for i in 0..resident.index.len() {
+            if cancelled() {
+                return Ok(None);
+            }
+            ahead.step_to(i);
+            let handle = resident.index.handle(i);
+            let (compression, stored, block) =
+                fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead)?;
+            Block::new(block)
+                .and_then(|block| {
+                    seen.check_block(resident, i, &Arc::new(block), |key, hash| filter.add_key(key, hash))
+                })
+                .map_err(|malformed| self.malformed_block(i, malformed))?;
+            let copied = output.copy_block(&stored, compression)?;
+            assert_eq!(copied, handle, "data blocks begin where they began and have no gaps");
+        }
+        seen.check_end(self)?;
+        let index = fetcher.meta_block(resident.footer.index)?;
+        output.complete(filter, properties, &index).map(Some)
+    }
+}

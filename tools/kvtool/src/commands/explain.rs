@@ -1,0 +1,119 @@
+//! `explain`: how a key is looked up, source by source.
+
+use serde_json::{Value, json};
+use tamis::{BlockVisit, Explanation, FilterAnswer, Found, ReadOptions, ReadSource, ReadStep};
+
+use super::store::open_to_read;
+use crate::args::{Common, Explain};
+use crate::failure::{Failure, Result};
+use crate::output::{Output, say, table};
+use crate::text::{Decimal, count};
+
+pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
+    let key = common.bytes("KEY", &args.key)?;
+    let (_db, keyspace) = open_to_read(&args.db, common)?;
+    let explained = keyspace.explain_with(key, ReadOptions::new().filters(args.filters.into()))?;
+    let mut output = Output::new();
+    if common.json {
+        output.json(document(&explained))?;
+    } else {
+        let rows = explained.steps.iter().flat_map(rows);
+        let heads = ["source", "verdict", "block", "offset", "bytes", "µs"];
+        output.line(table(3, &heads, rows))?;
+    }
+    output.finish()?;
+    say(format_args!(
+        "{}: {} blocks read, {} bytes, {} µs",
+        match &explained.outcome {
+            Ok(found) => found.to_string(),
+            Err(_) => "failed".to_owned(),
+        },
+        explained.block_reads(),
+        count(explained.bytes_read()),
+        Decimal(explained.time.as_secs_f64() * 1e6)
+    ));
+    match explained.outcome {
+        Ok(Found::Value(_)) => Ok(()),
+        Ok(_) => Err(Failure::NotFound),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A row for the step, with its first block, and one for each further block.
+fn rows(step: &ReadStep) -> Vec<Vec<String>> {
+    let row = |source: String, verdict: String, block: Option<&BlockVisit>, micros: f64| {
+        vec![
+            source,
+            verdict,
+            block.map_or("", |block| if block.cached { "from cache" } else { "from disk" }).to_owned(),
+            block.map(|block| block.offset.to_string()).unwrap_or_default(),
+            block.map(|block| count(block.len)).unwrap_or_default(),
+            Decimal(micros).to_string(),
+        ]
+    };
+    let first = row(step.source.to_string(), step.to_string(), step.blocks.first(), step.time.as_secs_f64() * 1e6);
+    let more = step.blocks.iter().skip(1);
+    let more = more.map(|block| row(String::new(), String::new(), Some(block), block.time.as_secs_f64() * 1e6));
+    std::iter::once(first).chain(more).collect()
+}
+
+fn document(explained: &Explanation) -> Value {
+    let steps: Vec<Value> = explained.steps.iter().map(step).collect();
+    json!({
+        // As text: JSON numbers are exact only up to 2^53 for many readers.
+        "hash": format!("{:#018x}", explained.hash),
+        "outcome": explained.outcome.as_ref().map_or("failed", |found| found_name(*found)),
+        "error": explained.outcome.as_ref().err().map(ToString::to_string),
+        "microseconds": explained.time.as_secs_f64() * 1e6,
+        "block_reads": explained.block_reads(),
+        "bytes_read": explained.bytes_read(),
+        "steps": steps,
+    })
+}
+
+fn step(step: &ReadStep) -> Value {
+    let source = match step.source {
+        ReadSource::Memtable(i) => json!({ "memtable": i }),
+        ReadSource::Table { level, number } => json!({ "level": level, "table": number }),
+        ReadSource::Level(level) => json!({ "level": level }),
+        other => json!(other.to_string()),
+    };
+    let filter = step.filter.map(|answer| match answer {
+        FilterAnswer::No => "no",
+        FilterAnswer::Maybe => "maybe",
+        FilterAnswer::Degraded => "degraded",
+        FilterAnswer::Skipped => "skipped",
+        _ => "other",
+    });
+    let blocks: Vec<Value> = step
+        .blocks
+        .iter()
+        .map(|block| {
+            json!({
+                "offset": block.offset,
+                "bytes": block.len,
+                "cached": block.cached,
+                "microseconds": block.time.as_secs_f64() * 1e6,
+            })
+        })
+        .collect();
+    json!({
+        "source": source,
+        "filter": filter,
+        "false_positive": step.is_false_positive(),
+        "found": step.found.map_or("failed", found_name),
+        "blocks": blocks,
+        "microseconds": step.time.as_secs_f64() * 1e6,
+    })
+}
+
+fn found_name(found: Found) -> &'static str {
+    match found {
+        Found::OutOfRange => "out of range",
+        Found::Absent => "absent",
+        Found::Newer => "newer",
+        Found::Value(_) => "value",
+        Found::Deleted => "deleted",
+        _ => "other",
+    }
+}

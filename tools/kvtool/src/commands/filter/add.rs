@@ -1,0 +1,36 @@
+//! `filter add`: more lines in a filter that is there.
+
+use serde_json::json;
+
+use super::file::{AnyFilter, each_line, lock};
+use crate::args::{Common, FilterAdd};
+use crate::failure::Result;
+use crate::output::{Output, say};
+use crate::text::count;
+
+pub(super) fn run(common: &Common, args: &FilterAdd) -> Result<()> {
+    let lock = lock(&args.filter)?;
+    let mut filter = AnyFilter::load(&args.filter)?;
+    let (mut lines, mut new) = (0, 0);
+    each_line(common, args.lines.as_deref(), |_, key| {
+        lines += 1;
+        new += u64::from(filter.insert_hash(filter.hasher().hash(key)));
+        Ok(())
+    })?;
+    filter.save(&args.filter)?;
+    drop(lock);
+    let rate = filter.expected_fpr();
+    if common.json {
+        let mut output = Output::new();
+        output.json(json!({
+            "lines": lines,
+            "new": new,
+            "keys": filter.count(),
+            "expected_false_positive_rate": rate,
+        }))?;
+        output.finish()?;
+    }
+    say(format_args!("{} lines, {} new; expected false positives {:.4} %", count(lines), count(new), rate * 100.0));
+    filter.warn_if_overfull();
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! `filter create`: a filter of lines, of the size that they need.
+
+use serde_json::json;
+use tamis::filter::{BloomBuilder, BloomFilter, ScalableBloomFilter};
+
+use super::file::{AnyFilter, each_line};
+use crate::args::{Common, FilterCreate};
+use crate::failure::{Failure, Result};
+use crate::output::{Output, say};
+use crate::text::{count, size};
+
+const BITS_PER_KEY: f64 = 10.0;
+const SCALABLE_RATE: f64 = 0.01;
+
+pub(super) fn run(common: &Common, args: &FilterCreate) -> Result<()> {
+    if args.filter.exists() && !args.force {
+        let path = args.filter.display();
+        return Err(Failure::usage(format_args!("{path} is there already; --force replaces it")));
+    }
+    let builder = BloomFilter::builder().seed(args.seed).hash(args.hash.into()).layout(args.layout.into());
+    let mut lines = 0;
+    let filter = match args.capacity {
+        Some(capacity) => {
+            let mut filter = empty(args, &builder, capacity)?;
+            each_line(common, args.lines.as_deref(), |_, key| {
+                lines += 1;
+                filter.insert_hash(filter.hasher().hash(key));
+                Ok(())
+            })?;
+            filter
+        }
+        None => {
+            let hasher = builder.hasher()?;
+            // What cannot be made shall not cost reading all the lines first.
+            empty(args, &builder, 1)?;
+            let mut hashes = Vec::new();
+            each_line(common, args.lines.as_deref(), |_, key| {
+                lines += 1;
+                hashes.push(hasher.hash(key));
+                Ok(())
+            })?;
+            hashes.sort_unstable();
+            hashes.dedup();
+            let mut filter = empty(args, &builder, (hashes.len() as u64).max(1))?;
+            for hash in hashes {
+                filter.insert_hash(hash);
+            }
+            filter
+        }
+    };
+    filter.save(&args.filter)?;
+    report(common, args, lines, &filter)
+}
+
+fn empty(args: &FilterCreate, builder: &BloomBuilder, capacity: u64) -> Result<AnyFilter> {
+    if args.scalable {
+        let builder = ScalableBloomFilter::builder().seed(args.seed).hash(args.hash.into()).layout(args.layout.into());
+        let filter = builder.with_rate(capacity, args.error_rate.unwrap_or(SCALABLE_RATE))?;
+        return Ok(AnyFilter::Scalable(filter));
+    }
+    let filter = match args.error_rate {
+        Some(rate) => builder.with_rate(capacity, rate)?,
+        None => builder.with_bits_per_key(capacity, args.bits_per_key.unwrap_or(BITS_PER_KEY))?,
+    };
+    Ok(AnyFilter::Bloom(filter))
+}
+
+fn report(common: &Common, args: &FilterCreate, lines: u64, filter: &AnyFilter) -> Result<()> {
+    let (bytes, rate) = (filter.bytes(), filter.expected_fpr());
+    if common.json {
+        let mut output = Output::new();
+        output.json(json!({
+            "lines": lines,
+            "keys": filter.count(),
+            "bytes": bytes,
+            "expected_false_positive_rate": rate,
+        }))?;
+        output.finish()?;
+    }
+    say(format_args!(
+        "{}: {} lines, {} new to the filter, {}; expected false positives {:.4} %",
+        args.filter.display(),
+        count(lines),
+        count(filter.count()),
+        size(bytes),
+        rate * 100.0
+    ));
+    filter.warn_if_overfull();
+    Ok(())
+}

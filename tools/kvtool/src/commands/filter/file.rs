@@ -1,0 +1,132 @@
+//! A file that holds a filter of either kind, and the lines that go into it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use tamis::filter::{BloomFilter, KeyHasher, ScalableBloomFilter};
+
+use super::MAX_LINE;
+use crate::args::Common;
+use crate::commands::lines::Lines;
+use crate::failure::{Attempt, Result};
+use crate::output::say;
+use crate::text::{Form, count};
+
+pub(super) enum AnyFilter {
+    Bloom(BloomFilter),
+    Scalable(ScalableBloomFilter),
+}
+
+impl AnyFilter {
+    pub(super) fn load(path: &Path) -> Result<AnyFilter> {
+        let what = format_args!("cannot read {}", path.display());
+        let mut magic = Vec::new();
+        File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).attempt(what)?;
+        Ok(if magic == ScalableBloomFilter::MAGIC {
+            AnyFilter::Scalable(ScalableBloomFilter::load(path)?)
+        } else {
+            AnyFilter::Bloom(BloomFilter::load(path)?)
+        })
+    }
+
+    pub(super) fn save(&self, path: &Path) -> Result<()> {
+        match self {
+            AnyFilter::Bloom(filter) => filter.save(path)?,
+            AnyFilter::Scalable(filter) => filter.save(path)?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn hasher(&self) -> &KeyHasher {
+        match self {
+            AnyFilter::Bloom(filter) => filter.hasher(),
+            AnyFilter::Scalable(filter) => filter.hasher(),
+        }
+    }
+
+    pub(super) fn insert_hash(&mut self, hash: u64) -> bool {
+        match self {
+            AnyFilter::Bloom(filter) => filter.insert_hash(hash),
+            AnyFilter::Scalable(filter) => filter.insert_hash(hash),
+        }
+    }
+
+    pub(super) fn contains_hash(&self, hash: u64) -> bool {
+        match self {
+            AnyFilter::Bloom(filter) => filter.contains_hash(hash),
+            AnyFilter::Scalable(filter) => filter.contains_hash(hash),
+        }
+    }
+
+    pub(super) fn expected_fpr(&self) -> f64 {
+        match self {
+            AnyFilter::Bloom(filter) => filter.expected_fpr(),
+            AnyFilter::Scalable(filter) => filter.expected_fpr(),
+        }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        match self {
+            AnyFilter::Bloom(filter) => filter.count(),
+            AnyFilter::Scalable(filter) => filter.count(),
+        }
+    }
+
+    /// Length of the encoded filter.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            AnyFilter::Bloom(filter) => filter.encoded_len(),
+            AnyFilter::Scalable(filter) => filter.encoded_len(),
+        }
+    }
+
+    /// Says so if there are more lines in it than it was made for.
+    pub(super) fn warn_if_overfull(&self) {
+        let capacity = match self {
+            AnyFilter::Bloom(filter) => filter.capacity(),
+            AnyFilter::Scalable(filter) => filter.capacity(),
+        };
+        if self.count() > capacity {
+            say(format_args!(
+                "it was made for {} lines: with more, false positives are more than was asked for",
+                count(capacity)
+            ));
+        }
+    }
+}
+
+/// Hands each line of `file` to `on_line`: as it stands there, and as the bytes that go into the filter.
+pub(super) fn each_line(
+    common: &Common,
+    file: Option<&Path>,
+    mut on_line: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut lines = Lines::open(file, MAX_LINE)?;
+    while let Some(line) = lines.next()? {
+        let key = if common.hex { Form::Hex.parse(line).map(Cow::Owned) } else { Ok(Cow::Borrowed(line)) };
+        match key {
+            Ok(key) => on_line(line, &key)?,
+            Err(why) => return Err(lines.invalid(why)),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until nobody else changes the filter at `path`, and keeps others from it until the result is dropped. Saving replaces the
+/// file: whoever got hold of the old one has nothing, and tries again.
+pub(super) fn lock(path: &Path) -> Result<File> {
+    let locked = || -> io::Result<File> {
+        loop {
+            let file = File::open(path)?;
+            file.lock()?;
+            let (held, named) = (file.metadata()?, std::fs::metadata(path)?);
+            if (held.dev(), held.ino()) == (named.dev(), named.ino()) {
+                return Ok(file);
+            }
+        }
+    };
+    locked().attempt(format_args!("cannot lock {}", path.display()))
+}

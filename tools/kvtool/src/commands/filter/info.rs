@@ -1,0 +1,132 @@
+//! `filter info`: what a filter is, how large and how full.
+
+use serde_json::{Value, json};
+use tamis::filter::{BloomFilter, ScalableBloomFilter};
+
+use super::file::AnyFilter;
+use crate::args::{Common, FilterInfo};
+use crate::failure::Result;
+use crate::output::{Output, table};
+use crate::text::{count, size};
+
+pub(super) fn run(common: &Common, args: &FilterInfo) -> Result<()> {
+    let filter = AnyFilter::load(&args.filter)?;
+    let mut output = Output::new();
+    match (&filter, common.json) {
+        (AnyFilter::Bloom(bloom), true) => output.json(bloom_json(bloom))?,
+        (AnyFilter::Scalable(scalable), true) => output.json(scalable_json(scalable))?,
+        (AnyFilter::Bloom(bloom), false) => {
+            let rows = bloom_rows(bloom).into_iter().chain([("size", size(filter.bytes()))]);
+            output.line(words(rows))?;
+        }
+        (AnyFilter::Scalable(scalable), false) => {
+            let rows = scalable_rows(scalable).into_iter().chain([("size", size(filter.bytes()))]);
+            output.line(words(rows))?;
+            output.line("")?;
+            output.line(parts(scalable))?;
+        }
+    }
+    output.finish()
+}
+
+fn words<'a>(rows: impl Iterator<Item = (&'a str, String)>) -> comfy_table::Table {
+    table(1, &["filter", ""], rows.map(|(name, value)| vec![name.to_owned(), value]))
+}
+
+fn bloom_rows(filter: &BloomFilter) -> Vec<(&'static str, String)> {
+    vec![
+        ("policy", format!("Bloom, {} layout", filter.layout())),
+        ("hash", filter.hasher().function().to_string()),
+        ("seed", filter.hasher().seed().to_string()),
+        ("bits", count(filter.bits())),
+        ("k", filter.k().to_string()),
+        ("groups", groups(filter)),
+        ("capacity", count(filter.capacity())),
+        ("keys", count(filter.count())),
+        ("estimated keys", format!("{:.0}", filter.estimated_keys())),
+        ("fill", format!("{:.2} %", filter.fill_ratio() * 100.0)),
+        ("estimated fill", format!("{:.2} %", filter.estimated_fill_ratio() * 100.0)),
+        ("expected false positives", rate(filter.expected_fpr())),
+    ]
+}
+
+fn scalable_rows(filter: &ScalableBloomFilter) -> Vec<(&'static str, String)> {
+    vec![
+        ("policy", format!("scalable Bloom, {} layout", filter.layout())),
+        ("hash", filter.hasher().function().to_string()),
+        ("seed", filter.hasher().seed().to_string()),
+        ("bits", count(filter.bits())),
+        ("filters", filter.filters().to_string()),
+        ("capacity", count(filter.capacity())),
+        ("keys", count(filter.count())),
+        ("estimated keys", format!("{:.0}", filter.estimated_keys())),
+        ("fill", format!("{:.2} %", filter.fill_ratio() * 100.0)),
+        ("expected false positives", rate(filter.expected_fpr())),
+        ("asked for", rate(filter.rate())),
+    ]
+}
+
+fn parts(filter: &ScalableBloomFilter) -> comfy_table::Table {
+    let rows = filter.parts().zip(1..).map(|(part, number)| {
+        vec![
+            number.to_string(),
+            count(part.bits()),
+            part.k().to_string(),
+            groups(part),
+            count(part.capacity()),
+            count(part.count()),
+            format!("{:.2} %", part.fill_ratio() * 100.0),
+            rate(part.expected_fpr()),
+        ]
+    });
+    table(1, &["part", "bits", "k", "groups", "capacity", "keys", "fill", "expected false"], rows)
+}
+
+fn groups(filter: &BloomFilter) -> String {
+    let groups: Vec<String> = filter.groups().iter().map(u8::to_string).collect();
+    if groups.is_empty() { "–".to_owned() } else { groups.join("+") }
+}
+
+fn rate(rate: f64) -> String {
+    format!("{:.4} %", rate * 100.0)
+}
+
+fn bloom_json(filter: &BloomFilter) -> Value {
+    // JSON has no infinity: a filter whose bits are all set speaks for no number.
+    let finite = |x: f64| x.is_finite().then_some(x);
+    json!({
+        "policy": "bloom",
+        "layout": filter.layout().to_string(),
+        "hash": filter.hasher().function().to_string(),
+        "seed": filter.hasher().seed(),
+        "bits": filter.bits(),
+        "k": filter.k(),
+        "groups": filter.groups(),
+        "capacity": filter.capacity(),
+        "keys": filter.count(),
+        "estimated_keys": finite(filter.estimated_keys()),
+        "fill_ratio": filter.fill_ratio(),
+        "estimated_fill_ratio": filter.estimated_fill_ratio(),
+        "expected_false_positive_rate": filter.expected_fpr(),
+        "full": filter.is_full(),
+        "bytes": filter.encoded_len(),
+    })
+}
+
+fn scalable_json(filter: &ScalableBloomFilter) -> Value {
+    json!({
+        "policy": "scalable-bloom",
+        "layout": filter.layout().to_string(),
+        "hash": filter.hasher().function().to_string(),
+        "seed": filter.hasher().seed(),
+        "bits": filter.bits(),
+        "capacity": filter.capacity(),
+        "keys": filter.count(),
+        "estimated_keys": filter.estimated_keys().is_finite().then(|| filter.estimated_keys()),
+        "fill_ratio": filter.fill_ratio(),
+        "expected_false_positive_rate": filter.expected_fpr(),
+        "asked_false_positive_rate": filter.rate(),
+        "bytes": filter.encoded_len(),
+        "parts": filter.parts().map(bloom_json).collect::<Vec<Value>>(),
+    })
+}

@@ -1,0 +1,24 @@
+//! `filter`: filters of stores, and filters of lines of text in files of their own.
+
+mod add;
+mod check;
+mod create;
+mod file;
+mod info;
+mod rebuild;
+
+use crate::args::{Common, FilterCommand};
+use crate::failure::Result;
+
+/// Longest line: no limit of the filters, but of the memory that one line may take.
+const MAX_LINE: usize = 1 << 30;
+
+pub(crate) fn run(common: &Common, command: FilterCommand) -> Result<()> {
+    match command {
+        FilterCommand::Create(args) => create::run(common, &args),
+        FilterCommand::Add(args) => add::run(common, &args),
+        FilterCommand::Check(args) => check::run(common, &args),
+        FilterCommand::Info(args) => info::run(common, &args),
+        FilterCommand::Rebuild(args) => rebuild::run(common, args),
+    }
+}

@@ -1,0 +1,73 @@
+//! `filter rebuild`: new filters for the tables of a store.
+
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use tamis::FilterPolicy;
+
+use super::super::store::{open_existing, selected_keyspaces};
+use crate::args::{Common, FilterRebuild, Policy};
+use crate::failure::{Failure, Result};
+use crate::output::{Output, say};
+use crate::text::{Decimal, count, size};
+
+pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
+    let policy = policy(&args)?;
+    let db = open_existing(&args.db)?;
+    let keyspaces = selected_keyspaces(&db, common)?;
+    let start = Instant::now();
+    let style = ProgressStyle::with_template("{prefix} {bar:40} {pos} of {len} tables, {eta} left");
+    let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut documents = Vec::new();
+    for keyspace in &keyspaces {
+        bar.set_prefix(keyspace.name().to_owned());
+        if let Some(policy) = policy {
+            db.keyspace_with(keyspace.name(), keyspace.options()?.filter(policy))?;
+        }
+        let rebuild = keyspace.renew_filters(|rebuild| {
+            bar.set_length(rebuild.wanted);
+            bar.set_position(rebuild.replaced);
+        })?;
+        bar.suspend(|| {
+            say(format_args!(
+                "keyspace {}: new filters for {} tables, {} before and {} after; {} had theirs",
+                keyspace.name(),
+                count(rebuild.replaced),
+                size(rebuild.bytes_before),
+                size(rebuild.bytes_after),
+                count(rebuild.unchanged)
+            ));
+        });
+        documents.push(json!({
+            "name": keyspace.name(),
+            "replaced": rebuild.replaced,
+            "unchanged": rebuild.unchanged,
+            "bytes_before": rebuild.bytes_before,
+            "bytes_after": rebuild.bytes_after,
+        }));
+    }
+    bar.finish_and_clear();
+    drop(keyspaces);
+    db.close()?;
+    let seconds = start.elapsed().as_secs_f64();
+    say(format_args!("done in {} s", Decimal(seconds)));
+    if common.json {
+        let mut output = Output::new();
+        output.json(json!({ "keyspaces": Value::Array(documents), "seconds": seconds }))?;
+        output.finish()?;
+    }
+    Ok(())
+}
+
+/// The policy that the command line asks for, if it asks for one.
+fn policy(args: &FilterRebuild) -> Result<Option<FilterPolicy>> {
+    let bits_per_key = args.bits.unwrap_or(10.0);
+    Ok(match (args.policy, args.bits) {
+        (None, None) => None,
+        (Some(Policy::None), None) => Some(FilterPolicy::None),
+        (Some(Policy::None), Some(_)) => return Err(Failure::usage("--bits says nothing about --policy none")),
+        (Some(Policy::Standard), _) => Some(FilterPolicy::StandardBloom { bits_per_key }),
+        (Some(Policy::Bloom) | None, _) => Some(FilterPolicy::Bloom { bits_per_key }),
+    })
+}

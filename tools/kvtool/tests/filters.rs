@@ -1,0 +1,129 @@
+//! `filter rebuild` as a user meets it: arguments, output, exit codes.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "files on the user's side")]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Exit codes, as `kvtool --help` lists them.
+const DONE: i32 = 0;
+const USAGE: i32 = 2;
+const IO: i32 = 4;
+
+/// A directory of its own, in which kvtool runs.
+struct Sandbox(tempfile::TempDir);
+
+impl Sandbox {
+    fn new() -> Sandbox {
+        Sandbox(tempfile::tempdir().unwrap())
+    }
+
+    /// With a store of 5,000 keys.
+    fn with_store() -> Sandbox {
+        let sandbox = Sandbox::new();
+        let lines: String = (0..5000).map(|i| format!("key{i:05}\tvalue {i}\n")).collect();
+        sandbox.run(&["import", "db"], lines.as_bytes(), DONE);
+        sandbox
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str], input: &[u8], code: i32) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtool"));
+        command.args(args).current_dir(self.0.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // A command that fails early reads no more.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        let output = child.wait_with_output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words}");
+        assert!(!words.contains("panicked"), "{words}");
+        output
+    }
+
+    #[track_caller]
+    fn text(&self, args: &[&str]) -> String {
+        String::from_utf8(self.run(args, b"", DONE).stdout).unwrap()
+    }
+
+    #[track_caller]
+    fn words(&self, args: &[&str], code: i32) -> String {
+        String::from_utf8(self.run(args, b"", code).stderr).unwrap()
+    }
+
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.text(&[args, &["--json"]].concat())).unwrap()
+    }
+
+    /// Bits per key in the last level of keyspace `n`, by `stats`.
+    fn bits(&self, n: usize) -> f64 {
+        let stats = self.json(&["stats", "db"]);
+        let levels = stats["keyspaces"][n]["levels"].as_array().unwrap();
+        let bits = levels.iter().filter_map(|level| level["filter_bits_per_key"].as_f64());
+        bits.last().unwrap_or_default()
+    }
+}
+
+#[test]
+fn rebuild_changes_the_filters_and_nothing_else() {
+    let sandbox = Sandbox::with_store();
+    let entries = sandbox.text(&["scan", "db"]);
+    assert!((10.0..10.2).contains(&sandbox.bits(0)));
+    let report = sandbox.json(&["filter", "rebuild", "db", "--bits", "15.5"]);
+    let keyspace = &report["keyspaces"][0];
+    assert_eq!((keyspace["name"].as_str(), keyspace["unchanged"].as_u64()), (Some("default"), Some(0)));
+    assert!(keyspace["replaced"].as_u64() >= Some(1));
+    assert!(keyspace["bytes_after"].as_u64() > keyspace["bytes_before"].as_u64());
+    assert!((15.5..15.8).contains(&sandbox.bits(0)), "{}", sandbox.bits(0));
+    assert_eq!(sandbox.text(&["scan", "db"]), entries);
+    sandbox.run(&["verify", "db"], b"", DONE);
+
+    let words = sandbox.words(&["filter", "rebuild", "db", "--bits", "15.5"], DONE);
+    assert!(words.contains("new filters for 0 tables"), "{words}");
+    sandbox.text(&["filter", "rebuild", "db", "--policy", "none"]);
+    assert_eq!(sandbox.bits(0), 0.0);
+    sandbox.text(&["filter", "rebuild", "db", "--policy", "standard"]);
+    assert!((10.0..10.1).contains(&sandbox.bits(0)));
+    assert_eq!(sandbox.text(&["scan", "db"]), entries);
+}
+
+#[test]
+fn rebuild_takes_all_keyspaces_or_the_one_it_is_given() {
+    let sandbox = Sandbox::with_store();
+    sandbox.run(&["import", "db", "--keyspace", "words"], b"apple\tred\npear\tgreen\n", DONE);
+    let all = sandbox.json(&["filter", "rebuild", "db", "--bits", "8"]);
+    assert_eq!(all["keyspaces"].as_array().unwrap().len(), 2);
+    let one = sandbox.json(&["filter", "rebuild", "db", "--bits", "12", "--keyspace", "words"]);
+    assert_eq!(one["keyspaces"].as_array().unwrap().len(), 1);
+    assert!((8.0..8.2).contains(&sandbox.bits(0)));
+}
+
+#[test]
+fn a_damaged_filter_is_repaired() {
+    let sandbox = Sandbox::with_store();
+    let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "sst");
+    let mut files = std::fs::read_dir(sandbox.0.path().join("db")).unwrap().map(|entry| entry.unwrap().path());
+    let path = files.find(is_table).unwrap();
+    let name = path.to_str().unwrap();
+    let offset = sandbox.json(&["sst", name])["properties"]["filter_block"]["offset"].as_u64().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[usize::try_from(offset).unwrap() + 200] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    sandbox.run(&["verify", "db"], b"", 3);
+    let report = sandbox.json(&["filter", "rebuild", "db"]);
+    assert_eq!(report["keyspaces"][0]["replaced"].as_u64(), Some(1));
+    sandbox.run(&["verify", "db"], b"", DONE);
+}
+
+#[test]
+fn mistakes_are_told() {
+    let sandbox = Sandbox::with_store();
+    assert!(sandbox.words(&["filter", "rebuild", "db", "--bits", "25"], USAGE).contains("1 to 24 bits"));
+    sandbox.words(&["filter", "rebuild", "db", "--bits", "many"], USAGE);
+    sandbox.words(&["filter", "rebuild", "db", "--policy", "none", "--bits", "3"], USAGE);
+    sandbox.words(&["filter", "rebuild", "db", "--keyspace", "nobody"], USAGE);
+    assert!(sandbox.words(&["filter", "rebuild", "nowhere", "--bits", "9"], IO).contains("no store"));
+}
