@@ -71,10 +71,12 @@ impl Contender for Tamis {
         self.name
     }
 
+    #[inline(always)]
     fn insert(&mut self, key: &Key) {
         self.filter.insert(key);
     }
 
+    #[inline(always)]
     fn contains(&self, key: &Key) -> bool {
         self.filter.contains(key)
     }
@@ -101,10 +103,12 @@ impl Contender for Fastbloom {
         "fastbloom, hash xxh3"
     }
 
+    #[inline(always)]
     fn insert(&mut self, key: &Key) {
         self.filter.insert_hash(xxh3_64(key));
     }
 
+    #[inline(always)]
     fn contains(&self, key: &Key) -> bool {
         self.filter.contains_hash(xxh3_64(key))
     }
@@ -145,6 +149,7 @@ impl Contender for OneLine {
         "one 512-bit line, k = 7, AVX2"
     }
 
+    #[inline(always)]
     fn insert(&mut self, key: &Key) {
         let (line, hash) = self.place(key);
         for power in &GOLDEN[..K as usize] {
@@ -154,6 +159,7 @@ impl Contender for OneLine {
     }
 
     #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
     fn contains(&self, key: &Key) -> bool {
         let (line, hash) = self.place(key);
         // SAFETY: `main` has made sure that the processor has AVX2.
@@ -161,6 +167,7 @@ impl Contender for OneLine {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
+    #[inline(always)]
     fn contains(&self, key: &Key) -> bool {
         let (line, hash) = self.place(key);
         GOLDEN[..K as usize].iter().all(|power| {

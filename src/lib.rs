@@ -21,6 +21,8 @@
 //! filter before the table's index and blocks, so that an absent key is almost never read for. [`Db::stats`] counts, for every
 //! table and level, how often filters were asked, were right and were wrong, and how many blocks were read.
 //!
+//! The module [`filter`] offers the same filters for use without a store.
+//!
 //! The on-disk format is described in docs/FORMAT.md, the structure of the code in ARCHITECTURE.md.
 #![deny(missing_docs)]
 
@@ -58,6 +60,9 @@ pub use event::Event;
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
 pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, ReadSource, ReadStep};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
-pub use options::{Compression, FilterMode, FilterPolicy, KeyspaceOptions, Options, PrefixExtractor};
+pub use options::{
+    BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
+    PrefixExtractor,
+};
 pub use stats::{FilterLedger, ReadStats};
 pub use value::Value;

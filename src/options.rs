@@ -56,6 +56,30 @@ impl FilterPolicy {
         }
     }
 
+    /// Bits per key; 0 for no filter. Those of a binary fuse are of a large one.
+    pub fn bits_per_key(self) -> f32 {
+        match self {
+            FilterPolicy::None => 0.0,
+            FilterPolicy::Bloom { bits_per_key } | FilterPolicy::StandardBloom { bits_per_key } => bits_per_key,
+            FilterPolicy::BinaryFuse { fingerprint_bits } => f32::from(fingerprint_bits) * 1.125,
+        }
+    }
+
+    /// The same kind of filter with another number of bits per key, in thousandths; none for 0.
+    pub(crate) fn with_millibits(self, millibits: u32) -> FilterPolicy {
+        self.with_bits(millibits as f32 / 1000.0)
+    }
+
+    /// The same kind of filter with another number of bits per key; none for 0. A binary fuse, which has few sizes, becomes a Bloom filter.
+    pub(crate) fn with_bits(self, bits_per_key: f32) -> FilterPolicy {
+        match self {
+            _ if bits_per_key == 0.0 => FilterPolicy::None,
+            FilterPolicy::None => FilterPolicy::None,
+            FilterPolicy::Bloom { .. } | FilterPolicy::BinaryFuse { .. } => FilterPolicy::Bloom { bits_per_key },
+            FilterPolicy::StandardBloom { .. } => FilterPolicy::StandardBloom { bits_per_key },
+        }
+    }
+
     /// The number that stands for the policy, in properties and manifest. Part of the format.
     pub(crate) fn code(self) -> u8 {
         match self {
@@ -92,6 +116,101 @@ impl FilterPolicy {
 impl Default for FilterPolicy {
     fn default() -> FilterPolicy {
         FilterPolicy::DEFAULT
+    }
+}
+
+/// How the filters of the levels differ.
+///
+/// A look-up of an absent key asks one table of each level. The levels grow by a factor of ten or so, so that nearly all memory for
+/// filters goes to the last one, and a bit per key more in the levels above costs next to nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum LevelFilters {
+    /// Every table has [`KeyspaceOptions::filter`].
+    #[default]
+    Uniform,
+    /// A policy for each level, from level 0; the last one is that of all further levels. One to seven policies.
+    Each(Vec<FilterPolicy>),
+    /// All filters together take about so much memory, and it is shared out so that as few reads as possible are wasted (Monkey,
+    /// SIGMOD 2017). Runs are given 1 to 24 bits per key, or none, when they are written, by what the tree is then. What kind of filter
+    /// they are, [`KeyspaceOptions::filter`] says; Bloom filters take the place of binary fuses, which have few sizes.
+    Budget(FilterBudget),
+}
+
+/// Memory for the filters of a keyspace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct FilterBudget {
+    /// How much.
+    pub limit: BudgetLimit,
+    /// Which share of the look-ups finds nothing, 0 to 1, counted in thousandths. The others are taken to find their key in the last
+    /// level: the fewer find nothing, the less a filter there is worth. Default: 1.
+    pub absent: f32,
+}
+
+/// How much memory filters may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum BudgetLimit {
+    /// As much as filters of so many bits per key take, 0.001 to 24: it grows with the store.
+    BitsPerKey(f32),
+    /// So many bytes, however large the store becomes.
+    Bytes(u64),
+}
+
+impl FilterBudget {
+    /// As much memory as filters of so many bits per key take everywhere.
+    pub fn bits_per_key(bits_per_key: f32) -> FilterBudget {
+        FilterBudget { limit: BudgetLimit::BitsPerKey(bits_per_key), absent: 1.0 }
+    }
+
+    /// So many bytes.
+    pub fn bytes(bytes: u64) -> FilterBudget {
+        FilterBudget { limit: BudgetLimit::Bytes(bytes), absent: 1.0 }
+    }
+
+    /// Sets the share of the look-ups that find nothing.
+    pub fn absent(mut self, share: f32) -> FilterBudget {
+        self.absent = share;
+        self
+    }
+}
+
+impl LevelFilters {
+    /// Most policies of [`LevelFilters::Each`]: there are so many levels.
+    pub(crate) const MAX_EACH: usize = 7;
+
+    fn validate(&self, filter: FilterPolicy) -> Result<()> {
+        match self {
+            LevelFilters::Uniform => Ok(()),
+            LevelFilters::Each(policies) if (1..=LevelFilters::MAX_EACH).contains(&policies.len()) => {
+                policies.iter().try_for_each(|policy| policy.validate())
+            }
+            LevelFilters::Each(policies) => Err(Error::invalid(format_args!(
+                "a keyspace takes filter policies for 1 to {} levels, not {}",
+                LevelFilters::MAX_EACH,
+                policies.len()
+            ))),
+            LevelFilters::Budget(_) if filter == FilterPolicy::None => {
+                Err(Error::invalid("a budget for filters needs a filter policy that says of which kind they are"))
+            }
+            LevelFilters::Budget(budget) => budget.validate(),
+        }
+    }
+}
+
+impl FilterBudget {
+    fn validate(&self) -> Result<()> {
+        if let BudgetLimit::BitsPerKey(bits) = self.limit
+            && !(0.001..=24.0).contains(&bits)
+        {
+            return Err(Error::invalid(format_args!("a budget for filters is 0.001 to 24 bits per key, not {bits}")));
+        }
+        if !(0.0..=1.0).contains(&self.absent) {
+            let absent = self.absent;
+            return Err(Error::invalid(format_args!("the share of absent keys is between 0 and 1, not {absent}")));
+        }
+        Ok(())
     }
 }
 
@@ -224,8 +343,11 @@ impl Compression {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct KeyspaceOptions {
-    /// Filter of each table. Default: [`FilterPolicy::DEFAULT`]. A table keeps the filter with which it was written.
+    /// Filter of each table. Default: [`FilterPolicy::DEFAULT`]. A table keeps the filter with which it was written, until
+    /// [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
     pub filter: FilterPolicy,
+    /// How the levels differ from that. Default: [`LevelFilters::Uniform`], not at all.
+    pub level_filters: LevelFilters,
     /// Compression of the last level, where nine tenths of the data are; the levels above are rewritten too often for it to pay.
     /// Default: LZ4 if built in.
     pub compression: Compression,
@@ -240,6 +362,7 @@ impl Default for KeyspaceOptions {
     fn default() -> KeyspaceOptions {
         KeyspaceOptions {
             filter: FilterPolicy::DEFAULT,
+            level_filters: LevelFilters::Uniform,
             compression: if cfg!(feature = "lz4") { Compression::Lz4 } else { Compression::None },
             block_size: 4096,
             prefix: None,
@@ -256,6 +379,12 @@ impl KeyspaceOptions {
     /// Sets the filter policy.
     pub fn filter(mut self, filter: FilterPolicy) -> Self {
         self.filter = filter;
+        self
+    }
+
+    /// Sets how the filters of the levels differ.
+    pub fn level_filters(mut self, level_filters: LevelFilters) -> Self {
+        self.level_filters = level_filters;
         self
     }
 
@@ -280,6 +409,7 @@ impl KeyspaceOptions {
     pub(crate) fn validate(&self) -> Result<()> {
         self.filter.validate()?;
         self.prefix.map_or(Ok(()), PrefixExtractor::validate)?;
+        self.level_filters.validate(self.filter)?;
         if !self.compression.is_available() {
             return Err(Error::invalid(format_args!("this build of tamis lacks {:?} compression", self.compression)));
         }

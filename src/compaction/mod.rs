@@ -1,6 +1,7 @@
 //! Keeping the tables in shape: `picker` decides what to compact and is pure, `job` does it, `retention` says which versions of a
-//! key must live on, `output` writes tables (for flushes too).
+//! key must live on, `filters` which filter a new table gets, `output` writes tables (for flushes too).
 
+pub(crate) mod filters;
 pub(crate) mod job;
 mod output;
 pub(crate) mod picker;

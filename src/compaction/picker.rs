@@ -81,7 +81,8 @@ pub(crate) struct Picker<'a> {
     pub(crate) base_size: u64,
     /// The oldest live snapshot; the newest sequence number there can be if there is none.
     pub(crate) oldest_snapshot: SeqNo,
-    /// Whether a table may be moved to the last level as it is (it may not if that level is compressed).
+    /// Whether a table may be moved to the last level as it is. It may not if that level is compressed, or if its filters are others,
+    /// which matters there because nearly all keys are.
     pub(crate) moves_to_last: bool,
 }
 
@@ -415,6 +416,35 @@ mod tests {
         assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");
         let elsewhere = Task { hull: Hull { smallest: (*b"d").into(), largest: (*b"x").into() }, ..running };
         assert_eq!(picked(&tree, &[elsewhere]), "0->6: 0/1 0/2 0/3 0/4");
+    }
+
+    #[test]
+    fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
+        let tree = ["0:9 m z 16", "0:4 a c 16", "0:3 a c 16", "0:2 a c 16", "0:1 b d 16", "5:7 a b 16", "6:8 a c 16"];
+        let pick = |number: u64, running: &[Task]| {
+            with_picker(&tree, SeqNo::MAX, running, |picker| match picker.pick_table(number) {
+                Requested::Task(task) => words(&task),
+                other => format!("{other:?}"),
+            })
+        };
+        let task = |number: u64| {
+            with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_table(number) {
+                Requested::Task(task) => task,
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(pick(1, &[]), "0->0: 0/1");
+        assert_eq!(pick(7, &[]), "5->5: 5/7");
+        assert_eq!(pick(77, &[]), "Done", "it is gone");
+        // The newer runs would come below the oldest one, which they overlap.
+        assert_eq!(picked(&tree, &[task(1)]), "nothing");
+        assert_eq!(picked(&tree, &[task(7)]), "nothing");
+        assert_eq!(picked(&tree, &[]), "0->5: 0/1 0/2 0/3 0/4 0/9 5/7");
+        let compaction = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
+        assert_eq!(pick(1, std::slice::from_ref(&compaction)), "Wait");
+        assert_eq!(pick(8, &[compaction]), "6->6: 6/8");
+        assert_eq!(pick(8, &[task(7)]), "6->6: 6/8", "they are on different levels");
+        assert_eq!(pick(4, &[task(1)]), "Wait");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::compaction::picker::{Picker, Requested, Task};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::format::key::SeqNo;
-use crate::options::{Compression, FilterPolicy};
+use crate::options::{Compression, FilterPolicy, LevelFilters};
 
 /// How long a kind of work rests after a failure, unless somebody waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -246,7 +246,8 @@ impl Store {
             running: &background.running(tree.id),
             base_size: self.base_size(),
             oldest_snapshot: oldest_snapshot.unwrap_or(SeqNo::MAX),
-            moves_to_last: tree.options.compression == Compression::None,
+            moves_to_last: tree.options.compression == Compression::None
+                && tree.options.level_filters == LevelFilters::Uniform,
         })
     }
 

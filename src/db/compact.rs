@@ -6,13 +6,23 @@ use std::sync::atomic::Ordering;
 use super::background::Request;
 use super::iter::HalfOpen;
 use super::store::Store;
+use super::view::Tree;
+use crate::compaction::filters::policy_of_output;
 use crate::compaction::job;
 use crate::compaction::picker::{Picker, Task};
 use crate::error::{Error, Result};
 use crate::manifest::VersionEdit;
-use crate::options::Compression;
+use crate::options::{Compression, FilterPolicy};
 use crate::table::TableMeta;
 use crate::version::LEVELS;
+
+/// The filter of what a task writes.
+fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
+    let takes = |level: usize, number: u64| task.takes(level, number);
+    let inputs = tree.version.tables().map(|(level, table)| (level, table.meta()));
+    let keys = inputs.filter(|(level, meta)| takes(*level, meta.number)).map(|(_, meta)| meta.keys).sum();
+    policy_of_output(&tree.options, &tree.version.metas(), task.output_level.into(), keys, takes)
+}
 
 impl Store {
     /// Carries out one task; returns how many bytes of new tables it wrote.
@@ -32,7 +42,7 @@ impl Store {
                 _ => Compression::None,
             };
             let (new_number, cancelled) = (|| self.new_file_number(), || self.is_stopping());
-            let context = self.output_context(tree, compression, &new_number, &cancelled);
+            let context = self.output_context(tree, filter_of_output(tree, task), compression, &new_number, &cancelled);
             let Some(outputs) = job::run(task, &tree.version, &context)? else { return Err(Error::Closed) };
             if !outputs.is_empty() {
                 self.sync_dir()?;

@@ -6,16 +6,33 @@ use std::sync::atomic::Ordering;
 use super::background::Waiting;
 use super::store::Store;
 use super::view::Tree;
+use crate::compaction::filters::policy_of_output;
 use crate::compaction::{OutputContext, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::manifest::VersionEdit;
 use crate::memtable::Memtable;
-use crate::options::Compression;
+use crate::options::{Compression, FilterPolicy, KeyspaceOptions, LevelFilters};
 use crate::table::{TableMeta, TableOptions};
+use crate::version::LEVELS;
 
 /// Bytes that flushes and compactions leave free on the file system, so that the log and the manifest can still be written.
 const FREE_SPACE_FLOOR: u64 = 16 << 20;
+
+/// The filter of the run of level 0 that a memtable's entries of one keyspace become.
+pub(super) fn policy_of_run(
+    options: &KeyspaceOptions,
+    levels: &[Vec<&TableMeta>; LEVELS],
+    memtable: &Arc<Memtable>,
+    keyspace: u32,
+) -> Result<FilterPolicy> {
+    let keys = match options.level_filters {
+        LevelFilters::Budget(_) => memtable.count_keys(keyspace)?,
+        // It does not matter.
+        _ => 0,
+    };
+    Ok(policy_of_output(options, levels, 0, keys, |_, _| false))
+}
 
 impl Store {
     /// Writes everything that is in memory to tables, and waits for that.
@@ -81,7 +98,8 @@ impl Store {
         let (new_number, cancelled) = (|| self.new_file_number(), || false);
         for keyspace in memtable.keyspaces() {
             let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
-            let mut context = self.output_context(tree, Compression::None, &new_number, &cancelled);
+            let filter = policy_of_run(&tree.options, &tree.version.metas(), memtable, keyspace)?;
+            let mut context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
             context.table_size = u64::MAX;
             let tables = write_run(&mut memtable.cursor(keyspace), &context, &mut Unknown)?;
             added.extend(tables.into_iter().flatten().map(|meta| (keyspace, 0, meta)));
@@ -93,6 +111,7 @@ impl Store {
     pub(super) fn output_context<'a>(
         &'a self,
         tree: &Tree,
+        filter: FilterPolicy,
         compression: Compression,
         new_number: &'a dyn Fn() -> u64,
         cancelled: &'a dyn Fn() -> bool,
@@ -100,7 +119,7 @@ impl Store {
         OutputContext {
             tables: &self.tables,
             options: TableOptions {
-                filter: tree.options.filter,
+                filter,
                 prefix: tree.options.prefix,
                 compression,
                 block_size: tree.options.block_size,

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::explain::Explanation;
 use crate::format::key::SeqNo;
 use crate::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
-use crate::options::{FilterPolicy, KeyspaceOptions};
+use crate::options::{FilterPolicy, KeyspaceOptions, LevelFilters};
 use crate::value::Value;
 use crate::version::Version;
 
@@ -139,7 +139,7 @@ impl Keyspace {
         self.store().compact_range(self.id, &self.name, &HalfOpen::of(range))
     }
 
-    /// Makes `policy` the keyspace's filter policy, and gives every table a filter by it.
+    /// Makes `policy` the keyspace's filter policy, the same for every level, and gives every table a filter by it.
     ///
     /// Each table whose filter is another one, or is damaged, is replaced by a copy with a new filter, one after the other. Data blocks
     /// are copied as they are, so this costs one sequential read and write of each table, and disk space of one table for a while.
@@ -148,7 +148,10 @@ impl Keyspace {
     ///
     /// Fails at the first table that is damaged elsewhere than in its filter.
     pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
-        self.store().change_options(self.id, &self.name, |options| options.filter = policy)?;
+        self.store().change_options(self.id, &self.name, |options| {
+            options.filter = policy;
+            options.level_filters = LevelFilters::Uniform;
+        })?;
         self.renew_filters(|_| {})
     }
 

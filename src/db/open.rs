@@ -7,6 +7,7 @@ use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Uns
 use std::path::Path;
 use std::sync::Arc;
 
+use super::flush::policy_of_run;
 use super::store::{LogFile, Manifest, Opened, Store};
 use super::view::{ReadView, Tree};
 use super::write::Commit;
@@ -292,11 +293,12 @@ fn write_recovered(
         // Entries of a keyspace that was dropped later go with it.
         let Some(keyspace) = state.keyspaces.get(&id) else { continue };
         let options_of = keyspace.options.clone();
+        let filter = policy_of_run(&options_of, &keyspace.metas(), memtable, id)?;
         let number = state.take_number();
         let context = OutputContext {
             tables,
             options: TableOptions {
-                filter: options_of.filter,
+                filter,
                 prefix: options_of.prefix,
                 compression: Compression::None,
                 block_size: options_of.block_size,

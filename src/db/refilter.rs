@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::background::Request;
 use super::store::Store;
+use crate::compaction::filters::policies;
 use crate::compaction::picker::{Picker, Requested, Task};
 use crate::error::{Error, Result};
 use crate::manifest::VersionEdit;
@@ -30,6 +31,13 @@ pub struct FilterRebuild {
     pub bytes_after: u64,
 }
 
+/// A table that needs another filter.
+struct Unfit {
+    number: u64,
+    size: u64,
+    policy: FilterPolicy,
+}
+
 impl Store {
     /// Gives every table of a keyspace the filter that its options ask for.
     pub(super) fn renew_filters(
@@ -47,7 +55,7 @@ impl Store {
         let (wanted, unchanged) = self.tables_to_refilter(keyspace, name)?;
         let mut rebuild = FilterRebuild { wanted: wanted.len() as u64, unchanged, ..FilterRebuild::default() };
         progress(&rebuild);
-        for (number, size, policy) in wanted {
+        for Unfit { number, size, policy } in wanted {
             let pick = |picker: &Picker<'_>| picker.pick_table(number);
             if let Some(written) = self.run_requested(keyspace, Request::Refilter(policy), pick)? {
                 rebuild.replaced += 1;
@@ -59,16 +67,17 @@ impl Store {
         Ok(rebuild)
     }
 
-    /// Number and size of each table of a keyspace that needs another filter, with the policy that it should have, and how many do not.
-    fn tables_to_refilter(&self, keyspace: u32, name: &str) -> Result<(Vec<(u64, u64, FilterPolicy)>, u64)> {
+    /// The tables of a keyspace that need another filter, and how many do not.
+    fn tables_to_refilter(&self, keyspace: u32, name: &str) -> Result<(Vec<Unfit>, u64)> {
         let tree = self.view.load().tree(keyspace).cloned();
         let tree = tree.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))?;
         let (mut wanted, mut unchanged) = (Vec::new(), 0);
-        for (_, table) in tree.version.tables() {
-            let policy = tree.options.filter;
-            match table.has_filter(policy, tree.options.prefix)? {
-                true => unchanged += 1,
-                false => wanted.push((table.meta().number, table.meta().size, policy)),
+        let policies = policies(&tree.options, &tree.version.metas());
+        for ((_, table), policy) in tree.version.tables().zip(policies) {
+            if table.has_filter(policy, tree.options.prefix)? {
+                unchanged += 1;
+            } else {
+                wanted.push(Unfit { number: table.meta().number, size: table.meta().size, policy });
             }
         }
         Ok((wanted, unchanged))

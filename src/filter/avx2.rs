@@ -12,11 +12,20 @@ mod imp {
 
     use crate::filter::hash::remix;
     use crate::filter::line::Line;
-    use crate::filter::split::{Groups, line_index};
+    use crate::filter::split::{GROUP_MAX, Groups, line_index};
 
-    /// By number of probes: a one in each lane that has one; the others ask for nothing.
-    static ONES: [Lanes; 5] =
-        [Lanes([0, 0, 0, 0]), Lanes([1, 0, 0, 0]), Lanes([1, 1, 0, 0]), Lanes([1, 1, 1, 0]), Lanes([1, 1, 1, 1])];
+    /// By number of probes: a one in each lane that has one; the others ask for nothing. There are never more than four; the array is as
+    /// long as three bits can tell.
+    static ONES: [Lanes; 8] = [
+        Lanes([0, 0, 0, 0]),
+        Lanes([1, 0, 0, 0]),
+        Lanes([1, 1, 0, 0]),
+        Lanes([1, 1, 1, 0]),
+        Lanes([1, 1, 1, 1]),
+        Lanes([1, 1, 1, 1]),
+        Lanes([1, 1, 1, 1]),
+        Lanes([1, 1, 1, 1]),
+    ];
 
     #[repr(align(32))]
     struct Lanes([u64; 4]);
@@ -38,13 +47,30 @@ mod imp {
 
     #[target_feature(enable = "avx2")]
     fn may_contain(groups: Groups, lines: &[Line], hash: u64) -> bool {
-        let mut g = hash;
-        for probes in groups.iter() {
+        // Most absent keys are refused by the first group, which has four probes in every filter of 5 bits per key or more: what comes
+        // behind it stays out of the way.
+        match lines.get(line_index(hash, lines.len())) {
+            Some(line) if groups.first() == GROUP_MAX => {
+                all_set(line, hash, GROUP_MAX) && rest_may_contain(groups.behind_first(), lines, remix(hash))
+            }
+            Some(_) => rest_may_contain(groups, lines, hash),
+            None => true,
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline(never)]
+    fn rest_may_contain(mut groups: Groups, lines: &[Line], mut g: u64) -> bool {
+        while groups.first() != 0 {
             let Some(line) = lines.get(line_index(g, lines.len())) else {
                 return true;
             };
-            if !all_set(line, g, probes) {
+            if !all_set(line, g, groups.first()) {
                 return false;
+            }
+            groups = groups.behind_first();
+            if groups.first() == 0 {
+                return true;
             }
             g = remix(g);
         }
@@ -54,6 +80,7 @@ mod imp {
     /// Each probe has a lane of 64 bits, of which the lower 32 are used: a line is 16 words of 32 bits, bits 5 to 8 of a position name
     /// the word and bits 0 to 4 the bit in it.
     #[target_feature(enable = "avx2")]
+    #[inline]
     fn all_set(line: &Line, g: u64, probes: u8) -> bool {
         let words = line.0.as_ptr().cast::<__m256i>();
         // SAFETY: a line is 64 bytes aligned to 64, which is two vectors of 32 bytes aligned to 32.
@@ -67,7 +94,7 @@ mod imp {
             _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(upper, word)),
             _mm256_castsi256_ps(half),
         ));
-        let ones = ONES[usize::from(probes % 5)].0.as_ptr().cast();
+        let ones = ONES[usize::from(probes % 8)].0.as_ptr().cast();
         // SAFETY: the array is 32 bytes aligned to 32.
         let ones = unsafe { _mm256_load_si256(ones) };
         let bits = _mm256_sllv_epi64(ones, _mm256_and_si256(positions, _mm256_set1_epi64x(31)));

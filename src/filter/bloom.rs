@@ -12,7 +12,7 @@ use super::layout::Layout;
 use super::line::{Fill, LINE_BITS, Line};
 use super::shape::{BloomLayout, Shape};
 use super::sizing::MAX_LINES;
-use super::{split, standard};
+use super::split;
 use crate::error::{Error, Result};
 use crate::format::{Decoded, Malformed};
 use crate::vfs::{FileSystem, OsFileSystem};
@@ -163,6 +163,7 @@ impl BloomFilter {
 
     /// Adds a key. Returns whether any bit changed: `false` means that the key was there already, or that the filter already said
     /// "maybe" to it by chance.
+    #[inline]
     pub fn insert(&mut self, key: impl AsRef<[u8]>) -> bool {
         self.insert_hash(self.hasher.hash(key.as_ref()))
     }
@@ -187,8 +188,7 @@ impl BloomFilter {
     pub fn contains_hash(&self, hash: u64) -> bool {
         match (self.layout, self.avx2) {
             (Layout::Split(groups), Some(avx2)) => avx2.may_contain(groups, &self.lines, hash),
-            (Layout::Split(groups), None) => split::may_contain(groups, &self.lines, hash),
-            (Layout::Standard { probes }, _) => standard::may_contain(probes.into(), &self.lines, hash),
+            (layout, _) => layout.may_contain(&self.lines, hash),
         }
     }
 

@@ -92,11 +92,20 @@ impl KeyHasher {
     }
 
     /// The hash of a key, for `insert_hash` and `contains_hash`.
-    #[inline]
+    // Inlined where the length is known, XXH3 of a short key is a dozen instructions; a call that has to find that out takes as long
+    // as the look-up behind it.
+    #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> u64 {
         match &self.state {
-            State::Xxh3(secret) if key.len() > XXH3_MID_SIZE => xxh3_64_with_secret(key, &**secret),
-            State::Xxh3(_) => xxh3_64_with_seed(key, self.seed),
+            State::Xxh3(_) if key.len() <= XXH3_MID_SIZE => xxh3_64_with_seed(key, self.seed),
+            _ => self.hash_elsewhere(key),
+        }
+    }
+
+    #[inline(never)]
+    fn hash_elsewhere(&self, key: &[u8]) -> u64 {
+        match &self.state {
+            State::Xxh3(secret) => xxh3_64_with_secret(key, &**secret),
             State::SipHash13(hasher) => hasher.hash(key),
             State::Murmur3(seed) => mur3::murmurhash3_x64_128(key, *seed).0,
         }

@@ -26,10 +26,15 @@ impl Layout {
 
     /// Lines for `keys` keys, when `millibits` thousandths of bits per key are asked for.
     pub(super) fn line_count(self, keys: u64, millibits: u32) -> u64 {
+        line_count(keys, self.spent_millibits(millibits))
+    }
+
+    /// Thousandths of bits per key that are spent when `millibits` are asked for, before the last line is filled up.
+    pub(super) fn spent_millibits(self, millibits: u32) -> u32 {
         let millibits = clamp_millibits(millibits);
         match self {
-            Layout::Split(_) => line_count(keys, compensated_millibits(millibits)),
-            Layout::Standard { .. } => line_count(keys, millibits),
+            Layout::Split(_) => compensated_millibits(millibits),
+            Layout::Standard { .. } => millibits,
         }
     }
 
@@ -55,6 +60,15 @@ impl Layout {
         match self {
             Layout::Split(groups) => split::insert(groups, lines, hash),
             Layout::Standard { probes } => standard::insert(probes.into(), lines, hash),
+        }
+    }
+
+    /// Whether all bits of a key are set: what it means, without vectors.
+    #[inline(never)]
+    pub(super) fn may_contain(self, lines: &[Line], hash: u64) -> bool {
+        match self {
+            Layout::Split(groups) => split::may_contain(groups, lines, hash),
+            Layout::Standard { probes } => standard::may_contain(probes.into(), lines, hash),
         }
     }
 

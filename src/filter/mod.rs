@@ -1,7 +1,8 @@
 //! Filters: a few bits per key that answer, for any key, "certainly not in this set" or "maybe".
 //!
 //! [`BloomFilter`] is a filter to be used alone, without a database, and [`ScalableBloomFilter`] one that grows with its keys. They
-//! are made of the same lines, layouts and header as the filter that each table of a store carries, and have the same bytes.
+//! are made of the same lines, layouts and header as the filter that each table of a store carries, and have the same bytes. [`allocate`] says how many bits per key the filters of the
+//! levels of a store should have.
 //!
 //! ```
 //! use tamis::filter::BloomFilter;
@@ -32,6 +33,7 @@
 // - The same hashes, policy and seed make the same bytes on every platform: sizes and stored rates are integer arithmetic or single
 //   IEEE operations. (Stand-alone filters that are sized by a rate are the exception; see `shape`.)
 
+mod allocate;
 mod avx2;
 mod bloom;
 mod builder;
@@ -53,6 +55,7 @@ mod standard;
 #[cfg(test)]
 mod tests;
 
+pub use allocate::{Run, allocate, expected_rate, filter_bytes};
 pub use bloom::{BloomBuilder, BloomFilter};
 pub use hasher::{HashFunction, KeyHasher};
 pub use scalable::{ScalableBloomFilter, ScalableBuilder};

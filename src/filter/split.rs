@@ -16,7 +16,7 @@ use super::line::{Fill, LINE_BITS, Line};
 use crate::format::{Decoded, Malformed};
 
 /// Most probes in a group: 9 bits each, below the bits that choose the line. Part of the format.
-const GROUP_MAX: u8 = 4;
+pub(super) const GROUP_MAX: u8 = 4;
 
 /// Probes per group, ended by a zero or by the array's end: as in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,16 @@ impl Groups {
         })
     }
 
+    /// Probes of the first group; 0 if there is none.
+    pub(super) fn first(self) -> u8 {
+        self.0[0]
+    }
+
+    /// The groups behind the first.
+    pub(super) fn behind_first(self) -> Groups {
+        Groups((u64::from_le_bytes(self.0) >> 8).to_le_bytes())
+    }
+
     pub(super) fn count(self) -> u8 {
         self.iter().map(|_| 1).sum()
     }
@@ -86,13 +96,20 @@ pub(super) fn insert(groups: Groups, lines: &mut [Line], hash: u64) -> u64 {
     for probes in groups.iter() {
         let index = line_index(g, lines.len());
         if let Some(line) = lines.get_mut(index) {
-            for j in 0..probes {
-                changed += line.set(g >> (9 * j));
-            }
+            changed += match probes {
+                1 => set_all::<1>(line, g),
+                2 => set_all::<2>(line, g),
+                3 => set_all::<3>(line, g),
+                _ => set_all::<4>(line, g),
+            };
         }
         g = remix(g);
     }
     changed
+}
+
+fn set_all<const PROBES: u8>(line: &mut Line, g: u64) -> u64 {
+    (0..PROBES).map(|j| line.set(g >> (9 * j))).sum()
 }
 
 /// Whether all bits of a key are set. This is the specification that `avx2` must match.

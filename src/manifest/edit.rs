@@ -3,7 +3,10 @@
 use crate::format::coding::{Decoder, put_bytes, put_field, put_varint, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
-use crate::options::{Compression, FINGERPRINT_BITS, FilterPolicy, KeyspaceOptions, PrefixExtractor};
+use crate::options::{
+    BudgetLimit, Compression, FINGERPRINT_BITS, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters,
+    PrefixExtractor,
+};
 use crate::table::TableMeta;
 
 /// Number of levels of a keyspace. Part of the format.
@@ -23,11 +26,6 @@ mod tag {
     pub(super) const REMOVED: u64 = 8;
     /// Tags from here on may be skipped by a reader that does not know them.
     pub(super) const OPTIONAL: u64 = 64;
-}
-
-/// Tags of the fields that may follow a keyspace's options, each at most once. Part of the format.
-mod option_tag {
-    pub(super) const PREFIX: u64 = 2;
 }
 
 /// What changes; an absent field stays as it is. Drops take effect before creations, removals before additions, so that one edit
@@ -158,14 +156,48 @@ fn name(content: &mut Decoder<'_>) -> Decoded<String> {
     }
 }
 
+/// Tags of the optional fields behind a keyspace's options. Part of the format.
+mod option_tag {
+    pub(super) const LEVEL_FILTERS: u64 = 1;
+    pub(super) const PREFIX: u64 = 2;
+}
+
+/// What the first number of the level filters says they are. Part of the format.
+mod level_filters {
+    pub(super) const EACH: u64 = 1;
+    pub(super) const BUDGET_PER_KEY: u64 = 2;
+    pub(super) const BUDGET_IN_BYTES: u64 = 3;
+}
+
 fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_varint(out, options.block_size.into());
     put_varint(out, options.compression.code().into());
-    put_varint(out, options.filter.code().into());
-    put_varint(out, options.filter.millibits().into());
+    put_policy(out, options.filter);
     if let Some(extractor) = options.prefix {
         put_varint_field(out, option_tag::PREFIX, extractor.code().into());
     }
+    let mut content = Vec::new();
+    match &options.level_filters {
+        LevelFilters::Uniform => return,
+        LevelFilters::Each(policies) => {
+            put_varint(&mut content, level_filters::EACH);
+            policies.iter().for_each(|policy| put_policy(&mut content, *policy));
+        }
+        LevelFilters::Budget(FilterBudget { limit, absent }) => {
+            match *limit {
+                BudgetLimit::BitsPerKey(bits) => {
+                    put_varint(&mut content, level_filters::BUDGET_PER_KEY);
+                    put_varint(&mut content, thousandths(bits).into());
+                }
+                BudgetLimit::Bytes(bytes) => {
+                    put_varint(&mut content, level_filters::BUDGET_IN_BYTES);
+                    put_varint(&mut content, bytes);
+                }
+            }
+            put_varint(&mut content, thousandths(*absent).into());
+        }
+    }
+    put_field(out, option_tag::LEVEL_FILTERS, &content);
 }
 
 fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
@@ -175,30 +207,80 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     }
     let compression = Compression::from_code(content.varint()?);
     let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
-    let policy = content.varint()?;
-    let millibits = u16::try_from(content.varint()?).unwrap_or(u16::MAX);
-    let bits_per_key = f32::from(millibits) / 1000.0;
-    let filter = match (policy, millibits) {
-        (0, 0) => FilterPolicy::None,
-        (1, 1000..=24_000) => FilterPolicy::Bloom { bits_per_key },
-        (2, 1000..=24_000) => FilterPolicy::StandardBloom { bits_per_key },
-        (0..=2, _) => return Err(Malformed("a filter has not 1 to 24 bits per key")),
-        (4, _) => match FINGERPRINT_BITS.into_iter().find(|&bits| u16::from(bits) * 1000 == millibits) {
-            Some(fingerprint_bits) => FilterPolicy::BinaryFuse { fingerprint_bits },
-            None => return Err(Malformed("a filter's fingerprints have not 4 to 8, 10, 12 or 16 bits")),
-        },
-        _ => return Err(Malformed("a filter policy is of an unknown kind")),
-    };
-    let mut options = KeyspaceOptions { filter, compression, block_size, prefix: None };
-    while let Some((tag, mut content)) = content.field()? {
+    let filter = policy(content)?;
+    let (mut level_filters, mut prefix) = (None, None);
+    while let Some((tag, mut field)) = content.field()? {
         match tag {
-            option_tag::PREFIX => set_once(&mut options.prefix, extractor(&mut content)?)?,
+            option_tag::LEVEL_FILTERS => set_once(&mut level_filters, levels_of_filters(&mut field, filter)?)?,
+            option_tag::PREFIX => set_once(&mut prefix, extractor(&mut field)?)?,
             tag::OPTIONAL.. => continue,
             _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
         }
-        content.finish()?;
+        field.finish()?;
     }
-    Ok(options)
+    let level_filters = level_filters.unwrap_or_default();
+    Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix })
+}
+
+fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<LevelFilters> {
+    let kind = field.varint()?;
+    if kind == level_filters::EACH {
+        let mut policies = Vec::new();
+        while !field.is_empty() && policies.len() < LevelFilters::MAX_EACH {
+            policies.push(policy(field)?);
+        }
+        return match policies.len() {
+            0 => Err(Malformed("the filters of the levels are missing")),
+            _ => Ok(LevelFilters::Each(policies)),
+        };
+    }
+    let limit = match kind {
+        level_filters::BUDGET_PER_KEY => match field.varint()? {
+            millibits @ 1..=24_000 => BudgetLimit::BitsPerKey(from_thousandths(millibits)),
+            _ => return Err(Malformed("a budget for filters is not 0.001 to 24 bits per key")),
+        },
+        level_filters::BUDGET_IN_BYTES => BudgetLimit::Bytes(field.varint()?),
+        _ => return Err(Malformed("the filters of the levels are of an unknown kind")),
+    };
+    let absent = match field.varint()? {
+        absent @ 0..=1000 => from_thousandths(absent),
+        _ => return Err(Malformed("the share of absent keys is more than 1")),
+    };
+    if filter == FilterPolicy::None {
+        return Err(Malformed("there is a budget for filters and no filter"));
+    }
+    Ok(LevelFilters::Budget(FilterBudget { limit, absent }))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "at most 24,000 when valid, and a float cast saturates")]
+fn thousandths(number: f32) -> u32 {
+    (f64::from(number) * 1000.0).round() as u32
+}
+
+/// Of a number of at most 65,535.
+fn from_thousandths(number: u64) -> f32 {
+    f32::from(u16::try_from(number).unwrap_or(u16::MAX)) / 1000.0
+}
+
+fn put_policy(out: &mut Vec<u8>, policy: FilterPolicy) {
+    put_varint(out, policy.code().into());
+    put_varint(out, policy.millibits().into());
+}
+
+fn policy(content: &mut Decoder<'_>) -> Decoded<FilterPolicy> {
+    let (policy, millibits) = (content.varint()?, content.varint()?);
+    let bits_per_key = from_thousandths(millibits);
+    match (policy, millibits) {
+        (0, 0) => Ok(FilterPolicy::None),
+        (1, 1000..=24_000) => Ok(FilterPolicy::Bloom { bits_per_key }),
+        (2, 1000..=24_000) => Ok(FilterPolicy::StandardBloom { bits_per_key }),
+        (0..=2, _) => Err(Malformed("a filter has not 1 to 24 bits per key")),
+        (4, _) => match FINGERPRINT_BITS.into_iter().find(|&bits| u64::from(bits) * 1000 == millibits) {
+            Some(fingerprint_bits) => Ok(FilterPolicy::BinaryFuse { fingerprint_bits }),
+            None => Err(Malformed("a filter's fingerprints have not 4 to 8, 10, 12 or 16 bits")),
+        },
+        _ => Err(Malformed("a filter policy is of an unknown kind")),
+    }
 }
 
 fn extractor(content: &mut Decoder<'_>) -> Decoded<PrefixExtractor> {
@@ -269,8 +351,8 @@ pub(super) mod tests {
         }
     }
 
-    fn any_options() -> impl Strategy<Value = KeyspaceOptions> {
-        let filter = (0u8..4, 1000u16..=24_000).prop_map(|(kind, millibits)| {
+    fn any_policy() -> impl Strategy<Value = FilterPolicy> {
+        (0u8..4, 1000u16..=24_000).prop_map(|(kind, millibits)| {
             let bits_per_key = f32::from(millibits) / 1000.0;
             match kind {
                 0 => FilterPolicy::None,
@@ -278,15 +360,39 @@ pub(super) mod tests {
                 2 => FilterPolicy::BinaryFuse { fingerprint_bits: FINGERPRINT_BITS[usize::from(millibits) % 8] },
                 _ => FilterPolicy::StandardBloom { bits_per_key },
             }
-        });
+        })
+    }
+
+    fn any_level_filters() -> impl Strategy<Value = LevelFilters> {
+        let limit = prop_oneof![
+            (1u16..=24_000).prop_map(|millibits| BudgetLimit::BitsPerKey(f32::from(millibits) / 1000.0)),
+            any::<u64>().prop_map(BudgetLimit::Bytes),
+        ];
+        let budget =
+            (limit, 0u16..=1000).prop_map(|(limit, absent)| FilterBudget { limit, absent: f32::from(absent) / 1000.0 });
+        prop_oneof![
+            Just(LevelFilters::Uniform),
+            vec(any_policy(), 1..8).prop_map(LevelFilters::Each),
+            budget.prop_map(LevelFilters::Budget),
+        ]
+    }
+
+    fn any_options() -> impl Strategy<Value = KeyspaceOptions> {
         let compression = prop::sample::select(vec![Compression::None, Compression::Lz4, Compression::Zstd]);
         let prefix = option::of(prop_oneof![
             (1u16..4096).prop_map(PrefixExtractor::Fixed),
             any::<u8>().prop_map(PrefixExtractor::UpTo),
         ]);
-        (filter, compression, 256u32..=1 << 20, prefix).prop_map(|(filter, compression, block_size, prefix)| {
-            KeyspaceOptions { filter, compression, block_size, prefix }
-        })
+        (any_policy(), any_level_filters(), compression, 256u32..=1 << 20, prefix).prop_map(
+            |(filter, level_filters, compression, block_size, prefix)| {
+                // What kind of filter a budget is for must be said.
+                let filter = match (&level_filters, filter) {
+                    (LevelFilters::Budget(_), FilterPolicy::None) => FilterPolicy::DEFAULT,
+                    (_, filter) => filter,
+                };
+                KeyspaceOptions { filter, level_filters, compression, block_size, prefix }
+            },
+        )
     }
 
     fn any_table() -> impl Strategy<Value = TableMeta> {
@@ -384,8 +490,18 @@ pub(super) mod tests {
         check_refused(&with_options(KeyspaceOptions::new().block_size(255)), "block size");
         let filter = FilterPolicy::Bloom { bits_per_key: 24.5 };
         check_refused(&with_options(KeyspaceOptions::new().filter(filter)), "bits per key");
-        let filter = FilterPolicy::BinaryFuse { fingerprint_bits: 9 };
-        check_refused(&with_options(KeyspaceOptions::new().filter(filter)), "fingerprints");
+        let fuse = FilterPolicy::BinaryFuse { fingerprint_bits: 9 };
+        check_refused(&with_options(KeyspaceOptions::new().filter(fuse)), "fingerprints");
+        let with_levels = |level_filters| with_options(KeyspaceOptions::new().level_filters(level_filters));
+        let budget = |bits, absent| LevelFilters::Budget(FilterBudget::bits_per_key(bits).absent(absent));
+        check_refused(&with_levels(LevelFilters::Each(Vec::new())), "missing");
+        check_refused(&with_levels(LevelFilters::Each(vec![FilterPolicy::None; 8])), "left over");
+        check_refused(&with_levels(LevelFilters::Each(vec![filter])), "bits per key");
+        check_refused(&with_levels(budget(24.1, 1.0)), "24 bits per key");
+        check_refused(&with_levels(budget(0.0, 1.0)), "24 bits per key");
+        check_refused(&with_levels(budget(10.0, 1.1)), "share");
+        let no_filter = KeyspaceOptions::new().filter(FilterPolicy::None).level_filters(budget(10.0, 1.0));
+        check_refused(&with_options(no_filter), "no filter");
         let removed = VersionEdit { removed: vec![(0, 7, 9)], ..VersionEdit::default() };
         check_refused(&removed, "level");
     }

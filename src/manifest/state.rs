@@ -185,6 +185,11 @@ impl KeyspaceState {
         (0..).zip(&self.levels).flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)))
     }
 
+    /// What is known of the tables, level by level, in no particular order.
+    pub(crate) fn metas(&self) -> [Vec<&TableMeta>; LEVEL_COUNT] {
+        std::array::from_fn(|level| self.levels[level].iter().collect())
+    }
+
     pub(crate) fn has_table(&self, number: u64) -> bool {
         self.levels.iter().any(|level| level.tables.contains_key(&number))
     }

@@ -107,6 +107,22 @@ impl Memtable {
         found
     }
 
+    /// Distinct keys of one keyspace. It goes through all of them.
+    pub(crate) fn count_keys(self: &Arc<Self>, keyspace: u32) -> Result<u64> {
+        let mut cursor = self.cursor(keyspace);
+        let (mut last, mut count) = (Vec::new(), 0);
+        cursor.seek_to_first()?;
+        while cursor.valid() {
+            if count == 0 || last != cursor.key() {
+                count += 1;
+                last.clear();
+                last.extend_from_slice(cursor.key());
+            }
+            cursor.next()?;
+        }
+        Ok(count)
+    }
+
     /// A cursor over the entries of one keyspace.
     pub(crate) fn cursor(self: &Arc<Self>, keyspace: u32) -> MemtableCursor {
         MemtableCursor { memtable: Arc::clone(self), keyspace, node: NodeRef::END }

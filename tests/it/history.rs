@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tamis::vfs::{Fault, SimFileSystem};
 use tamis::{
-    Db, Error, Executor, FilterPolicy, Keyspace, KeyspaceOptions, Result, SeqNo, Snapshot, SteppedExecutor, WriteBatch,
-    WriteOptions,
+    Db, Error, Executor, FilterPolicy, Keyspace, KeyspaceOptions, LevelFilters, Result, SeqNo, Snapshot,
+    SteppedExecutor, WriteBatch, WriteOptions,
 };
 
 use crate::ledger::{Incarnation, Ledger, Op};
@@ -140,7 +140,10 @@ impl History {
     /// Mostly without filters, which have tests of their own and take a quarter of the time here.
     fn keyspace_options(&mut self) -> KeyspaceOptions {
         let options = tiny_keyspace(&mut self.rng);
-        if self.rng.u8(0..8) == 0 { options } else { options.filter(FilterPolicy::None) }
+        if self.rng.u8(0..8) == 0 {
+            return options;
+        }
+        options.filter(FilterPolicy::None).level_filters(LevelFilters::Uniform)
     }
 
     /// File numbers are never used twice. One whose file was removed before any edit could name it may be, by another process.

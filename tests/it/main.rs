@@ -9,6 +9,7 @@ mod history;
 mod kill;
 mod layers;
 mod ledger;
+mod levels;
 mod model;
 mod power_cut;
 mod prefix;

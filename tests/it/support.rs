@@ -4,7 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Executor, FilterPolicy, KeyspaceOptions, Options, PrefixExtractor, SteppedExecutor};
+use tamis::{
+    Db, Executor, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, Options, PrefixExtractor, SteppedExecutor,
+};
 
 /// The number in environment variable `name`, or `default`.
 pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
@@ -62,12 +64,20 @@ pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>
 pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
     let extractors = [None, None, Some(PrefixExtractor::Fixed(4)), Some(PrefixExtractor::UpTo(b'0'))];
     let extractor = extractors[rng.usize(0..4)];
-    KeyspaceOptions::new().prefix(extractor).block_size(256 << rng.u32(0..3)).filter(match rng.u32(0..5) {
+    let filter = match rng.u32(0..5) {
         0 => FilterPolicy::None,
         1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },
         2 => FilterPolicy::BinaryFuse { fingerprint_bits: 8 },
         _ => FilterPolicy::DEFAULT,
-    })
+    };
+    let level_filters = match rng.u32(0..4) {
+        0 => LevelFilters::Each(vec![FilterPolicy::DEFAULT, filter]),
+        1 if filter != FilterPolicy::None => LevelFilters::Budget(FilterBudget::bits_per_key(6.0).absent(0.5)),
+        2 if filter != FilterPolicy::None => LevelFilters::Budget(FilterBudget::bytes(rng.u64(0..1000))),
+        _ => LevelFilters::Uniform,
+    };
+    let options = KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).prefix(extractor);
+    options.filter(filter).level_filters(level_filters)
 }
 
 /// How many entries there are, none of which may be an error.

@@ -303,3 +303,22 @@ proptest! {
         prop_assert!(common.expected_fpr() <= left.expected_fpr().min(right.expected_fpr()));
     }
 }
+
+#[test]
+#[ignore = "a million keys, ten million absent ones; cargo test --release --lib filter -- --ignored"]
+fn rates_hold_for_a_million_keys() {
+    const ASKED: u64 = 10_000_000;
+    for builder in builders() {
+        for rate in [0.01, 0.001] {
+            let mut filter = builder.with_rate(1_000_000, rate).unwrap();
+            filter.extend((0..1_000_000).map(random));
+            assert!((0..1_000_000).all(|i| filter.contains(random(i))));
+            let measured = wrong(&filter, ASKED) / ASKED as f64;
+            println!("{measured:.7}: {filter}");
+            let noise = 4.0 * (rate / ASKED as f64).sqrt();
+            assert!((measured - filter.expected_fpr()).abs() < noise, "{measured}: {filter}");
+            // Filters differ among each other by 0.15 %, one standard deviation.
+            assert!(measured < rate * 1.006 + noise, "{measured}: {filter}");
+        }
+    }
+}

@@ -11,7 +11,9 @@ use tamis::FilterMode;
 use crate::failure::{Failure, Result};
 use crate::text::Form;
 
-pub(crate) use filter::{FilterAdd, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, Policy};
+pub(crate) use filter::{
+    FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, Policy,
+};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Printable characters stand for themselves, \\ for a backslash, \t for a tab,

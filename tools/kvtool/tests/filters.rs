@@ -127,3 +127,80 @@ fn mistakes_are_told() {
     sandbox.words(&["filter", "rebuild", "db", "--keyspace", "nobody"], USAGE);
     assert!(sandbox.words(&["filter", "rebuild", "nowhere", "--bits", "9"], IO).contains("no store"));
 }
+
+/// Wasted reads per look-up of row `bits`: the same bits everywhere, and shared out.
+fn wasted(advice: &Value, bits: u64) -> (f64, f64) {
+    let rows = advice["choices"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["bits_per_key"].as_u64() == Some(bits)).unwrap();
+    (row["wasted_reads"].as_f64().unwrap(), row["wasted_reads_shared_out"].as_f64().unwrap())
+}
+
+/// A store of a large run below and two small ones, whose keys reach over nearly the same range.
+fn with_runs() -> Sandbox {
+    let sandbox = Sandbox::with_store();
+    sandbox.run(&["compact", "db"], b"", DONE);
+    for run in 0..2 {
+        let lines: String = (0..100).map(|i| format!("key{:05}-{run}\tnew\n", i * 50)).collect();
+        sandbox.run(&["import", "db"], lines.as_bytes(), DONE);
+    }
+    sandbox
+}
+
+#[test]
+fn advice_goes_by_the_runs_of_the_store() {
+    let sandbox = with_runs();
+    let advice = sandbox.json(&["filter", "advise", "db"]);
+    let runs = advice["runs"].as_array().unwrap();
+    let keys: Vec<u64> = runs.iter().map(|run| run["keys"].as_u64().unwrap()).collect();
+    assert_eq!(keys, [100, 100, 5000]);
+    assert!(runs.iter().all(|run| run["weight"].as_f64() == Some(1.0)));
+    assert_eq!(advice["choices"].as_array().unwrap().len(), 17);
+    let (uniform, shared) = wasted(&advice, 10);
+    assert!((uniform - 3.0 * 0.008_134).abs() < 1e-4, "{uniform}");
+    assert!(shared * 2.0 < uniform, "{shared} {uniform}");
+    let mut last = f64::INFINITY;
+    for bits in 4..=20 {
+        let (uniform, shared) = wasted(&advice, bits);
+        assert!(shared <= uniform && uniform < last);
+        last = uniform;
+    }
+
+    // What was advised is what one gets.
+    sandbox.text(&["filter", "rebuild", "db", "--bits", "12", "--allocate"]);
+    let after = sandbox.json(&["filter", "advise", "db"]);
+    let now = after["now"]["wasted_reads"].as_f64().unwrap();
+    let planned = wasted(&after, 12).1;
+    // Small runs come off better: their last lines are filled up.
+    assert!(now < planned * 1.1, "{now} {planned}");
+    sandbox.text(&["filter", "rebuild", "db", "--policy", "none"]);
+    let none = sandbox.json(&["filter", "advise", "db"]);
+    assert_eq!((none["now"]["wasted_reads"].as_f64(), none["now"]["bytes"].as_u64()), (Some(3.0), Some(0)));
+
+    let words = sandbox.text(&["filter", "advise", "db"]);
+    assert!(words.contains("level 6") && words.contains("if shared out"), "{words}");
+}
+
+#[test]
+fn a_trace_weighs_the_runs() {
+    let sandbox = with_runs();
+    // Of five look-ups three find something: one in each run. One finds nothing, and one is out of every range.
+    let trace = b"key00050-1\nkey00050-0\nkey00050\nkey00051!\nzzz\n";
+    let output = sandbox.run(&["filter", "advise", "db", "--json", "--trace", "-"], trace, DONE);
+    let advice: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(advice["look_ups"].as_u64(), Some(5));
+    let weights: Vec<f64> =
+        advice["runs"].as_array().unwrap().iter().map(|run| run["weight"].as_f64().unwrap()).collect();
+    assert_eq!(weights, [0.6, 0.4, 0.2]);
+    let (uniform, _) = wasted(&advice, 10);
+    assert!((uniform - 1.2 * 0.008_134).abs() < 1e-4, "{uniform}");
+
+    // Whoever finds everything in the last run needs no filter there.
+    let trace: String = (0..100).map(|i| format!("key{:05}\n", i * 50 + 1)).collect();
+    let output = sandbox.run(&["filter", "advise", "db", "--json", "--trace", "-"], trace.as_bytes(), DONE);
+    let advice: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(advice["choices"][0]["bits_per_key_of_runs"][2].as_f64(), Some(0.0));
+    sandbox.run(&["filter", "advise", "db", "--trace", "-", "--escaped"], b"\\x\n", USAGE);
+    sandbox.words(&["filter", "advise", "db", "--keyspace", "nobody"], USAGE);
+    sandbox.words(&["filter", "rebuild", "db", "--allocate"], USAGE);
+    sandbox.words(&["filter", "rebuild", "db", "--bits", "9", "--allocate", "--absent", "2"], USAGE);
+}

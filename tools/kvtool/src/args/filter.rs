@@ -20,6 +20,24 @@ pub(crate) enum FilterCommand {
     Info(FilterInfo),
     /// Give the tables of a store new filters; their data are copied untouched
     Rebuild(FilterRebuild),
+    /// Print what filters of this and that many bits per key would cost and save in a store
+    ///
+    /// For each run (a table of level 0, or a level) the real number of keys is taken, and for a look-up that it comes to every run
+    /// and finds nothing; or, with --trace, what each look-up of the trace comes to by the read path itself: which runs' key ranges hold
+    /// the key, and where the search ends. A wasted read is one that a filter wrongly allows.
+    Advise(FilterAdvise),
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct FilterAdvise {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Look up each line of FILE (`-` for standard input), to weigh the runs by what these look-ups find there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
+    #[arg(long, requires = "trace", conflicts_with = "hex")]
+    pub(crate) escaped: bool,
 }
 
 #[derive(Debug, Group)]
@@ -33,6 +51,13 @@ pub(crate) struct FilterRebuild {
     /// Which filter; it becomes the keyspace's policy
     #[arg(long, value_enum)]
     pub(crate) policy: Option<Policy>,
+    /// Share the memory of --bits per key out among the levels so that as few reads as possible are wasted; later tables are treated
+    /// alike
+    #[arg(long, requires = "bits")]
+    pub(crate) allocate: bool,
+    /// With --allocate: the share of look-ups that find nothing, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, requires = "allocate")]
+    pub(crate) absent: f32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

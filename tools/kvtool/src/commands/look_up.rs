@@ -19,6 +19,21 @@ pub(super) struct Summary {
     pub(super) time: Duration,
 }
 
+/// Hands each line of `file` to `on_key` as a key. Lines are in `form`, or bytes as they are.
+pub(super) fn each_key(file: &Path, form: Option<Form>, mut on_key: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    // The longest form of a byte is `\xNN`.
+    let mut lines = Lines::open(Some(file), MAX_KEY_LEN * 4)?;
+    while let Some(line) = lines.next()? {
+        let parsed = form.map(|form| form.parse(line)).transpose();
+        match &parsed {
+            Ok(Some(key)) => on_key(key)?,
+            Ok(None) => on_key(line)?,
+            Err(why) => return Err(lines.invalid(why)),
+        }
+    }
+    Ok(())
+}
+
 /// Looks up each line of `file` and hands those that are there, with their values, to `on_found`. Lines are in `form`, or bytes as
 /// they are.
 pub(super) fn look_up_all(
@@ -28,16 +43,8 @@ pub(super) fn look_up_all(
     options: ReadOptions,
     mut on_found: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<Summary> {
-    // The longest form of a byte is `\xNN`.
-    let mut lines = Lines::open(Some(file), MAX_KEY_LEN * 4)?;
     let mut summary = Summary::default();
-    while let Some(line) = lines.next()? {
-        let parsed = form.map(|form| form.parse(line)).transpose();
-        let key = match &parsed {
-            Ok(Some(key)) => key,
-            Ok(None) => line,
-            Err(why) => return Err(lines.invalid(why)),
-        };
+    each_key(file, form, |key| {
         let start = Instant::now();
         let value = keyspace.get_with(key, options)?;
         summary.time += start.elapsed();
@@ -46,7 +53,8 @@ pub(super) fn look_up_all(
             summary.found += 1;
             on_found(key, &value)?;
         }
-    }
+        Ok(())
+    })?;
     Ok(summary)
 }
 

@@ -1,6 +1,7 @@
 //! `filter`: filters of stores, and filters of lines of text in files of their own.
 
 mod add;
+mod advise;
 mod check;
 mod create;
 mod file;
@@ -20,5 +21,6 @@ pub(crate) fn run(common: &Common, command: FilterCommand) -> Result<()> {
         FilterCommand::Check(args) => check::run(common, &args),
         FilterCommand::Info(args) => info::run(common, &args),
         FilterCommand::Rebuild(args) => rebuild::run(common, args),
+        FilterCommand::Advise(args) => advise::run(common, &args),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use tamis::FilterPolicy;
+use tamis::{FilterBudget, FilterPolicy, LevelFilters};
 
 use super::super::store::{open_existing, selected_keyspaces};
 use crate::args::{Common, FilterRebuild, Policy};
@@ -14,6 +14,10 @@ use crate::text::{Decimal, count, size};
 
 pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     let policy = policy(&args)?;
+    let levels = match (args.allocate, args.bits) {
+        (true, Some(bits)) => LevelFilters::Budget(FilterBudget::bits_per_key(bits).absent(args.absent)),
+        _ => LevelFilters::Uniform,
+    };
     let db = open_existing(&args.db)?;
     let keyspaces = selected_keyspaces(&db, common)?;
     let start = Instant::now();
@@ -23,7 +27,8 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     for keyspace in &keyspaces {
         bar.set_prefix(keyspace.name().to_owned());
         if let Some(policy) = policy {
-            db.keyspace_with(keyspace.name(), keyspace.options()?.filter(policy))?;
+            let options = keyspace.options()?.filter(policy).level_filters(levels.clone());
+            db.keyspace_with(keyspace.name(), options)?;
         }
         let rebuild = keyspace.renew_filters(|rebuild| {
             bar.set_length(rebuild.wanted);

@@ -1,0 +1,174 @@
+//! What does it save to give the levels different filters?
+//!
+//! `TAMIS_KEYS` sets how many keys the tree has.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tamis::filter::{FilterState, Run, allocate, expected_rate, filter_bytes};
+use tamis::inspect::{FileKind, Inspector};
+use tamis::vfs::SimFileSystem;
+use tamis::{
+    Compression, Db, Executor, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, Options, ReadOptions,
+    SteppedExecutor,
+};
+
+use crate::support::count_from_env;
+
+const DIR: &str = "/db";
+const UNIFORM: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 10.0 };
+
+fn options(fs: &SimFileSystem, keyspace: KeyspaceOptions, memtable_size: usize) -> (Options, Arc<SteppedExecutor>) {
+    let executor = Arc::new(SteppedExecutor::new());
+    let shared: Arc<dyn Executor> = executor.clone();
+    let options = Options::new()
+        .file_system(Arc::new(fs.clone()))
+        .executor(shared)
+        .hash_seed(7)
+        .memtable_size(memtable_size)
+        .table_size(memtable_size as u64 * 16)
+        .default_keyspace(keyspace);
+    (options, executor)
+}
+
+/// Even, so that absent keys lie between: no table's key range says that they are not there.
+fn present(n: u64) -> [u8; 8] {
+    (2 * n).to_be_bytes()
+}
+
+/// A store of `keys` keys whose five levels each have about a tenth of the keys of the next: the last one is loaded at once, and what
+/// comes then in small memtables finds its way down by flushes and compactions.
+fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
+    let fs = SimFileSystem::new();
+    let (opened, _) = options(&fs, keyspace.clone(), 16 << 20);
+    let db = opened.open(DIR).unwrap();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut order: Vec<u64> = (0..keys).collect();
+    rng.shuffle(&mut order);
+    let (first, later) = order.split_at(usize::try_from(keys * 8 / 9).unwrap());
+    for &n in first {
+        db.put(present(n), n.to_be_bytes()).unwrap();
+    }
+    db.compact_range(..).unwrap();
+    let size = db.stats().keyspaces[0].size();
+    db.close().unwrap();
+    // Level 0 is compacted into a level that holds eight times as much as it does then, or less; the last one holds 900 times as much.
+    let memtable_size = usize::try_from(size / 4 / 900).unwrap();
+    let (opened, executor) = options(&fs, keyspace.clone(), memtable_size);
+    let db = opened.open(DIR).unwrap();
+    for (i, &n) in later.iter().enumerate() {
+        db.put(present(n), n.to_be_bytes()).unwrap();
+        while executor.step() {}
+        // Levels empty themselves into the next ones: stop when none is empty, and no run more starts a compaction.
+        let runs = || db.stats().keyspaces[0].levels[0].tables.len();
+        if i > later.len() * 9 / 10 && occupied(&db) == 5 && runs() == 2 {
+            break;
+        }
+    }
+    db.flush().unwrap();
+    while executor.step() {}
+    assert_eq!(occupied(&db), 5);
+    (fs, db)
+}
+
+/// How many levels hold something.
+fn occupied(db: &Db) -> usize {
+    db.stats().keyspaces[0].levels.iter().filter(|level| !level.tables.is_empty()).count()
+}
+
+/// Keys of each run, as reads meet them: level 0 table by table, the others as wholes.
+fn runs(fs: &SimFileSystem, db: &Db) -> Vec<Run> {
+    let inspector = Inspector::on(Arc::new(fs.clone()));
+    let keys = |number| inspector.table(&FileKind::Table(number).path(Path::new(DIR))).unwrap().properties().keys;
+    let levels = &db.stats().keyspaces[0].levels;
+    let first = levels[0].tables.iter().map(|table| keys(table.number));
+    let others = levels[1..].iter().map(|level| level.tables.iter().map(|table| keys(table.number)).sum());
+    first.chain(others).filter(|keys| *keys > 0).map(|keys| Run { keys, weight: 1.0 }).collect()
+}
+
+/// Bytes of all filters, without their headers and the room that is left in the last line of each: tables are so small here that these
+/// come to a third. And the false positives to expect of a look-up of an absent key, by the filters' own bits: each table of a
+/// level weighted by the share of the keys that it answers for.
+fn filters(fs: &SimFileSystem, db: &Db) -> (u64, f64) {
+    let inspector = Inspector::on(Arc::new(fs.clone()));
+    let (mut bytes, mut expected) = (0, 0.0);
+    for level in &db.stats().keyspaces[0].levels {
+        let (mut keys, mut weighted) = (0.0, 0.0);
+        for table in &level.tables {
+            let table = inspector.table(&FileKind::Table(table.number).path(Path::new(DIR))).unwrap();
+            let rate = match table.filter() {
+                FilterState::Usable(info) => {
+                    let bits_per_key = info.millibits as f32 / 1000.0;
+                    bytes += filter_bytes(FilterPolicy::Bloom { bits_per_key }, info.keys);
+                    info.expected_fpr
+                }
+                FilterState::None => 1.0,
+                other => panic!("{other:?}"),
+            };
+            // Each run of level 0 spans all keys.
+            let share = if level.level == 0 { 1.0 } else { table.properties().keys as f64 };
+            keys += share;
+            weighted += share * rate;
+        }
+        expected += match level.level {
+            0 => weighted,
+            _ if keys > 0.0 => weighted / keys,
+            _ => 0.0,
+        };
+    }
+    (bytes, expected)
+}
+
+/// Wasted reads per look-up of an absent key, as the store counts them.
+fn measured(db: &Db, keys: u64, look_ups: u64) -> f64 {
+    let before = db.stats().reads();
+    let mut rng = fastrand::Rng::with_seed(9);
+    for _ in 0..look_ups {
+        let absent = (2 * rng.u64(0..keys) + 1).to_be_bytes();
+        assert!(db.get_with(absent, ReadOptions::new()).unwrap().is_none());
+    }
+    let after = db.stats().reads();
+    assert_eq!(after.true_positives, before.true_positives);
+    let wasted = after.false_positives - before.false_positives + (after.skipped - before.skipped);
+    wasted as f64 / look_ups as f64
+}
+
+#[test]
+fn a_budget_wastes_less_than_half_the_reads_of_uniform_filters_of_the_same_memory() {
+    let keys = count_from_env("TAMIS_KEYS", 1_400_000);
+    let look_ups = 500_000;
+    let budget = LevelFilters::Budget(FilterBudget::bits_per_key(10.0));
+    let keyspace = KeyspaceOptions::new().filter(UNIFORM).compression(Compression::None).level_filters(budget);
+    let (fs, db) = five_levels(&keyspace, keys);
+    let runs = runs(&fs, &db);
+    let total: u64 = runs.iter().map(|run| run.keys).sum();
+    let memory_limit = filter_bytes(UNIFORM, total);
+    let planned: f64 = allocate(UNIFORM, &runs, memory_limit).into_iter().map(expected_rate).sum();
+    let uniform_planned = runs.len() as f64 * expected_rate(UNIFORM);
+    println!("keys per run {:?}", runs.iter().map(|run| run.keys).collect::<Vec<_>>());
+    println!("planned: uniform {uniform_planned:.5}, budget {planned:.5}");
+    assert!(planned * 2.0 < uniform_planned);
+
+    // As flushes and compactions have written it, then the same tree with the filters that it would get now, then with uniform ones.
+    let check = |name: &str| {
+        let (memory, expected) = filters(&fs, &db);
+        let wasted = measured(&db, keys, look_ups);
+        println!("{name}: {memory} bytes, {expected:.5} expected, {wasted:.5} measured");
+        // Four standard deviations.
+        let deviation = (expected / look_ups as f64).sqrt();
+        assert!((wasted - expected).abs() < 4.0 * deviation + 0.05 * expected, "{wasted} {expected}");
+        (memory, expected, wasted)
+    };
+    let written = check("budget, as written");
+    db.default_keyspace().renew_filters(|_| {}).unwrap();
+    let renewed = check("budget, renewed");
+    db.rebuild_filters(UNIFORM).unwrap();
+    let uniform = check("uniform");
+    for (memory, expected, wasted) in [written, renewed] {
+        assert!(expected * 2.0 < uniform.1, "{expected} {uniform:?}");
+        assert!(wasted * 2.0 < uniform.2, "{wasted} {uniform:?}");
+        // The tree has changed since some of it was written.
+        assert!(memory < uniform.0 + uniform.0 / 50, "{memory} {uniform:?}");
+    }
+    assert!(renewed.0 <= uniform.0);
+}

@@ -1,0 +1,241 @@
+//! `filter advise`: what filters of other sizes would cost and save in a store as it is.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tamis::filter::{FilterState, Run, allocate, expected_rate, filter_bytes};
+use tamis::inspect::{FileKind, Inspector};
+use tamis::{FilterPolicy, Found, Keyspace, KeyspaceStats, ReadSource, TableStats};
+
+use super::super::look_up::each_key;
+use super::super::store::{open_to_read, stats_of};
+use crate::args::{Common, FilterAdvise};
+use crate::failure::Result;
+use crate::output::{Output, say, table};
+use crate::text::{count, percent, size};
+
+/// Bits per key of the rows.
+const BITS: std::ops::RangeInclusive<u8> = 4..=20;
+
+pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
+    let (db, keyspace) = open_to_read(&args.db, common)?;
+    let stats = stats_of(&db, common)?;
+    let levels = stats.keyspaces.iter().find(|stats| stats.name == keyspace.name());
+    let mut tree = Tree::of(db.path(), levels)?;
+    let look_ups = match &args.trace {
+        Some(file) => Some(tree.weigh(&keyspace, common, args, file)?),
+        None => None,
+    };
+    let layout = match keyspace.options()?.filter {
+        FilterPolicy::None => FilterPolicy::DEFAULT,
+        policy => policy,
+    };
+    let rows: Vec<Row> = BITS.map(|bits| tree.row(layout, bits)).collect();
+    let mut output = Output::new();
+    if common.json {
+        output.json(json!({
+            "keyspace": keyspace.name(),
+            "look_ups": look_ups,
+            "runs": tree.runs.iter().map(OneRun::json).collect::<Vec<Value>>(),
+            "now": { "bytes": tree.bytes(), "wasted_reads": tree.wasted_now() },
+            "choices": rows.iter().map(Row::json).collect::<Vec<Value>>(),
+        }))?;
+        return output.finish();
+    }
+    let heads = ["run", "keys", "comes here in vain", "filters now", "expected false now"];
+    output.line(table(1, &heads, tree.runs.iter().map(OneRun::cells)))?;
+    output.line("")?;
+    let mut cells = vec![vec![
+        "now".into(),
+        size(tree.bytes()),
+        String::new(),
+        reads(tree.wasted_now()),
+        String::new(),
+        String::new(),
+    ]];
+    cells.extend(rows.iter().map(Row::cells));
+    let heads = ["bits per key", "memory", "false positives", "wasted reads", "if shared out", "bits of each run then"];
+    output.line(table(0, &heads, cells))?;
+    output.finish()?;
+    match look_ups {
+        Some(look_ups) => say(format_args!(
+            "Wasted reads are per look-up of the trace, of which there are {}; in vain are those that come to a run which lacks the key.",
+            count(look_ups)
+        )),
+        None => say("Wasted reads are per look-up of an absent key that lies in the key range of every run."),
+    }
+    say(
+        "`kvtool filter rebuild --bits N` gives every run as many bits, with --allocate the same memory is shared out.",
+    );
+    Ok(())
+}
+
+/// The runs of a keyspace, in the order in which reads come to them.
+struct Tree {
+    runs: Vec<OneRun>,
+}
+
+/// A table of level 0, or all tables of a level below.
+struct OneRun {
+    level: usize,
+    /// Number of the table in level 0.
+    table: Option<u64>,
+    run: Run,
+    /// Bytes of the filters that it has.
+    bytes: u64,
+    /// False-positive rate of these, by their own bits.
+    rate: f64,
+}
+
+impl Tree {
+    fn of(dir: &Path, keyspace: Option<&KeyspaceStats>) -> Result<Tree> {
+        let mut runs = Vec::new();
+        for level in keyspace.iter().flat_map(|keyspace| &keyspace.levels) {
+            match level.level {
+                0 => {
+                    for table in &level.tables {
+                        let run = OneRun::of(dir, 0, std::slice::from_ref(table))?;
+                        runs.push(OneRun { table: Some(table.number), ..run });
+                    }
+                }
+                _ if level.tables.is_empty() => {}
+                number => runs.push(OneRun::of(dir, number, &level.tables)?),
+            }
+        }
+        Ok(Tree { runs })
+    }
+
+    /// Looks up every line of a trace, and sets the weight of each run to how many of the look-ups come to it in vain, as a share of all.
+    /// Returns how many there are.
+    fn weigh(&mut self, keyspace: &Keyspace, common: &Common, args: &FilterAdvise, file: &Path) -> Result<u64> {
+        let mut look_ups = 0u64;
+        let mut in_vain = vec![0u64; self.runs.len()];
+        each_key(file, common.line_form(args.escaped), |key| {
+            let explained = keyspace.explain(key)?;
+            explained.outcome?;
+            look_ups += 1;
+            for step in explained.steps.iter().filter(|step| step.found == Some(Found::Absent)) {
+                let ReadSource::Table { level, number } = step.source else { continue };
+                let is_it = |run: &OneRun| run.level == level && run.table.is_none_or(|table| table == number);
+                if let Some(at) = self.runs.iter().position(is_it) {
+                    in_vain[at] += 1;
+                }
+            }
+            Ok(())
+        })?;
+        for (run, in_vain) in self.runs.iter_mut().zip(in_vain) {
+            run.run.weight = in_vain as f64 / look_ups.max(1) as f64;
+        }
+        Ok(look_ups)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.bytes).sum()
+    }
+
+    fn wasted_now(&self) -> f64 {
+        self.runs.iter().map(|run| run.run.weight * run.rate).sum()
+    }
+
+    fn row(&self, layout: FilterPolicy, bits: u8) -> Row {
+        let uniform = match layout {
+            FilterPolicy::StandardBloom { .. } => FilterPolicy::StandardBloom { bits_per_key: bits.into() },
+            _ => FilterPolicy::Bloom { bits_per_key: bits.into() },
+        };
+        let runs: Vec<Run> = self.runs.iter().map(|run| run.run).collect();
+        let memory = filter_bytes(uniform, runs.iter().map(|run| run.keys).sum());
+        let policies = allocate(uniform, &runs, memory);
+        let shared = runs.iter().zip(&policies).map(|(run, policy)| run.weight * expected_rate(*policy)).sum();
+        Row {
+            bits,
+            memory,
+            rate: expected_rate(uniform),
+            wasted: runs.iter().map(|run| run.weight * expected_rate(uniform)).sum(),
+            shared,
+            each: policies.iter().map(|policy| policy.bits_per_key()).collect(),
+        }
+    }
+}
+
+impl OneRun {
+    fn of(dir: &Path, level: usize, tables: &[TableStats]) -> Result<OneRun> {
+        let inspector = Inspector::new();
+        let (mut keys, mut bytes, mut false_keys) = (0, 0, 0.0);
+        for table in tables {
+            let file = inspector.table(&FileKind::Table(table.number).path(dir))?;
+            let rate = match file.filter() {
+                FilterState::Usable(info) => {
+                    bytes += info.bytes;
+                    info.expected_fpr
+                }
+                _ => 1.0,
+            };
+            keys += file.properties().keys;
+            false_keys += rate * file.properties().keys as f64;
+        }
+        let rate = false_keys / keys.max(1) as f64;
+        Ok(OneRun { level, table: None, run: Run { keys, weight: 1.0 }, bytes, rate })
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let name = match self.table {
+            Some(number) => format!("level {}, table {number}", self.level),
+            None => format!("level {}", self.level),
+        };
+        let (keys, weight) = (count(self.run.keys), percent(Some(self.run.weight)));
+        vec![name, keys, weight, size(self.bytes), percent(Some(self.rate))]
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "level": self.level,
+            "table": self.table,
+            "keys": self.run.keys,
+            "weight": self.run.weight,
+            "bytes": self.bytes,
+            "false_positive_rate": self.rate,
+        })
+    }
+}
+
+/// Filters of so many bits per key, everywhere or on average.
+struct Row {
+    bits: u8,
+    memory: u64,
+    rate: f64,
+    /// Wasted reads per look-up with as many bits everywhere.
+    wasted: f64,
+    /// The same if the memory is shared out.
+    shared: f64,
+    /// Bits per key of each run then.
+    each: Vec<f32>,
+}
+
+impl Row {
+    fn cells(&self) -> Vec<String> {
+        let each: Vec<String> = self.each.iter().map(f32::to_string).collect();
+        vec![
+            self.bits.to_string(),
+            size(self.memory),
+            percent(Some(self.rate)),
+            reads(self.wasted),
+            reads(self.shared),
+            each.join(" "),
+        ]
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "bits_per_key": self.bits,
+            "bytes": self.memory,
+            "false_positive_rate": self.rate,
+            "wasted_reads": self.wasted,
+            "wasted_reads_shared_out": self.shared,
+            "bits_per_key_of_runs": self.each,
+        })
+    }
+}
+
+fn reads(number: f64) -> String {
+    format!("{number:.5}")
+}
