@@ -24,6 +24,10 @@ pub struct ReadStats {
     pub degraded: u64,
     /// Point reads that had no filter to ask, because the table was written without one, or that were told to ignore it.
     pub skipped: u64,
+    /// Tables that a scan of one prefix came to and whose filters it asked for the prefix.
+    pub prefix_probes: u64,
+    /// Of `prefix_probes`, those for which the filter said no: the scan left the table out.
+    pub prefix_skips: u64,
     /// Data blocks found in the cache.
     pub cache_hits: u64,
     /// Data blocks read from the file.
@@ -73,6 +77,8 @@ impl ReadStats {
             false_positives: by(self.false_positives, other.false_positives),
             degraded: by(self.degraded, other.degraded),
             skipped: by(self.skipped, other.skipped),
+            prefix_probes: by(self.prefix_probes, other.prefix_probes),
+            prefix_skips: by(self.prefix_skips, other.prefix_skips),
             cache_hits: by(self.cache_hits, other.cache_hits),
             block_reads: by(self.block_reads, other.block_reads),
             block_bytes: by(self.block_bytes, other.block_bytes),
@@ -198,6 +204,8 @@ pub(crate) enum ReadEvent {
     FalsePositive,
     Degraded,
     Skipped,
+    PrefixProbe,
+    PrefixSkip,
     CacheHit,
     BlockRead,
     BlockBytes,
@@ -205,7 +213,7 @@ pub(crate) enum ReadEvent {
     AvoidableBytes,
 }
 
-const EVENTS: usize = 10;
+const EVENTS: usize = 12;
 const SHARDS: usize = 4;
 
 #[repr(align(64))]
@@ -242,6 +250,8 @@ impl ReadCounters {
             false_positives,
             degraded: sum(ReadEvent::Degraded),
             skipped: sum(ReadEvent::Skipped),
+            prefix_probes: sum(ReadEvent::PrefixProbe),
+            prefix_skips: sum(ReadEvent::PrefixSkip),
             cache_hits: sum(ReadEvent::CacheHit),
             block_reads: sum(ReadEvent::BlockRead),
             block_bytes: sum(ReadEvent::BlockBytes),

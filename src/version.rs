@@ -12,7 +12,7 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
 use crate::manifest::LEVEL_COUNT;
 use crate::memtable::MemtableCursor;
-use crate::table::{PointRead, Table, TableCursor, TableHit, TableMeta};
+use crate::table::{PointRead, PrefixProbe, Table, TableCursor, TableHit, TableMeta};
 
 /// Number of levels; the last one is `LEVELS - 1`.
 pub(crate) const LEVELS: usize = LEVEL_COUNT;
@@ -100,8 +100,12 @@ impl Version {
         Ok(None)
     }
 
-    /// Cursors over all tables, to be merged.
-    pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, out: &mut Vec<Source>) {
+    /// Cursors to be merged: over all tables, or over those that may hold keys with the prefix of `probe`.
+    pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<Source>) {
+        if let Some(probe) = probe {
+            out.extend(self.runs_with(probe).map(|tables| Source::Run(RunCursor::probing(tables, fill_cache, probe))));
+            return;
+        }
         out.extend(self.levels[0].tables.iter().map(|table| Source::Table(table.cursor(fill_cache))));
         for level in &self.levels[1..] {
             match &*level.tables {
@@ -113,20 +117,77 @@ impl Version {
     }
 }
 
-/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time.
+impl Version {
+    /// The tables whose ranges have room for the prefix of `probe`, in runs.
+    fn runs_with(&self, probe: &PrefixProbe) -> impl Iterator<Item = Arc<[Arc<Table>]>> {
+        let [overlapping, sorted @ ..] = &self.levels;
+        let runs = overlapping.tables.chunks(1).chain(sorted.iter().map(|level| &*level.tables));
+        let in_range = |tables: &[Arc<Table>]| -> Arc<[Arc<Table>]> {
+            tables.iter().filter(|table| probe.is_in_range(table.meta())).cloned().collect()
+        };
+        runs.map(in_range).filter(|tables| !tables.is_empty())
+    }
+}
+
+/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time. With a prefix, it passes over the
+/// tables whose filters deny it; each is asked once, when it would be opened.
 pub(crate) struct RunCursor {
     tables: Arc<[Arc<Table>]>,
     fill_cache: bool,
     /// Whether reads are counted.
     counted: bool,
+    prefix: Option<PrefixAnswers>,
     /// Position in `tables` of the one under `cursor`.
     at: usize,
     cursor: Option<TableCursor>,
 }
 
+/// What the tables of a run say of a prefix.
+struct PrefixAnswers {
+    probe: Arc<PrefixProbe>,
+    /// By position; `None` as long as the table was not asked.
+    answers: Vec<Option<bool>>,
+}
+
+impl PrefixAnswers {
+    /// Whether the table at `at` may hold keys with the prefix.
+    fn allow(&mut self, at: usize, table: &Arc<Table>) -> Result<bool> {
+        if let Some(Some(answer)) = self.answers.get(at) {
+            return Ok(*answer);
+        }
+        let answer = table.may_hold_prefix(&self.probe)?;
+        if let Some(place) = self.answers.get_mut(at) {
+            *place = Some(answer);
+        }
+        Ok(answer)
+    }
+}
+
+/// Where a cursor over a run looks for its next table.
+#[derive(Clone, Copy)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+impl Direction {
+    fn from(self, at: usize) -> Option<usize> {
+        match self {
+            Direction::Forward => at.checked_add(1),
+            Direction::Backward => at.checked_sub(1),
+        }
+    }
+}
+
 impl RunCursor {
     pub(crate) fn new(tables: Arc<[Arc<Table>]>, fill_cache: bool) -> RunCursor {
-        RunCursor { tables, fill_cache, counted: true, at: 0, cursor: None }
+        RunCursor { tables, fill_cache, counted: true, prefix: None, at: 0, cursor: None }
+    }
+
+    /// A cursor over those of the tables that may hold keys with a prefix.
+    fn probing(tables: Arc<[Arc<Table>]>, fill_cache: bool, probe: &Arc<PrefixProbe>) -> RunCursor {
+        let prefix = PrefixAnswers { probe: Arc::clone(probe), answers: vec![None; tables.len()] };
+        RunCursor { prefix: Some(prefix), ..RunCursor::new(tables, fill_cache) }
     }
 
     /// A cursor for compaction, whose reads are no reader's: they stay out of the cache and of the counters.
@@ -134,17 +195,28 @@ impl RunCursor {
         RunCursor { counted: false, ..RunCursor::new(tables, false) }
     }
 
-    /// Opens the table at `at`, if there is one, and positions its cursor.
-    fn open(&mut self, at: Option<usize>, position: impl FnOnce(&mut TableCursor) -> Result<()>) -> Result<()> {
+    /// Opens the first table from `at` on in a direction that is not to be passed over, if there is one, and positions its cursor.
+    fn open(
+        &mut self,
+        direction: Direction,
+        mut at: Option<usize>,
+        position: impl FnOnce(&mut TableCursor) -> Result<()>,
+    ) -> Result<()> {
         self.cursor = None;
-        let Some((at, table)) = at.and_then(|at| Some((at, self.tables.get(at)?))) else {
-            return Ok(());
-        };
-        let cursor = table.cursor(self.fill_cache);
-        let mut cursor = if self.counted { cursor } else { cursor.uncounted() };
-        position(&mut cursor)?;
-        self.at = at;
-        self.cursor = Some(cursor);
+        while let Some((i, table)) = at.and_then(|at| Some((at, self.tables.get(at)?))) {
+            if let Some(prefix) = &mut self.prefix
+                && !prefix.allow(i, table)?
+            {
+                at = direction.from(i);
+                continue;
+            }
+            let cursor = table.cursor(self.fill_cache);
+            let mut cursor = if self.counted { cursor } else { cursor.uncounted() };
+            position(&mut cursor)?;
+            self.at = i;
+            self.cursor = Some(cursor);
+            break;
+        }
         Ok(())
     }
 
@@ -166,33 +238,33 @@ impl InternalCursor for RunCursor {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.open(Some(0), TableCursor::seek_to_first)
+        self.open(Direction::Forward, Some(0), TableCursor::seek_to_first)
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.open(self.tables.len().checked_sub(1), TableCursor::seek_to_last)
+        self.open(Direction::Backward, self.tables.len().checked_sub(1), TableCursor::seek_to_last)
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         let at = self.tables.partition_point(|table| *table.meta().largest < *key);
-        self.open(Some(at), |cursor| cursor.seek(key, seqno))?;
+        self.open(Direction::Forward, Some(at), |cursor| cursor.seek(key, seqno))?;
         // The key may be the table's largest and all its versions newer than `seqno`.
         if self.cursor.is_some() && !self.valid() {
-            self.open(Some(at + 1), TableCursor::seek_to_first)?;
+            self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)?;
         }
         Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
         if !self.step(TableCursor::next)? {
-            self.open(Some(self.at + 1), TableCursor::seek_to_first)?;
+            self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)?;
         }
         Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
         if !self.step(TableCursor::prev)? {
-            self.open(self.at.checked_sub(1), TableCursor::seek_to_last)?;
+            self.open(Direction::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)?;
         }
         Ok(())
     }

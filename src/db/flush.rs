@@ -120,6 +120,7 @@ impl Store {
             tables: &self.tables,
             options: TableOptions {
                 filter,
+                prefix: tree.options.prefix,
                 compression,
                 block_size: tree.options.block_size,
                 seed: self.seed,

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind, prefix_successor};
 use crate::iter::InternalCursor;
 use crate::merge::MergingCursor;
+use crate::options::PrefixExtractor;
 use crate::value::Value;
 use crate::version::Source;
 
@@ -302,6 +303,19 @@ impl HalfOpen {
     pub(super) fn of_prefix(prefix: &[u8]) -> HalfOpen {
         HalfOpen { lower: Some(prefix.to_vec()), upper: prefix_successor(prefix) }
     }
+
+    /// The prefix that `extractor` takes from every key of the range, if it is one for all: that of the lower end, if the range ends
+    /// before the keys with the next one.
+    pub(super) fn common_prefix(&self, extractor: PrefixExtractor) -> Option<&[u8]> {
+        let prefix = extractor.extract(self.lower.as_deref()?)?;
+        let within = match (&self.upper, prefix_successor(prefix)) {
+            // There is no key behind those with the prefix.
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(upper), Some(end)) => *upper <= end,
+        };
+        within.then_some(prefix)
+    }
 }
 
 /// The entries of a range, from both ends. It owns what it needs: no lifetime ties it to a handle or a snapshot.
@@ -423,6 +437,33 @@ impl std::iter::FusedIterator for Iter {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_tells_its_prefix_if_all_its_keys_have_one() {
+        let (fixed, up_to) = (PrefixExtractor::Fixed(2), PrefixExtractor::UpTo(b':'));
+        let of = HalfOpen::of_prefix;
+        for (range, extractor, prefix) in [
+            (of(b"ab"), fixed, Some(&b"ab"[..])),
+            (of(b"abc"), fixed, Some(b"ab")),
+            (of(b"a"), fixed, None),
+            (of(b""), fixed, None),
+            (of(b"\xff\xff\xff"), fixed, Some(b"\xff\xff")),
+            (of(b"a\xff"), fixed, Some(b"a\xff")),
+            (of(b"ab:c:d"), up_to, Some(b"ab:")),
+            (of(b":"), up_to, Some(b":")),
+            (of(b"ab"), up_to, None),
+            (HalfOpen::of("abc".."abd"), fixed, Some(b"ab")),
+            (HalfOpen::of("abc".."ac"), fixed, Some(b"ab")),
+            (HalfOpen::of("abc"..="ac"), fixed, None),
+            (HalfOpen::of("abc".."b"), fixed, None),
+            (HalfOpen::of("abc"..), fixed, None),
+            (HalfOpen::of(.."abc"), fixed, None),
+            (HalfOpen::of(..), fixed, None),
+            (HalfOpen::of(&b"\xff\xff"[..]..), fixed, Some(b"\xff\xff")),
+        ] {
+            assert_eq!(range.common_prefix(extractor), prefix, "{range:?} {extractor:?}");
+        }
+    }
 
     #[test]
     fn every_form_of_range_becomes_half_open() {

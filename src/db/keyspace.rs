@@ -102,12 +102,20 @@ impl Keyspace {
 
     /// The entries of a range of keys, as they are now.
     pub fn range(&self, range: impl KeyRange) -> Iter {
-        self.store().iter(self.id, &self.name, HalfOpen::of(range), None)
+        self.store().iter(self.id, &self.name, HalfOpen::of(range), None, ReadOptions::default())
     }
 
     /// The entries whose keys begin with `prefix`, as they are now.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
-        self.store().iter(self.id, &self.name, HalfOpen::of_prefix(prefix.as_ref()), None)
+        self.prefix_with(prefix, ReadOptions::default())
+    }
+
+    /// The entries whose keys begin with `prefix`, read as `options` say.
+    ///
+    /// If the keyspace has a [`PrefixExtractor`](crate::PrefixExtractor) that finds a prefix in `prefix`, tables whose filters deny it are
+    /// left out.
+    pub fn prefix_with(&self, prefix: impl AsRef<[u8]>, options: ReadOptions) -> Iter {
+        self.store().iter(self.id, &self.name, HalfOpen::of_prefix(prefix.as_ref()), None, options)
     }
 
     /// A cursor over the entries as they are now, to begin with on none.

@@ -242,6 +242,11 @@ impl Db {
         self.default.prefix(prefix)
     }
 
+    /// The entries whose keys begin with `prefix`, read as `options` say; see [`Keyspace::prefix_with`].
+    pub fn prefix_with(&self, prefix: impl AsRef<[u8]>, options: ReadOptions) -> Iter {
+        self.default.prefix_with(prefix, options)
+    }
+
     /// A cursor over the entries as they are now, to begin with on none.
     pub fn cursor(&self) -> Result<Cursor> {
         self.default.cursor()

@@ -299,6 +299,7 @@ fn write_recovered(
             tables,
             options: TableOptions {
                 filter,
+                prefix: options_of.prefix,
                 compression: Compression::None,
                 block_size: options_of.block_size,
                 seed: state.hash_seed,

@@ -11,7 +11,7 @@ use crate::explain::{ReadTrace, Untraced};
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
 use crate::options::FilterMode;
-use crate::table::{PointRead, ReadMode};
+use crate::table::{PointRead, PrefixProbe, ReadMode};
 use crate::value::Value;
 
 /// How a read is done.
@@ -95,10 +95,17 @@ impl Store {
         let view = self.view.load();
         let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
         let tree = tree_of(&view, keyspace, name)?;
-        Ok(Cursor::new(view.cursor(tree, options.fill_cache), seqno))
+        Ok(Cursor::new(view.cursor(tree, options.fill_cache, None), seqno))
     }
 
-    pub(super) fn iter(&self, keyspace: u32, name: &str, range: HalfOpen, snapshot: Option<SeqNo>) -> Iter {
+    pub(super) fn iter(
+        &self,
+        keyspace: u32,
+        name: &str,
+        range: HalfOpen,
+        snapshot: Option<SeqNo>,
+        options: ReadOptions,
+    ) -> Iter {
         if let Err(error) = self.check_open() {
             return Iter::failed(error);
         }
@@ -108,8 +115,14 @@ impl Store {
             Ok(tree) => tree.clone(),
             Err(error) => return Iter::failed(error),
         };
+        let probe = match (tree.options.prefix, options.filters) {
+            (None, _) | (_, FilterMode::Ignore) => None,
+            (Some(extractor), mode) => range
+                .common_prefix(extractor)
+                .map(|prefix| Arc::new(PrefixProbe::new(extractor, prefix, self.seed, mode))),
+        };
         // No more of the view than this keyspace needs.
         let view = ReadView { active: Arc::clone(&view.active), sealed: view.sealed.clone(), trees: Vec::new() };
-        Iter::new(range, Box::new(move || Cursor::new(view.cursor(&tree, true), seqno)))
+        Iter::new(range, Box::new(move || Cursor::new(view.cursor(&tree, options.fill_cache, probe.as_ref()), seqno)))
     }
 }

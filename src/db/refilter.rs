@@ -74,7 +74,7 @@ impl Store {
         let (mut wanted, mut unchanged) = (Vec::new(), 0);
         let policies = policies(&tree.options, &tree.version.metas());
         for ((_, table), policy) in tree.version.tables().zip(policies) {
-            if table.has_filter(policy)? {
+            if table.has_filter(policy, tree.options.prefix)? {
                 unchanged += 1;
             } else {
                 wanted.push(Unfit { number: table.meta().number, size: table.meta().size, policy });
@@ -88,14 +88,14 @@ impl Store {
         let view = self.view.load();
         let table = view.tree(keyspace).and_then(|tree| {
             let (_, table) = tree.version.tables().find(|(level, table)| task.takes(*level, table.meta().number))?;
-            Some(Arc::clone(table))
+            Some((Arc::clone(table), tree.options.prefix))
         });
         drop(view);
         // The keyspace may have been dropped.
-        let Some(table) = table else { return Ok(0) };
+        let Some((table, prefix)) = table else { return Ok(0) };
         let filter_bytes = table.meta().keys.saturating_mul(policy.millibits().into()) / 8000;
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
-        let copy = table.refilter(self.new_file_number(), policy, &|| self.is_stopping())?;
+        let copy = table.refilter(self.new_file_number(), policy, prefix, &|| self.is_stopping())?;
         let copy = copy.ok_or(Error::Closed)?;
         if self.options.paranoid {
             let written = Table::new(Arc::clone(&self.tables), copy.clone()).verify();

@@ -110,13 +110,24 @@ impl Snapshot {
 
     /// The entries of a range of keys.
     pub fn range(&self, range: impl KeyRange) -> Iter {
-        self.pinned.handle.store.iter(self.keyspace, &self.name, HalfOpen::of(range), Some(self.seqno()))
+        self.pinned.handle.store.iter(
+            self.keyspace,
+            &self.name,
+            HalfOpen::of(range),
+            Some(self.seqno()),
+            ReadOptions::default(),
+        )
     }
 
     /// The entries whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        self.prefix_with(prefix, ReadOptions::default())
+    }
+
+    /// The entries whose keys begin with `prefix`, read as `options` say; see [`Keyspace::prefix_with`].
+    pub fn prefix_with(&self, prefix: impl AsRef<[u8]>, options: ReadOptions) -> Iter {
         let range = HalfOpen::of_prefix(prefix.as_ref());
-        self.pinned.handle.store.iter(self.keyspace, &self.name, range, Some(self.seqno()))
+        self.pinned.handle.store.iter(self.keyspace, &self.name, range, Some(self.seqno()), options)
     }
 
     /// A cursor, to begin with on no entry.

@@ -8,7 +8,7 @@ use crate::format::key::ValueKind;
 use crate::memtable::Memtable;
 use crate::merge::MergingCursor;
 use crate::options::KeyspaceOptions;
-use crate::table::PointRead;
+use crate::table::{PointRead, PrefixProbe};
 use crate::value::Value;
 use crate::version::{Source, Version};
 
@@ -77,14 +77,19 @@ impl ReadView {
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| hit.value))
     }
 
-    /// All entries of a keyspace, every version of them.
-    pub(super) fn cursor(&self, tree: &Tree, fill_cache: bool) -> MergingCursor<Source> {
+    /// All entries of a keyspace, every version of them; with a probe, at least those whose keys have its prefix.
+    pub(super) fn cursor(
+        &self,
+        tree: &Tree,
+        fill_cache: bool,
+        probe: Option<&Arc<PrefixProbe>>,
+    ) -> MergingCursor<Source> {
         let mut sources: Vec<Source> = self
             .memtables()
             .filter(|memtable| !memtable.is_empty())
             .map(|memtable| Source::Memtable(memtable.cursor(tree.id)))
             .collect();
-        tree.version.cursors(fill_cache, &mut sources);
+        tree.version.cursors(fill_cache, probe, &mut sources);
         MergingCursor::new(sources)
     }
 }

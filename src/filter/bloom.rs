@@ -360,6 +360,7 @@ impl BloomFilter {
             seed: self.hasher.seed(),
             keys: self.count,
             millibits: self.millibits,
+            prefixes: None,
         };
         header::encode(&header, &self.lines)
     }
@@ -380,6 +381,9 @@ impl BloomFilter {
         let Content::Lines(layout) = header.content else {
             return Err(Malformed("the filter has no lines"));
         };
+        if header.prefixes.is_some() {
+            return Err(Malformed("the filter is one of a table, and has prefixes beside keys"));
+        }
         if header.millibits == 0 {
             return Err(Malformed("the filter has no bits per key"));
         }

@@ -1,5 +1,6 @@
 //! Makes a filter block from the hashes of a table's keys.
 
+use super::fuse;
 use super::hash::KeyHash;
 use super::hasher::HashFunction;
 use super::header::{self, Content, Header};
@@ -7,13 +8,18 @@ use super::info::FilterInfo;
 use super::layout::Layout;
 use super::line::Line;
 use super::reader::Filter;
-use crate::options::FilterPolicy;
+use super::sizing::bloom_millibits;
+use crate::options::{FilterPolicy, PrefixExtractor};
 
-/// Collects hashes, 8 bytes per key, and makes the block when their number is known.
+/// Collects hashes, 8 bytes per key and prefix, and makes the block when their number is known. Beside them and itself a Bloom filter
+/// takes no memory then, a binary fuse what `fuse` says.
 pub(crate) struct FilterBuilder {
+    policy: FilterPolicy,
     layout: Option<Layout>,
-    millibits: u32,
     seed: u64,
+    prefixes: Option<PrefixExtractor>,
+    /// Of the prefix that was added last.
+    last_prefix: Option<u64>,
     hashes: Vec<u64>,
     /// A hash under another seed was added: whatever the bits, they would deny that key.
     foreign: bool,
@@ -34,12 +40,32 @@ pub(crate) struct FilterBlock {
 impl FilterBuilder {
     pub(crate) fn new(policy: FilterPolicy, seed: u64) -> FilterBuilder {
         FilterBuilder {
+            policy,
             layout: Layout::for_policy(policy),
-            millibits: policy.millibits(),
             seed,
+            prefixes: None,
+            last_prefix: None,
             hashes: Vec::new(),
             foreign: false,
         }
+    }
+
+    /// The builder, which adds the prefixes of keys too.
+    pub(crate) fn with_prefixes(self, extractor: Option<PrefixExtractor>) -> FilterBuilder {
+        FilterBuilder { prefixes: extractor, ..self }
+    }
+
+    /// Adds a key, whose hash is `hash`, and its prefix. In a table the keys of a prefix follow each other: it counts once.
+    pub(crate) fn add_key(&mut self, key: &[u8], hash: KeyHash) {
+        if self.layout.is_some()
+            && let Some(prefix) = self.prefixes.and_then(|extractor| extractor.extract(key))
+        {
+            let prefix = KeyHash::of_prefix(self.seed, prefix).value();
+            if self.last_prefix.replace(prefix) != Some(prefix) {
+                self.hashes.push(prefix);
+            }
+        }
+        self.add(hash);
     }
 
     /// Adds a key. In a table the versions of a key follow each other: a hash that equals the one before it counts once.
@@ -53,26 +79,47 @@ impl FilterBuilder {
         }
     }
 
-    /// Distinct keys so far; 0 when the policy is to have no filter.
+    /// Distinct keys and prefixes so far; 0 when the policy is to have no filter.
     pub(crate) fn key_count(&self) -> u64 {
         self.hashes.len() as u64
     }
 
     /// The block, or `None` when the policy is to have no filter.
-    pub(crate) fn finish(self) -> Option<FilterBlock> {
-        let block = self.encode(self.layout?);
+    pub(crate) fn finish(mut self) -> Option<FilterBlock> {
+        let layout = self.layout?;
+        let block = match self.policy {
+            FilterPolicy::BinaryFuse { fingerprint_bits } => self.encode_fuse(fingerprint_bits),
+            _ => None,
+        };
+        let block = block.unwrap_or_else(|| self.encode(layout));
         Some(self.verified(block))
     }
 
+    /// `None` if there are too few keys for a binary fuse, or no attempt succeeds.
+    fn encode_fuse(&mut self, fingerprint_bits: u8) -> Option<Vec<u8>> {
+        self.hashes.sort_unstable();
+        self.hashes.dedup();
+        if self.hashes.len() < fuse::MIN_KEYS {
+            return None;
+        }
+        let (shape, lines) = fuse::build(fingerprint_bits, &self.hashes)?;
+        Some(header::encode(&self.header(Content::Fuse(shape)), &lines))
+    }
+
     fn header(&self, content: Content) -> Header {
-        Header { content, hash: HashFunction::Xxh3, seed: self.seed, keys: self.key_count(), millibits: self.millibits }
+        let millibits = match content {
+            Content::Lines(_) => bloom_millibits(self.policy),
+            _ => self.policy.millibits(),
+        };
+        let (hash, keys) = (HashFunction::Xxh3, self.key_count());
+        Header { content, hash, seed: self.seed, keys, millibits, prefixes: self.prefixes }
     }
 
     fn encode(&self, layout: Layout) -> Vec<u8> {
         if self.hashes.is_empty() {
             return header::encode(&self.header(Content::Empty), &[]);
         }
-        let count = layout.line_count(self.key_count(), self.millibits);
+        let count = layout.line_count(self.key_count(), bloom_millibits(self.policy));
         let mut lines: Vec<Line> = (0..count).map(|_| Line::default()).collect();
         for &hash in &self.hashes {
             layout.insert(&mut lines, hash);
@@ -144,6 +191,42 @@ mod tests {
         }
         assert_eq!(builder.key_count(), 3);
         assert_eq!(builder.finish().unwrap().info.keys, 3);
+    }
+
+    #[test]
+    fn prefixes_count_once_and_are_no_keys() {
+        let extractor = PrefixExtractor::UpTo(b':');
+        for policy in [FilterPolicy::Bloom { bits_per_key: 24.0 }, FilterPolicy::BinaryFuse { fingerprint_bits: 16 }] {
+            let mut builder = FilterBuilder::new(policy, 5).with_prefixes(Some(extractor));
+            let key = |i: u32| format!("{:05}:{}", i / 3, i % 3);
+            for i in 0..12_000 {
+                // Two versions each.
+                builder.add_key(key(i).as_bytes(), KeyHash::new(5, key(i).as_bytes()));
+                builder.add_key(key(i).as_bytes(), KeyHash::new(5, key(i).as_bytes()));
+            }
+            builder.add_key(b"none", KeyHash::new(5, b"none"));
+            assert_eq!(builder.key_count(), 12_000 + 4_000 + 1);
+            let block = builder.finish().unwrap();
+            assert_eq!((block.degraded, block.info.keys), (None, 16_001));
+            assert_eq!((block.bytes[7], &block.bytes[30..32]), (3, &[b':', 0x20][..]));
+            let filter = Filter::open(&block.bytes, 5);
+            assert_eq!(filter.prefixes(), Some(extractor));
+            let prefixes = (0..4000).map(|i| format!("{i:05}:"));
+            assert!(prefixes.clone().all(|prefix| filter.may_contain(KeyHash::of_prefix(5, prefix.as_bytes()))));
+            // As keys they are not there.
+            let passed = prefixes.filter(|prefix| filter.may_contain(KeyHash::new(5, prefix.as_bytes()))).count();
+            assert!(passed < 5, "{passed}");
+            assert!((0..12_000).all(|i| !filter.denies(key(i).as_bytes(), KeyHash::new(5, key(i).as_bytes()))));
+        }
+    }
+
+    #[test]
+    fn a_filter_of_keys_alone_knows_no_prefixes() {
+        let block = builder(100).finish().unwrap();
+        let filter = Filter::open(&block.bytes, 0);
+        assert_eq!(filter.prefixes(), None);
+        let degraded = Filter::open(&block.bytes[..100], 0);
+        assert_eq!(degraded.prefixes(), None);
     }
 
     #[test]

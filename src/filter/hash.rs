@@ -6,6 +6,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const REMIX_XOR: u64 = 0xD6E8_FEB8_6659_FD93;
 const REMIX_MUL: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// What the seed of prefixes differs by. Part of the format.
+const PREFIX_SEED_XOR: u64 = 0xA076_1D64_78BD_642F;
+
 /// Hash of a user key: XXH3, 64 bits, under the store's seed. It remembers the seed, so that a filter never answers "no" to a hash
 /// that it cannot compare with its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,12 @@ pub(crate) struct KeyHash {
 impl KeyHash {
     pub(crate) fn new(seed: u64, key: &[u8]) -> KeyHash {
         KeyHash { value: xxh3_64_with_seed(key, seed), seed }
+    }
+
+    /// Hash of a key's prefix: another one than that of the key of the same bytes, so that a filter that holds the one denies the other as
+    /// often as any.
+    pub(crate) fn of_prefix(seed: u64, prefix: &[u8]) -> KeyHash {
+        KeyHash { value: xxh3_64_with_seed(prefix, seed ^ PREFIX_SEED_XOR), seed }
     }
 
     /// The hash that [`value`](KeyHash::value) gave.
@@ -64,6 +73,13 @@ mod tests {
         assert_eq!(KeyHash::new(0, b"").value(), 0x2d06_8005_38d3_94c2);
         assert_eq!(KeyHash::new(0, b"a").value(), 0xe6c6_32b6_1e96_4e1f);
         assert_ne!(KeyHash::new(1, b"a").value(), KeyHash::new(0, b"a").value());
+    }
+
+    #[test]
+    fn a_prefix_is_hashed_under_a_seed_of_its_own() {
+        let (key, prefix) = (KeyHash::new(0xA076_1D64_78BD_642F ^ 5, b"user:"), KeyHash::of_prefix(5, b"user:"));
+        assert_eq!((prefix.value(), prefix.seed()), (key.value(), 5));
+        assert_ne!(prefix.value(), KeyHash::new(5, b"user:").value());
     }
 
     #[test]

@@ -4,27 +4,40 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `FLT1` |
 //! | 4 | 1 | format version, 1 |
-//! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 255 no keys at all; 3, 4, 5 are reserved |
+//! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse, 255 no keys at all; 3 and 5 are reserved |
 //! | 6 | 1 | hash: 1 XXH3, 2 SipHash-1-3, 3 Murmur3, as `hasher` says; 1 in every table |
-//! | 7 | 1 | flags: 1, the keys are whole user keys; 2 (prefixes) and 4 (salted) are reserved |
+//! | 7 | 1 | flags: 1, whole user keys; 2, the keys' prefixes beside them; 4 (salted) is reserved |
 //! | 8 | 8 | seed of the hash |
-//! | 16 | 8 | distinct keys; never 0 in a table's block with lines |
-//! | 24 | 4 | bits per key asked for, in thousandths |
-//! | 28 | 1 | k, the probes per key, 1 to 32 |
+//! | 16 | 8 | distinct keys and prefixes; never 0 in a table's block with lines; policy 4: at most one per slot |
+//! | 24 | 4 | bits per key asked for, in thousandths (policy 4: bits of a fingerprint) |
+//! | 28 | 1 | k, the probes per key, 1 to 32 (policy 4: 3) |
 //! | 29 | 1 | number of groups (policy 1) |
-//! | 30 | 2 | prefix extractor, 0 for none |
-//! | 32 | 8 | probes per group (policy 1), zeros behind the last |
-//! | 40 | 8 | number of lines, 1 to 2^28 |
+//! | 30 | 2 | prefix extractor if flag 2 is set, otherwise 0: 0x1000 + n, the first n bytes, 1 to 4095; 0x2000 + b, up to and with the first byte b |
+//! | 32 | 8 | policy 1: probes per group, zeros behind the last; policy 4: shape, below |
+//! | 40 | 8 | number of lines, 1 to 2^28; policy 4: as many as the slots take |
 //! | 48 | 8 | XXH3 with 64 bits, seed 0, of the lines |
 //! | 56 | 4 | false-positive rate of these bits, in parts per 10^9 |
 //! | 60 | 4 | CRC-32 of bytes 0..60, not bound to a place |
-//! | 64 | 64 per line | the lines; `split` and `standard` say where the bits of a key are |
+//! | 64 | 64 per line | the lines; `split`, `standard` and `fuse` say where the bits of a key are |
 //!
+//! The shape of a binary fuse:
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 32 | 1 | r, the bits of a fingerprint: 4 to 8, 10, 12 or 16 |
+//! | 33 | 1 | s: a segment has 2^s slots, 2 to 18 |
+//! | 34 | 1 | attempt, 0 to 99 |
+//! | 35 | 4 | number of segments, at least 3 |
+//! | 39 | 1 | xor of the seven bytes before |
+//!
+//! Where a Bloom filter stands in for a binary fuse, because there are few keys or they found no places, the policy is 1, and the bits
+//! per key are r / ln 2, which have the rate of the fuse.
 //! Policies 0 and 255 have no lines, probes or groups. 255 is the only way to say "no" to every key, and takes 0 distinct keys.
 //! A block that breaks any of these rules is not believed: its reader answers "maybe".
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::fuse::{self, Shape};
 use super::hasher::HashFunction;
 use super::layout::Layout;
 use super::line::{Fill, LINE_LEN, Line};
@@ -33,12 +46,14 @@ use super::split::Groups;
 use crate::format::checksum::crc;
 use crate::format::coding::Decoder;
 use crate::format::{Decoded, Malformed};
+use crate::options::PrefixExtractor;
 
 /// Length of the header. Part of the format.
 pub(super) const HEADER_LEN: usize = 64;
 pub(super) const MAGIC: [u8; 4] = *b"FLT1";
 const VERSION: u8 = 1;
 const FLAG_WHOLE_KEYS: u8 = 1;
+const FLAG_PREFIXES: u8 = 2;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +62,10 @@ pub(super) enum Content {
     AlwaysMaybe,
     /// No keys.
     Empty,
-    /// Bits in lines.
+    /// Bits of a Bloom filter, in lines.
     Lines(Layout),
+    /// Fingerprints in lines.
+    Fuse(Shape),
 }
 
 impl Content {
@@ -58,6 +75,7 @@ impl Content {
             Content::AlwaysMaybe => 0,
             Content::Lines(Layout::Split(_)) => 1,
             Content::Lines(Layout::Standard { .. }) => 2,
+            Content::Fuse(_) => 4,
             Content::Empty => 255,
         }
     }
@@ -66,12 +84,14 @@ impl Content {
         match self {
             Content::AlwaysMaybe | Content::Empty => 0,
             Content::Lines(layout) => layout.probes(),
+            Content::Fuse(_) => fuse::PLACES,
         }
     }
 
     fn groups(self) -> (u8, [u8; 8]) {
         match self {
             Content::Lines(Layout::Split(groups)) => (groups.count(), groups.encode()),
+            Content::Fuse(shape) => (0, shape.encode()),
             _ => (0, [0; 8]),
         }
     }
@@ -83,22 +103,27 @@ pub(super) struct Header {
     pub(super) content: Content,
     pub(super) hash: HashFunction,
     pub(super) seed: u64,
-    /// Distinct keys.
+    /// Distinct keys and prefixes.
     pub(super) keys: u64,
     /// Bits per key asked for, in thousandths.
     pub(super) millibits: u32,
+    /// What takes the prefixes that are there beside the keys.
+    pub(super) prefixes: Option<PrefixExtractor>,
 }
 
 /// A whole block: header and lines.
 pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     let mut block = Vec::with_capacity(HEADER_LEN + lines.len() * LINE_LEN);
     let (group_count, groups) = header.content.groups();
+    let flags = FLAG_WHOLE_KEYS | header.prefixes.map_or(0, |_| FLAG_PREFIXES);
+    let extractor = header.prefixes.map_or(0, PrefixExtractor::code);
     block.extend_from_slice(&MAGIC);
-    block.extend_from_slice(&[VERSION, header.content.policy_id(), header.hash.id(), FLAG_WHOLE_KEYS]);
+    block.extend_from_slice(&[VERSION, header.content.policy_id(), header.hash.id(), flags]);
     block.extend_from_slice(&header.seed.to_le_bytes());
     block.extend_from_slice(&header.keys.to_le_bytes());
     block.extend_from_slice(&header.millibits.to_le_bytes());
-    block.extend_from_slice(&[header.content.probes(), group_count, 0, 0]);
+    block.extend_from_slice(&[header.content.probes(), group_count]);
+    block.extend_from_slice(&extractor.to_le_bytes());
     block.extend_from_slice(&groups);
     block.extend_from_slice(&(lines.len() as u64).to_le_bytes());
     block.resize(HEADER_LEN, 0);
@@ -109,6 +134,7 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
         Content::AlwaysMaybe => 1.0,
         Content::Empty => 0.0,
         Content::Lines(layout) => layout.exact_fpr(&Fill::of(lines)),
+        Content::Fuse(shape) => shape.fpr(),
     };
     let hash = xxh3_64(&block[HEADER_LEN..]);
     block[48..56].copy_from_slice(&hash.to_le_bytes());
@@ -135,13 +161,19 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     let groups = fields.u64()?.to_le_bytes();
     let (line_count, payload_hash) = (fields.u64()?, fields.u64()?);
     let hash = HashFunction::from_id(hash_id).ok_or(Malformed("the filter uses an unknown hash"))?;
-    if flags != FLAG_WHOLE_KEYS || extractor != 0 {
-        return Err(Malformed("the filter is not one of whole keys"));
-    }
+    let prefixes = match (flags.checked_sub(FLAG_WHOLE_KEYS), extractor) {
+        (Some(0), 0) => None,
+        (Some(FLAG_PREFIXES), code) => {
+            let extractor = PrefixExtractor::from_code(code);
+            Some(extractor.ok_or(Malformed("the filter has prefixes by an unknown extractor"))?)
+        }
+        _ => return Err(Malformed("the filter is not one of whole keys, or of these and prefixes")),
+    };
     let content = match policy {
         0 => Content::AlwaysMaybe,
         1 => Content::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
         2 => Content::Lines(Layout::Standard { probes }),
+        4 => Content::Fuse(Shape::decode(groups)?),
         255 => Content::Empty,
         _ => return Err(Malformed("the filter is of an unknown policy")),
     };
@@ -149,12 +181,20 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
         return Err(Malformed("the filter has probes that its policy does not"));
     }
     match content {
-        Content::Lines(_) => {
+        Content::Lines(_) | Content::Fuse(_) => {
             if !(1..=MAX_PROBES).contains(&probes.into()) {
                 return Err(Malformed("the filter does not have 1 to 32 probes"));
             }
             if !(1..=MAX_LINES).contains(&line_count) {
                 return Err(Malformed("the filter does not have 1 to 2^28 lines"));
+            }
+            if let Content::Fuse(shape) = content {
+                if shape.line_count() != line_count {
+                    return Err(Malformed("the filter's lines are not as many as its slots take"));
+                }
+                if shape.slots() < keys {
+                    return Err(Malformed("the filter has more keys than slots"));
+                }
             }
         }
         Content::AlwaysMaybe | Content::Empty => {
@@ -173,7 +213,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
     if xxh3_64(payload) != payload_hash {
         return Err(Malformed("the hash of the filter's lines does not match"));
     }
-    let header = Header { content, hash, seed, keys, millibits };
+    let header = Header { content, hash, seed, keys, millibits, prefixes };
     Ok((header, lines))
 }
 
@@ -219,9 +259,11 @@ pub(super) mod tests {
     fn sample(content: Content) -> Vec<u8> {
         let (keys, lines) = match content {
             Content::Lines(_) => (3, &[Line([5; 8]); 2][..]),
+            Content::Fuse(_) => (3, &[Line([5; 8])][..]),
             _ => (0, &[][..]),
         };
-        let header = Header { content, hash: HashFunction::Xxh3, seed: 9, keys, millibits: 10_000 };
+        let hash = HashFunction::Xxh3;
+        let header = Header { content, hash, seed: 9, keys, millibits: 10_000, prefixes: None };
         encode(&header, lines)
     }
 
@@ -229,9 +271,15 @@ pub(super) mod tests {
         Content::Lines(Layout::Split(Groups::for_probes(7)))
     }
 
+    /// Three segments of 8 slots of 7 bits, by the second attempt.
+    fn fuse() -> Content {
+        Content::Fuse(Shape::decode([7, 3, 1, 3, 0, 0, 0, 6]).unwrap())
+    }
+
     #[test]
     fn every_content_round_trips() {
-        for content in [Content::AlwaysMaybe, Content::Empty, split(), Content::Lines(Layout::Standard { probes: 7 })] {
+        let standard = Content::Lines(Layout::Standard { probes: 7 });
+        for content in [Content::AlwaysMaybe, Content::Empty, split(), standard, fuse()] {
             let block = sample(content);
             let (header, lines) = decode(&block).unwrap();
             assert_eq!(header.content, content);
@@ -243,7 +291,7 @@ pub(super) mod tests {
     #[test]
     fn each_rule_is_checked_behind_valid_checksums() {
         let (split, empty) = (sample(split()), sample(Content::Empty));
-        let standard = sample(Content::Lines(Layout::Standard { probes: 7 }));
+        let (standard, fuse) = (sample(Content::Lines(Layout::Standard { probes: 7 })), sample(fuse()));
         for (block, offset, value, rule) in [
             (&split, 0, b'f', "the filter block lacks its magic bytes"),
             (&split, 4, 2, "the filter block is of an unknown version"),
@@ -253,11 +301,13 @@ pub(super) mod tests {
             (&split, 5, 255, "the filter has probes that its policy does not"),
             (&split, 6, 0, "the filter uses an unknown hash"),
             (&split, 6, 4, "the filter uses an unknown hash"),
-            (&split, 7, 3, "the filter is not one of whole keys"),
+            (&split, 7, 2, "the filter is not one of whole keys, or of these and prefixes"),
+            (&split, 7, 3, "the filter has prefixes by an unknown extractor"),
+            (&split, 7, 5, "the filter is not one of whole keys, or of these and prefixes"),
             (&split, 28, 6, "the filter's groups do not add up to its probes"),
             (&split, 29, 9, "the filter has more than 8 groups of probes"),
             (&split, 29, 1, "the filter has groups beyond their count"),
-            (&split, 30, 1, "the filter is not one of whole keys"),
+            (&split, 30, 1, "the filter is not one of whole keys, or of these and prefixes"),
             (&split, 32, 5, "a group of the filter is not of 1 to 4 probes"),
             (&split, 40, 0, "the filter does not have 1 to 2^28 lines"),
             (&split, 40, 3, "the filter's length is not that of its lines"),
@@ -265,6 +315,12 @@ pub(super) mod tests {
             (&standard, 28, 0, "the filter does not have 1 to 32 probes"),
             (&standard, 28, 33, "the filter does not have 1 to 32 probes"),
             (&standard, 29, 1, "the filter has probes that its policy does not"),
+            (&fuse, 5, 1, "the filter has groups beyond their count"),
+            (&fuse, 16, 25, "the filter has more keys than slots"),
+            (&fuse, 28, 4, "the filter has probes that its policy does not"),
+            (&fuse, 29, 1, "the filter has probes that its policy does not"),
+            (&fuse, 34, 2, "the check byte of the filter's shape does not match"),
+            (&fuse, 40, 2, "the filter's lines are not as many as its slots take"),
             (&empty, 16, 1, "the filter of no keys has keys"),
             (&empty, 28, 1, "the filter has probes that its policy does not"),
             (&empty, 40, 1, "the filter has lines that its policy does not"),

@@ -1,20 +1,25 @@
 //! What a filter is and how good it is, for properties, statistics and tools.
 
+use super::fuse;
 use super::header::{Content, HEADER_LEN, Header};
 use super::line::{Fill, LINE_BITS, LINE_LEN, Line};
-use super::sizing::{clamp_millibits, probe_count};
+use super::sizing::{clamp_millibits, probe_count, stand_in_millibits};
 use super::standard;
+use crate::options::PrefixExtractor;
 
 /// What a filter is and how good it is, measured on its own bits.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FilterInfo {
-    /// Policy number as in the block's header: 1 split-line Bloom, 2 standard Bloom, 255 no keys, 0 given up.
+    /// Policy number as in the block's header: 1 split-line Bloom (which may stand in for a binary fuse), 2 standard Bloom, 4 binary
+    /// fuse, 255 no keys, 0 given up.
     pub policy_id: u8,
-    /// Bits per key asked for, in thousandths.
+    /// Bits per key asked for, in thousandths; of a fingerprint in a binary fuse.
     pub millibits: u32,
-    /// Distinct keys.
+    /// Distinct keys, and distinct prefixes of them if the filter holds those.
     pub keys: u64,
+    /// What takes the prefixes that it holds.
+    pub prefixes: Option<PrefixExtractor>,
     /// Probes per key, k.
     pub probes: u8,
     /// Probes in each line that a look-up may touch; empty unless the layout is the split one.
@@ -31,7 +36,8 @@ pub struct FilterInfo {
     pub expected_fpr: f64,
     /// Rate that as many keys in as many lines have on average.
     pub model_fpr: f64,
-    /// The number of keys that the bits speak for: near `keys`, or something is wrong. Infinite when all bits are set.
+    /// The number of keys that the bits speak for: near `keys`, or something is wrong. Infinite when all bits are set. Fingerprints do
+    /// not tell: it is `keys`.
     pub estimated_keys: f64,
 }
 
@@ -54,6 +60,7 @@ impl FilterInfo {
             policy_id: header.content.policy_id(),
             millibits: header.millibits,
             keys: header.keys,
+            prefixes: header.prefixes,
             probes: 0,
             groups: Vec::new(),
             lines: 0,
@@ -64,6 +71,7 @@ impl FilterInfo {
             model_fpr: rate,
             estimated_keys: 0.0,
         };
+        let bytes = (HEADER_LEN + lines.len() * LINE_LEN) as u64;
         match header.content {
             Content::AlwaysMaybe => constant(1.0),
             Content::Empty => constant(0.0),
@@ -73,7 +81,7 @@ impl FilterInfo {
                     probes: layout.probes(),
                     groups: layout.groups().collect(),
                     lines: fill.lines(),
-                    bytes: (HEADER_LEN + lines.len() * LINE_LEN) as u64,
+                    bytes,
                     fill_ratio: fill.ratio(),
                     design_fpr: textbook_fpr(header.millibits),
                     expected_fpr: layout.exact_fpr(&fill),
@@ -82,7 +90,22 @@ impl FilterInfo {
                     ..constant(0.0)
                 }
             }
+            Content::Fuse(shape) => FilterInfo {
+                probes: fuse::PLACES,
+                lines: lines.len() as u64,
+                bytes,
+                fill_ratio: Fill::of(lines).ratio(),
+                estimated_keys: header.keys as f64,
+                ..constant(shape.fpr())
+            },
         }
+    }
+
+    /// Whether a table that was written under the policy of this code and these thousandths of bits per key may have such a filter: one
+    /// by that policy, or the Bloom filter that stands in for a binary fuse.
+    pub(crate) fn is_of(&self, policy: u64, millibits: u32) -> bool {
+        let stands_in = policy == 4 && (self.policy_id, self.millibits) == (1, stand_in_millibits(millibits));
+        stands_in || (u64::from(self.policy_id), self.millibits) == (policy, millibits)
     }
 
     /// Bits really spent per key, header aside; 0 without keys.

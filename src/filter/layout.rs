@@ -1,7 +1,7 @@
 //! Which layout places a filter's bits, as a value: the small common face of `split` and `standard`.
 
 use super::line::{Fill, LINE_BITS, Line};
-use super::sizing::{clamp_millibits, compensated_millibits, line_count, probe_count};
+use super::sizing::{bloom_millibits, clamp_millibits, compensated_millibits, line_count, probe_count};
 use super::split::{self, Groups};
 use super::standard;
 use crate::options::FilterPolicy;
@@ -14,12 +14,12 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    /// The layout of a policy, with the best number of probes; `None` when the policy is to have no filter.
+    /// The Bloom layout of a policy, with the best number of probes; `None` when the policy is to have no filter.
     pub(super) fn for_policy(policy: FilterPolicy) -> Option<Layout> {
-        let k = probe_count(clamp_millibits(policy.millibits()));
+        let k = probe_count(clamp_millibits(bloom_millibits(policy)));
         match policy {
             FilterPolicy::None => None,
-            FilterPolicy::Bloom { .. } => Some(Layout::Split(Groups::for_probes(k))),
+            FilterPolicy::Bloom { .. } | FilterPolicy::BinaryFuse { .. } => Some(Layout::Split(Groups::for_probes(k))),
             FilterPolicy::StandardBloom { .. } => Some(Layout::Standard { probes: k.to_le_bytes()[0] }),
         }
     }

@@ -22,8 +22,8 @@
 //! # Ok::<(), tamis::Error>(())
 //! ```
 // In a table, a `FilterBuilder` takes the hashes of the keys and makes a block; a `Filter` is that block in memory. All filters work
-// on an array of 64-byte lines whose bits one of two layouts places: `split` (the default) or `standard` (the textbook, to compare
-// with). `header` draws the block, `sizing` and `shape` say how many lines and probes a filter takes. Nothing here knows of tables,
+// on an array of 64-byte lines, whose bits one of two layouts places, `split` (the default) or `standard` (the textbook, to compare
+// with), or which hold the packed fingerprints of `fuse`. `header` draws the block, `sizing` and `shape` say how many lines and probes a filter takes. Nothing here knows of tables,
 // and nothing but `file` does I/O.
 //
 // What must stay true:
@@ -38,6 +38,7 @@ mod avx2;
 mod bloom;
 mod builder;
 mod file;
+mod fuse;
 mod hash;
 mod hasher;
 mod header;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::avx2::Avx2;
+use super::fuse::{self, Shape};
 use super::hash::KeyHash;
 use super::hasher::HashFunction;
 use super::header::{self, Content};
@@ -12,6 +13,7 @@ use super::line::Line;
 use super::split::{self, Groups};
 use super::standard;
 use crate::format::Malformed;
+use crate::options::PrefixExtractor;
 
 /// A filter, with its own copy of the bits in whole cache lines.
 pub(crate) struct Filter {
@@ -36,6 +38,10 @@ enum Answer {
         probes: u8,
         lines: Box<[Line]>,
     },
+    Fuse {
+        shape: Shape,
+        lines: Box<[Line]>,
+    },
 }
 
 impl Filter {
@@ -50,7 +56,7 @@ impl Filter {
         if header.hash != HashFunction::Xxh3 {
             return degraded("the filter uses another hash than tables do");
         }
-        if header.keys == 0 && matches!(header.content, Content::Lines(_)) {
+        if header.keys == 0 && matches!(header.content, Content::Lines(_) | Content::Fuse(_)) {
             return degraded("the filter has lines but no keys");
         }
         if header.seed != seed {
@@ -63,6 +69,7 @@ impl Filter {
             Content::Empty => Answer::No,
             Content::Lines(Layout::Split(groups)) => Answer::Split { groups, lines, avx2: Avx2::detect() },
             Content::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
+            Content::Fuse(shape) => Answer::Fuse { shape, lines },
         };
         Filter { seed, answer, info: Some(info) }
     }
@@ -77,9 +84,22 @@ impl Filter {
             Answer::Split { groups, lines, avx2: Some(avx2) } => avx2.may_contain(*groups, lines, hash.value()),
             Answer::Split { groups, lines, avx2: None } => split::may_contain(*groups, lines, hash.value()),
             Answer::Standard { probes, lines } => standard::may_contain((*probes).into(), lines, hash.value()),
+            Answer::Fuse { shape, lines } => fuse::may_contain(*shape, lines, hash.value()),
             Answer::Maybe(_) => true,
             Answer::No => false,
         }
+    }
+
+    /// What takes the prefixes for which the filter can be asked beside keys, with [`KeyHash::of_prefix`]; `None` if it knows of none.
+    pub(crate) fn prefixes(&self) -> Option<PrefixExtractor> {
+        self.info.as_ref().and_then(|info| info.prefixes)
+    }
+
+    /// Whether the filter denies a key, whose hash is `hash`, or its prefix.
+    pub(crate) fn denies(&self, key: &[u8], hash: KeyHash) -> bool {
+        let prefix = self.prefixes().and_then(|extractor| extractor.extract(key));
+        !self.may_contain(hash)
+            || prefix.is_some_and(|prefix| !self.may_contain(KeyHash::of_prefix(hash.seed(), prefix)))
     }
 
     /// Why the filter answers "maybe" to everything, if it does: to be reported, because every look-up pays for it.
@@ -99,7 +119,9 @@ impl Filter {
     pub(crate) fn memory(&self) -> usize {
         let lines = match &self.answer {
             Answer::Maybe(_) | Answer::No => 0,
-            Answer::Split { lines, .. } | Answer::Standard { lines, .. } => size_of_val(&**lines),
+            Answer::Split { lines, .. } | Answer::Standard { lines, .. } | Answer::Fuse { lines, .. } => {
+                size_of_val(&**lines)
+            }
         };
         size_of::<Filter>() + lines
     }

@@ -2,6 +2,7 @@
 //! that every platform makes the same file.
 
 use super::line::LINE_BITS;
+use crate::options::FilterPolicy;
 
 /// Most lines of a filter: 28 bits choose the line, 36 others the bits within it. Part of the format, and the limit of a stand-alone
 /// filter (16 GiB).
@@ -17,6 +18,19 @@ const COMPENSATED_MILLIBITS: [u32; 24] = [
     1002, 2003, 3008, 4019, 5033, 6066, 7048, 8048, 9065, 10079, 11055, 12069, 13082, 14095, 15114, 16088, 17101,
     18116, 19130, 20107, 21119, 22134, 23148, 24126,
 ];
+
+/// Thousandths of bits per key of the Bloom filter that has the rate of a binary fuse by the textbook, and stands in for it: r / ln 2.
+pub(super) fn stand_in_millibits(fingerprint_millibits: u32) -> u32 {
+    fingerprint_millibits.saturating_mul(1443) / 1000
+}
+
+/// Thousandths of bits per key of the Bloom filter that a policy asks for, or that stands in for what it asks for.
+pub(super) fn bloom_millibits(policy: FilterPolicy) -> u32 {
+    match policy {
+        FilterPolicy::BinaryFuse { .. } => stand_in_millibits(policy.millibits()),
+        _ => policy.millibits(),
+    }
+}
 
 /// Thousandths within the range that the options allow.
 pub(super) fn clamp_millibits(millibits: u32) -> u32 {

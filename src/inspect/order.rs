@@ -27,7 +27,7 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
     let version = Arc::new(Version::default().edited(&[], tables));
     let mut sources = Vec::new();
     // In the order in which reads ask them.
-    version.cursors(false, &mut sources);
+    version.cursors(false, None, &mut sources);
     let mut heap = BinaryHeap::with_capacity(sources.len());
     for (rank, mut source) in sources.into_iter().enumerate() {
         source.seek_to_first()?;

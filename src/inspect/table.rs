@@ -71,11 +71,11 @@ pub struct TableProperties {
     pub block_size: u32,
     /// Seed of the filter's hash.
     pub hash_seed: u64,
-    /// Number of the filter policy: 0 none, 1 split-line Bloom, 2 standard Bloom.
+    /// Number of the filter policy: 0 none, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse.
     pub filter_policy: u64,
     /// Bits per key asked for, in thousandths.
     pub filter_millibits: u32,
-    /// Distinct keys in the filter.
+    /// Distinct keys and prefixes in the filter.
     pub filter_keys: u64,
     /// Where the filter is, if there is one.
     pub filter_block: Option<Handle>,

@@ -277,6 +277,7 @@ fn contradiction(tables: &[(u8, &[(&str, u64)])]) -> Option<Contradiction> {
         number.set(number.get() + 1);
         let options = TableOptions {
             filter: FilterPolicy::DEFAULT,
+            prefix: None,
             compression: Compression::None,
             block_size: 4096,
             seed: 7,

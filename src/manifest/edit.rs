@@ -3,7 +3,10 @@
 use crate::format::coding::{Decoder, put_bytes, put_field, put_varint, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
-use crate::options::{BudgetLimit, Compression, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters};
+use crate::options::{
+    BudgetLimit, Compression, FINGERPRINT_BITS, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters,
+    PrefixExtractor,
+};
 use crate::table::TableMeta;
 
 /// Number of levels of a keyspace. Part of the format.
@@ -123,7 +126,7 @@ impl VersionEdit {
 fn set_once<T>(field: &mut Option<T>, value: T) -> Decoded<()> {
     match field.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Malformed("a version edit states one number twice")),
+        Some(_) => Err(Malformed("a version edit states one thing twice")),
     }
 }
 
@@ -156,6 +159,7 @@ fn name(content: &mut Decoder<'_>) -> Decoded<String> {
 /// Tags of the optional fields behind a keyspace's options. Part of the format.
 mod option_tag {
     pub(super) const LEVEL_FILTERS: u64 = 1;
+    pub(super) const PREFIX: u64 = 2;
 }
 
 /// What the first number of the level filters says they are. Part of the format.
@@ -169,6 +173,9 @@ fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_varint(out, options.block_size.into());
     put_varint(out, options.compression.code().into());
     put_policy(out, options.filter);
+    if let Some(extractor) = options.prefix {
+        put_varint_field(out, option_tag::PREFIX, extractor.code().into());
+    }
     let mut content = Vec::new();
     match &options.level_filters {
         LevelFilters::Uniform => return,
@@ -201,16 +208,18 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     let compression = Compression::from_code(content.varint()?);
     let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
     let filter = policy(content)?;
-    let mut level_filters = None;
+    let (mut level_filters, mut prefix) = (None, None);
     while let Some((tag, mut field)) = content.field()? {
         match tag {
             option_tag::LEVEL_FILTERS => set_once(&mut level_filters, levels_of_filters(&mut field, filter)?)?,
+            option_tag::PREFIX => set_once(&mut prefix, extractor(&mut field)?)?,
             tag::OPTIONAL.. => continue,
             _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
         }
         field.finish()?;
     }
-    Ok(KeyspaceOptions { filter, level_filters: level_filters.unwrap_or_default(), compression, block_size })
+    let level_filters = level_filters.unwrap_or_default();
+    Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix })
 }
 
 fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<LevelFilters> {
@@ -266,8 +275,17 @@ fn policy(content: &mut Decoder<'_>) -> Decoded<FilterPolicy> {
         (1, 1000..=24_000) => Ok(FilterPolicy::Bloom { bits_per_key }),
         (2, 1000..=24_000) => Ok(FilterPolicy::StandardBloom { bits_per_key }),
         (0..=2, _) => Err(Malformed("a filter has not 1 to 24 bits per key")),
+        (4, _) => match FINGERPRINT_BITS.into_iter().find(|&bits| u64::from(bits) * 1000 == millibits) {
+            Some(fingerprint_bits) => Ok(FilterPolicy::BinaryFuse { fingerprint_bits }),
+            None => Err(Malformed("a filter's fingerprints have not 4 to 8, 10, 12 or 16 bits")),
+        },
         _ => Err(Malformed("a filter policy is of an unknown kind")),
     }
+}
+
+fn extractor(content: &mut Decoder<'_>) -> Decoded<PrefixExtractor> {
+    let extractor = u16::try_from(content.varint()?).ok().and_then(PrefixExtractor::from_code);
+    extractor.ok_or(Malformed("a prefix extractor is of an unknown kind"))
 }
 
 fn put_table(out: &mut Vec<u8>, table: &TableMeta) {
@@ -334,11 +352,12 @@ pub(super) mod tests {
     }
 
     fn any_policy() -> impl Strategy<Value = FilterPolicy> {
-        (0u8..3, 1000u16..=24_000).prop_map(|(kind, millibits)| {
+        (0u8..4, 1000u16..=24_000).prop_map(|(kind, millibits)| {
             let bits_per_key = f32::from(millibits) / 1000.0;
             match kind {
                 0 => FilterPolicy::None,
                 1 => FilterPolicy::Bloom { bits_per_key },
+                2 => FilterPolicy::BinaryFuse { fingerprint_bits: FINGERPRINT_BITS[usize::from(millibits) % 8] },
                 _ => FilterPolicy::StandardBloom { bits_per_key },
             }
         })
@@ -360,14 +379,18 @@ pub(super) mod tests {
 
     fn any_options() -> impl Strategy<Value = KeyspaceOptions> {
         let compression = prop::sample::select(vec![Compression::None, Compression::Lz4, Compression::Zstd]);
-        (any_policy(), any_level_filters(), compression, 256u32..=1 << 20).prop_map(
-            |(filter, level_filters, compression, block_size)| {
+        let prefix = option::of(prop_oneof![
+            (1u16..4096).prop_map(PrefixExtractor::Fixed),
+            any::<u8>().prop_map(PrefixExtractor::UpTo),
+        ]);
+        (any_policy(), any_level_filters(), compression, 256u32..=1 << 20, prefix).prop_map(
+            |(filter, level_filters, compression, block_size, prefix)| {
                 // What kind of filter a budget is for must be said.
                 let filter = match (&level_filters, filter) {
                     (LevelFilters::Budget(_), FilterPolicy::None) => FilterPolicy::DEFAULT,
                     (_, filter) => filter,
                 };
-                KeyspaceOptions { filter, level_filters, compression, block_size }
+                KeyspaceOptions { filter, level_filters, compression, block_size, prefix }
             },
         )
     }
@@ -467,6 +490,8 @@ pub(super) mod tests {
         check_refused(&with_options(KeyspaceOptions::new().block_size(255)), "block size");
         let filter = FilterPolicy::Bloom { bits_per_key: 24.5 };
         check_refused(&with_options(KeyspaceOptions::new().filter(filter)), "bits per key");
+        let fuse = FilterPolicy::BinaryFuse { fingerprint_bits: 9 };
+        check_refused(&with_options(KeyspaceOptions::new().filter(fuse)), "fingerprints");
         let with_levels = |level_filters| with_options(KeyspaceOptions::new().level_filters(level_filters));
         let budget = |bits, absent| LevelFilters::Budget(FilterBudget::bits_per_key(bits).absent(absent));
         check_refused(&with_levels(LevelFilters::Each(Vec::new())), "missing");
@@ -479,6 +504,25 @@ pub(super) mod tests {
         check_refused(&with_options(no_filter), "no filter");
         let removed = VersionEdit { removed: vec![(0, 7, 9)], ..VersionEdit::default() };
         check_refused(&removed, "level");
+    }
+
+    #[test]
+    fn optional_fields_of_options_are_checked() {
+        let with_field = |tag: u64, value: u64, times: usize| {
+            let mut content = vec![1];
+            put_bytes(&mut content, b"a");
+            put_options(&mut content, &KeyspaceOptions::new());
+            (0..times).for_each(|_| put_varint_field(&mut content, tag, value));
+            let mut payload = Vec::new();
+            put_field(&mut payload, tag::CREATED, &content);
+            VersionEdit::decode(&payload).map(|edit| edit.created[0].2.prefix)
+        };
+        assert_eq!(with_field(2, 0x1004, 0), Ok(None));
+        assert_eq!(with_field(2, 0x1004, 1), Ok(Some(PrefixExtractor::Fixed(4))));
+        assert_eq!(with_field(64, 7, 2), Ok(None), "a field of a later version that may be skipped");
+        for (tag, value, times) in [(2, 0x1004, 2), (2, 0, 1), (2, 0x3000, 1), (2, 1 << 16, 1), (63, 0, 1)] {
+            assert!(with_field(tag, value, times).is_err(), "{tag} {value}");
+        }
     }
 
     #[test]

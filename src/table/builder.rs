@@ -57,7 +57,7 @@ impl<'a> TableBuilder<'a> {
             block: BlockBuilder::new(),
             raw: Vec::new(),
             index: IndexBuilder::default(),
-            filter: FilterBuilder::new(options.filter, options.seed),
+            filter: FilterBuilder::new(options.filter, options.seed).with_prefixes(options.prefix),
             last_key: Vec::new(),
             last_seqno: 0,
             fingerprint: 0,
@@ -102,7 +102,7 @@ impl<'a> TableBuilder<'a> {
         }
         if is_new_key {
             let hash = KeyHash::new(self.options.seed, key);
-            self.filter.add(hash);
+            self.filter.add_key(key, hash);
             self.fingerprint = hash.fingerprint();
             self.last_key.clear();
             self.last_key.extend_from_slice(key);

@@ -14,6 +14,7 @@ mod fetch;
 mod files;
 mod footer;
 mod index;
+mod prefix;
 mod properties;
 mod reader;
 mod refilter;
@@ -31,13 +32,14 @@ pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
 pub(crate) use footer::Handle;
+pub(crate) use prefix::PrefixProbe;
 pub(crate) use reader::{LedgerSource, PointRead, ReadMode, Table, TableHit};
 
 use crate::error::{IoContext, Result};
 use crate::event::Listener;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
-use crate::options::{Compression, FilterPolicy};
+use crate::options::{Compression, FilterPolicy, PrefixExtractor};
 use crate::vfs::FileSystem;
 
 /// What the manifest knows of a table.
@@ -63,6 +65,8 @@ pub(crate) struct TableMeta {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TableOptions {
     pub(crate) filter: FilterPolicy,
+    /// What of a key the filter holds beside the key.
+    pub(crate) prefix: Option<PrefixExtractor>,
     pub(crate) compression: Compression,
     /// Bytes of a data block with its trailer, before compression. A larger entry gets a block of its own.
     pub(crate) block_size: u32,

@@ -16,29 +16,35 @@ use crate::block::Block;
 use crate::error::Result;
 use crate::filter::FilterBuilder;
 use crate::format::filename::FileKind;
-use crate::options::FilterPolicy;
+use crate::options::{FilterPolicy, PrefixExtractor};
 
 impl Table {
-    /// Whether the table has the filter that `policy` makes of its keys, and can use it.
-    pub(crate) fn has_filter(&self, policy: FilterPolicy) -> Result<bool> {
+    /// Whether the table has the filter that `policy` makes of its keys and of what `prefix` takes of them, and can use it.
+    pub(crate) fn has_filter(&self, policy: FilterPolicy, prefix: Option<PrefixExtractor>) -> Result<bool> {
         let resident = self.resident()?;
         let properties = &resident.properties;
-        Ok(!matches!(resident.filter, TableFilter::Degraded(_))
+        let usable = match &resident.filter {
+            TableFilter::None => true,
+            TableFilter::Usable(filter) => filter.prefixes() == prefix,
+            TableFilter::Degraded(_) => false,
+        };
+        Ok(usable
             && properties.filter_policy == u64::from(policy.code())
             && properties.filter_millibits == policy.millibits())
     }
 
-    /// Writes a copy of this table with a filter by `policy` as table `number`, synced; the directory is not. `None` means that it was
+    /// Writes a copy of this table with a filter by `policy` and `prefix` as table `number`, synced; the directory is not. `None` means that it was
     /// cancelled. Unless it succeeds, nothing is left of the copy.
     pub(crate) fn refilter(
         &self,
         number: u64,
         policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<TableMeta>> {
         let context = &self.fetcher().context;
         let output = Output::create(context.fs(), context.dir(), number)?;
-        let result = self.copy_to(output, number, policy, cancelled);
+        let result = self.copy_to(output, number, policy, prefix, cancelled);
         if !matches!(result, Ok(Some(_))) {
             let _ = context.fs().remove(&FileKind::Table(number).path(context.dir()));
         }
@@ -50,6 +56,7 @@ impl Table {
         mut output: Output<'_>,
         number: u64,
         policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<TableMeta>> {
         let (fetcher, resident) = (self.fetcher(), self.resident()?);
@@ -60,7 +67,7 @@ impl Table {
             filter_keys: 0,
             ..resident.properties.clone()
         };
-        let mut filter = FilterBuilder::new(policy, resident.footer.seed);
+        let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
         let mut seen = Seen::default();
         let mut ahead = ReadAhead::new(resident.index.data_end(), false);
         for i in 0..resident.index.len() {
@@ -72,7 +79,9 @@ impl Table {
             let (compression, stored, block) =
                 fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead)?;
             Block::new(block)
-                .and_then(|block| seen.check_block(resident, i, &Arc::new(block), |hash| filter.add(hash)))
+                .and_then(|block| {
+                    seen.check_block(resident, i, &Arc::new(block), |key, hash| filter.add_key(key, hash))
+                })
                 .map_err(|malformed| self.malformed_block(i, malformed))?;
             let copied = output.copy_block(&stored, compression)?;
             assert_eq!(copied, handle, "data blocks begin where they began and have no gaps");

@@ -35,6 +35,7 @@ fn file_checksum(bytes: &[u8]) -> u32 {
 fn options() -> TableOptions {
     TableOptions {
         filter: FilterPolicy::DEFAULT,
+        prefix: None,
         compression: Compression::None,
         block_size: 4096,
         seed: SEED,
@@ -224,6 +225,7 @@ fn table_options() -> impl Strategy<Value = TableOptions> {
         Just(FilterPolicy::None),
         Just(FilterPolicy::DEFAULT),
         Just(FilterPolicy::StandardBloom { bits_per_key: 2.5 }),
+        Just(FilterPolicy::BinaryFuse { fingerprint_bits: 5 }),
     ];
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)]
         .prop_filter("built in", |compression| compression.is_available());
@@ -319,6 +321,30 @@ fn table_says_what_it_was_made_of() {
     let FilterState::Usable(info) = table.filter_state().unwrap() else { panic!("no filter") };
     assert_eq!((info.keys, info.millibits), (1000, 10_000));
     assert!(table.resident_bytes() > 1250, "at least the filter");
+}
+
+#[test]
+fn a_table_with_a_binary_fuse_verifies_also_where_a_bloom_filter_stands_in() {
+    let options = TableOptions { filter: FilterPolicy::BinaryFuse { fingerprint_bits: 7 }, ..options() };
+    for (keys, policy, millibits) in [(9_999, 1, 10_101), (10_000, 4, 7000)] {
+        let fs = file_system();
+        let table = open(&fs, &build(&fs, options, &even_keys(keys)), 0);
+        table.verify().unwrap();
+        let FilterState::Usable(info) = table.filter_state().unwrap() else { panic!("no filter") };
+        let properties = table.properties().unwrap();
+        assert_eq!((info.policy_id, info.millibits, info.keys), (policy, millibits, keys));
+        assert_eq!((properties.filter_policy, properties.filter_millibits), (4, 7000));
+        assert!(table.has_filter(options.filter, None).unwrap());
+        for i in 0..10_000 {
+            assert_eq!(get(&table, odd_key(i), SeqNo::MAX).unwrap(), None);
+        }
+        let ledger = table.ledger();
+        assert_eq!(ledger.reads.absent(), 10_000);
+        for rate in [ledger.designed_rate(), ledger.expected_rate()].map(Option::unwrap) {
+            assert!((rate * 128.0 - 1.0).abs() < 0.05, "{ledger:?}");
+        }
+        assert!(ledger.excess().unwrap().abs() < 4.0, "{ledger:?}");
+    }
 }
 
 #[test]

@@ -35,9 +35,10 @@ impl Table {
             Block::new(bytes)
                 .and_then(|block| {
                     let mut denied = false;
-                    let ask = |hash| denied |= filter.is_some_and(|filter| !filter.may_contain(hash));
+                    let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
                     seen.check_block(resident, i, &Arc::new(block), ask)?;
-                    if denied { Err(Malformed("the filter denies a key that the table holds")) } else { Ok(()) }
+                    let rule = "the filter denies a key that the table holds, or its prefix";
+                    if denied { Err(Malformed(rule)) } else { Ok(()) }
                 })
                 .map_err(|malformed| table.malformed_block(i, malformed))?;
         }
@@ -60,8 +61,7 @@ fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<
         TableFilter::Degraded(error) => Err(error.clone()),
         TableFilter::Usable(filter) => match filter.info() {
             Some(info)
-                if u64::from(info.policy_id) == properties.filter_policy
-                    && info.millibits == properties.filter_millibits
+                if info.is_of(properties.filter_policy, properties.filter_millibits)
                     && info.keys == properties.filter_keys =>
             {
                 Ok(Some(filter))
@@ -91,17 +91,17 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Takes in the block at position `i` if it keeps all rules, and hands the hash of each entry's key to `take`.
+    /// Takes in the block at position `i` if it keeps all rules, and hands the key of each entry and its hash to `take`.
     pub(super) fn check_block(
         &mut self,
         resident: &Resident,
         i: usize,
         block: &Arc<Block>,
-        mut take: impl FnMut(KeyHash),
+        mut take: impl FnMut(&[u8], KeyHash),
     ) -> Decoded<()> {
         block.verify(|key| {
             let hash = KeyHash::new(resident.footer.seed, key);
-            take(hash);
+            take(key, hash);
             hash.fingerprint()
         })?;
         let mut cursor = BlockCursor::new(Arc::clone(block));

@@ -12,6 +12,7 @@ mod ledger;
 mod levels;
 mod model;
 mod power_cut;
+mod prefix;
 mod reads;
 mod refilter;
 mod support;

@@ -167,9 +167,10 @@ fn tables_keep_the_filter_they_were_written_with() {
         FilterPolicy::None,
         FilterPolicy::StandardBloom { bits_per_key: 5.0 },
         FilterPolicy::Bloom { bits_per_key: 20.0 },
+        FilterPolicy::BinaryFuse { fingerprint_bits: 6 },
     ];
     let mut model = BTreeMap::new();
-    for (round, policy) in policies.into_iter().cycle().take(9).enumerate() {
+    for (round, policy) in policies.into_iter().cycle().take(10).enumerate() {
         let options = KeyspaceOptions::new().filter(policy);
         let db = bench.options().default_keyspace(options.clone()).open(DIR).unwrap();
         assert_eq!(db.default_keyspace().options().unwrap(), options);

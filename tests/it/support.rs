@@ -4,7 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Executor, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, Options, SteppedExecutor};
+use tamis::{
+    Db, Executor, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, Options, PrefixExtractor, SteppedExecutor,
+};
 
 /// The number in environment variable `name`, or `default`.
 pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
@@ -60,9 +62,12 @@ pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>
 
 /// Options of a keyspace with small blocks.
 pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
-    let filter = match rng.u32(0..4) {
+    let extractors = [None, None, Some(PrefixExtractor::Fixed(4)), Some(PrefixExtractor::UpTo(b'0'))];
+    let extractor = extractors[rng.usize(0..4)];
+    let filter = match rng.u32(0..5) {
         0 => FilterPolicy::None,
         1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },
+        2 => FilterPolicy::BinaryFuse { fingerprint_bits: 8 },
         _ => FilterPolicy::DEFAULT,
     };
     let level_filters = match rng.u32(0..4) {
@@ -71,7 +76,8 @@ pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
         2 if filter != FilterPolicy::None => LevelFilters::Budget(FilterBudget::bytes(rng.u64(0..1000))),
         _ => LevelFilters::Uniform,
     };
-    KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).filter(filter).level_filters(level_filters)
+    let options = KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).prefix(extractor);
+    options.filter(filter).level_filters(level_filters)
 }
 
 /// How many entries there are, none of which may be an error.

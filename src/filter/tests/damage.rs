@@ -5,12 +5,13 @@ use crate::filter::header::HEADER_LEN;
 use crate::filter::header::tests::seal;
 use proptest::prelude::*;
 
-/// A block of 30 keys for each layout, and one of no keys.
+/// A block of 30 keys for each layout, one of no keys, and two binary fuses of 30 keys.
 fn samples() -> Vec<(Vec<KeyHash>, Vec<u8>)> {
     let keys: Vec<KeyHash> = hashes(0..30).collect();
     let mut samples: Vec<_> =
         [split(10.0), standard(10.0)].map(|policy| (keys.clone(), build(policy, &keys).bytes)).into();
     samples.push((Vec::new(), build(split(10.0), &[]).bytes));
+    samples.extend([4, 7].map(|bits| (keys.clone(), forced_fuse(bits, &keys))));
     samples
 }
 
@@ -73,14 +74,16 @@ fn zeroed_and_foreign_bytes_mean_maybe() {
 }
 
 #[test]
-fn flipped_headers_that_verify_do_not_deny_a_key_of_the_split_layout() {
-    let (keys, block) = samples().swap_remove(0);
-    for bit in 0..HEADER_LEN * 8 {
-        let mut block = flipped(&block, bit);
-        seal(&mut block);
-        let filter = Filter::open(&block, 3);
-        assert!(keys.iter().all(|&key| filter.may_contain(key)), "bit {bit}");
-        probe(&filter);
+fn flipped_headers_that_verify_do_not_deny_a_key_of_the_split_layout_or_a_fuse() {
+    let samples = samples();
+    for (keys, block) in [&samples[0], &samples[3], &samples[4]] {
+        for bit in 0..HEADER_LEN * 8 {
+            let mut block = flipped(block, bit);
+            seal(&mut block);
+            let filter = Filter::open(&block, 3);
+            assert!(keys.iter().all(|&key| filter.may_contain(key)), "bit {bit}");
+            probe(&filter);
+        }
     }
 }
 
@@ -98,16 +101,20 @@ fn flipped_blocks_that_verify_do_not_panic() {
 proptest! {
     #[test]
     fn overwritten_fields_that_verify_do_not_panic(
-        standard: bool,
+        sample in 0usize..5,
         edits in proptest::collection::vec((4usize..64, any::<u8>()), 0..6),
         line_count in prop_oneof![0u64..5, Just(1 << 28), Just((1 << 28) + 1), any::<u64>()],
         payload in proptest::collection::vec(any::<u8>(), 0..200),
         whole_lines in 0usize..4,
     ) {
-        let (_, mut block) = samples().swap_remove(standard.into());
+        let (_, mut block) = samples().swap_remove(sample);
         block[40..48].copy_from_slice(&line_count.to_le_bytes());
         for (offset, value) in edits {
             block[offset] = value;
+        }
+        if block[5] == 4 {
+            // The check byte of the shape, so that the edits come through.
+            block[39] = block[32..39].iter().fold(0, |parity, byte| parity ^ byte);
         }
         block.truncate(HEADER_LEN);
         block.extend(payload);

@@ -4,11 +4,13 @@ mod alone;
 mod damage;
 mod distributions;
 mod files;
+mod fuse;
 mod rates;
 mod scalable;
 
 use super::builder::FilterBlock;
 use super::hash::remix;
+use super::header::{self, Content, Header};
 use super::{Filter, FilterBuilder, KeyHash};
 use crate::options::FilterPolicy;
 
@@ -32,6 +34,16 @@ fn hashes(range: std::ops::Range<u64>) -> impl Iterator<Item = KeyHash> {
         let key = u128::from(remix(i)) << 64 | u128::from(remix(!i));
         KeyHash::new(3, &key.to_be_bytes())
     })
+}
+
+/// The binary fuse of `hashes`, also of so few that a Bloom filter would be built instead.
+fn forced_fuse(fingerprint_bits: u8, hashes: &[KeyHash]) -> Vec<u8> {
+    let values: Vec<u64> = hashes.iter().map(|hash| hash.value()).collect();
+    let (shape, lines) = super::fuse::build(fingerprint_bits, &values).unwrap();
+    let millibits = 1000 * u32::from(fingerprint_bits);
+    let keys = values.len() as u64;
+    let (content, hash) = (Content::Fuse(shape), super::HashFunction::Xxh3);
+    header::encode(&Header { content, hash, seed: 3, keys, millibits, prefixes: None }, &lines)
 }
 
 /// The block of `hashes`, which must be sound.

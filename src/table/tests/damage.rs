@@ -138,6 +138,34 @@ fn a_filter_that_denies_a_key_is_found_by_shadow_reads_and_by_verify() {
     assert!(error.to_string().contains("denies"), "{error}");
 }
 
+/// The same for prefixes.
+#[test]
+fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
+    let extractor = crate::options::PrefixExtractor::Fixed(6);
+    let fs = file_system();
+    let keys: Vec<String> = (0..KEYS).map(|i| format!("key{i:04}")).collect();
+    let entries: Vec<Entry> = keys.iter().map(|key| put(key, 1, "")).collect();
+    let meta = build(&fs, TableOptions { prefix: Some(extractor), ..options() }, &entries);
+    let handle = open(&fs, &meta, 0).resident().unwrap().footer.filter.unwrap();
+    // All keys, but the prefixes of others.
+    let mut other = crate::filter::FilterBuilder::new(FilterPolicy::DEFAULT, SEED).with_prefixes(Some(extractor));
+    for (i, key) in keys.iter().enumerate() {
+        other.add_key(format!("not{i:04}").as_bytes(), KeyHash::new(SEED, key.as_bytes()));
+    }
+    let mut bytes = fs.read(PATH).unwrap();
+    put_block(&mut bytes, handle, &other.finish().unwrap().bytes);
+    fs.write(PATH, &bytes[..]).unwrap();
+    let meta = TableMeta { checksum: file_checksum(&bytes), ..meta };
+
+    let table = open(&fs, &meta, 0);
+    let probe = |mode| table.may_hold_prefix(&PrefixProbe::new(extractor, b"key000", SEED, mode));
+    assert!(!probe(FilterMode::Use).unwrap());
+    let error = probe(FilterMode::Shadow).unwrap_err();
+    assert!(error.to_string().contains("denies the prefix"), "{error}");
+    let error = table.verify().unwrap_err();
+    assert!(error.to_string().contains("or its prefix"), "{error}");
+}
+
 /// Replaces a block, which must be of the same length, and makes its checksum right.
 fn put_block(bytes: &mut [u8], handle: Handle, block: &[u8]) {
     assert_eq!(block.len(), handle.len as usize);

@@ -62,8 +62,8 @@ impl Sandbox {
     fn bits(&self, n: usize) -> f64 {
         let stats = self.json(&["stats", "db"]);
         let levels = stats["keyspaces"][n]["levels"].as_array().unwrap();
-        let bits = levels.iter().filter_map(|level| level["filter_bits_per_key"].as_f64());
-        bits.last().unwrap_or_default()
+        let mut bits = levels.iter().rev().filter_map(|level| level["filter_bits_per_key"].as_f64());
+        bits.next().unwrap_or_default()
     }
 }
 

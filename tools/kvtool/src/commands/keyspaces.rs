@@ -24,6 +24,7 @@ pub(crate) fn run(common: &Common, args: Store) -> Result<()> {
             "filter": filter_in_words(&options),
             "compression": compression_in_words(options.compression),
             "block_size": options.block_size,
+            "prefix": options.prefix.map(|prefix| prefix.to_string()),
         }));
         rows.push(vec![
             stats.name.clone(),
@@ -48,6 +49,9 @@ fn filter_in_words(options: &KeyspaceOptions) -> String {
         FilterPolicy::None => "none".into(),
         FilterPolicy::Bloom { bits_per_key } => format!("Bloom, {bits_per_key} bits per key"),
         FilterPolicy::StandardBloom { bits_per_key } => format!("standard Bloom, {bits_per_key} bits per key"),
+        FilterPolicy::BinaryFuse { fingerprint_bits } => {
+            format!("binary fuse, fingerprints of {fingerprint_bits} bits")
+        }
         other => format!("{other:?}"),
     }
 }

@@ -134,6 +134,7 @@ fn policy_in_words(policy: u64) -> &'static str {
         0 => "none",
         1 => "split-line Bloom",
         2 => "standard Bloom",
+        4 => "binary fuse",
         255 => "no keys",
         _ => "unknown",
     }
@@ -152,6 +153,7 @@ fn filter_rows(filter: &FilterState) -> Vec<Vec<String>> {
         ("state", "usable".to_owned()),
         ("policy", policy_in_words(info.policy_id.into()).to_owned()),
         ("keys", count(info.keys)),
+        ("prefixes among them", info.prefixes.map_or_else(|| "none".into(), |prefixes| prefixes.to_string())),
         ("keys that the bits speak for", format!("about {:.0}", info.estimated_keys)),
         ("bits per key", format!("{:.3}", info.bits_per_key())),
         ("probes per key (k)", info.probes.to_string()),
@@ -230,6 +232,7 @@ fn usable_filter_json(info: &FilterInfo) -> Value {
         "state": "usable",
         "policy": info.policy_id,
         "keys": info.keys,
+        "prefixes": info.prefixes.map(|prefixes| prefixes.to_string()),
         "estimated_keys": info.estimated_keys,
         "bits_per_key": info.bits_per_key(),
         "probes": info.probes,

@@ -1,0 +1,318 @@
+//! Do scans of one prefix return what is there, and do they leave out the tables that hold nothing of it?
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use tamis::vfs::SimFileSystem;
+use tamis::{
+    Db, Executor, FilterMode, FilterPolicy, Iter, KeyspaceOptions, Options, PrefixExtractor, ReadOptions, ReadStats,
+    Snapshot, SteppedExecutor,
+};
+
+use crate::support::{count_entries, count_from_env, for_each_seed, tiny_options};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A store whose keyspace has one extractor after the other, and what it should hold.
+struct Pair {
+    rng: fastrand::Rng,
+    fs: SimFileSystem,
+    db: Option<Db>,
+    executor: Arc<SteppedExecutor>,
+    model: Map,
+    snapshots: Vec<(Snapshot, Map)>,
+    skips: u64,
+}
+
+impl Pair {
+    fn new(seed: u64) -> Pair {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let fs = SimFileSystem::new();
+        let (options, executor) = tiny_options(&fs, &mut rng);
+        let db = options.default_keyspace(keyspace_options(&mut rng)).open("/db").unwrap();
+        Pair { rng, fs, db: Some(db), executor, model: Map::new(), snapshots: Vec::new(), skips: 0 }
+    }
+
+    fn db(&self) -> &Db {
+        self.db.as_ref().unwrap()
+    }
+
+    /// Few letters, so that there are many prefixes within prefixes, delimiters in all places, and keys without a prefix.
+    fn bytes(&mut self, longest: usize) -> Vec<u8> {
+        let letters = [b'a', b'b', b'c', b'd', b':', b':', 0, 0xff];
+        (0..self.rng.usize(0..=longest)).map(|_| letters[self.rng.usize(0..8)]).collect()
+    }
+
+    fn step(&mut self) {
+        match self.rng.u8(0..100) {
+            0..45 => {
+                let (key, value) = (self.bytes(6), vec![self.rng.u8(..); self.rng.usize(0..100)]);
+                self.db().put(&key, &value).unwrap();
+                self.model.insert(key, value);
+            }
+            45..60 => {
+                // Mostly of a key that is there.
+                let near = self.bytes(6);
+                let key = self.model.range(near.clone()..).next().map_or(near, |(key, _)| key.clone());
+                self.db().delete(&key).unwrap();
+                self.model.remove(&key);
+            }
+            60..75 => self.scan(),
+            75..78 => self.snapshots.push((self.db().snapshot(), self.model.clone())),
+            78..80 if !self.snapshots.is_empty() => {
+                let at = self.rng.usize(0..self.snapshots.len());
+                self.snapshots.swap_remove(at);
+            }
+            80..93 => {
+                self.executor.step();
+            }
+            93..95 => self.db().flush().unwrap(),
+            95 => {
+                let (from, to) = (self.bytes(3), self.bytes(3));
+                self.db().compact_range((Bound::Included(from), Bound::Excluded(to))).unwrap();
+            }
+            96 => self.db().compact_range(..).unwrap(),
+            97 => self.reopen(),
+            _ => {
+                let options = keyspace_options(&mut self.rng);
+                self.db().keyspace_with("default", options).unwrap();
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.count_skips();
+        self.snapshots.clear();
+        self.db.take().unwrap().close().unwrap();
+        let (mut options, executor) = tiny_options(&self.fs, &mut self.rng);
+        if self.rng.bool() {
+            options = options.default_keyspace(keyspace_options(&mut self.rng));
+        }
+        self.db = Some(options.open("/db").unwrap());
+        self.executor = executor;
+    }
+
+    fn count_skips(&mut self) {
+        self.skips += self.db().stats().reads().prefix_skips;
+    }
+
+    /// Prefixes and ranges, now and in a snapshot, from both ends at once.
+    fn scan(&mut self) {
+        let modes = [FilterMode::Use, FilterMode::Use, FilterMode::Ignore, FilterMode::Shadow];
+        let options = ReadOptions::new().filters(modes[self.rng.usize(0..4)]).fill_cache(self.rng.bool());
+        let prefix = self.bytes(4);
+        let begins = |map: &Map| -> Vec<(Vec<u8>, Vec<u8>)> {
+            map.iter().filter(|(key, _)| key.starts_with(&prefix)).map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        let expected = begins(&self.model);
+        let iter = self.db().prefix_with(&prefix, options);
+        check(&mut self.rng, iter, &expected);
+        if !self.snapshots.is_empty() {
+            let at = self.rng.usize(0..self.snapshots.len());
+            let (snapshot, model) = &self.snapshots[at];
+            check(&mut self.rng, snapshot.prefix_with(&prefix, options), &begins(model));
+        }
+        // A range within a prefix, or nearly.
+        let (mut from, mut to) = (prefix.clone(), prefix);
+        from.extend(self.bytes(2));
+        to.extend(self.bytes(2));
+        if from > to {
+            std::mem::swap(&mut from, &mut to);
+        }
+        let expected: Vec<_> =
+            self.model.range(from.clone()..to.clone()).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let iter = self.db().range(from..to);
+        check(&mut self.rng, iter, &expected);
+    }
+}
+
+fn check(rng: &mut fastrand::Rng, mut iter: Iter, expected: &[(Vec<u8>, Vec<u8>)]) {
+    let (mut front, mut back) = (Vec::new(), Vec::new());
+    let bias = rng.u8(0..=4);
+    loop {
+        let forward = rng.u8(0..4) < bias;
+        let Some(entry) = (if forward { iter.next() } else { iter.next_back() }) else { break };
+        let (key, value) = entry.unwrap();
+        if forward { &mut front } else { &mut back }.push((key.to_vec(), value.to_vec()));
+    }
+    front.extend(back.into_iter().rev());
+    assert_eq!(front, expected);
+}
+
+fn keyspace_options(rng: &mut fastrand::Rng) -> KeyspaceOptions {
+    let extractors = [
+        None,
+        Some(PrefixExtractor::Fixed(1)),
+        Some(PrefixExtractor::Fixed(2)),
+        Some(PrefixExtractor::Fixed(3)),
+        Some(PrefixExtractor::UpTo(b':')),
+        Some(PrefixExtractor::UpTo(b':')),
+        Some(PrefixExtractor::UpTo(0)),
+    ];
+    let policies = [
+        FilterPolicy::DEFAULT,
+        FilterPolicy::DEFAULT,
+        FilterPolicy::StandardBloom { bits_per_key: 8.0 },
+        FilterPolicy::BinaryFuse { fingerprint_bits: 8 },
+        FilterPolicy::None,
+    ];
+    KeyspaceOptions::new()
+        .block_size(256)
+        .filter(policies[rng.usize(0..policies.len())])
+        .prefix(extractors[rng.usize(0..extractors.len())])
+}
+
+#[test]
+fn scans_agree_with_a_map_whatever_the_extractor() {
+    let skips = std::sync::atomic::AtomicU64::new(0);
+    for_each_seed(count_from_env("TAMIS_CASES", 30), |seed| {
+        let mut pair = Pair::new(seed);
+        for _ in 0..2000 {
+            pair.step();
+        }
+        pair.count_skips();
+        skips.fetch_add(pair.skips, std::sync::atomic::Ordering::Relaxed);
+    });
+    if std::env::var("TAMIS_SEED").is_err() {
+        assert!(skips.into_inner() > 100, "scans leave tables out");
+    }
+}
+
+/// A store of several levels with the keys `userNNN:…` of every other user.
+fn users(prefix: PrefixExtractor) -> (Db, Arc<SteppedExecutor>) {
+    let executor = Arc::new(SteppedExecutor::new());
+    let shared: Arc<dyn Executor> = executor.clone();
+    let keyspace = KeyspaceOptions::new().prefix(prefix).filter(FilterPolicy::Bloom { bits_per_key: 20.0 });
+    let db = Options::new()
+        .file_system(Arc::new(SimFileSystem::new()))
+        .executor(shared)
+        .hash_seed(7)
+        .memtable_size(4096)
+        .table_size(16 << 10)
+        .cache_size(0)
+        .default_keyspace(keyspace)
+        .open("/db")
+        .unwrap();
+    let mut rng = fastrand::Rng::with_seed(1);
+    for _ in 0..9000 {
+        let (user, item) = (rng.u32(0..400) * 2, rng.u32(0..100));
+        db.put(format!("user{user:03}:{item:02}"), [rng.u8(..); 50]).unwrap();
+        while executor.step() {}
+    }
+    db.flush().unwrap();
+    while executor.step() {}
+    (db, executor)
+}
+
+/// What `scan` makes of every user's prefix, from `first` on by twos: the entries, and what was read.
+fn scan(db: &Db, first: u32, scan: impl Fn(&str) -> Iter) -> (usize, ReadStats) {
+    let before = db.stats().reads();
+    let entries = (first..800).step_by(2).map(|user| count_entries(scan(&format!("user{user:03}:")))).sum();
+    (entries, db.stats().reads() - before)
+}
+
+#[test]
+fn scans_of_absent_prefixes_read_no_block() {
+    for extractor in [PrefixExtractor::UpTo(b':'), PrefixExtractor::Fixed(8)] {
+        let (db, _executor) = users(extractor);
+        let levels = &db.stats().keyspaces[0].levels;
+        assert!(levels.iter().filter(|level| !level.tables.is_empty()).count() >= 3);
+        assert!(levels.iter().any(|level| level.level > 0 && level.tables.len() > 5), "a level of several tables");
+
+        let (entries, used) = scan(&db, 1, |prefix| db.prefix(prefix));
+        assert_eq!((entries, used.block_reads), (0, 0), "{used:?}");
+        assert!(used.prefix_probes > 2 * 400, "{used:?}");
+        assert_eq!(used.prefix_skips, used.prefix_probes);
+        assert_eq!(used.look_ups(), 0, "no point read");
+        // A table is asked only if its range has room for the prefix: no more than two of a level.
+        assert!(used.prefix_probes < 400 * 12, "{used:?}");
+
+        let (_, reverse) = scan(&db, 1, |prefix| {
+            let mut iter = db.prefix(prefix);
+            assert!(iter.next_back().is_none());
+            iter
+        });
+        assert_eq!((reverse.block_reads, reverse.prefix_probes), (0, used.prefix_probes));
+
+        let ignoring = ReadOptions::new().filters(FilterMode::Ignore);
+        let (_, ignored) = scan(&db, 1, |prefix| db.prefix_with(prefix, ignoring));
+        assert!(ignored.block_reads > used.prefix_probes, "{ignored:?}");
+        assert_eq!((ignored.prefix_probes, ignored.prefix_skips), (0, 0));
+
+        let shadowing = ReadOptions::new().filters(FilterMode::Shadow);
+        let (_, shadow) = scan(&db, 1, |prefix| db.prefix_with(prefix, shadowing));
+        assert_eq!((shadow.prefix_probes, shadow.prefix_skips), (used.prefix_probes, used.prefix_skips));
+        assert!(shadow.block_reads > 400, "{shadow:?}");
+    }
+}
+
+#[test]
+fn scans_of_present_prefixes_return_all_and_read_less() {
+    let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
+    let (entries, used) = scan(&db, 0, |prefix| db.prefix(prefix));
+    let ignoring = ReadOptions::new().filters(FilterMode::Ignore);
+    let (all, ignored) = scan(&db, 0, |prefix| db.prefix_with(prefix, ignoring));
+    assert_eq!(entries, all);
+    assert_eq!(entries, count_entries(db.iter()));
+    assert!(used.prefix_skips > 0 && used.block_reads < ignored.block_reads, "{used:?} {ignored:?}");
+}
+
+#[test]
+fn scans_that_tell_no_prefix_ask_no_filter() {
+    let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
+    let (entries, reads) = scan(&db, 0, |prefix| db.prefix(&prefix[..7]));
+    assert!(entries > 0);
+    let others = [db.prefix("user"), db.range("user000:".."user002:00"), db.range("user000:"..), db.iter()];
+    others.into_iter().for_each(|iter| assert!(count_entries(iter) > 0));
+    assert_eq!((reads.prefix_probes, db.stats().reads().prefix_probes), (0, 0));
+    // A range within a prefix does.
+    assert_eq!(count_entries(db.range("user001:00".."user001:99")), 0);
+    assert!(db.stats().reads().prefix_probes > 0);
+}
+
+#[test]
+fn tables_of_another_extractor_are_read_until_they_are_rewritten() {
+    check_change(|db| db.compact_range(..).unwrap());
+}
+
+#[test]
+fn tables_of_another_extractor_are_read_until_their_filters_are_rebuilt() {
+    check_change(|db| {
+        let rebuild = db.default_keyspace().renew_filters(|_| {}).unwrap();
+        assert_eq!((rebuild.replaced, rebuild.unchanged), (rebuild.wanted, 0));
+        assert!(rebuild.wanted > 0);
+        let again = db.default_keyspace().renew_filters(|_| {}).unwrap();
+        assert_eq!((again.wanted, again.unchanged), (0, rebuild.wanted));
+    });
+}
+
+/// Changes the extractor, and then makes the tables follow by `renew`.
+fn check_change(renew: impl Fn(&Db)) {
+    let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
+    let options = db.default_keyspace().options().unwrap();
+    let changed = options.prefix(PrefixExtractor::Fixed(8));
+    let other = db.keyspace_with("default", changed.clone()).unwrap();
+    assert_eq!(other.options().unwrap(), changed);
+    let (entries, reads) = scan(&db, 1, |prefix| db.prefix(prefix));
+    assert_eq!((entries, reads.prefix_probes), (0, 0));
+    assert!(reads.block_reads > 0);
+    renew(&db);
+    let (entries, reads) = scan(&db, 1, |prefix| db.prefix(prefix));
+    assert_eq!((entries, reads.block_reads), (0, 0));
+    assert!(reads.prefix_skips > 0);
+    let (entries, _) = scan(&db, 0, |prefix| db.prefix(prefix));
+    assert_eq!(entries, count_entries(db.iter()));
+}
+
+#[test]
+fn extractors_out_of_bounds_are_refused() {
+    let (db, _executor) = users(PrefixExtractor::UpTo(0xff));
+    for len in [0, 4096, u16::MAX] {
+        let options = KeyspaceOptions::new().prefix(PrefixExtractor::Fixed(len));
+        let error = db.keyspace_with("default", options).unwrap_err();
+        assert!(error.to_string().contains("1 to 4095"), "{error}");
+    }
+    let options = KeyspaceOptions::new().prefix(PrefixExtractor::Fixed(4095));
+    assert_eq!(db.keyspace_with("default", options.clone()).unwrap().options().unwrap(), options);
+}
