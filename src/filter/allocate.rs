@@ -146,9 +146,9 @@ const NO_FILTER: Choice = Choice { millibits: 0, cost: 0, rate: 1.0 };
 /// use tamis::FilterPolicy;
 /// use tamis::filter::{Run, allocate};
 ///
-/// // Levels of a thousand, a million and a billion keys, with as much memory as 10 bits per key take.
+/// // Levels of a thousand, a million and a billion keys, with as much memory as 10 bits per key take, and a little more.
 /// let runs = [1e3, 1e6, 1e9].map(|keys| Run { keys: keys as u64, weight: 1.0 });
-/// let policies = allocate(FilterPolicy::DEFAULT, &runs, 1_261_000_000);
+/// let policies = allocate(FilterPolicy::DEFAULT, &runs, 1_264_000_000);
 /// let bits = policies.iter().map(|policy| policy.bits_per_key()).collect::<Vec<_>>();
 /// assert_eq!(bits, [24.0, 24.0, 10.0]);
 /// ```

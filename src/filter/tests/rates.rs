@@ -151,3 +151,13 @@ fn rates_of_a_million_keys_lie_within_the_published_bounds() {
         }
     }
 }
+
+#[test]
+#[ignore = "ten million keys; cargo test --release --lib filter -- --ignored"]
+fn none_of_ten_million_keys_is_denied() {
+    let keys: Vec<KeyHash> = hashes(0..10_000_000).collect();
+    for policy in [split(10.0), standard(10.0), FilterPolicy::BinaryFuse { fingerprint_bits: 8 }] {
+        let filter = open(&build(policy, &keys));
+        assert!(keys.iter().all(|&key| filter.may_contain(key)), "{policy:?}");
+    }
+}

@@ -88,6 +88,8 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
         "false_positive_interval": reads.false_positive_interval().map(|(low, high)| [low, high]),
         "degraded": reads.degraded,
         "skipped": reads.skipped,
+        "prefix_probes": reads.prefix_probes,
+        "prefix_skips": reads.prefix_skips,
         "cache_hits": reads.cache_hits,
         "block_reads": reads.block_reads,
         "block_bytes": reads.block_bytes,

@@ -87,6 +87,10 @@ fn rebuild_changes_the_filters_and_nothing_else() {
     assert_eq!(sandbox.bits(0), 0.0);
     sandbox.text(&["filter", "rebuild", "db", "--policy", "standard"]);
     assert!((10.0..10.1).contains(&sandbox.bits(0)));
+    sandbox.text(&["filter", "rebuild", "db", "--policy", "fuse", "--bits", "7"]);
+    let words = sandbox.words(&["filter", "rebuild", "db", "--policy", "fuse", "--bits", "7"], DONE);
+    assert!(words.contains("new filters for 0 tables"), "{words}");
+    sandbox.run(&["verify", "db"], b"", DONE);
     assert_eq!(sandbox.text(&["scan", "db"]), entries);
 }
 
@@ -123,6 +127,8 @@ fn mistakes_are_told() {
     let sandbox = Sandbox::with_store();
     assert!(sandbox.words(&["filter", "rebuild", "db", "--bits", "25"], USAGE).contains("1 to 24 bits"));
     sandbox.words(&["filter", "rebuild", "db", "--bits", "many"], USAGE);
+    assert!(sandbox.words(&["filter", "rebuild", "db", "--policy", "fuse", "--bits", "7.5"], USAGE).contains("whole"));
+    sandbox.words(&["filter", "rebuild", "db", "--policy", "fuse", "--bits", "9"], USAGE);
     sandbox.words(&["filter", "rebuild", "db", "--policy", "none", "--bits", "3"], USAGE);
     sandbox.words(&["filter", "rebuild", "db", "--keyspace", "nobody"], USAGE);
     assert!(sandbox.words(&["filter", "rebuild", "nowhere", "--bits", "9"], IO).contains("no store"));

@@ -68,6 +68,8 @@ pub(crate) enum Policy {
     Bloom,
     /// Textbook Bloom filter, 10 bits per key unless --bits says otherwise
     Standard,
+    /// Binary fuse: denser and slower to build. --bits are those of a fingerprint: 4, 5, 6, 7, 8 (if not said), 10, 12 or 16
+    Fuse,
 }
 
 #[derive(Debug, Group)]

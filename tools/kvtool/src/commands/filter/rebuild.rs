@@ -73,6 +73,17 @@ fn policy(args: &FilterRebuild) -> Result<Option<FilterPolicy>> {
         (Some(Policy::None), None) => Some(FilterPolicy::None),
         (Some(Policy::None), Some(_)) => return Err(Failure::usage("--bits says nothing about --policy none")),
         (Some(Policy::Standard), _) => Some(FilterPolicy::StandardBloom { bits_per_key }),
+        (Some(Policy::Fuse), _) => Some(FilterPolicy::BinaryFuse { fingerprint_bits: fingerprint_bits(args.bits)? }),
         (Some(Policy::Bloom) | None, _) => Some(FilterPolicy::Bloom { bits_per_key }),
     })
+}
+
+/// A whole number; which ones there are, the options know.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "compared afterwards")]
+fn fingerprint_bits(bits: Option<f32>) -> Result<u8> {
+    let bits = bits.unwrap_or(8.0);
+    match bits as u8 {
+        whole if f32::from(whole) == bits => Ok(whole),
+        _ => Err(Failure::usage(format_args!("a fingerprint has a whole number of bits, not {bits}"))),
+    }
 }
