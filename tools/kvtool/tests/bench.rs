@@ -216,6 +216,7 @@ fn mistakes_are_told() {
     assert!(sandbox.bench(&["db", "--plot", "reads.jpg"], USAGE).1.contains(".svg or .png"));
     sandbox.bench(&["db", "--keys", "1000"], USAGE);
     sandbox.bench(&["--keys-from", "file"], USAGE);
+    assert!(sandbox.bench(&["--keyspace", "words"], USAGE).1.contains("store to be made"));
     sandbox.bench(&["--keys", "1000", "--asked", "0"], USAGE);
     assert!(sandbox.bench(&["db", "--keyspace", "nobody"], USAGE).1.contains("no keyspace"));
     assert!(sandbox.bench(&["db"], USAGE).1.contains("no key in keyspace default"));

@@ -31,6 +31,9 @@ impl Subject {
     pub(super) fn prepare(common: &Common, args: &BenchReads, path: &Path) -> Result<Subject> {
         match &args.db {
             Some(db) => Subject::take(common, db, path),
+            None if common.keyspace.is_some() => {
+                Err(Failure::usage("--keyspace says nothing about a store to be made"))
+            }
             None => Subject::load(args, path),
         }
     }
