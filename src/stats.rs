@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::iter::Sum;
 use std::ops::{AddAssign, Sub};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What reads asked of tables and what it took to answer; per table, or summed up over tables.
@@ -94,12 +95,13 @@ impl AddAssign for ReadStats {
     }
 }
 
-/// What was counted between two readings: the later minus the earlier.
+/// What was counted between two readings: the later minus the earlier. Where the later is less, because what was counted for is gone
+/// or was moved to another level, the difference is 0.
 impl Sub for ReadStats {
     type Output = ReadStats;
 
     fn sub(self, earlier: ReadStats) -> ReadStats {
-        self.combine(earlier, |later, earlier| later - earlier)
+        self.combine(earlier, u64::saturating_sub)
     }
 }
 
@@ -126,8 +128,9 @@ const EXCESS: f64 = 5.0;
 const LEAST_EXPECTED: f64 = 25.0;
 
 impl FilterLedger {
-    /// The ledger of one table: its filter, over `keys` distinct keys, has the rate `design` by its policy and `expected` by its bits.
-    pub(crate) fn new(reads: ReadStats, keys: u64, design: f64, expected: f64) -> FilterLedger {
+    /// The ledger of one table.
+    fn new(reads: ReadStats, rates: FilterRates) -> FilterLedger {
+        let FilterRates { keys, design, expected } = rates;
         let absent = reads.absent() as f64;
         let designed = absent * design;
         let spread = designed * SPREAD / (keys.max(1) as f64).sqrt();
@@ -137,11 +140,6 @@ impl FilterLedger {
             expected_false_positives: absent * expected,
             variance: designed * (1.0 - design) + spread * spread,
         }
-    }
-
-    /// The ledger of tables without usable filters.
-    pub(crate) fn unfiltered(reads: ReadStats) -> FilterLedger {
-        FilterLedger { reads, ..FilterLedger::default() }
     }
 
     /// The false-positive rate by design, each filter weighted by the absent keys that it was asked for. `None` before the first.
@@ -224,6 +222,16 @@ struct Shard([AtomicU64; EVENTS]);
 #[derive(Default)]
 pub(crate) struct ReadCounters {
     shards: [Shard; SHARDS],
+    filter: OnceLock<FilterRates>,
+}
+
+/// What is to be expected of the filter that is counted for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FilterRates {
+    pub(crate) keys: u64,
+    /// False-positive rate by design, and by the actual bits.
+    pub(crate) design: f64,
+    pub(crate) expected: f64,
 }
 
 impl ReadCounters {
@@ -237,7 +245,20 @@ impl ReadCounters {
         self.shards[shard_of_thread()].0[event as usize].fetch_add(n, Ordering::Relaxed) + n
     }
 
-    pub(crate) fn read(&self) -> ReadStats {
+    /// Says what is to be expected of the filter; once is enough.
+    pub(crate) fn expect(&self, rates: FilterRates) {
+        let _ = self.filter.set(rates);
+    }
+
+    /// The counts, beside what was to be expected.
+    pub(crate) fn ledger(&self) -> FilterLedger {
+        match self.filter.get() {
+            Some(rates) => FilterLedger::new(self.read(), *rates),
+            None => FilterLedger { reads: self.read(), ..FilterLedger::default() },
+        }
+    }
+
+    fn read(&self) -> ReadStats {
         let sum = |event: ReadEvent| -> u64 {
             self.shards.iter().map(|shard| shard.0[event as usize].load(Ordering::Relaxed)).sum()
         };
@@ -304,6 +325,10 @@ mod tests {
         ReadStats { probes: negatives + false_positives, negatives, false_positives, ..ReadStats::default() }
     }
 
+    fn ledger(reads: ReadStats, keys: u64, design: f64, expected: f64) -> FilterLedger {
+        FilterLedger::new(reads, FilterRates { keys, design, expected })
+    }
+
     #[test]
     fn interval_is_that_of_wilson() {
         assert_eq!(reads(0, 0).false_positive_interval(), None);
@@ -318,27 +343,27 @@ mod tests {
 
     #[test]
     fn ledger_weighs_each_filter_by_what_it_was_asked() {
-        let good = FilterLedger::new(reads(9_900, 100), 1_000_000, 0.01, 0.009);
-        let better = FilterLedger::new(reads(30_000, 0), 1_000_000, 0.002, 0.002);
+        let good = ledger(reads(9_900, 100), 1_000_000, 0.01, 0.009);
+        let better = ledger(reads(30_000, 0), 1_000_000, 0.002, 0.002);
         let both: FilterLedger = [good, better].into_iter().sum();
         assert!((both.designed_rate().unwrap() - 0.004).abs() < 1e-12);
         assert!((both.expected_rate().unwrap() - 0.00375).abs() < 1e-12);
         assert!((both.measured_rate().unwrap() - 0.0025).abs() < 1e-12);
         assert!(good.excess().unwrap().abs() < 0.01 && !good.is_excessive());
-        assert_eq!(FilterLedger::unfiltered(ReadStats::default()).excess(), None);
+        assert_eq!(FilterLedger::default().excess(), None);
     }
 
     #[test]
     fn excess_is_reported_only_when_it_is_significant() {
-        let ledger = |false_positives: u64, keys: u64| {
-            FilterLedger::new(reads(100_000 - false_positives, false_positives), keys, 0.01, 0.01)
+        let counted = |false_positives: u64, keys: u64| {
+            ledger(reads(100_000 - false_positives, false_positives), keys, 0.01, 0.01)
         };
         // 1,000 are expected, with a standard deviation of 31.5; between filters of 100 keys it is 120.
-        assert!(!ledger(1_150, 1_000_000).is_excessive());
-        assert!(ledger(1_170, 1_000_000).is_excessive());
-        assert!(!ledger(1_500, 100).is_excessive());
-        assert!(ledger(1_700, 100).is_excessive());
+        assert!(!counted(1_150, 1_000_000).is_excessive());
+        assert!(counted(1_170, 1_000_000).is_excessive());
+        assert!(!counted(1_500, 100).is_excessive());
+        assert!(counted(1_700, 100).is_excessive());
         // Too few to tell.
-        assert!(!FilterLedger::new(reads(0, 1_000), 1_000_000, 0.01, 0.01).is_excessive());
+        assert!(!ledger(reads(0, 1_000), 1_000_000, 0.01, 0.01).is_excessive());
     }
 }
