@@ -253,7 +253,7 @@ impl Report {
         table(3, &heads, passes.into_iter().map(Pass::row))
     }
 
-    /// Blocks per missing key against bits per key: of the cold passes, or else of the warm ones.
+    /// Blocks per missing key against the bits per key that the filters really take: of the cold passes, or else of the warm ones.
     pub(super) fn figure(&self) -> Figure {
         let of = |state: State| {
             let missing = move |pass: &&Pass| pass.measured.question == Question::Missing && pass.state == state;
@@ -264,7 +264,7 @@ impl Report {
         let used = passes.iter().filter(|pass| pass.measured.filters == FilterMode::Use);
         let points = used.clone().filter_map(|pass| {
             let (blocks, [low, high]) = pass.blocks_per_key();
-            Some(Point { bits: pass.rebuilt.map(f64::from).or(pass.bits)?, blocks, low, high })
+            Some(Point { bits: pass.bits?, blocks, low, high })
         });
         let ignored = passes.iter().find(|pass| pass.measured.filters == FilterMode::Ignore);
         let last = used.clone().next_back();
