@@ -244,6 +244,9 @@ fn scans_of_absent_prefixes_read_no_block() {
         let (_, shadow) = scan(&db, 1, |prefix| db.prefix_with(prefix, shadowing));
         assert_eq!((shadow.prefix_probes, shadow.prefix_skips), (used.prefix_probes, used.prefix_skips));
         assert!(shadow.block_reads > 400, "{shadow:?}");
+        // Every table that was read had been denied.
+        assert_eq!((shadow.avoidable_reads, shadow.avoidable_bytes), (shadow.block_reads, shadow.block_bytes));
+        assert_eq!((used.avoidable_reads, ignored.avoidable_reads), (0, 0));
     }
 }
 
@@ -256,6 +259,27 @@ fn scans_of_present_prefixes_return_all_and_read_less() {
     assert_eq!(entries, all);
     assert_eq!(entries, count_entries(db.iter()));
     assert!(used.prefix_skips > 0 && used.block_reads < ignored.block_reads, "{used:?} {ignored:?}");
+}
+
+#[test]
+fn a_scan_asks_each_table_once_from_whichever_end_it_comes() {
+    let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
+    for filters in [FilterMode::Use, FilterMode::Shadow] {
+        let options = ReadOptions::new().filters(filters);
+        for first in [0, 1] {
+            let (_, forward) = scan(&db, first, |prefix| db.prefix_with(prefix, options));
+            let (_, both) = scan(&db, first, |prefix| {
+                let mut iter = db.prefix_with(prefix, options);
+                // The one end, then the other as far as there is something left.
+                assert_eq!(iter.next_back().is_some(), first == 0, "{prefix}");
+                iter.next();
+                iter
+            });
+            assert!(forward.prefix_probes > 400, "{forward:?}");
+            let probes = |reads: ReadStats| (reads.prefix_probes, reads.prefix_skips);
+            assert_eq!(probes(both), probes(forward));
+        }
+    }
 }
 
 #[test]
