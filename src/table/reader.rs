@@ -13,7 +13,7 @@ use super::{TableContext, TableCursor, TableMeta};
 use crate::block::{Block, BlockHit};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::explain::{FilterAnswer, Found, ReadTrace};
+use crate::explain::{FilterAnswer, Found, ReadTrace, Untraced};
 use crate::filter::{FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::key::{SeqNo, ValueKind};
@@ -158,7 +158,7 @@ impl Table {
     /// The newest version of the key that the read can see. A look-up that ends without error is counted in exactly one class of
     /// [`ReadStats`](crate::stats::ReadStats).
     pub(crate) fn get(&self, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<TableHit>> {
-        let resident = self.resident()?;
+        let resident = self.open(trace)?;
         let seed = resident.footer.seed;
         let hash = if read.hash.seed() == seed { read.hash } else { KeyHash::new(seed, read.key) };
         let read = &PointRead { hash, ..*read };
@@ -307,6 +307,11 @@ impl Table {
     }
 
     pub(super) fn resident(&self) -> Result<&Resident> {
+        self.open(&mut Untraced)
+    }
+
+    /// What stays in memory of the table; `trace` is told if it had to be read.
+    fn open(&self, trace: &mut impl ReadTrace) -> Result<&Resident> {
         if let Some(resident) = self.resident.get() {
             return Ok(resident);
         }
@@ -315,6 +320,7 @@ impl Table {
             return Ok(resident);
         }
         let resident = Resident::read(&self.fetcher, &self.meta)?;
+        trace.opened(resident.footer.opening_len());
         if let TableFilter::Degraded(reason) = &resident.filter {
             let (table, reason) = (self.fetcher.path.clone(), reason.clone());
             self.fetcher.context.listener.tell(&Event::FilterDegraded { table, reason });
