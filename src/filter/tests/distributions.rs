@@ -20,17 +20,20 @@ struct Size {
     /// Keys of a set.
     keys: u64,
     /// For each of them, absent ones.
-    absent: u64,
+    absent: usize,
 }
 
 /// 50,000 keys and 400,000 absent ones. 10,000 fill whole lines nearly, so that rounding does not better the rate.
 const SMALL: Size = Size { sets: 5, keys: 10_000, absent: 8 };
 const LARGE: Size = Size { sets: 1, keys: 1_000_000, absent: 10 };
 
+/// Asks a filter.
+type Ask = dyn Fn(&[u8]) -> bool;
+
 /// One kind of filter, over all sets of keys.
 struct Tally {
     kind: String,
-    may_contain: Box<dyn Fn(&[u8]) -> bool>,
+    may_contain: Box<Ask>,
     /// The rate of the bits of the set in hand.
     rate: f64,
     maybes: u64,
@@ -92,9 +95,9 @@ fn check<A: Iterator<Item = Vec<u8>>>(name: &str, sets: impl Iterator<Item = (Ve
 }
 
 /// Checks keys that `present` makes of numbers, and absent ones of the same numbers and of one more, less than [`Size::absent`].
-fn check_pairs(name: &str, size: Size, present: impl Fn(u64) -> Vec<u8>, absent: impl Fn(u64, u64) -> Vec<u8>) {
+fn check_pairs(name: &str, size: Size, present: impl Fn(u64) -> Vec<u8>, absent: impl Fn(u64, usize) -> Vec<u8>) {
     let sets = (0..size.sets).map(|set| {
-        let first = set * size.keys * (size.absent + 1);
+        let first = set * size.keys * (size.absent as u64 + 1);
         let numbers = first..first + size.keys;
         let absent = &absent;
         let others = numbers.clone().flat_map(move |i| (0..size.absent).map(move |other| absent(i, other)));
@@ -105,12 +108,12 @@ fn check_pairs(name: &str, size: Size, present: impl Fn(u64) -> Vec<u8>, absent:
 
 /// The same if the absent keys are those of numbers that follow.
 fn check_numbers(name: &str, size: Size, key: impl Fn(u64) -> Vec<u8>) {
-    check_pairs(name, size, &key, |i, other| key(i + (other + 1) * size.keys));
+    check_pairs(name, size, &key, |i, other| key(i + (other as u64 + 1) * size.keys));
 }
 
 fn check_counters(size: Size) {
     check_numbers("sequential", size, |i| i.to_be_bytes().to_vec());
-    let odd = |i: u64, other: u64| (2 * (i + other * size.keys) + 1).to_be_bytes().to_vec();
+    let odd = |i: u64, other: usize| (2 * (i + other as u64 * size.keys) + 1).to_be_bytes().to_vec();
     check_pairs("even and odd", size, |i| (2 * i).to_be_bytes().to_vec(), odd);
     check_numbers("little-endian", size, |i| i.to_le_bytes().to_vec());
     check_numbers("padded decimal", size, |i| format!("user{i:010}").into());
@@ -121,7 +124,7 @@ fn check_text(size: Size) {
     check_numbers("random", size, |i| random(i).to_vec());
     let url = |i: u64, last: char| format!("https://www.example.com/catalogue/section/items/{i:08}/page-{last}").into();
     let ends = ['b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k'];
-    check_pairs("URLs that end otherwise", size, |i| url(i, 'a'), |i, other| url(i, ends[other as usize]));
+    check_pairs("URLs that end otherwise", size, |i| url(i, 'a'), |i, other| url(i, ends[other]));
     check_numbers("UUIDs", size, |i| {
         let (high, low) = (remix(i), remix(!i));
         let (a, b, c) = (high >> 32, high >> 16 & 0xffff, high & 0xfff);
@@ -133,15 +136,15 @@ fn check_neighbours(size: Size) {
     let long = |i: u64| [random(i), random(i + (1 << 40))].concat();
     check_pairs("one bit away", size, long, |i, other| {
         let mut near = long(i);
-        near[31 - other as usize] ^= 1 << (i % 8);
+        near[31 - other] ^= 1 << (i % 8);
         near
     });
     check_pairs("prefixes", size, long, |i, other| {
         let mut prefix = long(i);
-        prefix.truncate(31 - other as usize);
+        prefix.truncate(31 - other);
         prefix
     });
-    let zeros = |i: u64, other: u64| [random(i).to_vec(), vec![0; other as usize + 1]].concat();
+    let zeros = |i: u64, other: usize| [random(i).to_vec(), vec![0; other + 1]].concat();
     check_pairs("zero bytes more", size, |i| random(i).to_vec(), zeros);
 }
 
@@ -180,14 +183,17 @@ fn all_keys_of_one_and_two_bytes() {
 
 #[test]
 fn keys_that_differ_in_one_byte_of_many() {
-    let key = |len: usize, i: u64| {
+    let key = |len: usize, i: usize| {
         let mut key = vec![b'x'; len];
         // Another place for each, and in each place up to 255 other bytes.
-        key[i as usize * 7 % len] ^= (i / len as u64) as u8 + 1;
+        key[i * 7 % len] ^= u8::try_from(i / len).unwrap() + 1;
         key
     };
     let size = Size { sets: 5, keys: 10_000, absent: 4 };
-    check_pairs("1 KiB", size, |i| key(1024, i % 50_000), |i, other| key(1024, i % 50_000 + (other + 1) * 10_000));
+    let in_set = |i: u64| usize::try_from(i % 50_000).unwrap();
+    let absent = |i, other| key(1024, in_set(i) + (other + 1) * 10_000);
+    check_pairs("1 KiB", size, |i| key(1024, in_set(i)), absent);
     // Of so few keys, none may be taken for another one.
-    check("1 MiB", std::iter::once(((0..2).map(|i| key(1 << 20, i)).collect(), (2..16).map(|i| key(1 << 20, i)))));
+    let keys = |range: std::ops::Range<usize>| range.map(|i| key(1 << 20, i));
+    check("1 MiB", std::iter::once((keys(0..2).collect(), keys(2..16))));
 }
