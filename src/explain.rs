@@ -28,6 +28,8 @@ pub struct Explanation {
 pub struct ReadStep {
     /// The source.
     pub source: ReadSource,
+    /// What it took to open the table, if this read had to: it was the first to come to it.
+    pub opened: Option<Opening>,
     /// What its filter said; `None` if the source has none to ask: a memtable, or a table whose range does not hold the key.
     pub filter: Option<FilterAnswer>,
     /// What was found; `None` if the read failed here.
@@ -85,6 +87,16 @@ pub enum Found {
     Deleted,
 }
 
+/// What it took to open a table: to read its header, footer, properties, index and filter, which stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Opening {
+    /// Bytes read from the file.
+    pub bytes: u64,
+    /// How long it took.
+    pub time: Duration,
+}
+
 /// A data block that a read looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -107,13 +119,23 @@ impl ReadStep {
 }
 
 impl Explanation {
-    /// Blocks that were read from files.
+    /// Tables that were opened.
+    pub fn tables_opened(&self) -> usize {
+        self.steps.iter().filter(|step| step.opened.is_some()).count()
+    }
+
+    /// Data blocks that were read from files.
     pub fn block_reads(&self) -> usize {
         self.steps.iter().flat_map(|step| &step.blocks).filter(|block| !block.cached).count()
     }
 
-    /// Bytes of blocks that were read from files.
+    /// All bytes that were read from files: those of data blocks, and those that it took to open tables.
     pub fn bytes_read(&self) -> u64 {
+        self.steps.iter().filter_map(|step| step.opened).map(|opening| opening.bytes).sum::<u64>() + self.block_bytes()
+    }
+
+    /// Bytes of data blocks that were read from files.
+    pub fn block_bytes(&self) -> u64 {
         self.steps.iter().flat_map(|step| &step.blocks).filter(|block| !block.cached).map(|block| block.len).sum()
     }
 }
@@ -144,6 +166,9 @@ impl fmt::Display for Found {
 /// The verdict in words.
 impl fmt::Display for ReadStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.opened.is_some() {
+            f.write_str("table opened, ")?;
+        }
         let filter = match self.filter {
             None => "",
             Some(FilterAnswer::No) => "filter said no",
@@ -162,9 +187,11 @@ impl fmt::Display for ReadStep {
     }
 }
 
-/// Is told of a point read's way. For each source: `enter`, `filter` if it has one, `block` for every block, `leave` unless it fails.
+/// Is told of a point read's way. For each source: `enter`, `opened` if the read opens the table, `filter` if it has one, `block` for every block, `leave` unless it fails.
 pub(crate) trait ReadTrace {
     fn enter(&mut self, _source: ReadSource) {}
+    /// The table has been opened, and so many bytes read for it.
+    fn opened(&mut self, _bytes: u64) {}
     fn filter(&mut self, _answer: FilterAnswer) {}
     /// A block of `len` bytes at `offset` has been got.
     fn block(&mut self, _offset: u64, _len: u64, _cached: bool) {}

@@ -58,7 +58,7 @@ pub use db::{
 pub use error::{Error, Result};
 pub use event::Event;
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
-pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, ReadSource, ReadStep};
+pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,

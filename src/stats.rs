@@ -24,9 +24,11 @@ pub struct ReadStats {
     pub degraded: u64,
     /// Point reads that had no filter to ask, because the table was written without one, or that were told to ignore it.
     pub skipped: u64,
-    /// Tables that a scan of one prefix came to and whose filters it asked for the prefix.
+    /// Tables that a scan of one prefix came to and whose filters it asked for the prefix, each once in a scan. Of those that said
+    /// "maybe", it is not told which were right: a scan may begin or end amid the keys with the prefix, and so not find out.
     pub prefix_probes: u64,
-    /// Of `prefix_probes`, those for which the filter said no: the scan left the table out.
+    /// Of `prefix_probes`, those for which the filter said no: the scan left the table out, or would have but for the mode
+    /// `FilterMode::Shadow`.
     pub prefix_skips: u64,
     /// Data blocks found in the cache.
     pub cache_hits: u64,
@@ -34,7 +36,8 @@ pub struct ReadStats {
     pub block_reads: u64,
     /// Bytes of data blocks read from the file, trailers included.
     pub block_bytes: u64,
-    /// Of `block_reads`, those made although the filter had said no, in the mode `FilterMode::Shadow`: what the filters save.
+    /// Of `block_reads`, those made although the filter had said no, to the key or to the prefix of a scan, in the mode
+    /// `FilterMode::Shadow`: what the filters save.
     pub avoidable_reads: u64,
     /// Of `block_bytes`, those of `avoidable_reads`.
     pub avoidable_bytes: u64,

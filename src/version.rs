@@ -4,6 +4,7 @@
 //! sequence numbers do not interleave. In every level below, tables are ordered by key and do not overlap, and all versions of a
 //! user key in a level are in one table. For one user key, what a level holds is newer than what the levels below it hold.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -102,65 +103,37 @@ impl Version {
 
     /// Cursors to be merged: over all tables, or over those that may hold keys with the prefix of `probe`.
     pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<Source>) {
-        if let Some(probe) = probe {
-            out.extend(self.runs_with(probe).map(|tables| Source::Run(RunCursor::probing(tables, fill_cache, probe))));
-            return;
-        }
-        out.extend(self.levels[0].tables.iter().map(|table| Source::Table(table.cursor(fill_cache))));
-        for level in &self.levels[1..] {
-            match &*level.tables {
-                [] => {}
-                [table] => out.push(Source::Table(table.cursor(fill_cache))),
-                _ => out.push(Source::Run(RunCursor::new(Arc::clone(&level.tables), fill_cache))),
+        let [overlapping, sorted @ ..] = &self.levels;
+        let each = (0..overlapping.tables.len()).map(|i| (overlapping, i..i + 1));
+        let runs = each.chain(sorted.iter().map(|level| (level, 0..level.tables.len())));
+        for (Level { tables }, run) in runs {
+            let run = probe.map_or(run.clone(), |probe| probe.in_range(tables, run));
+            match (&tables[run.clone()], probe) {
+                ([], _) => {}
+                ([table], None) => out.push(Source::Table(table.cursor(fill_cache))),
+                _ => out.push(Source::Run(RunCursor {
+                    run,
+                    prefix: probe.cloned(),
+                    ..RunCursor::new(Arc::clone(tables), fill_cache)
+                })),
             }
         }
     }
 }
 
-impl Version {
-    /// The tables whose ranges have room for the prefix of `probe`, in runs.
-    fn runs_with(&self, probe: &PrefixProbe) -> impl Iterator<Item = Arc<[Arc<Table>]>> {
-        let [overlapping, sorted @ ..] = &self.levels;
-        let runs = overlapping.tables.chunks(1).chain(sorted.iter().map(|level| &*level.tables));
-        let in_range = |tables: &[Arc<Table>]| -> Arc<[Arc<Table>]> {
-            tables.iter().filter(|table| probe.is_in_range(table.meta())).cloned().collect()
-        };
-        runs.map(in_range).filter(|tables| !tables.is_empty())
-    }
-}
-
 /// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time. With a prefix, it passes over the
-/// tables whose filters deny it; each is asked once, when it would be opened.
+/// tables whose filters deny it.
 pub(crate) struct RunCursor {
+    /// Shared with the version; `run` says which of them this is about.
     tables: Arc<[Arc<Table>]>,
+    run: Range<usize>,
     fill_cache: bool,
     /// Whether reads are counted.
     counted: bool,
-    prefix: Option<PrefixAnswers>,
+    prefix: Option<Arc<PrefixProbe>>,
     /// Position in `tables` of the one under `cursor`.
     at: usize,
     cursor: Option<TableCursor>,
-}
-
-/// What the tables of a run say of a prefix.
-struct PrefixAnswers {
-    probe: Arc<PrefixProbe>,
-    /// By position; `None` as long as the table was not asked.
-    answers: Vec<Option<bool>>,
-}
-
-impl PrefixAnswers {
-    /// Whether the table at `at` may hold keys with the prefix.
-    fn allow(&mut self, at: usize, table: &Arc<Table>) -> Result<bool> {
-        if let Some(Some(answer)) = self.answers.get(at) {
-            return Ok(*answer);
-        }
-        let answer = table.may_hold_prefix(&self.probe)?;
-        if let Some(place) = self.answers.get_mut(at) {
-            *place = Some(answer);
-        }
-        Ok(answer)
-    }
 }
 
 /// Where a cursor over a run looks for its next table.
@@ -180,14 +153,9 @@ impl Direction {
 }
 
 impl RunCursor {
-    pub(crate) fn new(tables: Arc<[Arc<Table>]>, fill_cache: bool) -> RunCursor {
-        RunCursor { tables, fill_cache, counted: true, prefix: None, at: 0, cursor: None }
-    }
-
-    /// A cursor over those of the tables that may hold keys with a prefix.
-    fn probing(tables: Arc<[Arc<Table>]>, fill_cache: bool, probe: &Arc<PrefixProbe>) -> RunCursor {
-        let prefix = PrefixAnswers { probe: Arc::clone(probe), answers: vec![None; tables.len()] };
-        RunCursor { prefix: Some(prefix), ..RunCursor::new(tables, fill_cache) }
+    fn new(tables: Arc<[Arc<Table>]>, fill_cache: bool) -> RunCursor {
+        let run = 0..tables.len();
+        RunCursor { tables, run, fill_cache, counted: true, prefix: None, at: 0, cursor: None }
     }
 
     /// A cursor for compaction, whose reads are no reader's: they stay out of the cache and of the counters.
@@ -203,14 +171,16 @@ impl RunCursor {
         position: impl FnOnce(&mut TableCursor) -> Result<()>,
     ) -> Result<()> {
         self.cursor = None;
-        while let Some((i, table)) = at.and_then(|at| Some((at, self.tables.get(at)?))) {
-            if let Some(prefix) = &mut self.prefix
-                && !prefix.allow(i, table)?
-            {
+        while let Some(i) = at.filter(|at| self.run.contains(at)) {
+            let table = &self.tables[i];
+            let cursor = match &self.prefix {
+                Some(probe) => table.cursor_for(probe, self.fill_cache)?,
+                None => Some(table.cursor(self.fill_cache)),
+            };
+            let Some(cursor) = cursor else {
                 at = direction.from(i);
                 continue;
-            }
-            let cursor = table.cursor(self.fill_cache);
+            };
             let mut cursor = if self.counted { cursor } else { cursor.uncounted() };
             position(&mut cursor)?;
             self.at = i;
@@ -238,15 +208,16 @@ impl InternalCursor for RunCursor {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.open(Direction::Forward, Some(0), TableCursor::seek_to_first)
+        self.open(Direction::Forward, Some(self.run.start), TableCursor::seek_to_first)
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.open(Direction::Backward, self.tables.len().checked_sub(1), TableCursor::seek_to_last)
+        self.open(Direction::Backward, self.run.end.checked_sub(1), TableCursor::seek_to_last)
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        let at = self.tables.partition_point(|table| *table.meta().largest < *key);
+        let before = self.tables[self.run.clone()].partition_point(|table| *table.meta().largest < *key);
+        let at = self.run.start + before;
         self.open(Direction::Forward, Some(at), |cursor| cursor.seek(key, seqno))?;
         // The key may be the table's largest and all its versions newer than `seqno`.
         if self.cursor.is_some() && !self.valid() {
@@ -343,5 +314,69 @@ impl InternalCursor for Source {
 
     fn value(&self) -> &[u8] {
         dispatch!(self, cursor => cursor.value())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::options::{FilterMode, PrefixExtractor};
+    use crate::table::TableContext;
+    use crate::vfs::SimFileSystem;
+
+    /// A table, never opened, of the keys from `smallest` to `largest`.
+    fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str) -> Arc<Table> {
+        let meta = TableMeta {
+            number,
+            size: 0,
+            checksum: 0,
+            entries: 2,
+            keys: 2,
+            tombstones: 0,
+            smallest_seqno: number,
+            largest_seqno: number,
+            smallest: smallest.as_bytes().into(),
+            largest: largest.as_bytes().into(),
+        };
+        Arc::new(Table::new(Arc::clone(context), meta))
+    }
+
+    #[test]
+    fn a_scan_of_a_prefix_takes_from_each_level_the_tables_with_room_for_it_and_copies_none() {
+        let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+        // In the last level 500 tables of two keys each, from `b000` on by fours; above it three that overlap.
+        let key = |n: u64| format!("b{n:04}");
+        let sorted = (0..500).map(|i| (6, table(&context, i, &key(4 * i), &key(4 * i + 2))));
+        let runs = [("a", "z"), ("b0100", "b0101"), ("b1", "b11")];
+        let runs = runs.into_iter().zip(500..).map(|((from, to), number)| (0, table(&context, number, from, to)));
+        let version = Arc::new(Version::default().edited(&[], sorted.chain(runs).collect()));
+        for prefix in ["a", "b", "b0", "b00", "b0003", "b0004", "b01", "b0100", "b1", "b1998", "b1999", "b2", "c", "zz"]
+        {
+            let probe = PrefixProbe::new(PrefixExtractor::Fixed(1), prefix.as_bytes(), 0, FilterMode::Use);
+            let mut sources = Vec::new();
+            version.cursors(false, Some(&Arc::new(probe)), &mut sources);
+            let mut found = Vec::new();
+            for source in &sources {
+                let Source::Run(cursor) = source else { panic!("a run") };
+                assert!(version.levels.iter().any(|level| Arc::ptr_eq(&level.tables, &cursor.tables)));
+                assert!(!cursor.run.is_empty());
+                found.extend(cursor.tables[cursor.run.clone()].iter().map(|table| table.meta().number));
+            }
+            let has_room = |meta: &TableMeta| {
+                let begins = |key: &[u8]| key.starts_with(prefix.as_bytes());
+                begins(&meta.smallest) || begins(&meta.largest) || {
+                    *meta.smallest < *prefix.as_bytes() && *prefix.as_bytes() < *meta.largest
+                }
+            };
+            let expected: Vec<u64> = version
+                .tables()
+                .map(|(_, table)| table.meta())
+                .filter(|meta| has_room(meta))
+                .map(|meta| meta.number)
+                .collect();
+            assert_eq!(found, expected, "{prefix}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::read::ReadOptions;
 use super::store::Store;
 use crate::error::Result;
-use crate::explain::{BlockVisit, Explanation, FilterAnswer, Found, ReadSource, ReadStep, ReadTrace};
+use crate::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep, ReadTrace};
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
 
@@ -34,7 +34,15 @@ impl ReadTrace for Recorder {
     fn enter(&mut self, source: ReadSource) {
         self.lap();
         self.entered = self.last;
-        self.steps.push(ReadStep { source, filter: None, found: None, blocks: Vec::new(), time: Duration::ZERO });
+        let (blocks, time) = (Vec::new(), Duration::ZERO);
+        self.steps.push(ReadStep { source, opened: None, filter: None, found: None, blocks, time });
+    }
+
+    fn opened(&mut self, bytes: u64) {
+        let time = self.lap();
+        if let Some(step) = self.steps.last_mut() {
+            step.opened = Some(Opening { bytes, time });
+        }
     }
 
     fn filter(&mut self, answer: FilterAnswer) {

@@ -102,7 +102,15 @@ impl Keyspace {
 
     /// The entries of a range of keys, as they are now.
     pub fn range(&self, range: impl KeyRange) -> Iter {
-        self.store().iter(self.id, &self.name, HalfOpen::of(range), None, ReadOptions::default())
+        self.range_with(range, ReadOptions::default())
+    }
+
+    /// The entries of a range of keys, read as `options` say.
+    ///
+    /// If the keyspace has a [`PrefixExtractor`](crate::PrefixExtractor) and the range lies within the keys of one prefix, tables whose
+    /// filters deny it are left out.
+    pub fn range_with(&self, range: impl KeyRange, options: ReadOptions) -> Iter {
+        self.store().iter(self.id, &self.name, HalfOpen::of(range), None, options)
     }
 
     /// The entries whose keys begin with `prefix`, as they are now.
@@ -123,7 +131,8 @@ impl Keyspace {
         self.cursor_with(ReadOptions::default())
     }
 
-    /// A cursor that reads as `options` say.
+    /// A cursor that reads as `options` say. It can go anywhere, so it leaves no table out and asks no filter, whatever
+    /// [`ReadOptions::filters`] is.
     pub fn cursor_with(&self, options: ReadOptions) -> Result<Cursor> {
         self.store().cursor(self.id, &self.name, None, options)
     }

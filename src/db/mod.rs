@@ -237,6 +237,11 @@ impl Db {
         self.default.range(range)
     }
 
+    /// The entries of a range of keys, read as `options` say; see [`Keyspace::range_with`].
+    pub fn range_with(&self, range: impl KeyRange, options: ReadOptions) -> Iter {
+        self.default.range_with(range, options)
+    }
+
     /// The entries whose keys begin with `prefix`, as they are now.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
         self.default.prefix(prefix)
@@ -252,7 +257,7 @@ impl Db {
         self.default.cursor()
     }
 
-    /// A cursor that reads as `options` say.
+    /// A cursor that reads as `options` say; see [`Keyspace::cursor_with`].
     pub fn cursor_with(&self, options: ReadOptions) -> Result<Cursor> {
         self.default.cursor_with(options)
     }

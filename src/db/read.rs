@@ -18,7 +18,8 @@ use crate::value::Value;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ReadOptions {
-    /// How filters are treated. Default: [`FilterMode::Use`].
+    /// How filters are treated: by point reads, by scans of a prefix, and by those of a range within one. Other ranges and cursors ask
+    /// no filter. Default: [`FilterMode::Use`].
     pub filters: FilterMode,
     /// Whether blocks that are read from disk are kept in the cache. Default: true.
     pub fill_cache: bool,

@@ -110,13 +110,12 @@ impl Snapshot {
 
     /// The entries of a range of keys.
     pub fn range(&self, range: impl KeyRange) -> Iter {
-        self.pinned.handle.store.iter(
-            self.keyspace,
-            &self.name,
-            HalfOpen::of(range),
-            Some(self.seqno()),
-            ReadOptions::default(),
-        )
+        self.range_with(range, ReadOptions::default())
+    }
+
+    /// The entries of a range of keys, read as `options` say; see [`Keyspace::range_with`].
+    pub fn range_with(&self, range: impl KeyRange, options: ReadOptions) -> Iter {
+        self.pinned.handle.store.iter(self.keyspace, &self.name, HalfOpen::of(range), Some(self.seqno()), options)
     }
 
     /// The entries whose keys begin with `prefix`.

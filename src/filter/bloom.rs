@@ -476,8 +476,7 @@ impl<K: AsRef<[u8]>> FromIterator<K> for BloomFilter {
         hashes.sort_unstable();
         hashes.dedup();
         // So many hashes that the largest filter is too small for them take 100 GiB.
-        let largest =
-            Shape { layout: Layout::Split(Groups::for_probes(7)), lines: MAX_LINES, millibits: 10_000 };
+        let largest = Shape { layout: Layout::Split(Groups::for_probes(7)), lines: MAX_LINES, millibits: 10_000 };
         let shape =
             Shape::for_rate(BloomLayout::Split, (hashes.len() as u64).max(1), COLLECTED_RATE).unwrap_or(largest);
         let lines = (0..shape.lines).map(|_| Line::default()).collect();

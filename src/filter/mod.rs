@@ -1,8 +1,8 @@
 //! Filters: a few bits per key that answer, for any key, "certainly not in this set" or "maybe".
 //!
 //! [`BloomFilter`] is a filter to be used alone, without a database, and [`ScalableBloomFilter`] one that grows with its keys. They
-//! are made of the same lines, layouts and header as the filter that each table of a store carries, and have the same bytes. [`allocate`] says how many bits per key the filters of the
-//! levels of a store should have.
+//! are made of the same lines, layouts and header as the filter that each table of a store carries, and have the same bytes.
+//! [`allocate`] says how many bits per key the filters of the levels of a store should have.
 //!
 //! ```
 //! use tamis::filter::BloomFilter;
@@ -23,8 +23,8 @@
 //! ```
 // In a table, a `FilterBuilder` takes the hashes of the keys and makes a block; a `Filter` is that block in memory. All filters work
 // on an array of 64-byte lines, whose bits one of two layouts places, `split` (the default) or `standard` (the textbook, to compare
-// with), or which hold the packed fingerprints of `fuse`. `header` draws the block, `sizing` and `shape` say how many lines and probes a filter takes. Nothing here knows of tables,
-// and nothing but `file` does I/O.
+// with), or which hold the packed fingerprints of `fuse`. `header` draws the block, `sizing` and `shape` say how many lines and
+// probes a filter takes. Nothing here knows of tables, and nothing but `file` does I/O.
 //
 // What must stay true:
 // - No "no" for a key that was added. A table's block is asked for all its keys before it leaves the builder.

@@ -30,7 +30,12 @@ impl TableCursor {
 
     /// The cursor, with its reads left out of the table's counters: they are no reader's.
     pub(crate) fn uncounted(self) -> TableCursor {
-        TableCursor { counting: Counting::Uncounted, ..self }
+        self.counted_as(Counting::Uncounted)
+    }
+
+    /// The cursor, with its reads in other counters.
+    pub(super) fn counted_as(self, counting: Counting) -> TableCursor {
+        TableCursor { counting, ..self }
     }
 
     fn block_count(&self) -> Result<usize> {

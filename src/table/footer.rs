@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::format::Decoded;
 use crate::format::checksum::bound_crc;
 use crate::format::coding::Decoder;
-use crate::format::header::FORMAT_VERSION;
+use crate::format::header::{FILE_HEADER_LEN, FORMAT_VERSION};
 
 /// Length of the footer. Part of the format.
 pub(crate) const FOOTER_LEN: usize = 96;
@@ -64,6 +64,12 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
+    /// Bytes of the file that are read when a table is opened: all but the data blocks.
+    pub(super) fn opening_len(&self) -> u64 {
+        let blocks = self.filter.into_iter().chain([self.properties, self.index]).map(Handle::stored_len);
+        (FILE_HEADER_LEN + FOOTER_LEN) as u64 + blocks.sum::<u64>()
+    }
+
     /// The footer as it stands at the end of a file of [`Footer::size`] bytes.
     pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
         let mut out = [0; FOOTER_LEN];

@@ -1,16 +1,24 @@
 //! [`PrefixProbe`]: which tables a scan can leave out because their filters know of no key with its prefix.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::reader::Counting;
 use super::resident::TableFilter;
-use super::{Table, TableMeta};
+use super::{Table, TableCursor};
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
 use crate::iter::InternalCursor;
 use crate::options::{FilterMode, PrefixExtractor};
 use crate::stats::ReadEvent;
-use std::sync::Arc;
 
 /// The question of a scan all of whose keys have one prefix, in the extractor's sense: is there such a key in a table?
+///
+/// All cursors of the scan share it, so that each table is asked at most once, when it would first be opened.
 #[derive(Debug)]
 pub(crate) struct PrefixProbe {
     extractor: PrefixExtractor,
@@ -18,26 +26,56 @@ pub(crate) struct PrefixProbe {
     /// Under the store's seed.
     hash: KeyHash,
     mode: FilterMode,
+    /// What the filters said, by the tables' numbers: whether there may be such a key.
+    answers: Mutex<BTreeMap<u64, bool>>,
 }
 
 impl PrefixProbe {
     /// `extractor` must take `prefix` from every key that the scan returns.
     pub(crate) fn new(extractor: PrefixExtractor, prefix: &[u8], seed: u64, mode: FilterMode) -> PrefixProbe {
-        PrefixProbe { extractor, prefix: prefix.into(), hash: KeyHash::of_prefix(seed, prefix), mode }
+        let hash = KeyHash::of_prefix(seed, prefix);
+        PrefixProbe { extractor, prefix: prefix.into(), hash, mode, answers: Mutex::default() }
     }
 
-    /// Whether keys with the prefix can be in a table's range.
-    pub(crate) fn is_in_range(&self, meta: &TableMeta) -> bool {
-        *meta.largest >= *self.prefix && (*meta.smallest <= *self.prefix || meta.smallest.starts_with(&self.prefix))
+    /// Which of the tables `run` of `tables`, which are ordered by key and do not overlap, have room for keys with the prefix.
+    pub(crate) fn in_range(&self, tables: &[Arc<Table>], run: Range<usize>) -> Range<usize> {
+        let before = |table: &Arc<Table>| *table.meta().largest < *self.prefix;
+        let not_behind = |table: &Arc<Table>| {
+            let smallest = &*table.meta().smallest;
+            *smallest <= *self.prefix || smallest.starts_with(&self.prefix)
+        };
+        let start = run.start + tables[run.clone()].partition_point(before);
+        start..start + tables[start..run.end].partition_point(not_behind)
+    }
+
+    /// What the filter of `table` says, now or when the scan first came to it.
+    fn may_be_in(&self, table: &Arc<Table>) -> Result<bool> {
+        let number = table.meta().number;
+        if let Some(&answer) = self.answers.lock().get(&number) {
+            return Ok(answer);
+        }
+        let answer = table.may_hold_prefix(self)?;
+        self.answers.lock().insert(number, answer);
+        Ok(answer)
     }
 }
 
 impl Table {
-    /// Whether the scan has to look into this table. "No" is certain; it takes a usable filter that holds the prefixes of the same
-    /// extractor.
+    /// A cursor over the table for the scan that asks `probe`, or `None` if the filter denies the prefix: the scan leaves the table out.
     ///
-    /// In the mode `Shadow` it always has to, and a "no" of the filter for a prefix that is there is an error.
-    pub(crate) fn may_hold_prefix(self: &Arc<Table>, probe: &PrefixProbe) -> Result<bool> {
+    /// In the mode `Shadow` it gets its cursor all the same, and what that reads is counted as avoidable.
+    pub(crate) fn cursor_for(self: &Arc<Table>, probe: &PrefixProbe, fill_cache: bool) -> Result<Option<TableCursor>> {
+        let cursor = || self.cursor(fill_cache);
+        Ok(match (probe.may_be_in(self)?, probe.mode) {
+            (true, _) => Some(cursor()),
+            (false, FilterMode::Shadow) => Some(cursor().counted_as(Counting::AvoidableRead)),
+            (false, _) => None,
+        })
+    }
+
+    /// Whether keys with the prefix may be in the table. "No" is certain; it takes a usable filter that holds the prefixes of the same
+    /// extractor. In the mode `Shadow` a "no" for a prefix that is there is an error.
+    pub(super) fn may_hold_prefix(self: &Arc<Table>, probe: &PrefixProbe) -> Result<bool> {
         let resident = self.resident()?;
         let filter = match &resident.filter {
             TableFilter::Usable(filter) if probe.mode != FilterMode::Ignore => filter,
@@ -48,21 +86,21 @@ impl Table {
         }
         let seed = resident.footer.seed;
         let hash = if probe.hash.seed() == seed { probe.hash } else { KeyHash::of_prefix(seed, &probe.prefix) };
+        let answer = filter.may_contain(hash);
+        if !answer && probe.mode == FilterMode::Shadow {
+            let mut cursor = self.cursor(false).uncounted();
+            cursor.seek(&probe.prefix, SeqNo::MAX)?;
+            if cursor.valid() && cursor.key().starts_with(&probe.prefix) {
+                let offset = resident.footer.filter.unwrap_or_default().offset;
+                let rule = "the filter denies the prefix of a key that the table holds";
+                return Err(self.fetcher().corrupt(offset, rule));
+            }
+        }
         let counters = &self.fetcher().counters;
         counters.count(ReadEvent::PrefixProbe);
-        if filter.may_contain(hash) {
-            return Ok(true);
+        if !answer {
+            counters.count(ReadEvent::PrefixSkip);
         }
-        counters.count(ReadEvent::PrefixSkip);
-        if probe.mode == FilterMode::Use {
-            return Ok(false);
-        }
-        let mut cursor = self.cursor(false).uncounted();
-        cursor.seek(&probe.prefix, SeqNo::MAX)?;
-        if cursor.valid() && cursor.key().starts_with(&probe.prefix) {
-            let offset = resident.footer.filter.unwrap_or_default().offset;
-            return Err(self.fetcher().corrupt(offset, "the filter denies the prefix of a key that the table holds"));
-        }
-        Ok(true)
+        Ok(answer)
     }
 }

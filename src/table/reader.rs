@@ -13,7 +13,7 @@ use super::{TableContext, TableCursor, TableMeta};
 use crate::block::{Block, BlockHit};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::explain::{FilterAnswer, Found, ReadTrace};
+use crate::explain::{FilterAnswer, Found, ReadTrace, Untraced};
 use crate::filter::{FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::key::{SeqNo, ValueKind};
@@ -129,7 +129,7 @@ impl Table {
     /// The newest version of the key that the read can see. A look-up that ends without error is counted in exactly one class of
     /// [`ReadStats`](crate::stats::ReadStats).
     pub(crate) fn get(&self, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<TableHit>> {
-        let resident = self.resident()?;
+        let resident = self.open(trace)?;
         let seed = resident.footer.seed;
         let hash = if read.hash.seed() == seed { read.hash } else { KeyHash::new(seed, read.key) };
         let read = &PointRead { hash, ..*read };
@@ -278,6 +278,11 @@ impl Table {
     }
 
     pub(super) fn resident(&self) -> Result<&Resident> {
+        self.open(&mut Untraced)
+    }
+
+    /// What stays in memory of the table; `trace` is told if it had to be read.
+    fn open(&self, trace: &mut impl ReadTrace) -> Result<&Resident> {
         if let Some(resident) = self.resident.get() {
             return Ok(resident);
         }
@@ -288,6 +293,7 @@ impl Table {
         let resident = Resident::read(&self.fetcher, &self.meta)?;
         let resident = self.resident.get_or_init(|| resident);
         drop(opening);
+        trace.opened(resident.footer.opening_len());
         match &resident.filter {
             TableFilter::Usable(filter) => {
                 if let Some(info) = filter.info() {

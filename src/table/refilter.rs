@@ -33,8 +33,8 @@ impl Table {
             && properties.filter_millibits == policy.millibits())
     }
 
-    /// Writes a copy of this table with a filter by `policy` and `prefix` as table `number`, synced; the directory is not. `None` means that it was
-    /// cancelled. Unless it succeeds, nothing is left of the copy.
+    /// Writes a copy of this table with a filter by `policy` and `prefix` as table `number`, synced; the directory is not. `None` means
+    /// that it was cancelled. Unless it succeeds, nothing is left of the copy.
     pub(crate) fn refilter(
         &self,
         number: u64,

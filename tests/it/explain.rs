@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tamis::filter::FilterState;
@@ -68,15 +69,28 @@ fn explain_tells_every_source_in_order_with_its_verdict() {
     assert_eq!(steps(&explained), [(memtable, None, Some(Found::Deleted))]);
     assert_eq!(explained.outcome.unwrap(), Found::Deleted);
 
-    // In a table: from its file first, then from the cache.
+    // In a table: from its file first, which is opened, then from the cache.
     for cached in [false, true] {
+        let reads = fs.reads();
         let explained = db.explain("d").unwrap();
         let expected = [(memtable, None, Some(Found::Absent)), (upper, maybe, Some(Found::Value(5)))];
         assert_eq!(steps(&explained), expected);
         assert_eq!(blocks(&explained.steps[1]), [cached]);
         let block = explained.steps[1].blocks[0];
-        assert_eq!(explained.bytes_read(), if cached { 0 } else { block.len });
-        assert!(explained.steps.iter().map(|step| step.time).sum::<std::time::Duration>() <= explained.time);
+        assert_eq!(explained.block_bytes(), if cached { 0 } else { block.len });
+        // All of a table of one block is read: the opening took what the block does not.
+        let opening = explained.steps[1].opened;
+        let path = FileKind::Table(numbers[0]).path(Path::new(DIR));
+        let expected = (!cached).then(|| fs.file_len(path).unwrap() - block.len);
+        assert_eq!(opening.map(|opening| opening.bytes), expected);
+        assert_eq!(explained.bytes_read(), expected.map_or(0, |bytes| bytes + block.len));
+        assert!(opening.map_or(Duration::ZERO, |opening| opening.time) + block.time <= explained.steps[1].time);
+        // The file is opened and its length asked for, then come header, footer, properties, index, filter, and the block.
+        assert_eq!(fs.reads() - reads, if cached { 0 } else { 8 });
+        let verdict = "filter said maybe, rightly: value of 5 bytes";
+        let words = if cached { verdict.to_owned() } else { format!("table opened, {verdict}") };
+        assert_eq!(explained.steps[1].to_string(), words);
+        assert!(explained.steps.iter().map(|step| step.time).sum::<Duration>() <= explained.time);
     }
 
     // Out of range above, in a table below.
@@ -138,7 +152,7 @@ fn explain_agrees_with_get_and_with_the_counters() {
         assert_eq!(counted.true_positives + counted.false_positives, answers(FilterAnswer::Maybe));
         assert_eq!(counted.false_positives, wrong);
         assert_eq!(counted.block_reads, explained.block_reads() as u64);
-        assert_eq!(counted.block_bytes, explained.bytes_read());
+        assert_eq!(counted.block_bytes, explained.block_bytes());
         let value = db.get(&key).unwrap();
         let expected = value.map_or(Found::Absent, |value| Found::Value(value.len()));
         assert_eq!(explained.outcome.unwrap(), expected);
@@ -201,7 +215,7 @@ fn damage_is_part_of_the_explanation_and_a_damaged_filter_is_named() {
     let explained = db.explain("key007").unwrap();
     assert!(explained.outcome.unwrap_err().is_corruption());
     let last = explained.steps.last().unwrap();
-    assert_eq!((last.found, last.to_string()), (None, "filter is damaged: failed".to_owned()));
+    assert_eq!((last.found, last.to_string()), (None, "table opened, filter is damaged: failed".to_owned()));
 }
 
 #[test]

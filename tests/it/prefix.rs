@@ -122,7 +122,7 @@ impl Pair {
         }
         let expected: Vec<_> =
             self.model.range(from.clone()..to.clone()).map(|(k, v)| (k.clone(), v.clone())).collect();
-        let iter = self.db().range(from..to);
+        let iter = self.db().range_with(from..to, options);
         check(&mut self.rng, iter, &expected);
     }
 }
@@ -244,6 +244,9 @@ fn scans_of_absent_prefixes_read_no_block() {
         let (_, shadow) = scan(&db, 1, |prefix| db.prefix_with(prefix, shadowing));
         assert_eq!((shadow.prefix_probes, shadow.prefix_skips), (used.prefix_probes, used.prefix_skips));
         assert!(shadow.block_reads > 400, "{shadow:?}");
+        // Every table that was read had been denied.
+        assert_eq!((shadow.avoidable_reads, shadow.avoidable_bytes), (shadow.block_reads, shadow.block_bytes));
+        assert_eq!((used.avoidable_reads, ignored.avoidable_reads), (0, 0));
     }
 }
 
@@ -259,6 +262,27 @@ fn scans_of_present_prefixes_return_all_and_read_less() {
 }
 
 #[test]
+fn a_scan_asks_each_table_once_from_whichever_end_it_comes() {
+    let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
+    for filters in [FilterMode::Use, FilterMode::Shadow] {
+        let options = ReadOptions::new().filters(filters);
+        for first in [0, 1] {
+            let (_, forward) = scan(&db, first, |prefix| db.prefix_with(prefix, options));
+            let (_, both) = scan(&db, first, |prefix| {
+                let mut iter = db.prefix_with(prefix, options);
+                // The one end, then the other as far as there is something left.
+                assert_eq!(iter.next_back().is_some(), first == 0, "{prefix}");
+                iter.next();
+                iter
+            });
+            assert!(forward.prefix_probes > 400, "{forward:?}");
+            let probes = |reads: ReadStats| (reads.prefix_probes, reads.prefix_skips);
+            assert_eq!(probes(both), probes(forward));
+        }
+    }
+}
+
+#[test]
 fn scans_that_tell_no_prefix_ask_no_filter() {
     let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
     let (entries, reads) = scan(&db, 0, |prefix| db.prefix(&prefix[..7]));
@@ -266,9 +290,30 @@ fn scans_that_tell_no_prefix_ask_no_filter() {
     let others = [db.prefix("user"), db.range("user000:".."user002:00"), db.range("user000:"..), db.iter()];
     others.into_iter().for_each(|iter| assert!(count_entries(iter) > 0));
     assert_eq!((reads.prefix_probes, db.stats().reads().prefix_probes), (0, 0));
+    let mut cursor = db.cursor_with(ReadOptions::new().filters(FilterMode::Use)).unwrap();
+    cursor.seek("user001:").unwrap();
+    assert_eq!(db.stats().reads().prefix_probes, 0);
     // A range within a prefix does.
     assert_eq!(count_entries(db.range("user001:00".."user001:99")), 0);
     assert!(db.stats().reads().prefix_probes > 0);
+}
+
+#[test]
+fn ranges_within_a_prefix_treat_filters_as_they_are_told() {
+    let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
+    let snapshot = db.snapshot();
+    let with = |filters| {
+        let options = ReadOptions::new().filters(filters);
+        let range = |prefix: &str| format!("{prefix}00")..=format!("{prefix}99");
+        let (_, reads) = scan(&db, 1, |prefix| db.range_with(range(prefix), options));
+        assert_eq!(scan(&db, 1, |prefix| snapshot.range_with(range(prefix), options)), (0, reads));
+        reads
+    };
+    let [used, ignored, shadow] = [FilterMode::Use, FilterMode::Ignore, FilterMode::Shadow].map(with);
+    assert_eq!((used.block_reads, used.prefix_skips), (0, used.prefix_probes));
+    assert_eq!((ignored.prefix_probes, ignored.avoidable_reads), (0, 0));
+    assert_eq!((shadow.prefix_probes, shadow.prefix_skips), (used.prefix_probes, used.prefix_skips));
+    assert!(used.prefix_probes > 400 && ignored.block_reads > 400 && shadow.avoidable_reads > 400, "{shadow:?}");
 }
 
 #[test]

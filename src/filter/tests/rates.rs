@@ -120,7 +120,7 @@ fn options_outside_their_range_are_brought_into_it() {
 }
 
 #[test]
-#[ignore = "ten million keys; cargo test --release --lib filter -- --ignored"]
+#[ignore = "a million keys and ten million absent ones for each of 30 filters; cargo test --release --lib filter -- --ignored"]
 fn rates_of_a_million_keys_lie_within_the_published_bounds() {
     // Bits per key; bounds in per cent at four standard deviations, for one million keys and ten million absent ones.
     let bounds = [

@@ -289,7 +289,13 @@ fn explain_shows_each_source_and_what_it_cost() {
     let ignored = document(&sandbox.check(&ignored, NOT_FOUND));
     assert_eq!(ignored["steps"][0]["filter"], "skipped");
     assert_eq!(ignored["block_reads"], 1);
-    assert_eq!(ignored["steps"][0]["blocks"][0]["bytes"], ignored["bytes_read"]);
+    let step = &ignored["steps"][0];
+    let (opening, block) = (step["opened"]["bytes"].as_u64().unwrap(), step["blocks"][0]["bytes"].as_u64().unwrap());
+    assert_eq!((&ignored["tables_opened"], &ignored["block_bytes"]), (&1.into(), &block.into()));
+    assert_eq!(ignored["bytes_read"], opening + block);
+    // The table has one block, so that all of the file was read.
+    assert_eq!(opening + block, fs::metadata(sandbox.file("sst")).unwrap().len());
+    assert!(text.contains("table opened") && text.contains("to open it"), "{text}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `explain`: how a key is looked up, source by source.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use tamis::{BlockVisit, Explanation, FilterAnswer, Found, ReadOptions, ReadSource, ReadStep};
+use tamis::{Explanation, FilterAnswer, Found, ReadOptions, ReadSource, ReadStep};
 
 use super::store::open_to_read;
 use crate::args::{Common, Explain};
@@ -18,16 +20,17 @@ pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
         output.json(document(&explained))?;
     } else {
         let rows = explained.steps.iter().flat_map(rows);
-        let heads = ["source", "verdict", "block", "offset", "bytes", "µs"];
+        let heads = ["source", "verdict", "read", "offset", "bytes", "µs"];
         output.line(table(3, &heads, rows))?;
     }
     output.finish()?;
     say(format_args!(
-        "{}: {} blocks read, {} bytes, {} µs",
+        "{}: {} tables opened, {} blocks read, {} bytes, {} µs",
         match &explained.outcome {
             Ok(found) => found.to_string(),
             Err(_) => "failed".to_owned(),
         },
+        explained.tables_opened(),
         explained.block_reads(),
         count(explained.bytes_read()),
         Decimal(explained.time.as_secs_f64() * 1e6)
@@ -39,22 +42,23 @@ pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
     }
 }
 
-/// A row for the step, with its first block, and one for each further block.
+/// A row for the step, with the first of its reads, and one for each further read: what it took to open the table, then the blocks.
 fn rows(step: &ReadStep) -> Vec<Vec<String>> {
-    let row = |source: String, verdict: String, block: Option<&BlockVisit>, micros: f64| {
-        vec![
-            source,
-            verdict,
-            block.map_or("", |block| if block.cached { "from cache" } else { "from disk" }).to_owned(),
-            block.map(|block| block.offset.to_string()).unwrap_or_default(),
-            block.map(|block| count(block.len)).unwrap_or_default(),
-            Decimal(micros).to_string(),
-        ]
+    let read = |what: &str, offset: String, bytes: u64, time: Duration| ([what.to_owned(), offset, count(bytes)], time);
+    let opening = step.opened.map(|opening| read("to open it", String::new(), opening.bytes, opening.time));
+    let blocks = step.blocks.iter().map(|block| {
+        let from = if block.cached { "from cache" } else { "from disk" };
+        read(from, block.offset.to_string(), block.len, block.time)
+    });
+    let mut reads = opening.into_iter().chain(blocks);
+    let first = reads.next().map(|(read, _)| read).unwrap_or_default();
+    let row = |words: [String; 2], read: [String; 3], time: Duration| {
+        let micros = Decimal(time.as_secs_f64() * 1e6).to_string();
+        words.into_iter().chain(read).chain([micros]).collect()
     };
-    let first = row(step.source.to_string(), step.to_string(), step.blocks.first(), step.time.as_secs_f64() * 1e6);
-    let more = step.blocks.iter().skip(1);
-    let more = more.map(|block| row(String::new(), String::new(), Some(block), block.time.as_secs_f64() * 1e6));
-    std::iter::once(first).chain(more).collect()
+    let mut rows = vec![row([step.source.to_string(), step.to_string()], first, step.time)];
+    rows.extend(reads.map(|(read, time)| row(Default::default(), read, time)));
+    rows
 }
 
 fn document(explained: &Explanation) -> Value {
@@ -65,7 +69,9 @@ fn document(explained: &Explanation) -> Value {
         "outcome": explained.outcome.as_ref().map_or("failed", |found| found_name(*found)),
         "error": explained.outcome.as_ref().err().map(ToString::to_string),
         "microseconds": explained.time.as_secs_f64() * 1e6,
+        "tables_opened": explained.tables_opened(),
         "block_reads": explained.block_reads(),
+        "block_bytes": explained.block_bytes(),
         "bytes_read": explained.bytes_read(),
         "steps": steps,
     })
@@ -99,6 +105,10 @@ fn step(step: &ReadStep) -> Value {
         .collect();
     json!({
         "source": source,
+        "opened": step.opened.map(|opening| json!({
+            "bytes": opening.bytes,
+            "microseconds": opening.time.as_secs_f64() * 1e6,
+        })),
         "filter": filter,
         "false_positive": step.is_false_positive(),
         "found": step.found.map_or("failed", found_name),
