@@ -23,7 +23,7 @@ impl Table {
         let context = Arc::clone(&self.fetcher().context);
         let table = Table::new(context, self.meta().clone());
         let (fetcher, resident) = (table.fetcher(), table.resident()?);
-        let filter = check_filter(fetcher, resident)?;
+        let filter = usable_filter(resident)?;
 
         let mut seen = Seen::default();
         let mut ahead = ReadAhead::new(resident.index.data_end(), false);
@@ -52,22 +52,12 @@ impl Table {
     }
 }
 
-/// The filter, which in a sound table is usable and as the properties say.
-fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<&'a Filter>> {
-    let (properties, handle) = (&resident.properties, resident.footer.filter);
-    let corrupt = |rule: &str| fetcher.corrupt(handle.unwrap_or_default().offset, rule);
+/// The filter, which in a sound table is usable.
+fn usable_filter(resident: &Resident) -> Result<Option<&Filter>> {
     match &resident.filter {
         TableFilter::None => Ok(None),
         TableFilter::Degraded(error) => Err(error.clone()),
-        TableFilter::Usable(filter) => match filter.info() {
-            Some(info)
-                if info.is_of(properties.filter_policy, properties.filter_millibits)
-                    && info.keys == properties.filter_keys =>
-            {
-                Ok(Some(filter))
-            }
-            _ => Err(corrupt("the filter is not the one that the properties tell of")),
-        },
+        TableFilter::Usable(filter) => Ok(Some(filter)),
     }
 }
 
