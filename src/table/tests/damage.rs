@@ -229,6 +229,33 @@ fn a_filter_that_contradicts_the_table_is_not_believed() {
     }
 }
 
+/// A value that changed together with its block's checksum: no rule but the file's checksum sees it, and no copy may make that right.
+#[test]
+fn a_copy_vouches_for_no_block_that_the_file_s_checksum_does_not() {
+    let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
+    let sound = fs.read(PATH).unwrap();
+    let table = open(&fs, &meta, 0);
+    let (block, filter) = (all_handles(&fs, &meta)[1], table.resident().unwrap().footer.filter.unwrap());
+    let mut changed = sound.clone();
+    let start = usize::try_from(block.offset).unwrap();
+    let value = changed[start..].windows(3).position(|bytes| bytes == b"old").unwrap();
+    changed[start + value] = b'O';
+    reseal(&mut changed, block);
+    let refilter = |number| open(&fs, &meta, 0).refilter(number, FilterPolicy::DEFAULT, None, &|| false);
+
+    fs.write(PATH, changed).unwrap();
+    let error = refilter(13).unwrap_err();
+    assert!(error.to_string().contains("checksum of the file"), "{error}");
+    assert!(fs.read("/db/000013.sst").is_err());
+    // A damaged filter stands in the way of that check, and not of its own repair.
+    fs.write(PATH, sound).unwrap();
+    fs.corrupt(PATH, filter.offset + 70, 1).unwrap();
+    let copy = refilter(13).unwrap().unwrap();
+    let copy = open(&fs, &copy, 0);
+    copy.verify().unwrap();
+    assert_eq!(entries_of(&copy, false).unwrap(), entries);
+}
+
 /// Replaces a block, which must be of the same length, and makes its checksum right.
 fn put_block(bytes: &mut [u8], handle: Handle, block: &[u8]) {
     assert_eq!(block.len(), handle.len as usize);
