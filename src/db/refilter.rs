@@ -14,6 +14,7 @@ use crate::compaction::picker::{Picker, Requested, Task};
 use crate::error::{Error, Result};
 use crate::filter::filter_bytes;
 use crate::manifest::VersionEdit;
+use crate::options::LevelFilters;
 use crate::table::Table;
 
 /// How far the renewal of a keyspace's filters has come; see [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
@@ -125,7 +126,12 @@ fn tables_to_refilter(tree: &Tree, scope: Scope) -> Result<(Vec<(u64, u64)>, u64
     let (mut wanted, mut unchanged) = (Vec::new(), 0);
     let policies = policies(&tree.options, &tree.version.metas());
     for ((_, table), policy) in tree.version.tables().zip(policies) {
-        if scope == Scope::Unfit && table.has_filter(policy, tree.options.prefix)? {
+        // What a budget comes to changes with every write: a table is not copied for a few hundredths of a bit.
+        let tolerance = match tree.options.level_filters {
+            LevelFilters::Budget(_) => (policy.millibits() / 20).max(250),
+            _ => 0,
+        };
+        if scope == Scope::Unfit && table.has_filter(policy, tree.options.prefix, tolerance)? {
             unchanged += 1;
         } else {
             wanted.push((table.meta().number, table.meta().size));

@@ -23,8 +23,20 @@ use crate::format::header::FILE_HEADER_LEN;
 use crate::options::{FilterPolicy, PrefixExtractor};
 
 impl Table {
-    /// Whether the table has the filter that `policy` makes of its keys and of what `prefix` takes of them, and can use it.
-    pub(crate) fn has_filter(&self, policy: FilterPolicy, prefix: Option<PrefixExtractor>) -> Result<bool> {
+    /// Bytes of the table's filter. 0 if it has none, or the table cannot be opened: then it is not in memory.
+    pub(crate) fn filter_bytes(&self) -> u64 {
+        let filter = self.resident().ok().and_then(|resident| resident.footer.filter);
+        filter.map_or(0, |handle| handle.len.into())
+    }
+
+    /// Whether the table has the filter that `policy` makes of its keys and of what `prefix` takes of them, give or take so many
+    /// thousandths of bits per key, and can use it.
+    pub(crate) fn has_filter(
+        &self,
+        policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
+        tolerance: u32,
+    ) -> Result<bool> {
         let resident = self.resident()?;
         let properties = &resident.properties;
         let usable = match &resident.filter {
@@ -34,7 +46,7 @@ impl Table {
         };
         Ok(usable
             && properties.filter_policy == u64::from(policy.code())
-            && properties.filter_millibits == policy.millibits())
+            && properties.filter_millibits.abs_diff(policy.millibits()) <= tolerance)
     }
 
     /// Writes a copy of this table with a filter by `policy` and `prefix` as table `number`, synced; the directory is not. `None` means that it was

@@ -223,7 +223,7 @@ fn a_filter_that_contradicts_the_table_is_not_believed() {
                 assert_eq!(found, KEYS, "{rule}");
                 let FilterState::Degraded(reason) = table.filter_state().unwrap() else { panic!("{rule}") };
                 assert!(reason.contains(rule) && verified.contains(&reason), "{reason} {verified}");
-                assert!(!table.has_filter(policy, None).unwrap());
+                assert!(!table.has_filter(policy, None, 0).unwrap());
             }
         }
     }
