@@ -9,7 +9,8 @@ use tamis::filter::FilterState;
 use tamis::inspect::{DataBlock, Entry, FileKind, Inspector};
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{
-    Compression, Db, Error, Executor, FilterMode, FilterPolicy, KeyspaceOptions, Options, ReadOptions, SteppedExecutor,
+    Compression, Db, Error, Executor, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
+    ReadOptions, SteppedExecutor,
 };
 
 const DIR: &str = "/db";
@@ -267,6 +268,25 @@ fn all_filters_are_made_anew_when_that_is_asked_for() {
     assert!(tables(&db).iter().all(|table| !files.contains(table)));
     check_sound(&fs, &db);
     assert_eq!(content(&db), before);
+}
+
+#[test]
+fn a_budget_that_moves_by_a_little_copies_nothing() {
+    let fs = SimFileSystem::new();
+    let (db, _) = deep(&fs, 500);
+    let renew = |bits: f32| {
+        let budget = LevelFilters::Budget(FilterBudget::bits_per_key(bits));
+        let options = db.default_keyspace().options().unwrap().level_filters(budget);
+        db.keyspace_with("default", options).unwrap();
+        db.default_keyspace().renew_filters(|_| {}).unwrap().replaced
+    };
+    assert!(renew(10.0) > 0);
+    assert_eq!(renew(10.0), 0);
+    assert_eq!(renew(10.2), 0);
+    assert!(renew(12.0) > 0);
+    // Whoever asks for bits gets them.
+    let exact = |bits_per_key| db.rebuild_filters(FilterPolicy::Bloom { bits_per_key }).unwrap().unchanged;
+    assert_eq!([10.0, 10.1].map(exact), [0, 0]);
 }
 
 #[test]
