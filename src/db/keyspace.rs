@@ -271,17 +271,7 @@ impl Store {
             return Err(Error::invalid("the default keyspace cannot be dropped"));
         }
         let edit = VersionEdit { dropped: vec![tree.id], ..VersionEdit::default() };
-        let mut dropped = None;
-        self.install(edit, |view| {
-            if let Ok(at) = view.trees.binary_search_by_key(&tree.id, |tree| tree.id) {
-                dropped = Some(view.trees.remove(at));
-            }
-        })?;
-        drop(tree);
-        let tables = dropped.iter().flat_map(|tree| tree.version.tables().map(|table| (tree.id, table)));
-        #[expect(clippy::cast_possible_truncation, reason = "there are few levels")]
-        let tables = tables.map(|(id, (level, table))| (id, level as u8, Arc::clone(table))).collect();
-        self.retire(tables);
+        self.install(edit, |view| view.trees.retain(|other| other.id != tree.id))?;
         Ok(true)
     }
 }

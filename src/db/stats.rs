@@ -1,18 +1,19 @@
 //! What a store knows of itself, as plain data.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::store::Store;
+use super::view::{ReadView, Tree};
 use crate::error::Error;
 use crate::filter::FilterState;
 use crate::format::key::SeqNo;
-use crate::stats::{FilterLedger, ReadStats};
-use crate::table::{LedgerSource, Table};
-use crate::version::LEVELS;
+use crate::stats::{FilterLedger, ReadCounters, ReadStats};
+use crate::table::Table;
 
 /// Counts of background work, since the store was opened, and of reads in tables that are gone.
 #[derive(Default)]
@@ -23,40 +24,71 @@ pub(super) struct Counters {
     pub(super) compacted_bytes_in: AtomicU64,
     pub(super) compacted_bytes_out: AtomicU64,
     pub(super) moves: AtomicU64,
-    /// By keyspace and level.
-    retired: Mutex<BTreeMap<(u32, u8), Retired>>,
+    /// Held while a table leaves the view, and while the statistics are read: each table is in one of the two.
+    pub(super) retired: Mutex<RetiredTables>,
 }
 
-/// What was counted in tables that have left a level.
+/// What was counted in tables that are in no version any more.
+#[derive(Default)]
+pub(super) struct RetiredTables {
+    /// By keyspace and level.
+    levels: BTreeMap<(u32, u8), Retired>,
+    /// Of keyspaces that were dropped.
+    dropped: Retired,
+}
+
 #[derive(Default)]
 struct Retired {
     sum: FilterLedger,
     /// Tables in which a reader may still be.
-    in_use: Vec<LedgerSource>,
+    in_use: Vec<Arc<ReadCounters>>,
 }
 
 impl Retired {
-    fn ledger(&mut self) -> FilterLedger {
+    fn add(&mut self, counters: Arc<ReadCounters>) {
+        self.in_use.push(counters);
+        self.settle();
+    }
+
+    /// Adds up what will not change any more.
+    fn settle(&mut self) {
         let sum = &mut self.sum;
-        self.in_use.retain(|table| {
-            let ended = table.is_final();
+        self.in_use.retain_mut(|counters| {
+            let ended = Arc::get_mut(counters).is_some();
             if ended {
-                *sum += table.ledger();
+                *sum += counters.ledger();
             }
             !ended
         });
-        self.in_use.iter().map(LedgerSource::ledger).chain([self.sum]).sum()
+    }
+
+    fn ledger(&mut self) -> FilterLedger {
+        self.settle();
+        self.in_use.iter().map(|counters| counters.ledger()).chain([self.sum]).sum()
     }
 }
 
-impl Counters {
+impl RetiredTables {
     /// Keeps the counts of a table that leaves its level.
-    pub(super) fn retire(&self, keyspace: u32, level: u8, table: &Table) {
-        self.retired.lock().entry((keyspace, level)).or_default().in_use.push(table.ledger_source());
+    pub(super) fn add(&mut self, keyspace: u32, level: u8, table: &Table) {
+        self.levels.entry((keyspace, level)).or_default().add(table.counters());
     }
 
-    fn retired(&self, keyspace: u32, level: u8) -> FilterLedger {
-        self.retired.lock().get_mut(&(keyspace, level)).map(Retired::ledger).unwrap_or_default()
+    /// Keeps the counts of a keyspace that is dropped, and of the tables that it had till now.
+    pub(super) fn drop_keyspace(&mut self, keyspace: u32, tables: &[Arc<Table>]) {
+        self.levels.retain(|(id, _), retired| {
+            if *id == keyspace {
+                self.dropped.sum += retired.sum;
+                self.dropped.in_use.append(&mut retired.in_use);
+            }
+            *id != keyspace
+        });
+        self.dropped.in_use.extend(tables.iter().map(|table| table.counters()));
+        self.dropped.settle();
+    }
+
+    fn level(&mut self, keyspace: u32, level: u8) -> FilterLedger {
+        self.levels.get_mut(&(keyspace, level)).map(Retired::ledger).unwrap_or_default()
     }
 }
 
@@ -98,6 +130,8 @@ pub struct Stats {
     pub background_error: Option<Error>,
     /// Each keyspace, by id.
     pub keyspaces: Vec<KeyspaceStats>,
+    /// Reads of keyspaces that were dropped.
+    pub dropped_keyspaces: FilterLedger,
 }
 
 /// Bytes of memory.
@@ -180,7 +214,7 @@ impl LevelStats {
         self.tables.iter().map(|table| table.entries).sum()
     }
 
-    /// What reads asked of the level, in tables that are gone too.
+    /// What reads asked of the level, in tables that are gone too. A table that is moved to another level takes its counts along.
     pub fn reads(&self) -> ReadStats {
         self.ledger().reads
     }
@@ -209,14 +243,14 @@ impl KeyspaceStats {
 }
 
 impl Stats {
-    /// What reads asked of all keyspaces.
+    /// What reads asked of all keyspaces, of dropped ones too.
     pub fn reads(&self) -> ReadStats {
         self.ledger().reads
     }
 
     /// The same, beside what theory says of the filters.
     pub fn ledger(&self) -> FilterLedger {
-        self.keyspaces.iter().map(KeyspaceStats::ledger).sum()
+        self.keyspaces.iter().map(KeyspaceStats::ledger).chain([self.dropped_keyspaces]).sum()
     }
 }
 
@@ -233,12 +267,13 @@ impl Stats {
 
 impl Store {
     pub(super) fn stats(&self) -> Stats {
-        let view = self.view.load_full();
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (delayed_writes, delayed_time) = self.throttle.delays();
-        // Each lock is let go before the next is taken.
+        // Each of these locks is let go before the next is taken.
         let (debt, background_error) = (self.debt(), self.background_error());
         let snapshots = self.snapshots.lock().values().sum();
+        let (delayed_writes, delayed_time) = self.throttle.delays();
+        let mut retired = self.counters.retired.lock();
+        let view = self.view.load_full();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
         Stats {
             last_seqno: count(&self.visible),
@@ -262,43 +297,37 @@ impl Store {
             delayed_writes,
             delayed_time,
             background_error,
-            keyspaces: self.keyspace_stats(&view),
+            keyspaces: keyspace_stats(&view, &mut retired),
+            dropped_keyspaces: retired.dropped.ledger(),
         }
     }
+}
 
-    fn keyspace_stats(&self, view: &super::view::ReadView) -> Vec<KeyspaceStats> {
-        let level_stats = |keyspace: u32, number: usize, level: &crate::version::Level| LevelStats {
-            level: number,
-            tables: level
-                .tables()
-                .iter()
-                .map(|table| {
-                    let meta = table.meta();
-                    TableStats {
-                        number: meta.number,
-                        size: meta.size,
-                        entries: meta.entries,
-                        tombstones: meta.tombstones,
-                        smallest: meta.smallest.to_vec(),
-                        largest: meta.largest.to_vec(),
-                        smallest_seqno: meta.smallest_seqno,
-                        largest_seqno: meta.largest_seqno,
-                        filter: table.known_filter_state(),
-                        ledger: table.ledger(),
-                    }
-                })
-                .collect(),
-            retired: u8::try_from(number)
-                .map_or_else(|_| FilterLedger::default(), |number| self.counters.retired(keyspace, number)),
-        };
-        view.trees
-            .iter()
-            .map(|tree| KeyspaceStats {
-                name: tree.name.to_string(),
-                levels: (0..LEVELS)
-                    .map(|number| level_stats(tree.id, number, &tree.version.levels()[number]))
-                    .collect(),
+fn keyspace_stats(view: &ReadView, retired: &mut RetiredTables) -> Vec<KeyspaceStats> {
+    let table_stats = |table: &Arc<Table>| {
+        let meta = table.meta();
+        TableStats {
+            number: meta.number,
+            size: meta.size,
+            entries: meta.entries,
+            tombstones: meta.tombstones,
+            smallest: meta.smallest.to_vec(),
+            largest: meta.largest.to_vec(),
+            smallest_seqno: meta.smallest_seqno,
+            largest_seqno: meta.largest_seqno,
+            filter: table.known_filter_state(),
+            ledger: table.ledger(),
+        }
+    };
+    let mut level_stats = |tree: &Tree| {
+        (0u8..)
+            .zip(tree.version.levels())
+            .map(|(number, level)| LevelStats {
+                level: number.into(),
+                tables: level.tables().iter().map(table_stats).collect(),
+                retired: retired.level(tree.id, number),
             })
             .collect()
-    }
+    };
+    view.trees.iter().map(|tree| KeyspaceStats { name: tree.name.to_string(), levels: level_stats(tree) }).collect()
 }

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use super::background::Background;
 use super::stats::Counters;
 use super::throttle::Throttle;
-use super::view::ReadView;
+use super::view::{ReadView, Tree};
 use super::write::{Commit, Pending};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
@@ -239,12 +239,28 @@ impl Store {
             self.flushed.fetch_max(flushed, Ordering::AcqRel);
             self.durable.fetch_max(flushed, Ordering::AcqRel);
         }
-        let mut replaced = Vec::new();
+        let view = self.view.load();
+        let dropped: Vec<Tree> = edit.dropped.iter().filter_map(|id| view.tree(*id).cloned()).collect();
+        drop(view);
+        let mut gone = Vec::new();
+        // Whoever reads the statistics meanwhile finds each table in the view or among the retired ones.
+        let mut retired = self.counters.retired.lock();
         self.change_view(|view| {
-            replaced = self.edit_trees(view, &edit);
+            for (keyspace, level, table) in self.edit_trees(view, &edit) {
+                retired.add(keyspace, level, &table);
+                gone.push(table);
+            }
             change(view);
         });
-        self.retire(replaced);
+        for tree in dropped {
+            let tables: Vec<Arc<Table>> = tree.version.tables().map(|(_, table)| Arc::clone(table)).collect();
+            retired.drop_keyspace(tree.id, &tables);
+            gone.extend(tables);
+        }
+        drop(retired);
+        // Their files go when the last reader lets go too.
+        gone.iter().for_each(|table| table.mark_obsolete());
+        drop(gone);
         for number in orphans {
             self.tables.remove_file(number);
         }
@@ -300,15 +316,6 @@ impl Store {
             tree.version = Arc::new(tree.version.edited(&removed, added));
         }
         replaced
-    }
-
-    /// Lets go of tables that no version names: their files go when the last reader lets go too.
-    pub(super) fn retire(&self, tables: Vec<(u32, u8, Arc<Table>)>) {
-        for (keyspace, level, table) in &tables {
-            self.counters.retire(*keyspace, *level, table);
-            table.mark_obsolete();
-        }
-        drop(tables);
     }
 
     /// Makes the names of new tables durable. A failure is final: whether the names would survive is unknown from then on, and a

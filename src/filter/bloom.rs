@@ -12,7 +12,7 @@ use super::layout::Layout;
 use super::line::{Fill, LINE_BITS, Line};
 use super::shape::{BloomLayout, Shape};
 use super::sizing::MAX_LINES;
-use super::split;
+use super::split::Groups;
 use crate::error::{Error, Result};
 use crate::format::{Decoded, Malformed};
 use crate::vfs::{FileSystem, OsFileSystem};
@@ -46,7 +46,8 @@ pub struct BloomFilter {
     lines: Box<[Line]>,
     layout: Layout,
     hasher: KeyHasher,
-    avx2: Option<Avx2>,
+    /// The fast way to ask, if the layout and the processor have one.
+    fast: Option<(Avx2, Groups)>,
     count: u64,
     /// Bits that are set.
     ones: u64,
@@ -144,8 +145,11 @@ impl BloomFilter {
     }
 
     fn of_lines(lines: Box<[Line]>, layout: Layout, millibits: u32, hasher: KeyHasher) -> BloomFilter {
-        let mut filter =
-            BloomFilter { lines, layout, hasher, avx2: Avx2::detect(), count: 0, ones: 0, millibits, full_ones: 0 };
+        let fast = match layout {
+            Layout::Split(groups) => Avx2::detect().map(|avx2| (avx2, groups)),
+            Layout::Standard { .. } => None,
+        };
+        let mut filter = BloomFilter { lines, layout, hasher, fast, count: 0, ones: 0, millibits, full_ones: 0 };
         filter.ones = filter.count_ones();
         filter.full_ones = filter.ones_at_capacity();
         filter
@@ -186,9 +190,9 @@ impl BloomFilter {
     /// filter's. Under another one the answer means nothing.
     #[inline]
     pub fn contains_hash(&self, hash: u64) -> bool {
-        match (self.layout, self.avx2) {
-            (Layout::Split(groups), Some(avx2)) => avx2.may_contain(groups, &self.lines, hash),
-            (layout, _) => layout.may_contain(&self.lines, hash),
+        match self.fast {
+            Some((avx2, groups)) => avx2.may_contain(groups, &self.lines, hash),
+            None => self.layout.may_contain(&self.lines, hash),
         }
     }
 
@@ -473,7 +477,7 @@ impl<K: AsRef<[u8]>> FromIterator<K> for BloomFilter {
         hashes.dedup();
         // So many hashes that the largest filter is too small for them take 100 GiB.
         let largest =
-            Shape { layout: Layout::Split(split::Groups::for_probes(7)), lines: MAX_LINES, millibits: 10_000 };
+            Shape { layout: Layout::Split(Groups::for_probes(7)), lines: MAX_LINES, millibits: 10_000 };
         let shape =
             Shape::for_rate(BloomLayout::Split, (hashes.len() as u64).max(1), COLLECTED_RATE).unwrap_or(largest);
         let lines = (0..shape.lines).map(|_| Line::default()).collect();

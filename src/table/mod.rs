@@ -33,7 +33,7 @@ pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
 pub(crate) use footer::Handle;
 pub(crate) use prefix::PrefixProbe;
-pub(crate) use reader::{LedgerSource, PointRead, ReadMode, Table, TableHit};
+pub(crate) use reader::{PointRead, ReadMode, Table, TableHit};
 
 use crate::error::{IoContext, Result};
 use crate::event::Listener;

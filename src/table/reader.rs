@@ -18,7 +18,7 @@ use crate::filter::{FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::options::FilterMode;
-use crate::stats::{FilterLedger, ReadCounters, ReadEvent};
+use crate::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
 use crate::value::Value;
 
 /// A table of some version. There is one for each file, shared by the versions that contain it.
@@ -34,28 +34,6 @@ pub(crate) struct Table {
     obsolete: AtomicBool,
     /// Whether an excess of false positives has been reported.
     excess_told: AtomicBool,
-}
-
-/// The counters of a table, which may outlive it, and the rates of its filter.
-pub(crate) struct LedgerSource {
-    counters: Arc<ReadCounters>,
-    /// Keys, false-positive rate by design, and by the actual bits.
-    rates: Option<(u64, f64, f64)>,
-}
-
-impl LedgerSource {
-    pub(crate) fn ledger(&self) -> FilterLedger {
-        let reads = self.counters.read();
-        match self.rates {
-            Some((keys, design, expected)) => FilterLedger::new(reads, keys, design, expected),
-            None => FilterLedger::unfiltered(reads),
-        }
-    }
-
-    /// Whether the table is gone, so that the counts will not change any more.
-    pub(crate) fn is_final(&self) -> bool {
-        Arc::strong_count(&self.counters) == 1
-    }
 }
 
 /// A point read.
@@ -135,19 +113,12 @@ impl Table {
 
     /// What reads asked of this table since it was made, beside what theory says of its filter.
     pub(crate) fn ledger(&self) -> FilterLedger {
-        self.ledger_source().ledger()
+        self.fetcher.counters.ledger()
     }
 
-    /// The same, to be read later too.
-    pub(crate) fn ledger_source(&self) -> LedgerSource {
-        let filter = match self.resident.get().map(|resident| &resident.filter) {
-            Some(TableFilter::Usable(filter)) => filter.info(),
-            _ => None,
-        };
-        LedgerSource {
-            counters: Arc::clone(&self.fetcher.counters),
-            rates: filter.map(|info| (info.keys, info.design_fpr, info.expected_fpr)),
-        }
+    /// The counters behind [`ledger`](Table::ledger). Whoever keeps them has the counts also when the table is gone.
+    pub(crate) fn counters(&self) -> Arc<ReadCounters> {
+        Arc::clone(&self.fetcher.counters)
     }
 
     /// Bytes that index, filter and properties take in memory; 0 before the first look-up.
@@ -310,16 +281,28 @@ impl Table {
         if let Some(resident) = self.resident.get() {
             return Ok(resident);
         }
-        let _opening = self.opening.lock();
+        let opening = self.opening.lock();
         if let Some(resident) = self.resident.get() {
             return Ok(resident);
         }
         let resident = Resident::read(&self.fetcher, &self.meta)?;
-        if let TableFilter::Degraded(reason) = &resident.filter {
-            let (table, reason) = (self.fetcher.path.clone(), reason.clone());
-            self.fetcher.context.listener.tell(&Event::FilterDegraded { table, reason });
+        let resident = self.resident.get_or_init(|| resident);
+        drop(opening);
+        match &resident.filter {
+            TableFilter::Usable(filter) => {
+                if let Some(info) = filter.info() {
+                    let (keys, design, expected) = (info.keys, info.design_fpr, info.expected_fpr);
+                    self.fetcher.counters.expect(FilterRates { keys, design, expected });
+                }
+            }
+            // Told without the lock: the listener may read the table.
+            TableFilter::Degraded(reason) => {
+                let (table, reason) = (self.fetcher.path.clone(), reason.clone());
+                self.fetcher.context.listener.tell(&Event::FilterDegraded { table, reason });
+            }
+            TableFilter::None => {}
         }
-        Ok(self.resident.get_or_init(|| resident))
+        Ok(resident)
     }
 }
 

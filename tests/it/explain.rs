@@ -1,8 +1,8 @@
 //! Does a store that is asked how it answered, or whether its filters keep their word, tell the truth?
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tamis::filter::FilterState;
@@ -168,16 +168,25 @@ fn damage_is_part_of_the_explanation_and_a_damaged_filter_is_named() {
     let filter = inspector.table(&path).unwrap().properties().filter_block.unwrap();
     fs.corrupt(&path, filter.offset + 80, 1).unwrap();
 
+    // A listener may read, even the table that it is told of.
     let told = Arc::new(Mutex::new(Vec::new()));
-    let listener = Arc::clone(&told);
-    let db = options(&fs).on_event(move |event| listener.lock().push(event.clone())).open(DIR).unwrap();
+    let (listener, reader) = (Arc::clone(&told), Arc::new(OnceLock::<Db>::new()));
+    let reads = Arc::clone(&reader);
+    let listener = move |event: &Event| {
+        listener.lock().push(event.clone());
+        if let Some(db) = reads.get() {
+            db.get("key008").unwrap();
+        }
+    };
+    let db = options(&fs).on_event(listener).open(DIR).unwrap();
+    reader.set(db.clone()).unwrap();
     let explained = db.explain("key007").unwrap();
     assert_eq!(explained.steps.last().unwrap().filter, Some(FilterAnswer::Degraded));
     assert_eq!(*explained.outcome.as_ref().unwrap(), Found::Value(5));
     let stats = db.stats();
     let table = stats.keyspaces[0].levels.iter().flat_map(|level| &level.tables).next().unwrap();
     assert!(matches!(&table.filter, Some(FilterState::Degraded(rule)) if rule.contains("checksum")), "{table:?}");
-    assert_eq!((stats.reads().degraded, stats.reads().probes), (1, 0));
+    assert_eq!((stats.reads().degraded, stats.reads().probes), (2, 0));
     assert_eq!(stats.degraded_filters().count(), 1);
     match &told.lock()[..] {
         [Event::FilterDegraded { table, .. }] => assert_eq!(*table, path),
@@ -269,12 +278,33 @@ fn every_probe_is_in_one_class_under_eight_threads_and_compaction() {
                 db.compact_range(..).unwrap();
             }
         });
+        // A table that is replaced meanwhile is neither forgotten nor counted twice.
+        scope.spawn(|| {
+            let mut last = before;
+            while !done.load(Ordering::Relaxed) {
+                let least = asked.load(Ordering::Relaxed);
+                let reads = db.stats().reads();
+                let most = asked.load(Ordering::Relaxed) + 8;
+                let counted = (reads - before).look_ups();
+                assert!((least..=most).contains(&counted), "{least} {counted} {most}");
+                assert!(reads.look_ups() >= last.look_ups());
+                last = reads;
+            }
+        });
         readers.into_iter().for_each(|reader| reader.join().unwrap());
         done.store(true, Ordering::Relaxed);
     });
     let counted = db.stats().reads() - before;
-    // Not one is lost with a table that went while it was read.
+    // Not one is lost with a table that went while it was read, nor with a keyspace.
     assert_eq!(counted.look_ups(), asked.into_inner());
     assert_eq!(counted.probes, counted.negatives + counted.true_positives + counted.false_positives);
     assert_eq!((counted.degraded, counted.skipped), (0, 0));
+    let other = db.keyspace("other").unwrap();
+    other.put("key", "value").unwrap();
+    db.flush().unwrap();
+    assert!(other.get("key").unwrap().is_some());
+    let before = db.stats().reads();
+    db.drop_keyspace("other").unwrap();
+    assert_eq!(db.stats().reads(), before);
+    assert_eq!(db.stats().dropped_keyspaces.reads.look_ups(), 1);
 }

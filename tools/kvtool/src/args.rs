@@ -26,7 +26,7 @@ Exit codes:
   0  done
   1  the key was not found; `filter check` selected no line
   2  the command line, or a line of input, is not valid
-  3  the store is damaged
+  3  the store is damaged, or a measurement contradicts what it should be
   4  input or output failed, the store is locked, or there is none"#;
 
 /// Command line of the tamis key-value store.
@@ -108,6 +108,18 @@ pub(crate) enum Command {
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
+    /// Measure, and compare with what theory says
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Ask for missing and existing keys, with filters of several sizes: reads and bytes per key, expected and measured
+    ///
+    /// Fails with exit code 3 if what is measured is not what theory says (beyond five standard deviations), or if what the store
+    /// counts is not what the operating system counts for this process.
+    Reads(Box<BenchReads>),
 }
 
 #[derive(Debug, Group)]
@@ -296,4 +308,71 @@ pub(crate) struct Demo {
     /// Keep the store, and say where it is
     #[arg(long)]
     pub(crate) keep: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct BenchReads {
+    /// A store to be measured, to which nobody should write meanwhile. It is not changed: its tables are linked or copied into a
+    /// directory of their own. Without it, a store is made
+    pub(crate) db: Option<PathBuf>,
+    /// How many keys to load [default: 1000000]
+    #[arg(long, value_name = "N", conflicts_with = "db", value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
+    pub(crate) keys: Option<u64>,
+    /// Bytes of each value that is loaded [default: 100]
+    #[arg(long, value_name = "BYTES", conflicts_with = "db", value_parser = value_size)]
+    pub(crate) value_size: Option<usize>,
+    /// Ask for the lines of FILE as keys that are there (`-` for standard input); otherwise for some of the store's keys
+    #[arg(long, value_name = "FILE", requires = "db")]
+    pub(crate) keys_from: Option<PathBuf>,
+    /// Ask for the lines of FILE as keys that are missing; otherwise for existing keys with one more byte
+    #[arg(long, value_name = "FILE", requires = "db")]
+    pub(crate) missing_from: Option<PathBuf>,
+    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
+    #[arg(long, requires = "db", conflicts_with = "hex")]
+    pub(crate) escaped: bool,
+    /// Sizes of the filters, in bits per key, 1 to 24, fractions too
+    #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "4,6,8,10,12,16,20", value_parser = bits_per_key)]
+    pub(crate) bits: Vec<f32>,
+    /// At most so many keys of each kind are asked for [default: 100000]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) asked: Option<usize>,
+    /// Measure only with nothing cached: neither by the store, nor the tables' pages by the system
+    #[arg(long)]
+    pub(crate) cold: bool,
+    /// Measure only with all blocks in the store's cache; their memory is needed
+    #[arg(long)]
+    pub(crate) warm: bool,
+    /// Where to make the store; by default where temporary files go. In memory nothing is cold
+    #[arg(long, value_name = "PATH")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Keep the store, and say where it is
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Draw reads per missing key against bits per key, into a file ending in .svg or .png; may be given several times
+    #[arg(long, value_name = "FILE", value_parser = crate::commands::bench::plot_file)]
+    pub(crate) plot: Vec<PathBuf>,
+    /// Seed of the keys, their order, the choice among them, and the filters' hash
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub(crate) seed: u64,
+}
+
+fn bits_per_key(text: &str) -> Result<f32, String> {
+    match text.trim().parse() {
+        Ok(bits) if (1.0..=24.0).contains(&bits) => Ok(bits),
+        _ => Err("a filter takes 1 to 24 bits per key".to_owned()),
+    }
+}
+
+fn value_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size) if size <= 1 << 20 => Ok(size),
+        _ => Err("a value to be loaded takes 0 to 1048576 bytes".to_owned()),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("a whole number of 1 or more".to_owned()),
+    }
 }

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => commands::verify::run(&common, args),
         Command::Filter(command) => commands::filter::run(&common, command),
         Command::Demo(args) => commands::demo::run(&common, args),
+        Command::Bench(command) => commands::bench::run(&common, command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

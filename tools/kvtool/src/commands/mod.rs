@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub(crate) mod bench;
 pub(crate) mod compact;
 pub(crate) mod demo;
 pub(crate) mod dump;
@@ -18,3 +19,4 @@ pub(crate) mod sst;
 pub(crate) mod stats;
 mod store;
 pub(crate) mod verify;
+mod workload;

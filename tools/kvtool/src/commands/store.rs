@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tamis::{Db, Keyspace, Options, Stats};
+use tamis::{Db, Keyspace, KeyspaceStats, Options, Stats};
 
 use crate::args::Common;
 use crate::failure::{Failure, Result};
@@ -59,6 +59,12 @@ pub(crate) fn stats_of(db: &Db, common: &Common) -> Result<Stats> {
         }
     }
     Ok(stats)
+}
+
+/// One keyspace as it is.
+pub(crate) fn stats_of_keyspace(db: &Db, keyspace: &Keyspace) -> KeyspaceStats {
+    let mut stats = db.stats().keyspaces.into_iter();
+    stats.find(|stats| stats.name == keyspace.name()).unwrap_or_default()
 }
 
 fn no_such_keyspace(name: &str) -> Failure {

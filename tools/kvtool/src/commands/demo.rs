@@ -3,26 +3,26 @@
 //! Makes a store with several levels, opens it again with a small cache, and asks for keys that are there and for keys that are not,
 //! each with the filters and without. What the store counts is put beside what the operating system counted for this process.
 
-mod load;
-mod measure;
-mod process;
-
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tamis::{FilterMode, Stats};
+use tamis::{FilterMode, FilterPolicy, Stats};
 
+use super::workload::keys::Keys;
+use super::workload::load::Load;
+use super::workload::measure::{Measured, Question, measure, warm_up};
+use super::workload::process;
 use crate::args::{Common, Demo};
 use crate::failure::{Attempt, Result};
 use crate::output::{Output, json_reads, say, table};
 use crate::text::{Decimal, count, percent, size};
-use load::Keys;
-use measure::{Measured, Question, measure};
 
 /// The block cache while measuring is this part of the data, so that blocks come from files.
 const CACHE_SHARE: u64 = 128;
 /// One in so many keys is asked for.
 const ASKED_SHARE: u64 = 10;
+const VALUE_LEN: usize = 100;
+const SEED: u64 = 0;
 
 pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
     let parent = args.dir.unwrap_or_else(std::env::temp_dir);
@@ -32,13 +32,14 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
         .attempt(format_args!("cannot create a directory in {}", parent.display()))?;
     dir.disable_cleanup(args.keep);
     let path = dir.path().join("db");
-    let keys = Keys::new(args.keys);
+    let keys = Keys::new(args.keys, SEED);
+    let load = Load { keys, value_len: VALUE_LEN, filter: FilterPolicy::DEFAULT };
 
     let start = Instant::now();
-    load::load(&path, keys)?;
+    load.run(&path)?;
     let loaded = start.elapsed();
-    let cache = usize::try_from(keys.bytes() / CACHE_SHARE).unwrap_or(usize::MAX);
-    let db = load::late_options(keys).cache_size(cache).open(&path)?;
+    let cache = usize::try_from(load.bytes() / CACHE_SHARE).unwrap_or(usize::MAX);
+    let db = load.late_options().cache_size(cache).open(&path)?;
     let stats = db.stats();
     let bytes: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.size()).sum();
     say(format_args!(
@@ -48,13 +49,20 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
         Decimal(loaded.as_secs_f64())
     ));
 
-    measure::warm_up(&db)?;
+    let keyspace = db.default_keyspace();
+    warm_up(&db, keyspace)?;
     let asked = (keys.count() / ASKED_SHARE).max(1);
+    // Spread over all that was loaded, early and late.
+    let step = keys.count() / asked;
     let mut measured = Vec::new();
     for question in [Question::Existing, Question::Missing] {
         for filters in [FilterMode::Use, FilterMode::Ignore] {
             say(format_args!("asking for {} {}", count(asked), title(question, filters)));
-            measured.push(measure(&db, keys, question, filters, asked)?);
+            let keys = (0..asked).map(|i| match question {
+                Question::Existing => keys.existing(i * step),
+                Question::Missing => keys.missing(i * step),
+            });
+            measured.push(measure(&db, keyspace, question, filters, keys)?);
         }
     }
     let mut output = Output::new();

@@ -1,0 +1,155 @@
+//! What the filters should let through.
+//!
+//! For a key and a table that may hold it by its range: if the table holds it, its block is read; if not, it is read when the filter
+//! errs. So the blocks read for some keys are a sum of independent events, each with a probability that is 1, or the false-positive
+//! rate of a filter. The same holds for missing and for existing keys, and with filters ignored every probability is 1.
+
+use std::collections::HashMap;
+
+use tamis::filter::FilterState;
+use tamis::{Db, FilterMode, Found, Keyspace, ReadOptions, ReadSource};
+
+use super::theory::tolerance;
+use crate::commands::store::stats_of_keyspace;
+use crate::failure::Result;
+
+/// False-positive rates of the filters of a keyspace, by table number.
+pub(super) struct Rates {
+    tables: HashMap<u64, Rate>,
+    /// Keys and bits of all usable filters.
+    keys: f64,
+    bits: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    /// By the formula of the textbook.
+    design: f64,
+    /// By the filter's own bits.
+    actual: f64,
+}
+
+impl Rate {
+    /// Of what is certain, and of a table without a usable filter.
+    const ALWAYS: Rate = Rate { design: 1.0, actual: 1.0 };
+}
+
+impl Rates {
+    /// Rates of the tables that have been looked into.
+    pub(super) fn of(db: &Db, keyspace: &Keyspace) -> Rates {
+        let mut rates = Rates { tables: HashMap::new(), keys: 0.0, bits: 0.0 };
+        for table in stats_of_keyspace(db, keyspace).levels.iter().flat_map(|level| &level.tables) {
+            if let Some(FilterState::Usable(info)) = &table.filter {
+                rates.tables.insert(table.number, Rate { design: info.design_fpr, actual: info.expected_fpr });
+                rates.keys += info.keys as f64;
+                rates.bits += info.bits_per_key() * info.keys as f64;
+            }
+        }
+        rates
+    }
+
+    /// Bits that the filters have per key, header aside.
+    pub(super) fn bits_per_key(&self) -> Option<f64> {
+        (self.keys > 0.0).then(|| self.bits / self.keys)
+    }
+
+    fn rate(&self, table: u64) -> Rate {
+        self.tables.get(&table).copied().unwrap_or(Rate::ALWAYS)
+    }
+}
+
+/// What to expect of all keys of a question, with the filters used and ignored.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Survey {
+    pub(super) used: Expected,
+    pub(super) ignored: Expected,
+}
+
+/// What is to be expected of some keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Expected {
+    /// Look-ups in tables whose range holds the key, and of those the ones that find it.
+    pub(super) look_ups: u64,
+    pub(super) finds: u64,
+    /// Blocks, if every filter had the rate of its design.
+    pub(super) by_design: f64,
+    /// Blocks, by the filters' own bits.
+    pub(super) blocks: Sum,
+    /// Their bytes in the files.
+    pub(super) bytes: Sum,
+}
+
+/// A sum of independent events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sum {
+    pub(super) mean: f64,
+    variance: f64,
+    /// What one uncertain event can add at most.
+    largest: f64,
+}
+
+impl Sum {
+    fn add(&mut self, probability: f64, amount: f64) {
+        self.mean += probability * amount;
+        if probability < 1.0 {
+            self.variance += probability * (1.0 - probability) * amount * amount;
+            self.largest = self.largest.max(amount);
+        }
+    }
+
+    /// Whether what was counted is as near to the mean as chance allows.
+    pub(super) fn agrees_with(&self, counted: u64) -> bool {
+        // Half a unit for what adding up so many numbers rounds away.
+        (counted as f64 - self.mean).abs() <= tolerance(self.variance, self.largest) + 0.5
+    }
+}
+
+impl Expected {
+    fn add(&mut self, rate: Rate, found: bool, blocks: f64, bytes: f64) {
+        self.look_ups += 1;
+        self.finds += u64::from(found);
+        self.by_design += rate.design * blocks;
+        self.blocks.add(rate.actual, blocks);
+        self.bytes.add(rate.actual, bytes);
+    }
+}
+
+/// Looks for every key in all tables that may hold it. A filter that denies a key that is there is an error.
+pub(super) fn survey(keyspace: &Keyspace, rates: &Rates, keys: &[Box<[u8]>]) -> Result<Survey> {
+    let mut survey = Survey::default();
+    let options = ReadOptions::new().filters(FilterMode::Shadow);
+    for key in keys {
+        let explained = keyspace.explain_with(key, options)?;
+        explained.outcome?;
+        for step in &explained.steps {
+            // Only a table in whose range the key lies asks a filter.
+            let (ReadSource::Table { number, .. }, Some(_)) = (step.source, step.filter) else { continue };
+            let found = step.found != Some(Found::Absent);
+            let rate = if found { Rate::ALWAYS } else { rates.rate(number) };
+            let bytes: u64 = step.blocks.iter().map(|block| block.len).sum();
+            let (blocks, bytes) = (step.blocks.len() as f64, bytes as f64);
+            survey.used.add(rate, found, blocks, bytes);
+            survey.ignored.add(Rate::ALWAYS, found, blocks, bytes);
+        }
+    }
+    Ok(survey)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certain_events_must_be_met_exactly_and_others_within_chance() {
+        let (mut certain, mut chance) = (Sum::default(), Sum::default());
+        for _ in 0..100_000 {
+            certain.add(1.0, 1.0);
+            chance.add(0.01, 1.0);
+        }
+        assert!(certain.agrees_with(100_000));
+        assert!(!certain.agrees_with(100_001) && !certain.agrees_with(99_999));
+        // The standard deviation is 31.5.
+        assert!(chance.agrees_with(1_150) && chance.agrees_with(850));
+        assert!(!chance.agrees_with(1_170) && !chance.agrees_with(830));
+    }
+}

@@ -1,0 +1,278 @@
+//! Disk reads per missing key against bits per key, as SVG or PNG: measured points, and the textbook as a line.
+//!
+//! Letters come from a font that is part of the program: a machine that measures stores may have none.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+use plotters::style::{register_font, text_anchor};
+
+use super::State;
+use super::theory::textbook_rate;
+use crate::failure::{Attempt, Result};
+use crate::text::{Decimal, count};
+
+/// Of the drawing, in units that are pixels of an SVG at its natural size.
+const WIDTH: u32 = 960;
+const HEIGHT: u32 = 600;
+/// Pixels of a bitmap per unit: letters need so many.
+const BITMAP_SCALE: u32 = 2;
+const FONT: &str = "sans-serif";
+const LINE: RGBColor = RGBColor(31, 119, 180);
+const POINT: RGBColor = RGBColor(214, 39, 40);
+const LIMIT: RGBColor = RGBColor(90, 90, 90);
+
+/// What is drawn.
+pub(super) struct Figure {
+    pub(super) state: State,
+    pub(super) entries: u64,
+    pub(super) asked: u64,
+    /// Look-ups per key in tables that may hold it by their range and do not, and in tables that hold it (as deleted).
+    pub(super) absent: f64,
+    pub(super) certain: f64,
+    /// Blocks per key with filters ignored.
+    pub(super) ignored: Option<f64>,
+    pub(super) points: Vec<Point>,
+}
+
+/// A measurement, with its 95 % confidence interval.
+pub(super) struct Point {
+    pub(super) bits: f64,
+    pub(super) blocks: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+/// The name of a file to be drawn, by which its form is known.
+pub(crate) fn plot_file(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match form(&path) {
+        Some(_) => Ok(path),
+        None => Err("a plot is written as .svg or .png".to_owned()),
+    }
+}
+
+enum Form {
+    Svg,
+    Png,
+}
+
+fn form(path: &Path) -> Option<Form> {
+    let extension = path.extension()?;
+    let is = |name: &str| extension.eq_ignore_ascii_case(name);
+    if is("svg") { Some(Form::Svg) } else { is("png").then_some(Form::Png) }
+}
+
+pub(super) fn write(path: &Path, figure: &Figure) -> Result<()> {
+    let what = format!("cannot write {}", path.display());
+    let drawn = match form(path) {
+        Some(Form::Png) => figure.png().and_then(|pixels| encode(path, &pixels)),
+        _ => figure.svg().and_then(|text| std::fs::write(path, text)),
+    };
+    drawn.attempt(what)
+}
+
+fn encode(path: &Path, pixels: &[u8]) -> io::Result<()> {
+    let file = io::BufWriter::new(File::create(path)?);
+    let mut encoder = png::Encoder::new(file, WIDTH * BITMAP_SCALE, HEIGHT * BITMAP_SCALE);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.set_compression(png::Compression::High);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(pixels)?;
+    Ok(writer.finish()?)
+}
+
+impl Figure {
+    fn svg(&self) -> io::Result<String> {
+        let mut text = String::new();
+        self.draw(&SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area(), 1)?;
+        Ok(text)
+    }
+
+    /// Red, green and blue of each pixel, row by row.
+    fn png(&self) -> io::Result<Vec<u8>> {
+        let (width, height) = (WIDTH * BITMAP_SCALE, HEIGHT * BITMAP_SCALE);
+        let mut pixels = vec![0; (width * height * 3) as usize];
+        self.draw(&BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area(), BITMAP_SCALE)?;
+        Ok(pixels)
+    }
+
+    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, scale: u32) -> io::Result<()> {
+        register_font(FONT, FontStyle::Normal, notosans::REGULAR_TTF)
+            .map_err(|_| io::Error::other("the font cannot be used"))?;
+        self.draw_on(area, scale).and_then(|()| area.present()).map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    fn draw_on<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, Shift>,
+        scale: u32,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        let units = |n: u32| n * scale;
+        let (near, line) = (|n: i32| n * i32::try_from(scale).unwrap_or(1), units(2));
+        let words = |size: u32| (FONT, units(size)).into_font().color(&BLACK);
+        area.fill(&WHITE)?;
+        let area = area.margin(units(12), units(12), units(12), units(24));
+        let (heading, chart) = area.split_vertically(units(64));
+        let (what, unit, cached) = match self.state {
+            State::Cold => ("Disk reads per missing key", "block reads per missing key", "nothing cached but filters"),
+            State::Warm => ("Blocks looked at per missing key", "blocks per missing key", "all blocks cached"),
+        };
+        let below = format!(
+            "{} entries; each key in the range of {} tables; {} keys asked for; {cached}",
+            count(self.entries),
+            Decimal(self.absent + self.certain),
+            count(self.asked),
+        );
+        heading.draw(&Text::new(what, (near(76), near(2)), words(27)))?;
+        heading.draw(&Text::new(below, (near(76), near(36)), words(18)))?;
+
+        let (bits, blocks) = (self.most_bits(), self.range());
+        let least = blocks.start;
+        let mut chart = ChartBuilder::on(&chart)
+            .x_label_area_size(units(52))
+            .y_label_area_size(units(76))
+            .build_cartesian_2d(0.0..bits, blocks.log_scale())?;
+        chart
+            .configure_mesh()
+            .x_desc("filter size (bits per key)")
+            .y_desc(unit)
+            .axis_desc_style(words(19))
+            .label_style(words(17))
+            .x_labels(13)
+            .x_max_light_lines(2)
+            .y_max_light_lines(10)
+            .x_label_formatter(&|bits| format!("{bits:.0}"))
+            .y_label_formatter(&|blocks| power_of_ten(*blocks))
+            .bold_line_style(BLACK.mix(0.18))
+            .light_line_style(BLACK.mix(0.06))
+            .draw()?;
+
+        let (dash, gap) = (near(8), near(5));
+        if let Some(ignored) = self.ignored {
+            let ends = [(0.0, ignored), (bits, ignored)];
+            chart
+                .draw_series(DashedLineSeries::new(ends, units(8), units(5), LIMIT.stroke_width(line)))?
+                .label(format!("filters ignored: {}", Decimal(ignored)))
+                .legend(move |(x, y)| {
+                    let ends = [(x, y), (x + 4 * dash, y)];
+                    DashedPathElement::new(ends, dash, gap, LIMIT.stroke_width(line))
+                });
+        }
+        let steps = 480;
+        let theory = (0..=steps)
+            .map(|i| bits * f64::from(i) / f64::from(steps))
+            .map(|bits| (bits, self.absent * textbook_rate(bits) + self.certain))
+            .filter(|(_, blocks)| *blocks >= least);
+        chart
+            .draw_series(LineSeries::new(theory, LINE.stroke_width(line)))?
+            .label(format!("textbook: {} × (1 − e^(−k/b))^k, k = b ln 2", Decimal(self.absent)))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 4 * dash, y)], LINE.stroke_width(line)));
+        // What is too small for the scale stands on its edge.
+        chart.draw_series(self.points.iter().map(|point| {
+            let [low, middle, high] = [point.low, point.blocks, point.high].map(|blocks| blocks.max(least));
+            ErrorBar::new_vertical(point.bits, low, middle, high, POINT.stroke_width(line), units(12))
+        }))?;
+        let radius = near(5);
+        let place = |point: &Point| (point.bits, point.blocks.max(least));
+        chart
+            .draw_series(self.points.iter().map(|point| Circle::new(place(point), radius, POINT.filled())))?
+            .label("measured, with 95 % confidence interval")
+            .legend(move |(x, y)| Circle::new((x + 2 * dash, y), radius, POINT.filled()));
+        let left_and_above = text_anchor::Pos::new(text_anchor::HPos::Left, text_anchor::VPos::Bottom);
+        let label = words(17).pos(left_and_above);
+        chart.draw_series(self.points.iter().map(|point| {
+            EmptyElement::at(place(point)) + Text::new(short(point.blocks), (near(9), near(-5)), label.clone())
+        }))?;
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerLeft)
+            .margin(units(16))
+            .legend_area_size(units(44))
+            .label_font(words(18))
+            .background_style(WHITE.mix(0.9))
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
+        Ok(())
+    }
+
+    /// The right end of the scale of bits.
+    fn most_bits(&self) -> f64 {
+        let most = self.points.iter().map(|point| point.bits).fold(10.0, f64::max);
+        (most + 2.0).ceil()
+    }
+
+    /// The scale of blocks: whole powers of ten below, room for words above.
+    fn range(&self) -> std::ops::Range<f64> {
+        let most = self.ignored.unwrap_or(0.0).max(self.absent + self.certain).max(0.1);
+        let least = self.points.iter().filter(|point| point.blocks > 0.0);
+        let least = least.map(|point| point.low.max(point.blocks / 10.0)).fold(most / 10.0, f64::min);
+        10f64.powf(least.log10().floor())..most * 2.5
+    }
+}
+
+/// A power of ten as a decimal.
+fn power_of_ten(n: f64) -> String {
+    let mut decimals = 0;
+    while decimals < 12 && n * 10f64.powi(decimals) < 0.99 {
+        decimals += 1;
+    }
+    format!("{n:.*}", usize::try_from(decimals).unwrap_or_default())
+}
+
+/// A number with two or three digits that count.
+fn short(n: f64) -> String {
+    let decimals = if n > 0.0 { (1.0 - n.log10().floor()).clamp(0.0, 8.0) } else { 0.0 };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 8")]
+    let decimals = decimals as usize;
+    format!("{n:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure() -> Figure {
+        let point = |bits: f64, blocks: f64| Point { bits, blocks, low: blocks * 0.9, high: blocks * 1.1 };
+        Figure {
+            state: State::Cold,
+            entries: 1000,
+            asked: 100,
+            absent: 4.0,
+            certain: 0.0,
+            ignored: Some(4.0),
+            points: vec![point(4.0, 0.59), point(10.0, 0.033), point(20.0, 0.0)],
+        }
+    }
+
+    #[test]
+    fn every_point_is_in_the_svg() {
+        let svg = figure().svg().unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        // A dot and the middle of a bar for each, and one in the legend.
+        assert_eq!(svg.matches("<circle").count(), 2 * 3 + 1, "{svg}");
+        for words in ["bits per key", "Disk reads per missing key", "0.033", "textbook"] {
+            assert!(svg.contains(words), "{words} is missing");
+        }
+    }
+
+    #[test]
+    fn bitmap_has_letters_without_a_font_on_the_machine() {
+        let pixels = figure().png().unwrap();
+        let row = (WIDTH * BITMAP_SCALE * 3) as usize;
+        // Above the chart there is nothing but the heading.
+        let dark = pixels[..row * 100].chunks(3).filter(|pixel| pixel.iter().all(|&part| part < 100)).count();
+        assert!((500..20_000).contains(&dark), "{dark} dark pixels");
+    }
+
+    #[test]
+    fn numbers_at_the_axis_and_at_the_points_are_short() {
+        assert_eq!([1.0, 10.0, 0.1, 0.000_999_999].map(power_of_ten), ["1", "10", "0.1", "0.001"]);
+        assert_eq!([3.98, 0.589, 0.0326, 0.000_67, 0.0].map(short), ["4.0", "0.59", "0.033", "0.00067", "0"]);
+    }
+}

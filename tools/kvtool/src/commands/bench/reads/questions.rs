@@ -1,0 +1,145 @@
+//! [`Questions`]: the keys that are asked for.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use fastrand::Rng;
+use tamis::{FilterMode, Keyspace, MAX_KEY_LEN, ReadOptions};
+
+use super::subject::Subject;
+use crate::args::{BenchReads, Common};
+use crate::commands::lines::Lines;
+use crate::commands::workload::keys::Keys;
+use crate::commands::workload::measure::Question;
+use crate::failure::{Failure, Result};
+use crate::output::say;
+use crate::text::{Form, count};
+
+/// Keys asked for of each kind, if the command line does not say.
+const ASKED: usize = 100_000;
+/// How many bytes are tried behind an existing key to make a missing one.
+const ATTEMPTS: usize = 8;
+
+type Key = Box<[u8]>;
+
+/// Keys that are there and keys that are not. Each is there once: what a filter says of a key, it will say again.
+pub(super) struct Questions {
+    existing: Vec<Key>,
+    missing: Vec<Key>,
+}
+
+impl Questions {
+    pub(super) fn keys(&self, question: Question) -> &[Key] {
+        match question {
+            Question::Existing => &self.existing,
+            Question::Missing => &self.missing,
+        }
+    }
+
+    pub(super) fn choose(
+        common: &Common,
+        args: &BenchReads,
+        subject: &Subject,
+        keyspace: &Keyspace,
+    ) -> Result<Questions> {
+        let asked = args.asked.unwrap_or(ASKED);
+        if let Some(keys) = subject.keys {
+            let asked = keys.count().min(asked as u64);
+            // Spread over all that was loaded, early and late.
+            let numbers = (0..asked).map(|i| u128::from(i) * u128::from(keys.count()) / u128::from(asked.max(1)));
+            let numbers: Vec<u64> = numbers.map(|number| u64::try_from(number).unwrap_or_default()).collect();
+            let all = |key: fn(&Keys, u64) -> String| -> Vec<Key> {
+                numbers.iter().map(|&i| key(&keys, i).into_bytes().into()).collect()
+            };
+            return Ok(Questions {
+                existing: all(|keys, i| keys.existing(i)),
+                missing: all(|keys, i| keys.missing(i)),
+            });
+        }
+        let form = common.line_form(args.escaped);
+        let mut rng = Rng::with_seed(args.seed);
+        let existing = match &args.keys_from {
+            Some(file) => from_file(keyspace, file, form, asked, true)?,
+            None => sample(keyspace, asked, &mut rng)?,
+        };
+        let missing = match &args.missing_from {
+            Some(file) => from_file(keyspace, file, form, asked, false)?,
+            None => derive(keyspace, &existing, &mut rng)?,
+        };
+        Ok(Questions { existing, missing })
+    }
+}
+
+/// Whether a key is there. The filters are asked, and not believed.
+fn is_there(keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+    Ok(keyspace.get_with(key, ReadOptions::new().filters(FilterMode::Shadow))?.is_some())
+}
+
+/// The first `most` different lines of a file that are there, or are not.
+fn from_file(keyspace: &Keyspace, file: &Path, form: Option<Form>, most: usize, there: bool) -> Result<Vec<Key>> {
+    let mut lines = Lines::open(Some(file), MAX_KEY_LEN * 4)?;
+    let (mut seen, mut keys, mut passed_over) = (HashSet::new(), Vec::new(), 0);
+    while keys.len() < most
+        && let Some(line) = lines.next()?
+    {
+        let key = match form.map(|form| form.parse(line)).transpose() {
+            Ok(parsed) => parsed.unwrap_or_else(|| line.to_vec()),
+            Err(why) => return Err(lines.invalid(why)),
+        };
+        let key = Key::from(key);
+        if seen.contains(&key) || is_there(keyspace, &key)? != there {
+            passed_over += 1;
+        } else {
+            seen.insert(key.clone());
+            keys.push(key);
+        }
+    }
+    if keys.is_empty() {
+        let what = if there { "there" } else { "missing" };
+        return Err(Failure::usage(format_args!("no line of {} is a key that is {what}", file.display())));
+    }
+    if passed_over > 0 {
+        say(format_args!("{} lines of {} are passed over", count(passed_over), file.display()));
+    }
+    Ok(keys)
+}
+
+/// Some of the keys of a keyspace, each with the same chance, in random order: algorithm R (Vitter, 1985) on one scan.
+fn sample(keyspace: &Keyspace, most: usize, rng: &mut Rng) -> Result<Vec<Key>> {
+    let mut keys: Vec<Key> = Vec::new();
+    for (i, entry) in keyspace.iter().enumerate() {
+        let (key, _) = entry?;
+        if keys.len() < most {
+            keys.push(Key::from(&key[..]));
+        } else {
+            let at = rng.usize(..=i);
+            if let Some(place) = keys.get_mut(at) {
+                *place = Key::from(&key[..]);
+            }
+        }
+    }
+    if keys.is_empty() {
+        return Err(Failure::usage(format_args!("there is no key in keyspace {}", keyspace.name())));
+    }
+    rng.shuffle(&mut keys);
+    Ok(keys)
+}
+
+/// For each existing key, one that is not there: with one more byte, so that it lies behind it and before most others.
+fn derive(keyspace: &Keyspace, existing: &[Key], rng: &mut Rng) -> Result<Vec<Key>> {
+    let mut missing = Vec::with_capacity(existing.len());
+    for key in existing.iter().filter(|key| key.len() < MAX_KEY_LEN) {
+        for _ in 0..ATTEMPTS {
+            let longer = [&key[..], &[rng.u8(..)]].concat();
+            if !is_there(keyspace, &longer)? {
+                missing.push(longer.into());
+                break;
+            }
+        }
+    }
+    if missing.is_empty() {
+        return Err(Failure::usage("no missing key could be found; name some with --missing-from"));
+    }
+    rng.shuffle(&mut missing);
+    Ok(missing)
+}

@@ -1,0 +1,90 @@
+//! [`Subject`]: the store that is measured, in a directory of its own.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use tamis::{Db, FilterPolicy, Options};
+
+use super::copy::copy;
+use crate::args::{BenchReads, Common};
+use crate::commands::store::existing_keyspace;
+use crate::commands::workload::keys::Keys;
+use crate::commands::workload::load::{Load, settle};
+use crate::failure::{Failure, Result};
+use crate::output::say;
+use crate::text::{Decimal, count};
+
+/// Keys of a store of our own, if the command line does not say.
+const KEYS: u64 = 1_000_000;
+const VALUE_LEN: usize = 100;
+
+pub(super) struct Subject {
+    pub(super) path: PathBuf,
+    /// Under which compaction leaves the levels as they are.
+    options: Options,
+    /// The keys that it was loaded with; `None` if it was taken.
+    pub(super) keys: Option<Keys>,
+}
+
+impl Subject {
+    /// Loads a store of our own at `path`, or makes a copy there of the one that the command line names.
+    pub(super) fn prepare(common: &Common, args: &BenchReads, path: &Path) -> Result<Subject> {
+        match &args.db {
+            Some(db) => Subject::take(common, db, path),
+            None if common.keyspace.is_some() => {
+                Err(Failure::usage("--keyspace says nothing about a store to be made"))
+            }
+            None => Subject::load(args, path),
+        }
+    }
+
+    fn load(args: &BenchReads, path: &Path) -> Result<Subject> {
+        let keys = Keys::new(args.keys.unwrap_or(KEYS), args.seed);
+        let bits_per_key = args.bits.first().copied().ok_or_else(|| Failure::usage("--bits names no number"))?;
+        let filter = FilterPolicy::Bloom { bits_per_key };
+        let load = Load { keys, value_len: args.value_size.unwrap_or(VALUE_LEN), filter };
+        let start = Instant::now();
+        load.run(path)?;
+        say(format_args!("loaded {} keys in {} s", count(keys.count()), Decimal(start.elapsed().as_secs_f64())));
+        Ok(Subject { path: path.to_owned(), options: load.late_options(), keys: Some(keys) })
+    }
+
+    fn take(common: &Common, from: &Path, path: &Path) -> Result<Subject> {
+        // Is it a store, and has it the keyspace?
+        existing_keyspace(&Db::open_read_only(from)?, common)?;
+        copy(from, path)?;
+        Ok(Subject { path: path.to_owned(), options: restful(path)?, keys: None })
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        self.keys.is_none()
+    }
+
+    /// Opens it to read, with so many bytes of cache.
+    pub(super) fn open(&self, cache: usize) -> Result<Db> {
+        Ok(self.options.clone().cache_size(cache).open_read_only(&self.path)?)
+    }
+
+    /// Gives all tables filters of `bits_per_key`.
+    pub(super) fn rebuild(&self, common: &Common, bits_per_key: f32) -> Result<()> {
+        let db = self.options.clone().create_if_missing(false).open(&self.path)?;
+        existing_keyspace(&db, common)?.rebuild_filters(FilterPolicy::Bloom { bits_per_key })?;
+        settle(&db);
+        Ok(db.close()?)
+    }
+}
+
+/// Options under which compaction has nothing to do in the store at `path`, if there are any; otherwise the defaults.
+///
+/// The levels' target sizes follow from the size of the memtables, which a store does not remember. Were they others now, compaction
+/// would change the levels between one measurement and the next. (Each is compared with what its own levels make to be expected.)
+fn restful(path: &Path) -> Result<Options> {
+    let sizes = (14..=30).step_by(2).map(|log| Options::new().memtable_size(1 << log));
+    for options in std::iter::once(Options::new()).chain(sizes) {
+        let db = options.clone().open_read_only(path)?;
+        if db.stats().compaction_debt == 0 {
+            return Ok(options);
+        }
+    }
+    Ok(Options::new())
+}

@@ -1,0 +1,42 @@
+//! The textbook Bloom filter, to draw a line by.
+
+/// False-positive rate at `bits` per key, (1 − e^(−k/b))^k with k = b·ln 2, rounded, at least 1 (Bloom, 1970; Mitzenmacher and Upfal,
+/// *Probability and Computing*, 5.5.3). No bits at all let everything through.
+pub(super) fn textbook_rate(bits: f64) -> f64 {
+    if bits <= 0.0 {
+        return 1.0;
+    }
+    let probes = (bits * std::f64::consts::LN_2).round().max(1.0);
+    (1.0 - (-probes / bits).exp()).powf(probes)
+}
+
+/// How far a sum of independent events may be from its mean: `variance` is that of the sum, `largest` what one event can add.
+///
+/// By Bernstein's inequality (1924) a sum is t or more above its mean with a probability of at most exp(−t² / (2·(variance +
+/// largest·t/3))), and likewise below. This is the t at which that bound is exp(−5²/2): five standard deviations when many events count,
+/// more when few do. What is certain has no variance and nothing to add, and must be met exactly.
+pub(super) fn tolerance(variance: f64, largest: f64) -> f64 {
+    const SIGMAS: f64 = 5.0;
+    let half = SIGMAS * SIGMAS * largest / 6.0;
+    half + (half * half + SIGMAS * SIGMAS * variance).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn textbook_rates_are_the_published_ones() {
+        for (bits, rate) in [(0.0, 1.0), (6.0, 0.056_057), (10.0, 0.008_193_7), (20.0, 0.000_067_1)] {
+            assert!((textbook_rate(bits) / rate - 1.0).abs() < 1e-3, "{bits}: {}", textbook_rate(bits));
+        }
+    }
+
+    #[test]
+    fn tolerance_is_five_deviations_of_many_and_wider_for_few() {
+        assert_eq!(tolerance(0.0, 0.0), 0.0);
+        assert!((tolerance(1e6, 1.0) / 5e3 - 1.0).abs() < 1e-3);
+        // Of two expected events, thirteen are too many to be seen once in a million times; of two, none is nothing strange.
+        assert!((8.0..12.5).contains(&tolerance(2.0, 1.0)), "{}", tolerance(2.0, 1.0));
+    }
+}

@@ -1,0 +1,99 @@
+//! [`Keys`]: keys that are there, and others between them that are not.
+
+/// Keys in the form of LevelDB's `db_bench`, `%016d`: even numbers are there, the odd ones between them are not. Both come in an order
+/// that looks random and follows from the seed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    count: u64,
+    seed: u64,
+}
+
+/// Bytes of a key.
+pub(crate) const KEY_LEN: usize = 16;
+/// Four rounds make a Feistel network hard to tell from a random permutation (Luby and Rackoff, 1988).
+const ROUNDS: u64 = 4;
+
+impl Keys {
+    pub(crate) fn new(count: u64, seed: u64) -> Keys {
+        Keys { count, seed }
+    }
+
+    pub(crate) fn count(self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn seed(self) -> u64 {
+        self.seed
+    }
+
+    /// The `i`-th key to be loaded; all are different for `i` below the count.
+    pub(crate) fn existing(self, i: u64) -> String {
+        key(2 * self.scrambled(i))
+    }
+
+    /// A key that is not there, between two that are.
+    pub(crate) fn missing(self, i: u64) -> String {
+        key(2 * self.scrambled(i) + 1)
+    }
+
+    /// A permutation of the numbers below the count: one of the numbers of 2·h bits, until it leads to a number below the count.
+    fn scrambled(self, i: u64) -> u64 {
+        let bits = u64::BITS - self.count.saturating_sub(1).leading_zeros();
+        let half = bits.div_ceil(2).max(1);
+        let mut number = i;
+        loop {
+            number = self.feistel(number, half);
+            if number < self.count {
+                return number;
+            }
+        }
+    }
+
+    fn feistel(self, number: u64, half: u32) -> u64 {
+        let mask = (1 << half) - 1;
+        let (mut left, mut right) = (number >> half, number & mask);
+        for round in 0..ROUNDS {
+            let mixed = mix(right ^ mix(self.seed.wrapping_mul(ROUNDS).wrapping_add(round)));
+            (left, right) = (right, left ^ (mixed & mask));
+        }
+        left << half | right
+    }
+}
+
+fn key(number: u64) -> String {
+    format!("{number:0KEY_LEN$}")
+}
+
+/// A number that looks random, from any other: SplitMix64 (Steele, Lea and Flood, 2014).
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_key_is_there_once_and_no_missing_one_is() {
+        for count in [1, 2, 3, 1000, 1024, 4999] {
+            let keys = Keys::new(count, 7);
+            let existing: BTreeSet<String> = (0..count).map(|i| keys.existing(i)).collect();
+            assert_eq!(existing.len() as u64, count);
+            assert!(existing.iter().all(|key| key.len() == KEY_LEN));
+            assert!((0..count).all(|i| !existing.contains(&keys.missing(i))));
+        }
+    }
+
+    #[test]
+    fn order_follows_from_the_seed() {
+        let order = |seed| (0..1000).map(|i| Keys::new(1000, seed).existing(i)).collect::<Vec<_>>();
+        assert_eq!(order(1), order(1));
+        let same = order(1).iter().zip(order(2)).filter(|(a, b)| **a == *b).count();
+        assert!(same < 20, "{same}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Making the store that is measured.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tamis::{Db, FilterPolicy, KeyspaceOptions, Options, WriteBatch};
+
+use super::keys::{KEY_LEN, Keys, mix};
+use crate::failure::Result;
+use crate::output::say;
+
+/// Most keys are loaded with large memtables, which makes a full last level quickly. One in so many comes with small ones: the
+/// levels' target sizes follow from the memtable's, so that these keys stay in the levels above, as the newest tenth or so of a store
+/// that has long been in use does.
+const LATE_SHARE: u64 = 18;
+/// One in so many comes last, when compaction has come to rest, and stays in level 0.
+const LAST_SHARE: u64 = 200;
+const BATCH: u64 = 1000;
+/// What an entry takes beside its key and its value, roughly.
+const ENTRY_OVERHEAD: u64 = 4;
+/// How long to wait for compactions to settle. What is not settled by then is measured as it is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) keys: Keys,
+    pub(crate) value_len: usize,
+    pub(crate) filter: FilterPolicy,
+}
+
+impl Load {
+    /// Bytes of all entries, roughly.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.keys.count() * (KEY_LEN as u64 + self.value_len as u64 + ENTRY_OVERHEAD)
+    }
+
+    /// Loads all keys into a new store at `path`, lets compaction come to rest, and closes it.
+    pub(crate) fn run(&self, path: &Path) -> Result<()> {
+        let Load { keys, filter, .. } = *self;
+        let progress = progress_bar(keys.count());
+        let last = keys.count() - keys.count() / LAST_SHARE;
+        let late = last - keys.count() / LATE_SHARE;
+        let db = self
+            .options((self.bytes() / 16).clamp(64 << 10, 16 << 20))
+            .hash_seed(keys.seed())
+            .default_keyspace(KeyspaceOptions::new().filter(filter))
+            .open(path)?;
+        self.put(&db, 0..late, &progress)?;
+        db.compact_range(..)?;
+        db.close()?;
+        let db = self.late_options().open(path)?;
+        self.put(&db, late..last, &progress)?;
+        db.flush()?;
+        settle(&db);
+        self.put(&db, last..keys.count(), &progress)?;
+        progress.finish_and_clear();
+        db.flush()?;
+        settle(&db);
+        Ok(db.close()?)
+    }
+
+    /// Options that keep the levels as they are when loading ends. With larger memtables a store of this size has fewer levels, and
+    /// compaction would bring it there.
+    pub(crate) fn late_options(&self) -> Options {
+        self.options((self.bytes() / 512).clamp(16 << 10, 1 << 20))
+    }
+
+    fn options(&self, memtable: u64) -> Options {
+        let memtable = usize::try_from(memtable).unwrap_or(usize::MAX);
+        // Small enough that every level but the uppermost has several tables.
+        let table = (self.bytes() / 128).clamp(64 << 10, 64 << 20);
+        Options::new().memtable_size(memtable).table_size(table)
+    }
+
+    fn put(&self, db: &Db, range: Range<u64>, progress: &ProgressBar) -> Result<()> {
+        let mut value = vec![0; self.value_len];
+        let mut next = range.start;
+        while next < range.end {
+            let end = (next + BATCH).min(range.end);
+            let mut batch = WriteBatch::new();
+            for i in next..end {
+                fill(&mut value, i);
+                batch.put(self.keys.existing(i), &value);
+            }
+            db.write(batch)?;
+            next = end;
+            progress.set_position(next);
+        }
+        Ok(())
+    }
+}
+
+/// A value that does not compress, from a key's number.
+fn fill(value: &mut [u8], i: u64) {
+    let mut state = mix(i);
+    for chunk in value.chunks_mut(8) {
+        state = mix(state);
+        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// Waits until every level is within its target.
+pub(crate) fn settle(db: &Db) {
+    let start = Instant::now();
+    while db.stats().compaction_debt > 0 {
+        if start.elapsed() > PATIENCE {
+            say("compaction has not come to rest; measuring all the same");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Hidden when standard error is not a terminal.
+fn progress_bar(keys: u64) -> ProgressBar {
+    let bar = ProgressBar::new(keys);
+    match ProgressStyle::with_template("loading {bar:40} {percent} %, {human_pos} keys, {eta} left") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
