@@ -18,7 +18,7 @@ use crate::compaction::picker::{Picker, Requested, Task};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::format::key::SeqNo;
-use crate::options::{Compression, FilterPolicy, LevelFilters};
+use crate::options::{Compression, LevelFilters};
 
 /// How long a kind of work rests after a failure, unless somebody waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -65,8 +65,8 @@ enum Work {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request {
     Compact,
-    /// A new filter for a single table.
-    Refilter(FilterPolicy),
+    /// A new filter for a single table, by the options that are in force when it begins.
+    Refilter,
 }
 
 /// How requested work ended: with how many bytes of new tables.
@@ -260,9 +260,7 @@ impl Store {
                 Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, Request::Compact, _) => {
                     self.compact(*keyspace, task)
                 }
-                Work::Requested(keyspace, task, Request::Refilter(policy), _) => {
-                    self.refilter(*keyspace, task, *policy)
-                }
+                Work::Requested(keyspace, task, Request::Refilter, _) => self.refilter(*keyspace, task),
             };
             self.finish(work, result);
             self.schedule();

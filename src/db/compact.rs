@@ -21,7 +21,8 @@ fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
     let takes = |level: usize, number: u64| task.takes(level, number);
     let inputs = tree.version.tables().map(|(level, table)| (level, table.meta()));
     let keys = inputs.filter(|(level, meta)| takes(*level, meta.number)).map(|(_, meta)| meta.keys).sum();
-    policy_of_output(&tree.options, &tree.version.metas(), task.output_level.into(), keys, takes)
+    let held = || tree.filter_bytes(takes);
+    policy_of_output(&tree.options, &tree.version.metas(), task.output_level.into(), keys, held, takes)
 }
 
 impl Store {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Handle;
 use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
 use super::read::ReadOptions;
-use super::refilter::FilterRebuild;
+use super::refilter::{FilterRebuild, Scope};
 use super::snapshot::Snapshot;
 use super::store::Store;
 use super::view::Tree;
@@ -165,9 +165,19 @@ impl Keyspace {
     }
 
     /// Gives every table the filter that the keyspace's options ask for, as [`Keyspace::rebuild_filters`] does, which also repairs
-    /// damaged filters. `progress` is called when the work is known and after each table.
+    /// damaged filters, and those that their tables contradict. `progress` is called when the work is known and after each table.
+    ///
+    /// If the options change meanwhile, all filters are by the new ones in the end.
     pub fn renew_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
-        self.store().renew_filters(self.id, &self.name, progress)
+        self.store().renew_filters(self.id, &self.name, Scope::Unfit, progress)
+    }
+
+    /// Makes the filters of all tables anew, whatever they have, and is otherwise as [`Keyspace::renew_filters`].
+    ///
+    /// A filter that denies a key of its table, and agrees with the table in all that it says of itself, looks like a right one. Only reads
+    /// with [`FilterMode::Shadow`](crate::FilterMode::Shadow) and a verification of the whole table find it; this replaces it.
+    pub fn remake_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
+        self.store().renew_filters(self.id, &self.name, Scope::All, progress)
     }
 }
 

@@ -8,20 +8,23 @@ use std::sync::Arc;
 
 use super::background::Request;
 use super::store::Store;
+use super::view::Tree;
 use crate::compaction::filters::policies;
 use crate::compaction::picker::{Picker, Requested, Task};
 use crate::error::{Error, Result};
+use crate::filter::filter_bytes;
 use crate::manifest::VersionEdit;
-use crate::options::FilterPolicy;
+use crate::options::LevelFilters;
 use crate::table::Table;
 
 /// How far the renewal of a keyspace's filters has come; see [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilterRebuild {
-    /// Tables that needed another filter when it began.
+    /// Tables that needed another filter when it began. If the options change meanwhile, and another round is made for that, those of
+    /// that round come on top.
     pub wanted: u64,
-    /// Tables that had the right filter then, and were left alone.
+    /// Tables that had the right filter when it began, or when the last round did, and were left alone.
     pub unchanged: u64,
     /// Tables replaced. In the end less than `wanted` only if compaction came first, which gives the right filter, too.
     pub replaced: u64,
@@ -31,11 +34,13 @@ pub struct FilterRebuild {
     pub bytes_after: u64,
 }
 
-/// A table that needs another filter.
-struct Unfit {
-    number: u64,
-    size: u64,
-    policy: FilterPolicy,
+/// Which tables get new filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Those whose filter is not the one that the options ask for, or cannot be used.
+    Unfit,
+    /// All.
+    All,
 }
 
 impl Store {
@@ -44,56 +49,59 @@ impl Store {
         self: &Arc<Self>,
         keyspace: u32,
         name: &str,
+        mut scope: Scope,
         mut progress: impl FnMut(&FilterRebuild),
     ) -> Result<FilterRebuild> {
-        // Flushes and compactions that began under other options end here; all that begin now know these.
         self.flush()?;
-        self.run_requested(keyspace, Request::Compact, |picker| match picker.running {
-            [] => Requested::Done,
-            _ => Requested::Wait,
-        })?;
-        let (wanted, unchanged) = self.tables_to_refilter(keyspace, name)?;
-        let mut rebuild = FilterRebuild { wanted: wanted.len() as u64, unchanged, ..FilterRebuild::default() };
-        progress(&rebuild);
-        for Unfit { number, size, policy } in wanted {
-            let pick = |picker: &Picker<'_>| picker.pick_table(number);
-            if let Some(written) = self.run_requested(keyspace, Request::Refilter(policy), pick)? {
-                rebuild.replaced += 1;
-                rebuild.bytes_before += size;
-                rebuild.bytes_after += written;
-            }
+        let mut rebuild = FilterRebuild::default();
+        loop {
+            // Flushes and compactions that began under other options end here; all that begin now know these.
+            self.run_requested(keyspace, Request::Compact, |picker| match picker.running {
+                [] => Requested::Done,
+                _ => Requested::Wait,
+            })?;
+            let tree = self.tree(keyspace, name)?;
+            let (wanted, unchanged) = tables_to_refilter(&tree, scope)?;
+            rebuild.wanted += wanted.len() as u64;
+            rebuild.unchanged = unchanged;
             progress(&rebuild);
-        }
-        Ok(rebuild)
-    }
-
-    /// The tables of a keyspace that need another filter, and how many do not.
-    fn tables_to_refilter(&self, keyspace: u32, name: &str) -> Result<(Vec<Unfit>, u64)> {
-        let tree = self.view.load().tree(keyspace).cloned();
-        let tree = tree.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))?;
-        let (mut wanted, mut unchanged) = (Vec::new(), 0);
-        let policies = policies(&tree.options, &tree.version.metas());
-        for ((_, table), policy) in tree.version.tables().zip(policies) {
-            if table.has_filter(policy, tree.options.prefix)? {
-                unchanged += 1;
-            } else {
-                wanted.push(Unfit { number: table.meta().number, size: table.meta().size, policy });
+            for (number, size) in wanted {
+                let pick = |picker: &Picker<'_>| picker.pick_table(number);
+                // No bytes: the keyspace was dropped.
+                let written = self.run_requested(keyspace, Request::Refilter, pick)?;
+                if let Some(written @ 1..) = written {
+                    rebuild.replaced += 1;
+                    rebuild.bytes_before += size;
+                    rebuild.bytes_after += written;
+                }
+                progress(&rebuild);
             }
+            // Each table was made by the options of its moment. Whoever changed them meanwhile had better find all filters by the last
+            // ones when this returns, too.
+            if self.tree(keyspace, name)?.options == tree.options {
+                return Ok(rebuild);
+            }
+            scope = Scope::Unfit;
         }
-        Ok((wanted, unchanged))
     }
 
-    /// Replaces the one table of `task` by a copy with a filter by `policy`; returns the bytes of the copy.
-    pub(super) fn refilter(&self, keyspace: u32, task: &Task, policy: FilterPolicy) -> Result<u64> {
-        let view = self.view.load();
-        let table = view.tree(keyspace).and_then(|tree| {
-            let (_, table) = tree.version.tables().find(|(level, table)| task.takes(*level, table.meta().number))?;
-            Some((Arc::clone(table), tree.options.prefix))
-        });
-        drop(view);
+    fn tree(&self, keyspace: u32, name: &str) -> Result<Tree> {
+        self.view.load().tree(keyspace).cloned().ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
+    }
+
+    /// Replaces the one table of `task` by a copy with the filter that it should have; returns the bytes of the copy.
+    pub(super) fn refilter(&self, keyspace: u32, task: &Task) -> Result<u64> {
         // The keyspace may have been dropped.
-        let Some((table, prefix)) = table else { return Ok(0) };
-        let filter_bytes = table.meta().keys.saturating_mul(policy.millibits().into()) / 8000;
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
+        let tables = tree.version.tables().zip(policies(&tree.options, &tree.version.metas()));
+        let taken = tables.map(|((level, table), policy)| (level, table, policy));
+        let found = taken.into_iter().find(|(level, table, _)| task.takes(*level, table.meta().number));
+        let Some((_, table, policy)) = found else { return Ok(0) };
+        let (table, prefix) = (Arc::clone(table), tree.options.prefix);
+        drop(tree);
+        // With prefixes there may be twice as many keys in a filter.
+        let keys = table.meta().keys.saturating_mul(if prefix.is_some() { 2 } else { 1 });
+        let filter_bytes = filter_bytes(policy, keys);
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
         let copy = table.refilter(self.new_file_number(), policy, prefix, &|| self.is_stopping())?;
         let copy = copy.ok_or(Error::Closed)?;
@@ -111,4 +119,23 @@ impl Store {
         self.install(edit, |_| {})?;
         Ok(size)
     }
+}
+
+/// Number and size of the tables that get another filter, and how many do not.
+fn tables_to_refilter(tree: &Tree, scope: Scope) -> Result<(Vec<(u64, u64)>, u64)> {
+    let (mut wanted, mut unchanged) = (Vec::new(), 0);
+    let policies = policies(&tree.options, &tree.version.metas());
+    for ((_, table), policy) in tree.version.tables().zip(policies) {
+        // What a budget comes to changes with every write: a table is not copied for a few hundredths of a bit.
+        let tolerance = match tree.options.level_filters {
+            LevelFilters::Budget(_) => (policy.millibits() / 20).max(250),
+            _ => 0,
+        };
+        if scope == Scope::Unfit && table.has_filter(policy, tree.options.prefix, tolerance)? {
+            unchanged += 1;
+        } else {
+            wanted.push((table.meta().number, table.meta().size));
+        }
+    }
+    Ok((wanted, unchanged))
 }

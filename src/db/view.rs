@@ -35,6 +35,14 @@ pub(super) struct Tree {
     pub(super) version: Arc<Version>,
 }
 
+impl Tree {
+    /// Bytes of the filters of all tables but those that `replaced` names by level and number.
+    pub(super) fn filter_bytes(&self, replaced: impl Fn(usize, u64) -> bool) -> u64 {
+        let staying = self.version.tables().filter(|(level, table)| !replaced(*level, table.meta().number));
+        staying.map(|(_, table)| table.filter_bytes()).sum()
+    }
+}
+
 impl ReadView {
     pub(super) fn tree(&self, keyspace: u32) -> Option<&Tree> {
         let at = self.trees.binary_search_by_key(&keyspace, |tree| tree.id).ok()?;

@@ -14,7 +14,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use super::fuse::slots as fuse_slots;
 use super::layout::Layout;
+use super::sizing::bloom_millibits;
 use crate::options::FilterPolicy;
 
 /// A sorted run of a tree: one table of level 0, or all tables of a level below. A look-up asks at most one filter of each.
@@ -163,6 +165,9 @@ pub fn expected_rate(policy: FilterPolicy) -> f64 {
     /// So many that rounding to whole lines does not show.
     const MANY: u64 = 1 << 30;
     let millibits = policy.millibits();
+    if let FilterPolicy::BinaryFuse { fingerprint_bits } = policy {
+        return 1.0 / f64::from(1u32 << fingerprint_bits.min(31));
+    }
     Layout::for_policy(policy).map_or(1.0, |layout| layout.model_fpr(MANY, layout.line_count(MANY, millibits)))
 }
 
@@ -175,9 +180,17 @@ fn cost(policy: FilterPolicy) -> u32 {
     }
 }
 
-/// Bytes that the filters of `keys` keys take by `policy`, headers and rounding aside.
+/// Bytes that the filters of `keys` keys take by `policy`, headers and rounding aside. Of binary fuses, it is those of a single one, or of
+/// the Bloom filter that takes its place when there are too few or too many keys.
 pub fn filter_bytes(policy: FilterPolicy, keys: u64) -> u64 {
-    let bytes = u128::from(keys) * u128::from(cost(policy)) / 8000;
+    let millibits = match policy {
+        FilterPolicy::BinaryFuse { fingerprint_bits } => match fuse_slots(keys, fingerprint_bits) {
+            Some(slots) => return slots.saturating_mul(fingerprint_bits.into()) / 8,
+            None => cost(FilterPolicy::DEFAULT.with_millibits(bloom_millibits(policy))),
+        },
+        _ => cost(policy),
+    };
+    let bytes = u128::from(keys) * u128::from(millibits) / 8000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
@@ -321,6 +334,26 @@ mod tests {
             let policy = FilterPolicy::StandardBloom { bits_per_key: 1.0 }.with_millibits(choice.millibits);
             assert!((choice.rate / expected_rate(policy) - 1.0).abs() < 0.03, "{policy:?}");
         }
+    }
+
+    #[test]
+    fn rate_and_bytes_of_a_binary_fuse_are_those_that_are_built() {
+        use crate::filter::{FilterBuilder, KeyHash};
+        for (keys, fingerprint_bits) in [(20_000u64, 8), (200_000, 5), (50_000, 16), (9000, 8), (9000, 16)] {
+            let policy = FilterPolicy::BinaryFuse { fingerprint_bits };
+            let mut builder = FilterBuilder::new(policy, 3);
+            (0..keys).for_each(|key| builder.add(KeyHash::new(3, &key.to_be_bytes())));
+            let info = builder.finish().unwrap().info;
+            assert_eq!(info.policy_id, if keys < 10_000 { 1 } else { 4 });
+            let bytes = info.bytes as f64;
+            let expected = filter_bytes(policy, keys) as f64;
+            assert!((expected..expected + 193.0).contains(&bytes), "{policy:?}, {keys} keys: {bytes} {expected}");
+            if info.policy_id == 4 {
+                assert_eq!(expected_rate(policy), info.expected_fpr);
+                assert!(expected > 1.12 * keys as f64 * f64::from(fingerprint_bits) / 8.0);
+            }
+        }
+        assert_eq!(filter_bytes(FilterPolicy::BinaryFuse { fingerprint_bits: 8 }, u64::MAX), u64::MAX);
     }
 
     #[test]

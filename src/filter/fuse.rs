@@ -176,6 +176,12 @@ pub(super) fn may_contain(shape: Shape, lines: &[Line], hash: u64) -> bool {
     shape.xor(lines, hash).is_none_or(|xor| xor == shape.fingerprint(hash))
 }
 
+/// Slots of the filter of so many distinct keys; `None` if a Bloom filter is built for them instead.
+pub(super) fn slots(keys: u64, fingerprint_bits: u8) -> Option<u64> {
+    let keys = usize::try_from(keys).ok().filter(|keys| *keys >= MIN_KEYS)?;
+    Some(Shape::for_keys(keys, fingerprint_bits)?.slots())
+}
+
 /// The filter of `hashes`, which are distinct. `None` if no attempt found a place for each key, or they are too many.
 pub(super) fn build(fingerprint_bits: u8, hashes: &[u64]) -> Option<(Shape, Vec<Line>)> {
     let mut shape = Shape::for_keys(hashes.len(), fingerprint_bits)?;

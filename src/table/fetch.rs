@@ -10,7 +10,7 @@ use super::TableContext;
 use super::compress::{decompress, from_code, highest_code};
 use super::footer::{Handle, TRAILER_LEN};
 use crate::error::{Error, IoContext, Result};
-use crate::format::checksum::bound_crc;
+use crate::format::checksum::{FileChecksum, bound_crc};
 use crate::format::filename::FileKind;
 use crate::options::Compression;
 use crate::stats::ReadCounters;
@@ -81,14 +81,17 @@ impl Fetcher {
         }
     }
 
-    /// A data block twice, verified: as it is stored, with its compression, and as [`Fetcher::data_block`] gives it.
+    /// A data block twice, verified: as it is stored, with its compression, and as [`Fetcher::data_block`] gives it. `checksum` takes in
+    /// what of the file it takes.
     pub(super) fn data_block_to_copy(
         &self,
         handle: Handle,
         longest: u32,
         ahead: &mut ReadAhead,
+        checksum: &mut FileChecksum,
     ) -> Result<(Compression, Vec<u8>, Vec<u8>)> {
         let stored = self.stored(handle, Some(ahead))?;
+        checksum.update(&stored);
         let (compression, packed) = self.verified(handle, &stored)?;
         let block = match compression {
             Compression::None => packed.to_vec(),

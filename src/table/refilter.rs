@@ -2,7 +2,9 @@
 //!
 //! Data blocks are copied as they are stored, compressed or not, to the offsets that they had, so that the index is copied too. Only
 //! the checksums in their trailers are made anew, since they are bound to the file's number: each after the one before it was found
-//! right. What is copied is checked by every rule that `verify` knows, because the new checksums vouch for it from here on.
+//! right. What is copied is checked by every rule that `verify` knows, because the new checksums vouch for it from here on; with the
+//! checksum of the whole file, which also sees a block that was exchanged together with its own. Only a damaged filter, which is what the
+//! copy is for, leaves that one nothing to say.
 
 use std::sync::Arc;
 
@@ -10,17 +12,31 @@ use super::builder::Output;
 use super::fetch::ReadAhead;
 use super::properties::Properties;
 use super::resident::TableFilter;
-use super::verify::Seen;
+use super::verify::{Seen, check_file_checksum, take_in};
 use super::{Table, TableMeta};
 use crate::block::Block;
 use crate::error::Result;
 use crate::filter::FilterBuilder;
+use crate::format::checksum::FileChecksum;
 use crate::format::filename::FileKind;
+use crate::format::header::FILE_HEADER_LEN;
 use crate::options::{FilterPolicy, PrefixExtractor};
 
 impl Table {
-    /// Whether the table has the filter that `policy` makes of its keys and of what `prefix` takes of them, and can use it.
-    pub(crate) fn has_filter(&self, policy: FilterPolicy, prefix: Option<PrefixExtractor>) -> Result<bool> {
+    /// Bytes of the table's filter. 0 if it has none, or the table cannot be opened: then it is not in memory.
+    pub(crate) fn filter_bytes(&self) -> u64 {
+        let filter = self.resident().ok().and_then(|resident| resident.footer.filter);
+        filter.map_or(0, |handle| handle.len.into())
+    }
+
+    /// Whether the table has the filter that `policy` makes of its keys and of what `prefix` takes of them, give or take so many
+    /// thousandths of bits per key, and can use it.
+    pub(crate) fn has_filter(
+        &self,
+        policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
+        tolerance: u32,
+    ) -> Result<bool> {
         let resident = self.resident()?;
         let properties = &resident.properties;
         let usable = match &resident.filter {
@@ -30,7 +46,7 @@ impl Table {
         };
         Ok(usable
             && properties.filter_policy == u64::from(policy.code())
-            && properties.filter_millibits == policy.millibits())
+            && properties.filter_millibits.abs_diff(policy.millibits()) <= tolerance)
     }
 
     /// Writes a copy of this table with a filter by `policy` and `prefix` as table `number`, synced; the directory is not. `None` means
@@ -69,7 +85,10 @@ impl Table {
         };
         let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
         let mut seen = Seen::default();
-        let mut ahead = ReadAhead::new(resident.index.data_end(), false);
+        let data_end = resident.index.data_end();
+        let mut checksum = FileChecksum::default();
+        take_in(&mut checksum, fetcher, 0..FILE_HEADER_LEN as u64)?;
+        let mut ahead = ReadAhead::new(data_end, false);
         for i in 0..resident.index.len() {
             if cancelled() {
                 return Ok(None);
@@ -77,7 +96,7 @@ impl Table {
             ahead.step_to(i);
             let handle = resident.index.handle(i);
             let (compression, stored, block) =
-                fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead)?;
+                fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead, &mut checksum)?;
             Block::new(block)
                 .and_then(|block| {
                     seen.check_block(resident, i, &Arc::new(block), |key, hash| filter.add_key(key, hash))
@@ -87,6 +106,10 @@ impl Table {
             assert_eq!(copied, handle, "data blocks begin where they began and have no gaps");
         }
         seen.check_end(self)?;
+        if !matches!(resident.filter, TableFilter::Degraded(_)) {
+            take_in(&mut checksum, fetcher, data_end..fetcher.size)?;
+            check_file_checksum(self, checksum.finish())?;
+        }
         let index = fetcher.meta_block(resident.footer.index)?;
         output.complete(filter, properties, &index).map(Some)
     }

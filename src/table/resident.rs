@@ -6,7 +6,7 @@ use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::properties::Properties;
 use crate::error::{Error, Result};
-use crate::filter::{Filter, FilterState};
+use crate::filter::{Filter, FilterInfo, FilterState};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 
 pub(super) struct Resident {
@@ -21,7 +21,7 @@ pub(super) enum TableFilter {
     /// The table was written without one.
     None,
     Usable(Filter),
-    /// There is one, but it is damaged, unreadable or of a later version, for this reason. It means "maybe" for every key.
+    /// There is one, but it is damaged, unreadable, of a later version or of another table, for this reason. It means "maybe" for every key.
     Degraded(Error),
 }
 
@@ -42,7 +42,7 @@ impl Resident {
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
         let index = Index::decode(&fetcher.meta_block(footer.index)?)
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
-        let resident = Resident { filter: TableFilter::read(fetcher, &footer), footer, properties, index };
+        let resident = Resident { filter: TableFilter::read(fetcher, &footer, &properties), footer, properties, index };
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }
@@ -108,8 +108,25 @@ impl Resident {
     }
 }
 
+/// What a filter says of itself otherwise than the properties of its table.
+fn contradiction_of_filter(properties: &Properties, info: &FilterInfo) -> Option<&'static str> {
+    let keys = properties.keys;
+    let most = if info.prefixes.is_some() { keys.saturating_mul(2) } else { keys };
+    // A binary fuse counts keys with equal hashes once. Of a billion keys two have, now and then.
+    let least = keys - keys / 1024;
+    let rules = [
+        (
+            info.is_of(properties.filter_policy, properties.filter_millibits) && info.keys == properties.filter_keys,
+            "the filter is not the one that the properties tell of",
+        ),
+        ((least..=most).contains(&info.keys), "the filter cannot be one of as many keys as the table has"),
+    ];
+    rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)
+}
+
 impl TableFilter {
-    fn read(fetcher: &Fetcher, footer: &Footer) -> TableFilter {
+    /// Also a filter that is sound in itself is not believed unless it is the one that the properties tell of.
+    fn read(fetcher: &Fetcher, footer: &Footer, properties: &Properties) -> TableFilter {
         let Some(handle) = footer.filter else {
             return TableFilter::None;
         };
@@ -118,7 +135,8 @@ impl TableFilter {
             Err(error) => return TableFilter::Degraded(error),
         };
         let filter = Filter::open(&block, footer.seed);
-        match filter.degraded() {
+        let foreign = || filter.info().and_then(|info| contradiction_of_filter(properties, info));
+        match filter.degraded().or_else(foreign) {
             Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),
             None => TableFilter::Usable(filter),
         }

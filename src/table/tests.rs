@@ -334,7 +334,7 @@ fn a_table_with_a_binary_fuse_verifies_also_where_a_bloom_filter_stands_in() {
         let properties = table.properties().unwrap();
         assert_eq!((info.policy_id, info.millibits, info.keys), (policy, millibits, keys));
         assert_eq!((properties.filter_policy, properties.filter_millibits), (4, 7000));
-        assert!(table.has_filter(options.filter, None).unwrap());
+        assert!(table.has_filter(options.filter, None, 0).unwrap());
         for i in 0..10_000 {
             assert_eq!(get(&table, odd_key(i), SeqNo::MAX).unwrap(), None);
         }

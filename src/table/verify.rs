@@ -1,5 +1,6 @@
 //! [`Table::verify`]: reads a table from front to back and checks every rule that look-ups rely on.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Table;
@@ -23,7 +24,7 @@ impl Table {
         let context = Arc::clone(&self.fetcher().context);
         let table = Table::new(context, self.meta().clone());
         let (fetcher, resident) = (table.fetcher(), table.resident()?);
-        let filter = check_filter(fetcher, resident)?;
+        let filter = usable_filter(resident)?;
 
         let mut seen = Seen::default();
         let mut ahead = ReadAhead::new(resident.index.data_end(), false);
@@ -43,43 +44,43 @@ impl Table {
                 .map_err(|malformed| table.malformed_block(i, malformed))?;
         }
         seen.check_end(&table)?;
-        // Last, because it says only that there is damage, and not where.
-        if file_checksum(fetcher)? != self.meta().checksum {
-            let rule = "the checksum of the file is not the one in the manifest";
-            return Err(fetcher.corrupt(0, rule));
-        }
-        Ok(())
+        check_file_checksum(&table, file_checksum(fetcher)?)
     }
 }
 
-/// The filter, which in a sound table is usable and as the properties say.
-fn check_filter<'a>(fetcher: &Fetcher, resident: &'a Resident) -> Result<Option<&'a Filter>> {
-    let (properties, handle) = (&resident.properties, resident.footer.filter);
-    let corrupt = |rule: &str| fetcher.corrupt(handle.unwrap_or_default().offset, rule);
+/// The filter, which in a sound table is usable.
+fn usable_filter(resident: &Resident) -> Result<Option<&Filter>> {
     match &resident.filter {
         TableFilter::None => Ok(None),
         TableFilter::Degraded(error) => Err(error.clone()),
-        TableFilter::Usable(filter) => match filter.info() {
-            Some(info)
-                if info.is_of(properties.filter_policy, properties.filter_millibits)
-                    && info.keys == properties.filter_keys =>
-            {
-                Ok(Some(filter))
-            }
-            _ => Err(corrupt("the filter is not the one that the properties tell of")),
-        },
+        TableFilter::Usable(filter) => Ok(Some(filter)),
     }
 }
 
 pub(super) fn file_checksum(fetcher: &Fetcher) -> Result<u32> {
     let mut checksum = FileChecksum::default();
-    let mut offset = 0;
-    while offset < fetcher.size {
-        let len = READ_LEN.min(fetcher.size - offset);
+    take_in(&mut checksum, fetcher, 0..fetcher.size)?;
+    Ok(checksum.finish())
+}
+
+/// Takes a part of the file into its checksum.
+pub(super) fn take_in(checksum: &mut FileChecksum, fetcher: &Fetcher, part: Range<u64>) -> Result<()> {
+    let mut offset = part.start;
+    while offset < part.end {
+        let len = READ_LEN.min(part.end - offset);
         checksum.update(&fetcher.bytes(offset, len)?);
         offset += len;
     }
-    Ok(checksum.finish())
+    Ok(())
+}
+
+/// Compares the checksum of the whole file with the one in the manifest. Last of all, because it says only that there is damage, and
+/// not where.
+pub(super) fn check_file_checksum(table: &Table, found: u32) -> Result<()> {
+    if found == table.meta().checksum {
+        return Ok(());
+    }
+    Err(table.fetcher().corrupt(0, "the checksum of the file is not the one in the manifest"))
 }
 
 /// What was seen of a table so far, block by block from the first to the last.

@@ -9,7 +9,8 @@ use tamis::filter::FilterState;
 use tamis::inspect::{DataBlock, Entry, FileKind, Inspector};
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{
-    Compression, Db, Error, Executor, FilterMode, FilterPolicy, KeyspaceOptions, Options, ReadOptions, SteppedExecutor,
+    Compression, Db, Error, Executor, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
+    ReadOptions, SteppedExecutor,
 };
 
 const DIR: &str = "/db";
@@ -200,6 +201,92 @@ fn other_keyspaces_are_left_alone_and_reads_are_not_counted() {
     assert!(db.drop_keyspace("other").unwrap());
     assert!(matches!(other.rebuild_filters(OLD), Err(Error::KeyspaceDropped(_))));
     assert!(matches!(other.renew_filters(|_| {}), Err(Error::KeyspaceDropped(_))));
+}
+
+/// The options change once when the work is known, and once after the first table.
+#[test]
+fn options_that_change_meanwhile_are_those_of_all_filters_in_the_end() {
+    let fs = SimFileSystem::new();
+    let (db, _) = deep(&fs, 1500);
+    let before = content(&db);
+    let count = tables(&db).len() as u64;
+    assert!(count > 3);
+    let policies = [6.0, 7.0].map(|bits_per_key| FilterPolicy::Bloom { bits_per_key });
+    db.keyspace_with("default", db.default_keyspace().options().unwrap().filter(NEW)).unwrap();
+    let mut changes = policies.into_iter();
+    let report = db.default_keyspace().renew_filters(|_| {
+        if let Some(policy) = changes.next() {
+            db.keyspace_with("default", db.default_keyspace().options().unwrap().filter(policy)).unwrap();
+        }
+    });
+    assert!(tables(&db).iter().all(|(_, path)| millibits(&fs, path) == 7000));
+    // The first table was made twice, by each of the two.
+    let report = report.unwrap();
+    assert_eq!((report.wanted, report.replaced, report.unchanged), (count + 1, count + 1, count - 1));
+
+    // Another rebuild that runs from beginning to end in the midst of this one.
+    db.keyspace_with("default", db.default_keyspace().options().unwrap().filter(OLD)).unwrap();
+    let mut inner = None;
+    let outer = db.default_keyspace().renew_filters(|rebuild| {
+        if rebuild.replaced == 1 && inner.is_none() {
+            inner = Some(db.rebuild_filters(NEW).unwrap());
+        }
+    });
+    assert_eq!((inner.unwrap().replaced, outer.unwrap().replaced), (count, 1));
+    assert!(tables(&db).iter().all(|(_, path)| millibits(&fs, path) == 14_500));
+    check_sound(&fs, &db);
+    assert_eq!(content(&db), before);
+}
+
+#[test]
+fn a_keyspace_that_is_dropped_meanwhile_is_an_error_and_nothing_of_it_counts() {
+    let fs = SimFileSystem::new();
+    let (db, _) = deep(&fs, 100);
+    let other = db.keyspace_with("other", KeyspaceOptions::new().filter(OLD)).unwrap();
+    other.put("k", "v").unwrap();
+    db.flush().unwrap();
+    db.keyspace_with("other", KeyspaceOptions::new().filter(NEW)).unwrap();
+    let mut last = None;
+    let result = other.renew_filters(|rebuild| {
+        last = Some(*rebuild);
+        let _ = db.drop_keyspace("other").unwrap();
+    });
+    assert!(matches!(result, Err(Error::KeyspaceDropped(_))), "{result:?}");
+    assert_eq!(last.map(|rebuild| (rebuild.wanted, rebuild.replaced)), Some((1, 0)));
+}
+
+#[test]
+fn all_filters_are_made_anew_when_that_is_asked_for() {
+    let fs = SimFileSystem::new();
+    let (db, _) = deep(&fs, 500);
+    let (before, files) = (content(&db), tables(&db));
+    assert_eq!(db.default_keyspace().renew_filters(|_| {}).unwrap().replaced, 0);
+    let report = db.default_keyspace().remake_filters(|_| {}).unwrap();
+    let count = files.len() as u64;
+    assert_eq!((report.wanted, report.replaced, report.unchanged), (count, count, 0));
+    assert_eq!(report.bytes_before, report.bytes_after);
+    assert!(tables(&db).iter().all(|table| !files.contains(table)));
+    check_sound(&fs, &db);
+    assert_eq!(content(&db), before);
+}
+
+#[test]
+fn a_budget_that_moves_by_a_little_copies_nothing() {
+    let fs = SimFileSystem::new();
+    let (db, _) = deep(&fs, 500);
+    let renew = |bits: f32| {
+        let budget = LevelFilters::Budget(FilterBudget::bits_per_key(bits));
+        let options = db.default_keyspace().options().unwrap().level_filters(budget);
+        db.keyspace_with("default", options).unwrap();
+        db.default_keyspace().renew_filters(|_| {}).unwrap().replaced
+    };
+    assert!(renew(10.0) > 0);
+    assert_eq!(renew(10.0), 0);
+    assert_eq!(renew(10.2), 0);
+    assert!(renew(12.0) > 0);
+    // Whoever asks for bits gets them.
+    let exact = |bits_per_key| db.rebuild_filters(FilterPolicy::Bloom { bits_per_key }).unwrap().unchanged;
+    assert_eq!([10.0, 10.1].map(exact), [0, 0]);
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Damaged files: the right answer or an error, never a wrong answer and never a panic.
 
 use super::*;
+use crate::filter::FilterBuilder;
 use crate::format::checksum::bound_crc;
+use crate::table::builder::Output;
+use crate::table::properties::Properties;
 use crate::vfs::{Fault, FaultMode};
 
 /// Distinct keys in the table below, each in two versions.
@@ -121,7 +124,7 @@ fn a_damaged_filter_means_maybe_and_is_reported() {
 fn a_filter_that_denies_a_key_is_found_by_shadow_reads_and_by_verify() {
     let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
     let handle = open(&fs, &meta, 0).resident().unwrap().footer.filter.unwrap();
-    let mut other = crate::filter::FilterBuilder::new(FilterPolicy::DEFAULT, SEED);
+    let mut other = FilterBuilder::new(FilterPolicy::DEFAULT, SEED);
     (KEYS..2 * KEYS).for_each(|i| other.add(KeyHash::new(SEED, &i.to_le_bytes())));
     let mut bytes = fs.read(PATH).unwrap();
     put_block(&mut bytes, handle, &other.finish().unwrap().bytes);
@@ -148,7 +151,7 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     let meta = build(&fs, TableOptions { prefix: Some(extractor), ..options() }, &entries);
     let handle = open(&fs, &meta, 0).resident().unwrap().footer.filter.unwrap();
     // All keys, but the prefixes of others.
-    let mut other = crate::filter::FilterBuilder::new(FilterPolicy::DEFAULT, SEED).with_prefixes(Some(extractor));
+    let mut other = FilterBuilder::new(FilterPolicy::DEFAULT, SEED).with_prefixes(Some(extractor));
     for (i, key) in keys.iter().enumerate() {
         other.add_key(format!("not{i:04}").as_bytes(), KeyHash::new(SEED, key.as_bytes()));
     }
@@ -164,6 +167,93 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     assert!(error.to_string().contains("denies the prefix"), "{error}");
     let error = table.verify().unwrap_err();
     assert!(error.to_string().contains("or its prefix"), "{error}");
+}
+
+/// The same table with another filter in it, all checksums right, and `change` made to the properties.
+fn with_filter(filter: FilterBuilder, change: impl FnOnce(&mut Properties)) -> (SimFileSystem, TableMeta) {
+    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
+    let table = open(&fs, &meta, 0);
+    let (fetcher, resident) = (table.fetcher(), table.resident().unwrap());
+    let other = file_system();
+    let mut output = Output::create(&other, Path::new("/db"), NUMBER).unwrap();
+    for i in 0..resident.index.len() {
+        let Handle { offset, len } = resident.index.handle(i);
+        output.copy_block(&fetcher.bytes(offset, len.into()).unwrap(), Compression::None).unwrap();
+    }
+    let index = fetcher.meta_block(resident.footer.index).unwrap();
+    let mut properties = resident.properties.clone();
+    change(&mut properties);
+    let meta = output.complete(filter, properties, &index).unwrap();
+    (other, meta)
+}
+
+/// A filter that is not the table's own is sound in itself, and may deny every key.
+#[test]
+fn a_filter_that_contradicts_the_table_is_not_believed() {
+    let filter = |policy, keys: u64| {
+        let mut filter = FilterBuilder::new(policy, SEED);
+        (0..keys).for_each(|i| filter.add(KeyHash::new(SEED, &i.to_le_bytes())));
+        filter
+    };
+    let bloom = |bits_per_key| FilterPolicy::Bloom { bits_per_key };
+    let (policy, keys) = (FilterPolicy::DEFAULT, KEYS);
+    type Case = (FilterBuilder, fn(&mut Properties), Option<&'static str>);
+    let cases: [Case; 7] = [
+        (filter(policy, keys), |_| {}, None),
+        (filter(bloom(12.0), keys), |_| {}, Some("properties tell of")),
+        (filter(FilterPolicy::StandardBloom { bits_per_key: 10.0 }, keys), |_| {}, Some("properties tell of")),
+        (filter(policy, 0), |_| {}, Some("properties tell of")),
+        (filter(policy, 0), |properties| properties.filter_policy = 255, Some("as many keys")),
+        (filter(policy, keys - 1), |_| {}, Some("as many keys")),
+        (filter(policy, keys + 1), |_| {}, Some("as many keys")),
+    ];
+    for (filter, change, expected) in cases {
+        let (fs, meta) = with_filter(filter, change);
+        let table = open(&fs, &meta, 0);
+        let found = (0..KEYS).filter(|i| {
+            let key = format!("key{i:04}");
+            table.get(&point_read(key.as_bytes(), MAX_SEQNO, FilterMode::Use), &mut Untraced).unwrap().is_some()
+        });
+        let found = found.count() as u64;
+        let verified = table.verify().unwrap_err().to_string();
+        match expected {
+            // What agrees is believed, and only verify and shadow reads see that it is wrong.
+            None => assert!(found < KEYS && verified.contains("denies"), "{found} {verified}"),
+            Some(rule) => {
+                assert_eq!(found, KEYS, "{rule}");
+                let FilterState::Degraded(reason) = table.filter_state().unwrap() else { panic!("{rule}") };
+                assert!(reason.contains(rule) && verified.contains(&reason), "{reason} {verified}");
+                assert!(!table.has_filter(policy, None, 0).unwrap());
+            }
+        }
+    }
+}
+
+/// A value that changed together with its block's checksum: no rule but the file's checksum sees it, and no copy may make that right.
+#[test]
+fn a_copy_vouches_for_no_block_that_the_file_s_checksum_does_not() {
+    let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
+    let sound = fs.read(PATH).unwrap();
+    let table = open(&fs, &meta, 0);
+    let (block, filter) = (all_handles(&fs, &meta)[1], table.resident().unwrap().footer.filter.unwrap());
+    let mut changed = sound.clone();
+    let start = usize::try_from(block.offset).unwrap();
+    let value = changed[start..].windows(3).position(|bytes| bytes == b"old").unwrap();
+    changed[start + value] = b'O';
+    reseal(&mut changed, block);
+    let refilter = |number| open(&fs, &meta, 0).refilter(number, FilterPolicy::DEFAULT, None, &|| false);
+
+    fs.write(PATH, changed).unwrap();
+    let error = refilter(13).unwrap_err();
+    assert!(error.to_string().contains("checksum of the file"), "{error}");
+    assert!(fs.read("/db/000013.sst").is_err());
+    // A damaged filter stands in the way of that check, and not of its own repair.
+    fs.write(PATH, sound).unwrap();
+    fs.corrupt(PATH, filter.offset + 70, 1).unwrap();
+    let copy = refilter(13).unwrap().unwrap();
+    let copy = open(&fs, &copy, 0);
+    copy.verify().unwrap();
+    assert_eq!(entries_of(&copy, false).unwrap(), entries);
 }
 
 /// Replaces a block, which must be of the same length, and makes its checksum right.

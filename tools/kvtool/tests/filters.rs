@@ -94,6 +94,36 @@ fn rebuild_changes_the_filters_and_nothing_else() {
     assert_eq!(sandbox.text(&["scan", "db"]), entries);
 }
 
+/// Policy code and whole bits per key of the first table.
+fn filter_of(sandbox: &Sandbox) -> (u64, f64) {
+    let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "sst");
+    let mut files = std::fs::read_dir(sandbox.0.path().join("db")).unwrap().map(|entry| entry.unwrap().path());
+    let table = sandbox.json(&["sst", files.find(is_table).unwrap().to_str().unwrap()]);
+    let filter = &table["filter"];
+    (filter["policy"].as_u64().unwrap(), filter["bits_per_key"].as_f64().unwrap().floor())
+}
+
+#[test]
+fn bits_alone_keep_the_kind_and_what_is_given_up_is_told() {
+    let sandbox = Sandbox::with_store();
+    sandbox.text(&["filter", "rebuild", "db", "--policy", "standard"]);
+    sandbox.text(&["filter", "rebuild", "db", "--bits", "12"]);
+    assert_eq!(filter_of(&sandbox), (2, 12.0));
+    let words = sandbox.words(&["filter", "rebuild", "db", "--bits", "11", "--allocate"], DONE);
+    assert!(!words.contains("given up"), "{words}");
+    let words = sandbox.words(&["filter", "rebuild", "db", "--bits", "9"], DONE);
+    assert!(words.contains("given up"), "{words}");
+    assert_eq!(filter_of(&sandbox), (2, 9.0));
+    sandbox.text(&["filter", "rebuild", "db", "--policy", "fuse"]);
+    assert!(sandbox.words(&["filter", "rebuild", "db", "--bits", "9.5"], USAGE).contains("--policy"));
+    sandbox.words(&["filter", "rebuild", "db", "--bits", "12"], DONE);
+
+    let words = sandbox.words(&["filter", "rebuild", "db"], DONE);
+    assert!(words.contains("new filters for 0 tables"), "{words}");
+    let all = sandbox.json(&["filter", "rebuild", "db", "--all"]);
+    assert!(all["keyspaces"][0]["replaced"].as_u64() >= Some(1), "{all}");
+}
+
 #[test]
 fn rebuild_takes_all_keyspaces_or_the_one_it_is_given() {
     let sandbox = Sandbox::with_store();

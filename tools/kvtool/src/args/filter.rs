@@ -44,13 +44,19 @@ pub(crate) struct FilterAdvise {
 pub(crate) struct FilterRebuild {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// Bits per key, 1 to 24, fractions too; without it and --policy, every table gets the filter that its keyspace's options ask for,
-    /// which repairs damaged ones
+    /// Bits per key, 1 to 24, fractions too (of a binary fuse, see --policy); without it and --policy, every table gets the filter that
+    /// its keyspace's options ask for, which repairs damaged ones
+    ///
+    /// --bits and --policy make it the same for all levels: they take the place of policies by level and of a budget, unless --allocate
+    /// sets a new one.
     #[arg(long, value_name = "N")]
     pub(crate) bits: Option<f32>,
-    /// Which filter; it becomes the keyspace's policy
+    /// Which filter; it becomes the keyspace's policy. With --bits alone the kind stays (Bloom if there were none)
     #[arg(long, value_enum)]
     pub(crate) policy: Option<Policy>,
+    /// Make every filter anew, also those that look right: against filters that deny what their tables hold, which `verify` reports
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Share the memory of --bits per key out among the levels so that as few reads as possible are wasted; later tables are treated
     /// alike
     #[arg(long, requires = "bits")]

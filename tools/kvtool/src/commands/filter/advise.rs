@@ -80,6 +80,7 @@ struct OneRun {
     level: usize,
     /// Number of the table in level 0.
     table: Option<u64>,
+    /// With as many keys as its filters hold, prefixes too; if it has none, as many as it has itself.
     run: Run,
     /// Bytes of the filters that it has.
     bytes: u64,
@@ -163,15 +164,15 @@ impl OneRun {
         let (mut keys, mut bytes, mut false_keys) = (0, 0, 0.0);
         for table in tables {
             let file = inspector.table(&FileKind::Table(table.number).path(dir))?;
-            let rate = match file.filter() {
+            let (held, rate) = match file.filter() {
                 FilterState::Usable(info) => {
                     bytes += info.bytes;
-                    info.expected_fpr
+                    (info.keys, info.expected_fpr)
                 }
-                _ => 1.0,
+                _ => (file.properties().keys, 1.0),
             };
-            keys += file.properties().keys;
-            false_keys += rate * file.properties().keys as f64;
+            keys += held;
+            false_keys += rate * held as f64;
         }
         let rate = false_keys / keys.max(1) as f64;
         Ok(OneRun { level, table: None, run: Run { keys, weight: 1.0 }, bytes, rate })

@@ -13,7 +13,8 @@ use crate::output::{Output, say};
 use crate::text::{Decimal, count, size};
 
 pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
-    let policy = policy(&args)?;
+    // Mistakes that no keyspace makes right are told before anything is opened.
+    new_policy(&args, FilterPolicy::DEFAULT)?;
     let levels = match (args.allocate, args.bits) {
         (true, Some(bits)) => LevelFilters::Budget(FilterBudget::bits_per_key(bits).absent(args.absent)),
         _ => LevelFilters::Uniform,
@@ -26,14 +27,21 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     let mut documents = Vec::new();
     for keyspace in &keyspaces {
         bar.set_prefix(keyspace.name().to_owned());
-        if let Some(policy) = policy {
-            let options = keyspace.options()?.filter(policy).level_filters(levels.clone());
-            db.keyspace_with(keyspace.name(), options)?;
+        let before = keyspace.options()?;
+        if let Some(policy) = new_policy(&args, before.filter)? {
+            if before.level_filters != LevelFilters::Uniform && before.level_filters != levels {
+                say(format_args!(
+                    "keyspace {}: it had filters by level or a budget for them, which are given up for what is asked for now",
+                    keyspace.name()
+                ));
+            }
+            db.keyspace_with(keyspace.name(), before.filter(policy).level_filters(levels.clone()))?;
         }
-        let rebuild = keyspace.renew_filters(|rebuild| {
+        let progress = |rebuild: &tamis::FilterRebuild| {
             bar.set_length(rebuild.wanted);
             bar.set_position(rebuild.replaced);
-        })?;
+        };
+        let rebuild = if args.all { keyspace.remake_filters(progress)? } else { keyspace.renew_filters(progress)? };
         bar.suspend(|| {
             say(format_args!(
                 "keyspace {}: new filters for {} tables, {} before and {} after; {} had theirs",
@@ -65,16 +73,21 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     Ok(())
 }
 
-/// The policy that the command line asks for, if it asks for one.
-fn policy(args: &FilterRebuild) -> Result<Option<FilterPolicy>> {
+/// The policy that the command line asks for, if it asks for one, of a keyspace that has `old`: without --policy, the kind stays.
+fn new_policy(args: &FilterRebuild, old: FilterPolicy) -> Result<Option<FilterPolicy>> {
     let bits_per_key = args.bits.unwrap_or(10.0);
-    Ok(match (args.policy, args.bits) {
-        (None, None) => None,
+    let kind = args.policy.or(args.bits.map(|_| match old {
+        FilterPolicy::StandardBloom { .. } => Policy::Standard,
+        FilterPolicy::BinaryFuse { .. } if !args.allocate => Policy::Fuse,
+        _ => Policy::Bloom,
+    }));
+    Ok(match (kind, args.bits) {
+        (None, _) => None,
         (Some(Policy::None), None) => Some(FilterPolicy::None),
         (Some(Policy::None), Some(_)) => return Err(Failure::usage("--bits says nothing about --policy none")),
         (Some(Policy::Standard), _) => Some(FilterPolicy::StandardBloom { bits_per_key }),
         (Some(Policy::Fuse), _) => Some(FilterPolicy::BinaryFuse { fingerprint_bits: fingerprint_bits(args.bits)? }),
-        (Some(Policy::Bloom) | None, _) => Some(FilterPolicy::Bloom { bits_per_key }),
+        (Some(Policy::Bloom), _) => Some(FilterPolicy::Bloom { bits_per_key }),
     })
 }
 
@@ -84,6 +97,8 @@ fn fingerprint_bits(bits: Option<f32>) -> Result<u8> {
     let bits = bits.unwrap_or(8.0);
     match bits as u8 {
         whole if f32::from(whole) == bits => Ok(whole),
-        _ => Err(Failure::usage(format_args!("a fingerprint has a whole number of bits, not {bits}"))),
+        _ => Err(Failure::usage(format_args!(
+            "a binary fuse has fingerprints of a whole number of bits, not {bits}; --policy chooses another kind of filter"
+        ))),
     }
 }
