@@ -131,7 +131,7 @@ pub enum LevelFilters {
     Uniform,
     /// A policy for each level, from level 0; the last one is that of all further levels. One to seven policies.
     Each(Vec<FilterPolicy>),
-    /// All filters together take about so much memory (see [`FilterBudget`]), and it is shared out so that as few reads as possible are wasted (Monkey,
+    /// All filters together take about so much memory (see [`FilterBudget`]), shared out so that as few reads as possible are wasted (Monkey,
     /// SIGMOD 2017). Runs are given 1 to 24 bits per key, or none, when they are written, by what the tree is then. What kind of filter
     /// they are, [`KeyspaceOptions::filter`] says; Bloom filters take the place of binary fuses, which have few sizes.
     Budget(FilterBudget),
@@ -141,9 +141,10 @@ pub enum LevelFilters {
 ///
 /// It is what is planned with when a table is written, and tables keep their filters until they are written again. So all filters
 /// together may exceed it, but by a quarter at most in the last level, and by a half in all; runs that would exceed that have smaller
-/// filters, or none, as those of a store do that is only ever appended to. [`Keyspace::renew_filters`](crate::Keyspace::renew_filters) brings all
-/// of them back to the plan. Not counted are headers, the last 64 bytes of each filter, what running compactions write at the same time
-/// and what is recovered at opening. The plan counts keys; with [`KeyspaceOptions::prefix`], prefixes come on top up to the same bound.
+/// filters, or none, as those of a store do that is only ever appended to.
+/// [`Keyspace::renew_filters`](crate::Keyspace::renew_filters) brings all of them back to the plan. Not counted are headers, the last
+/// 64 bytes of each filter, what running compactions write at the same time and what is recovered at opening. The plan counts keys: with [`KeyspaceOptions::prefix`], what is written keeps to the bound all the
+/// same, but renewed filters, which follow the plan, can take up to twice as much.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FilterBudget {
