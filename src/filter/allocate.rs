@@ -190,7 +190,8 @@ pub fn filter_bytes(policy: FilterPolicy, keys: u64) -> u64 {
         },
         _ => cost(policy),
     };
-    let bytes = u128::from(keys) * u128::from(millibits) / 8000;
+    // Rounded up, so that a budget of so many bytes is enough for this very filter.
+    let bytes = (u128::from(keys) * u128::from(millibits)).div_ceil(8000);
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
@@ -320,6 +321,14 @@ mod tests {
             }
             dropped += last.weight;
             kept.pop();
+        }
+    }
+
+    #[test]
+    fn the_memory_of_a_filter_is_enough_for_it() {
+        for keys in [1_000, 48_651, 1_000_003] {
+            let bytes = filter_bytes(FilterPolicy::DEFAULT, keys);
+            assert_eq!(allocate(FilterPolicy::DEFAULT, &[Run { keys, weight: 1.0 }], bytes), [FilterPolicy::DEFAULT]);
         }
     }
 
