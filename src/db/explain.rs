@@ -80,7 +80,7 @@ impl Store {
     ) -> Result<Explanation> {
         let mut recorder = Recorder::new();
         let start = recorder.last;
-        let read = self.get_traced(keyspace, name, key, snapshot, options, &mut recorder);
+        let read = self.get(keyspace, name, key, snapshot, options, &mut recorder);
         let time = start.elapsed();
         let outcome = match read {
             Ok(Some(value)) => Ok(Found::Value(value.len())),

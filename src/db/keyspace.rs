@@ -13,7 +13,7 @@ use super::view::Tree;
 use super::write::WriteOptions;
 use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
-use crate::explain::Explanation;
+use crate::explain::{Explanation, Untraced};
 use crate::format::key::SeqNo;
 use crate::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
 use crate::options::{FilterPolicy, KeyspaceOptions, LevelFilters};
@@ -74,7 +74,7 @@ impl Keyspace {
 
     /// The value of a key, read as `options` say.
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
-        self.store().get(self.id, &self.name, key.as_ref(), None, options)
+        self.store().get(self.id, &self.name, key.as_ref(), None, options, &mut Untraced)
     }
 
     /// Reads a key and says how: which memtables and tables were consulted, what their filters said, and which blocks were looked at.

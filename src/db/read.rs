@@ -7,7 +7,7 @@ use super::iter::{Cursor, HalfOpen, Iter};
 use super::store::Store;
 use super::view::{ReadView, Tree};
 use crate::error::{Error, Result};
-use crate::explain::{ReadTrace, Untraced};
+use crate::explain::ReadTrace;
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
 use crate::options::FilterMode;
@@ -55,19 +55,8 @@ fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree
 }
 
 impl Store {
-    pub(super) fn get(
-        &self,
-        keyspace: u32,
-        name: &str,
-        key: &[u8],
-        snapshot: Option<SeqNo>,
-        options: ReadOptions,
-    ) -> Result<Option<Value>> {
-        self.get_traced(keyspace, name, key, snapshot, options, &mut Untraced)
-    }
-
     /// Reads a key, and tells `trace` of its way.
-    pub(super) fn get_traced(
+    pub(super) fn get(
         &self,
         keyspace: u32,
         name: &str,

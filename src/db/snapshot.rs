@@ -7,7 +7,7 @@ use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
 use super::read::ReadOptions;
 use super::{Handle, Keyspace};
 use crate::error::Result;
-use crate::explain::Explanation;
+use crate::explain::{Explanation, Untraced};
 use crate::format::key::SeqNo;
 use crate::value::Value;
 
@@ -89,7 +89,7 @@ impl Snapshot {
     /// The value of a key, read as `options` say.
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
         let store = &self.pinned.handle.store;
-        store.get(self.keyspace, &self.name, key.as_ref(), Some(self.seqno()), options)
+        store.get(self.keyspace, &self.name, key.as_ref(), Some(self.seqno()), options, &mut Untraced)
     }
 
     /// Reads a key and says how; see [`Keyspace::explain`].

@@ -1,92 +1,42 @@
-//! `filter rebuild` as a user meets it: arguments, output, exit codes.
-#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "files on the user's side")]
-
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+//! `filter rebuild` and `filter advise` as a user meets them: arguments, output, exit codes.
 
 use serde_json::Value;
 
-/// Exit codes, as `kvtool --help` lists them.
-const DONE: i32 = 0;
-const USAGE: i32 = 2;
-const IO: i32 = 4;
+use crate::sandbox::{DONE, IO, Sandbox, USAGE};
 
-/// A directory of its own, in which kvtool runs.
-struct Sandbox(tempfile::TempDir);
+/// With a store of 5,000 keys.
+fn with_store() -> Sandbox {
+    Sandbox::with_store(5000, 5, &[])
+}
 
-impl Sandbox {
-    fn new() -> Sandbox {
-        Sandbox(tempfile::tempdir().unwrap())
-    }
-
-    /// With a store of 5,000 keys.
-    fn with_store() -> Sandbox {
-        let sandbox = Sandbox::new();
-        let lines: String = (0..5000).map(|i| format!("key{i:05}\tvalue {i}\n")).collect();
-        sandbox.run(&["import", "db"], lines.as_bytes(), DONE);
-        sandbox
-    }
-
-    #[track_caller]
-    fn run(&self, args: &[&str], input: &[u8], code: i32) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtool"));
-        command.args(args).current_dir(self.0.path());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // A command that fails early reads no more.
-        let _ = child.stdin.take().unwrap().write_all(input);
-        let output = child.wait_with_output().unwrap();
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words}");
-        assert!(!words.contains("panicked"), "{words}");
-        output
-    }
-
-    #[track_caller]
-    fn text(&self, args: &[&str]) -> String {
-        String::from_utf8(self.run(args, b"", DONE).stdout).unwrap()
-    }
-
-    #[track_caller]
-    fn words(&self, args: &[&str], code: i32) -> String {
-        String::from_utf8(self.run(args, b"", code).stderr).unwrap()
-    }
-
-    #[track_caller]
-    fn json(&self, args: &[&str]) -> Value {
-        serde_json::from_str(&self.text(&[args, &["--json"]].concat())).unwrap()
-    }
-
-    /// Bits per key in the last level of keyspace `n`, by `stats`.
-    fn bits(&self, n: usize) -> f64 {
-        let stats = self.json(&["stats", "db"]);
-        let levels = stats["keyspaces"][n]["levels"].as_array().unwrap();
-        let mut bits = levels.iter().rev().filter_map(|level| level["filter_bits_per_key"].as_f64());
-        bits.next().unwrap_or_default()
-    }
+/// Bits per key in the last level of keyspace `n`, by `stats`.
+fn bits(sandbox: &Sandbox, n: usize) -> f64 {
+    let stats = sandbox.json(&["stats", "db"]);
+    let levels = stats["keyspaces"][n]["levels"].as_array().unwrap();
+    let mut bits = levels.iter().rev().filter_map(|level| level["filter_bits_per_key"].as_f64());
+    bits.next().unwrap_or_default()
 }
 
 #[test]
 fn rebuild_changes_the_filters_and_nothing_else() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let entries = sandbox.text(&["scan", "db"]);
-    assert!((10.0..10.2).contains(&sandbox.bits(0)));
+    assert!((10.0..10.2).contains(&bits(&sandbox, 0)));
     let report = sandbox.json(&["filter", "rebuild", "db", "--bits", "15.5"]);
     let keyspace = &report["keyspaces"][0];
     assert_eq!((keyspace["name"].as_str(), keyspace["unchanged"].as_u64()), (Some("default"), Some(0)));
     assert!(keyspace["replaced"].as_u64() >= Some(1));
     assert!(keyspace["bytes_after"].as_u64() > keyspace["bytes_before"].as_u64());
-    assert!((15.5..15.8).contains(&sandbox.bits(0)), "{}", sandbox.bits(0));
+    assert!((15.5..15.8).contains(&bits(&sandbox, 0)), "{}", bits(&sandbox, 0));
     assert_eq!(sandbox.text(&["scan", "db"]), entries);
     sandbox.run(&["verify", "db"], b"", DONE);
 
     let words = sandbox.words(&["filter", "rebuild", "db", "--bits", "15.5"], DONE);
     assert!(words.contains("new filters for 0 tables"), "{words}");
     sandbox.text(&["filter", "rebuild", "db", "--policy", "none"]);
-    assert_eq!(sandbox.bits(0), 0.0);
+    assert_eq!(bits(&sandbox, 0), 0.0);
     sandbox.text(&["filter", "rebuild", "db", "--policy", "standard"]);
-    assert!((10.0..10.1).contains(&sandbox.bits(0)));
+    assert!((10.0..10.1).contains(&bits(&sandbox, 0)));
     sandbox.text(&["filter", "rebuild", "db", "--policy", "fuse", "--bits", "7"]);
     let words = sandbox.words(&["filter", "rebuild", "db", "--policy", "fuse", "--bits", "7"], DONE);
     assert!(words.contains("new filters for 0 tables"), "{words}");
@@ -97,7 +47,7 @@ fn rebuild_changes_the_filters_and_nothing_else() {
 /// Policy code and whole bits per key of the first table.
 fn filter_of(sandbox: &Sandbox) -> (u64, f64) {
     let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "sst");
-    let mut files = std::fs::read_dir(sandbox.0.path().join("db")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files = std::fs::read_dir(sandbox.dir().join("db")).unwrap().map(|entry| entry.unwrap().path());
     let table = sandbox.json(&["sst", files.find(is_table).unwrap().to_str().unwrap()]);
     let filter = &table["filter"];
     (filter["policy"].as_u64().unwrap(), filter["bits_per_key"].as_f64().unwrap().floor())
@@ -105,7 +55,7 @@ fn filter_of(sandbox: &Sandbox) -> (u64, f64) {
 
 #[test]
 fn bits_alone_keep_the_kind_and_what_is_given_up_is_told() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     sandbox.text(&["filter", "rebuild", "db", "--policy", "standard"]);
     sandbox.text(&["filter", "rebuild", "db", "--bits", "12"]);
     assert_eq!(filter_of(&sandbox), (2, 12.0));
@@ -126,20 +76,20 @@ fn bits_alone_keep_the_kind_and_what_is_given_up_is_told() {
 
 #[test]
 fn rebuild_takes_all_keyspaces_or_the_one_it_is_given() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     sandbox.run(&["import", "db", "--keyspace", "words"], b"apple\tred\npear\tgreen\n", DONE);
     let all = sandbox.json(&["filter", "rebuild", "db", "--bits", "8"]);
     assert_eq!(all["keyspaces"].as_array().unwrap().len(), 2);
     let one = sandbox.json(&["filter", "rebuild", "db", "--bits", "12", "--keyspace", "words"]);
     assert_eq!(one["keyspaces"].as_array().unwrap().len(), 1);
-    assert!((8.0..8.2).contains(&sandbox.bits(0)));
+    assert!((8.0..8.2).contains(&bits(&sandbox, 0)));
 }
 
 #[test]
 fn a_damaged_filter_is_repaired() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "sst");
-    let mut files = std::fs::read_dir(sandbox.0.path().join("db")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files = std::fs::read_dir(sandbox.dir().join("db")).unwrap().map(|entry| entry.unwrap().path());
     let path = files.find(is_table).unwrap();
     let name = path.to_str().unwrap();
     let offset = sandbox.json(&["sst", name])["properties"]["filter_block"]["offset"].as_u64().unwrap();
@@ -154,7 +104,7 @@ fn a_damaged_filter_is_repaired() {
 
 #[test]
 fn mistakes_are_told() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     assert!(sandbox.words(&["filter", "rebuild", "db", "--bits", "25"], USAGE).contains("1 to 24 bits"));
     sandbox.words(&["filter", "rebuild", "db", "--bits", "many"], USAGE);
     assert!(sandbox.words(&["filter", "rebuild", "db", "--policy", "fuse", "--bits", "7.5"], USAGE).contains("whole"));
@@ -173,7 +123,7 @@ fn wasted(advice: &Value, bits: u64) -> (f64, f64) {
 
 /// A store of a large run below and two small ones, whose keys reach over nearly the same range.
 fn with_runs() -> Sandbox {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     sandbox.run(&["compact", "db"], b"", DONE);
     for run in 0..2 {
         let lines: String = (0..100).map(|i| format!("key{:05}-{run}\tnew\n", i * 50)).collect();

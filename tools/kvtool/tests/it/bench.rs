@@ -1,71 +1,23 @@
 //! `bench reads` as a user meets it: arguments, output, plots, exit codes.
-#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "files on the user's side")]
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tamis::{Db, ReadStep};
 
-/// Exit codes, as `kvtool --help` lists them.
-const DONE: i32 = 0;
-const USAGE: i32 = 2;
-const CONTRADICTION: i32 = 3;
-const IO: i32 = 4;
+use crate::sandbox::{CORRUPTION, DONE, IO, Sandbox, USAGE};
 
-/// A directory of its own, in which kvtool runs.
-struct Sandbox(tempfile::TempDir);
+/// With a store of 20,000 keys, `key00000` and so on, in keyspace `words`.
+fn with_store() -> Sandbox {
+    Sandbox::with_store(20_000, 5, &["--keyspace", "words"])
+}
 
-impl Sandbox {
-    fn new() -> Sandbox {
-        Sandbox(tempfile::tempdir().unwrap())
-    }
-
-    /// With a store of 20,000 keys, `key00000` and so on, in keyspace `words`.
-    fn with_store() -> Sandbox {
-        let sandbox = Sandbox::new();
-        let lines: String = (0..20_000).map(|i| format!("key{i:05}\tvalue {i}\n")).collect();
-        sandbox.run(&["import", "db", "--keyspace", "words"], lines.as_bytes(), DONE);
-        sandbox
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    #[track_caller]
-    fn run(&self, args: &[&str], input: &[u8], code: i32) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtool"));
-        command.args(args).current_dir(self.0.path());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // A command that fails early reads no more.
-        let _ = child.stdin.take().unwrap().write_all(input);
-        let output = child.wait_with_output().unwrap();
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words}");
-        assert!(!words.contains("panicked"), "{words}");
-        output
-    }
-
-    /// Runs `bench reads` in this directory; returns its document, and what it said.
-    #[track_caller]
-    fn bench(&self, args: &[&str], code: i32) -> (Value, String) {
-        let output = self.run(&[&["bench", "reads", "--dir", ".", "--json"], args].concat(), b"", code);
-        let document =
-            if output.stdout.is_empty() { Value::Null } else { serde_json::from_slice(&output.stdout).unwrap() };
-        (document, String::from_utf8(output.stderr).unwrap())
-    }
-
-    /// Names and content of all files in `dir`.
-    fn files(&self, dir: &str) -> BTreeMap<PathBuf, Vec<u8>> {
-        let entries = fs::read_dir(self.path(dir)).unwrap().map(|entry| entry.unwrap().path());
-        entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
-    }
+/// Runs `bench reads` in this directory; returns its document, and what it said.
+#[track_caller]
+fn bench(sandbox: &Sandbox, args: &[&str], code: i32) -> (Value, String) {
+    let output = sandbox.run(&[&["bench", "reads", "--dir", ".", "--json"], args].concat(), b"", code);
+    let document = if output.stdout.is_empty() { Value::Null } else { serde_json::from_slice(&output.stdout).unwrap() };
+    (document, String::from_utf8(output.stderr).unwrap())
 }
 
 /// The passes of a document that are about `keys`, with `filters` used or ignored, in `state`.
@@ -85,7 +37,7 @@ const RED: [u8; 3] = [214, 39, 40];
 fn what_is_measured_is_what_is_expected() {
     let sandbox = Sandbox::new();
     let args = ["--keys", "20000", "--asked", "5000", "--bits", "4,10", "--plot", "reads.svg", "--plot", "reads.png"];
-    let (document, _) = sandbox.bench(&args, DONE);
+    let (document, _) = bench(&sandbox, &args, DONE);
     assert_eq!((&document["schema"], &document["agrees"]), (&Value::from(1), &Value::from(true)));
     assert_eq!(document["store"]["entries"], 20_000);
     assert!(document["store"]["levels"].as_array().unwrap().len() >= 2, "{document}");
@@ -139,9 +91,9 @@ fn what_is_measured_is_what_is_expected() {
 
 #[test]
 fn one_seed_gives_one_choice_of_keys() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let args = |seed| ["db", "--keyspace", "words", "--asked", "2000", "--bits", "8", "--cold", "--seed", seed];
-    let bench = |seed| sandbox.bench(&args(seed), DONE).0["passes"].to_string();
+    let bench = |seed| bench(&sandbox, &args(seed), DONE).0["passes"].to_string();
     // Times and what the device did differ.
     let counts = |passes: String| -> Vec<Value> {
         let passes: Vec<Value> = serde_json::from_str(&passes).unwrap();
@@ -154,11 +106,11 @@ fn one_seed_gives_one_choice_of_keys() {
 
 #[test]
 fn a_taken_store_is_measured_with_its_own_filters_and_left_as_it_is() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let before = sandbox.files("db");
-    let (document, _) = sandbox.bench(&["db", "--keyspace", "words", "--bits", "6,14.5", "--cold"], DONE);
+    let (document, _) = bench(&sandbox, &["db", "--keyspace", "words", "--bits", "6,14.5", "--cold"], DONE);
     assert!(sandbox.files("db") == before, "the store was changed");
-    assert_eq!(fs::read_dir(sandbox.0.path()).unwrap().count(), 1, "the copy was left behind");
+    assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 1, "the copy was left behind");
     assert!(passes(&document, "missing", "used", "warm").is_empty());
     let used = passes(&document, "missing", "used", "cold");
     let rebuilt: Vec<&Value> = used.iter().map(|pass| &pass["rebuilt_bits_per_key"]).collect();
@@ -171,25 +123,25 @@ fn a_taken_store_is_measured_with_its_own_filters_and_left_as_it_is() {
 
 #[test]
 fn keys_may_be_named() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     fs::write(sandbox.path("there"), "key00007\nnobody\nkey00007\nkey01234\nkey19999\n").unwrap();
     fs::write(sandbox.path("missing"), "key00007a\nkey00007\nkey00008\\x00\n").unwrap();
     let lists = ["--keys-from", "there", "--missing-from", "missing", "--escaped"];
     let args = [&["db", "--keyspace", "words", "--bits", "10", "--warm"], &lists[..]].concat();
-    let (document, words) = sandbox.bench(&args, DONE);
+    let (document, words) = bench(&sandbox, &args, DONE);
     assert!(words.contains("2 lines of there are passed over"), "{words}");
     assert!(words.contains("1 lines of missing are passed over"), "{words}");
     assert_eq!(passes(&document, "existing", "ignored", "warm")[0]["found"], 3);
     assert_eq!(passes(&document, "missing", "ignored", "warm")[0]["asked"], 2);
     assert!(passes(&document, "missing", "used", "cold").is_empty());
     fs::write(sandbox.path("missing"), "nobody\n").unwrap();
-    let (_, words) = sandbox.bench(&["db", "--keyspace", "words", "--keys-from", "missing"], USAGE);
+    let (_, words) = bench(&sandbox, &["db", "--keyspace", "words", "--keys-from", "missing"], USAGE);
     assert!(words.contains("no line of missing is a key that is there"), "{words}");
 }
 
 #[test]
 fn what_contradicts_theory_is_a_failure() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     // Keys that are chosen because a filter errs about them are not what theory speaks of.
     let db = Db::open_read_only(sandbox.path("db")).unwrap();
     let words = db.existing_keyspace("words").unwrap().unwrap();
@@ -198,7 +150,7 @@ fn what_contradicts_theory_is_a_failure() {
     assert_eq!(chosen.len(), 200);
     fs::write(sandbox.path("chosen"), chosen.join("\n")).unwrap();
     let args = ["db", "--keyspace", "words", "--missing-from", "chosen", "--bits", "10"];
-    let (document, words) = sandbox.bench(&args, CONTRADICTION);
+    let (document, words) = bench(&sandbox, &args, CORRUPTION);
     assert!(words.contains("cold, missing, filters as they are: blocks looked at: 200"), "{words}");
     assert!(words.contains("to be expected"), "{words}");
     assert_eq!(document["agrees"], false);
@@ -209,17 +161,17 @@ fn what_contradicts_theory_is_a_failure() {
 
 #[test]
 fn mistakes_are_told() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     for bits in ["0.5", "25", "many", "10,,12", ""] {
-        sandbox.bench(&["db", "--bits", bits], USAGE);
+        bench(&sandbox, &["db", "--bits", bits], USAGE);
     }
-    assert!(sandbox.bench(&["db", "--plot", "reads.jpg"], USAGE).1.contains(".svg or .png"));
-    sandbox.bench(&["db", "--keys", "1000"], USAGE);
-    sandbox.bench(&["--keys-from", "file"], USAGE);
-    assert!(sandbox.bench(&["--keyspace", "words"], USAGE).1.contains("store to be made"));
-    sandbox.bench(&["--keys", "1000", "--asked", "0"], USAGE);
-    assert!(sandbox.bench(&["db", "--keyspace", "nobody"], USAGE).1.contains("no keyspace"));
-    assert!(sandbox.bench(&["db"], USAGE).1.contains("no key in keyspace default"));
-    assert!(sandbox.bench(&["nowhere"], IO).1.contains("no store in nowhere"));
-    assert_eq!(fs::read_dir(sandbox.0.path()).unwrap().count(), 1, "a copy was left behind");
+    assert!(bench(&sandbox, &["db", "--plot", "reads.jpg"], USAGE).1.contains(".svg or .png"));
+    bench(&sandbox, &["db", "--keys", "1000"], USAGE);
+    bench(&sandbox, &["--keys-from", "file"], USAGE);
+    assert!(bench(&sandbox, &["--keyspace", "words"], USAGE).1.contains("store to be made"));
+    bench(&sandbox, &["--keys", "1000", "--asked", "0"], USAGE);
+    assert!(bench(&sandbox, &["db", "--keyspace", "nobody"], USAGE).1.contains("no keyspace"));
+    assert!(bench(&sandbox, &["db"], USAGE).1.contains("no key in keyspace default"));
+    assert!(bench(&sandbox, &["nowhere"], IO).1.contains("no store in nowhere"));
+    assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 1, "a copy was left behind");
 }

@@ -1,70 +1,29 @@
-//! `kvtool filter` as its users see it.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::unwrap_used,
-    reason = "tests look at files and may fail"
-)]
+//! `kvtool filter` on lines of text.
 
 use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tamis::filter::{BloomFilter, HashFunction, ScalableBloomFilter};
-use tempfile::TempDir;
 
-const DONE: i32 = 0;
-const NONE: i32 = 1;
-const USAGE: i32 = 2;
-const CORRUPTION: i32 = 3;
-const IO: i32 = 4;
+use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox, USAGE};
 
-struct Sandbox(TempDir);
+/// With a filter of the words `word0` to `word999` in `f`.
+fn with_words(options: &[&str]) -> Sandbox {
+    let sandbox = Sandbox::new();
+    run(&sandbox, &[&["create", "f"], options].concat(), &words(0..1000), DONE);
+    sandbox
+}
 
-impl Sandbox {
-    fn new() -> Sandbox {
-        Sandbox(tempfile::tempdir().unwrap())
-    }
+/// Runs `kvtool filter`; returns what it wrote to standard output and to standard error.
+#[track_caller]
+fn run(sandbox: &Sandbox, args: &[&str], input: &[u8], code: i32) -> (Vec<u8>, String) {
+    let output = sandbox.run(&[&["filter"], args].concat(), input, code);
+    (output.stdout, String::from_utf8(output.stderr).unwrap())
+}
 
-    /// With a filter of the words `word0` to `word999` in `f`.
-    fn with_words(options: &[&str]) -> Sandbox {
-        let sandbox = Sandbox::new();
-        sandbox.run(&[&["create", "f"], options].concat(), &words(0..1000), DONE);
-        sandbox
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// Runs `kvtool filter`; returns what it wrote to standard output and to standard error.
-    #[track_caller]
-    fn run(&self, args: &[&str], input: &[u8], code: i32) -> (Vec<u8>, String) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtool"));
-        command.arg("filter").args(args).current_dir(self.0.path());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        let input = input.to_vec();
-        let writer = std::thread::spawn(move || {
-            // A command that fails early reads no more.
-            let _ = stdin.write_all(&input);
-        });
-        let output = child.wait_with_output().unwrap();
-        writer.join().unwrap();
-        let complaint = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{complaint}");
-        assert!(!complaint.contains("panicked"), "{complaint}");
-        (output.stdout, complaint)
-    }
-
-    #[track_caller]
-    fn json(&self, args: &[&str]) -> Value {
-        let (output, _) = self.run(&[args, &["--json"]].concat(), b"", DONE);
-        serde_json::from_slice(&output).unwrap()
-    }
+#[track_caller]
+fn json(sandbox: &Sandbox, args: &[&str]) -> Value {
+    sandbox.json(&[&["filter"], args].concat())
 }
 
 fn words(range: std::ops::Range<u32>) -> Vec<u8> {
@@ -77,20 +36,20 @@ fn line_count(bytes: &[u8]) -> usize {
 
 #[test]
 fn check_selects_lines_like_grep() {
-    let sandbox = Sandbox::with_words(&["--error-rate", "0.0001"]);
+    let sandbox = with_words(&["--error-rate", "0.0001"]);
     let input = [words(990..1000), words(5000..5005)].concat();
-    assert_eq!(sandbox.run(&["check", "f"], &input, DONE).0, words(990..1000));
-    assert_eq!(sandbox.run(&["check", "f", "-v"], &input, DONE).0, words(5000..5005));
-    assert_eq!(sandbox.run(&["check", "f", "-c"], &input, DONE).0, b"10\n");
-    assert_eq!(sandbox.run(&["check", "f", "-vc"], &input, DONE).0, b"5\n");
-    assert_eq!(sandbox.run(&["check", "f"], b"other\n", NONE).0, b"");
-    assert_eq!(sandbox.run(&["check", "f", "-c"], b"other\n", NONE).0, b"0\n");
-    assert_eq!(sandbox.run(&["check", "f", "-v"], b"word1\n", NONE).0, b"");
-    assert_eq!(sandbox.run(&["check", "f"], b"", NONE).0, b"");
+    assert_eq!(run(&sandbox, &["check", "f"], &input, DONE).0, words(990..1000));
+    assert_eq!(run(&sandbox, &["check", "f", "-v"], &input, DONE).0, words(5000..5005));
+    assert_eq!(run(&sandbox, &["check", "f", "-c"], &input, DONE).0, b"10\n");
+    assert_eq!(run(&sandbox, &["check", "f", "-vc"], &input, DONE).0, b"5\n");
+    assert_eq!(run(&sandbox, &["check", "f"], b"other\n", NOT_FOUND).0, b"");
+    assert_eq!(run(&sandbox, &["check", "f", "-c"], b"other\n", NOT_FOUND).0, b"0\n");
+    assert_eq!(run(&sandbox, &["check", "f", "-v"], b"word1\n", NOT_FOUND).0, b"");
+    assert_eq!(run(&sandbox, &["check", "f"], b"", NOT_FOUND).0, b"");
     // From a file, and without a newline at the end.
     fs::write(sandbox.path("lines"), "word1\nother").unwrap();
-    assert_eq!(sandbox.run(&["check", "f", "lines"], b"", DONE).0, b"word1\n");
-    assert_eq!(sandbox.run(&["check", "f", "-v", "lines"], b"", DONE).0, b"other\n");
+    assert_eq!(run(&sandbox, &["check", "f", "lines"], b"", DONE).0, b"word1\n");
+    assert_eq!(run(&sandbox, &["check", "f", "-v", "lines"], b"", DONE).0, b"other\n");
 }
 
 #[test]
@@ -103,9 +62,9 @@ fn no_line_is_denied_and_few_others_are_let_pass() {
         &["--scalable"],
         &["--scalable", "--capacity", "10", "--error-rate", "0.01"],
     ] {
-        let sandbox = Sandbox::with_words(options);
-        assert_eq!(sandbox.run(&["check", "f", "-c"], &words(0..1000), DONE).0, b"1000\n", "{options:?}");
-        let (others, _) = sandbox.run(&["check", "f"], &words(100_000..120_000), DONE);
+        let sandbox = with_words(options);
+        assert_eq!(run(&sandbox, &["check", "f", "-c"], &words(0..1000), DONE).0, b"1000\n", "{options:?}");
+        let (others, _) = run(&sandbox, &["check", "f"], &words(100_000..120_000), DONE);
         assert!((1..280).contains(&line_count(&others)), "{options:?}: {} of 20,000", line_count(&others));
     }
 }
@@ -114,12 +73,12 @@ fn no_line_is_denied_and_few_others_are_let_pass() {
 fn every_byte_of_a_line_counts() {
     let sandbox = Sandbox::new();
     let lines: &[u8] = b"a\0b\n\xff\xfe\r\n\n tab\there \n";
-    sandbox.run(&["create", "f", "--error-rate", "0.000001"], lines, DONE);
-    assert_eq!(sandbox.run(&["check", "f"], lines, DONE).0, lines);
-    sandbox.run(&["check", "f"], b"a\n\xff\xfe\ntab\there\nab\n", NONE);
+    run(&sandbox, &["create", "f", "--error-rate", "0.000001"], lines, DONE);
+    assert_eq!(run(&sandbox, &["check", "f"], lines, DONE).0, lines);
+    run(&sandbox, &["check", "f"], b"a\n\xff\xfe\ntab\there\nab\n", NOT_FOUND);
     // The same bytes, in hexadecimal.
-    assert_eq!(sandbox.run(&["check", "f", "--hex"], b"610062\n00\nFFFE0d\n", DONE).0, b"610062\nFFFE0d\n");
-    let (_, complaint) = sandbox.run(&["check", "f", "--hex"], b"61\n6g\n", USAGE);
+    assert_eq!(run(&sandbox, &["check", "f", "--hex"], b"610062\n00\nFFFE0d\n", DONE).0, b"610062\nFFFE0d\n");
+    let (_, complaint) = run(&sandbox, &["check", "f", "--hex"], b"61\n6g\n", USAGE);
     assert!(complaint.contains("line 2 of standard input"), "{complaint}");
 }
 
@@ -127,66 +86,66 @@ fn every_byte_of_a_line_counts() {
 fn create_takes_the_size_that_the_lines_need() {
     let sandbox = Sandbox::new();
     let twice = [words(0..1000), words(0..1000)].concat();
-    let (output, said) = sandbox.run(&["create", "f", "--json"], &twice, DONE);
+    let (output, said) = run(&sandbox, &["create", "f", "--json"], &twice, DONE);
     let report: Value = serde_json::from_slice(&output).unwrap();
     assert_eq!((&report["lines"], &report["schema"]), (&2000.into(), &1.into()));
     assert!(said.contains("2,000 lines"), "{said}");
     let filter = BloomFilter::load(sandbox.path("f")).unwrap();
     assert_eq!((filter.bits(), filter.k(), filter.count() > 990), (10_240, 7, true));
-    sandbox.run(&["create", "g", "--capacity", "50000", "--error-rate", "0.001"], &words(0..1000), DONE);
+    run(&sandbox, &["create", "g", "--capacity", "50000", "--error-rate", "0.001"], &words(0..1000), DONE);
     assert!((50_000..51_000).contains(&BloomFilter::load(sandbox.path("g")).unwrap().capacity()));
-    sandbox.run(&["create", "none"], b"", DONE);
+    run(&sandbox, &["create", "none"], b"", DONE);
     assert!(BloomFilter::load(sandbox.path("none")).unwrap().is_empty());
-    let (_, said) = sandbox.run(&["create", "small", "--capacity", "100"], &words(0..1000), DONE);
+    let (_, said) = run(&sandbox, &["create", "small", "--capacity", "100"], &words(0..1000), DONE);
     assert!(said.contains("made for 10"), "{said}");
 }
 
 #[test]
 fn create_replaces_nothing_unless_forced() {
-    let sandbox = Sandbox::with_words(&[]);
+    let sandbox = with_words(&[]);
     let before = fs::read(sandbox.path("f")).unwrap();
-    let (_, complaint) = sandbox.run(&["create", "f"], b"other\n", USAGE);
+    let (_, complaint) = run(&sandbox, &["create", "f"], b"other\n", USAGE);
     assert!(complaint.contains("--force"), "{complaint}");
     assert_eq!(fs::read(sandbox.path("f")).unwrap(), before);
-    sandbox.run(&["create", "f", "--force"], b"other\n", DONE);
+    run(&sandbox, &["create", "f", "--force"], b"other\n", DONE);
     assert_eq!(BloomFilter::load(sandbox.path("f")).unwrap().count(), 1);
 }
 
 #[test]
 fn add_keeps_what_was_there() {
     for options in [&["--capacity", "2000"][..], &["--scalable", "--capacity", "100"]] {
-        let sandbox = Sandbox::with_words(options);
-        let (output, _) = sandbox.run(&["add", "f", "--json"], &words(500..1500), DONE);
+        let sandbox = with_words(options);
+        let (output, _) = run(&sandbox, &["add", "f", "--json"], &words(500..1500), DONE);
         let report: Value = serde_json::from_slice(&output).unwrap();
         assert_eq!(report["lines"], 1000);
         assert!((485..=500).contains(&report["new"].as_u64().unwrap()), "{report}");
-        assert_eq!(sandbox.run(&["check", "f", "-c"], &words(0..1500), DONE).0, b"1500\n");
-        assert_eq!(fs::read_dir(sandbox.0.path()).unwrap().count(), 1, "nothing else is left");
+        assert_eq!(run(&sandbox, &["check", "f", "-c"], &words(0..1500), DONE).0, b"1500\n");
+        assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 1, "nothing else is left");
     }
-    let sandbox = Sandbox::with_words(&[]);
-    let (_, said) = sandbox.run(&["add", "f"], &words(1000..3000), DONE);
+    let sandbox = with_words(&[]);
+    let (_, said) = run(&sandbox, &["add", "f"], &words(1000..3000), DONE);
     assert!(said.contains("false positives are more than was asked for"), "{said}");
 }
 
 #[test]
 fn two_that_add_at_once_lose_nothing() {
-    let sandbox = Sandbox::with_words(&["--capacity", "10000"]);
+    let sandbox = with_words(&["--capacity", "10000"]);
     std::thread::scope(|scope| {
         for i in 1..=8 {
             let sandbox = &sandbox;
-            scope.spawn(move || sandbox.run(&["add", "f"], &words(i * 1000..i * 1000 + 1000), DONE));
+            scope.spawn(move || run(sandbox, &["add", "f"], &words(i * 1000..i * 1000 + 1000), DONE));
         }
     });
-    assert_eq!(sandbox.run(&["check", "f", "-c"], &words(0..9000), DONE).0, b"9000\n");
+    assert_eq!(run(&sandbox, &["check", "f", "-c"], &words(0..9000), DONE).0, b"9000\n");
 }
 
 #[test]
 fn info_says_what_the_filter_is() {
     let options = ["--error-rate", "0.01", "--hash", "siphash13", "--seed", "77"];
-    let sandbox = Sandbox::with_words(&options);
+    let sandbox = with_words(&options);
     let filter = BloomFilter::load(sandbox.path("f")).unwrap();
     assert_eq!((filter.hasher().function(), filter.hasher().seed()), (HashFunction::SipHash13, 77));
-    let info = sandbox.json(&["info", "f"]);
+    let info = json(&sandbox, &["info", "f"]);
     for (field, value) in [
         ("policy", Value::from("bloom")),
         ("layout", "split".into()),
@@ -204,36 +163,36 @@ fn info_says_what_the_filter_is() {
     ] {
         assert_eq!(info[field], value, "{field}");
     }
-    let text = String::from_utf8(sandbox.run(&["info", "f"], b"", DONE).0).unwrap();
+    let text = String::from_utf8(run(&sandbox, &["info", "f"], b"", DONE).0).unwrap();
     for part in ["4+3", "siphash13", "77", "9,728", "expected false positives"] {
         assert!(text.contains(part), "{text}: {part}");
     }
-    let sandbox = Sandbox::with_words(&["--scalable", "--capacity", "100"]);
+    let sandbox = with_words(&["--scalable", "--capacity", "100"]);
     let filter = ScalableBloomFilter::load(sandbox.path("f")).unwrap();
-    let info = sandbox.json(&["info", "f"]);
+    let info = json(&sandbox, &["info", "f"]);
     assert_eq!(info["parts"].as_array().unwrap().len(), filter.filters());
     assert_eq!((&info["policy"], &info["asked_false_positive_rate"]), (&"scalable-bloom".into(), &0.01.into()));
     assert_eq!(info["bytes"], fs::metadata(sandbox.path("f")).unwrap().len());
-    let text = String::from_utf8(sandbox.run(&["info", "f"], b"", DONE).0).unwrap();
+    let text = String::from_utf8(run(&sandbox, &["info", "f"], b"", DONE).0).unwrap();
     assert!(text.contains("scalable Bloom") && text.contains("| part"), "{text}");
     // A filter that is full to the last bit has no estimate.
     BloomFilter::with_bits(1, 1).unwrap().save(sandbox.path("full")).unwrap();
-    sandbox.run(&["add", "full"], &words(0..20_000), DONE);
-    assert_eq!(sandbox.json(&["info", "full"])["estimated_keys"], Value::Null);
+    run(&sandbox, &["add", "full"], &words(0..20_000), DONE);
+    assert_eq!(json(&sandbox, &["info", "full"])["estimated_keys"], Value::Null);
 }
 
 #[test]
 fn json_lines_are_those_that_are_selected() {
-    let sandbox = Sandbox::with_words(&["--error-rate", "0.0001"]);
-    let (output, _) = sandbox.run(&["check", "f", "--json"], b"word1\nother\nword2\n", DONE);
+    let sandbox = with_words(&["--error-rate", "0.0001"]);
+    let (output, _) = run(&sandbox, &["check", "f", "--json"], b"word1\nother\nword2\n", DONE);
     assert_eq!(output, b"{\"schema\":1,\"line\":\"word1\"}\n{\"schema\":1,\"line\":\"word2\"}\n");
-    let (output, _) = sandbox.run(&["check", "f", "--json", "-c"], b"word1\nother\nword2\n", DONE);
+    let (output, _) = run(&sandbox, &["check", "f", "--json", "-c"], b"word1\nother\nword2\n", DONE);
     assert_eq!(output, b"{\"schema\":1,\"lines\":3,\"selected\":2}\n");
 }
 
 #[test]
 fn exit_codes_are_those_of_the_help() {
-    let sandbox = Sandbox::with_words(&[]);
+    let sandbox = with_words(&[]);
     for args in [
         &["create", "g", "--bits-per-key", "0.5"][..],
         &["create", "g", "--bits-per-key", "NaN"],
@@ -248,20 +207,20 @@ fn exit_codes_are_those_of_the_help() {
         &["create"],
         &["add"],
     ] {
-        sandbox.run(args, b"line\n", USAGE);
+        run(&sandbox, args, b"line\n", USAGE);
         assert!(!sandbox.path("g").exists(), "{args:?}");
     }
     for command in ["add", "check", "info"] {
-        sandbox.run(&[command, "missing"], b"line\n", IO);
+        run(&sandbox, &[command, "missing"], b"line\n", IO);
     }
-    sandbox.run(&["create", "missing/g"], b"line\n", IO);
+    run(&sandbox, &["create", "missing/g"], b"line\n", IO);
     let bytes = fs::read(sandbox.path("f")).unwrap();
     for damaged in
         [&bytes[..100], &bytes[..3], b"", b"no filter at all, but text of more than sixty-four bytes, to be sure of it"]
     {
         fs::write(sandbox.path("damaged"), damaged).unwrap();
         for command in ["add", "check", "info"] {
-            let (output, complaint) = sandbox.run(&[command, "damaged"], b"line\n", CORRUPTION);
+            let (output, complaint) = run(&sandbox, &[command, "damaged"], b"line\n", CORRUPTION);
             assert!(output.is_empty() && complaint.contains("damaged is not a sound filter"), "{complaint}");
         }
         assert_eq!(fs::read(sandbox.path("damaged")).unwrap(), damaged, "it is left as it was");

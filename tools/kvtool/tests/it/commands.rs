@@ -1,109 +1,18 @@
-//! kvtool as its users see it: the program is run, and what it prints, its exit code and what it leaves on disk are looked at.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::unwrap_used,
-    reason = "tests look at files and may fail"
-)]
+//! Each command, its output and its exit codes.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-const DONE: i32 = 0;
-const NOT_FOUND: i32 = 1;
-const USAGE: i32 = 2;
-const CORRUPTION: i32 = 3;
-const IO: i32 = 4;
+use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox, USAGE};
 
-/// A directory with a store called `db`, or room for one.
-struct Sandbox {
-    dir: TempDir,
-}
-
-impl Sandbox {
-    fn new() -> Sandbox {
-        Sandbox { dir: tempfile::tempdir().unwrap() }
-    }
-
-    /// With a store that holds the keys `key000` to `key099`.
-    fn with_store() -> Sandbox {
-        let sandbox = Sandbox::new();
-        let lines: String = (0..100).map(|i| format!("key{i:03}\tvalue {i}\n")).collect();
-        sandbox.check_with_input(&["import", "db"], lines.as_bytes(), DONE);
-        sandbox
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtool"));
-        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
-        command
-    }
-
-    /// Runs kvtool, expects an exit code, and returns what it wrote to standard output.
-    #[track_caller]
-    fn check<S: AsRef<OsStr>>(&self, args: &[S], code: i32) -> Vec<u8> {
-        expect(self.command(args).output().unwrap(), code)
-    }
-
-    #[track_caller]
-    fn check_with_input(&self, args: &[&str], input: &[u8], code: i32) -> Vec<u8> {
-        let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        let input = input.to_vec();
-        let writer = std::thread::spawn(move || {
-            // A command that fails early reads no more.
-            let _ = stdin.write_all(&input);
-        });
-        let output = child.wait_with_output().unwrap();
-        writer.join().unwrap();
-        expect(output, code)
-    }
-
-    #[track_caller]
-    fn text(&self, args: &[&str]) -> String {
-        String::from_utf8(self.check(args, DONE)).unwrap()
-    }
-
-    /// What kvtool says on standard error when it fails.
-    #[track_caller]
-    fn complaint(&self, args: &[&str], code: i32) -> String {
-        let output = self.command(args).output().unwrap();
-        let words = String::from_utf8(output.stderr.clone()).unwrap();
-        expect(output, code);
-        words
-    }
-
-    /// All files below the directory with their contents.
-    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let entries = fs::read_dir(self.path("db")).unwrap().map(|entry| entry.unwrap().path());
-        entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
-    }
-
-    fn file(&self, extension: &str) -> PathBuf {
-        self.files().into_keys().find(|path| path.extension().is_some_and(|e| e == extension)).unwrap()
-    }
-}
-
-#[track_caller]
-fn expect(output: Output, code: i32) -> Vec<u8> {
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{words}");
-    assert!(!words.contains("panicked"), "{words}");
-    output.stdout
+/// With a store that holds the keys `key000` to `key099`.
+fn with_store() -> Sandbox {
+    Sandbox::with_store(100, 3, &[])
 }
 
 fn flip(path: &Path, offset: usize) {
@@ -136,7 +45,7 @@ fn value_from_standard_input_is_taken_byte_by_byte() {
 
 #[test]
 fn exit_codes_are_those_of_the_help() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     sandbox.check(&["get", "db", "absent"], NOT_FOUND);
     sandbox.check(&["frobnicate"], USAGE);
     sandbox.check(&["get", "db"], USAGE);
@@ -182,7 +91,7 @@ fn every_byte_comes_back_through_the_escaped_form() {
 
 #[test]
 fn scan_keeps_to_its_bounds_in_both_directions() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let keys = |args: &[&str]| -> Vec<String> {
         let rows = sandbox.text(&[&["scan", "db"], args].concat());
         rows.lines().map(|row| row.split_once('\t').unwrap().0.to_owned()).collect()
@@ -230,7 +139,7 @@ fn import_and_scan_round_trip_in_every_form() {
 fn bad_line_is_named_and_what_came_before_it_stays() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("rows.jsonl"), "{\"key\": \"a\"}\n\n{\"key\": \"b\"}\n{\"value\": \"c\"}\n").unwrap();
-    let words = sandbox.complaint(&["import", "db", "rows.jsonl"], USAGE);
+    let words = sandbox.words(&["import", "db", "rows.jsonl"], USAGE);
     assert!(words.contains("line 4 of rows.jsonl") && words.contains("2 lines"), "{words}");
     assert_eq!(sandbox.text(&["scan", "db"]), "a\t\nb\t\n");
     let long = [&[b'k'; (1 << 20) + 1][..], b"\n"].concat();
@@ -248,7 +157,7 @@ fn many_batches_are_imported_whole() {
 
 #[test]
 fn looking_up_a_list_prints_what_is_there_and_counts_the_rest() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     fs::write(sandbox.path("list"), "key001\nkey001x\nkey098\n").unwrap();
     assert_eq!(sandbox.text(&["get", "db", "--keys-from", "list"]), "key001\tvalue 1\nkey098\tvalue 98\n");
     let json = sandbox.check(&["get", "db", "--keys-from", "list", "--json"], DONE);
@@ -278,7 +187,7 @@ fn absent_words_are_answered_by_filters_and_hardly_ever_by_reads() {
 
 #[test]
 fn explain_shows_each_source_and_what_it_cost() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let text = sandbox.text(&["explain", "db", "key007"]);
     assert!(text.contains("filter said maybe, rightly: value of 7 bytes") && text.contains("from disk"), "{text}");
     let absent = document(&sandbox.check(&["explain", "db", "key0071", "--json"], NOT_FOUND));
@@ -300,7 +209,7 @@ fn explain_shows_each_source_and_what_it_cost() {
 
 #[test]
 fn stats_compare_filters_with_their_design() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let absent: String = (0..2000).map(|i| format!("key0{}x{i}\n", i % 100)).collect();
     fs::write(sandbox.path("absent"), absent).unwrap();
     let stats = document(&sandbox.check(&["stats", "db", "--keys-from", "absent", "--json"], DONE));
@@ -325,7 +234,7 @@ fn stats_compare_filters_with_their_design() {
 
 #[test]
 fn keyspaces_are_apart() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     sandbox.check(&["put", "db", "--keyspace", "users", "key000", "Ann"], DONE);
     assert_eq!(sandbox.text(&["get", "db", "key000", "--keyspace", "users"]), "Ann\n");
     assert_eq!(sandbox.text(&["get", "db", "key000"]), "value 0\n");
@@ -345,7 +254,7 @@ fn document(json: &[u8]) -> Value {
 
 #[test]
 fn every_command_has_json_with_a_schema_number() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let (table, manifest) = (sandbox.file("sst"), fs::read_to_string(sandbox.path("db/CURRENT")).unwrap());
     let manifest = format!("db/{}", manifest.lines().nth(1).unwrap());
     let table = table.to_str().unwrap();
@@ -369,7 +278,7 @@ fn every_command_has_json_with_a_schema_number() {
 
 #[test]
 fn sst_lists_every_entry() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let table = sandbox.file("sst");
     let number = table.file_stem().unwrap().to_str().unwrap().trim_start_matches('0').to_owned();
     let printed = sandbox.text(&["sst", "db", &number, "--blocks", "--entries"]);
@@ -382,13 +291,13 @@ fn sst_lists_every_entry() {
 
 #[test]
 fn commands_that_read_change_no_file() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     // With writes that are in the log alone, which opening for writing would move to a table.
     let db = tamis::Db::open(sandbox.path("db")).unwrap();
     db.put("logged", "1").unwrap();
     let log = sandbox.file("wal");
     let table = sandbox.file("sst");
-    let before = sandbox.files();
+    let before = sandbox.files("db");
     assert_eq!(sandbox.text(&["get", "db", "logged"]), "1\n");
     sandbox.text(&["scan", "db"]);
     sandbox.text(&["stats", "db"]);
@@ -400,15 +309,15 @@ fn commands_that_read_change_no_file() {
     assert!(dumped.contains("\tput\tlogged\t1\n"), "{dumped}");
     sandbox.text(&["dump", "db/CURRENT"]);
     sandbox.check(&["get", "db", "absent"], NOT_FOUND);
-    assert_eq!(sandbox.files(), before);
+    assert_eq!(sandbox.files("db"), before);
     db.close().unwrap();
 }
 
 #[test]
 fn locked_store_is_refused_to_writers_and_open_to_readers() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let db = tamis::Db::open(sandbox.path("db")).unwrap();
-    let words = sandbox.complaint(&["put", "db", "k", "v"], IO);
+    let words = sandbox.words(&["put", "db", "k", "v"], IO);
     assert!(words.contains("locked by process"), "{words}");
     sandbox.check(&["delete", "db", "k"], IO);
     sandbox.check(&["compact", "db"], IO);
@@ -420,10 +329,10 @@ fn locked_store_is_refused_to_writers_and_open_to_readers() {
 
 #[test]
 fn damage_is_reported_and_never_taken_for_an_absent_key() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     let table = sandbox.file("sst");
     flip(&table, 64 + 500);
-    let words = sandbox.complaint(&["get", "db", "key001"], CORRUPTION);
+    let words = sandbox.words(&["get", "db", "key001"], CORRUPTION);
     assert!(words.contains(".sst is damaged at offset 64"), "{words}");
     sandbox.check(&["scan", "db"], CORRUPTION);
     sandbox.check(&["sst", table.to_str().unwrap(), "--entries"], CORRUPTION);
@@ -437,9 +346,9 @@ fn damage_is_reported_and_never_taken_for_an_absent_key() {
 #[test]
 fn damaged_manifest_and_current_are_reported() {
     for name in ["CURRENT", "MANIFEST"] {
-        let sandbox = Sandbox::with_store();
+        let sandbox = with_store();
         let path =
-            sandbox.files().into_keys().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(name));
+            sandbox.files("db").into_keys().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(name));
         flip(&path.unwrap(), 20);
         sandbox.check(&["get", "db", "key001"], CORRUPTION);
         sandbox.check(&["put", "db", "k", "v"], CORRUPTION);
@@ -461,7 +370,7 @@ fn closed_pipe_ends_quietly() {
 #[test]
 #[cfg(target_os = "linux")]
 fn full_device_is_a_failure() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     for args in [&["scan", "db"][..], &["get", "db", "key001"], &["stats", "db"], &["verify", "db", "--json"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = sandbox.command(args).stdout(full).output().unwrap();
@@ -472,7 +381,7 @@ fn full_device_is_a_failure() {
 
 #[test]
 fn compacting_keeps_what_is_there_and_drops_what_is_deleted() {
-    let sandbox = Sandbox::with_store();
+    let sandbox = with_store();
     sandbox.check(&["delete", "db", "key050"], DONE);
     sandbox.check(&["compact", "db"], DONE);
     assert_eq!(sandbox.text(&["scan", "db"]).lines().count(), 99);
@@ -490,11 +399,11 @@ fn demo_counts_what_the_filters_save() {
     let block_reads = |i: usize| measured[i]["reads"]["block_reads"].as_u64().unwrap();
     let (with, without) = (block_reads(2), block_reads(3));
     assert!(with * 10 < without, "{found}");
-    assert_eq!(fs::read_dir(sandbox.dir.path()).unwrap().count(), 0, "the demo left something behind");
+    assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 0, "the demo left something behind");
     if cfg!(target_os = "linux") {
         assert_eq!(measured[3]["process"]["read_calls"], without);
     }
     let table = sandbox.text(&["demo", "--keys", "1000", "--dir", ".", "--keep"]);
     assert!(table.contains("The filters saved"), "{table}");
-    assert_eq!(fs::read_dir(sandbox.dir.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 1);
 }
