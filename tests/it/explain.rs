@@ -11,16 +11,16 @@ use tamis::inspect::{FileKind, Inspector};
 use tamis::vfs::SimFileSystem;
 use tamis::{
     Compression, Db, Event, Executor, Explanation, FilterAnswer, FilterMode, Found, KeyspaceOptions, Options,
-    ReadOptions, ReadSource, ReadStep, SteppedExecutor, ThreadPool,
+    ReadOptions, ReadSource, ReadStep, ThreadPool,
 };
+
+use crate::support::stepped_options;
 
 const DIR: &str = "/db";
 
 fn options(fs: &SimFileSystem) -> Options {
     let uncompressed = KeyspaceOptions::new().compression(Compression::None);
-    // Nothing runs in the background but what is waited for.
-    let executor: Arc<dyn Executor> = Arc::new(SteppedExecutor::new());
-    Options::new().file_system(Arc::new(fs.clone())).executor(executor).hash_seed(7).default_keyspace(uncompressed)
+    stepped_options(fs).0.default_keyspace(uncompressed)
 }
 
 /// `a` to `f` in the last level, `d` to `h` in level 0, `g` deleted in memory, and `i` there.

@@ -13,21 +13,14 @@ use tamis::{
     SteppedExecutor,
 };
 
-use crate::support::count_from_env;
+use crate::support::{count_from_env, stepped_options};
 
 const DIR: &str = "/db";
 const UNIFORM: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 10.0 };
 
 fn options(fs: &SimFileSystem, keyspace: KeyspaceOptions, memtable_size: usize) -> (Options, Arc<SteppedExecutor>) {
-    let executor = Arc::new(SteppedExecutor::new());
-    let shared: Arc<dyn Executor> = executor.clone();
-    let options = Options::new()
-        .file_system(Arc::new(fs.clone()))
-        .executor(shared)
-        .hash_seed(7)
-        .memtable_size(memtable_size)
-        .table_size(memtable_size as u64 * 16)
-        .default_keyspace(keyspace);
+    let (options, executor) = stepped_options(fs);
+    let options = options.memtable_size(memtable_size).table_size(memtable_size as u64 * 16).default_keyspace(keyspace);
     (options, executor)
 }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
 use tamis::{
-    Db, Executor, FilterMode, FilterPolicy, Iter, KeyspaceOptions, Options, PrefixExtractor, ReadOptions, ReadStats,
-    Snapshot, SteppedExecutor,
+    Db, Executor, FilterMode, FilterPolicy, Iter, KeyspaceOptions, PrefixExtractor, ReadOptions, ReadStats, Snapshot,
+    SteppedExecutor,
 };
 
-use crate::support::{count_entries, count_from_env, for_each_seed, tiny_options};
+use crate::support::{count_entries, count_from_env, for_each_seed, stepped_options, tiny_options};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -181,19 +181,10 @@ fn scans_agree_with_a_map_whatever_the_extractor() {
 
 /// A store of several levels with the keys `userNNN:…` of every other user.
 fn users(prefix: PrefixExtractor) -> (Db, Arc<SteppedExecutor>) {
-    let executor = Arc::new(SteppedExecutor::new());
-    let shared: Arc<dyn Executor> = executor.clone();
+    let (options, executor) = stepped_options(&SimFileSystem::new());
     let keyspace = KeyspaceOptions::new().prefix(prefix).filter(FilterPolicy::Bloom { bits_per_key: 20.0 });
-    let db = Options::new()
-        .file_system(Arc::new(SimFileSystem::new()))
-        .executor(shared)
-        .hash_seed(7)
-        .memtable_size(4096)
-        .table_size(16 << 10)
-        .cache_size(0)
-        .default_keyspace(keyspace)
-        .open("/db")
-        .unwrap();
+    let db =
+        options.memtable_size(4096).table_size(16 << 10).cache_size(0).default_keyspace(keyspace).open("/db").unwrap();
     let mut rng = fastrand::Rng::with_seed(1);
     for _ in 0..9000 {
         let (user, item) = (rng.u32(0..400) * 2, rng.u32(0..100));

@@ -13,20 +13,15 @@ use tamis::{
     ReadOptions, SteppedExecutor,
 };
 
+use crate::support::stepped_options;
+
 const DIR: &str = "/db";
 const OLD: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 4.0 };
 const NEW: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 14.5 };
 
 fn options(fs: &SimFileSystem) -> (Options, Arc<SteppedExecutor>) {
-    let executor = Arc::new(SteppedExecutor::new());
-    let shared: Arc<dyn Executor> = executor.clone();
-    let options = Options::new()
-        .file_system(Arc::new(fs.clone()))
-        .executor(shared)
-        .hash_seed(7)
-        .memtable_size(4096)
-        .table_size(8 << 10)
-        .cache_size(0);
+    let (options, executor) = stepped_options(fs);
+    let options = options.memtable_size(4096).table_size(8 << 10).cache_size(0);
     (options, executor)
 }
 

@@ -37,14 +37,17 @@ impl Drop for Scene {
     }
 }
 
-/// Options under which a few hundred writes make several memtables, tables, blocks and levels, without threads or chance.
-pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<SteppedExecutor>) {
+/// Options of a store in `fs` without threads or chance: background work waits to be stepped.
+pub(crate) fn stepped_options(fs: &SimFileSystem) -> (Options, Arc<SteppedExecutor>) {
     let executor = Arc::new(SteppedExecutor::new());
     let shared: Arc<dyn Executor> = executor.clone();
-    let options = Options::new()
-        .file_system(Arc::new(fs.clone()))
-        .executor(shared)
-        .hash_seed(7)
+    (Options::new().file_system(Arc::new(fs.clone())).executor(shared).hash_seed(7), executor)
+}
+
+/// Options under which a few hundred writes make several memtables, tables, blocks and levels, without threads or chance.
+pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<SteppedExecutor>) {
+    let (options, executor) = stepped_options(fs);
+    let options = options
         .memtable_size(4096 << rng.u32(0..2))
         .table_size(4096 << rng.u32(0..3))
         .cache_size(if rng.bool() { 0 } else { 64 << 10 })
@@ -54,10 +57,8 @@ pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Opti
 
 /// A store in `/db` with memtables of 4 KiB, whose background work waits to be stepped.
 pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>)> {
-    let executor = Arc::new(SteppedExecutor::new());
-    let shared: Arc<dyn Executor> = executor.clone();
-    let options = Options::new().file_system(Arc::new(fs.clone())).executor(shared).memtable_size(4096);
-    Ok((options.hash_seed(7).open("/db")?, executor))
+    let (options, executor) = stepped_options(fs);
+    Ok((options.memtable_size(4096).open("/db")?, executor))
 }
 
 /// Options of a keyspace with small blocks.

@@ -11,7 +11,7 @@ use tamis::{FilterMode, FilterPolicy, Stats};
 use super::workload::keys::Keys;
 use super::workload::load::Load;
 use super::workload::measure::{Measured, Question, measure, warm_up};
-use super::workload::process;
+use super::workload::{level_json, process};
 use crate::args::{Common, Demo};
 use crate::failure::{Attempt, Result};
 use crate::output::{Output, json_reads, say, table};
@@ -111,17 +111,8 @@ fn levels_table(stats: &Stats) -> comfy_table::Table {
 }
 
 fn levels_json(stats: &Stats) -> Vec<Value> {
-    let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).filter(|level| !level.tables.is_empty());
-    levels
-        .map(|level| {
-            json!({
-                "level": level.level,
-                "tables": level.tables.len(),
-                "entries": level.entries(),
-                "bytes": level.size(),
-            })
-        })
-        .collect()
+    let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
+    levels.filter(|level| !level.tables.is_empty()).map(level_json).collect()
 }
 
 fn measured_table(measured: &[Measured]) -> comfy_table::Table {

@@ -9,6 +9,7 @@ use super::subject::Subject;
 use super::{Pass, State, title};
 use crate::args::Common;
 use crate::commands::store::{existing_keyspace, stats_of_keyspace};
+use crate::commands::workload::level_json;
 use crate::commands::workload::measure::Question;
 use crate::failure::Result;
 use crate::output::{Output, json_reads, table};
@@ -182,17 +183,7 @@ impl Report {
         Ok(Report {
             entries: levels.iter().map(LevelStats::entries).sum(),
             bytes: levels.iter().map(LevelStats::size).sum(),
-            levels: levels
-                .iter()
-                .map(|level| {
-                    json!({
-                        "level": level.level,
-                        "tables": level.tables.len(),
-                        "entries": level.entries(),
-                        "bytes": level.size(),
-                    })
-                })
-                .collect(),
+            levels: levels.iter().map(level_json).collect(),
             passes: Vec::new(),
             disagreements: Vec::new(),
         })
