@@ -332,31 +332,36 @@ impl Drop for ShardOfThread {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
 
     #[test]
     fn no_count_is_lost_between_many_threads() {
+        // More than there are shards, twice: the second ones take over the shards of the first.
+        const THREADS: u64 = 16;
+        const COUNTS: u64 = 30_000;
         let counters = ReadCounters::default();
-        std::thread::scope(|scope| {
-            // More than there are shards, and some that end before others begin.
-            for thread in 0..40 {
-                if thread % 10 == 9 {
-                    std::thread::yield_now();
+        for _ in 0..2 {
+            let together = Barrier::new(THREADS as usize);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        together.wait();
+                        for i in 0..COUNTS {
+                            counters.count(match i % 3 {
+                                0 => ReadEvent::Negative,
+                                1 => ReadEvent::TruePositive,
+                                _ => ReadEvent::FalsePositive,
+                            });
+                        }
+                    });
                 }
-                scope.spawn(|| {
-                    for i in 0..999 {
-                        counters.count(match i % 3 {
-                            0 => ReadEvent::Negative,
-                            1 => ReadEvent::TruePositive,
-                            _ => ReadEvent::FalsePositive,
-                        });
-                    }
-                });
-            }
-        });
+            });
+        }
         let stats = counters.read();
-        assert_eq!(stats.probes, 40 * 999);
-        assert_eq!(stats.negatives, 40 * 333);
+        assert_eq!(stats.probes, 2 * THREADS * COUNTS);
+        assert_eq!(stats.negatives, 2 * THREADS * COUNTS / 3);
         assert_eq!(stats.false_positive_rate(), Some(0.5));
     }
 
