@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn no_count_is_lost_between_many_threads() {
         // More than there are shards, twice: the second ones take over the shards of the first.
-        const THREADS: u64 = 16;
+        const THREADS: u32 = 16;
         const COUNTS: u64 = 30_000;
         let counters = ReadCounters::default();
         for _ in 0..2 {
@@ -360,8 +360,9 @@ mod tests {
             });
         }
         let stats = counters.read();
-        assert_eq!(stats.probes, 2 * THREADS * COUNTS);
-        assert_eq!(stats.negatives, 2 * THREADS * COUNTS / 3);
+        let all = 2 * u64::from(THREADS) * COUNTS;
+        assert_eq!(stats.probes, all);
+        assert_eq!(stats.negatives, all / 3);
         assert_eq!(stats.false_positive_rate(), Some(0.5));
     }
 
