@@ -12,7 +12,10 @@ use std::time::Instant;
 
 use tamis::{Compression, Db, KeyspaceOptions, Options};
 
+/// Neighbours, as in LevelDB's benchmark.
 const HOT: u64 = 50_000;
+/// Keys in a batch.
+const BATCH: u64 = 100;
 
 fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
@@ -61,6 +64,26 @@ fn get(db: &Db, next: &mut dyn FnMut() -> u64, count: u64) {
     }
 }
 
+fn get_into(db: &Db, next: &mut dyn FnMut() -> u64, count: u64) {
+    let mut value = Vec::new();
+    for _ in 0..count {
+        let number = next();
+        assert_eq!(db.get_into(key(number), &mut value).unwrap(), number % 2 == 0);
+        black_box(&value);
+    }
+}
+
+fn multi_get(db: &Db, next: &mut dyn FnMut() -> u64, count: u64) {
+    let mut keys = Vec::new();
+    for _ in 0..count / BATCH {
+        keys.clear();
+        keys.extend((0..BATCH).map(|_| key(next())));
+        let values = db.multi_get(&keys).unwrap();
+        assert!(values.iter().all(Option::is_some));
+        black_box(values);
+    }
+}
+
 /// Runs `count` reads in each of `threads` threads; nanoseconds per read and thread.
 fn run(db: &Db, workload: Workload, threads: u64, count: u64, seed: u64) -> f64 {
     let start = Instant::now();
@@ -68,8 +91,7 @@ fn run(db: &Db, workload: Workload, threads: u64, count: u64, seed: u64) -> f64 
         for thread in 0..threads {
             scope.spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(seed * 64 + thread);
-                let step = 2 * (from_env("TAMIS_KEYS", 5_000_000) / workload.among).max(1);
-                let mut next = || rng.u64(0..workload.among) * step + u64::from(workload.missing);
+                let mut next = || rng.u64(0..workload.among) * 2 + u64::from(workload.missing);
                 (workload.read)(db, &mut next, count);
             });
         }
@@ -94,6 +116,8 @@ fn main() {
         workload("readrandom", keys, false, get),
         workload("readhot", HOT, false, get),
         workload("readmissing", keys, true, get),
+        workload("getinto", keys, false, get_into),
+        workload("multiget100", keys, false, multi_get),
     ];
     let wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     let workloads = workloads.into_iter().filter(|workload| wanted(workload.name));
