@@ -26,9 +26,7 @@ fn key(n: u64) -> [u8; 16] {
     let mut key = *b"0000000000000000";
     let mut rest = n;
     for digit in key.iter_mut().rev() {
-        #[expect(clippy::cast_possible_truncation, reason = "a digit")]
-        let value = (rest % 10) as u8;
-        *digit += value;
+        *digit += (rest % 10) as u8;
         rest /= 10;
     }
     key
