@@ -12,7 +12,8 @@ use crate::Result;
 const KEYS: u64 = 20_000;
 /// Operations of a phase of single operations.
 const OPERATIONS: u64 = 10_000;
-const BATCH: u64 = 100;
+const SEEKS: usize = 1000;
+const BATCH: usize = 100;
 
 /// What the program counts of a phase itself.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -54,7 +55,7 @@ mod measured_phase {
 
     #[inline(never)]
     pub(super) fn write_batches(db: &Db, keys: &[u64]) -> Result<()> {
-        for keys in keys.chunks(BATCH as usize) {
+        for keys in keys.chunks(BATCH) {
             let mut batch = WriteBatch::new();
             for &n in keys {
                 batch.put(key(n), value(n));
@@ -144,16 +145,16 @@ pub(crate) fn run() -> Result<Vec<(String, Own)>> {
         phases.phase("flush", &db, third.len() as u64, || measured_phase::flush(&db))?;
     }
     phases.phase("get, two runs of each key", &db, OPERATIONS, || measured_phase::get(&db, &some(0), true))?;
-    phases.phase("seek and ten steps, four runs", &db, OPERATIONS / 10, || {
-        measured_phase::seek_and_ten_steps(&db, &some(0)[..OPERATIONS as usize / 10])
+    phases.phase("seek and ten steps, four runs", &db, SEEKS as u64, || {
+        measured_phase::seek_and_ten_steps(&db, &some(0)[..SEEKS])
     })?;
     phases.phase("compact", &db, 2 * KEYS, || measured_phase::compact(&db))?;
     phases.phase("scan, from files", &db, KEYS, || expect_all(measured_phase::scan(&db)?))?;
     phases.phase("get, first time", &db, OPERATIONS, || measured_phase::get(&db, &some(0), true))?;
     phases.phase("get, in cache", &db, OPERATIONS, || measured_phase::get(&db, &some(0), true))?;
     phases.phase("get, absent", &db, OPERATIONS, || measured_phase::get(&db, &some(1), false))?;
-    phases.phase("seek and ten steps", &db, OPERATIONS / 10, || {
-        measured_phase::seek_and_ten_steps(&db, &some(0)[..OPERATIONS as usize / 10])
+    phases.phase("seek and ten steps", &db, SEEKS as u64, || {
+        measured_phase::seek_and_ten_steps(&db, &some(0)[..SEEKS])
     })?;
     phases.phase("scan", &db, KEYS, || expect_all(measured_phase::scan(&db)?))?;
     phases.phase("scan backward", &db, KEYS, || expect_all(measured_phase::scan_backward(&db)?))?;
