@@ -44,6 +44,7 @@ mod manifest;
 mod memtable;
 mod merge;
 mod options;
+mod pool;
 mod prefetch;
 mod stats;
 mod table;

@@ -176,7 +176,7 @@ mod tests {
     fn long_values_pin_their_block_and_short_ones_do_not() {
         for (value_len, pins) in [(PIN_FROM - 1, false), (PIN_FROM, true)] {
             let mut builder = BlockBuilder::new();
-            builder.add(b"key", 1, ValueKind::Put, &vec![7; value_len], 0);
+            builder.add(b"key", 1, ValueKind::Put, &vec![7; value_len], 0, usize::MAX);
             let mut bytes = Vec::new();
             builder.finish(&mut bytes);
             let block = BlockRef::copy_of(&bytes).unwrap();

@@ -342,7 +342,7 @@ mod tests {
 
     fn bytes(value: &[u8]) -> Vec<u8> {
         let mut builder = BlockBuilder::new();
-        builder.add(b"key", 7, ValueKind::Put, value, 3);
+        builder.add(b"key", 7, ValueKind::Put, value, 3, usize::MAX);
         let mut bytes = Vec::new();
         builder.finish(&mut bytes);
         bytes

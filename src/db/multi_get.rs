@@ -32,7 +32,7 @@ impl Store {
         let mut pending: Vec<usize> = (0..keys.len()).collect();
         for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
             pending.retain(|&i| {
-                let Some(entry) = memtable.get(tree.id, reads[i].key, snapshot) else { return true };
+                let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
                 if entry.kind == ValueKind::Put {
                     values[i] = Some(FoundValue::InMemtable(entry.value).into_value());
                 }

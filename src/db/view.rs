@@ -78,7 +78,7 @@ impl ReadView {
     ) -> Result<Option<FoundValue<'p>>> {
         for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
             trace.enter(ReadSource::Memtable(i));
-            let Some(entry) = memtable.get(tree.id, read.key, read.snapshot) else {
+            let Some(entry) = memtable.get(tree.id, read.key, read.hash, read.snapshot) else {
                 trace.leave(Found::Absent);
                 continue;
             };

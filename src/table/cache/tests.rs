@@ -9,7 +9,7 @@ fn tagged(tag: u64, value_len: usize) -> BlockRef {
     let mut builder = BlockBuilder::new();
     let mut value = tag.to_le_bytes().repeat(value_len.div_ceil(8).max(1));
     value.truncate(value_len.max(8));
-    builder.add(b"key", 1, ValueKind::Put, &value, 0);
+    builder.add(b"key", 1, ValueKind::Put, &value, 0, usize::MAX);
     let mut bytes = Vec::new();
     builder.finish(&mut bytes);
     BlockRef::copy_of(&bytes).unwrap()
