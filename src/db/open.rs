@@ -62,17 +62,13 @@ impl Store {
         state.flushed_seqno = recovered.last_seqno;
         let writer = ManifestWriter::create(&*fs, dir, manifest_number, &state)?;
 
-        let log = wal::create(
-            &*fs,
-            dir,
-            FileHeader {
-                number: log_number,
-                first: recovered.last_seqno + 1,
-                synced: recovered.last_seqno,
-                previous: 0,
-                previous_len: 0,
-            },
-        )?;
+        let header = FileHeader {
+            number: log_number,
+            first: recovered.last_seqno + 1,
+            synced: recovered.last_seqno,
+            ..FileHeader::default()
+        };
+        let log = wal::create(&*fs, dir, header, options.wal_mode, options.memtable_size)?;
         // A full disk must not keep a store from being opened, and read, and emptied.
         let _ = log.file().reserve(options.memtable_size as u64);
         let needed = |kind: &FileKind| match *kind {
