@@ -49,6 +49,10 @@ pub(super) struct Store {
     pub(super) durable: AtomicU64,
     /// Every write up to this one is in a table.
     pub(super) flushed: AtomicU64,
+    /// Every write up to this one was recovered on opening, or was in tables then.
+    pub(super) recovered: SeqNo,
+    /// The logs that were replayed then; they go when what was recovered is flushed.
+    pub(super) recovered_logs: Vec<u64>,
     /// The next file number.
     pub(super) next_file: AtomicU64,
     /// Live snapshots and how many handles each has.
@@ -117,6 +121,7 @@ pub(super) struct Opened {
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
     pub(super) flushed: SeqNo,
+    pub(super) recovered_logs: Vec<u64>,
     pub(super) next_file: u64,
     pub(super) commit: Option<Commit>,
     pub(super) logs: Vec<LogFile>,
@@ -141,6 +146,8 @@ impl Store {
             visible: AtomicU64::new(opened.last_seqno),
             durable: AtomicU64::new(opened.flushed),
             flushed: AtomicU64::new(opened.flushed),
+            recovered: opened.last_seqno,
+            recovered_logs: opened.recovered_logs,
             next_file: AtomicU64::new(opened.next_file),
             snapshots: Mutex::default(),
             commit: Mutex::new(opened.commit),

@@ -4,11 +4,13 @@
 //! served come back with their next writes only some microseconds after it. So a leader waits that long for as many as the last sync
 //! served, before it begins: otherwise half of the writers would sync in turn with the other half.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::background::Waiting;
 use super::store::Store;
 use crate::error::{IoContext, Result};
 use crate::format::key::SeqNo;
@@ -82,19 +84,20 @@ impl Lead<'_> {
 
 impl Store {
     /// Makes everything acknowledged so far durable.
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(super) fn sync(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
         self.sync_through(self.visible.load(Ordering::Acquire))
     }
 
     /// Makes every write up to `seqno` durable. A sync that failed is never repeated: the store is poisoned.
-    pub(super) fn sync_through(&self, seqno: SeqNo) -> Result<()> {
+    pub(super) fn sync_through(self: &Arc<Self>, seqno: SeqNo) -> Result<()> {
         let is_durable = || self.durable.load(Ordering::Acquire) >= seqno;
         if is_durable() {
             return Ok(());
         }
         let Some(lead) = self.syncing.wait(is_durable) else { return Ok(()) };
         self.check_poison()?;
+        self.await_recovered()?;
         lead.gather();
         // Every write up to here is in one of the logs below.
         let target = self.visible.load(Ordering::Acquire);
@@ -102,6 +105,16 @@ impl Store {
         self.durable.fetch_max(target, Ordering::AcqRel);
         drop(lead);
         self.mark_synced()
+    }
+
+    /// Waits until what was recovered on opening is in tables. No sync of the logs it came from would make it durable: a sync that
+    /// failed before the last process ended may have left it in memory, and clean for all that the system knows.
+    fn await_recovered(self: &Arc<Self>) -> Result<()> {
+        let is_flushed = || self.flushed.load(Ordering::Acquire) >= self.recovered;
+        if is_flushed() {
+            return Ok(());
+        }
+        self.wait_for_progress(Waiting::Flush, |_| is_flushed())
     }
 
     fn sync_logs(&self) -> Result<()> {

@@ -25,7 +25,7 @@ use crate::memtable::Memtable;
 use crate::wal;
 
 /// Full memtables that may wait to be flushed before writes stop.
-const MAX_SEALED: usize = 2;
+pub(super) const MAX_SEALED: usize = 2;
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;
@@ -154,7 +154,8 @@ impl Store {
 
     /// Waits as the throttle says. A stepped executor works off what is behind instead.
     fn delay(&self, bytes: usize) {
-        let wait = self.throttle.charge(bytes);
+        let filled = || self.view.load().active.used() as f64 / self.options.memtable_size as f64;
+        let wait = self.throttle.charge(bytes, filled);
         if !wait.is_zero() && !self.executor.step() {
             std::thread::sleep(wait);
             self.throttle.count_delay(wait);

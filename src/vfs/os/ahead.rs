@@ -10,6 +10,9 @@
 //! - They are not relied on for longer than [`LIFETIME`]: the kernel begins to write pages back, and may take them away after that, some
 //!   seconds after they were made dirty. An old window is given up, and the next one populates the pages anew.
 //! - Nothing shortens a log while it is being written, and the store's lock keeps other processes away.
+//!
+//! What remains is what nobody can know beforehand: that within this second the page is written back, and then the file system shuts
+//! down because its device is gone, or, on XFS, somebody makes a reflink copy of the log and the disk is full.
 
 use std::fs::File;
 use std::io;
