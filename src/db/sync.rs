@@ -151,3 +151,50 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use super::*;
+
+    const WRITES: u64 = if cfg!(miri) { 20 } else { 1000 };
+
+    #[test]
+    fn every_write_is_served_by_one_sync_at_a_time_that_began_after_it() {
+        let syncing = Syncing::default();
+        let (written, durable, running) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let write = || {
+            let mine = written.fetch_add(1, Ordering::AcqRel) + 1;
+            if let Some(lead) = syncing.wait(|| durable.load(Ordering::Acquire) >= mine) {
+                lead.gather();
+                assert!(!running.swap(true, Ordering::AcqRel));
+                let target = written.load(Ordering::Acquire);
+                std::thread::yield_now();
+                assert!(running.swap(false, Ordering::AcqRel));
+                durable.fetch_max(target, Ordering::AcqRel);
+            }
+            assert!(durable.load(Ordering::Acquire) >= mine);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| (0..WRITES).for_each(|_| write()));
+            }
+        });
+        assert!(!syncing.turn.lock().led);
+    }
+
+    #[test]
+    fn lead_that_ends_without_a_sync_goes_to_the_next() {
+        let syncing = Syncing::default();
+        let lead = syncing.wait(|| false).unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| syncing.wait(|| false).is_some());
+            while syncing.turn.lock().waiting < 2 {
+                std::thread::yield_now();
+            }
+            drop(lead);
+            assert!(next.join().unwrap());
+        });
+    }
+}

@@ -160,6 +160,44 @@ fn sync_covers_older_logs() {
     }
 }
 
+/// A kill leaves writes that were not synced, and that recovery keeps in memory.
+#[test]
+fn sync_after_a_kill_covers_what_was_recovered() {
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 4);
+        let fs = fs.kill();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        assert_eq!((db.last_seqno(), db.synced_seqno()), (4, 0));
+        put(&db, 4, 5);
+        for seed in 0..60 {
+            let (db, _) = open_plain(&fs.crash(seed)).unwrap();
+            let keys = found(&db);
+            assert!(keys.iter().copied().eq(0..u32::try_from(keys.len()).unwrap()), "{keys:?}");
+        }
+        db.sync().unwrap();
+        check_outcomes(&fs, 5);
+    }
+}
+
+#[test]
+fn logs_of_several_kills_are_replayed_together_and_go_together() {
+    let mut fs = SimFileSystem::new();
+    for n in 0..6 {
+        let (db, _) = open_plain(&fs).unwrap();
+        assert!(found(&db).into_iter().eq(0..n));
+        put(&db, n, n + 1);
+        fs = fs.kill();
+    }
+    let (db, executor) = open_plain(&fs).unwrap();
+    assert_eq!(logs(&fs).len(), 7);
+    while executor.step() {}
+    assert_eq!((logs(&fs).len(), db.synced_seqno()), (1, 6));
+    check_outcomes(&fs, 6);
+    check_cuts(&fs, 6, |fs| open_plain(fs).map(drop));
+}
+
 #[test]
 fn sync_covers_the_name_of_a_new_log() {
     for mode in WAL_MODES {
