@@ -109,7 +109,7 @@ impl Store {
 
     /// Waits until what was recovered on opening is in tables. No sync of the logs it came from would make it durable: a sync that
     /// failed before the last process ended may have left it in memory, and clean for all that the system knows.
-    fn await_recovered(self: &Arc<Self>) -> Result<()> {
+    pub(super) fn await_recovered(self: &Arc<Self>) -> Result<()> {
         let is_flushed = || self.flushed.load(Ordering::Acquire) >= self.recovered;
         if is_flushed() {
             return Ok(());

@@ -145,6 +145,10 @@ impl Store {
         self.retry_failed();
         self.delay(encoded.payload.len());
         let sync = encoded.sync;
+        if sync {
+            // Before the write is there: what fails here leaves nothing.
+            self.await_recovered()?;
+        }
         let last = self.commit(encoded)?;
         if sync {
             self.sync_through(last)?;
