@@ -7,7 +7,7 @@ use super::background::Waiting;
 use super::store::Store;
 use super::view::Tree;
 use crate::compaction::filters::policy_of_output;
-use crate::compaction::{OutputContext, Unknown, write_run};
+use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::manifest::VersionEdit;
@@ -113,7 +113,7 @@ impl Store {
             };
             let mut context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
             context.table_size = u64::MAX;
-            let tables = write_run(&mut memtable.cursor(keyspace), &context, &mut Unknown)?;
+            let tables = write_run(&mut memtable.cursor(keyspace), Part::default(), &context, &mut Unknown)?;
             added.extend(tables.into_iter().flatten().map(|meta| (keyspace, 0, meta)));
         }
         Ok(())

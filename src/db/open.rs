@@ -13,7 +13,7 @@ use super::flush::policy_of_run;
 use super::store::{LogFile, Manifest, Opened, Store};
 use super::view::{ReadView, Tree};
 use super::write::Commit;
-use crate::compaction::{OutputContext, Unknown, write_run};
+use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::ThreadPool;
 use crate::format::Malformed;
@@ -322,7 +322,7 @@ fn write_recovered(
             cancelled: &|| false,
             paranoid: options.paranoid,
         };
-        let written = write_run(&mut memtable.cursor(id), &context, &mut Unknown)?;
+        let written = write_run(&mut memtable.cursor(id), Part::default(), &context, &mut Unknown)?;
         for meta in written.into_iter().flatten() {
             state.add_table(id, 0, meta).map_err(Error::invalid)?;
         }
