@@ -1,7 +1,7 @@
 //! [`LogWriter`]: appends records to a new log, by calls, or by stores to memory where the file system has windows for that.
 //!
 //! Which of them it is changes nothing of the file. A record that is synced at once goes by a call: a sync makes the kernel
-//! protect the pages of a window, so that stores and syncs in turn cost several times as much (SPEED: 526 µs against 119).
+//! protect the pages of a window, so that stores and syncs in turn cost several times as much (526 µs against 119, measured).
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
