@@ -22,6 +22,7 @@ use crate::exec::Executor;
 use crate::format::key::SeqNo;
 use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
 use crate::options::Options;
+use crate::pool::Pool;
 use crate::table::{Table, TableContext};
 use crate::vfs::{FileLock, FileSystem, WritableFile};
 
@@ -36,6 +37,8 @@ pub(super) struct Store {
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
+    /// Where memtables have their memory from.
+    pub(super) memory: Arc<Pool>,
     /// Seed of the filters' hash.
     pub(super) seed: u64,
     pub(super) read_only: bool,
@@ -117,6 +120,7 @@ pub(super) struct Opened {
     pub(super) options: Options,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
+    pub(super) memory: Arc<Pool>,
     pub(super) seed: u64,
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
@@ -139,6 +143,7 @@ impl Store {
             options: opened.options,
             executor: opened.executor,
             tables: opened.tables,
+            memory: opened.memory,
             seed: opened.seed,
             read_only: opened.commit.is_none(),
             view: ArcSwap::from_pointee(opened.view),
