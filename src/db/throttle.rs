@@ -1,6 +1,6 @@
 //! Slows writers down, a little and early, so that they need not be stopped.
 //!
-//! How far compaction is behind is a number between 0 and 1, the *pressure*. Above 0, every write is charged the time that its
+//! How far background work is behind is a number between 0 and 1, the *pressure*. Above 0, every write is charged the time that its
 //! bytes take at a rate that falls with the pressure, and waits when its debt is worth a wait.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,13 +11,15 @@ use parking_lot::Mutex;
 use crate::compaction::picker::L0_TRIGGER;
 
 /// Runs in level 0 at which writes begin to be slowed down.
-const L0_SLOWDOWN: usize = 3 * L0_TRIGGER;
+const L0_SLOWDOWN: usize = 5 * L0_TRIGGER / 2;
 /// Runs in level 0 at which writes stop.
-pub(super) const L0_STOP: usize = 9 * L0_TRIGGER;
+pub(super) const L0_STOP: usize = 6 * L0_TRIGGER;
+/// Full memtables that may wait to be flushed before writes stop. With one less, writes are slowed down.
+pub(super) const MAX_SEALED: usize = 3;
 /// Bytes that wait to be compacted, as a multiple of what level 0 holds when it is compacted, at which writes begin to be slowed
 /// down, and at which the pressure is full.
-const DEBT_SLOWDOWN: u64 = 64;
-const DEBT_FULL: u64 = 256;
+const DEBT_SLOWDOWN: u64 = 32;
+const DEBT_FULL: u64 = 128;
 /// Rates in bytes per second at pressures just above 0 and at 1.
 const RATE_HIGH: f64 = 200e6;
 const RATE_LOW: f64 = 4e6;
@@ -26,13 +28,16 @@ const SHORTEST_WAIT: Duration = Duration::from_micros(500);
 /// No write waits longer than this for the sake of the rate.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
-/// How far compaction is behind, from 0 to 1, given the longest level 0 of any keyspace and the bytes to be compacted in all.
-pub(super) fn pressure(l0_runs: usize, debt: u64, base_size: u64) -> f64 {
+/// How far background work is behind, from 0 to 1, given the full memtables that wait to be flushed, the longest level 0 of any
+/// keyspace, and the bytes to be compacted in all.
+pub(super) fn pressure(sealed: usize, l0_runs: usize, debt: u64, base_size: u64) -> f64 {
     let part = |value: f64, from: f64, to: f64| ((value - from) / (to - from)).clamp(0.0, 1.0);
     let runs = part(l0_runs as f64, L0_SLOWDOWN as f64, L0_STOP as f64);
     let base = base_size as f64;
     let bytes = part(debt as f64, base * DEBT_SLOWDOWN as f64, base * DEBT_FULL as f64);
-    runs.max(bytes)
+    // One is being flushed. For a second one the pressure is not full: then `MAX_SEALED` decides, which is about memory.
+    let memory = part(sealed as f64, 1.0, MAX_SEALED as f64).min(0.5);
+    runs.max(bytes).max(memory)
 }
 
 /// Bytes per second that writes may bring in. Falls geometrically, so that each further run slows writes by the same factor.
@@ -98,11 +103,13 @@ mod tests {
 
     #[test]
     fn pressure_rises_from_the_slowdown_to_the_stop() {
-        assert_eq!(pressure(L0_SLOWDOWN, 0, 100), 0.0);
-        assert_eq!(pressure(L0_STOP, 0, 100), 1.0);
-        assert_eq!(pressure(0, 100 * DEBT_FULL, 100), 1.0);
-        let mid = pressure((L0_SLOWDOWN + L0_STOP) / 2, 0, 100);
+        assert_eq!(pressure(1, L0_SLOWDOWN, 0, 100), 0.0);
+        assert_eq!(pressure(0, L0_STOP, 0, 100), 1.0);
+        assert_eq!(pressure(0, 0, 100 * DEBT_FULL, 100), 1.0);
+        let mid = pressure(0, (L0_SLOWDOWN + L0_STOP) / 2, 0, 100);
         assert!((0.4..0.6).contains(&mid));
+        // Memtables slow writes down and never stop them here.
+        assert_eq!([0, 1, 2, 3, 9].map(|sealed| pressure(sealed, 0, 0, 100)), [0.0, 0.0, 0.5, 0.5, 0.5]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::background::Waiting;
 use super::store::{LogFile, Store};
+use super::throttle::MAX_SEALED;
 use crate::batch::{BatchReader, WriteBatch};
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum;
@@ -19,9 +20,6 @@ use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::log::{LogRecord, LogWriter};
 use crate::memtable::Memtable;
 use crate::wal;
-
-/// Full memtables that may wait to be flushed before writes stop.
-const MAX_SEALED: usize = 2;
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;
