@@ -1,5 +1,7 @@
 //! A filter policy from a false-positive rate.
 
+use std::ops::Range;
+
 use super::layout::Layout;
 use super::line::LINE_BITS;
 use super::shape::{SPLIT_EXCESS, check_rate};
@@ -8,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::options::FilterPolicy;
 
 /// What a policy may ask for, in thousandths of bits per key.
-const MILLIBITS: std::ops::RangeInclusive<u32> = 1000..=24_000;
+pub(super) const MILLIBITS: Range<u32> = 1000..24_001;
 
 impl FilterPolicy {
     /// The Bloom filter with the fewest bits per key, in thousandths, whose expected false-positive rate is at most `rate`: 9.59 bits
@@ -24,10 +26,10 @@ impl FilterPolicy {
     pub fn bloom_with_rate(rate: f64) -> Result<FilterPolicy> {
         check_rate(rate)?;
         // One more probe may be a little worse where it begins, so that the rate falls steadily only between such steps.
-        let (mut from, end) = (*MILLIBITS.start(), *MILLIBITS.end());
-        while from <= end {
+        let Range { start: mut from, end } = MILLIBITS;
+        while from < end {
             let probes = probe_count(from);
-            let until = first(from, end + 1, |millibits| probe_count(millibits) != probes);
+            let until = first(from, end, |millibits| probe_count(millibits) != probes);
             let found = first(from, until, |millibits| expected_rate(millibits) <= rate);
             if found < until {
                 // 24,000 is exact in 24 bits, and so the thousandths survive.
@@ -37,13 +39,13 @@ impl FilterPolicy {
             }
             from = until;
         }
-        let least = expected_rate(end);
+        let least = expected_rate(end - 1);
         Err(Error::invalid(format_args!("a table's filter reaches a false-positive rate of {least:.1e}, not {rate:e}")))
     }
 }
 
 /// The first number in `from..until` for which `holds`, which holds for all behind it; `until` if there is none.
-fn first(mut from: u32, mut until: u32, holds: impl Fn(u32) -> bool) -> u32 {
+pub(super) fn first(mut from: u32, mut until: u32, holds: impl Fn(u32) -> bool) -> u32 {
     while from < until {
         let middle = from.midpoint(until);
         if holds(middle) {
