@@ -458,7 +458,7 @@ impl Default for Options {
             table_size: 64 << 20,
             cache_size: 64 << 20,
             max_open_files: 512,
-            background_threads: 3,
+            background_threads: 2,
             paranoid: false,
             hash_seed: None,
             default_keyspace: None,
@@ -522,8 +522,8 @@ impl Options {
         self
     }
 
-    /// Threads for flushes and compactions. Default: 3. If there are several, one does nothing but flushes, which so need not wait for
-    /// compactions; the others share in a large compaction.
+    /// Threads for flushes and compactions. Default: 2. One is kept for flushes, which so need not wait for compactions, and helps
+    /// with large compactions meanwhile.
     pub fn background_threads(mut self, count: usize) -> Self {
         self.background_threads = count;
         self

@@ -13,16 +13,16 @@ use crate::version::{RunCursor, Source, Version};
 /// small (LevelDB's limit, `MaxGrandParentOverlapBytes`).
 const MAX_OVERLAP_BELOW: u64 = 10;
 
-/// A task of more than this many tables' size falls into parts, each of which makes about two tables and a little less, so that none
-/// ends with a small third one. The parts do not depend on how many threads there are for them.
-const TABLES_PER_PART: u64 = 2;
-const MAX_PARTS: u64 = 32;
+/// A large task falls into parts, each of which reads this much of a table's size, in eighths, so that it makes one table. The parts
+/// do not depend on how many threads there are for them.
+const EIGHTHS_PER_PART: u64 = 7;
+const MAX_PARTS: u64 = 256;
 /// Samples of the keys for each part.
 const SAMPLES_PER_PART: u64 = 16;
 
 /// The keys at which the parts of `task` end and the next ones begin, ascending. All versions of a key are in one part.
 pub(crate) fn bounds(task: &Task, version: &Version, table_size: u64) -> Result<Vec<Vec<u8>>> {
-    let part_size = (TABLES_PER_PART * table_size).saturating_sub(table_size / 4).max(1);
+    let part_size = (table_size / 8 * EIGHTHS_PER_PART).max(1);
     let parts = task.bytes.div_ceil(part_size).min(MAX_PARTS);
     // A run of level 0 is one table.
     if parts < 2 || task.output_level == 0 {

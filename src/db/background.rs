@@ -179,11 +179,12 @@ impl Store {
     }
 
     /// Has another thread help with a compaction that is running.
-    pub(super) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Store) + Send + 'static) {
+    pub(super) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Arc<Store>) + Send + 'static) {
         self.background.lock().jobs += 1;
         let store = Arc::clone(self);
+        // Of high priority, because those threads are free that are kept for flushes.
         self.executor.spawn(
-            Priority::Low,
+            Priority::High,
             Box::new(move || {
                 let _ended = JobGuard(&store);
                 help(&store);

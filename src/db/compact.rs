@@ -1,8 +1,8 @@
 //! Compactions, as the picker orders them and as callers ask for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -135,18 +135,9 @@ impl Store {
             part_ended: Condvar::new(),
             bounds,
         });
-        // One thread is this one, and one is for flushes.
-        let helpers = (compaction.parts() - 1).min(self.executor.parallelism().saturating_sub(2));
-        for _ in 0..helpers {
-            // Help that comes too late finds nothing, and keeps no table alive until then.
-            let compaction = Arc::downgrade(&compaction);
-            self.spawn_help(move |store| {
-                if let Some(compaction) = compaction.upgrade() {
-                    store.work_on(&compaction);
-                }
-            });
-        }
-        self.work_on(&compaction);
+        let helpers = (compaction.parts() - 1).min(self.executor.parallelism() - 1);
+        (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&compaction)));
+        while self.do_part(&compaction) {}
         let results = compaction.wait();
         let (mut outputs, mut failure) = (Vec::new(), None);
         for result in results {
@@ -163,13 +154,26 @@ impl Store {
         Ok(outputs)
     }
 
-    /// Does parts of a compaction until none is left to be begun.
-    fn work_on(&self, compaction: &Compaction) {
-        while let Some(i) = compaction.claim() {
-            let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(compaction, i)));
-            let panicked = || Err(self.poison(Error::invalid("a compaction panicked; this is a bug in tamis")));
-            compaction.end(i, result.unwrap_or_else(|_| panicked()));
-        }
+    /// Has another thread do parts of a compaction. Each is a job by itself, so that a flush waits for one at most. Help that comes too
+    /// late finds nothing, and keeps no table alive until then.
+    fn help_with(self: &Arc<Self>, compaction: Weak<Compaction>) {
+        self.spawn_help(move |store| {
+            if let Some(running) = compaction.upgrade()
+                && store.do_part(&running)
+            {
+                drop(running);
+                store.help_with(compaction);
+            }
+        });
+    }
+
+    /// Does the next part of a compaction that nobody has begun; returns whether there was one.
+    fn do_part(&self, compaction: &Compaction) -> bool {
+        let Some(i) = compaction.claim() else { return false };
+        let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(compaction, i)));
+        let panicked = || Err(self.poison(Error::invalid("a compaction panicked; this is a bug in tamis")));
+        compaction.end(i, result.unwrap_or_else(|_| panicked()));
+        true
     }
 
     fn rewrite_part(&self, compaction: &Compaction, i: usize) -> PartResult {
