@@ -135,9 +135,8 @@ impl Picker<'_> {
     pub(crate) fn debt(&self) -> u64 {
         let shape = self.shape();
         let mut debt = 0;
-        if self.levels[0].len() >= L0_TRIGGER {
-            debt += size_of_level(&self.levels[0]);
-        } else if self.pick_idle(&shape).is_some() {
+        let is_running = || self.running.iter().any(|task| task.start_level == 0);
+        if self.levels[0].len() >= L0_TRIGGER || is_running() || self.pick_idle(&shape).is_some() {
             debt += size_of_level(&self.levels[0]);
         }
         for level in 1..LAST {

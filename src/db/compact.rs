@@ -135,7 +135,7 @@ impl Store {
             part_ended: Condvar::new(),
             bounds,
         });
-        let helpers = (compaction.parts() - 1).min(self.executor.parallelism() - 1);
+        let helpers = (compaction.parts() - 1).min(self.executor.parallelism().saturating_sub(1));
         (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&compaction)));
         while self.do_part(&compaction) {}
         let results = compaction.wait();

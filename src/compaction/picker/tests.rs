@@ -196,7 +196,12 @@ fn the_last_runs_are_merged_when_the_store_rests() {
         with_picker(tree, SeqNo::MAX, &[], |picker| {
             let picker = Picker { is_idle: true, ..picker };
             assert_eq!(picker.pick().is_some(), picker.debt() > 0);
-            picker.pick().map_or("nothing".into(), |(_, task)| words(&task))
+            let task = picker.pick().map(|(_, task)| task);
+            if let Some(running) = task.clone() {
+                let picker = Picker { running: &[running], ..picker };
+                assert!(picker.pick().is_none() && picker.debt() > 0, "it is owed until it is done");
+            }
+            task.map_or("nothing".into(), |task| words(&task))
         })
     };
     // A full level 0 has 64 MiB here, and so a memtable 8.
