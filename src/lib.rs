@@ -43,6 +43,7 @@ mod manifest;
 mod memtable;
 mod merge;
 mod options;
+mod pool;
 mod stats;
 mod table;
 mod value;

@@ -156,12 +156,14 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
 mod tests {
     use super::*;
     use crate::memtable::{Memtable, MemtableCursor};
+    use crate::pool::Pool;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
     fn merged(runs: usize, entries: &[(u8, u8)]) -> MergingCursor<MemtableCursor> {
-        let tables: Vec<_> = (0..runs).map(|_| Arc::new(Memtable::new(1, 4096))).collect();
+        let pool = Pool::new(0);
+        let tables: Vec<_> = (0..runs).map(|_| Arc::new(Memtable::new(1, 4096, 0, &pool))).collect();
         for (i, (run, key)) in entries.iter().enumerate() {
             let table = &tables[usize::from(*run) % runs];
             table.writer().insert(0, &[*key], i as u64 + 1, ValueKind::Put, b"");

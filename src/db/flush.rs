@@ -12,29 +12,11 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::manifest::VersionEdit;
 use crate::memtable::Memtable;
-use crate::options::{Compression, FilterPolicy, KeyspaceOptions, LevelFilters};
+use crate::options::{Compression, FilterPolicy};
 use crate::table::{TableMeta, TableOptions};
-use crate::version::LEVELS;
 
 /// Bytes that flushes and compactions leave free on the file system, so that the log and the manifest can still be written.
 const FREE_SPACE_FLOOR: u64 = 16 << 20;
-
-/// The filter of the run of level 0 that a memtable's entries of one keyspace become; `held` tells how many bytes the keyspace's
-/// filters take.
-pub(super) fn policy_of_run(
-    options: &KeyspaceOptions,
-    levels: &[Vec<&TableMeta>; LEVELS],
-    memtable: &Arc<Memtable>,
-    keyspace: u32,
-    held: impl FnOnce() -> u64,
-) -> Result<FilterPolicy> {
-    let keys = match options.level_filters {
-        LevelFilters::Budget(_) => memtable.count_keys(keyspace)?,
-        // It does not matter.
-        _ => 0,
-    };
-    Ok(policy_of_output(options, levels, 0, keys, held, |_, _| false))
-}
 
 impl Store {
     /// Writes everything that is in memory to tables, and waits for that.
@@ -98,15 +80,13 @@ impl Store {
         added: &mut Vec<(u32, u8, TableMeta)>,
     ) -> Result<()> {
         let (new_number, cancelled) = (|| self.new_file_number(), || false);
-        for keyspace in memtable.keyspaces() {
+        for (keyspace, keys) in memtable.keyspaces() {
             let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
-            let filter = {
-                let held = || tree.filter_bytes(|_, _| false);
-                policy_of_run(&tree.options, &tree.version.metas(), memtable, keyspace, held)?
-            };
+            let held = || tree.filter_bytes(|_, _| false);
+            let filter = policy_of_output(&tree.options, &tree.version.metas(), 0, keys, held, |_, _| false);
             let mut context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
             context.table_size = u64::MAX;
-            let tables = write_run(&mut memtable.cursor(keyspace), Part::default(), &context, &mut Unknown)?;
+            let tables = write_run(&mut memtable.flush_cursor(keyspace), Part::default(), &context, &mut Unknown)?;
             added.extend(tables.into_iter().flatten().map(|meta| (keyspace, 0, meta)));
         }
         Ok(())

@@ -7,10 +7,10 @@ use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Uns
 use std::path::Path;
 use std::sync::Arc;
 
-use super::flush::policy_of_run;
 use super::store::{LogFile, Manifest, Opened, Store};
 use super::view::{ReadView, Tree};
 use super::write::Commit;
+use crate::compaction::filters::policy_of_output;
 use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::ThreadPool;
@@ -22,6 +22,7 @@ use crate::manifest::DEFAULT_KEYSPACE;
 use crate::manifest::{self, KeyspaceState, ManifestState, ManifestWriter};
 use crate::memtable::Memtable;
 use crate::options::{Compression, Options};
+use crate::pool::{CHUNK_LEN, Pool};
 use crate::table::{Table, TableContext, TableMeta, TableOptions};
 use crate::version::Version;
 use crate::vfs::FileSystem;
@@ -55,7 +56,9 @@ impl Store {
         }
         let files = list_files(&options, dir)?;
         let tables = new_tables(&options, dir);
-        let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InTables)?;
+        let memory = new_pool(&options);
+        let recovery = Recovery { dir, options: &options, tables: &tables, memory: &memory, keep: Keep::InTables };
+        let recovered = recovery.recover(&mut state, &files)?;
         let manifest_number = state.take_number();
         let log_number = state.take_number();
         state.min_log = log_number;
@@ -87,8 +90,8 @@ impl Store {
             let _ = fs.remove(&kind.path(dir));
         }
 
-        let memtable = Arc::new(Memtable::new(log_number, options.memtable_size));
         let seed = state.hash_seed;
+        let memtable = Arc::new(Memtable::new(log_number, options.memtable_size, seed, &memory));
         let store = Store::new(Opened {
             dir: dir.to_owned(),
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads))),
@@ -101,6 +104,7 @@ impl Store {
             manifest: Some(Manifest::new(writer, state)),
             lock: Some(lock),
             seed,
+            memory,
             tables,
             options,
         });
@@ -114,6 +118,7 @@ impl Store {
     /// is the store as it was at the moment of opening.
     pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
+        let memory = new_pool(&options);
         let mut attempts = 0;
         let (state, tables, recovered) = loop {
             attempts += 1;
@@ -122,7 +127,9 @@ impl Store {
                 let (mut state, _) = loaded.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
                 let files = list_files(&options, dir)?;
                 let tables = new_tables(&options, dir);
-                let recovered = recover(dir, &options, &tables, &mut state, &files, Keep::InMemory)?;
+                let recovery =
+                    Recovery { dir, options: &options, tables: &tables, memory: &memory, keep: Keep::InMemory };
+                let recovered = recovery.recover(&mut state, &files)?;
                 hold_files(&state, &tables, options.max_open_files)?;
                 Ok((state, tables, recovered))
             });
@@ -140,7 +147,8 @@ impl Store {
             }
         };
         let mut memtables = recovered.memtables.into_iter().rev();
-        let active = memtables.next().unwrap_or_else(|| Arc::new(Memtable::new(0, options.memtable_size)));
+        let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
+        let active = memtables.next().unwrap_or_else(new_memtable);
         let store = Store::new(Opened {
             dir: dir.to_owned(),
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(1))),
@@ -153,6 +161,7 @@ impl Store {
             manifest: None,
             lock: None,
             seed: state.hash_seed,
+            memory,
             tables,
             options,
         });
@@ -195,27 +204,6 @@ struct Recovered {
     memtables: Vec<Arc<Memtable>>,
 }
 
-/// Replays the logs that `state` still needs, and takes the numbers in the directory for used: they may belong to files that no
-/// edit has named yet.
-fn recover(
-    dir: &Path,
-    options: &Options,
-    tables: &Arc<TableContext>,
-    state: &mut ManifestState,
-    files: &[FileKind],
-    keep: Keep,
-) -> Result<Recovered> {
-    check_tables(dir, state, files)?;
-    let known_ids = state.next_file_number;
-    let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
-    state.next_file_number = known_ids.max(seen + 1);
-    let unused = state.next_file_number;
-    replay_logs(dir, options, tables, state, files, keep, known_ids).inspect_err(|_| {
-        // However often opening is tried, it leaves nothing more behind.
-        (unused..state.next_file_number).for_each(|number| tables.remove_file(number));
-    })
-}
-
 /// Refuses a store that lacks a table, before anything in its directory is changed: the manifest may be an older one than the tables.
 fn check_tables(dir: &Path, state: &ManifestState, files: &[FileKind]) -> Result<()> {
     let mut named = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
@@ -228,96 +216,116 @@ fn check_tables(dir: &Path, state: &ManifestState, files: &[FileKind]) -> Result
     }
 }
 
-fn replay_logs(
-    dir: &Path,
-    options: &Options,
-    tables: &Arc<TableContext>,
-    state: &mut ManifestState,
-    files: &[FileKind],
+/// What recovery works with.
+struct Recovery<'a> {
+    dir: &'a Path,
+    options: &'a Options,
+    tables: &'a Arc<TableContext>,
+    memory: &'a Arc<Pool>,
     keep: Keep,
-    known_ids: u64,
-) -> Result<Recovered> {
-    let mut logs: Vec<u64> = files
-        .iter()
-        .filter_map(|kind| match *kind {
-            FileKind::Wal(number) if number >= state.min_log => Some(number),
-            _ => None,
-        })
-        .collect();
-    logs.sort_unstable();
+}
 
-    let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size));
-    let mut memtable = new_memtable();
-    let mut full = Vec::new();
-    let flushed = state.flushed_seqno;
-    let end = wal::recover(&*options.file_system, dir, &logs, flushed, &mut |first, batch| {
-        let mut writer = memtable.writer();
-        for (seqno, operation) in (first..).zip(batch) {
-            let operation = operation?;
-            // That of a dropped one is below: the manifest names a keyspace before the first write to it.
-            if u64::from(operation.keyspace) >= known_ids {
-                return Err(Malformed("a batch names a keyspace that the manifest does not know of").into());
+impl Recovery<'_> {
+    /// Replays the logs that `state` still needs, and takes the numbers in the directory for used: they may belong to files that no
+    /// edit has named yet.
+    fn recover(&self, state: &mut ManifestState, files: &[FileKind]) -> Result<Recovered> {
+        check_tables(self.dir, state, files)?;
+        let known_ids = state.next_file_number;
+        let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
+        state.next_file_number = known_ids.max(seen + 1);
+        let unused = state.next_file_number;
+        self.replay_logs(state, files, known_ids).inspect_err(|_| {
+            // However often opening is tried, it leaves nothing more behind.
+            (unused..state.next_file_number).for_each(|number| self.tables.remove_file(number));
+        })
+    }
+
+    fn replay_logs(&self, state: &mut ManifestState, files: &[FileKind], known_ids: u64) -> Result<Recovered> {
+        let Recovery { dir, options, keep, .. } = *self;
+        let mut logs: Vec<u64> = files
+            .iter()
+            .filter_map(|kind| match *kind {
+                FileKind::Wal(number) if number >= state.min_log => Some(number),
+                _ => None,
+            })
+            .collect();
+        logs.sort_unstable();
+
+        let seed = state.hash_seed;
+        let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, seed, self.memory));
+        let mut memtable = new_memtable();
+        let mut full = Vec::new();
+        let flushed = state.flushed_seqno;
+        let end = wal::recover(&*options.file_system, dir, &logs, flushed, &mut |first, batch| {
+            let mut writer = memtable.writer();
+            for (seqno, operation) in (first..).zip(batch) {
+                let operation = operation?;
+                // That of a dropped one is below: the manifest names a keyspace before the first write to it.
+                if u64::from(operation.keyspace) >= known_ids {
+                    return Err(Malformed("a batch names a keyspace that the manifest does not know of").into());
+                }
+                writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
             }
-            writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
+            drop(writer);
+            if memtable.used() >= options.memtable_size {
+                full.push(std::mem::replace(&mut memtable, new_memtable()));
+                if keep == Keep::InTables {
+                    let memtable = full.remove(0);
+                    self.write_recovered(&memtable, state)?;
+                }
+            }
+            Ok(())
+        })?;
+        if !memtable.is_empty() {
+            match keep {
+                Keep::InTables => self.write_recovered(&memtable, state)?,
+                Keep::InMemory => full.push(memtable),
+            }
         }
-        drop(writer);
-        if memtable.used() >= options.memtable_size {
-            full.push(std::mem::replace(&mut memtable, new_memtable()));
-            if keep == Keep::InTables {
-                let memtable = full.remove(0);
-                write_recovered(&memtable, options, tables, state)?;
+        if keep == Keep::InTables && end.last_seqno > flushed {
+            options.file_system.sync_dir(dir).during("sync", dir)?;
+        }
+        Ok(Recovered { last_seqno: end.last_seqno, memtables: full })
+    }
+
+    /// Writes a recovered memtable to tables of level 0.
+    fn write_recovered(&self, memtable: &Arc<Memtable>, state: &mut ManifestState) -> Result<()> {
+        for (id, keys) in memtable.keyspaces() {
+            // Entries of a keyspace that was dropped later go with it.
+            let Some(keyspace) = state.keyspaces.get(&id) else { continue };
+            let options_of = keyspace.options.clone();
+            // What the filters take, only the tables know, and no open waits for all of these. It is a small run.
+            let filter = policy_of_output(&options_of, &keyspace.metas(), 0, keys, || 0, |_, _| false);
+            let number = state.take_number();
+            let context = OutputContext {
+                tables: self.tables,
+                options: TableOptions {
+                    filter,
+                    prefix: options_of.prefix,
+                    compression: Compression::None,
+                    block_size: options_of.block_size,
+                    seed: state.hash_seed,
+                    keyspace: id,
+                },
+                table_size: u64::MAX,
+                snapshots: Vec::new(),
+                new_number: &|| number,
+                cancelled: &|| false,
+                paranoid: self.options.paranoid,
+            };
+            let written = write_run(&mut memtable.flush_cursor(id), Part::default(), &context, &mut Unknown)?;
+            for meta in written.into_iter().flatten() {
+                state.add_table(id, 0, meta).map_err(Error::invalid)?;
             }
         }
         Ok(())
-    })?;
-    if !memtable.is_empty() {
-        match keep {
-            Keep::InTables => write_recovered(&memtable, options, tables, state)?,
-            Keep::InMemory => full.push(memtable),
-        }
     }
-    if keep == Keep::InTables && end.last_seqno > flushed {
-        options.file_system.sync_dir(dir).during("sync", dir)?;
-    }
-    Ok(Recovered { last_seqno: end.last_seqno, memtables: full })
 }
 
-/// Writes a recovered memtable to tables of level 0.
-fn write_recovered(
-    memtable: &Arc<Memtable>,
-    options: &Options,
-    tables: &Arc<TableContext>,
-    state: &mut ManifestState,
-) -> Result<()> {
-    for id in memtable.keyspaces() {
-        // Entries of a keyspace that was dropped later go with it.
-        let Some(keyspace) = state.keyspaces.get(&id) else { continue };
-        let options_of = keyspace.options.clone();
-        // What the filters take, only the tables know, and no open waits for all of these. It is a small run.
-        let filter = policy_of_run(&options_of, &keyspace.metas(), memtable, id, || 0)?;
-        let number = state.take_number();
-        let context = OutputContext {
-            tables,
-            options: TableOptions {
-                filter,
-                prefix: options_of.prefix,
-                compression: Compression::None,
-                block_size: options_of.block_size,
-                seed: state.hash_seed,
-                keyspace: id,
-            },
-            table_size: u64::MAX,
-            snapshots: Vec::new(),
-            new_number: &|| number,
-            cancelled: &|| false,
-            paranoid: options.paranoid,
-        };
-        let written = write_run(&mut memtable.cursor(id), Part::default(), &context, &mut Unknown)?;
-        for meta in written.into_iter().flatten() {
-            state.add_table(id, 0, meta).map_err(Error::invalid)?;
-        }
-    }
-    Ok(())
+/// A pool that keeps what a memtable takes, with its index and its order. So one may be written to while its predecessor is flushed, and
+/// takes over the memory of the one before that.
+fn new_pool(options: &Options) -> Arc<Pool> {
+    Pool::new(options.memtable_size + options.memtable_size / 4 + 2 * CHUNK_LEN)
 }
 
 fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {

@@ -140,6 +140,8 @@ pub struct Stats {
 pub struct MemoryStats {
     /// Memtables, the full ones that wait for their flush included.
     pub memtables: usize,
+    /// Kept for the memtables to come.
+    pub pool: usize,
     /// Cached blocks.
     pub cache: usize,
     /// Limit of the cache.
@@ -282,6 +284,7 @@ impl Store {
             snapshots,
             memory: MemoryStats {
                 memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
+                pool: self.memory.idle(),
                 cache: self.tables.cache().usage(),
                 cache_limit: self.tables.cache().capacity(),
                 filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum(),

@@ -21,6 +21,7 @@ use crate::exec::Executor;
 use crate::format::key::SeqNo;
 use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
 use crate::options::Options;
+use crate::pool::Pool;
 use crate::table::{Table, TableContext};
 use crate::vfs::{FileLock, FileSystem, WritableFile};
 
@@ -35,6 +36,8 @@ pub(super) struct Store {
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
+    /// Where memtables have their memory from.
+    pub(super) memory: Arc<Pool>,
     /// Seed of the filters' hash.
     pub(super) seed: u64,
     pub(super) read_only: bool,
@@ -114,6 +117,7 @@ pub(super) struct Opened {
     pub(super) options: Options,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
+    pub(super) memory: Arc<Pool>,
     pub(super) seed: u64,
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
@@ -135,6 +139,7 @@ impl Store {
             options: opened.options,
             executor: opened.executor,
             tables: opened.tables,
+            memory: opened.memory,
             seed: opened.seed,
             read_only: opened.commit.is_none(),
             view: ArcSwap::from_pointee(opened.view),

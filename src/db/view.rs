@@ -70,7 +70,7 @@ impl ReadView {
     pub(super) fn get(&self, tree: &Tree, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<Value>> {
         for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
             trace.enter(ReadSource::Memtable(i));
-            let Some(entry) = memtable.get(tree.id, read.key, read.snapshot) else {
+            let Some(entry) = memtable.get(tree.id, read.key, read.hash, read.snapshot) else {
                 trace.leave(Found::Absent);
                 continue;
             };

@@ -231,7 +231,7 @@ impl Store {
             return Err(error);
         }
         self.logs.lock().push(LogFile::of(&log));
-        let memtable = Arc::new(Memtable::new(number, self.options.memtable_size));
+        let memtable = Arc::new(Memtable::new(number, self.options.memtable_size, self.seed, &self.memory));
         let sealed = std::mem::replace(&mut commit.memtable, Arc::clone(&memtable));
         commit.log = log;
         self.change_view(|view| {

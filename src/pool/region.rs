@@ -1,0 +1,117 @@
+//! Memory from the system, or where that has nothing special to offer, from the allocator.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+use super::CHUNK_LEN;
+
+/// Alignment of what the allocator gives: a cache line.
+const ALIGN: usize = 64;
+
+/// Memory of its own, zero at first. What is as large as a huge page is aligned to one, and the system asked to take one.
+pub(super) struct Region {
+    start: NonNull<u8>,
+    len: usize,
+    /// Whether it is from the system directly.
+    mapped: bool,
+}
+
+// SAFETY: a region is the only owner of its memory.
+unsafe impl Send for Region {}
+// SAFETY: a shared region tells its address and length, and no more.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// At least `len` bytes; exactly `len` if that is a multiple of [`CHUNK_LEN`].
+    pub(super) fn new(len: usize) -> Region {
+        if len >= CHUNK_LEN
+            && let Some(start) = system::map(len)
+        {
+            return Region { start, len, mapped: true };
+        }
+        let layout = layout(len.max(1).next_multiple_of(ALIGN));
+        // SAFETY: the layout's size is not 0.
+        let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        Region { start, len: layout.size(), mapped: false }
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.mapped {
+            // SAFETY: `new` mapped these bytes, and the region is their only owner.
+            unsafe { system::unmap(self.start, self.len) };
+        } else {
+            // SAFETY: `new` allocated it with this layout, and it is freed only here.
+            unsafe { dealloc(self.start.as_ptr(), layout(self.len)) };
+        }
+    }
+}
+
+fn layout(len: usize) -> Layout {
+    match Layout::from_size_align(len, ALIGN) {
+        Ok(layout) => layout,
+        Err(_) => handle_alloc_error(Layout::new::<u8>()),
+    }
+}
+
+/// Linux: anonymous memory in huge pages.
+#[cfg(all(target_os = "linux", not(miri)))]
+mod system {
+    use std::ptr::{NonNull, null_mut};
+
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+    use super::super::CHUNK_LEN;
+
+    /// Maps `len` bytes, a multiple of [`CHUNK_LEN`], aligned to that; `None` if the system has none to give.
+    pub(super) fn map(len: usize) -> Option<NonNull<u8>> {
+        let more = len.checked_add(CHUNK_LEN)?;
+        // SAFETY: new memory at an address of the system's choice.
+        let start = unsafe { mmap_anonymous(null_mut(), more, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+        let start = start.ok()?.cast::<u8>();
+        let before = start.addr().next_multiple_of(CHUNK_LEN) - start.addr();
+        let after = CHUNK_LEN - before;
+        // SAFETY: `before + len + after` bytes were mapped above, and nobody knows of them yet. Advice that is not taken and an end that
+        // stays mapped do no harm.
+        unsafe {
+            let middle = start.add(before);
+            if before > 0 {
+                let _ = munmap(start.cast(), before);
+            }
+            if after > 0 {
+                let _ = munmap(middle.add(len).cast(), after);
+            }
+            let _ = madvise(middle.cast(), len, Advice::LinuxHugepage);
+            NonNull::new(middle)
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `map` returned the address for this length, and nobody uses the memory any more.
+    pub(super) unsafe fn unmap(start: NonNull<u8>, len: usize) {
+        // SAFETY: by the contract above.
+        let _ = unsafe { munmap(start.as_ptr().cast(), len) };
+    }
+}
+
+/// Elsewhere the allocator gives everything.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+mod system {
+    use std::ptr::NonNull;
+
+    pub(super) fn map(_: usize) -> Option<NonNull<u8>> {
+        None
+    }
+
+    pub(super) unsafe fn unmap(_: NonNull<u8>, _: usize) {}
+}
