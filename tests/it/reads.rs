@@ -49,7 +49,7 @@ impl Bench {
         let db = self.options().default_keyspace(options).open(DIR).unwrap();
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..9000 {
-            db.put(format!("key{:05}", rng.u32(0..20_000)), [rng.u8(..); 50]).unwrap();
+            db.put(format!("key{:05}", rng.u32(0..20_000)), [rng.u8(..); 100]).unwrap();
             self.step();
         }
         db.flush().unwrap();
