@@ -4,12 +4,17 @@
 //! sequence numbers do not interleave. In every level below, tables are ordered by key and do not overlap, and all versions of a
 //! user key in a level are in one table. For one user key, what a level holds is newer than what the levels below it hold.
 
+mod multi_get;
+
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(crate) use multi_get::Batch;
+
+use crate::epoch::Pin;
 use crate::error::Result;
 use crate::explain::{Found, ReadSource, ReadTrace};
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{SeqNo, ValueKind, common_prefix_len, head};
 use crate::iter::InternalCursor;
 use crate::manifest::LEVEL_COUNT;
 use crate::memtable::MemtableCursor;
@@ -29,6 +34,31 @@ pub(crate) struct Version {
 pub(crate) struct Level {
     /// Shared with the cursors over the level.
     tables: Arc<[Arc<Table>]>,
+    /// Of the same tables; nothing in level 0, whose tables are all asked.
+    bounds: Arc<Bounds>,
+}
+
+/// The ranges of tables that are ordered by key and do not overlap, in flat arrays: a look-up finds its table without a look at any.
+#[derive(Default)]
+struct Bounds {
+    /// Of all smallest and largest keys.
+    prefix: Box<[u8]>,
+    /// Heads of the smallest and of the largest keys, without the prefix.
+    smallest: Box<[u64]>,
+    largest: Box<[u64]>,
+}
+
+impl Bounds {
+    fn of(tables: &[Arc<Table>]) -> Bounds {
+        let (Some(first), Some(last)) = (tables.first(), tables.last()) else { return Bounds::default() };
+        let (first, last) = (&first.meta().smallest, &last.meta().largest);
+        let prefix = &first[..common_prefix_len(first, last)];
+        let heads = |key: fn(&TableMeta) -> &[u8]| {
+            // Every key lies between the two, and so has the prefix.
+            tables.iter().map(|table| head(key(table.meta()).strip_prefix(prefix).unwrap_or_default())).collect()
+        };
+        Bounds { smallest: heads(|meta| &meta.smallest), largest: heads(|meta| &meta.largest), prefix: prefix.into() }
+    }
 }
 
 impl Level {
@@ -37,9 +67,18 @@ impl Level {
     }
 
     /// The table that may hold `key`, in a level whose tables do not overlap.
+    #[inline]
     fn candidate(&self, key: &[u8]) -> Option<&Arc<Table>> {
-        let at = self.tables.partition_point(|table| *table.meta().largest < *key);
-        self.tables.get(at).filter(|table| *table.meta().smallest <= *key)
+        let Bounds { prefix, smallest, largest } = &*self.bounds;
+        let head = head(key.strip_prefix(&**prefix)?);
+        let mut at = largest.partition_point(|&other| other < head);
+        if largest.get(at) == Some(&head) {
+            // Equal heads say nothing about longer keys and trailing zeros.
+            let ties = largest[at..].partition_point(|&other| other == head);
+            at += self.tables[at..at + ties].partition_point(|table| *table.meta().largest < *key);
+        }
+        let table = self.tables.get(at)?;
+        (smallest[at] < head || *table.meta().smallest <= *key).then_some(table)
     }
 }
 
@@ -59,7 +98,14 @@ impl Version {
         for level in sorted {
             level.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         }
-        Version { levels: levels.map(|tables| Level { tables: tables.into() }) }
+        let mut number = 0;
+        Version {
+            levels: levels.map(|tables| {
+                let bounds = if number == 0 { Bounds::default() } else { Bounds::of(&tables) };
+                number += 1;
+                Level { tables: tables.into(), bounds: Arc::new(bounds) }
+            }),
+        }
     }
 
     pub(crate) fn levels(&self) -> &[Level; LEVELS] {
@@ -77,20 +123,26 @@ impl Version {
 
     /// The newest version of a key that the read can see, a tombstone included. Newest sources first; the first answer ends the
     /// search.
-    pub(crate) fn get(&self, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<TableHit>> {
+    #[inline]
+    pub(crate) fn get<'p>(
+        &'p self,
+        read: &PointRead<'p>,
+        pin: &'p Pin<'_>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Option<TableHit<'p>>> {
         for table in self.levels[0].tables.iter() {
             let meta = table.meta();
             trace.enter(ReadSource::Table { level: 0, number: meta.number });
-            if *read.key < *meta.smallest || *meta.largest < *read.key {
+            if !table.in_range(read.key) {
                 trace.leave(Found::OutOfRange);
-            } else if let Some(hit) = table.get(read, trace)? {
+            } else if let Some(hit) = table.get(read, pin, trace)? {
                 return Ok(Some(hit));
             }
         }
         for (number, level) in self.levels.iter().enumerate().skip(1) {
             if let Some(table) = level.candidate(read.key) {
                 trace.enter(ReadSource::Table { level: number, number: table.meta().number });
-                if let Some(hit) = table.get(read, trace)? {
+                if let Some(hit) = table.get(read, pin, trace)? {
                     return Ok(Some(hit));
                 }
             } else if !level.tables.is_empty() {
@@ -106,7 +158,7 @@ impl Version {
         let [overlapping, sorted @ ..] = &self.levels;
         let each = (0..overlapping.tables.len()).map(|i| (overlapping, i..i + 1));
         let runs = each.chain(sorted.iter().map(|level| (level, 0..level.tables.len())));
-        for (Level { tables }, run) in runs {
+        for (Level { tables, .. }, run) in runs {
             let run = probe.map_or(run.clone(), |probe| probe.in_range(tables, run));
             match (&tables[run.clone()], probe) {
                 ([], _) => {}

@@ -2,9 +2,8 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
-use std::sync::Arc;
 
-use super::{Block, head};
+use super::{BlockRef, head};
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 
@@ -13,7 +12,7 @@ use crate::format::key::{SeqNo, ValueKind, compare_entries};
 ///
 /// As with `InternalCursor`, accessors and steps are for a valid cursor only, and a failed step makes it invalid.
 pub(crate) struct BlockCursor {
-    block: Arc<Block>,
+    block: BlockRef,
     /// `block.len()` when invalid.
     position: usize,
     /// The common prefix, then the rest of the current key.
@@ -24,7 +23,7 @@ pub(crate) struct BlockCursor {
 }
 
 impl BlockCursor {
-    pub(crate) fn new(block: Arc<Block>) -> BlockCursor {
+    pub(crate) fn new(block: BlockRef) -> BlockCursor {
         let mut cursor = BlockCursor {
             position: block.len(),
             block,
@@ -38,7 +37,7 @@ impl BlockCursor {
     }
 
     /// Moves on to another block, keeping the buffer. The cursor is invalid then.
-    pub(crate) fn enter(&mut self, block: Arc<Block>) {
+    pub(crate) fn enter(&mut self, block: BlockRef) {
         self.block = block;
         self.key.clear();
         self.key.extend_from_slice(self.block.prefix());

@@ -97,7 +97,18 @@ impl<'a> Decoder<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    #[inline]
     pub(crate) fn varint(&mut self) -> Decoded<u64> {
+        match self.rest.split_first() {
+            Some((&byte, rest)) if byte < 0x80 => {
+                self.rest = rest;
+                Ok(byte.into())
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Decoded<u64> {
         let mut value = 0u64;
         for (i, &byte) in self.rest.iter().enumerate().take(MAX_VARINT_LEN) {
             let bits = u64::from(byte & 0x7f);
