@@ -1,5 +1,8 @@
 //! [`Block`]: a data block in memory, and look-ups in it.
 
+use std::hint::select_unpredictable;
+use std::ops::Range;
+
 use super::{HEAD_LEN, HEADER_LEN, WIDE_OFFSETS, directory_len};
 use crate::format::coding::Decoder;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
@@ -87,6 +90,20 @@ impl Block {
         u32::from_le_bytes(self.directory_bytes(self.heads_start + i * HEAD_LEN))
     }
 
+    /// Positions of the entries whose head is `head`; those before have lesser ones, those behind greater ones.
+    pub(super) fn equal_heads(&self, head: u32) -> Range<usize> {
+        let heads = &self.bytes[self.heads_start..self.heads_start + self.len * HEAD_LEN];
+        let start = lower_bound(heads, head);
+        let is_equal = start < self.len && self.head(start) == head;
+        let end = match head.checked_add(1) {
+            _ if !is_equal => start,
+            Some(next) => lower_bound(heads, next),
+            None => self.len,
+        };
+        start..end.max(start)
+    }
+
+    #[inline]
     pub(super) fn offset(&self, i: usize) -> usize {
         let offsets_start = HEADER_LEN + self.len;
         if self.wide {
@@ -114,6 +131,7 @@ impl Block {
     }
 
     /// The entry at position `i`, which must be less than [`Block::len`].
+    #[inline]
     pub(super) fn entry(&self, i: usize) -> Decoded<Entry<'_>> {
         let bytes = self.bytes.get(self.offset(i)..).ok_or(Malformed("an entry lies outside of its block"))?;
         let mut fields = Decoder::new(bytes);
@@ -169,6 +187,22 @@ impl Block {
     }
 }
 
+/// How many of `heads`, which ascend, are less than `head`: halved without branches down to a few lines, whose heads are counted.
+fn lower_bound(heads: &[u8], head: u32) -> usize {
+    const COUNTED: usize = 64;
+    let (heads, _) = heads.as_chunks::<HEAD_LEN>();
+    let is_less = |bytes: &[u8; HEAD_LEN]| u32::from_le_bytes(*bytes) < head;
+    let (mut start, mut len) = (0, heads.len());
+    while len > COUNTED {
+        let half = len / 2;
+        start = select_unpredictable(is_less(&heads[start + half - 1]), start + half, start);
+        len -= half;
+    }
+    // A sum of 32-bit numbers over neighbours in memory, which compilers do several at a time.
+    let counted: u32 = heads[start..start + len].iter().map(|bytes| u32::from(is_less(bytes))).sum();
+    start + counted as usize
+}
+
 impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
@@ -193,6 +227,13 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn lower_bound_counts_what_is_less(mut heads in prop::collection::vec(0u32..300, 0..300), head in 0u32..301) {
+            heads.sort_unstable();
+            let bytes: Vec<u8> = heads.iter().flat_map(|head| head.to_le_bytes()).collect();
+            prop_assert_eq!(lower_bound(&bytes, head), heads.partition_point(|&other| other < head));
+        }
+
         #[test]
         fn equal_bytes_marks_exactly_the_equal_ones(bytes: [u8; 8], pick in 0usize..8) {
             let byte = bytes[pick];
