@@ -181,7 +181,7 @@ impl RunCursor {
                 at = direction.from(i);
                 continue;
             };
-            let mut cursor = if self.counted { cursor } else { cursor.uncounted() };
+            let mut cursor = if self.counted { cursor } else { cursor.for_compaction() };
             position(&mut cursor)?;
             self.at = i;
             self.cursor = Some(cursor);

@@ -1,21 +1,23 @@
 //! [`BlockBuilder`]: entries to a block.
 
-use super::{HEADER_LEN, MAX_PREFIX_LEN, WIDE_OFFSETS, directory_len, head};
+use super::{HEAD_LEN, HEADER_LEN, MAX_PREFIX_LEN, WIDE_OFFSETS, directory_len, head};
 use crate::format::coding::{put_varint, varint_len};
 use crate::format::key::{SeqNo, ValueKind, common_prefix_len};
 
 /// Memory kept for the next block; what one huge entry took beyond it is given back.
 const RETAINED: usize = 1 << 20;
+/// A block of at most this length has narrow offsets.
+const NARROW: usize = 1 << 16;
 
 /// Collects entries, which must come in order, and lays out the block when it is complete: the common prefix and the smallest
 /// sequence number are known only then.
 ///
 /// ```text
-/// builder = new ((size_with? add)+ finish)*
+/// builder = new (add+ finish)*        add that returns false has not added
 /// ```
 pub(crate) struct BlockBuilder {
     entries: Vec<Pending>,
-    /// Key and value of each entry, one behind the other.
+    /// Key and value of each entry, one behind the other. A block of the usual size stays in the nearest cache until it is laid out.
     data: Vec<u8>,
     /// Of the first and the last key, and so of all between them.
     prefix_len: usize,
@@ -25,6 +27,7 @@ pub(crate) struct BlockBuilder {
     largest_seqno: SeqNo,
 }
 
+#[derive(Clone, Copy)]
 struct Pending {
     start: usize,
     key_len: usize,
@@ -35,12 +38,13 @@ struct Pending {
 }
 
 impl Pending {
-    fn rest<'a>(&self, data: &'a [u8], prefix_len: usize) -> &'a [u8] {
-        &data[self.start + prefix_len..self.start + self.key_len]
+    fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
+        &data[self.start..][..self.key_len]
     }
 
-    fn value<'a>(&self, data: &'a [u8]) -> &'a [u8] {
-        &data[self.start + self.key_len..][..self.value_len]
+    /// The key without the common prefix, and the value behind it.
+    fn rest_and_value<'a>(&self, data: &'a [u8], prefix_len: usize) -> &'a [u8] {
+        &data[self.start + prefix_len..self.start + self.key_len + self.value_len]
     }
 
     /// Sequence number and kind as they stand in the block.
@@ -74,56 +78,51 @@ impl BlockBuilder {
         self.entries.is_empty()
     }
 
-    /// Length of the common prefix if `key` comes next.
-    fn prefix_len_with(&self, key: &[u8]) -> usize {
-        match self.entries.first() {
-            Some(first) => {
-                let shared = self.prefix_len.min(key.len());
-                common_prefix_len(&self.data[first.start..][..shared], &key[..shared])
-            }
-            None => key.len().min(MAX_PREFIX_LEN),
-        }
+    /// Key and sequence number of the last entry.
+    pub(crate) fn last(&self) -> Option<(&[u8], SeqNo)> {
+        self.entries.last().map(|entry| (entry.key(&self.data), entry.seqno))
     }
 
-    /// At most this long the block becomes if this entry comes next and is the last.
-    pub(crate) fn size_with(&self, key: &[u8], seqno: SeqNo, value_len: usize) -> usize {
-        let span = self.largest_seqno.max(seqno) - self.smallest_seqno.min(seqno);
-        estimate(
-            self.entries.len() + 1,
-            self.prefix_len_with(key),
-            self.data.len() + key.len() + value_len,
-            self.lengths_len + varint_len(key.len() as u64) + varint_len(value_len as u64),
-            span,
-        )
+    /// Length of the common prefix if `key` comes next.
+    fn prefix_len_with(&self, key: &[u8]) -> usize {
+        let Some(first) = self.entries.first() else { return key.len().min(MAX_PREFIX_LEN) };
+        let prefix = &self.data[first.start..][..self.prefix_len];
+        if key.starts_with(prefix) { self.prefix_len } else { common_prefix_len(prefix, key) }
     }
 
     /// At most this long the block becomes if it is finished now.
     pub(crate) fn size(&self) -> usize {
-        estimate(
-            self.entries.len(),
-            self.prefix_len,
-            self.data.len(),
-            self.lengths_len,
-            self.largest_seqno.saturating_sub(self.smallest_seqno),
-        )
+        let span = self.largest_seqno.saturating_sub(self.smallest_seqno);
+        estimate(self.entries.len(), self.prefix_len, self.data.len(), self.lengths_len, span)
     }
 
-    /// Adds an entry, which must come after the one before it; `fingerprint` is that of the key's hash.
-    pub(crate) fn add(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8], fingerprint: u8) {
-        self.prefix_len = self.prefix_len_with(key);
-        self.lengths_len += varint_len(key.len() as u64) + varint_len(value.len() as u64);
-        self.smallest_seqno = self.smallest_seqno.min(seqno);
-        self.largest_seqno = self.largest_seqno.max(seqno);
-        self.entries.push(Pending {
-            start: self.data.len(),
-            key_len: key.len(),
-            value_len: value.len(),
-            seqno,
-            kind,
-            fingerprint,
-        });
+    /// Adds an entry, which must come after the one before it, unless the block might become longer than `limit` by it and has another
+    /// one already; returns whether it did. `fingerprint` is that of the key's hash.
+    pub(crate) fn add(
+        &mut self,
+        key: &[u8],
+        seqno: SeqNo,
+        kind: ValueKind,
+        value: &[u8],
+        fingerprint: u8,
+        limit: usize,
+    ) -> bool {
+        let prefix_len = self.prefix_len_with(key);
+        let lengths_len = self.lengths_len + varint_len(key.len() as u64) + varint_len(value.len() as u64);
+        let (smallest, largest) = (self.smallest_seqno.min(seqno), self.largest_seqno.max(seqno));
+        let data_len = self.data.len() + key.len() + value.len();
+        let size = estimate(self.entries.len() + 1, prefix_len, data_len, lengths_len, largest - smallest);
+        if size > limit && !self.is_empty() {
+            return false;
+        }
+        self.prefix_len = prefix_len;
+        self.lengths_len = lengths_len;
+        (self.smallest_seqno, self.largest_seqno) = (smallest, largest);
+        let (start, key_len, value_len) = (self.data.len(), key.len(), value.len());
+        self.entries.push(Pending { start, key_len, value_len, seqno, kind, fingerprint });
         self.data.extend_from_slice(key);
         self.data.extend_from_slice(value);
+        true
     }
 
     /// Appends the block to `out` and begins the next one. There must be at least one entry.
@@ -134,12 +133,14 @@ impl BlockBuilder {
     )]
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         assert!(!self.entries.is_empty(), "a block has at least one entry");
-        let (prefix_len, base) = (self.prefix_len, self.smallest_seqno);
-        let entries_len: usize = self.entries.iter().map(|entry| entry.encoded_len(prefix_len, base)).sum();
-        let n = self.entries.len();
-        let len = |wide| HEADER_LEN + n * directory_len(wide) + prefix_len + entries_len;
-        let wide = len(false) > 1 << 16;
-        out.reserve(len(wide));
+        let (prefix_len, base, n) = (self.prefix_len, self.smallest_seqno, self.entries.len());
+        let most = self.size();
+        let wide = most > NARROW && {
+            let entries_len: usize = self.entries.iter().map(|entry| entry.encoded_len(prefix_len, base)).sum();
+            HEADER_LEN + n * directory_len(false) + prefix_len + entries_len > NARROW
+        };
+        out.reserve(most);
+        let block_start = out.len();
 
         out.push(if wide { WIDE_OFFSETS } else { 0 });
         out.push(0);
@@ -147,27 +148,24 @@ impl BlockBuilder {
         out.extend_from_slice(&(n as u32).to_le_bytes());
         out.extend_from_slice(&base.to_le_bytes());
         out.extend(self.entries.iter().map(|entry| entry.fingerprint));
-        let mut offset = len(wide) - entries_len;
+        // The offsets are known when the entries stand.
+        let offsets_start = out.len();
+        out.resize(offsets_start + n * (directory_len(wide) - HEAD_LEN - 1), 0);
         for entry in &self.entries {
-            if wide {
-                out.extend_from_slice(&(offset as u32).to_le_bytes());
-            } else {
-                out.extend_from_slice(&(offset as u16).to_le_bytes());
-            }
-            offset += entry.encoded_len(prefix_len, base);
-        }
-        for entry in &self.entries {
-            let head = head(entry.rest(&self.data, prefix_len));
-            out.extend_from_slice(&head.to_le_bytes());
+            out.extend_from_slice(&head(&entry.key(&self.data)[prefix_len..]).to_le_bytes());
         }
         out.extend_from_slice(&self.data[..prefix_len]);
-        for entry in &self.entries {
-            let rest = entry.rest(&self.data, prefix_len);
-            put_varint(out, rest.len() as u64);
+        for (i, entry) in self.entries.iter().enumerate() {
+            let offset = out.len() - block_start;
+            if wide {
+                out[offsets_start + 4 * i..][..4].copy_from_slice(&(offset as u32).to_le_bytes());
+            } else {
+                out[offsets_start + 2 * i..][..2].copy_from_slice(&(offset as u16).to_le_bytes());
+            }
+            put_varint(out, (entry.key_len - prefix_len) as u64);
             put_varint(out, entry.value_len as u64);
             put_varint(out, entry.packed(base));
-            out.extend_from_slice(rest);
-            out.extend_from_slice(entry.value(&self.data));
+            out.extend_from_slice(entry.rest_and_value(&self.data, prefix_len));
         }
         self.clear();
     }
@@ -187,5 +185,5 @@ impl BlockBuilder {
 fn estimate(n: usize, prefix_len: usize, data_len: usize, lengths_len: usize, span: SeqNo) -> usize {
     let entries_len = data_len - n * prefix_len + lengths_len + n * varint_len((span << 3) | 7);
     let len = |wide| HEADER_LEN + n * directory_len(wide) + prefix_len + entries_len;
-    len(len(false) > 1 << 16)
+    len(len(false) > NARROW)
 }

@@ -17,11 +17,15 @@ fn fingerprint(key: &[u8]) -> u8 {
 }
 
 fn build(model: &Model) -> Arc<Block> {
-    let mut builder = BlockBuilder::new();
+    let (mut builder, mut twin, mut at_first) = (BlockBuilder::new(), BlockBuilder::new(), true);
     for (key, seqno, kind, value) in model {
-        let size = builder.size_with(key, *seqno, value.len());
-        builder.add(key, *seqno, *kind, value, fingerprint(key));
-        assert_eq!(builder.size(), size);
+        assert!(builder.add(key, *seqno, *kind, value, fingerprint(key), usize::MAX));
+        // What the block comes to is known before the entry is added.
+        let (size, mut add) = (builder.size(), |limit| twin.add(key, *seqno, *kind, value, fingerprint(key), limit));
+        assert!(at_first || !add(size - 1));
+        assert!(add(size));
+        assert_eq!(twin.size(), size);
+        at_first = false;
     }
     let size = builder.size();
     let mut bytes = vec![0xaa; 3];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::output::{Below, OutputContext, write_run};
+use super::output::{Below, OutputContext, Part, write_run};
 use super::picker::Task;
 use crate::error::Result;
 use crate::merge::MergingCursor;
@@ -20,13 +20,13 @@ pub(crate) fn run(task: &Task, version: &Version, context: &OutputContext<'_>) -
         let tables: Vec<Arc<Table>> =
             level.tables().iter().filter(|table| task.takes(number, table.meta().number)).cloned().collect();
         if number == 0 {
-            sources.extend(tables.iter().map(|table| Source::Table(table.cursor(false).uncounted())));
+            sources.extend(tables.iter().map(|table| Source::Table(table.cursor(false).for_compaction())));
         } else if !tables.is_empty() {
             sources.push(Source::Run(RunCursor::for_compaction(tables.into())));
         }
     }
     let mut below = TablesBelow::new(task, version, context.table_size);
-    write_run(&mut MergingCursor::new(sources), context, &mut below)
+    write_run(&mut MergingCursor::new(sources), Part::default(), context, &mut below)
 }
 
 /// The tables below the output level that overlap the task's key range.

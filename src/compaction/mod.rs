@@ -7,4 +7,4 @@ mod output;
 pub(crate) mod picker;
 mod retention;
 
-pub(crate) use output::{OutputContext, Unknown, write_run};
+pub(crate) use output::{OutputContext, Part, Unknown, write_run};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::retention::{Fate, Retention};
 use crate::error::Result;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::iter::InternalCursor;
 use crate::table::{Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
@@ -54,15 +54,23 @@ impl Below for Unknown {
 /// How many entries pass between two looks at `cancelled`.
 const CANCEL_INTERVAL: u64 = 1024;
 
-/// Writes what must live on of `cursor`'s entries to tables, each synced; the directory is not. Without an error, all entries were
-/// read; `None` means that it was cancelled. What was written is removed again unless the whole succeeds.
+/// A part of the key space: from the first key on, and up to but without the second. An open end is `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Part<'a> {
+    pub(crate) from: Option<&'a [u8]>,
+    pub(crate) to: Option<&'a [u8]>,
+}
+
+/// Writes what must live on of `cursor`'s entries in `part` to tables, each synced; the directory is not. Without an error, all
+/// entries were read; `None` means that it was cancelled. What was written is removed again unless the whole succeeds.
 pub(crate) fn write_run(
     cursor: &mut impl InternalCursor,
+    part: Part<'_>,
     context: &OutputContext<'_>,
     below: &mut impl Below,
 ) -> Result<Option<Vec<TableMeta>>> {
     let mut output = Output { context, builder: None, done: Vec::new() };
-    match output.write_all(cursor, below) {
+    match output.write_all(cursor, part, below) {
         Ok(true) => Ok(Some(output.done)),
         Ok(false) => {
             output.abandon();
@@ -83,32 +91,40 @@ struct Output<'a> {
 
 impl<'a> Output<'a> {
     /// Returns whether it came to the end, and was not cancelled.
-    fn write_all(&mut self, cursor: &mut impl InternalCursor, below: &mut impl Below) -> Result<bool> {
+    fn write_all(&mut self, cursor: &mut impl InternalCursor, part: Part<'_>, below: &mut impl Below) -> Result<bool> {
         let mut retention = Retention::new(self.context.snapshots.clone());
-        let mut last_key = Vec::new();
+        // Whether the table being written, if there is one, has a version of the current key: all of them go to one table.
+        let mut in_table = false;
         let mut entries = 0u64;
-        cursor.seek_to_first()?;
+        match part.from {
+            Some(from) => cursor.seek(from, MAX_SEQNO)?,
+            None => cursor.seek_to_first()?,
+        }
         while cursor.valid() {
             entries += 1;
             if entries.is_multiple_of(CANCEL_INTERVAL) && (self.context.cancelled)() {
                 return Ok(false);
             }
             let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
-            let keep = match retention.fate(key, seqno) {
+            if retention.enter(key) {
+                if part.to.is_some_and(|to| key >= to) {
+                    break;
+                }
+                in_table = false;
+            }
+            let keep = match retention.fate(seqno) {
                 Fate::Drop => false,
                 Fate::Keep => true,
                 Fate::KeepUnlessEmptyTombstone => kind != ValueKind::Delete || below.may_hold(key),
             };
             if keep {
-                // All versions of a user key go to one table.
-                if last_key != key {
+                if !in_table {
                     let cut = below.cut_before(key);
                     if cut || self.is_full() {
                         self.finish_table()?;
                         below.table_ended();
                     }
-                    last_key.clear();
-                    last_key.extend_from_slice(key);
+                    in_table = true;
                 }
                 self.builder()?.add(key, seqno, kind, cursor.value())?;
             }
@@ -123,14 +139,13 @@ impl<'a> Output<'a> {
     }
 
     fn builder(&mut self) -> Result<&mut TableBuilder<'a>> {
-        let builder = match self.builder.take() {
-            Some(builder) => builder,
-            None => {
-                let tables = self.context.tables;
-                TableBuilder::new(tables.fs(), tables.dir(), (self.context.new_number)(), self.context.options)?
-            }
+        let none = match &mut self.builder {
+            Some(builder) => return Ok(builder),
+            none => none,
         };
-        Ok(self.builder.insert(builder))
+        let tables = self.context.tables;
+        let number = (self.context.new_number)();
+        Ok(none.insert(TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?))
     }
 
     fn finish_table(&mut self) -> Result<()> {

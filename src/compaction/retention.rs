@@ -11,6 +11,8 @@ pub(crate) struct Retention {
     /// Ascending.
     snapshots: Vec<SeqNo>,
     key: Vec<u8>,
+    /// Whether there is such a key.
+    entered: bool,
     /// Stripe of the last version that was kept of `key`.
     stripe: Option<usize>,
 }
@@ -28,16 +30,24 @@ pub(crate) enum Fate {
 impl Retention {
     pub(crate) fn new(snapshots: Vec<SeqNo>) -> Retention {
         debug_assert!(snapshots.is_sorted());
-        Retention { snapshots, key: Vec::new(), stripe: None }
+        Retention { snapshots, key: Vec::new(), entered: false, stripe: None }
     }
 
-    pub(crate) fn fate(&mut self, key: &[u8], seqno: SeqNo) -> Fate {
-        let stripe = self.snapshots.partition_point(|&snapshot| snapshot < seqno);
-        if self.key != key {
+    /// Comes to the next entry's key; returns whether it is another one than that of the entry before.
+    pub(crate) fn enter(&mut self, key: &[u8]) -> bool {
+        let is_same = self.entered && self.key == key;
+        if !is_same {
             self.key.clear();
             self.key.extend_from_slice(key);
+            self.entered = true;
             self.stripe = None;
         }
+        !is_same
+    }
+
+    /// What becomes of the version `seqno` of the key that was entered.
+    pub(crate) fn fate(&mut self, seqno: SeqNo) -> Fate {
+        let stripe = self.snapshots.partition_point(|&snapshot| snapshot < seqno);
         if self.stripe == Some(stripe) {
             return Fate::Drop;
         }
@@ -53,7 +63,10 @@ mod tests {
     fn kept(snapshots: &[SeqNo], versions: &[SeqNo]) -> Vec<SeqNo> {
         let mut retention = Retention::new(snapshots.to_vec());
         let mut kept = versions.to_vec();
-        kept.retain(|&seqno| retention.fate(b"k", seqno) != Fate::Drop);
+        kept.retain(|&seqno| {
+            retention.enter(b"k");
+            retention.fate(seqno) != Fate::Drop
+        });
         kept
     }
 
@@ -80,9 +93,12 @@ mod tests {
     #[test]
     fn versions_of_the_next_key_start_anew() {
         let mut retention = Retention::new(vec![5]);
-        assert_eq!(retention.fate(b"a", 9), Fate::Keep);
-        assert_eq!(retention.fate(b"a", 3), Fate::KeepUnlessEmptyTombstone);
-        assert_eq!(retention.fate(b"b", 3), Fate::KeepUnlessEmptyTombstone);
-        assert_eq!(retention.fate(b"b", 2), Fate::Drop);
+        let mut fate = |key: &[u8], seqno| (retention.enter(key), retention.fate(seqno));
+        assert_eq!(fate(b"", 9), (true, Fate::Keep));
+        assert_eq!(fate(b"", 7), (false, Fate::Drop));
+        assert_eq!(fate(b"a", 9), (true, Fate::Keep));
+        assert_eq!(fate(b"a", 3), (false, Fate::KeepUnlessEmptyTombstone));
+        assert_eq!(fate(b"b", 3), (true, Fate::KeepUnlessEmptyTombstone));
+        assert_eq!(fate(b"b", 2), (false, Fate::Drop));
     }
 }

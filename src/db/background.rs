@@ -14,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
+use super::write::MAX_SEALED;
 use crate::compaction::picker::{Picker, Requested, Task};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
@@ -353,5 +354,6 @@ impl Store {
         let view = self.view.load();
         let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
         self.throttle.set_pressure(throttle::pressure(runs, self.debt(), self.base_size()));
+        self.throttle.set_unflushed(view.sealed.len() >= MAX_SEALED, self.options.memtable_size);
     }
 }

@@ -7,7 +7,7 @@ use super::background::Waiting;
 use super::store::Store;
 use super::view::Tree;
 use crate::compaction::filters::policy_of_output;
-use crate::compaction::{OutputContext, Unknown, write_run};
+use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::manifest::VersionEdit;
@@ -67,8 +67,15 @@ impl Store {
         let number = memtable.log_number();
         self.install(edit, |view| view.sealed.retain(|memtable| memtable.log_number() != number))?;
         self.logs.lock().retain(|log| log.number != number);
-        // A log that is left behind is removed when the store is opened next.
-        let _ = self.fs.remove(&FileKind::Wal(number).path(&self.dir));
+        let logs = match self.recovered_logs.last() {
+            // What was recovered is one memtable, and may come from several logs.
+            Some(&last) if last == number => &self.recovered_logs[..],
+            _ => &[number],
+        };
+        for log in logs {
+            // A log that is left behind is removed when the store is opened next.
+            let _ = self.fs.remove(&FileKind::Wal(*log).path(&self.dir));
+        }
         Ok(bytes)
     }
 
@@ -86,7 +93,7 @@ impl Store {
             let filter = policy_of_output(&tree.options, &tree.version.metas(), 0, keys, held, |_, _| false);
             let mut context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
             context.table_size = u64::MAX;
-            let tables = write_run(&mut memtable.flush_cursor(keyspace), &context, &mut Unknown)?;
+            let tables = write_run(&mut memtable.flush_cursor(keyspace), Part::default(), &context, &mut Unknown)?;
             added.extend(tables.into_iter().flatten().map(|meta| (keyspace, 0, meta)));
         }
         Ok(())

@@ -19,7 +19,7 @@ use crate::options::Compression;
 use crate::vfs::{FileSystem, WritableFile};
 
 /// Bytes collected before they are appended to the file.
-const WRITE_LEN: usize = 512 << 10;
+const WRITE_LEN: usize = 1 << 20;
 
 /// Writes a table. The file is complete, and synced, when `finish` has returned; that its name lasts is up to the caller, who syncs
 /// the directory once for all new files.
@@ -35,9 +35,7 @@ pub(crate) struct TableBuilder<'a> {
     raw: Vec<u8>,
     index: IndexBuilder,
     filter: FilterBuilder,
-    last_key: Vec<u8>,
-    last_seqno: SeqNo,
-    /// Of `last_key`.
+    /// Of the last key.
     fingerprint: u8,
     /// Of what was added so far.
     properties: Properties,
@@ -58,8 +56,6 @@ impl<'a> TableBuilder<'a> {
             raw: Vec::new(),
             index: IndexBuilder::default(),
             filter: FilterBuilder::new(options.filter, options.seed).with_prefixes(options.prefix),
-            last_key: Vec::new(),
-            last_seqno: 0,
             fingerprint: 0,
             properties: Properties {
                 number,
@@ -90,25 +86,25 @@ impl<'a> TableBuilder<'a> {
         if key.len() > MAX_KEY_LEN || value.len() > MAX_VALUE_LEN || seqno > MAX_SEQNO {
             return Err(Error::invalid("an entry exceeds the limits of a table"));
         }
-        let is_new_key = self.entries() == 0
-            || match self.last_key.as_slice().cmp(key) {
+        // Between two calls the block holds the last entry: it is ended only when the next one does not fit.
+        let is_new_key = match self.block.last() {
+            None => true,
+            Some((last, last_seqno)) => match last.cmp(key) {
                 Ordering::Less => true,
-                Ordering::Equal if seqno < self.last_seqno => false,
+                Ordering::Equal if seqno < last_seqno => false,
                 _ => return Err(self.out_of_order()),
-            };
-        let size = self.block.size_with(key, seqno, value.len()) + TRAILER_LEN;
-        if size > self.options.block_size as usize && !self.block.is_empty() {
-            self.end_block(Some(key))?;
-        }
+            },
+        };
         if is_new_key {
             let hash = KeyHash::new(self.options.seed, key);
             self.filter.add_key(key, hash);
             self.fingerprint = hash.fingerprint();
-            self.last_key.clear();
-            self.last_key.extend_from_slice(key);
         }
-        self.last_seqno = seqno;
-        self.block.add(key, seqno, kind, value, self.fingerprint);
+        let limit = (self.options.block_size as usize).saturating_sub(TRAILER_LEN);
+        if !self.block.add(key, seqno, kind, value, self.fingerprint, limit) {
+            self.end_block(Some(key))?;
+            self.block.add(key, seqno, kind, value, self.fingerprint, limit);
+        }
         self.properties.count_entry(key, is_new_key, seqno, kind, value);
         Ok(())
     }
@@ -121,6 +117,8 @@ impl<'a> TableBuilder<'a> {
 
     /// Writes the data block; `next` is the first key of the one behind it, if there is one.
     fn end_block(&mut self, next: Option<&[u8]>) -> Result<()> {
+        let last = self.block.last().map_or(&[][..], |(key, _)| key);
+        self.index.begin(next.map_or(last, |next| separator(last, next)));
         let start = self.output.buffer.len();
         let (compression, raw_len) = match self.options.compression {
             Compression::None => {
@@ -136,8 +134,7 @@ impl<'a> TableBuilder<'a> {
             }
         };
         let handle = self.output.end_block(start, compression)?;
-        let last = self.last_key.as_slice();
-        self.index.add(next.map_or(last, |next| separator(last, next)), handle);
+        self.index.end(handle);
         self.properties.count_block(raw_len);
         Ok(())
     }
@@ -156,9 +153,10 @@ impl<'a> TableBuilder<'a> {
         if self.entries() == 0 {
             return Err(Error::invalid("a table has at least one entry"));
         }
+        let largest = self.block.last().map_or(&[][..], |(key, _)| key).into();
         self.end_block(None)?;
         let index = self.index.finish().ok_or_else(too_large)?;
-        let properties = Properties { largest: self.last_key.into(), ..self.properties };
+        let properties = Properties { largest, ..self.properties };
         self.output.complete(self.filter, properties, &index)
     }
 

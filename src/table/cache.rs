@@ -63,7 +63,7 @@ mod tests {
 
     fn block(value_len: usize) -> Arc<Block> {
         let mut builder = BlockBuilder::new();
-        builder.add(b"key", 1, ValueKind::Put, &vec![7; value_len], 0);
+        builder.add(b"key", 1, ValueKind::Put, &vec![7; value_len], 0, usize::MAX);
         let mut bytes = Vec::new();
         builder.finish(&mut bytes);
         Arc::new(Block::new(bytes).unwrap())

@@ -16,6 +16,8 @@ pub(crate) struct TableCursor {
     table: Arc<Table>,
     fill_cache: bool,
     counting: Counting,
+    /// Whether it is known to go through all of the table.
+    of_all: bool,
     /// The place in the block that was entered last; the cursor is valid when this is.
     block: Option<BlockCursor>,
     /// Position of that block in the index.
@@ -25,12 +27,25 @@ pub(crate) struct TableCursor {
 
 impl TableCursor {
     pub(super) fn new(table: Arc<Table>, fill_cache: bool) -> TableCursor {
-        TableCursor { table, fill_cache, counting: Counting::Read, block: None, position: 0, ahead: None }
+        TableCursor {
+            table,
+            fill_cache,
+            counting: Counting::Read,
+            of_all: false,
+            block: None,
+            position: 0,
+            ahead: None,
+        }
     }
 
     /// The cursor, with its reads left out of the table's counters: they are no reader's.
     pub(crate) fn uncounted(self) -> TableCursor {
         self.counted_as(Counting::Uncounted)
+    }
+
+    /// The cursor of a compaction, which goes through all of the table, or through a large part of it.
+    pub(crate) fn for_compaction(self) -> TableCursor {
+        TableCursor { fill_cache: false, of_all: true, ..self.uncounted() }
     }
 
     /// The cursor, with its reads in other counters.
@@ -48,7 +63,11 @@ impl TableCursor {
         if self.block.is_none() || self.position != i {
             let resident = self.table.resident()?;
             let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
-            let ahead = self.ahead.get_or_insert_with(|| ReadAhead::new(limit, fill_cache));
+            let of_all = self.of_all;
+            let ahead = self.ahead.get_or_insert_with(|| match of_all {
+                true => ReadAhead::of_all(limit),
+                false => ReadAhead::new(limit, fill_cache),
+            });
             ahead.step_to(i);
             let (block, _) = self.table.block(resident, i, fill_cache, self.counting, Some(ahead))?;
             match &mut self.block {

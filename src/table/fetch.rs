@@ -53,12 +53,18 @@ impl Fetcher {
             return Err(self.corrupt(offset, "a block reaches beyond the end of the file"));
         };
         let mut bytes = vec![0; len];
-        let read = self.file()?.read_at(&mut bytes, offset);
+        self.fill(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
+    /// Fills `bytes` with what stands at `offset`, unverified.
+    fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        let read = self.file()?.read_at(bytes, offset);
         let read = read.during("read", &self.path)?;
-        if read < len {
+        if read < bytes.len() {
             return Err(self.corrupt(offset, "the file ends before the block does"));
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// A filter, properties or index block, verified.
@@ -150,16 +156,22 @@ pub(super) struct ReadAhead {
     next: usize,
     /// Blocks in a row before this one.
     run: u32,
-    /// Bytes to read next time.
+    /// Bytes to read next time; how many at first and at most.
     window: u64,
-    /// What was read, and where it stands in the file.
+    least: u64,
+    most: u64,
+    /// Where what was read stands in the file.
     start: u64,
-    bytes: Vec<u8>,
+    /// What was read, of this length; the buffer behind it serves for the next read.
+    len: usize,
+    buffer: Vec<u8>,
 }
 
 impl ReadAhead {
     const LEAST: u64 = 32 << 10;
     const MOST: u64 = 256 << 10;
+    /// Read at once when a whole table is gone through.
+    const OF_ALL: u64 = 512 << 10;
     /// Blocks in a row that make a scan a long one.
     const PATIENCE: u32 = 2;
     /// The same if what is read by itself stays in the cache, and what is read ahead does not.
@@ -167,7 +179,15 @@ impl ReadAhead {
 
     pub(super) fn new(limit: u64, fill_cache: bool) -> ReadAhead {
         let patience = if fill_cache { ReadAhead::PATIENCE_WITH_CACHE } else { ReadAhead::PATIENCE };
-        ReadAhead { limit, patience, next: usize::MAX, run: 0, window: ReadAhead::LEAST, start: 0, bytes: Vec::new() }
+        let (least, most) = (ReadAhead::LEAST, ReadAhead::MOST);
+        let (next, window) = (usize::MAX, least);
+        ReadAhead { limit, patience, next, run: 0, window, least, most, start: 0, len: 0, buffer: Vec::new() }
+    }
+
+    /// For a cursor that is known to go through all of a table: it reads ahead from the first block on.
+    pub(super) fn of_all(limit: u64) -> ReadAhead {
+        let window = ReadAhead::OF_ALL;
+        ReadAhead { patience: 0, window, least: window, most: window, ..ReadAhead::new(limit, false) }
     }
 
     /// Notes that the scan has come to the block at position `i`.
@@ -176,7 +196,7 @@ impl ReadAhead {
             self.run = self.run.saturating_add(1);
         } else {
             self.run = 0;
-            self.window = ReadAhead::LEAST;
+            self.window = self.least;
         }
         self.next = i + 1;
     }
@@ -189,14 +209,19 @@ impl ReadAhead {
     /// The stored form of a block, or `None` if it should be read by itself.
     fn block(&mut self, fetcher: &Fetcher, handle: Handle) -> Option<&[u8]> {
         if self.range(handle).is_none() && self.is_long() {
-            let len = self.window.min(self.limit.saturating_sub(handle.offset));
+            let len = self.window.min(self.limit.min(fetcher.size).saturating_sub(handle.offset));
             if len < handle.stored_len() {
                 return None;
             }
+            self.len = 0;
+            let len = usize::try_from(len).ok()?;
+            if self.buffer.len() < len {
+                self.buffer.resize(len, 0);
+            }
             // What fails here may lie behind the block that was asked for: reading that by itself decides.
-            self.bytes = fetcher.bytes(handle.offset, len).ok()?;
-            self.start = handle.offset;
-            self.window = (self.window * 2).min(ReadAhead::MOST);
+            fetcher.fill(&mut self.buffer[..len], handle.offset).ok()?;
+            (self.start, self.len) = (handle.offset, len);
+            self.window = (self.window * 2).min(self.most);
         }
         self.range(handle)
     }
@@ -204,6 +229,6 @@ impl ReadAhead {
     fn range(&self, handle: Handle) -> Option<&[u8]> {
         let start = usize::try_from(handle.offset.checked_sub(self.start)?).ok()?;
         let len = usize::try_from(handle.stored_len()).ok()?;
-        self.bytes.get(start..)?.get(..len)
+        self.buffer[..self.len].get(start..)?.get(..len)
     }
 }

@@ -38,10 +38,14 @@ pub(super) struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    pub(super) fn add(&mut self, separator: &[u8], handle: Handle) {
-        self.handles.push(handle);
+    /// Adds a block by the separator behind it; [`IndexBuilder::end`] says where the block is.
+    pub(super) fn begin(&mut self, separator: &[u8]) {
         self.separators.extend_from_slice(separator);
         self.ends.push(self.separators.len());
+    }
+
+    pub(super) fn end(&mut self, handle: Handle) {
+        self.handles.push(handle);
     }
 
     /// At most this long the block becomes if it is finished now.
@@ -229,7 +233,8 @@ mod tests {
         let mut offset = 64;
         for separator in separators {
             let handle = Handle { offset, len: 100 };
-            builder.add(separator, handle);
+            builder.begin(separator);
+            builder.end(handle);
             offset += handle.stored_len();
         }
         let bytes = builder.finish().unwrap();

@@ -88,7 +88,7 @@ impl Table {
         let data_end = resident.index.data_end();
         let mut checksum = FileChecksum::default();
         take_in(&mut checksum, fetcher, 0..FILE_HEADER_LEN as u64)?;
-        let mut ahead = ReadAhead::new(data_end, false);
+        let mut ahead = ReadAhead::of_all(data_end);
         for i in 0..resident.index.len() {
             if cancelled() {
                 return Ok(None);

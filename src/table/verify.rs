@@ -27,7 +27,7 @@ impl Table {
         let filter = usable_filter(resident)?;
 
         let mut seen = Seen::default();
-        let mut ahead = ReadAhead::new(resident.index.data_end(), false);
+        let mut ahead = ReadAhead::of_all(resident.index.data_end());
         for i in 0..resident.index.len() {
             ahead.step_to(i);
             let handle = resident.index.handle(i);

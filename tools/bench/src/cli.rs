@@ -1,0 +1,214 @@
+//! The command line that all programs over these workloads have.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::contest::{Contestant, delegate, do_task};
+use crate::groups::{GROUPS, Group, Plan, USUAL_KEYS, Workload, group_named};
+use crate::keys::{Encoding, KEY_LENS};
+use crate::plot;
+use crate::report::Report;
+use crate::scene::Task;
+use crate::text::{rate, time};
+
+/// Sizes, times, and what is to be run.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// Groups of workloads; see --list
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "raw,compacted,incache,big,lz4", value_parser = group)]
+    groups: Vec<&'static str>,
+    /// Only these workloads of the groups
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = workload)]
+    workloads: Vec<&'static str>,
+    /// Only these engines
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    engines: Vec<String>,
+    /// Keys of a store; caches grow and shrink with them
+    #[arg(long, value_name = "N", default_value_t = USUAL_KEYS, value_parser = clap::value_parser!(u64).range(100..=10_000_000_000))]
+    keys: u64,
+    /// Bytes of a key
+    #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = key_len)]
+    key_len: usize,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    value_len: usize,
+    /// How numbers become keys
+    #[arg(long, value_enum, default_value_t)]
+    encoding: Encoding,
+    /// Seconds of each workload that reads
+    #[arg(long, value_name = "S", default_value_t = 1.5, value_parser = seconds)]
+    seconds: f64,
+    /// Seconds at most of each workload that fills a store
+    #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = seconds)]
+    fill_seconds: f64,
+    /// MiB of a memtable
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    memtable: usize,
+    /// MiB of the cache, instead of what the groups say
+    #[arg(long, value_name = "MIB")]
+    cache: Option<usize>,
+    /// Seed of keys, values and choices
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+    /// Where to make the stores, which are removed again; by default where temporary files go
+    #[arg(long, value_name = "PATH")]
+    dir: Option<PathBuf>,
+    /// Write all figures into a file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the throughput of each group, into files that end in -GROUP.svg or .png; may be given several times
+    #[arg(long, value_name = "FILE", value_parser = plot::plot_file)]
+    plot: Vec<PathBuf>,
+    /// List groups, workloads and engines
+    #[arg(long)]
+    list: bool,
+    /// A task of a process that measures
+    #[arg(long, hide = true)]
+    task: Option<String>,
+}
+
+fn group(name: &str) -> Result<&'static str, String> {
+    let names = || GROUPS.iter().map(|group| group.name).collect::<Vec<_>>().join(", ");
+    group_named(name).map(|group| group.name).ok_or_else(|| format!("groups are {}", names()))
+}
+
+fn workload(name: &str) -> Result<&'static str, String> {
+    let names = || Workload::all().map(Workload::name).collect::<Vec<_>>().join(", ");
+    Workload::named(name).map(Workload::name).ok_or_else(|| format!("workloads are {}", names()))
+}
+
+fn key_len(text: &str) -> Result<usize, String> {
+    let len = text.parse().ok().filter(|len| KEY_LENS.contains(len));
+    len.ok_or_else(|| format!("keys have {} to {} bytes", KEY_LENS.start(), KEY_LENS.end()))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "0.001 to 3600 seconds".to_owned())
+}
+
+/// Runs what the arguments say. `prefix` are the arguments of this program before them: it starts itself for each measurement.
+pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Result<()> {
+    if let Some(task) = &args.task {
+        return do_task(task, contestants);
+    }
+    if args.list {
+        print!("{}", list(contestants));
+        return Ok(());
+    }
+    let contestants = chosen(args, contestants)?;
+    let groups: Vec<&Group> = args.groups.iter().filter_map(|name| group_named(name)).collect();
+    let mut report = Report::new(contestants.clone(), groups.clone());
+    let mut failures = Vec::new();
+    for group in &groups {
+        for contestant in &contestants {
+            let task = task(args, group, contestant, prefix);
+            let done = delegate(&task, |record| {
+                let Latencies(text) = Latencies::of(&record);
+                eprintln!(
+                    "{}, {}: {} {}/s, {text}",
+                    group.name,
+                    contestant.name,
+                    record.workload,
+                    rate(record.ops_per_second)
+                );
+                report.add(record);
+            });
+            // One that fails does not keep the others from being measured.
+            if let Err(error) = done {
+                eprintln!("{error}");
+                failures.push(error.to_string());
+            }
+        }
+    }
+    print!("{report}");
+    if let Some(path) = &args.json {
+        let mut document = report.json();
+        document["plan"] = serde_json::to_value(args.plan())?;
+        document["failures"] = json!(failures);
+        std::fs::write(path, format!("{document:#}\n"))?;
+    }
+    for path in &args.plot {
+        report.plot(path)?;
+    }
+    match failures.first() {
+        None => Ok(()),
+        Some(failure) => Err(failure.clone().into()),
+    }
+}
+
+struct Latencies(String);
+
+impl Latencies {
+    fn of(record: &crate::record::Record) -> Latencies {
+        Latencies(format!("p50 {}, max {}", time(record.latency.p50), time(record.latency.max)))
+    }
+}
+
+impl RunArgs {
+    fn plan(&self) -> Plan {
+        Plan {
+            keys: self.keys,
+            key_len: self.key_len,
+            value_len: self.value_len,
+            encoding: self.encoding,
+            seconds: self.seconds,
+            fill_seconds: self.fill_seconds,
+            memtable: self.memtable,
+            cache: self.cache,
+            seed: self.seed,
+        }
+    }
+}
+
+fn task(args: &RunArgs, group: &Group, contestant: &Contestant, prefix: &[&str]) -> Task {
+    Task {
+        engine: contestant.name.to_owned(),
+        group: group.name.to_owned(),
+        plan: group.plan(&args.plan()),
+        dir: args.dir.clone().unwrap_or_else(std::env::temp_dir),
+        workloads: args.workloads.iter().map(|&name| name.to_owned()).collect(),
+        die_after: None,
+        prefix: prefix.iter().map(|&argument| argument.to_owned()).collect(),
+    }
+}
+
+fn chosen(args: &RunArgs, contestants: &[Contestant]) -> Result<Vec<Contestant>> {
+    let named = |name: &String| contestants.iter().find(|contestant| contestant.name == name).copied();
+    if args.engines.is_empty() {
+        return Ok(contestants.to_vec());
+    }
+    let names = contestants.iter().map(|contestant| contestant.name).collect::<Vec<_>>().join(", ");
+    let chosen = args.engines.iter().map(|name| named(name).ok_or(format!("engines are {names}")));
+    Ok(chosen.collect::<Result<_, _>>()?)
+}
+
+fn list(contestants: &[Contestant]) -> String {
+    let mut text = String::from("Groups\n");
+    // Writing to a string does not fail.
+    for group in GROUPS {
+        let _ = writeln!(text, "  {:<12}{}", group.name, group.about);
+        let _ = writeln!(text, "  {:<12}{}", "", group.workloads().map(Workload::name).collect::<Vec<_>>().join(" "));
+    }
+    let _ = writeln!(text, "\nEngines");
+    for contestant in contestants {
+        let _ = writeln!(text, "  {:<14}{}", contestant.name, contestant.about);
+    }
+    text
+}
+
+/// What a machine is, in as far as it matters.
+pub(crate) fn machine() -> Value {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let info = read("/proc/cpuinfo");
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, name)| name);
+    json!({
+        "processor": model,
+        "threads": std::thread::available_parallelism().map_or(0, usize::from),
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
+    })
+}

@@ -1,0 +1,25 @@
+//! `tamis-bench`: the field's workloads over tamis.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tamis_bench::cli::{RunArgs, run};
+use tamis_bench::tamis_engine::TAMIS;
+
+/// Runs the field's workloads over tamis: throughput, latency, processor time, memory, amplification
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().run, &[TAMIS], &[]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tamis-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

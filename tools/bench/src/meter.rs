@@ -1,0 +1,181 @@
+//! What the operating system says of this process and of files: processor time, memory, reads and writes, space.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Result;
+
+/// The counters of the process at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// By the wall clock.
+    pub at: Instant,
+    /// Processor time of all threads.
+    pub cpu: Duration,
+    /// Reads and writes.
+    pub io: Io,
+}
+
+/// Reads and writes of the process since it began; zeros where the system does not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Io {
+    /// System calls that read.
+    pub read_calls: u64,
+    /// Bytes that they brought, also from the system's cache.
+    pub bytes_read: u64,
+    /// Bytes that came from a device.
+    pub device_read: u64,
+    /// Bytes of the pages that were made dirty and so go to a device, through a mapping too. What is written to a page twice before the
+    /// system writes it back counts once.
+    pub device_written: u64,
+}
+
+impl Moment {
+    /// Now.
+    pub fn now() -> Moment {
+        Moment { at: Instant::now(), cpu: cpu_time(), io: Io::now() }
+    }
+}
+
+impl Io {
+    fn now() -> Io {
+        let mut text = String::new();
+        let read = File::open("/proc/self/io").and_then(|mut file| file.read_to_string(&mut text));
+        if read.is_err() {
+            return Io::default();
+        }
+        Io::parse(&text)
+    }
+
+    fn parse(text: &str) -> Io {
+        let figure = |name: &str| -> u64 {
+            let mut lines = text.lines().filter_map(|line| line.split_once(": "));
+            lines.find(|(found, _)| *found == name).and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
+        };
+        Io {
+            read_calls: figure("syscr"),
+            bytes_read: figure("rchar"),
+            device_read: figure("read_bytes"),
+            device_written: figure("write_bytes"),
+        }
+    }
+
+    /// What was done between `earlier` and this.
+    pub fn since(self, earlier: Io) -> Io {
+        Io {
+            read_calls: self.read_calls.saturating_sub(earlier.read_calls),
+            bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
+            device_read: self.device_read.saturating_sub(earlier.device_read),
+            device_written: self.device_written.saturating_sub(earlier.device_written),
+        }
+    }
+}
+
+/// Processor time of all threads of this process.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+/// Waits until this process hardly computes any more: its engine has nothing to do in the background. Returns for how long it did.
+pub fn wait_until_idle() -> Duration {
+    const WINDOW: Duration = Duration::from_millis(50);
+    /// So many quiet windows in a row; an engine may pause between two compactions.
+    const QUIET: u32 = 4;
+    const PATIENCE: Duration = Duration::from_secs(300);
+    let start = Instant::now();
+    let (mut quiet, mut busy_until) = (0, Duration::ZERO);
+    while quiet < QUIET && start.elapsed() < PATIENCE {
+        let before = cpu_time();
+        std::thread::sleep(WINDOW);
+        if cpu_time() - before > WINDOW / 20 {
+            quiet = 0;
+            busy_until = start.elapsed();
+        } else {
+            quiet += 1;
+        }
+    }
+    busy_until
+}
+
+/// Peak resident set in bytes since the process began or since [`reset_peak_memory`]; 0 where the system does not tell.
+pub fn peak_memory() -> u64 {
+    status("VmHWM:")
+}
+
+/// Resident memory that is not that of files, now.
+pub fn anonymous_memory() -> u64 {
+    status("RssAnon:")
+}
+
+fn status(field: &str) -> u64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// Lets [`peak_memory`] begin anew, where the system can do that.
+pub fn reset_peak_memory() {
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// Bytes that the files below `dir` take on disk. Files that go away meanwhile count as nothing.
+pub fn disk_usage(dir: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => sum += disk_usage(&entry.path())?,
+            Ok(metadata) => sum += metadata.blocks() * 512,
+            Err(_) => {}
+        }
+    }
+    Ok(sum)
+}
+
+/// Drops the pages of the files below `dir` from the system's cache, so that they are read from the device again. Nothing is lost: what
+/// was not yet written there is written first. No process may have the files mapped.
+pub fn drop_pages(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            drop_pages(&path)?;
+        } else {
+            let file = File::open(&path)?;
+            file.sync_all()?;
+            #[cfg(target_os = "linux")]
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_the_named_lines() {
+        let text = "rchar: 4096\nwchar: 7\nsyscr: 3\nsyscw: 1\nread_bytes: 512\nwrite_bytes: 8192\n";
+        let io = Io { read_calls: 3, bytes_read: 4096, device_read: 512, device_written: 8192 };
+        assert_eq!(Io::parse(text), io);
+        assert_eq!(io.since(Io::default()), io);
+        assert_eq!(Io::parse("nothing"), Io::default());
+    }
+
+    #[test]
+    fn disk_usage_counts_files_in_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("inner")).unwrap();
+        fs::write(dir.path().join("inner").join("file"), vec![1; 100_000]).unwrap();
+        let usage = disk_usage(dir.path()).unwrap();
+        assert!((100_000..200_000).contains(&usage), "{usage}");
+        drop_pages(dir.path()).unwrap();
+    }
+}

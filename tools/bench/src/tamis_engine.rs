@@ -1,0 +1,116 @@
+//! tamis as an [`Engine`].
+
+use std::path::Path;
+
+use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+
+use crate::Result;
+use crate::contest::{Contestant, Kind};
+use crate::engine::{Direction, Engine, Reader, Settings};
+
+/// tamis, to be run.
+pub const TAMIS: Contestant = Contestant::new::<Tamis>("tamis", Kind::Tamis, "this version, with its default options");
+
+/// A store of tamis, with its default options but for what [`Settings`] say.
+pub struct Tamis {
+    db: Db,
+}
+
+/// Reads of tamis see what was written before they began.
+pub struct TamisReader<'a> {
+    db: &'a Db,
+}
+
+impl Engine for Tamis {
+    type Reader<'a> = TamisReader<'a>;
+
+    fn open(dir: &Path, settings: &Settings) -> Result<Tamis> {
+        let compression = if settings.compress { Compression::Lz4 } else { Compression::None };
+        let keyspace = KeyspaceOptions::new()
+            .filter(FilterPolicy::Bloom { bits_per_key: settings.bloom_bits.into() })
+            .block_size(u32::try_from(settings.block)?)
+            .compression(compression);
+        let db = Options::new()
+            .cache_size(settings.cache)
+            .memtable_size(settings.memtable)
+            .background_threads(settings.background_threads.into())
+            .default_keyspace(keyspace)
+            .open(dir)?;
+        Ok(Tamis { db })
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.db.put(key, value)?;
+        Ok(())
+    }
+
+    fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put(key, value);
+        self.db.write_with(batch, WriteOptions { sync: true })?;
+        Ok(())
+    }
+
+    fn put_batch(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        for (key, value) in entries {
+            batch.put(key, value);
+        }
+        self.db.write(batch)?;
+        Ok(())
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        self.db.delete(key)?;
+        Ok(())
+    }
+
+    fn reader(&self) -> Result<TamisReader<'_>> {
+        Ok(TamisReader { db: &self.db })
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(self.db.flush()?)
+    }
+
+    fn compact(&self) -> Result<bool> {
+        self.db.compact_range(..)?;
+        Ok(true)
+    }
+
+    fn close(self) -> Result<()> {
+        Ok(self.db.close()?)
+    }
+}
+
+impl Reader for TamisReader<'_> {
+    fn get(&mut self, key: &[u8], look: impl FnOnce(&[u8])) -> Result<bool> {
+        let value = self.db.get(key)?;
+        Ok(value.map(|value| look(&value)).is_some())
+    }
+
+    fn scan(
+        &mut self,
+        from: Option<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        let mut cursor = self.db.cursor_with(ReadOptions::new())?;
+        let mut valid = match (from, direction) {
+            (None, Direction::Forward) => cursor.seek_to_first()?,
+            (None, Direction::Backward) => cursor.seek_to_last()?,
+            (Some(key), Direction::Forward) => cursor.seek(key)?,
+            (Some(key), Direction::Backward) => cursor.seek_for_prev(key)?,
+        };
+        while valid && let (Some(key), Some(value)) = (cursor.key(), cursor.value()) {
+            if !visit(key, value) {
+                break;
+            }
+            valid = match direction {
+                Direction::Forward => cursor.next()?,
+                Direction::Backward => cursor.prev()?,
+            };
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! Numbers in few characters, and tables.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+/// A table with a line of heads, to be read and to be pasted into a Markdown document. The first `left` columns are words, the
+/// others numbers.
+pub fn table(left: usize, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(left) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// A rate: `7.81`, `284k`, `12.1M`.
+pub(crate) fn rate(per_second: f64) -> String {
+    scaled(per_second, &[(1e6, "M"), (1e3, "k"), (1.0, "")])
+}
+
+/// A time: `450ns`, `3.85µs`, `2.70s`.
+pub(crate) fn time(nanos: f64) -> String {
+    scaled(nanos, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
+}
+
+/// Bytes, in binary thousands.
+pub(crate) fn bytes(bytes: f64) -> String {
+    const KIB: f64 = 1024.0;
+    scaled(bytes, &[(KIB * KIB * KIB, "G"), (KIB * KIB, "M"), (KIB, "K"), (1.0, "")])
+}
+
+/// Three digits that count, in the largest unit of which there is at least one.
+fn scaled(number: f64, units: &[(f64, &str)]) -> String {
+    let fits = |&&(unit, _): &&(f64, &str)| number >= unit * 0.9995;
+    let (unit, name) = units.iter().find(fits).or(units.last()).copied().unwrap_or((1.0, ""));
+    format!("{}{name}", three_digits(number / unit))
+}
+
+/// A number with three digits that count, four before the point at most.
+pub(crate) fn three_digits(number: f64) -> String {
+    let decimals = match number {
+        _ if number >= 99.95 || number == 0.0 => 0,
+        _ if number >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{number:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        assert_eq!([7.812, 284_400.0, 999_900.0, 12_140_000.0, 0.0].map(rate), ["7.81", "284k", "1.00M", "12.1M", "0"]);
+        assert_eq!([0.5, 450.0, 3_852.0, 2.7e9].map(time), ["0.50ns", "450ns", "3.85µs", "2.70s"]);
+        assert_eq!([100.0, 4096.0, 268_435_456.0].map(bytes), ["100", "4.00K", "256M"]);
+    }
+}

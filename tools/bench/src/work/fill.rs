@@ -1,0 +1,130 @@
+//! Writing.
+
+use std::sync::atomic::Ordering;
+
+use super::{Bench, Limit, Tally};
+use crate::Result;
+use crate::engine::Engine;
+use crate::keys::{KeyBuffer, Permutation};
+
+/// Entries of a batch of `fillbatch`, and of `bulkload`.
+pub(super) const SMALL_BATCH: u64 = 100;
+pub(super) const LARGE_BATCH: u64 = 1000;
+
+/// Brings the keys from the `from`-th on into the store, in the order in which [`Bench`] fills it at random, as quickly as it takes them.
+pub(crate) fn load<E: Engine>(bench: &Bench<'_, E>, from: u64) -> Result<()> {
+    let mut batches = Batches::new(bench, LARGE_BATCH);
+    let mut next = from;
+    while next < bench.keys.count() {
+        next += batches.write(bench, next)?;
+    }
+    bench.present.store(bench.keys.count(), Ordering::Relaxed);
+    Ok(())
+}
+
+impl<E: Engine> Bench<'_, E> {
+    /// The order in which stores are filled at random.
+    fn order(&self) -> Permutation {
+        Permutation::new(self.keys.count(), self.seed)
+    }
+
+    fn fill_limit(&self, steps: u64) -> Limit {
+        Limit { steps, seconds: self.fill_seconds }
+    }
+
+    pub(super) fn fill_in_order(&self) -> Result<Tally> {
+        self.put_each(|i| i)
+    }
+
+    pub(super) fn fill_random(&self) -> Result<Tally> {
+        let order = self.order();
+        self.put_each(|i| order.at(i))
+    }
+
+    fn put_each(&self, number: impl Fn(u64) -> u64) -> Result<Tally> {
+        let (mut key, mut values) = (self.keys.buffer(), self.values(1));
+        let tally = self.drive(self.fill_limit(self.keys.count()), |i| {
+            self.engine.put(self.keys.existing(number(i), &mut key), values.next())?;
+            Ok(1)
+        })?;
+        self.present.store(tally.ops, Ordering::Relaxed);
+        Ok(self.written(tally))
+    }
+
+    pub(super) fn fill_batches(&self, entries: u64) -> Result<Tally> {
+        let mut batches = Batches::new(self, entries);
+        let limit = self.fill_limit(self.keys.count().div_ceil(entries));
+        let tally = self.drive(limit, |i| batches.write(self, i * entries))?;
+        self.present.store(tally.ops, Ordering::Relaxed);
+        Ok(self.written(tally))
+    }
+
+    pub(super) fn fill_synced(&self, threads: u64) -> Result<Tally> {
+        let order = self.order();
+        let tally = self.threads(threads, |thread| {
+            let (mut key, mut values) = (self.keys.buffer(), self.values(1 + thread));
+            let limit = Limit { steps: self.keys.count() / threads, seconds: self.seconds };
+            self.drive(limit, |i| {
+                let number = order.at(i * threads + thread);
+                self.engine.put_sync(self.keys.existing(number, &mut key), values.next())?;
+                Ok(1)
+            })
+        })?;
+        // Keys are not those below a count of the order when threads went on at different speeds; nothing is read from such a store.
+        self.present.store(tally.ops, Ordering::Relaxed);
+        Ok(self.written(tally))
+    }
+
+    /// Each key once, in an order that is not that of filling.
+    pub(super) fn overwrite(&self) -> Result<Tally> {
+        let order = Permutation::new(self.keys.count(), self.seed.wrapping_add(1));
+        let (mut key, mut values) = (self.keys.buffer(), self.values(2));
+        let tally = self.drive(self.fill_limit(self.keys.count()), |i| {
+            self.engine.put(self.keys.existing(order.at(i), &mut key), values.next())?;
+            Ok(1)
+        })?;
+        Ok(self.written(tally))
+    }
+
+    /// Each key once, in an order of its own.
+    pub(super) fn delete_random(&self) -> Result<Tally> {
+        let order = Permutation::new(self.keys.count(), self.seed.wrapping_add(2));
+        let mut key = self.keys.buffer();
+        let mut tally = self.drive(self.fill_limit(self.keys.count()), |i| {
+            self.engine.delete(self.keys.existing(order.at(i), &mut key))?;
+            Ok(1)
+        })?;
+        self.present.fetch_sub(tally.ops, Ordering::Relaxed);
+        tally.user_bytes = tally.ops * self.keys.key_len() as u64;
+        Ok(tally)
+    }
+
+    fn written(&self, mut tally: Tally) -> Tally {
+        tally.user_bytes = tally.ops * self.entry_len();
+        tally
+    }
+}
+
+/// What batches are made of, kept from one to the next.
+struct Batches {
+    order: Permutation,
+    keys: Vec<KeyBuffer>,
+    values: crate::values::Values,
+}
+
+impl Batches {
+    fn new<E: Engine>(bench: &Bench<'_, E>, entries: u64) -> Batches {
+        let keys = (0..entries).map(|_| bench.keys.buffer()).collect();
+        Batches { order: bench.order(), keys, values: bench.values(1) }
+    }
+
+    /// Writes a batch of the keys from the `first`-th on; returns how many there were.
+    fn write<E: Engine>(&mut self, bench: &Bench<'_, E>, first: u64) -> Result<u64> {
+        let count = (self.keys.len() as u64).min(bench.keys.count() - first);
+        let numbers = (first..first + count).map(|i| self.order.at(i));
+        let keys = self.keys.iter_mut().zip(numbers).map(|(buffer, number)| bench.keys.existing(number, buffer));
+        let values = self.values.several(usize::try_from(count)?);
+        bench.engine.put_batch(&keys.zip(values).collect::<Vec<(&[u8], &[u8])>>())?;
+        Ok(count)
+    }
+}

@@ -1,0 +1,185 @@
+//! What is done to a store while it is measured.
+
+mod fill;
+mod mixed;
+mod read;
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+
+use crate::clock::{TickRate, ticks};
+use crate::engine::Engine;
+use crate::groups::Workload;
+use crate::keys::Keys;
+use crate::meter::Moment;
+use crate::values::Values;
+use crate::{Error, Result};
+
+pub(crate) use fill::load;
+
+/// An engine with keys in it, and how long to work on it.
+pub(crate) struct Bench<'a, E> {
+    pub(crate) engine: &'a E,
+    pub(crate) keys: Keys,
+    pub(crate) value_len: usize,
+    pub(crate) seed: u64,
+    pub(crate) rate: TickRate,
+    /// How long reads go on, and writes at most.
+    pub(crate) seconds: f64,
+    pub(crate) fill_seconds: f64,
+    /// Keys that are there: those below the count when a store is filled, and what workloads add behind them.
+    pub(crate) present: &'a AtomicU64,
+}
+
+/// What was done, and how long its steps took, in ticks.
+pub(crate) struct Tally {
+    /// When it began; what was prepared before is no part of it.
+    pub(crate) begun: Moment,
+    pub(crate) ops: u64,
+    pub(crate) seconds: f64,
+    pub(crate) steps: Histogram<u64>,
+    /// Time ran out.
+    pub(crate) capped: bool,
+    /// Bytes of keys and values that were written.
+    pub(crate) user_bytes: u64,
+    pub(crate) extra: Vec<(&'static str, f64)>,
+}
+
+impl Tally {
+    pub(crate) fn empty() -> Result<Tally> {
+        // Three digits; grows with what is recorded.
+        let steps = Histogram::new(3)?;
+        let begun = Moment::now();
+        Ok(Tally { begun, ops: 0, seconds: 0.0, steps, capped: false, user_bytes: 0, extra: Vec::new() })
+    }
+
+    /// One step that was so many operations.
+    pub(crate) fn step(&mut self, rate: TickRate, start: Instant, ops: u64) -> Result<()> {
+        let seconds = start.elapsed().as_secs_f64();
+        self.steps.record(rate.ticks(seconds))?;
+        self.ops += ops;
+        self.seconds += seconds;
+        Ok(())
+    }
+}
+
+/// When to stop: after so many steps or so many seconds, whatever comes first.
+#[derive(Clone, Copy)]
+struct Limit {
+    steps: u64,
+    seconds: f64,
+}
+
+impl<E: Engine> Bench<'_, E> {
+    /// Does a workload that needs nothing but an open store. The others, and what is measured around them, are the scenes'.
+    pub(crate) fn run(&self, workload: Workload) -> Result<Tally> {
+        match workload {
+            Workload::FillSeq => self.fill_in_order(),
+            Workload::FillRandom => self.fill_random(),
+            Workload::FillBatch => self.fill_batches(fill::SMALL_BATCH),
+            Workload::BulkLoad => self.fill_batches(fill::LARGE_BATCH),
+            Workload::FillSync => self.fill_synced(1),
+            Workload::FillSync8 => self.fill_synced(8),
+            Workload::Overwrite => self.overwrite(),
+            Workload::DeleteRandom => self.delete_random(),
+            Workload::ReadSeq => self.read_all(crate::engine::Direction::Forward),
+            Workload::ReadReverse => self.read_all(crate::engine::Direction::Backward),
+            Workload::ReadRandom | Workload::ReadRandomFresh | Workload::ReadRandomCold => self.read_existing(1, 1),
+            Workload::ReadMissing | Workload::ReadMissingFresh | Workload::ReadMissingCold => self.read_missing(),
+            Workload::ReadHot => self.read_existing(1, 100),
+            Workload::ReadRandom2 => self.read_existing(2, 1),
+            Workload::SeekRandom => self.scan_random(10),
+            Workload::Scan100 => self.scan_random(100),
+            Workload::MultiGet100 => self.multi_get(),
+            Workload::YcsbA => self.ycsb(&mixed::YCSB_A),
+            Workload::YcsbB => self.ycsb(&mixed::YCSB_B),
+            Workload::YcsbC => self.ycsb(&mixed::YCSB_C),
+            Workload::YcsbD => self.ycsb(&mixed::YCSB_D),
+            Workload::YcsbE => self.ycsb(&mixed::YCSB_E),
+            Workload::YcsbF => self.ycsb(&mixed::YCSB_F),
+            Workload::ReadWhileWriting => self.read_while_writing(),
+            Workload::Compact | Workload::Open | Workload::OpenKilled => {
+                Err(format!("{} is not done to an open store", workload.name()).into())
+            }
+        }
+    }
+
+    /// A generator for a purpose; workloads do not share draws.
+    fn rng(&self, purpose: u64) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.seed.wrapping_mul(1000).wrapping_add(purpose))
+    }
+
+    fn values(&self, purpose: u64) -> Values {
+        Values::new(self.value_len, self.seed.wrapping_mul(1000).wrapping_add(purpose))
+    }
+
+    fn entry_len(&self) -> u64 {
+        (self.keys.key_len() + self.value_len) as u64
+    }
+
+    fn present(&self) -> u64 {
+        self.present.load(Ordering::Relaxed)
+    }
+
+    /// Steps until the limit, each timed. A step returns how many operations it was.
+    fn drive(&self, limit: Limit, mut step: impl FnMut(u64) -> Result<u64>) -> Result<Tally> {
+        let mut tally = Tally::empty()?;
+        let first = ticks();
+        let deadline = first.saturating_add(self.rate.ticks(limit.seconds));
+        let mut last = first;
+        for i in 0..limit.steps {
+            tally.ops += step(i)?;
+            let now = ticks();
+            tally.steps.record(now.saturating_sub(last))?;
+            last = now;
+            if now >= deadline {
+                tally.capped = i + 1 < limit.steps;
+                break;
+            }
+        }
+        tally.seconds = self.rate.seconds(last - first);
+        Ok(tally)
+    }
+
+    /// The same work in several threads, which begin together; their operations and steps are added up.
+    fn threads(&self, count: u64, work: impl Fn(u64) -> Result<Tally> + Sync) -> Result<Tally> {
+        let together = Barrier::new(usize::try_from(count)? + 1);
+        let mut sum = Tally::empty()?;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..count)
+                .map(|thread| {
+                    let (together, work) = (&together, &work);
+                    scope.spawn(move || {
+                        together.wait();
+                        work(thread)
+                    })
+                })
+                .collect();
+            together.wait();
+            sum.begun = Moment::now();
+            for thread in threads {
+                let tally = thread.join().map_err(|_| Error::from("a thread panicked"))??;
+                sum.ops += tally.ops;
+                sum.user_bytes += tally.user_bytes;
+                sum.capped |= tally.capped;
+                sum.steps.add(tally.steps)?;
+            }
+            sum.seconds = sum.begun.at.elapsed().as_secs_f64();
+            Ok(sum)
+        })
+    }
+}
+
+/// Touches both ends of a value, which brings it into the processor's cache; `true` if it is as long as it must be.
+fn look_at(value: &[u8], len: usize) -> bool {
+    std::hint::black_box((value.first(), value.last()));
+    value.len() == len
+}
+
+/// The store does not have what it must have, or has what it must not.
+fn wrong(what: &str, key: &[u8]) -> Error {
+    format!("{what}: {}", key.escape_ascii()).into()
+}
