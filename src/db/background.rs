@@ -368,6 +368,7 @@ impl Store {
     fn update_pressure(&self) {
         let view = self.view.load();
         let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
-        self.throttle.set_pressure(throttle::pressure(view.sealed.len(), runs, self.debt(), self.base_size()));
+        self.throttle.set_pressure(throttle::pressure(runs, self.debt(), self.base_size()));
+        self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
     }
 }
