@@ -52,7 +52,8 @@ pub(crate) fn run(
         let tables: Vec<Arc<Table>> =
             level.tables().iter().filter(|table| task.takes(number, table.meta().number)).cloned().collect();
         if number == 0 {
-            sources.extend(tables.iter().map(|table| Source::Table(table.cursor(false).for_compaction())));
+            let runs = tables.into_iter().map(|table| RunCursor::for_compaction([table].into()));
+            sources.extend(runs.map(Source::Run));
         } else if !tables.is_empty() {
             sources.push(Source::Run(RunCursor::for_compaction(tables.into())));
         }
