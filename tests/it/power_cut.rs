@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Result};
+use tamis::{Db, Executor, Result};
 
 use crate::history::{History, Trouble, check_goes_on, reopen, steps};
 use crate::ledger::Ledger;
