@@ -538,7 +538,8 @@ impl Options {
         self
     }
 
-    /// Threads for flushes and compactions. Default: 2, so that a flush need not wait for a compaction.
+    /// Threads for flushes and compactions. Default: 2. One is kept for flushes, which so need not wait for compactions, and helps
+    /// with large compactions meanwhile.
     pub fn background_threads(mut self, count: usize) -> Self {
         self.background_threads = count;
         self

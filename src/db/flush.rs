@@ -38,7 +38,7 @@ impl Store {
 
     /// Flushes the oldest full memtable, if there is one; returns how many bytes of new tables it wrote.
     pub(super) fn flush_oldest(&self) -> Result<u64> {
-        let view = self.view.load_full();
+        let view = self.view.load();
         let Some(memtable) = view.sealed.last() else { return Ok(0) };
         self.check_space(memtable.used() as u64)?;
         let mut added = Vec::new();

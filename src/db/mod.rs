@@ -15,6 +15,7 @@ mod explain;
 mod flush;
 mod iter;
 mod keyspace;
+mod multi_get;
 mod open;
 mod read;
 mod refilter;
@@ -215,6 +216,21 @@ impl Db {
     /// The value of a key, read as `options` say.
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
         self.default.get_with(key, options)
+    }
+
+    /// Puts the value of a key into a buffer; see [`Keyspace::get_into`].
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        self.default.get_into(key, value)
+    }
+
+    /// Does `read` with the value of a key where it stands, without a copy; see [`Keyspace::read`].
+    pub fn read<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.default.read(key, read)
+    }
+
+    /// The values of many keys, in the order of the keys; see [`Keyspace::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
+        self.default.multi_get(keys)
     }
 
     /// Reads a key and says how; see [`Keyspace::explain`].

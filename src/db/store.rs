@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwap;
 use parking_lot::{Condvar, Mutex};
 
 use super::background::Background;
@@ -17,6 +16,7 @@ use super::sync::Syncing;
 use super::throttle::Throttle;
 use super::view::{ReadView, Tree};
 use super::write::{Commit, Queue};
+use crate::epoch::Published;
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
 use crate::format::key::SeqNo;
@@ -43,7 +43,7 @@ pub(super) struct Store {
     pub(super) seed: u64,
     pub(super) read_only: bool,
 
-    pub(super) view: ArcSwap<ReadView>,
+    pub(super) view: Published<ReadView>,
     /// Held while the view is replaced.
     view_change: Mutex<()>,
     /// Every write up to this sequence number can be seen.
@@ -142,11 +142,11 @@ impl Store {
             dir: opened.dir,
             options: opened.options,
             executor: opened.executor,
-            tables: opened.tables,
             memory: opened.memory,
             seed: opened.seed,
             read_only: opened.commit.is_none(),
-            view: ArcSwap::from_pointee(opened.view),
+            view: Published::new(Arc::clone(opened.tables.epoch()), Arc::new(opened.view)),
+            tables: opened.tables,
             view_change: Mutex::new(()),
             visible: AtomicU64::new(opened.last_seqno),
             durable: AtomicU64::new(opened.flushed),

@@ -14,13 +14,15 @@ use parking_lot::Mutex;
 use crate::compaction::picker::L0_TRIGGER;
 
 /// Runs in level 0 at which writes begin to be slowed down.
-const L0_SLOWDOWN: usize = 3 * L0_TRIGGER;
+const L0_SLOWDOWN: usize = 5 * L0_TRIGGER / 2;
 /// Runs in level 0 at which writes stop.
-pub(super) const L0_STOP: usize = 9 * L0_TRIGGER;
+pub(super) const L0_STOP: usize = 6 * L0_TRIGGER;
+/// Full memtables that may wait to be flushed before writes stop.
+pub(super) const MAX_SEALED: usize = 3;
 /// Bytes that wait to be compacted, as a multiple of what level 0 holds when it is compacted, at which writes begin to be slowed
 /// down, and at which the pressure is full.
-const DEBT_SLOWDOWN: u64 = 64;
-const DEBT_FULL: u64 = 256;
+const DEBT_SLOWDOWN: u64 = 32;
+const DEBT_FULL: u64 = 128;
 /// Rates in bytes per second at pressures just above 0 and at 1.
 const RATE_HIGH: f64 = 200e6;
 const RATE_LOW: f64 = 4e6;

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::background::Waiting;
 use super::store::{LogFile, Store};
+use super::throttle::MAX_SEALED;
 use crate::batch::{BatchReader, WriteBatch, encode_op};
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum;
@@ -23,9 +24,6 @@ use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::log::{LogRecord, LogWriter};
 use crate::memtable::Memtable;
 use crate::wal;
-
-/// Full memtables that may wait to be flushed before writes stop.
-pub(super) const MAX_SEALED: usize = 2;
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;
