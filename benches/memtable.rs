@@ -7,7 +7,14 @@
 //! Keys of 16 digits and values of 100 bytes, as many by default as fill 64 MiB. Memory is taken from one pool, as in a store that has
 //! been written to for a while; the first round also finds out what fresh memory costs. A figure is the median of the rounds, in
 //! nanoseconds per entry. The memtable is no part of the public interface: its modules are compiled into this program.
-#![allow(dead_code, missing_docs, unreachable_pub, unused_imports, clippy::unwrap_used, reason = "parts of a library, measured")]
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "parts of a library, measured"
+)]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -17,6 +24,8 @@ use std::time::Instant;
 mod error;
 #[path = "../src/format/mod.rs"]
 mod format;
+#[path = "../src/filter/hash.rs"]
+mod hash;
 #[path = "../src/iter.rs"]
 mod iter;
 #[path = "../src/memtable/mod.rs"]
@@ -25,9 +34,7 @@ mod memtable;
 mod pool;
 
 mod filter {
-    #[path = "../../src/filter/hash.rs"]
-    mod hash;
-    pub(crate) use hash::KeyHash;
+    pub(crate) use super::hash::KeyHash;
 }
 
 use filter::KeyHash;
@@ -134,7 +141,7 @@ fn main() {
         let memtable = new(&pool);
         let (before, during) = random.split_at(count / 2);
         fill(&memtable, before, &value);
-        figures.time("first seek on half of them", 1, || memtable.cursor(0).seek(&asked[0], MAX_SEQNO));
+        figures.time("first seek on half of them", 1, || memtable.cursor(0).seek(&asked[0], MAX_SEQNO).unwrap());
         let mut writes = during.iter().zip(before.len() as u64 + 1..);
         figures.time("open and seek, a write before each 20th", seeks, || {
             for (i, key) in asked[..seeks].iter().enumerate() {

@@ -30,6 +30,7 @@ mod batch;
 mod block;
 mod compaction;
 mod db;
+mod epoch;
 mod error;
 mod event;
 mod exec;
@@ -44,8 +45,10 @@ mod memtable;
 mod merge;
 mod options;
 mod pool;
+mod prefetch;
 mod stats;
 mod table;
+mod thread;
 mod value;
 mod version;
 pub mod vfs;
@@ -63,7 +66,7 @@ pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSou
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
-    PrefixExtractor,
+    PrefixExtractor, WalMode,
 };
 pub use stats::{FilterLedger, ReadStats};
 pub use value::Value;

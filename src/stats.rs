@@ -5,6 +5,8 @@ use std::ops::{AddAssign, Sub};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::thread;
+
 /// What reads asked of tables and what it took to answer; per table, or summed up over tables.
 ///
 /// Every time a point read comes to a table that may hold the key, it falls in exactly one class: either the filter was asked,
@@ -246,7 +248,7 @@ impl ReadCounters {
 
     /// Counts `n` events; see [`count`](ReadCounters::count).
     pub(crate) fn add(&self, event: ReadEvent, n: u64) -> u64 {
-        let shard = SHARD.try_with(|shard| shard.0).unwrap_or(OWNED_SHARDS);
+        let shard = thread::number().map_or(OWNED_SHARDS, |number| number.min(OWNED_SHARDS));
         let counter = &self.shards[shard].0[event as usize];
         if shard == OWNED_SHARDS {
             return counter.fetch_add(n, Ordering::Relaxed) + n;
@@ -293,43 +295,8 @@ impl ReadCounters {
     }
 }
 
-/// Shards that one thread has to itself while it lives.
+/// Shards that one thread has to itself while it lives, by its number.
 const OWNED_SHARDS: usize = 8;
-/// Which of them are owned, a bit for each. Whoever takes one over sees what was counted in it before: `Acquire` here, `Release` when
-/// it is given back.
-static OWNED: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    static SHARD: ShardOfThread = ShardOfThread::take();
-}
-
-/// The number of the shard in which a thread counts, in all counters of the process.
-struct ShardOfThread(usize);
-
-impl ShardOfThread {
-    fn take() -> ShardOfThread {
-        let mut owned = OWNED.load(Ordering::Relaxed);
-        loop {
-            let free = owned.trailing_ones();
-            if free as usize >= OWNED_SHARDS {
-                return ShardOfThread(OWNED_SHARDS);
-            }
-            match OWNED.compare_exchange_weak(owned, owned | 1 << free, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return ShardOfThread(free as usize),
-                Err(now) => owned = now,
-            }
-        }
-    }
-}
-
-impl Drop for ShardOfThread {
-    fn drop(&mut self) {
-        if self.0 < OWNED_SHARDS {
-            OWNED.fetch_and(!(1 << self.0), Ordering::Release);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;

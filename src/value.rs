@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::block::{BlockRef, HeldBlock};
+
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
 /// Short values are copied out of the store's memory; a value of 4 KiB and more keeps the block that holds it alive
@@ -12,40 +14,88 @@ use std::sync::Arc;
 pub struct Value(Repr);
 
 /// From this length on a value is not copied. Below it a copy is cheaper than a reference count that several readers share.
-pub(crate) const PIN_FROM: usize = 4096;
+const PIN_FROM: usize = 4096;
+/// Up to this length a value needs no memory beside itself.
+const INLINE: usize = 30;
 
 #[derive(Clone)]
 enum Repr {
-    Owned(Arc<[u8]>),
-    Pinned { owner: Arc<dyn AsRef<[u8]> + Send + Sync>, start: usize, len: usize },
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE],
+    },
+    /// Copied by a clone too, which takes no longer than to count references up and down.
+    Owned(Box<[u8]>),
+    Shared(Arc<[u8]>),
+    Pinned {
+        block: BlockRef,
+        start: u32,
+        len: u32,
+    },
 }
 
 impl Value {
+    #[inline]
     pub(crate) fn copy_of(bytes: &[u8]) -> Value {
-        Value(Repr::Owned(Arc::from(bytes)))
+        match (u8::try_from(bytes.len()), bytes.len()) {
+            (Ok(len), ..=INLINE) => {
+                let mut inline = [0; INLINE];
+                inline[..bytes.len()].copy_from_slice(bytes);
+                Value(Repr::Inline { len, bytes: inline })
+            }
+            (_, ..PIN_FROM) => Value(Repr::Owned(bytes.into())),
+            _ => Value(Repr::Shared(bytes.into())),
+        }
+    }
+}
+
+/// A value where a read found it, before anybody owns it.
+pub(crate) enum FoundValue<'a> {
+    InMemtable(&'a [u8]),
+    /// The `len` bytes from `start` on, which lie within the block.
+    InBlock {
+        block: HeldBlock<'a>,
+        start: u32,
+        len: u32,
+    },
+}
+
+impl FoundValue<'_> {
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            FoundValue::InMemtable(bytes) => bytes,
+            FoundValue::InBlock { block, start, len } => part(block.block().bytes(), *start, *len),
+        }
     }
 
-    /// The `len` bytes from `start` on of what `owner` holds, copied if they are few.
-    pub(crate) fn part_of<O>(owner: &Arc<O>, start: usize, len: usize) -> Value
-    where
-        O: AsRef<[u8]> + Send + Sync + 'static,
-    {
-        let bytes = (**owner).as_ref().get(start..start + len).unwrap_or_default();
-        if bytes.len() < PIN_FROM {
-            return Value::copy_of(bytes);
+    /// The value for keeps: copied if it is short.
+    #[inline]
+    pub(crate) fn into_value(self) -> Value {
+        match self {
+            FoundValue::InBlock { block, start, len } if len as usize >= PIN_FROM => {
+                Value(Repr::Pinned { block: block.counted(), start, len })
+            }
+            found => Value::copy_of(found.bytes()),
         }
-        let owner: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::<O>::clone(owner);
-        Value(Repr::Pinned { owner, start, len })
     }
+}
+
+#[inline]
+fn part(bytes: &[u8], start: u32, len: u32) -> &[u8] {
+    bytes.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
 }
 
 impl Deref for Value {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
+            Repr::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
             Repr::Owned(bytes) => bytes,
-            Repr::Pinned { owner, start, len } => (**owner).as_ref().get(*start..start + len).unwrap_or_default(),
+            Repr::Shared(bytes) => bytes,
+            Repr::Pinned { block, start, len } => part(block.bytes(), *start, *len),
         }
     }
 }
@@ -58,7 +108,10 @@ impl AsRef<[u8]> for Value {
 
 impl From<Value> for Vec<u8> {
     fn from(value: Value) -> Vec<u8> {
-        value.to_vec()
+        match value.0 {
+            Repr::Owned(bytes) => bytes.into_vec(),
+            _ => value.to_vec(),
+        }
     }
 }
 
@@ -104,17 +157,37 @@ impl fmt::Debug for Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::BlockBuilder;
+    use crate::format::key::ValueKind;
 
     #[test]
-    fn long_values_pin_their_owner_and_short_ones_do_not() {
-        let owner = Arc::new(vec![7u8; 2 * PIN_FROM]);
-        let short = Value::part_of(&owner, 1, 10);
-        assert_eq!(Arc::strong_count(&owner), 1);
-        let long = Value::part_of(&owner, 1, PIN_FROM);
-        assert_eq!(Arc::strong_count(&owner), 2);
-        assert_eq!(short, [7; 10]);
-        assert_eq!(long, [7; PIN_FROM]);
-        assert_eq!(long, long.clone());
+    fn values_of_every_length_come_back_and_are_cloned() {
+        assert_eq!(size_of::<Value>(), 32);
+        for len in [0, 1, INLINE, INLINE + 1, 255, 256, PIN_FROM - 1, PIN_FROM, 100_000] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i % 251).to_le_bytes()[0]).collect();
+            let value = Value::copy_of(&bytes);
+            assert_eq!(value, bytes);
+            assert_eq!(value.clone(), value);
+            assert_eq!(Vec::from(value), bytes);
+        }
+    }
+
+    #[test]
+    fn long_values_pin_their_block_and_short_ones_do_not() {
+        for (value_len, pins) in [(PIN_FROM - 1, false), (PIN_FROM, true)] {
+            let mut builder = BlockBuilder::new();
+            builder.add(b"key", 1, ValueKind::Put, &vec![7; value_len], 0, usize::MAX);
+            let mut bytes = Vec::new();
+            builder.finish(&mut bytes);
+            let block = BlockRef::copy_of(&bytes).unwrap();
+            let start = u32::try_from(bytes.len() - value_len).unwrap();
+            let held = HeldBlock::Counted(block.clone());
+            let found = FoundValue::InBlock { block: held, start, len: u32::try_from(value_len).unwrap() };
+            assert_eq!(found.bytes(), vec![7; value_len]);
+            let value = found.into_value();
+            assert_eq!(block.into_frame().is_none(), pins);
+            assert_eq!(value.clone(), vec![7; value_len]);
+        }
     }
 
     #[test]

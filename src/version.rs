@@ -4,12 +4,17 @@
 //! sequence numbers do not interleave. In every level below, tables are ordered by key and do not overlap, and all versions of a
 //! user key in a level are in one table. For one user key, what a level holds is newer than what the levels below it hold.
 
+mod multi_get;
+
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(crate) use multi_get::Batch;
+
+use crate::epoch::Pin;
 use crate::error::Result;
 use crate::explain::{Found, ReadSource, ReadTrace};
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{SeqNo, ValueKind, common_prefix_len, head};
 use crate::iter::InternalCursor;
 use crate::manifest::LEVEL_COUNT;
 use crate::memtable::MemtableCursor;
@@ -29,6 +34,31 @@ pub(crate) struct Version {
 pub(crate) struct Level {
     /// Shared with the cursors over the level.
     tables: Arc<[Arc<Table>]>,
+    /// Of the same tables; nothing in level 0, whose tables are all asked.
+    bounds: Arc<Bounds>,
+}
+
+/// The ranges of tables that are ordered by key and do not overlap, in flat arrays: a look-up finds its table without a look at any.
+#[derive(Default)]
+struct Bounds {
+    /// Of all smallest and largest keys.
+    prefix: Box<[u8]>,
+    /// Heads of the smallest and of the largest keys, without the prefix.
+    smallest: Box<[u64]>,
+    largest: Box<[u64]>,
+}
+
+impl Bounds {
+    fn of(tables: &[Arc<Table>]) -> Bounds {
+        let (Some(first), Some(last)) = (tables.first(), tables.last()) else { return Bounds::default() };
+        let (first, last) = (&first.meta().smallest, &last.meta().largest);
+        let prefix = &first[..common_prefix_len(first, last)];
+        let heads = |key: fn(&TableMeta) -> &[u8]| {
+            // Every key lies between the two, and so has the prefix.
+            tables.iter().map(|table| head(key(table.meta()).strip_prefix(prefix).unwrap_or_default())).collect()
+        };
+        Bounds { smallest: heads(|meta| &meta.smallest), largest: heads(|meta| &meta.largest), prefix: prefix.into() }
+    }
 }
 
 impl Level {
@@ -37,9 +67,18 @@ impl Level {
     }
 
     /// The table that may hold `key`, in a level whose tables do not overlap.
+    #[inline]
     fn candidate(&self, key: &[u8]) -> Option<&Arc<Table>> {
-        let at = self.tables.partition_point(|table| *table.meta().largest < *key);
-        self.tables.get(at).filter(|table| *table.meta().smallest <= *key)
+        let Bounds { prefix, smallest, largest } = &*self.bounds;
+        let head = head(key.strip_prefix(&**prefix)?);
+        let mut at = largest.partition_point(|&other| other < head);
+        if largest.get(at) == Some(&head) {
+            // Equal heads say nothing about longer keys and trailing zeros.
+            let ties = largest[at..].partition_point(|&other| other == head);
+            at += self.tables[at..at + ties].partition_point(|table| *table.meta().largest < *key);
+        }
+        let table = self.tables.get(at)?;
+        (smallest[at] < head || *table.meta().smallest <= *key).then_some(table)
     }
 }
 
@@ -59,7 +98,14 @@ impl Version {
         for level in sorted {
             level.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         }
-        Version { levels: levels.map(|tables| Level { tables: tables.into() }) }
+        let mut number = 0;
+        Version {
+            levels: levels.map(|tables| {
+                let bounds = if number == 0 { Bounds::default() } else { Bounds::of(&tables) };
+                number += 1;
+                Level { tables: tables.into(), bounds: Arc::new(bounds) }
+            }),
+        }
     }
 
     pub(crate) fn levels(&self) -> &[Level; LEVELS] {
@@ -77,20 +123,26 @@ impl Version {
 
     /// The newest version of a key that the read can see, a tombstone included. Newest sources first; the first answer ends the
     /// search.
-    pub(crate) fn get(&self, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<TableHit>> {
+    #[inline]
+    pub(crate) fn get<'p>(
+        &'p self,
+        read: &PointRead<'p>,
+        pin: &'p Pin<'_>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Option<TableHit<'p>>> {
         for table in self.levels[0].tables.iter() {
             let meta = table.meta();
             trace.enter(ReadSource::Table { level: 0, number: meta.number });
-            if *read.key < *meta.smallest || *meta.largest < *read.key {
+            if !table.in_range(read.key) {
                 trace.leave(Found::OutOfRange);
-            } else if let Some(hit) = table.get(read, trace)? {
+            } else if let Some(hit) = table.get(read, pin, trace)? {
                 return Ok(Some(hit));
             }
         }
         for (number, level) in self.levels.iter().enumerate().skip(1) {
             if let Some(table) = level.candidate(read.key) {
                 trace.enter(ReadSource::Table { level: number, number: table.meta().number });
-                if let Some(hit) = table.get(read, trace)? {
+                if let Some(hit) = table.get(read, pin, trace)? {
                     return Ok(Some(hit));
                 }
             } else if !level.tables.is_empty() {
@@ -106,16 +158,11 @@ impl Version {
         let [overlapping, sorted @ ..] = &self.levels;
         let each = (0..overlapping.tables.len()).map(|i| (overlapping, i..i + 1));
         let runs = each.chain(sorted.iter().map(|level| (level, 0..level.tables.len())));
-        for (Level { tables }, run) in runs {
+        for (Level { tables, .. }, run) in runs {
             let run = probe.map_or(run.clone(), |probe| probe.in_range(tables, run));
-            match (&tables[run.clone()], probe) {
-                ([], _) => {}
-                ([table], None) => out.push(Source::Table(table.cursor(fill_cache))),
-                _ => out.push(Source::Run(RunCursor {
-                    run,
-                    prefix: probe.cloned(),
-                    ..RunCursor::new(Arc::clone(tables), fill_cache)
-                })),
+            if !run.is_empty() {
+                let cursor = RunCursor::new(Arc::clone(tables), fill_cache);
+                out.push(Source::Run(RunCursor { run, prefix: probe.cloned(), ..cursor }));
             }
         }
     }
@@ -133,7 +180,10 @@ pub(crate) struct RunCursor {
     prefix: Option<Arc<PrefixProbe>>,
     /// Position in `tables` of the one under `cursor`.
     at: usize,
+    /// Valid when this one is. There is none before a table was first opened.
     cursor: Option<TableCursor>,
+    /// Whether there is a second part of the seek to be done.
+    seeking: bool,
 }
 
 /// Where a cursor over a run looks for its next table.
@@ -155,7 +205,7 @@ impl Direction {
 impl RunCursor {
     fn new(tables: Arc<[Arc<Table>]>, fill_cache: bool) -> RunCursor {
         let run = 0..tables.len();
-        RunCursor { tables, run, fill_cache, counted: true, prefix: None, at: 0, cursor: None }
+        RunCursor { tables, run, fill_cache, counted: true, prefix: None, at: 0, cursor: None, seeking: false }
     }
 
     /// A cursor for compaction, whose reads are no reader's: they stay out of the cache and of the counters.
@@ -170,39 +220,66 @@ impl RunCursor {
         mut at: Option<usize>,
         position: impl FnOnce(&mut TableCursor) -> Result<()>,
     ) -> Result<()> {
-        self.cursor = None;
+        self.invalidate();
         while let Some(i) = at.filter(|at| self.run.contains(at)) {
-            let table = &self.tables[i];
-            let cursor = match &self.prefix {
-                Some(probe) => table.cursor_for(probe, self.fill_cache)?,
-                None => Some(table.cursor(self.fill_cache)),
-            };
-            let Some(cursor) = cursor else {
-                at = direction.from(i);
-                continue;
-            };
-            let mut cursor = if self.counted { cursor } else { cursor.for_compaction() };
-            position(&mut cursor)?;
-            self.at = i;
-            self.cursor = Some(cursor);
-            break;
+            if self.enter_table(i)? {
+                return position(self.current_mut());
+            }
+            at = direction.from(i);
         }
         Ok(())
     }
 
-    fn step(&mut self, step: impl FnOnce(&mut TableCursor) -> Result<()>) -> Result<bool> {
-        let Some(cursor) = &mut self.cursor else { return Ok(true) };
-        step(cursor).inspect_err(|_| self.cursor = None)?;
-        Ok(self.valid())
+    /// Moves on to the table at position `i`, unless that is to be passed over; returns whether it did.
+    fn enter_table(&mut self, i: usize) -> Result<bool> {
+        let table = &self.tables[i];
+        match (&self.prefix, &mut self.cursor) {
+            (None, Some(cursor)) => cursor.enter_table(table),
+            (prefix, cursor) => {
+                let opened = match prefix {
+                    None => Some(table.cursor(self.fill_cache)),
+                    Some(probe) => table.cursor_for(probe, self.fill_cache)?,
+                };
+                let Some(opened) = opened else { return Ok(false) };
+                *cursor = Some(if self.counted { opened } else { opened.for_compaction() });
+            }
+        }
+        self.at = i;
+        Ok(true)
     }
 
-    #[expect(clippy::expect_used, reason = "accessors may be called only while the cursor is valid")]
+    fn invalidate(&mut self) {
+        self.seeking = false;
+        if let Some(cursor) = &mut self.cursor {
+            cursor.invalidate();
+        }
+    }
+
+    #[cold]
+    fn next_table(&mut self) -> Result<()> {
+        self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)
+    }
+
+    #[cold]
+    fn previous_table(&mut self) -> Result<()> {
+        self.open(Direction::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "accessors and steps may be called only while the cursor is valid")]
     fn current(&self) -> &TableCursor {
         self.cursor.as_ref().expect("the cursor is valid")
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "as above")]
+    fn current_mut(&mut self) -> &mut TableCursor {
+        self.cursor.as_mut().expect("the cursor is valid")
     }
 }
 
 impl InternalCursor for RunCursor {
+    #[inline]
     fn valid(&self) -> bool {
         self.cursor.as_ref().is_some_and(TableCursor::valid)
     }
@@ -216,42 +293,64 @@ impl InternalCursor for RunCursor {
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.begin_seek(key)?;
+        self.end_seek(key, seqno)
+    }
+
+    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         let before = self.tables[self.run.clone()].partition_point(|table| *table.meta().largest < *key);
         let at = self.run.start + before;
-        self.open(Direction::Forward, Some(at), |cursor| cursor.seek(key, seqno))?;
+        let mut seeking = false;
+        self.open(Direction::Forward, Some(at), |cursor| {
+            seeking = true;
+            cursor.begin_seek(key)
+        })?;
+        self.seeking = seeking;
+        Ok(())
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        if !std::mem::take(&mut self.seeking) {
+            return Ok(());
+        }
+        self.current_mut().end_seek(key, seqno)?;
         // The key may be the table's largest and all its versions newer than `seqno`.
-        if self.cursor.is_some() && !self.valid() {
-            self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)?;
-        }
-        Ok(())
+        if self.valid() { Ok(()) } else { self.next_table() }
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
-        if !self.step(TableCursor::next)? {
-            self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)?;
-        }
-        Ok(())
+        self.current_mut().next()?;
+        if self.valid() { Ok(()) } else { self.next_table() }
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
-        if !self.step(TableCursor::prev)? {
-            self.open(Direction::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)?;
-        }
-        Ok(())
+        self.current_mut().prev()?;
+        if self.valid() { Ok(()) } else { self.previous_table() }
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         self.current().key()
     }
 
+    #[inline]
+    fn head(&self) -> u128 {
+        self.current().head()
+    }
+
+    #[inline]
     fn seqno(&self) -> SeqNo {
         self.current().seqno()
     }
 
+    #[inline]
     fn kind(&self) -> ValueKind {
         self.current().kind()
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
         self.current().value()
     }
@@ -260,7 +359,6 @@ impl InternalCursor for RunCursor {
 /// One source of a merge. An enum, so that a step costs a branch and not a virtual call.
 pub(crate) enum Source {
     Memtable(MemtableCursor),
-    Table(TableCursor),
     Run(RunCursor),
 }
 
@@ -269,13 +367,13 @@ macro_rules! dispatch {
     ($self:ident, $cursor:ident => $call:expr) => {
         match $self {
             Source::Memtable($cursor) => $call,
-            Source::Table($cursor) => $call,
             Source::Run($cursor) => $call,
         }
     };
 }
 
 impl InternalCursor for Source {
+    #[inline]
     fn valid(&self) -> bool {
         dispatch!(self, cursor => cursor.valid())
     }
@@ -292,26 +390,45 @@ impl InternalCursor for Source {
         dispatch!(self, cursor => cursor.seek(key, seqno))
     }
 
+    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
+        dispatch!(self, cursor => cursor.begin_seek(key))
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        dispatch!(self, cursor => cursor.end_seek(key, seqno))
+    }
+
+    #[inline]
     fn next(&mut self) -> Result<()> {
         dispatch!(self, cursor => cursor.next())
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
         dispatch!(self, cursor => cursor.prev())
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         dispatch!(self, cursor => cursor.key())
     }
 
+    #[inline]
+    fn head(&self) -> u128 {
+        dispatch!(self, cursor => cursor.head())
+    }
+
+    #[inline]
     fn seqno(&self) -> SeqNo {
         dispatch!(self, cursor => cursor.seqno())
     }
 
+    #[inline]
     fn kind(&self) -> ValueKind {
         dispatch!(self, cursor => cursor.kind())
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
         dispatch!(self, cursor => cursor.value())
     }

@@ -5,10 +5,12 @@
 //! entries that agree. Whatever head or fingerprint say, the answer is decided by the whole key.
 //!
 //! What a block holds has been checked by its CRC before it comes here. Still, a block that does not follow the format is an error
-//! and never a panic: [`Block::new`] checks that the directory fits, and every entry is decoded with checks.
+//! and never a panic: [`Frame::into_block`] checks that the directory fits, and every entry is decoded with checks.
 
 mod builder;
 mod cursor;
+mod fingerprints;
+mod frame;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -16,7 +18,8 @@ mod verify;
 
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::BlockCursor;
-pub(crate) use reader::{Block, BlockHit};
+pub(crate) use frame::{Block, BlockRef, Borrowed, Frame, HeldBlock};
+pub(crate) use reader::BlockHit;
 
 /// Bytes before the fingerprints. Part of the format.
 const HEADER_LEN: usize = 16;

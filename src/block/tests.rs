@@ -1,7 +1,5 @@
 //! A block against the sorted list of its entries.
 
-use std::sync::Arc;
-
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
@@ -16,7 +14,7 @@ fn fingerprint(key: &[u8]) -> u8 {
     crc(key).to_le_bytes()[0] % 8
 }
 
-fn build(model: &Model) -> Arc<Block> {
+fn build(model: &Model) -> BlockRef {
     let (mut builder, mut twin, mut at_first) = (BlockBuilder::new(), BlockBuilder::new(), true);
     for (key, seqno, kind, value) in model {
         assert!(builder.add(key, *seqno, *kind, value, fingerprint(key), usize::MAX));
@@ -32,7 +30,7 @@ fn build(model: &Model) -> Arc<Block> {
     builder.finish(&mut bytes);
     assert!(bytes.len() - 3 <= size, "{} exceeds the estimate of {size}", bytes.len() - 3);
     assert!(builder.is_empty());
-    Arc::new(Block::new(bytes.split_off(3)).unwrap())
+    BlockRef::copy_of(&bytes[3..]).unwrap()
 }
 
 fn key() -> impl Strategy<Value = Vec<u8>> {
@@ -88,11 +86,11 @@ fn check_get(block: &Block, model: &Model, key: &[u8], snapshot: SeqNo) {
     let versions = || model.iter().filter(|entry| entry.0 == key);
     match versions().find(|entry| entry.1 <= snapshot) {
         Some((_, seqno, kind, value)) => {
-            let BlockHit::Found { seqno: found, kind: found_kind, value_start, value_len } = hit else {
+            let BlockHit::Found { seqno: found, kind: found_kind, start, len } = hit else {
                 panic!("{key:?} at {snapshot} gives {hit:?}");
             };
             assert_eq!((found, found_kind), (*seqno, *kind));
-            assert_eq!(block.bytes()[value_start..][..value_len], value[..]);
+            assert_eq!(block.bytes()[start as usize..][..len as usize], value[..]);
         }
         None if versions().next().is_some() => assert_eq!(hit, BlockHit::Newer),
         None => assert_eq!(hit, BlockHit::Absent),
@@ -104,7 +102,7 @@ fn check(model: &Model) {
     assert_eq!(block.len(), model.len());
     block.verify(fingerprint).unwrap();
 
-    let mut cursor = BlockCursor::new(Arc::clone(&block));
+    let mut cursor = BlockCursor::new(block.clone());
     assert!(!cursor.valid());
     cursor.seek_to_first().unwrap();
     for entry in model {
@@ -161,15 +159,14 @@ proptest! {
 
 /// Whatever the bytes are, every answer is a result.
 fn exercise(bytes: Vec<u8>) {
-    let Ok(block) = Block::new(bytes) else { return };
-    let block = Arc::new(block);
+    let Ok(block) = BlockRef::copy_of(&bytes) else { return };
     let _ = block.verify(fingerprint);
     for key in [&b""[..], b"\0", b"tenant/customer/00000007"] {
         let key = [block.prefix(), key].concat();
         for fingerprint in 0..=255 {
             let _ = block.get(&key, fingerprint, 9);
         }
-        let mut cursor = BlockCursor::new(Arc::clone(&block));
+        let mut cursor = BlockCursor::new(block.clone());
         if cursor.seek(&key, 9).is_ok() && cursor.valid() {
             let _ = (cursor.key(), cursor.value());
             let _ = cursor.prev();

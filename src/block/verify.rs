@@ -1,17 +1,15 @@
 //! The rules of a block that reads rely on but do not check, because its CRC vouches for them.
 
-use std::sync::Arc;
-
-use super::{Block, BlockCursor, head};
+use super::{BlockCursor, BlockRef, head};
 use crate::format::{Decoded, Malformed};
 
-impl Block {
+impl BlockRef {
     /// Checks that the entries fill the block one behind the other, that base and heads are those of the entries, and that each
     /// fingerprint is what `fingerprint_of` says of the key. Order is for the caller to check, who sees it across blocks.
-    pub(crate) fn verify(self: &Arc<Block>, mut fingerprint_of: impl FnMut(&[u8]) -> u8) -> Decoded<()> {
+    pub(crate) fn verify(&self, mut fingerprint_of: impl FnMut(&[u8]) -> u8) -> Decoded<()> {
         let mut end = self.entries_start();
         let mut smallest_seqno = u64::MAX;
-        let mut cursor = BlockCursor::new(Arc::clone(self));
+        let mut cursor = BlockCursor::new(self.clone());
         cursor.seek_to_first()?;
         for (i, &fingerprint) in self.fingerprints().iter().enumerate() {
             let entry = self.entry(i)?;

@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::read::ReadOptions;
+use super::read::{ReadOptions, Source};
 use super::store::Store;
 use crate::error::Result;
 use crate::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep, ReadTrace};
 use crate::filter::KeyHash;
-use crate::format::key::SeqNo;
 
 /// Collects what a read tells, with the time that passes.
 struct Recorder {
@@ -70,20 +69,13 @@ impl ReadTrace for Recorder {
 
 impl Store {
     /// Reads a key as `get` does, and says how. Of errors, those that have nothing to do with the key are returned as such.
-    pub(super) fn explain(
-        &self,
-        keyspace: u32,
-        name: &str,
-        key: &[u8],
-        snapshot: Option<SeqNo>,
-        options: ReadOptions,
-    ) -> Result<Explanation> {
+    pub(super) fn explain(&self, source: Source<'_>, key: &[u8], options: ReadOptions) -> Result<Explanation> {
         let mut recorder = Recorder::new();
         let start = recorder.last;
-        let read = self.get(keyspace, name, key, snapshot, options, &mut recorder);
+        let read = self.get(source, key, options, &mut recorder, |value| value.bytes().len());
         let time = start.elapsed();
         let outcome = match read {
-            Ok(Some(value)) => Ok(Found::Value(value.len())),
+            Ok(Some(len)) => Ok(Found::Value(len)),
             Ok(None) => match recorder.steps.last().and_then(|step| step.found) {
                 Some(Found::Deleted) => Ok(Found::Deleted),
                 _ => Ok(Found::Absent),

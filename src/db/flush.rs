@@ -38,7 +38,7 @@ impl Store {
 
     /// Flushes the oldest full memtable, if there is one; returns how many bytes of new tables it wrote.
     pub(super) fn flush_oldest(&self) -> Result<u64> {
-        let view = self.view.load_full();
+        let view = self.view.load();
         let Some(memtable) = view.sealed.last() else { return Ok(0) };
         self.check_space(memtable.used() as u64)?;
         let mut added = Vec::new();
@@ -67,8 +67,15 @@ impl Store {
         let number = memtable.log_number();
         self.install(edit, |view| view.sealed.retain(|memtable| memtable.log_number() != number))?;
         self.logs.lock().retain(|log| log.number != number);
-        // A log that is left behind is removed when the store is opened next.
-        let _ = self.fs.remove(&FileKind::Wal(number).path(&self.dir));
+        let logs = match self.recovered_logs.last() {
+            // What was recovered is one memtable, and may come from several logs.
+            Some(&last) if last == number => &self.recovered_logs[..],
+            _ => &[number],
+        };
+        for log in logs {
+            // A log that is left behind is removed when the store is opened next.
+            let _ = self.fs.remove(&FileKind::Wal(*log).path(&self.dir));
+        }
         Ok(bytes)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Handle;
 use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
-use super::read::ReadOptions;
+use super::read::{ReadOptions, Source};
 use super::refilter::{FilterRebuild, Scope};
 use super::snapshot::Snapshot;
 use super::store::Store;
@@ -41,6 +41,11 @@ impl Keyspace {
         &self.handle.store
     }
 
+    /// What reads of the keyspace as it is now read from.
+    fn source(&self) -> Source<'_> {
+        Source { keyspace: self.id, name: &self.name, snapshot: None }
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
@@ -55,16 +60,12 @@ impl Keyspace {
 
     /// Sets a key to a value, over whatever it had. Returns the write's sequence number.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
-        let mut batch = WriteBatch::new();
-        batch.put_in(self, key, value);
-        self.store().write(batch, WriteOptions::default())
+        self.store().write_one(self.id, key.as_ref(), Some(value.as_ref()), WriteOptions::default())
     }
 
     /// Deletes a key; no error if it is not there. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
-        let mut batch = WriteBatch::new();
-        batch.delete_in(self, key);
-        self.store().write(batch, WriteOptions::default())
+        self.store().write_one(self.id, key.as_ref(), None, WriteOptions::default())
     }
 
     /// The value of a key.
@@ -74,7 +75,69 @@ impl Keyspace {
 
     /// The value of a key, read as `options` say.
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
-        self.store().get(self.id, &self.name, key.as_ref(), None, options, &mut Untraced)
+        self.store().get(self.source(), key.as_ref(), options, &mut Untraced, |value| value.into_value())
+    }
+
+    /// Puts the value of a key into `value`, in place of what is there, and returns whether the key is there; if not, `value` is empty.
+    ///
+    /// A buffer that is used for many reads saves each of them an allocation.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// db.put("apple", "red")?;
+    /// let mut value = Vec::new();
+    /// assert!(db.get_into("apple", &mut value)?);
+    /// assert_eq!(value, b"red");
+    /// assert!(!db.get_into("pear", &mut value)?);
+    /// # Ok(()) }
+    /// ```
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        self.store().get_into(self.source(), key.as_ref(), value)
+    }
+
+    /// Does `read` with the value of a key where it stands, without a copy; `None` if the key is not there.
+    ///
+    /// While `read` runs, nothing that the store replaces meanwhile is freed: it should be short. It may use the store.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// db.put("apple", "red")?;
+    /// assert_eq!(db.read("apple", |value| value.len())?, Some(3));
+    /// assert_eq!(db.read("pear", |value| value.len())?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn read<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.store().read(self.source(), key.as_ref(), read)
+    }
+
+    /// The values of many keys, in the order of the keys, all of one moment.
+    ///
+    /// It is the same as one `get` after the other, but takes less time: the keys wait for memory together, and a block that several of
+    /// them are in is read once.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// db.put("apple", "red")?;
+    /// db.put("plum", "blue")?;
+    /// let colours = db.multi_get(&["plum", "pear", "apple"])?;
+    /// assert_eq!(colours[0].as_deref(), Some(&b"blue"[..]));
+    /// assert_eq!(colours[1], None);
+    /// assert_eq!(colours[2].as_deref(), Some(&b"red"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
+        self.multi_get_with(keys, ReadOptions::default())
+    }
+
+    /// The values of many keys, read as `options` say.
+    pub fn multi_get_with<K: AsRef<[u8]>>(&self, keys: &[K], options: ReadOptions) -> Result<Vec<Option<Value>>> {
+        self.store().multi_get(self.source(), keys, options)
     }
 
     /// Reads a key and says how: which memtables and tables were consulted, what their filters said, and which blocks were looked at.
@@ -87,12 +150,12 @@ impl Keyspace {
 
     /// The same for a read as `options` say.
     pub fn explain_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Explanation> {
-        self.store().explain(self.id, &self.name, key.as_ref(), None, options)
+        self.store().explain(self.source(), key.as_ref(), options)
     }
 
     /// Whether a key is there.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
+        Ok(self.read(key, |_| ())?.is_some())
     }
 
     /// All entries, in key order, as they are now.

@@ -15,6 +15,7 @@ mod explain;
 mod flush;
 mod iter;
 mod keyspace;
+mod multi_get;
 mod open;
 mod read;
 mod refilter;
@@ -217,6 +218,21 @@ impl Db {
         self.default.get_with(key, options)
     }
 
+    /// Puts the value of a key into a buffer; see [`Keyspace::get_into`].
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        self.default.get_into(key, value)
+    }
+
+    /// Does `read` with the value of a key where it stands, without a copy; see [`Keyspace::read`].
+    pub fn read<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.default.read(key, read)
+    }
+
+    /// The values of many keys, in the order of the keys; see [`Keyspace::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
+        self.default.multi_get(keys)
+    }
+
     /// Reads a key and says how; see [`Keyspace::explain`].
     pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
         self.default.explain(key)
@@ -292,7 +308,8 @@ impl Db {
         self.store().visible.load(Ordering::Acquire)
     }
 
-    /// Every write up to this sequence number survives a power cut.
+    /// Every write up to this sequence number survives a power cut. After opening it may be less than it was before: what was recovered
+    /// from logs counts again when it is in tables.
     pub fn synced_seqno(&self) -> SeqNo {
         self.store().durable.load(Ordering::Acquire)
     }

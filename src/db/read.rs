@@ -7,12 +7,12 @@ use super::iter::{Cursor, HalfOpen, Iter};
 use super::store::Store;
 use super::view::{ReadView, Tree};
 use crate::error::{Error, Result};
-use crate::explain::ReadTrace;
+use crate::explain::{ReadTrace, Untraced};
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
 use crate::options::FilterMode;
 use crate::table::{PointRead, PrefixProbe, ReadMode};
-use crate::value::Value;
+use crate::value::FoundValue;
 
 /// How a read is done.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,10 @@ impl ReadOptions {
         ReadOptions::default()
     }
 
+    pub(super) fn mode(self) -> ReadMode {
+        ReadMode { filters: self.filters, fill_cache: self.fill_cache }
+    }
+
     /// Sets how filters are treated.
     pub fn filters(mut self, filters: FilterMode) -> Self {
         self.filters = filters;
@@ -50,28 +54,48 @@ impl ReadOptions {
     }
 }
 
-fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree> {
+/// What is read from: a keyspace, as it is now or as a snapshot sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) keyspace: u32,
+    pub(super) name: &'a str,
+    pub(super) snapshot: Option<SeqNo>,
+}
+
+pub(super) fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree> {
     view.tree(keyspace).ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
 }
 
 impl Store {
-    /// Reads a key, and tells `trace` of its way.
-    pub(super) fn get(
+    /// Reads a key, does `take` with its value, and tells `trace` of its way.
+    #[inline]
+    pub(super) fn get<R>(
         &self,
-        keyspace: u32,
-        name: &str,
+        source: Source<'_>,
         key: &[u8],
-        snapshot: Option<SeqNo>,
         options: ReadOptions,
         trace: &mut impl ReadTrace,
-    ) -> Result<Option<Value>> {
+        take: impl FnOnce(FoundValue<'_>) -> R,
+    ) -> Result<Option<R>> {
         self.check_open()?;
-        // The view first, the sequence number second: see `ReadView`.
-        let view = self.view.load();
-        let snapshot = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
-        let mode = ReadMode { filters: options.filters, fill_cache: options.fill_cache };
-        let read = PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, mode };
-        view.get(tree_of(&view, keyspace, name)?, &read, trace)
+        let hash = KeyHash::new(self.seed, key);
+        self.view.with(|view, pin| {
+            // The view first, the sequence number second: see `ReadView`.
+            let snapshot = source.snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+            let read = PointRead { key, hash, snapshot, mode: options.mode() };
+            Ok(view.get(tree_of(view, source.keyspace, source.name)?, &read, pin, trace)?.map(take))
+        })
+    }
+
+    pub(super) fn get_into(&self, source: Source<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let found =
+            self.get(source, key, ReadOptions::default(), &mut Untraced, |value| out.extend_from_slice(value.bytes()))?;
+        Ok(found.is_some())
+    }
+
+    pub(super) fn read<R>(&self, source: Source<'_>, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.get(source, key, ReadOptions::default(), &mut Untraced, |value| read(value.bytes()))
     }
 
     pub(super) fn cursor(

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
-use super::read::ReadOptions;
+use super::read::{ReadOptions, Source};
+use super::store::Store;
 use super::{Handle, Keyspace};
 use crate::error::Result;
 use crate::explain::{Explanation, Untraced};
@@ -71,6 +72,14 @@ impl Snapshot {
         }
     }
 
+    fn store(&self) -> &Store {
+        &self.pinned.handle.store
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.seqno()) }
+    }
+
     /// Sequence number of the last write that the snapshot sees.
     pub fn seqno(&self) -> SeqNo {
         self.pinned.seqno
@@ -88,19 +97,37 @@ impl Snapshot {
 
     /// The value of a key, read as `options` say.
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
-        let store = &self.pinned.handle.store;
-        store.get(self.keyspace, &self.name, key.as_ref(), Some(self.seqno()), options, &mut Untraced)
+        self.store().get(self.source(), key.as_ref(), options, &mut Untraced, |value| value.into_value())
+    }
+
+    /// Puts the value of a key into a buffer; see [`Keyspace::get_into`].
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        self.store().get_into(self.source(), key.as_ref(), value)
+    }
+
+    /// Does `read` with the value of a key where it stands; see [`Keyspace::read`].
+    pub fn read<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.store().read(self.source(), key.as_ref(), read)
+    }
+
+    /// The values of many keys, in the order of the keys; see [`Keyspace::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
+        self.multi_get_with(keys, ReadOptions::default())
+    }
+
+    /// The values of many keys, read as `options` say.
+    pub fn multi_get_with<K: AsRef<[u8]>>(&self, keys: &[K], options: ReadOptions) -> Result<Vec<Option<Value>>> {
+        self.store().multi_get(self.source(), keys, options)
     }
 
     /// Reads a key and says how; see [`Keyspace::explain`].
     pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
-        let store = &self.pinned.handle.store;
-        store.explain(self.keyspace, &self.name, key.as_ref(), Some(self.seqno()), ReadOptions::default())
+        self.store().explain(self.source(), key.as_ref(), ReadOptions::default())
     }
 
     /// Whether a key is there.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
+        Ok(self.read(key, |_| ())?.is_some())
     }
 
     /// All entries, in key order.

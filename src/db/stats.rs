@@ -274,7 +274,7 @@ impl Store {
         let snapshots = self.snapshots.lock().values().sum();
         let (delayed_writes, delayed_time) = self.throttle.delays();
         let mut retired = self.counters.retired.lock();
-        let view = self.view.load_full();
+        let view = self.view.load();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
         Stats {

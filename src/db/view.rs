@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::epoch::Pin;
 use crate::error::Result;
 use crate::explain::{Found, ReadSource, ReadTrace};
 use crate::format::key::ValueKind;
@@ -9,7 +10,7 @@ use crate::memtable::Memtable;
 use crate::merge::MergingCursor;
 use crate::options::KeyspaceOptions;
 use crate::table::{PointRead, PrefixProbe};
-use crate::value::Value;
+use crate::value::FoundValue;
 use crate::version::{Source, Version};
 
 /// Memtables and versions of all keyspaces. A view never changes; whoever holds one keeps its memtables and tables alive.
@@ -67,7 +68,14 @@ impl ReadView {
     }
 
     /// The value of a key as the read sees it.
-    pub(super) fn get(&self, tree: &Tree, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<Value>> {
+    #[inline]
+    pub(super) fn get<'p>(
+        &'p self,
+        tree: &'p Tree,
+        read: &PointRead<'p>,
+        pin: &'p Pin<'_>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Option<FoundValue<'p>>> {
         for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
             trace.enter(ReadSource::Memtable(i));
             let Some(entry) = memtable.get(tree.id, read.key, read.hash, read.snapshot) else {
@@ -79,9 +87,9 @@ impl ReadView {
                 return Ok(None);
             }
             trace.leave(Found::Value(entry.value.len()));
-            return Ok(Some(Value::copy_of(entry.value)));
+            return Ok(Some(FoundValue::InMemtable(entry.value)));
         }
-        let hit = tree.version.get(read, trace)?;
+        let hit = tree.version.get(read, pin, trace)?;
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| hit.value))
     }
 

@@ -14,6 +14,7 @@ use super::split::{self, Groups};
 use super::standard;
 use crate::format::Malformed;
 use crate::options::PrefixExtractor;
+use crate::prefetch::prefetch;
 
 /// A filter, with its own copy of the bits in whole cache lines.
 pub(crate) struct Filter {
@@ -87,6 +88,16 @@ impl Filter {
             Answer::Fuse { shape, lines } => fuse::may_contain(*shape, lines, hash.value()),
             Answer::Maybe(_) => true,
             Answer::No => false,
+        }
+    }
+
+    /// Brings nearer the line that [`Filter::may_contain`] looks at first, where there is one.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: KeyHash) {
+        if let Answer::Split { lines, .. } = &self.answer
+            && let Some(line) = lines.get(split::line_index(hash.value(), lines.len()))
+        {
+            prefetch(line);
         }
     }
 

@@ -46,6 +46,18 @@ pub(crate) fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
+/// The first eight bytes of a key, or of what follows a prefix of it, as a number that orders as the bytes do; a shorter one counts as
+/// if zeros followed.
+#[inline]
+pub(crate) fn head(key: &[u8]) -> u64 {
+    if let Some(bytes) = key.first_chunk() {
+        return u64::from_be_bytes(*bytes);
+    }
+    let mut bytes = [0; 8];
+    bytes[..key.len()].copy_from_slice(key);
+    u64::from_be_bytes(bytes)
+}
+
 /// The smallest key greater than every key that begins with `prefix`, or `None` if there is no such key.
 pub(crate) fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&b| b != 0xff)?;

@@ -29,6 +29,7 @@ impl<K: Copy + Eq + Hash, V> Clock<K, V> {
     }
 
     /// The sum of the entries' charges.
+    #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         self.used
     }

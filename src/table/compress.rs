@@ -66,17 +66,20 @@ fn pack(compression: Compression, raw: &[u8], packed: &mut [u8]) -> Option<usize
 #[cfg(feature = "zstd")]
 const ZSTD_LEVEL: i32 = 3;
 
-/// The block whose stored form is `stored`. It must not be longer than `longest`, which is what bounds the allocation.
-pub(super) fn decompress(compression: Compression, stored: &[u8], longest: u32) -> Decoded<Vec<u8>> {
-    let mut fields = Decoder::new(stored);
-    let raw_len = fields.u32()?;
+/// Length of the block whose stored form is `stored`. It must not be longer than `longest`, which is what bounds the allocation.
+pub(super) fn raw_len(stored: &[u8], longest: u32) -> Decoded<usize> {
+    let raw_len = Decoder::new(stored).u32()?;
     if raw_len > longest {
         return Err(Malformed("a compressed block is longer than the largest one of its table"));
     }
-    let packed = fields.take(stored.len() - RAW_LEN)?;
-    let mut raw = vec![0; raw_len as usize];
-    match unpack(compression, packed, &mut raw) {
-        Some(len) if len == raw.len() => Ok(raw),
+    Ok(raw_len as usize)
+}
+
+/// Fills `raw`, which is [`raw_len`] bytes long, with the block whose stored form is `stored`.
+pub(super) fn decompress_into(compression: Compression, stored: &[u8], raw: &mut [u8]) -> Decoded<()> {
+    let packed = stored.get(RAW_LEN..).unwrap_or_default();
+    match unpack(compression, packed, raw) {
+        Some(len) if len == raw.len() => Ok(()),
         _ => Err(Malformed("a block does not decompress to its stated length")),
     }
 }
@@ -98,6 +101,12 @@ fn unpack(compression: Compression, packed: &[u8], raw: &mut [u8]) -> Option<usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn decompress(compression: Compression, stored: &[u8], longest: u32) -> Decoded<Vec<u8>> {
+        let mut raw = vec![0; raw_len(stored, longest)?];
+        decompress_into(compression, stored, &mut raw)?;
+        Ok(raw)
+    }
 
     fn available() -> impl Iterator<Item = Compression> {
         [Compression::Lz4, Compression::Zstd].into_iter().filter(|compression| compression.is_available())

@@ -74,7 +74,7 @@ impl Table {
         let handle = resident.index.handle(i);
         let (block, _) = self.block(resident, i, false, Counting::Uncounted, None)?;
         let trailer = self.fetcher().bytes(handle.offset + u64::from(handle.len), 1)?;
-        let mut cursor = BlockCursor::new(Arc::clone(&block));
+        let mut cursor = BlockCursor::new(block.clone());
         let malformed = |malformed| self.malformed_block(i, malformed);
         cursor.seek_to_first().map_err(malformed)?;
         let first_key = cursor.key().to_vec();

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::TableContext;
-use super::compress::{decompress, from_code, highest_code};
+use super::compress::{decompress_into, from_code, highest_code, raw_len};
 use super::footer::{Handle, TRAILER_LEN};
+use crate::block::{BlockRef, Frame};
 use crate::error::{Error, IoContext, Result};
+use crate::format::Decoded;
 use crate::format::checksum::{FileChecksum, bound_crc};
 use crate::format::filename::FileKind;
 use crate::options::Compression;
@@ -48,20 +50,23 @@ impl Fetcher {
 
     /// The `len` bytes at `offset`, unverified.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
-        let end = offset.checked_add(len);
-        let (true, Ok(len)) = (end.is_some_and(|end| end <= self.size), usize::try_from(len)) else {
-            return Err(self.corrupt(offset, "a block reaches beyond the end of the file"));
-        };
-        let mut bytes = vec![0; len];
+        let mut bytes = vec![0; self.checked_len(offset, len)?];
         self.fill(&mut bytes, offset)?;
         Ok(bytes)
     }
 
-    /// Fills `bytes` with what stands at `offset`, unverified.
+    /// `len`, if the file has as many bytes at `offset`.
+    fn checked_len(&self, offset: u64, len: u64) -> Result<usize> {
+        match (offset.checked_add(len), usize::try_from(len)) {
+            (Some(end), Ok(len)) if end <= self.size => Ok(len),
+            _ => Err(self.corrupt(offset, "a block reaches beyond the end of the file")),
+        }
+    }
+
+    /// Reads the bytes at `offset` until `bytes` is full.
     fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         let read = self.file()?.read_at(bytes, offset);
-        let read = read.during("read", &self.path)?;
-        if read < bytes.len() {
+        if read.during("read", &self.path)? < bytes.len() {
             return Err(self.corrupt(offset, "the file ends before the block does"));
         }
         Ok(())
@@ -76,15 +81,32 @@ impl Fetcher {
         }
     }
 
-    /// A data block, verified, decompressed, at most `longest` bytes long; from what was read ahead, if it is there.
-    pub(super) fn data_block(&self, handle: Handle, longest: u32, ahead: Option<&mut ReadAhead>) -> Result<Vec<u8>> {
-        let stored = self.stored(handle, ahead)?;
-        match self.verified(handle, &stored)? {
-            (Compression::None, _) => Ok(without_trailer(stored)),
-            (compression, packed) => {
-                decompress(compression, packed, longest).map_err(|malformed| self.corrupt(handle.offset, malformed))
-            }
+    /// A data block, verified, decompressed, at most `longest` bytes long; from what was read ahead, if it is there. `frame` makes frames
+    /// of as many bytes as it is told; one that is not compressed is read into its frame and stays there.
+    pub(super) fn data_block(
+        &self,
+        handle: Handle,
+        longest: u32,
+        ahead: Option<&mut ReadAhead>,
+        frame: impl Fn(usize) -> Frame,
+    ) -> Result<BlockRef> {
+        let malformed = |malformed| self.corrupt(handle.offset, malformed);
+        if let Some(stored) = ahead.and_then(|ahead| ahead.block(self, handle)) {
+            let (compression, packed) = self.verified(handle, stored)?;
+            return block_of(compression, packed, longest, frame).map_err(malformed);
         }
+        let stored_len = self.checked_len(handle.offset, handle.stored_len())?;
+        let mut stored = frame(stored_len);
+        let bytes = &mut stored.bytes_mut()[..stored_len];
+        self.fill(bytes, handle.offset)?;
+        match self.verified(handle, bytes)? {
+            (Compression::None, block) => {
+                let len = block.len();
+                stored.into_block(len)
+            }
+            (compression, packed) => block_of(compression, packed, longest, frame),
+        }
+        .map_err(malformed)
     }
 
     /// A data block twice, verified: as it is stored, with its compression, and as [`Fetcher::data_block`] gives it. `checksum` takes in
@@ -95,16 +117,12 @@ impl Fetcher {
         longest: u32,
         ahead: &mut ReadAhead,
         checksum: &mut FileChecksum,
-    ) -> Result<(Compression, Vec<u8>, Vec<u8>)> {
+    ) -> Result<(Compression, Vec<u8>, BlockRef)> {
         let stored = self.stored(handle, Some(ahead))?;
         checksum.update(&stored);
         let (compression, packed) = self.verified(handle, &stored)?;
-        let block = match compression {
-            Compression::None => packed.to_vec(),
-            compression => {
-                decompress(compression, packed, longest).map_err(|malformed| self.corrupt(handle.offset, malformed))?
-            }
-        };
+        let block = block_of(compression, packed, longest, Frame::new);
+        let block = block.map_err(|malformed| self.corrupt(handle.offset, malformed))?;
         Ok((compression, without_trailer(stored), block))
     }
 
@@ -135,6 +153,25 @@ impl Fetcher {
             }),
         }
     }
+}
+
+/// The block that `packed` holds, at most `longest` bytes long if it is compressed, in a frame of its own.
+fn block_of(
+    compression: Compression,
+    packed: &[u8],
+    longest: u32,
+    frame: impl Fn(usize) -> Frame,
+) -> Decoded<BlockRef> {
+    let len = match compression {
+        Compression::None => packed.len(),
+        _ => raw_len(packed, longest)?,
+    };
+    let mut raw = frame(len);
+    match (compression, &mut raw.bytes_mut()[..len]) {
+        (Compression::None, raw) => raw.copy_from_slice(packed),
+        (compression, raw) => decompress_into(compression, packed, raw)?,
+    }
+    raw.into_block(len)
 }
 
 fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {
@@ -170,8 +207,8 @@ pub(super) struct ReadAhead {
 impl ReadAhead {
     const LEAST: u64 = 32 << 10;
     const MOST: u64 = 256 << 10;
-    /// Read at once when a whole table is gone through.
-    const OF_ALL: u64 = 512 << 10;
+    /// Read at once by who goes through all, or through a part of a compaction.
+    const OF_ALL: u64 = 256 << 10;
     /// Blocks in a row that make a scan a long one.
     const PATIENCE: u32 = 2;
     /// The same if what is read by itself stays in the cache, and what is read ahead does not.

@@ -19,6 +19,7 @@ mod properties;
 mod reader;
 mod refilter;
 mod resident;
+mod slot;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -33,8 +34,9 @@ pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
 pub(crate) use footer::Handle;
 pub(crate) use prefix::PrefixProbe;
-pub(crate) use reader::{PointRead, ReadMode, Table, TableHit};
+pub(crate) use reader::{LastBlock, PointRead, Probe, ReadMode, Table, TableHit};
 
+use crate::epoch::Epoch;
 use crate::error::{IoContext, Result};
 use crate::event::Listener;
 use crate::format::filename::FileKind;
@@ -79,6 +81,7 @@ pub(crate) struct TableOptions {
 pub(crate) struct TableContext {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
+    epoch: Arc<Epoch>,
     cache: BlockCache,
     files: FilePool,
     listener: Listener,
@@ -86,10 +89,12 @@ pub(crate) struct TableContext {
 
 impl TableContext {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_bytes: usize, max_open_files: usize) -> TableContext {
+        let epoch = Arc::<Epoch>::default();
         TableContext {
             fs,
             dir: dir.to_owned(),
-            cache: BlockCache::new(cache_bytes),
+            cache: BlockCache::new(Arc::clone(&epoch), cache_bytes),
+            epoch,
             files: FilePool::new(max_open_files),
             listener: Listener::default(),
         }
@@ -118,6 +123,11 @@ impl TableContext {
     /// opened next.
     pub(crate) fn remove_file(&self, number: u64) {
         let _ = self.fs.remove(&FileKind::Table(number).path(&self.dir));
+    }
+
+    /// What readers of the tables pin.
+    pub(crate) fn epoch(&self) -> &Arc<Epoch> {
+        &self.epoch
     }
 
     pub(crate) fn cache(&self) -> &BlockCache {

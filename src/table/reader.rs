@@ -10,7 +10,8 @@ use super::fetch::{Fetcher, ReadAhead};
 use super::properties::Properties;
 use super::resident::{Resident, TableFilter};
 use super::{TableContext, TableCursor, TableMeta};
-use crate::block::{Block, BlockHit};
+use crate::block::{BlockHit, BlockRef, Borrowed, Frame, HeldBlock};
+use crate::epoch::Pin;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::explain::{FilterAnswer, Found, ReadTrace, Untraced};
@@ -19,7 +20,7 @@ use crate::format::Malformed;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::options::FilterMode;
 use crate::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
-use crate::value::Value;
+use crate::value::FoundValue;
 
 /// A table of some version. There is one for each file, shared by the versions that contain it.
 ///
@@ -64,20 +65,42 @@ pub(super) enum Counting {
     AvoidableRead,
 }
 
-/// A version of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TableHit {
+/// A version of a key, for as long as the reader is pinned.
+pub(crate) struct TableHit<'p> {
+    /// No read asks for it, but the tests do.
+    #[cfg(test)]
     pub(crate) seqno: SeqNo,
     pub(crate) kind: ValueKind,
-    pub(crate) value: Value,
+    pub(crate) value: FoundValue<'p>,
 }
 
 /// What index and blocks say of a key.
-enum Lookup {
-    Found(TableHit),
+enum Lookup<'p> {
+    Found(TableHit<'p>),
     /// The table has only versions that are newer than the snapshot.
     Newer,
     Absent,
+}
+
+/// The block that a batch of reads has read last, for the next of them.
+#[derive(Default)]
+pub(crate) struct LastBlock(Option<(Place, BlockRef)>);
+
+/// Number of a table and position of a block in it.
+type Place = (u64, usize);
+
+/// A point read on its way through a table whose filter did not end it.
+///
+/// ```text
+/// probe = Table::probe locate (prefetch_block prefetch_entry?)? finish
+/// ```
+pub(crate) struct Probe<'p> {
+    table: &'p Table,
+    resident: &'p Resident,
+    read: PointRead<'p>,
+    answer: FilterAnswer,
+    /// Of the first block that may hold the key.
+    position: usize,
 }
 
 impl Table {
@@ -94,6 +117,11 @@ impl Table {
 
     pub(crate) fn meta(&self) -> &TableMeta {
         &self.meta
+    }
+
+    /// Whether the key lies between the table's smallest and largest one.
+    pub(crate) fn in_range(&self, key: &[u8]) -> bool {
+        *self.meta.smallest <= *key && *key <= *self.meta.largest
     }
 
     /// What the table says of itself.
@@ -128,11 +156,29 @@ impl Table {
 
     /// The newest version of the key that the read can see. A look-up that ends without error is counted in exactly one class of
     /// [`ReadStats`](crate::stats::ReadStats).
-    pub(crate) fn get(&self, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<TableHit>> {
+    #[inline]
+    pub(crate) fn get<'p>(
+        &'p self,
+        read: &PointRead<'p>,
+        pin: &'p Pin<'_>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Option<TableHit<'p>>> {
+        match self.probe(read, trace)? {
+            Some(mut probe) => {
+                probe.locate();
+                probe.finish(pin, None, trace)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Asks the filter; `None` if its word is taken that the key is not there.
+    #[inline]
+    pub(crate) fn probe<'p>(&'p self, read: &PointRead<'p>, trace: &mut impl ReadTrace) -> Result<Option<Probe<'p>>> {
         let resident = self.open(trace)?;
         let seed = resident.footer.seed;
         let hash = if read.hash.seed() == seed { read.hash } else { KeyHash::new(seed, read.key) };
-        let read = &PointRead { hash, ..*read };
+        let read = PointRead { hash, ..*read };
         let answer = match &resident.filter {
             _ if read.mode.filters == FilterMode::Ignore => FilterAnswer::Skipped,
             TableFilter::None => FilterAnswer::Skipped,
@@ -146,58 +192,15 @@ impl Table {
             trace.leave(Found::Absent);
             return Ok(None);
         }
-        let counting = if answer == FilterAnswer::No { Counting::AvoidableRead } else { Counting::Read };
-        let lookup = self.look_up(resident, read, counting, trace)?;
-        match (answer, &lookup) {
-            (FilterAnswer::Skipped, _) => self.count(ReadEvent::Skipped),
-            (FilterAnswer::Degraded, _) => self.count(ReadEvent::Degraded),
-            (FilterAnswer::Maybe, Lookup::Absent) => self.count_false_positive(),
-            (FilterAnswer::Maybe, _) => self.count(ReadEvent::TruePositive),
-            (FilterAnswer::No, Lookup::Absent) => self.count(ReadEvent::Negative),
-            (FilterAnswer::No, _) => {
-                let offset = resident.footer.filter.unwrap_or_default().offset;
-                let rule = "the filter denies a key that the table holds";
-                return Err(self.fetcher.corrupt(offset, rule));
-            }
-        }
-        trace.leave(match &lookup {
-            Lookup::Found(hit) if hit.kind == ValueKind::Put => Found::Value(hit.value.len()),
-            Lookup::Found(_) => Found::Deleted,
-            Lookup::Newer => Found::Newer,
-            Lookup::Absent => Found::Absent,
-        });
-        Ok(lookup.hit())
+        Ok(Some(Probe { table: self, resident, read, answer, position: 0 }))
     }
 
-    fn look_up(
-        &self,
-        resident: &Resident,
-        read: &PointRead<'_>,
-        counting: Counting,
-        trace: &mut impl ReadTrace,
-    ) -> Result<Lookup> {
-        let PointRead { key, hash, snapshot, mode } = *read;
-        let mut lookup = Lookup::Absent;
-        for i in resident.index.find(key)..resident.index.len() {
-            let (block, cached) = self.block(resident, i, mode.fill_cache, counting, None)?;
-            let handle = resident.index.handle(i);
-            trace.block(handle.offset, handle.stored_len(), cached);
-            let hit =
-                block.get(key, hash.fingerprint(), snapshot).map_err(|malformed| self.malformed_block(i, malformed))?;
-            match hit {
-                BlockHit::Found { seqno, kind, value_start, value_len } => {
-                    let value = Value::part_of(&block, value_start, value_len);
-                    return Ok(Lookup::Found(TableHit { seqno, kind, value }));
-                }
-                BlockHit::Absent => break,
-                BlockHit::Newer => lookup = Lookup::Newer,
-            }
-            // Older versions can follow in the next block only if the key itself stands between the two.
-            if resident.index.compare_separator(i, key).is_ne() {
-                break;
-            }
+    /// Brings nearer what [`Table::probe`] will ask.
+    #[inline]
+    pub(crate) fn prefetch_filter(&self, hash: KeyHash) {
+        if let Some(Resident { filter: TableFilter::Usable(filter), .. }) = self.resident.get() {
+            filter.prefetch(hash);
         }
-        Ok(lookup)
     }
 
     /// The data block at position `i`, which must be less than the number of blocks, and whether the cache had it.
@@ -208,20 +211,53 @@ impl Table {
         fill_cache: bool,
         counting: Counting,
         ahead: Option<&mut ReadAhead>,
-    ) -> Result<(Arc<Block>, bool)> {
+    ) -> Result<(BlockRef, bool)> {
+        let cached = self
+            .fetcher
+            .context
+            .epoch()
+            .pin(|pin| self.cached_block(resident, i, counting, pin).map(Borrowed::counted));
+        match cached {
+            Some(block) => Ok((block, true)),
+            None => Ok((self.read_block(resident, i, fill_cache, counting, ahead)?, false)),
+        }
+    }
+
+    /// The data block at position `i`, if the cache has it.
+    #[inline]
+    fn cached_block<'p>(
+        &self,
+        resident: &'p Resident,
+        i: usize,
+        counting: Counting,
+        pin: &'p Pin<'_>,
+    ) -> Option<Borrowed<'p>> {
+        let cached = resident.slots.get(i, pin)?;
+        cached.prefetch();
+        cached.block().set_referenced();
+        if counting != Counting::Uncounted {
+            self.count(ReadEvent::CacheHit);
+        }
+        Some(cached)
+    }
+
+    /// Reads the data block at position `i`.
+    #[cold]
+    #[inline(never)]
+    fn read_block(
+        &self,
+        resident: &Resident,
+        i: usize,
+        fill_cache: bool,
+        counting: Counting,
+        ahead: Option<&mut ReadAhead>,
+    ) -> Result<BlockRef> {
         let handle = resident.index.handle(i);
         let cache = self.fetcher.context.cache();
-        let id = (self.meta.number, handle.offset);
-        if let Some(block) = cache.get(id) {
-            if counting != Counting::Uncounted {
-                self.count(ReadEvent::CacheHit);
-            }
-            return Ok((block, true));
-        }
         // A long scan would push out what other reads come back to.
         let keep = fill_cache && !ahead.as_ref().is_some_and(|ahead| ahead.is_long());
-        let longest = resident.properties.largest_block;
-        let bytes = self.fetcher.data_block(handle, longest, ahead)?;
+        let frame = |len| if keep { cache.frame(&resident.slots, i, len) } else { Frame::new(len) };
+        let block = self.fetcher.data_block(handle, resident.properties.largest_block, ahead, frame)?;
         if counting != Counting::Uncounted {
             self.count(ReadEvent::BlockRead);
             self.fetcher.counters.add(ReadEvent::BlockBytes, handle.stored_len());
@@ -230,12 +266,24 @@ impl Table {
             self.count(ReadEvent::AvoidableRead);
             self.fetcher.counters.add(ReadEvent::AvoidableBytes, handle.stored_len());
         }
-        let block = Block::new(bytes).map_err(|malformed| self.malformed_block(i, malformed))?;
-        let block = Arc::new(block);
         if keep {
-            cache.insert(id, Arc::clone(&block));
+            cache.insert(&resident.slots, i, &block);
         }
-        Ok((block, false))
+        Ok(block)
+    }
+
+    /// Adds to `samples` keys that cut the table into pieces of about `step` bytes.
+    pub(crate) fn sample_keys(&self, step: u64, samples: &mut Vec<Vec<u8>>) -> Result<()> {
+        let index = &self.resident()?.index;
+        let mut piece = 0;
+        for i in 0..index.len() {
+            piece += index.handle(i).stored_len();
+            if piece >= step {
+                samples.push(index.separator(i));
+                piece = 0;
+            }
+        }
+        Ok(())
     }
 
     /// A cursor over the table's entries, at first invalid. A long scan reads ahead, and does not keep what it reads in the cache;
@@ -244,8 +292,7 @@ impl Table {
         TableCursor::new(Arc::clone(self), fill_cache)
     }
 
-    /// Says that the table belongs to no current version. Its file is removed when the last reference goes. What the cache holds of it
-    /// is left to be evicted: no other table will ever have its number.
+    /// Says that the table belongs to no current version. Its file is removed when the last reference goes.
     pub(crate) fn mark_obsolete(&self) {
         self.obsolete.store(true, Ordering::Release);
     }
@@ -260,6 +307,7 @@ impl Table {
         &self.fetcher
     }
 
+    #[inline]
     fn count(&self, event: ReadEvent) {
         self.fetcher.counters.count(event);
     }
@@ -282,10 +330,16 @@ impl Table {
     }
 
     /// What stays in memory of the table; `trace` is told if it had to be read.
+    #[inline]
     fn open(&self, trace: &mut impl ReadTrace) -> Result<&Resident> {
-        if let Some(resident) = self.resident.get() {
-            return Ok(resident);
+        match self.resident.get() {
+            Some(resident) => Ok(resident),
+            None => self.read_resident(trace),
         }
+    }
+
+    #[cold]
+    fn read_resident(&self, trace: &mut impl ReadTrace) -> Result<&Resident> {
         let opening = self.opening.lock();
         if let Some(resident) = self.resident.get() {
             return Ok(resident);
@@ -314,8 +368,11 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
+        let context = &self.fetcher.context;
+        if let Some(resident) = self.resident.get() {
+            context.cache.forget(&resident.slots);
+        }
         if self.obsolete.load(Ordering::Acquire) {
-            let context = &self.fetcher.context;
             context.files.remove(self.meta.number);
             context.remove_file(self.meta.number);
         }
@@ -328,11 +385,141 @@ impl fmt::Debug for Table {
     }
 }
 
-impl Lookup {
-    fn hit(self) -> Option<TableHit> {
-        match self {
+impl LastBlock {
+    /// The block at `place`: this one, or what `read` gives.
+    fn get_or(&mut self, place: Place, read: impl FnOnce() -> Result<BlockRef>) -> Result<BlockRef> {
+        match &self.0 {
+            Some((last, block)) if *last == place => Ok(block.clone()),
+            _ => {
+                let block = read()?;
+                self.0 = Some((place, block.clone()));
+                Ok(block)
+            }
+        }
+    }
+}
+
+impl<'p> TableHit<'p> {
+    #[cfg_attr(not(test), expect(unused_variables, reason = "see `seqno`"))]
+    fn new(seqno: SeqNo, kind: ValueKind, value: FoundValue<'p>) -> TableHit<'p> {
+        TableHit {
+            #[cfg(test)]
+            seqno,
+            kind,
+            value,
+        }
+    }
+}
+
+impl<'p> Probe<'p> {
+    /// Finds the block that may hold the key.
+    #[inline]
+    pub(crate) fn locate(&mut self) {
+        self.position = self.resident.index.find(self.read.key);
+        self.resident.slots.prefetch(self.position);
+    }
+
+    /// Where that block is.
+    pub(crate) fn place(&self) -> Place {
+        (self.table.meta.number, self.position)
+    }
+
+    /// Brings that block nearer, if it is in the cache; returns whether it is, or there is none to look at.
+    #[inline]
+    pub(crate) fn prefetch_block(&self, pin: &Pin<'_>) -> bool {
+        match self.resident.slots.get(self.position, pin) {
+            Some(block) => {
+                block.prefetch();
+                true
+            }
+            None => self.position == self.resident.index.len(),
+        }
+    }
+
+    /// Brings the entry in that block nearer.
+    #[inline]
+    pub(crate) fn prefetch_entry(&self, pin: &Pin<'_>) {
+        if let Some(block) = self.resident.slots.get(self.position, pin) {
+            block.block().prefetch_entry(self.read.hash.fingerprint());
+        }
+    }
+
+    /// The newest version of the key that the read can see; counts the look-up. A block that is not in the cache may be `last`, and
+    /// otherwise becomes it.
+    #[inline]
+    pub(crate) fn finish(
+        self,
+        pin: &'p Pin<'_>,
+        last: Option<&mut LastBlock>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Option<TableHit<'p>>> {
+        let lookup = self.look_up(pin, last, trace)?;
+        let table = self.table;
+        match (self.answer, &lookup) {
+            (FilterAnswer::Skipped, _) => table.count(ReadEvent::Skipped),
+            (FilterAnswer::Degraded, _) => table.count(ReadEvent::Degraded),
+            (FilterAnswer::Maybe, Lookup::Absent) => table.count_false_positive(),
+            (FilterAnswer::Maybe, _) => table.count(ReadEvent::TruePositive),
+            (FilterAnswer::No, Lookup::Absent) => table.count(ReadEvent::Negative),
+            (FilterAnswer::No, _) => return Err(self.denied()),
+        }
+        trace.leave(match &lookup {
+            Lookup::Found(hit) if hit.kind == ValueKind::Put => Found::Value(hit.value.bytes().len()),
+            Lookup::Found(_) => Found::Deleted,
+            Lookup::Newer => Found::Newer,
+            Lookup::Absent => Found::Absent,
+        });
+        Ok(match lookup {
             Lookup::Found(hit) => Some(hit),
             Lookup::Newer | Lookup::Absent => None,
+        })
+    }
+
+    #[cold]
+    fn denied(&self) -> Error {
+        let offset = self.resident.footer.filter.unwrap_or_default().offset;
+        self.table.fetcher.corrupt(offset, "the filter denies a key that the table holds")
+    }
+
+    #[inline]
+    fn look_up(
+        &self,
+        pin: &'p Pin<'_>,
+        mut last: Option<&mut LastBlock>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Lookup<'p>> {
+        let (table, resident) = (self.table, self.resident);
+        let PointRead { key, hash, snapshot, mode } = self.read;
+        let counting = if self.answer == FilterAnswer::No { Counting::AvoidableRead } else { Counting::Read };
+        let mut lookup = Lookup::Absent;
+        for i in self.position..resident.index.len() {
+            let (block, cached) = match table.cached_block(resident, i, counting, pin) {
+                Some(block) => (HeldBlock::Borrowed(block), true),
+                None => {
+                    let read = || table.read_block(resident, i, mode.fill_cache, counting, None);
+                    let block = match last.as_deref_mut() {
+                        Some(last) => last.get_or((table.meta.number, i), read)?,
+                        None => read()?,
+                    };
+                    (HeldBlock::Counted(block), false)
+                }
+            };
+            let handle = resident.index.handle(i);
+            trace.block(handle.offset, handle.stored_len(), cached);
+            let hit = block.block().get(key, hash.fingerprint(), snapshot);
+            match hit.map_err(|malformed| table.malformed_block(i, malformed))? {
+                BlockHit::Found { seqno, kind, start, len } => {
+                    let value = FoundValue::InBlock { block, start, len };
+                    return Ok(Lookup::Found(TableHit::new(seqno, kind, value)));
+                }
+                BlockHit::Absent => break,
+                BlockHit::Newer => lookup = Lookup::Newer,
+            }
+            // Older versions can follow in the next block only if the key itself stands between the two.
+            if resident.index.compare_separator(i, key).is_ne() {
+                break;
+            }
         }
+        Ok(lookup)
     }
 }

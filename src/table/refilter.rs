@@ -6,15 +6,12 @@
 //! checksum of the whole file, which also sees a block that was exchanged together with its own. Only a damaged filter, which is what the
 //! copy is for, leaves that one nothing to say.
 
-use std::sync::Arc;
-
 use super::builder::Output;
 use super::fetch::ReadAhead;
 use super::properties::Properties;
 use super::resident::TableFilter;
 use super::verify::{Seen, check_file_checksum, take_in};
 use super::{Table, TableMeta};
-use crate::block::Block;
 use crate::error::Result;
 use crate::filter::FilterBuilder;
 use crate::format::checksum::FileChecksum;
@@ -97,10 +94,7 @@ impl Table {
             let handle = resident.index.handle(i);
             let (compression, stored, block) =
                 fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead, &mut checksum)?;
-            Block::new(block)
-                .and_then(|block| {
-                    seen.check_block(resident, i, &Arc::new(block), |key, hash| filter.add_key(key, hash))
-                })
+            seen.check_block(resident, i, &block, |key, hash| filter.add_key(key, hash))
                 .map_err(|malformed| self.malformed_block(i, malformed))?;
             let copied = output.copy_block(&stored, compression)?;
             assert_eq!(copied, handle, "data blocks begin where they began and have no gaps");

@@ -1,10 +1,13 @@
 //! [`Resident`]: what stays in memory of an open table.
 
+use std::sync::Arc;
+
 use super::TableMeta;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::properties::Properties;
+use super::slot::Slots;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
@@ -14,6 +17,8 @@ pub(super) struct Resident {
     pub(super) properties: Properties,
     pub(super) index: Index,
     pub(super) filter: TableFilter,
+    /// Where its blocks are in memory.
+    pub(super) slots: Arc<Slots>,
 }
 
 /// The filter of an open table.
@@ -42,7 +47,9 @@ impl Resident {
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
         let index = Index::decode(&fetcher.meta_block(footer.index)?)
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
-        let resident = Resident { filter: TableFilter::read(fetcher, &footer, &properties), footer, properties, index };
+        let filter = TableFilter::read(fetcher, &footer, &properties);
+        let slots = fetcher.context.cache().slots(meta.number, index.len());
+        let resident = Resident { footer, properties, index, filter, slots };
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }
@@ -104,7 +111,7 @@ impl Resident {
             TableFilter::None | TableFilter::Degraded(_) => 0,
         };
         let keys = self.properties.smallest.len() + self.properties.largest.len();
-        size_of::<Resident>() + self.index.memory() + filter + keys
+        size_of::<Resident>() + self.index.memory() + self.slots.memory() + filter + keys
     }
 }
 

@@ -12,12 +12,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::{Error, Result};
-use crate::explain::Untraced;
+use crate::explain::{ReadTrace, Untraced};
 use crate::filter::{FilterState, KeyHash};
 use crate::format::checksum::FileChecksum;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, compare_entries};
 use crate::iter::InternalCursor;
 use crate::options::FilterMode;
+use crate::value::Value;
 use crate::vfs::{OsFileSystem, SimFileSystem};
 
 type Entry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
@@ -92,9 +93,23 @@ fn open(fs: &SimFileSystem, meta: &TableMeta, cache_bytes: usize) -> Arc<Table> 
     Arc::new(Table::new(context(fs, cache_bytes), meta.clone()))
 }
 
-fn get(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo) -> Result<Option<TableHit>> {
-    let key = key.as_ref();
-    table.get(&point_read(key, snapshot, FilterMode::Shadow), &mut Untraced)
+/// What a read found, for keeps.
+#[derive(Clone, Debug, PartialEq)]
+struct Hit {
+    seqno: SeqNo,
+    kind: ValueKind,
+    value: Value,
+}
+
+fn get(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo) -> Result<Option<Hit>> {
+    look_up(table, &point_read(key.as_ref(), snapshot, FilterMode::Shadow), &mut Untraced)
+}
+
+fn look_up(table: &Table, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<Hit>> {
+    table.fetcher().context.epoch().pin(|pin| {
+        let hit = table.get(read, pin, trace)?;
+        Ok(hit.map(|hit| Hit { seqno: hit.seqno, kind: hit.kind, value: hit.value.into_value() }))
+    })
 }
 
 fn point_read(key: &[u8], snapshot: SeqNo, filters: FilterMode) -> PointRead<'_> {

@@ -7,7 +7,7 @@ use super::Table;
 use super::fetch::{Fetcher, ReadAhead};
 use super::properties::Properties;
 use super::resident::{Resident, TableFilter};
-use crate::block::{Block, BlockCursor};
+use crate::block::{BlockCursor, BlockRef, Frame};
 use crate::error::Result;
 use crate::filter::{Filter, KeyHash};
 use crate::format::checksum::FileChecksum;
@@ -32,16 +32,14 @@ impl Table {
             ahead.step_to(i);
             let handle = resident.index.handle(i);
             let longest = resident.properties.largest_block;
-            let bytes = fetcher.data_block(handle, longest, Some(&mut ahead))?;
-            Block::new(bytes)
-                .and_then(|block| {
-                    let mut denied = false;
-                    let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
-                    seen.check_block(resident, i, &Arc::new(block), ask)?;
-                    let rule = "the filter denies a key that the table holds, or its prefix";
-                    if denied { Err(Malformed(rule)) } else { Ok(()) }
-                })
-                .map_err(|malformed| table.malformed_block(i, malformed))?;
+            let block = fetcher.data_block(handle, longest, Some(&mut ahead), Frame::new)?;
+            let mut denied = false;
+            let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
+            seen.check_block(resident, i, &block, ask).map_err(|malformed| table.malformed_block(i, malformed))?;
+            if denied {
+                let rule = "the filter denies a key that the table holds, or its prefix";
+                return Err(table.malformed_block(i, Malformed(rule)));
+            }
         }
         seen.check_end(&table)?;
         check_file_checksum(&table, file_checksum(fetcher)?)
@@ -97,7 +95,7 @@ impl Seen {
         &mut self,
         resident: &Resident,
         i: usize,
-        block: &Arc<Block>,
+        block: &BlockRef,
         mut take: impl FnMut(&[u8], KeyHash),
     ) -> Decoded<()> {
         block.verify(|key| {
@@ -105,7 +103,7 @@ impl Seen {
             take(key, hash);
             hash.fingerprint()
         })?;
-        let mut cursor = BlockCursor::new(Arc::clone(block));
+        let mut cursor = BlockCursor::new(block.clone());
         cursor.seek_to_first()?;
         if i > 0 && !self.separated(resident, i - 1, cursor.key()) {
             return Err(Malformed("a data block begins before its place in the index"));

@@ -15,6 +15,7 @@ use tamis::{Db, Error, Keyspace, KeyspaceOptions, Options, Result, Snapshot, Wri
 use crate::support::count_entries;
 
 mod handles;
+mod reads;
 
 /// Ends the process if the test does not end: a deadlock should say so.
 struct Watchdog(Arc<AtomicBool>);

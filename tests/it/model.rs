@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
 use tamis::{
-    Cursor, Db, Executor, FilterMode, Keyspace, ReadOptions, Snapshot, SteppedExecutor, WriteBatch, WriteOptions,
+    Cursor, Db, Executor, FilterMode, Keyspace, ReadOptions, Snapshot, SteppedExecutor, Value, WriteBatch, WriteOptions,
 };
 
 use crate::support::{count_from_env, for_each_seed, tiny_keyspace, tiny_options};
@@ -100,6 +100,11 @@ impl Pair {
                 let found = keyspace.get_with(&key, options).unwrap();
                 assert_eq!(found.as_deref(), self.model[&name].get(&key).map(Vec::as_slice), "{key:?}");
                 assert_eq!(keyspace.contains_key(&key).unwrap(), found.is_some());
+                let mut value = b"what was there".to_vec();
+                assert_eq!(keyspace.get_into(&key, &mut value).unwrap(), found.is_some());
+                assert_eq!(value, found.as_deref().unwrap_or_default());
+                assert_eq!(keyspace.read(&key, <[u8]>::to_vec).unwrap().as_deref(), found.as_deref());
+                self.read_many();
             }
             65..71 => self.scan(),
             71..75 => self.walk(),
@@ -156,6 +161,26 @@ impl Pair {
                 assert_eq!(keyspace.rebuild_filters(policy).unwrap().wanted, 0);
             }
             _ => self.db().sync().unwrap(),
+        }
+    }
+
+    /// Some keys in one read, some of them twice; now, or as a snapshot sees them.
+    fn read_many(&mut self) {
+        let (name, keyspace) = self.keyspace();
+        let mut keys: Vec<Vec<u8>> = (0..self.rng.usize(0..60)).map(|_| self.key()).collect();
+        keys.extend(keys.first().cloned());
+        let options = self.read_options();
+        let check = |found: Vec<Option<Value>>, model: &BTreeMap<Vec<u8>, Vec<u8>>| {
+            assert_eq!(found.len(), keys.len());
+            for (found, key) in found.iter().zip(&keys) {
+                assert_eq!(found.as_deref(), model.get(key).map(Vec::as_slice), "{key:?}");
+            }
+        };
+        check(keyspace.multi_get_with(&keys, options).unwrap(), &self.model[&name]);
+        if let Some((snapshot, model)) = self.snapshots.last()
+            && let Some(model) = model.get(&name)
+        {
+            check(snapshot.keyspace(&keyspace).multi_get_with(&keys, options).unwrap(), model);
         }
     }
 

@@ -188,7 +188,7 @@ fn users(prefix: PrefixExtractor) -> (Db, Arc<SteppedExecutor>) {
     let mut rng = fastrand::Rng::with_seed(1);
     for _ in 0..9000 {
         let (user, item) = (rng.u32(0..400) * 2, rng.u32(0..100));
-        db.put(format!("user{user:03}:{item:02}"), [rng.u8(..); 50]).unwrap();
+        db.put(format!("user{user:03}:{item:02}"), [rng.u8(..); 100]).unwrap();
         while executor.step() {}
     }
     db.flush().unwrap();

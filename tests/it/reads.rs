@@ -49,7 +49,7 @@ impl Bench {
         let db = self.options().default_keyspace(options).open(DIR).unwrap();
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..9000 {
-            db.put(format!("key{:05}", rng.u32(0..20_000)), [rng.u8(..); 50]).unwrap();
+            db.put(format!("key{:05}", rng.u32(0..20_000)), [rng.u8(..); 100]).unwrap();
             self.step();
         }
         db.flush().unwrap();
@@ -456,4 +456,61 @@ fn writes_go_on_by_themselves_when_nobody_steps_the_executor() {
     assert!(stats.flushes > 100 && stats.compactions > 0, "{stats:?}");
     assert!(stats.delayed_writes > 0, "{stats:?}");
     assert!(stats.keyspaces[0].levels[0].tables.len() < 40, "{stats:?}");
+}
+
+#[test]
+fn many_keys_in_one_read_are_counted_as_one_by_one_and_read_each_block_once() {
+    let bench = Bench::new();
+    let db = bench.deep(KeyspaceOptions::new().block_size(512));
+    let mut rng = fastrand::Rng::with_seed(5);
+    // Every key is asked for, some twice, and as many that are not there.
+    let keys: Vec<String> = (0..3000).map(|_| format!("key{:05}", rng.u32(0..40_000))).collect();
+    for filters in [FilterMode::Use, FilterMode::Ignore, FilterMode::Shadow] {
+        let options = ReadOptions::new().filters(filters);
+        let start = db.stats().reads();
+        let single: Vec<Option<Value>> = keys.iter().map(|key| db.get_with(key, options).unwrap()).collect();
+        let between = db.stats().reads();
+        let many = db.default_keyspace().multi_get_with(&keys, options).unwrap();
+        assert!(many == single);
+        let (one_by_one, together) = (between - start, db.stats().reads() - between);
+        let classes = |mut stats: ReadStats| {
+            (stats.cache_hits, stats.block_reads, stats.block_bytes) = (0, 0, 0);
+            (stats.avoidable_reads, stats.avoidable_bytes) = (0, 0);
+            stats
+        };
+        assert_eq!(classes(together), classes(one_by_one), "{filters:?}");
+        // Nothing is cached, so that one by one the block of each key is read.
+        assert!(together.block_reads < one_by_one.block_reads / 2, "{together:?} {one_by_one:?}");
+    }
+    let blocks = |keys: &[String]| {
+        let before = db.stats().reads();
+        db.multi_get(keys).unwrap();
+        (db.stats().reads() - before).block_reads
+    };
+    let neighbours: Vec<String> = single_block_keys(&db);
+    assert_eq!((neighbours.len(), blocks(&neighbours)), (4, 1));
+    assert_eq!(blocks(&[]), 0);
+}
+
+/// Keys that are in one block: all that a look-up of each reads is the same block.
+fn single_block_keys(db: &Db) -> Vec<String> {
+    let block_of = |key: &str| {
+        let explained = db.explain(key).unwrap();
+        let last = explained.steps.last()?.clone();
+        (explained.block_reads() == 1).then(|| Some((last.source, last.blocks.first()?.offset)))?
+    };
+    let keys: Vec<String> = (0..20_000).map(|n| format!("key{n:05}")).collect();
+    let present = keys.into_iter().filter(|key| db.contains_key(key).unwrap());
+    let mut found: Vec<(_, String)> = Vec::new();
+    for key in present {
+        let Some(block) = block_of(&key) else { continue };
+        if found.first().is_some_and(|(first, _)| *first != block) {
+            found.clear();
+        }
+        found.push((block, key));
+        if found.len() == 4 {
+            break;
+        }
+    }
+    found.into_iter().map(|(_, key)| key).collect()
 }

@@ -107,7 +107,7 @@ fn a_damaged_filter_means_maybe_and_is_reported() {
     let rule = "the checksum of a block does not match";
     assert_eq!(table.filter_state().unwrap(), FilterState::Degraded(rule.to_owned()));
     for (key, seqno, ..) in &entries {
-        let hit = table.get(&point_read(key, *seqno, FilterMode::Use), &mut Untraced);
+        let hit = look_up(&table, &point_read(key, *seqno, FilterMode::Use), &mut Untraced);
         assert_eq!(hit.unwrap().unwrap().seqno, *seqno);
     }
     let stats = table.ledger().reads;
@@ -212,7 +212,7 @@ fn a_filter_that_contradicts_the_table_is_not_believed() {
         let table = open(&fs, &meta, 0);
         let found = (0..KEYS).filter(|i| {
             let key = format!("key{i:04}");
-            table.get(&point_read(key.as_bytes(), MAX_SEQNO, FilterMode::Use), &mut Untraced).unwrap().is_some()
+            look_up(&table, &point_read(key.as_bytes(), MAX_SEQNO, FilterMode::Use), &mut Untraced).unwrap().is_some()
         });
         let found = found.count() as u64;
         let verified = table.verify().unwrap_err().to_string();

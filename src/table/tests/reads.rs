@@ -5,7 +5,7 @@ use crate::stats::ReadStats;
 
 fn get_in(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo, mode: FilterMode) -> bool {
     let key = key.as_ref();
-    table.get(&point_read(key, snapshot, mode), &mut Untraced).unwrap().is_some()
+    look_up(table, &point_read(key, snapshot, mode), &mut Untraced).unwrap().is_some()
 }
 
 fn table_of(filter: FilterPolicy, entries: &[Entry], cache: usize) -> (SimFileSystem, Arc<Table>) {

@@ -1,0 +1,413 @@
+//! Where a data block stands in memory: [`Frame`] while it is filled, [`BlockRef`] from then on.
+//!
+//! One allocation holds what is known of the block, the count of its references, and its bytes, so that a reader who has the pointer
+//! comes to the directory without another step. The first line is the head and the block's own header, the fingerprints begin with the
+//! second.
+//!
+//! A frame that has been used before is used again as it is: what it held stays in it, and is overwritten by a read.
+
+use std::alloc::{self, Layout};
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+use crate::format::Decoded;
+use crate::format::key::SeqNo;
+use crate::prefetch::prefetch;
+
+/// Frames are aligned like cache lines.
+const LINE: usize = 64;
+/// Frames come in sizes a multiple of this apart, so that one fits the next block of its kind too. A block of a page takes 4160 bytes: an
+/// odd number of lines, which spreads the first lines of all blocks over all sets of the processor's caches.
+const STEP: usize = 256;
+
+/// A data block whose directory is known to fit into its bytes. It exists only behind a [`BlockRef`].
+#[repr(C, align(8))]
+pub(crate) struct Block {
+    head: Head,
+    /// All of the frame; the block is at its front.
+    frame: [u8],
+}
+
+#[repr(C, align(8))]
+struct Head {
+    count: AtomicUsize,
+    /// Bytes of the frame without this head.
+    capacity: usize,
+    parts: Parts,
+    /// Set by readers, cleared by the cache.
+    referenced: AtomicBool,
+}
+
+/// What is known of a block's bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Parts {
+    pub(super) base: SeqNo,
+    /// Bytes of the block.
+    pub(super) used: u32,
+    /// Entries, at least 1.
+    pub(super) len: u32,
+    pub(super) heads_start: u32,
+    pub(super) prefix_len: u16,
+    pub(super) wide: bool,
+}
+
+impl Block {
+    pub(super) fn parts(&self) -> &Parts {
+        &self.head.parts
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.frame[..self.head.parts.used as usize]
+    }
+
+    /// The block's bytes and whatever follows them in the frame.
+    pub(super) fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+
+    /// Bytes that the block takes in memory.
+    pub(crate) fn memory(&self) -> usize {
+        size_of_val(self)
+    }
+
+    /// Notes that the block was asked for.
+    #[inline]
+    pub(crate) fn set_referenced(&self) {
+        // Stored only once, so that readers of one block share its line.
+        if !self.head.referenced.load(Ordering::Relaxed) {
+            self.head.referenced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the block was asked for since this was asked last.
+    pub(crate) fn take_referenced(&self) -> bool {
+        let referenced = self.head.referenced.load(Ordering::Relaxed);
+        if referenced {
+            self.head.referenced.store(false, Ordering::Relaxed);
+        }
+        referenced
+    }
+}
+
+/// The place of a frame. It owns nothing.
+///
+/// The pointer has the provenance of the whole allocation, which begins with a `Head` and goes on for `capacity` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place(NonNull<Head>);
+
+impl Place {
+    fn layout(capacity: usize) -> Layout {
+        let size = size_of::<Head>() + capacity;
+        match Layout::from_size_align(size, LINE) {
+            Ok(layout) => layout,
+            // Nothing that long is read: a block is compared with its file first.
+            Err(_) => alloc::handle_alloc_error(Layout::new::<Head>()),
+        }
+    }
+
+    /// Zeroed bytes behind a head with a count of 1.
+    fn allocate(capacity: usize) -> Place {
+        let layout = Place::layout(capacity);
+        // SAFETY: the layout has the size of a head at least.
+        let start = unsafe { alloc::alloc_zeroed(layout) }.cast::<Head>();
+        let Some(start) = NonNull::new(start) else { alloc::handle_alloc_error(layout) };
+        let head =
+            Head { count: AtomicUsize::new(1), capacity, parts: Parts::default(), referenced: AtomicBool::new(false) };
+        // SAFETY: there is room for a head, aligned to a line, which nobody else knows of.
+        unsafe { start.write(head) };
+        Place(start)
+    }
+
+    /// SAFETY: the frame must not have been freed.
+    unsafe fn block(self) -> *mut Block {
+        // SAFETY: the head was written when the frame was allocated; its capacity never changes.
+        let capacity = unsafe { (*self.0.as_ptr()).capacity };
+        ptr::slice_from_raw_parts_mut(self.0.as_ptr().cast::<u8>(), capacity) as *mut Block
+    }
+
+    /// SAFETY: the caller must have the only reference, and use it no more.
+    unsafe fn free(self) {
+        // SAFETY: as above; the layout is that of the allocation.
+        unsafe {
+            let layout = Place::layout((*self.0.as_ptr()).capacity);
+            alloc::dealloc(self.0.as_ptr().cast(), layout);
+        }
+    }
+}
+
+/// Room for a block, before it is one. Nobody else sees it.
+pub(crate) struct Frame(Place);
+
+// SAFETY: a frame is plain memory, which it alone refers to.
+unsafe impl Send for Frame {}
+// SAFETY: as above; through a shared reference nothing is written.
+unsafe impl Sync for Frame {}
+
+impl Frame {
+    /// A frame for a block of at least `len` bytes, trailer included.
+    pub(crate) fn new(len: usize) -> Frame {
+        Frame(Place::allocate(len.next_multiple_of(STEP) + LINE - size_of::<Head>()))
+    }
+
+    /// Whether a block of `len` bytes, trailer included, fits without wasting much.
+    pub(crate) fn suits(&self, len: usize) -> bool {
+        let capacity = self.capacity();
+        len <= capacity && capacity <= len + len / 8 + STEP + LINE
+    }
+
+    fn capacity(&self) -> usize {
+        // SAFETY: the frame has not been freed.
+        unsafe { (*self.0.0.as_ptr()).capacity }
+    }
+
+    /// Bytes that the frame takes.
+    pub(crate) fn memory(&self) -> usize {
+        size_of::<Head>() + self.capacity()
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the bytes behind the head were zeroed when they were allocated, and nobody else refers to them.
+        unsafe {
+            let block = self.0.block();
+            &mut (*block).frame
+        }
+    }
+
+    /// What the first `len` bytes hold, as a block.
+    pub(crate) fn into_block(self, len: usize) -> Decoded<BlockRef> {
+        // SAFETY: nobody else refers to the frame.
+        let block = unsafe { &mut *self.0.block() };
+        block.head.parts = Parts::decode(&block.frame[..len.min(block.frame.len())])?;
+        *block.head.referenced.get_mut() = false;
+        Ok(BlockRef(ManuallyDrop::new(self).0))
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        // SAFETY: nobody else refers to the frame.
+        unsafe { self.0.free() }
+    }
+}
+
+/// A counted reference to a block, as thin as a pointer.
+pub(crate) struct BlockRef(Place);
+
+// SAFETY: what a block holds is not changed but by atomics, and its count is one.
+unsafe impl Send for BlockRef {}
+// SAFETY: as above.
+unsafe impl Sync for BlockRef {}
+
+impl BlockRef {
+    /// The block that stands in `bytes`.
+    #[cfg(test)]
+    pub(crate) fn copy_of(bytes: &[u8]) -> Decoded<BlockRef> {
+        let mut frame = Frame::new(bytes.len());
+        frame.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        frame.into_block(bytes.len())
+    }
+
+    /// The frame, if this was the last reference.
+    pub(crate) fn into_frame(self) -> Option<Frame> {
+        let place = ManuallyDrop::new(self).0;
+        // As in `Arc`: whoever is last sees what the others did before they let go.
+        // SAFETY: this reference counts until here.
+        if unsafe { (*place.0.as_ptr()).count.fetch_sub(1, Ordering::Release) } != 1 {
+            return None;
+        }
+        fence(Ordering::Acquire);
+        // SAFETY: nobody else refers to the frame any more.
+        unsafe { (*place.0.as_ptr()).count = AtomicUsize::new(1) };
+        Some(Frame(place))
+    }
+
+    /// The pointer, with the reference that it counts for.
+    pub(crate) fn into_raw(self) -> *mut () {
+        ManuallyDrop::new(self).0.0.as_ptr().cast()
+    }
+
+    /// SAFETY: `raw` must be from [`BlockRef::into_raw`], and become a reference once.
+    pub(crate) unsafe fn from_raw(raw: NonNull<()>) -> BlockRef {
+        BlockRef(Place(raw.cast()))
+    }
+
+    /// A reference that is not counted.
+    pub(crate) fn borrow(&self) -> Borrowed<'_> {
+        Borrowed(self.0, PhantomData)
+    }
+}
+
+impl Deref for BlockRef {
+    type Target = Block;
+
+    #[inline]
+    fn deref(&self) -> &Block {
+        // SAFETY: this reference counts, and while there is one the block is not changed.
+        unsafe { &*self.0.block() }
+    }
+}
+
+impl Clone for BlockRef {
+    fn clone(&self) -> BlockRef {
+        self.borrow().counted()
+    }
+}
+
+impl Drop for BlockRef {
+    fn drop(&mut self) {
+        // SAFETY: the reference is not used any more.
+        drop(unsafe { ptr::read(self) }.into_frame());
+    }
+}
+
+/// A reference to a block that somebody else counts, or keeps until the epoch has passed.
+#[derive(Clone, Copy)]
+pub(crate) struct Borrowed<'a>(Place, PhantomData<&'a Block>);
+
+impl<'a> Borrowed<'a> {
+    /// SAFETY: `raw` must be from [`BlockRef::into_raw`], and that reference not be given up during `'a`.
+    pub(crate) unsafe fn from_raw(raw: NonNull<()>) -> Borrowed<'a> {
+        Borrowed(Place(raw.cast()), PhantomData)
+    }
+
+    #[inline]
+    pub(crate) fn block(self) -> &'a Block {
+        // SAFETY: a counted reference outlives `'a`.
+        unsafe { &*self.0.block() }
+    }
+
+    /// Brings the lines of the directory of a block of a page nearer.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        for line in 0..PREFETCHED {
+            prefetch(self.0.0.as_ptr().cast::<u8>().wrapping_add(line * LINE));
+        }
+    }
+
+    /// The same reference, counted.
+    pub(crate) fn counted(self) -> BlockRef {
+        // SAFETY: a counted reference outlives `'a`, so the count is not 0.
+        let before = unsafe { (*self.0.0.as_ptr()).count.fetch_add(1, Ordering::Relaxed) };
+        // As in `Arc`: references that are forgotten again and again must not wrap the count.
+        if before > isize::MAX.cast_unsigned() {
+            std::process::abort();
+        }
+        BlockRef(self.0)
+    }
+}
+
+/// A block for as long as a read takes.
+#[derive(Clone)]
+pub(crate) enum HeldBlock<'a> {
+    /// The cache has it, and the reader is pinned.
+    Borrowed(Borrowed<'a>),
+    /// It was read, whether the cache has taken it or not.
+    Counted(BlockRef),
+}
+
+impl HeldBlock<'_> {
+    #[inline]
+    pub(crate) fn block(&self) -> &Block {
+        match self {
+            HeldBlock::Borrowed(block) => block.block(),
+            HeldBlock::Counted(block) => block,
+        }
+    }
+
+    pub(crate) fn counted(self) -> BlockRef {
+        match self {
+            HeldBlock::Borrowed(block) => block.counted(),
+            HeldBlock::Counted(block) => block,
+        }
+    }
+}
+
+/// Lines of a block that are worth fetching before it is searched: the head, and the directory of some 34 entries with the prefix behind it.
+const PREFETCHED: usize = 5;
+
+const _: () = {
+    // The fingerprints, behind 16 bytes of the block's own header, begin with a line.
+    assert!(size_of::<Head>() + super::HEADER_LEN == LINE);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::BlockBuilder;
+    use crate::format::key::ValueKind;
+
+    fn bytes(value: &[u8]) -> Vec<u8> {
+        let mut builder = BlockBuilder::new();
+        builder.add(b"key", 7, ValueKind::Put, value, 3, usize::MAX);
+        let mut bytes = Vec::new();
+        builder.finish(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_block_of_a_page_takes_an_odd_number_of_lines_more() {
+        for len in [3841, 4000, 4091, 4096] {
+            assert_eq!(Frame::new(len).memory(), 4160);
+        }
+        assert_eq!(Frame::new(4097).memory(), 4352 + 64);
+        assert!(Frame::new(4096).suits(3900) && !Frame::new(4096).suits(4200) && !Frame::new(4096).suits(3000));
+    }
+
+    #[test]
+    fn a_frame_is_used_again_when_the_last_reference_goes() {
+        let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
+        assert!(block.bytes().ends_with(b"value"));
+        let (other, borrowed) = (block.clone(), block.borrow());
+        assert_eq!(borrowed.block().bytes(), other.bytes());
+        assert!(other.into_frame().is_none());
+        let mut frame = block.into_frame().unwrap();
+        let bytes = bytes(b"other");
+        frame.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
+        let block = frame.into_block(bytes.len()).unwrap();
+        assert!(block.bytes().ends_with(b"other"));
+        assert_eq!(block.len(), 1);
+    }
+
+    #[test]
+    fn a_raw_reference_counts() {
+        let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
+        let raw = NonNull::new(block.clone().into_raw()).unwrap();
+        // SAFETY: the reference behind `raw` has not been given up.
+        let counted = unsafe { Borrowed::from_raw(raw) }.counted();
+        assert!(counted.into_frame().is_none() && block.into_frame().is_none());
+        // SAFETY: it becomes a reference here and nowhere else.
+        let last = unsafe { BlockRef::from_raw(raw) };
+        assert!(last.bytes().ends_with(b"value"));
+        assert!(last.into_frame().is_some());
+    }
+
+    #[test]
+    fn what_is_no_block_frees_its_frame() {
+        assert!(BlockRef::copy_of(b"no block").is_err());
+        assert!(BlockRef::copy_of(b"").is_err());
+    }
+
+    #[test]
+    fn threads_share_a_block_and_the_last_frees_it() {
+        let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
+        let rounds = if cfg!(miri) { 20 } else { 10_000 };
+        let frames: usize = std::thread::scope(|scope| {
+            let share = |block: BlockRef| {
+                move || {
+                    for _ in 0..rounds {
+                        assert!(block.clone().bytes().ends_with(b"value"));
+                    }
+                    usize::from(block.into_frame().is_some())
+                }
+            };
+            let threads = [scope.spawn(share(block.clone())), scope.spawn(share(block.clone()))];
+            let last = share(block)();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>() + last
+        });
+        assert_eq!(frames, 1);
+    }
+}

@@ -1,0 +1,50 @@
+//! `multi_get`: many keys in one read.
+
+use std::sync::atomic::Ordering;
+
+use super::read::{ReadOptions, Source, tree_of};
+use super::store::Store;
+use crate::error::Result;
+use crate::filter::KeyHash;
+use crate::format::key::ValueKind;
+use crate::table::PointRead;
+use crate::value::{FoundValue, Value};
+use crate::version::Batch;
+
+impl Store {
+    /// The values of `keys`, in their order, all as of one moment.
+    pub(super) fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        source: Source<'_>,
+        keys: &[K],
+        options: ReadOptions,
+    ) -> Result<Vec<Option<Value>>> {
+        self.check_open()?;
+        // The view first, the sequence number second: see `ReadView`. It is kept by a count, as the batch may be long.
+        let view = self.view.load();
+        let snapshot = source.snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+        let tree = tree_of(&view, source.keyspace, source.name)?;
+        let mode = options.mode();
+        let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, mode };
+        let reads: Vec<PointRead<'_>> = keys.iter().map(|key| read(key.as_ref())).collect();
+
+        let mut values = vec![None; keys.len()];
+        let mut pending: Vec<usize> = (0..keys.len()).collect();
+        for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
+            pending.retain(|&i| {
+                let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
+                if entry.kind == ValueKind::Put {
+                    values[i] = Some(FoundValue::InMemtable(entry.value).into_value());
+                }
+                false
+            });
+        }
+        let batch = Batch::new(&reads, pending, |i, hit| {
+            if hit.kind == ValueKind::Put {
+                values[i] = Some(hit.value.into_value());
+            }
+        });
+        batch.run(&tree.version, self.tables.epoch())?;
+        Ok(values)
+    }
+}

@@ -1,0 +1,332 @@
+//! [`Epoch`]: when may memory be freed that readers without locks have seen?
+//!
+//! Readers [`pin`](Epoch::pin) the epoch while they hold references into shared structures. Whoever takes something out of such a structure
+//! first makes it unreachable, then calls [`advance`](Epoch::advance), and keeps it until the [`oldest`](Epoch::oldest) epoch in which anybody is
+//! pinned is at least the one that `advance` returned. Nobody ever waits for a reader. ([`Published`] does all of that for one pointer.)
+//!
+//! Why that is enough. A reader notes the epoch, then comes a full fence, then it looks around. Whoever frees unlinks, advances, then comes
+//! a full fence, then it looks at the readers' notes. If it misses a note, its fence came before the reader's, which so finds what was
+//! unlinked to be gone. If it sees the note of an epoch at or behind its own, the reader had read what `advance` wrote, and with it sees
+//! that it is gone. Any other note keeps it from freeing.
+//!
+//! A pin is a store and a fence: no line is written that other readers read.
+
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+
+use parking_lot::Mutex;
+
+use crate::thread::{self, NUMBERED};
+
+/// The note of a thread that is not pinned.
+const IDLE: u64 = u64::MAX;
+/// How often a pinned reader is looked at again before its garbage is left to others: a read from memory ends in that time.
+const PATIENCE: u32 = 200;
+
+/// A cache line of its own, and the one that the processor fetches along with it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// The time of one set of structures, in steps that whoever frees takes.
+pub(crate) struct Epoch {
+    now: Line<AtomicU64>,
+    /// The epoch in which each numbered thread is pinned, or `IDLE`.
+    notes: Box<[Line<AtomicU64>]>,
+    /// The same for those without a number, in no order.
+    crowd: Mutex<Vec<u64>>,
+}
+
+/// Proof that the thread is pinned: what is reached while it lives stays where it is.
+pub(crate) struct Pin<'e> {
+    epoch: &'e Epoch,
+    note: Note,
+    /// It belongs to its thread.
+    _thread: PhantomData<*const ()>,
+}
+
+enum Note {
+    Own(usize),
+    /// A pin outside of this one has its note, which is older.
+    Outer,
+    Crowd(u64),
+}
+
+impl Default for Epoch {
+    fn default() -> Epoch {
+        let notes = (0..NUMBERED).map(|_| Line(AtomicU64::new(IDLE))).collect();
+        Epoch { now: Line::default(), notes, crowd: Mutex::default() }
+    }
+}
+
+impl Epoch {
+    /// Runs `read` pinned. Pins nest, and may last; what is freed meanwhile waits.
+    #[inline]
+    pub(crate) fn pin<R>(&self, read: impl FnOnce(&Pin<'_>) -> R) -> R {
+        // In a closure, so that an outer pin cannot end before an inner one.
+        read(&self.pinned())
+    }
+
+    #[inline]
+    fn pinned(&self) -> Pin<'_> {
+        let note = match thread::number() {
+            Some(number) if self.notes[number].0.load(Ordering::Relaxed) == IDLE => {
+                note_and_fence(&self.notes[number].0, self.now.0.load(Ordering::Acquire));
+                Note::Own(number)
+            }
+            Some(_) => Note::Outer,
+            None => self.join_crowd(),
+        };
+        Pin { epoch: self, note, _thread: PhantomData }
+    }
+
+    #[cold]
+    fn join_crowd(&self) -> Note {
+        let mut crowd = self.crowd.lock();
+        let now = self.now.0.load(Ordering::Acquire);
+        crowd.push(now);
+        drop(crowd);
+        fence(Ordering::SeqCst);
+        Note::Crowd(now)
+    }
+
+    /// Begins an epoch, and returns it: readers that pin it, or a later one, do not see what the caller has unlinked before.
+    pub(crate) fn advance(&self) -> u64 {
+        self.now.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// The oldest epoch in which somebody may be pinned: everything unlinked before it began can be freed.
+    pub(crate) fn oldest(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        let crowd = self.crowd.lock().iter().copied().min();
+        let notes = self.notes.iter().map(|note| note.0.load(Ordering::Acquire));
+        notes.chain(crowd).min().unwrap_or(IDLE)
+    }
+}
+
+/// Stores `now`, so that whoever frees sees it before the caller looks at anything else.
+#[inline]
+fn note_and_fence(note: &AtomicU64, now: u64) {
+    if cfg!(all(target_arch = "x86_64", not(miri))) {
+        // A locked exchange is a full fence on this architecture, and takes half the time of `mfence`.
+        note.swap(now, Ordering::SeqCst);
+    } else {
+        note.store(now, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Drop for Pin<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.note {
+            Note::Own(number) => self.epoch.notes[number].0.store(IDLE, Ordering::Release),
+            Note::Outer => {}
+            Note::Crowd(noted) => self.leave_crowd(noted),
+        }
+    }
+}
+
+impl Pin<'_> {
+    #[cold]
+    fn leave_crowd(&self, noted: u64) {
+        let mut crowd = self.epoch.crowd.lock();
+        if let Some(at) = crowd.iter().position(|&note| note == noted) {
+            crowd.swap_remove(at);
+        }
+    }
+
+    /// Whether it is a pin of this epoch.
+    #[inline]
+    pub(crate) fn is_of(&self, epoch: &Epoch) -> bool {
+        ptr::eq(self.epoch, epoch)
+    }
+}
+
+/// A shared value that is replaced now and then and read all the time.
+pub(crate) struct Published<T> {
+    epoch: Arc<Epoch>,
+    /// From `Arc::into_raw`.
+    current: AtomicPtr<T>,
+    /// Whether `replaced` holds any.
+    waiting: AtomicBool,
+    /// Former values that readers may still see, and the epochs from which on they cannot.
+    replaced: Mutex<Vec<(u64, Arc<T>)>>,
+    _owns: PhantomData<Arc<T>>,
+}
+
+impl<T: Send + Sync> Published<T> {
+    pub(crate) fn new(epoch: Arc<Epoch>, value: Arc<T>) -> Published<T> {
+        Published {
+            epoch,
+            current: AtomicPtr::new(Arc::into_raw(value).cast_mut()),
+            waiting: AtomicBool::new(false),
+            replaced: Mutex::default(),
+            _owns: PhantomData,
+        }
+    }
+
+    /// Runs `read` with the current value, and the pin that keeps it. Readers share no line that is written.
+    #[inline]
+    pub(crate) fn with<R>(&self, read: impl FnOnce(&T, &Pin<'_>) -> R) -> R {
+        let answer = self.epoch.pin(|pin| {
+            // SAFETY: the pointer is from `Arc::into_raw`; the count that came with it is given up only after an epoch that began when
+            // it was no longer to be found here, and in which this pin did not begin, has become the oldest.
+            read(unsafe { &*self.current.load(Ordering::Acquire) }, pin)
+        });
+        // Who keeps a value from being freed sees to it in the end.
+        if self.waiting.load(Ordering::Relaxed) {
+            self.collect();
+        }
+        answer
+    }
+
+    /// The current value, for longer.
+    pub(crate) fn load(&self) -> Arc<T> {
+        self.with(|value, _| {
+            let value = ptr::from_ref(value);
+            // SAFETY: as in `with`, the value is in an `Arc`, whose count is at least 1 while this is pinned.
+            unsafe {
+                Arc::increment_strong_count(value);
+                Arc::from_raw(value)
+            }
+        })
+    }
+
+    /// Replaces the value. The former one is freed as soon as no reader can see it, if possible at once.
+    pub(crate) fn store(&self, value: Arc<T>) {
+        let former = self.current.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
+        // SAFETY: the pointer is from `Arc::into_raw`, and nobody else took it out.
+        let former = unsafe { Arc::from_raw(former) };
+        let since = self.epoch.advance();
+        self.replaced.lock().push((since, former));
+        self.waiting.store(true, Ordering::Relaxed);
+        for _ in 0..PATIENCE {
+            self.collect();
+            if !self.waiting.load(Ordering::Relaxed) {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Frees the former values that nobody can see any more.
+    #[cold]
+    fn collect(&self) {
+        let oldest = self.epoch.oldest();
+        let mut replaced = self.replaced.lock();
+        let free: Vec<(u64, Arc<T>)> = replaced.extract_if(.., |(since, _)| *since <= oldest).collect();
+        self.waiting.store(!replaced.is_empty(), Ordering::Relaxed);
+        drop(replaced);
+        // Without the lock: what is freed may do anything.
+        drop(free);
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is from `Arc::into_raw`; nobody reads through `self` any more.
+        drop(unsafe { Arc::from_raw(*self.current.get_mut()) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn what_a_pin_may_have_seen_is_not_free() {
+        let epoch = Epoch::default();
+        assert_eq!(epoch.oldest(), IDLE);
+        epoch.pin(|_| {
+            let unlinked = epoch.advance();
+            assert!(epoch.oldest() < unlinked);
+            // Neither does an inner pin make it so, nor its end.
+            epoch.pin(|_| assert!(epoch.oldest() < unlinked));
+            assert!(epoch.oldest() < unlinked);
+        });
+        let unlinked = epoch.advance();
+        epoch.pin(|_| assert!(epoch.oldest() >= unlinked));
+    }
+
+    #[test]
+    fn threads_without_a_number_pin_too() {
+        let epoch = Epoch::default();
+        let pin = Pin { epoch: &epoch, note: epoch.join_crowd(), _thread: PhantomData };
+        let unlinked = epoch.advance();
+        assert!(epoch.oldest() < unlinked);
+        drop(pin);
+        assert_eq!(epoch.oldest(), IDLE);
+    }
+
+    #[test]
+    fn a_value_is_freed_when_its_last_reader_ends() {
+        let published = Published::new(Arc::default(), Arc::new(1));
+        let first = Arc::downgrade(&published.load());
+        published.with(|value, _| {
+            published.store(Arc::new(2));
+            assert_eq!((*value, published.load().as_ref()), (1, &2));
+            assert!(first.upgrade().is_some());
+        });
+        assert!(first.upgrade().is_none());
+        let kept = published.load();
+        published.store(Arc::new(3));
+        assert_eq!((*kept, *published.load()), (2, 3));
+        assert_eq!(Arc::strong_count(&kept), 1);
+    }
+
+    /// Says when it is dropped, and notices when it is read afterwards.
+    struct Watched<'a> {
+        alive: AtomicBool,
+        number: usize,
+        living: &'a AtomicUsize,
+    }
+
+    impl Drop for Watched<'_> {
+        fn drop(&mut self) {
+            self.alive.store(false, Ordering::Relaxed);
+            self.living.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn readers_never_see_a_value_that_was_freed() {
+        let (rounds, readers) = if cfg!(miri) { (30, 2) } else { (20_000, 3) };
+        let living = AtomicUsize::new(0);
+        let watched = |number| {
+            living.fetch_add(1, Ordering::Relaxed);
+            Arc::new(Watched { alive: AtomicBool::new(true), number, living: &living })
+        };
+        let published = Published::new(Arc::default(), watched(0));
+        std::thread::scope(|scope| {
+            for reader in 0..readers {
+                let published = &published;
+                scope.spawn(move || {
+                    let mut last = 0;
+                    while last < rounds {
+                        let number = match reader {
+                            0 => published.load().number,
+                            _ => published.with(|value, _| {
+                                assert!(value.alive.load(Ordering::Relaxed));
+                                value.number
+                            }),
+                        };
+                        assert!(number >= last, "time goes backwards");
+                        last = number;
+                    }
+                });
+            }
+            for number in 1..=rounds {
+                published.store(watched(number));
+            }
+        });
+        published.collect();
+        assert_eq!(living.load(Ordering::Relaxed), 1);
+        drop(published);
+        assert_eq!(living.load(Ordering::Relaxed), 0);
+    }
+}
