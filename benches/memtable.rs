@@ -24,6 +24,8 @@ use std::time::Instant;
 mod error;
 #[path = "../src/format/mod.rs"]
 mod format;
+#[path = "../src/filter/hash.rs"]
+mod hash;
 #[path = "../src/iter.rs"]
 mod iter;
 #[path = "../src/memtable/mod.rs"]
@@ -31,12 +33,8 @@ mod memtable;
 #[path = "../src/pool/mod.rs"]
 mod pool;
 
-// Not inside of `filter`: a path there begins in a directory that does not exist.
-#[path = "../src/filter/hash.rs"]
-mod hash;
-
 mod filter {
-    pub(crate) use crate::hash::KeyHash;
+    pub(crate) use super::hash::KeyHash;
 }
 
 use filter::KeyHash;
@@ -143,7 +141,7 @@ fn main() {
         let memtable = new(&pool);
         let (before, during) = random.split_at(count / 2);
         fill(&memtable, before, &value);
-        figures.time("first seek on half of them", 1, || memtable.cursor(0).seek(&asked[0], MAX_SEQNO));
+        figures.time("first seek on half of them", 1, || memtable.cursor(0).seek(&asked[0], MAX_SEQNO).unwrap());
         let mut writes = during.iter().zip(before.len() as u64 + 1..);
         figures.time("open and seek, a write before each 20th", seeks, || {
             for (i, key) in asked[..seeks].iter().enumerate() {

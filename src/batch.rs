@@ -79,22 +79,12 @@ impl WriteBatch {
         if self.violation.is_some() {
             return;
         }
-        if let Err(error) = check_op(self.payload.len(), keyspace, key, value) {
+        if let Err(error) = encode_op(&mut self.payload, keyspace, key, value) {
             self.violation = Some(error);
             return;
         }
-        let kind = match value {
-            Some(_) => ValueKind::Put,
-            None => ValueKind::Delete,
-        };
         if keyspace != 0 && !self.keyspaces.contains(&keyspace) {
             self.keyspaces.push(keyspace);
-        }
-        self.payload.push(kind as u8);
-        put_varint(&mut self.payload, keyspace.into());
-        put_bytes(&mut self.payload, key);
-        if let Some(value) = value {
-            put_bytes(&mut self.payload, value);
         }
         self.count += 1;
     }
@@ -124,8 +114,14 @@ impl WriteBatch {
     }
 
     /// The payload of the WAL record.
+    #[cfg(test)]
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload
+    }
+
+    /// The payload of the WAL record.
+    pub(crate) fn into_payload(self) -> Vec<u8> {
+        self.payload
     }
 
     /// The number of operations, as the record header has it. It fits, because an operation takes at least 3 bytes.
@@ -141,6 +137,22 @@ impl fmt::Debug for WriteBatch {
             .field("byte_size", &self.byte_size())
             .finish_non_exhaustive()
     }
+}
+
+/// Adds an operation, a put if there is a value, to a payload; if it keeps within the limits.
+pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    check_op(payload.len(), keyspace, key, value)?;
+    let kind = match value {
+        Some(_) => ValueKind::Put,
+        None => ValueKind::Delete,
+    };
+    payload.push(kind as u8);
+    put_varint(payload, keyspace.into());
+    put_bytes(payload, key);
+    if let Some(value) = value {
+        put_bytes(payload, value);
+    }
+    Ok(())
 }
 
 /// Checks the limits for an operation that joins a batch of `batch_len` bytes.

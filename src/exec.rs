@@ -12,7 +12,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// How much a job matters to those who wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Writers may be waiting for it: a flush.
+    /// Writers may be waiting for it: a flush. Or it is short: help with a compaction that is running.
     High,
     /// A compaction, which may take long.
     Low,

@@ -22,6 +22,17 @@ pub(crate) trait InternalCursor {
     /// whatever comes behind that.
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()>;
 
+    /// The first part of a seek: finds out where it leads, and brings that nearer in memory. The cursor is invalid until the second
+    /// part, [`end_seek`](InternalCursor::end_seek) to the same place. If several cursors are to seek, all of them do the first part
+    /// before any does the second, so that they wait for memory together.
+    fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.seek(key, seqno)
+    }
+
     fn next(&mut self) -> Result<()>;
 
     fn prev(&mut self) -> Result<()>;
@@ -29,9 +40,93 @@ pub(crate) trait InternalCursor {
     /// The user key.
     fn key(&self) -> &[u8];
 
+    /// What [`head`] says of the key.
+    fn head(&self) -> u128 {
+        head(self.key())
+    }
+
     fn seqno(&self) -> SeqNo;
 
     fn kind(&self) -> ValueKind;
 
     fn value(&self) -> &[u8];
+}
+
+/// Bytes of a head.
+pub(crate) const HEAD_LEN: usize = 16;
+
+/// The first bytes of a key, followed by zeros if it is shorter, as a number: one key comes before another if its head is less. Equal
+/// heads say nothing.
+#[inline]
+pub(crate) fn head(key: &[u8]) -> u128 {
+    if let Some(first) = key.first_chunk() {
+        return u128::from_be_bytes(*first);
+    }
+    if let (Some(first), Some(last)) = (key.first_chunk(), key.last_chunk()) {
+        // The two overlap; what the first one has is shifted out of the last one.
+        let last = u128::from(u64::from_be_bytes(*last)) << (8 * (HEAD_LEN - key.len()));
+        return (u128::from(u64::from_be_bytes(*first)) << 64) | (last & u128::from(u64::MAX));
+    }
+    let mut bytes = [0; HEAD_LEN];
+    bytes[..key.len()].copy_from_slice(key);
+    u128::from_be_bytes(bytes)
+}
+
+/// A key to which those of a cursor's entries are compared. Up to the length of a head it costs two registers.
+#[derive(Default)]
+pub(crate) struct MarkedKey {
+    head: [u8; HEAD_LEN],
+    len: usize,
+    /// All of a longer key.
+    long: Vec<u8>,
+}
+
+impl MarkedKey {
+    /// Notes the key of the entry under the cursor.
+    #[inline]
+    pub(crate) fn mark(&mut self, cursor: &impl InternalCursor) {
+        let key = cursor.key();
+        self.head = cursor.head().to_be_bytes();
+        self.len = key.len();
+        if self.len > HEAD_LEN {
+            self.long.clear();
+            self.long.extend_from_slice(key);
+        }
+    }
+
+    /// Whether the entry under the cursor has the same key.
+    #[inline]
+    pub(crate) fn is_at(&self, cursor: &impl InternalCursor) -> bool {
+        u128::from_be_bytes(self.head) == cursor.head() && {
+            let key = cursor.key();
+            key.len() == self.len && (self.len <= HEAD_LEN || *key == *self.long)
+        }
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        self.head.get(..self.len).unwrap_or(&self.long)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn heads_order_as_keys_do_or_are_equal(
+            a in prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..20),
+            b in prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..20),
+            shared in 0usize..20,
+        ) {
+            let b = [&a[..shared.min(a.len())], &b].concat();
+            if head(&a) != head(&b) {
+                prop_assert_eq!(head(&a).cmp(&head(&b)), a.cmp(&b));
+            } else {
+                let padded = |key: &[u8]| [key, &[0; HEAD_LEN][..]].concat()[..HEAD_LEN].to_vec();
+                prop_assert_eq!(padded(&a), padded(&b));
+            }
+        }
+    }
 }

@@ -66,7 +66,7 @@ pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSou
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
-    PrefixExtractor,
+    PrefixExtractor, WalMode,
 };
 pub use stats::{FilterLedger, ReadStats};
 pub use value::Value;

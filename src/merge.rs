@@ -1,6 +1,7 @@
 //! A cursor over the union of several cursors.
 
 use std::cmp::Ordering;
+use std::hint::select_unpredictable;
 
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
@@ -8,13 +9,45 @@ use crate::iter::InternalCursor;
 
 /// Yields the entries of all its children in order. No two children hold an entry with the same key and sequence number.
 ///
-/// A binary heap of the valid children, the next entry's child on top. All children stand at or behind the current entry in the
-/// direction of travel; turning around moves every child to the other side of it.
+/// A tree of losers: the children are the leaves of a tournament, each inner node keeps the entry that lost there, and the winner is the
+/// current entry. After a step the moved child plays its way up to the root again, against one loser per node. What is compared is the
+/// head of the key, which stands in the node; keys themselves only when heads are equal.
+///
+/// A child that wins again and again need not climb: it stays the winner while it comes before the *challenger*, the first of all
+/// others, who does not change meanwhile. With a single child that is nobody, and there is no merge to pay for.
+///
+/// All children stand at or behind the current entry in the direction of travel; turning around moves every other child to the other
+/// side of it.
 pub(crate) struct MergingCursor<C> {
     children: Vec<C>,
-    /// Indexes of valid children; a heap whose order is that of `direction`.
-    heap: Vec<usize>,
+    /// Of the inner nodes, from 1 on; those below `i` are `2 * i` and `2 * i + 1`, the leaves follow them in the order of the children.
+    losers: Vec<Entrant>,
+    /// [`Entrant::NOBODY`] if the cursor is invalid.
+    winner: Entrant,
+    /// The first of all entrants but the winner, if that is known.
+    challenger: Option<Entrant>,
+    /// Climbs in a row that ended with the same winner.
+    wins: u32,
     direction: Direction,
+}
+
+/// After so many climbs in a row with the same winner it is worth knowing the challenger: entries in random order rarely come to that.
+const WINS_FOR_CHALLENGER: u32 = 2;
+
+/// A child in the tournament. Who comes first in the direction of travel wins.
+#[derive(Clone, Copy)]
+struct Entrant {
+    /// The head of the key, inverted when travelling backward; the largest there is if the child has come to its end.
+    head: u128,
+    child: usize,
+}
+
+impl Entrant {
+    const NOBODY: Entrant = Entrant { head: u128::MAX, child: usize::MAX };
+
+    fn is_nobody(&self) -> bool {
+        self.child == Entrant::NOBODY.child
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,90 +56,200 @@ enum Direction {
     Backward,
 }
 
+impl Direction {
+    /// What to invert in a head.
+    fn mask(self) -> u128 {
+        match self {
+            Direction::Forward => 0,
+            Direction::Backward => u128::MAX,
+        }
+    }
+}
+
 impl<C: InternalCursor> MergingCursor<C> {
     pub(crate) fn new(children: Vec<C>) -> MergingCursor<C> {
-        MergingCursor { heap: Vec::with_capacity(children.len()), children, direction: Direction::Forward }
+        MergingCursor {
+            losers: vec![Entrant::NOBODY; children.len()],
+            children,
+            winner: Entrant::NOBODY,
+            challenger: None,
+            wins: 0,
+            direction: Direction::Forward,
+        }
     }
 
     /// Positions every child with `position` and starts to travel in `direction`.
-    fn position(&mut self, direction: Direction, mut position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
-        self.heap.clear();
-        for child in &mut self.children {
-            position(child)?;
-        }
+    fn position(&mut self, direction: Direction, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
+        self.winner = Entrant::NOBODY;
+        self.children.iter_mut().try_for_each(position)?;
         self.direction = direction;
-        self.heap.extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
-        for i in (0..self.heap.len() / 2).rev() {
-            self.sift_down(i);
-        }
+        self.play_all();
         Ok(())
     }
 
-    /// Moves the current child with `step` and restores the heap. An error leaves the cursor invalid.
-    fn step(&mut self, step: impl FnOnce(&mut C) -> Result<()>) -> Result<()> {
-        let current = self.heap[0];
-        if let Err(error) = step(&mut self.children[current]) {
-            self.heap.clear();
-            return Err(error);
-        }
-        if !self.children[current].valid() {
-            self.heap.swap_remove(0);
-        }
-        self.sift_down(0);
-        Ok(())
+    fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
+        self.winner = Entrant::NOBODY;
+        self.children.iter_mut().try_for_each(|child| child.begin_seek(key))
+    }
+
+    /// To the last entry before `(key, seqno)`.
+    pub(crate) fn seek_before(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.begin_all_seeks(key)?;
+        self.position(Direction::Backward, |child| {
+            child.end_seek(key, seqno)?;
+            if child.valid() { child.prev() } else { child.seek_to_last() }
+        })
     }
 
     /// Travels in the other direction from here on: every child but the current one goes to its last entry before the current
     /// entry, or to its first behind it.
+    #[cold]
     fn turn(&mut self, direction: Direction) -> Result<()> {
-        let (key, seqno) = (self.key().to_vec(), self.seqno());
-        self.position(direction, |child| {
+        let (key, seqno, current) = (self.key().to_vec(), self.seqno(), self.winner.child);
+        self.winner = Entrant::NOBODY;
+        for (_, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != current) {
             child.seek(&key, seqno)?;
-            let at_current = child.valid() && child.seqno() == seqno && child.key() == key;
             match direction {
-                Direction::Forward => Ok(()),
-                Direction::Backward if at_current => Ok(()),
-                Direction::Backward if child.valid() => child.prev(),
-                Direction::Backward => child.seek_to_last(),
+                Direction::Forward => {}
+                Direction::Backward if child.valid() => child.prev()?,
+                Direction::Backward => child.seek_to_last()?,
             }
-        })
+        }
+        self.direction = direction;
+        // All others stand behind the current entry now: it wins again.
+        self.play_all();
+        Ok(())
     }
 
-    fn precedes(&self, a: usize, b: usize) -> bool {
-        let (a, b) = (&self.children[a], &self.children[b]);
-        let order = compare_entries((a.key(), a.seqno()), (b.key(), b.seqno()));
-        order
-            == match self.direction {
-                Direction::Forward => Ordering::Less,
-                Direction::Backward => Ordering::Greater,
-            }
+    /// Moves the current child with `step` and finds the next winner. An error leaves the cursor invalid.
+    #[inline]
+    fn step(&mut self, step: impl FnOnce(&mut C) -> Result<()>) -> Result<()> {
+        let current = self.winner.child;
+        if let Err(error) = step(&mut self.children[current]) {
+            self.winner = Entrant::NOBODY;
+            return Err(error);
+        }
+        let moved = self.entrant(current);
+        match self.challenger {
+            Some(challenger) if self.precedes(moved, challenger) => self.winner = moved,
+            _ => self.climb(moved),
+        }
+        Ok(())
     }
 
-    fn sift_down(&mut self, mut at: usize) {
-        loop {
-            let (left, right) = (2 * at + 1, 2 * at + 2);
-            let mut first = at;
-            for child in [left, right] {
-                if child < self.heap.len() && self.precedes(self.heap[child], self.heap[first]) {
-                    first = child;
-                }
-            }
-            if first == at {
-                return;
-            }
-            self.heap.swap(at, first);
-            at = first;
+    #[inline]
+    fn entrant(&self, child: usize) -> Entrant {
+        let cursor = &self.children[child];
+        let head = if cursor.valid() { cursor.head() ^ self.direction.mask() } else { u128::MAX };
+        Entrant { head, child }
+    }
+
+    #[inline]
+    fn precedes(&self, a: Entrant, b: Entrant) -> bool {
+        if a.head == b.head { self.precedes_by_key(a, b) } else { a.head < b.head }
+    }
+
+    /// The same for equal heads, which say nothing: neither about longer keys, nor about versions, nor about trailing zeros, nor whether
+    /// there is an entry.
+    #[inline(never)]
+    fn precedes_by_key(&self, a: Entrant, b: Entrant) -> bool {
+        let entry = |entrant: Entrant| {
+            let cursor = self.children.get(entrant.child).filter(|cursor| cursor.valid())?;
+            Some((cursor.key(), cursor.seqno()))
+        };
+        let ahead = match self.direction {
+            Direction::Forward => Ordering::Less,
+            Direction::Backward => Ordering::Greater,
+        };
+        match (entry(a), entry(b)) {
+            (Some(a), Some(b)) => compare_entries(a, b) == ahead,
+            (a, _) => a.is_some(),
         }
     }
 
+    /// Plays the whole tournament.
+    fn play_all(&mut self) {
+        self.losers.fill(Entrant::NOBODY);
+        self.wins = 0;
+        self.challenger = None;
+        'children: for child in 0..self.children.len() {
+            let mut winner = self.entrant(child);
+            let mut node = self.parent_of_leaf(child);
+            while node > 0 {
+                // The first who comes to a node waits there for the other.
+                if self.losers[node].is_nobody() {
+                    self.losers[node] = winner;
+                    continue 'children;
+                }
+                winner = self.play(node, winner);
+                node /= 2;
+            }
+            self.crown(winner);
+        }
+    }
+
+    fn parent_of_leaf(&self, child: usize) -> usize {
+        usize::midpoint(self.children.len(), child)
+    }
+
+    /// Lets `entrant` play against the loser at `node`; the new loser stays there, the winner is returned.
+    #[inline]
+    fn play(&mut self, node: usize, entrant: Entrant) -> Entrant {
+        let waiting = self.losers[node];
+        let lost = self.precedes(waiting, entrant);
+        // Who wins cannot be foreseen: no branches.
+        let select = |a: Entrant, b: Entrant| Entrant {
+            head: select_unpredictable(lost, a.head, b.head),
+            child: select_unpredictable(lost, a.child, b.child),
+        };
+        self.losers[node] = select(entrant, waiting);
+        select(waiting, entrant)
+    }
+
+    /// Lets the child that was the winner, and has moved, play its way up again.
+    fn climb(&mut self, moved: Entrant) {
+        let mut winner = moved;
+        let mut node = self.parent_of_leaf(moved.child);
+        while node > 0 {
+            winner = self.play(node, winner);
+            node /= 2;
+        }
+        self.challenger = None;
+        self.wins = if winner.child == moved.child { self.wins + 1 } else { 0 };
+        if self.wins >= WINS_FOR_CHALLENGER {
+            self.challenger = Some(self.first_of_others(winner.child));
+        }
+        self.crown(winner);
+    }
+
+    /// Who would win without `winner`: it lost to nobody else, so it waits on the winner's way.
+    fn first_of_others(&self, winner: usize) -> Entrant {
+        let mut first = Entrant::NOBODY;
+        let mut node = self.parent_of_leaf(winner);
+        while node > 0 {
+            if self.precedes(self.losers[node], first) {
+                first = self.losers[node];
+            }
+            node /= 2;
+        }
+        first
+    }
+
+    fn crown(&mut self, winner: Entrant) {
+        let ended = winner.head == u128::MAX && !self.children[winner.child].valid();
+        self.winner = if ended { Entrant::NOBODY } else { winner };
+    }
+
+    #[inline]
     fn current(&self) -> &C {
-        &self.children[self.heap[0]]
+        &self.children[self.winner.child]
     }
 }
 
 impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
+    #[inline]
     fn valid(&self) -> bool {
-        !self.heap.is_empty()
+        !self.winner.is_nobody()
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
@@ -118,9 +261,11 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.position(Direction::Forward, |child| child.seek(key, seqno))
+        self.begin_all_seeks(key)?;
+        self.position(Direction::Forward, |child| child.end_seek(key, seqno))
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
         if self.direction == Direction::Backward {
             self.turn(Direction::Forward)?;
@@ -128,6 +273,7 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
         self.step(C::next)
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
         if self.direction == Direction::Forward {
             self.turn(Direction::Backward)?;
@@ -135,77 +281,31 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
         self.step(C::prev)
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         self.current().key()
     }
 
+    #[inline]
+    fn head(&self) -> u128 {
+        self.winner.head ^ self.direction.mask()
+    }
+
+    #[inline]
     fn seqno(&self) -> SeqNo {
         self.current().seqno()
     }
 
+    #[inline]
     fn kind(&self) -> ValueKind {
         self.current().kind()
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
         self.current().value()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memtable::{Memtable, MemtableCursor};
-    use crate::pool::Pool;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-    use std::sync::Arc;
-
-    fn merged(runs: usize, entries: &[(u8, u8)]) -> MergingCursor<MemtableCursor> {
-        let pool = Pool::new(0);
-        let tables: Vec<_> = (0..runs).map(|_| Arc::new(Memtable::new(1, 4096, 0, &pool))).collect();
-        for (i, (run, key)) in entries.iter().enumerate() {
-            let table = &tables[usize::from(*run) % runs];
-            table.writer().insert(0, &[*key], i as u64 + 1, ValueKind::Put, b"");
-        }
-        MergingCursor::new(tables.iter().map(|t| t.cursor(0)).collect())
-    }
-
-    proptest! {
-        /// Random walks over the merge stand where the same walk over a sorted list stands.
-        #[test]
-        fn walks_like_one_sorted_run(
-            runs in 1usize..6,
-            entries in prop::collection::vec((any::<u8>(), 0u8..20), 0..40),
-            walk in prop::collection::vec((0u8..6, 0u8..21), 1..60),
-        ) {
-            let mut cursor = merged(runs, &entries);
-            let model: Vec<(u8, u64)> = entries
-                .iter()
-                .enumerate()
-                .map(|(i, (_, key))| (*key, u64::MAX - (i as u64 + 1)))
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .map(|(key, inverse)| (key, u64::MAX - inverse))
-                .collect();
-            let mut at: Option<usize> = None;
-            for (step, key) in walk {
-                match (step, at) {
-                    (0, _) => { cursor.seek_to_first().unwrap(); at = (!model.is_empty()).then_some(0); }
-                    (1, _) => { cursor.seek_to_last().unwrap(); at = model.len().checked_sub(1); }
-                    (2, _) => {
-                        cursor.seek(&[key], u64::MAX).unwrap();
-                        at = model.iter().position(|(k, _)| *k >= key);
-                    }
-                    (3 | 4, Some(i)) => { cursor.next().unwrap(); at = (i + 1 < model.len()).then_some(i + 1); }
-                    (_, Some(i)) => { cursor.prev().unwrap(); at = i.checked_sub(1); }
-                    (_, None) => {}
-                }
-                prop_assert_eq!(cursor.valid(), at.is_some());
-                if let Some(i) = at {
-                    prop_assert_eq!((cursor.key(), cursor.seqno()), (&[model[i].0][..], model[i].1));
-                }
-            }
-        }
-    }
-}
+mod tests;

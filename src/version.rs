@@ -160,14 +160,9 @@ impl Version {
         let runs = each.chain(sorted.iter().map(|level| (level, 0..level.tables.len())));
         for (Level { tables, .. }, run) in runs {
             let run = probe.map_or(run.clone(), |probe| probe.in_range(tables, run));
-            match (&tables[run.clone()], probe) {
-                ([], _) => {}
-                ([table], None) => out.push(Source::Table(table.cursor(fill_cache))),
-                _ => out.push(Source::Run(RunCursor {
-                    run,
-                    prefix: probe.cloned(),
-                    ..RunCursor::new(Arc::clone(tables), fill_cache)
-                })),
+            if !run.is_empty() {
+                let cursor = RunCursor::new(Arc::clone(tables), fill_cache);
+                out.push(Source::Run(RunCursor { run, prefix: probe.cloned(), ..cursor }));
             }
         }
     }
@@ -185,7 +180,10 @@ pub(crate) struct RunCursor {
     prefix: Option<Arc<PrefixProbe>>,
     /// Position in `tables` of the one under `cursor`.
     at: usize,
+    /// Valid when this one is. There is none before a table was first opened.
     cursor: Option<TableCursor>,
+    /// Whether there is a second part of the seek to be done.
+    seeking: bool,
 }
 
 /// Where a cursor over a run looks for its next table.
@@ -207,7 +205,7 @@ impl Direction {
 impl RunCursor {
     fn new(tables: Arc<[Arc<Table>]>, fill_cache: bool) -> RunCursor {
         let run = 0..tables.len();
-        RunCursor { tables, run, fill_cache, counted: true, prefix: None, at: 0, cursor: None }
+        RunCursor { tables, run, fill_cache, counted: true, prefix: None, at: 0, cursor: None, seeking: false }
     }
 
     /// A cursor for compaction, whose reads are no reader's: they stay out of the cache and of the counters.
@@ -222,39 +220,66 @@ impl RunCursor {
         mut at: Option<usize>,
         position: impl FnOnce(&mut TableCursor) -> Result<()>,
     ) -> Result<()> {
-        self.cursor = None;
+        self.invalidate();
         while let Some(i) = at.filter(|at| self.run.contains(at)) {
-            let table = &self.tables[i];
-            let cursor = match &self.prefix {
-                Some(probe) => table.cursor_for(probe, self.fill_cache)?,
-                None => Some(table.cursor(self.fill_cache)),
-            };
-            let Some(cursor) = cursor else {
-                at = direction.from(i);
-                continue;
-            };
-            let mut cursor = if self.counted { cursor } else { cursor.for_compaction() };
-            position(&mut cursor)?;
-            self.at = i;
-            self.cursor = Some(cursor);
-            break;
+            if self.enter_table(i)? {
+                return position(self.current_mut());
+            }
+            at = direction.from(i);
         }
         Ok(())
     }
 
-    fn step(&mut self, step: impl FnOnce(&mut TableCursor) -> Result<()>) -> Result<bool> {
-        let Some(cursor) = &mut self.cursor else { return Ok(true) };
-        step(cursor).inspect_err(|_| self.cursor = None)?;
-        Ok(self.valid())
+    /// Moves on to the table at position `i`, unless that is to be passed over; returns whether it did.
+    fn enter_table(&mut self, i: usize) -> Result<bool> {
+        let table = &self.tables[i];
+        match (&self.prefix, &mut self.cursor) {
+            (None, Some(cursor)) => cursor.enter_table(table),
+            (prefix, cursor) => {
+                let opened = match prefix {
+                    None => Some(table.cursor(self.fill_cache)),
+                    Some(probe) => table.cursor_for(probe, self.fill_cache)?,
+                };
+                let Some(opened) = opened else { return Ok(false) };
+                *cursor = Some(if self.counted { opened } else { opened.for_compaction() });
+            }
+        }
+        self.at = i;
+        Ok(true)
     }
 
-    #[expect(clippy::expect_used, reason = "accessors may be called only while the cursor is valid")]
+    fn invalidate(&mut self) {
+        self.seeking = false;
+        if let Some(cursor) = &mut self.cursor {
+            cursor.invalidate();
+        }
+    }
+
+    #[cold]
+    fn next_table(&mut self) -> Result<()> {
+        self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)
+    }
+
+    #[cold]
+    fn previous_table(&mut self) -> Result<()> {
+        self.open(Direction::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "accessors and steps may be called only while the cursor is valid")]
     fn current(&self) -> &TableCursor {
         self.cursor.as_ref().expect("the cursor is valid")
+    }
+
+    #[inline]
+    #[expect(clippy::expect_used, reason = "as above")]
+    fn current_mut(&mut self) -> &mut TableCursor {
+        self.cursor.as_mut().expect("the cursor is valid")
     }
 }
 
 impl InternalCursor for RunCursor {
+    #[inline]
     fn valid(&self) -> bool {
         self.cursor.as_ref().is_some_and(TableCursor::valid)
     }
@@ -268,42 +293,64 @@ impl InternalCursor for RunCursor {
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.begin_seek(key)?;
+        self.end_seek(key, seqno)
+    }
+
+    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         let before = self.tables[self.run.clone()].partition_point(|table| *table.meta().largest < *key);
         let at = self.run.start + before;
-        self.open(Direction::Forward, Some(at), |cursor| cursor.seek(key, seqno))?;
+        let mut seeking = false;
+        self.open(Direction::Forward, Some(at), |cursor| {
+            seeking = true;
+            cursor.begin_seek(key)
+        })?;
+        self.seeking = seeking;
+        Ok(())
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        if !std::mem::take(&mut self.seeking) {
+            return Ok(());
+        }
+        self.current_mut().end_seek(key, seqno)?;
         // The key may be the table's largest and all its versions newer than `seqno`.
-        if self.cursor.is_some() && !self.valid() {
-            self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)?;
-        }
-        Ok(())
+        if self.valid() { Ok(()) } else { self.next_table() }
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
-        if !self.step(TableCursor::next)? {
-            self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)?;
-        }
-        Ok(())
+        self.current_mut().next()?;
+        if self.valid() { Ok(()) } else { self.next_table() }
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
-        if !self.step(TableCursor::prev)? {
-            self.open(Direction::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)?;
-        }
-        Ok(())
+        self.current_mut().prev()?;
+        if self.valid() { Ok(()) } else { self.previous_table() }
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         self.current().key()
     }
 
+    #[inline]
+    fn head(&self) -> u128 {
+        self.current().head()
+    }
+
+    #[inline]
     fn seqno(&self) -> SeqNo {
         self.current().seqno()
     }
 
+    #[inline]
     fn kind(&self) -> ValueKind {
         self.current().kind()
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
         self.current().value()
     }
@@ -312,7 +359,6 @@ impl InternalCursor for RunCursor {
 /// One source of a merge. An enum, so that a step costs a branch and not a virtual call.
 pub(crate) enum Source {
     Memtable(MemtableCursor),
-    Table(TableCursor),
     Run(RunCursor),
 }
 
@@ -321,13 +367,13 @@ macro_rules! dispatch {
     ($self:ident, $cursor:ident => $call:expr) => {
         match $self {
             Source::Memtable($cursor) => $call,
-            Source::Table($cursor) => $call,
             Source::Run($cursor) => $call,
         }
     };
 }
 
 impl InternalCursor for Source {
+    #[inline]
     fn valid(&self) -> bool {
         dispatch!(self, cursor => cursor.valid())
     }
@@ -344,26 +390,45 @@ impl InternalCursor for Source {
         dispatch!(self, cursor => cursor.seek(key, seqno))
     }
 
+    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
+        dispatch!(self, cursor => cursor.begin_seek(key))
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        dispatch!(self, cursor => cursor.end_seek(key, seqno))
+    }
+
+    #[inline]
     fn next(&mut self) -> Result<()> {
         dispatch!(self, cursor => cursor.next())
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
         dispatch!(self, cursor => cursor.prev())
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         dispatch!(self, cursor => cursor.key())
     }
 
+    #[inline]
+    fn head(&self) -> u128 {
+        dispatch!(self, cursor => cursor.head())
+    }
+
+    #[inline]
     fn seqno(&self) -> SeqNo {
         dispatch!(self, cursor => cursor.seqno())
     }
 
+    #[inline]
     fn kind(&self) -> ValueKind {
         dispatch!(self, cursor => cursor.kind())
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
         dispatch!(self, cursor => cursor.value())
     }

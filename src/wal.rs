@@ -3,6 +3,7 @@
 //! A batch is one record, so that it is replayed whole or not at all. What recovery returns may not have been durable: until it is
 //! in tables, nothing that is written behind it may be acknowledged as synced.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use crate::batch::BatchReader;
@@ -11,14 +12,32 @@ use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
 use crate::log::{ApplyError, LogWriter, replay};
+use crate::options::WalMode;
 use crate::vfs::FileSystem;
 
-/// Creates the WAL that `header` describes. Before the first synced write in it is acknowledged, the directory must be synced, and
-/// the log before it too.
-pub(crate) fn create(fs: &dyn FileSystem, dir: &Path, header: FileHeader) -> Result<LogWriter> {
+/// Creates the WAL that `header` describes, for `memtable_size` bytes of entries. Before the first synced write in it is acknowledged,
+/// the directory must be synced, and the log before it too.
+pub(crate) fn create(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    header: FileHeader,
+    mode: WalMode,
+    memtable_size: usize,
+) -> Result<LogWriter> {
     let path = FileKind::Wal(header.number).path(dir);
-    LogWriter::create(fs, &path, Magic::Wal, header)
+    let log = LogWriter::create(fs, &path, Magic::Wal, header)?;
+    Ok(match mode {
+        WalMode::Auto => {
+            let part = memtable_size as u64 / STEPS_PER_LOG;
+            log.prepared_by(part.clamp(*STEP.start(), *STEP.end()))
+        }
+        WalMode::Write => log,
+    })
 }
+
+/// Bytes of a log that are prepared at a time. A step is a pause for whoever is writing then, and a window of mapped memory.
+const STEP: RangeInclusive<u64> = 4 << 10..=512 << 10;
+const STEPS_PER_LOG: u64 = 128;
 
 /// Where the logs end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +77,7 @@ mod tests {
 
     fn write(dir: &Path) {
         let header = FileHeader { number: 8, first: 101, synced: 90, previous: 5, previous_len: 4096 };
-        let mut log = create(&OsFileSystem, dir, header).unwrap();
+        let mut log = create(&OsFileSystem, dir, header, WalMode::Write, 0).unwrap();
         let mut first = WriteBatch::new();
         first.put(b"apple", b"red");
         first.delete_raw(1, b"pear");
@@ -69,7 +88,7 @@ mod tests {
             payload_crc: crc(batch.payload()),
             count: batch.count(),
         });
-        assert_eq!(log.append(&records, 100).unwrap(), 101..104);
+        assert_eq!(log.append(records, 100).unwrap(), 101..104);
         log.append_marker(103).unwrap();
     }
 
@@ -128,11 +147,11 @@ mod tests {
         for payload in payloads {
             let dir = tempfile::tempdir().unwrap();
             let header = FileHeader { number: 4, first: 1, ..FileHeader::default() };
-            let mut log = create(&OsFileSystem, dir.path(), header).unwrap();
+            let mut log = create(&OsFileSystem, dir.path(), header, WalMode::Write, 0).unwrap();
             let good = b"\x00\x00\x01k";
             for (payload, count) in [(&good[..], 1), (payload, 2)] {
                 let record = LogRecord { payload, payload_crc: crc(payload), count };
-                log.append(&[record], 0).unwrap();
+                log.append([record], 0).unwrap();
             }
             match recover_all(dir.path(), &[4], 0).unwrap_err() {
                 Error::Corruption { file, offset, .. } => {
@@ -148,7 +167,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path());
         let header = FileHeader { number: 8, first: 1, ..FileHeader::default() };
-        let result = create(&OsFileSystem, dir.path(), header);
+        let result = create(&OsFileSystem, dir.path(), header, WalMode::Write, 0);
         assert!(matches!(result, Err(Error::Io { .. })));
     }
 }

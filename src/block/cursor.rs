@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{BlockRef, head};
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
+use crate::iter::{self, HEAD_LEN};
 
 /// A position in a block, before which, behind which and at which all is reachable without state: each entry is found by its
 /// offset. The key is put together in a buffer that keeps the block's common prefix, the value stays in the block.
@@ -15,8 +16,11 @@ pub(crate) struct BlockCursor {
     block: BlockRef,
     /// `block.len()` when invalid.
     position: usize,
-    /// The common prefix, then the rest of the current key.
-    key: Vec<u8>,
+    /// The common prefix, then the rest of the current key, then anything: at least [`HEAD_LEN`] bytes behind the prefix, so that a
+    /// rest that is no longer is copied, and a head taken, in one piece.
+    buffer: Vec<u8>,
+    prefix_len: usize,
+    key_len: usize,
     seqno: SeqNo,
     kind: ValueKind,
     value: Range<usize>,
@@ -27,27 +31,38 @@ impl BlockCursor {
         let mut cursor = BlockCursor {
             position: block.len(),
             block,
-            key: Vec::new(),
+            buffer: Vec::new(),
+            prefix_len: 0,
+            key_len: 0,
             seqno: 0,
             kind: ValueKind::Delete,
             value: 0..0,
         };
-        cursor.key.extend_from_slice(cursor.block.prefix());
+        cursor.take_prefix();
         cursor
     }
 
     /// Moves on to another block, keeping the buffer. The cursor is invalid then.
     pub(crate) fn enter(&mut self, block: BlockRef) {
         self.block = block;
-        self.key.clear();
-        self.key.extend_from_slice(self.block.prefix());
+        self.take_prefix();
         self.invalidate();
+    }
+
+    fn take_prefix(&mut self) {
+        let prefix = self.block.prefix();
+        self.prefix_len = prefix.len();
+        if self.buffer.len() < prefix.len() + HEAD_LEN {
+            self.buffer.resize(prefix.len() + HEAD_LEN, 0);
+        }
+        self.buffer[..prefix.len()].copy_from_slice(prefix);
     }
 
     pub(crate) fn invalidate(&mut self) {
         self.position = self.block.len();
     }
 
+    #[inline]
     pub(crate) fn valid(&self) -> bool {
         self.position < self.block.len()
     }
@@ -73,14 +88,18 @@ impl BlockCursor {
             return Ok(if key < prefix { 0 } else { block.len() });
         };
         let head = head(rest);
-        let start = partition_point(0..block.len(), |i| Ok(block.head(i) < head))?;
+        let Range { mut start, mut end } = block.equal_heads(head);
         // Heads that agree say nothing about the order: neither about longer keys, nor about versions, nor about trailing zeros.
-        let end = partition_point(start..block.len(), |i| Ok(block.head(i) == head))?;
-        partition_point(start..end, |i| {
-            let entry = block.entry(i)?;
-            let order = compare_entries((entry.rest, entry.seqno), (rest, seqno));
-            Ok(order == Ordering::Less)
-        })
+        while start < end {
+            let middle = usize::midpoint(start, end);
+            let entry = block.entry(middle)?;
+            if compare_entries((entry.rest, entry.seqno), (rest, seqno)) == Ordering::Less {
+                start = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        Ok(start)
     }
 
     pub(crate) fn next(&mut self) -> Decoded<()> {
@@ -92,15 +111,45 @@ impl BlockCursor {
         self.go_to(self.position.checked_sub(1).unwrap_or(self.block.len()))
     }
 
+    /// To the next entry, unless something stands in the way: the end of the block, or an error. Then the cursor stays where it is, and
+    /// [`next`](BlockCursor::next) says what it is.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> bool {
+        let next = self.position + 1;
+        next < self.block.len() && self.stand_at(next).is_ok()
+    }
+
+    /// The same backward, for [`prev`](BlockCursor::prev).
+    #[inline]
+    pub(crate) fn retreat(&mut self) -> bool {
+        self.position > 0 && self.stand_at(self.position - 1).is_ok()
+    }
+
     /// To the entry at `position`, or invalid if there is none.
     fn go_to(&mut self, position: usize) -> Decoded<()> {
         self.invalidate();
-        if position >= self.block.len() {
-            return Ok(());
-        }
+        if position < self.block.len() { self.stand_at(position) } else { Ok(()) }
+    }
+
+    /// To the entry at `position`, which must be less than the block's length. An error changes nothing.
+    #[inline]
+    fn stand_at(&mut self, position: usize) -> Decoded<()> {
         let entry = self.block.entry(position)?;
-        self.key.truncate(self.block.prefix().len());
-        self.key.extend_from_slice(entry.rest);
+        let rest_start = entry.value_start - entry.rest.len();
+        let piece = self.block.bytes()[rest_start..].first_chunk::<HEAD_LEN>();
+        let place = self.buffer[self.prefix_len..].first_chunk_mut::<HEAD_LEN>();
+        match (piece, place) {
+            // The rest, and what stands behind it.
+            (Some(piece), Some(place)) if entry.rest.len() <= HEAD_LEN => *place = *piece,
+            _ => {
+                let end = self.prefix_len + entry.rest.len();
+                if self.buffer.len() < end {
+                    self.buffer.resize(end, 0);
+                }
+                self.buffer[self.prefix_len..end].copy_from_slice(entry.rest);
+            }
+        }
+        self.key_len = self.prefix_len + entry.rest.len();
         self.seqno = entry.seqno;
         self.kind = entry.kind;
         self.value = entry.value_start..entry.value_start + entry.value_len;
@@ -108,34 +157,35 @@ impl BlockCursor {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn key(&self) -> &[u8] {
-        &self.key
+        &self.buffer[..self.key_len]
     }
 
+    /// The head of the key, in the sense of `InternalCursor`.
+    #[inline]
+    pub(crate) fn head(&self) -> u128 {
+        match self.buffer.first_chunk() {
+            Some(first) if self.key_len >= HEAD_LEN => u128::from_be_bytes(*first),
+            // What stands behind the key is not part of it.
+            Some(first) => u128::from_be_bytes(*first) & !(u128::MAX >> (8 * self.key_len)),
+            None => iter::head(self.key()),
+        }
+    }
+
+    #[inline]
     pub(crate) fn seqno(&self) -> SeqNo {
         self.seqno
     }
 
+    #[inline]
     pub(crate) fn kind(&self) -> ValueKind {
         self.kind
     }
 
+    #[inline]
     pub(crate) fn value(&self) -> &[u8] {
         // In range since the entry was decoded.
         &self.block.bytes()[self.value.clone()]
     }
-}
-
-/// The first position of `range` for which `before` no longer holds, by halving.
-fn partition_point(range: Range<usize>, mut before: impl FnMut(usize) -> Decoded<bool>) -> Decoded<usize> {
-    let Range { mut start, mut end } = range;
-    while start < end {
-        let middle = start + (end - start) / 2;
-        if before(middle)? {
-            start = middle + 1;
-        } else {
-            end = middle;
-        }
-    }
-    Ok(start)
 }

@@ -1,5 +1,8 @@
 //! Look-ups in a [`Block`].
 
+use std::hint::select_unpredictable;
+use std::ops::Range;
+
 use super::fingerprints::{AT_ONCE, matches};
 use super::frame::{Block, Parts};
 use super::{HEAD_LEN, HEADER_LEN, WIDE_OFFSETS, directory_len};
@@ -81,6 +84,20 @@ impl Block {
         u32::from_le_bytes(self.directory_bytes(self.heads_start() + i * HEAD_LEN))
     }
 
+    /// Positions of the entries whose head is `head`; those before have lesser ones, those behind greater ones.
+    pub(super) fn equal_heads(&self, head: u32) -> Range<usize> {
+        let heads = &self.bytes()[self.heads_start()..self.heads_start() + self.len() * HEAD_LEN];
+        let start = lower_bound(heads, head);
+        let is_equal = start < self.len() && self.head(start) == head;
+        let end = match head.checked_add(1) {
+            _ if !is_equal => start,
+            Some(next) => lower_bound(heads, next),
+            None => self.len(),
+        };
+        start..end.max(start)
+    }
+
+    #[inline]
     pub(super) fn offset(&self, i: usize) -> usize {
         let offsets_start = HEADER_LEN + self.len();
         if self.parts().wide {
@@ -167,6 +184,22 @@ impl Block {
     }
 }
 
+/// How many of `heads`, which ascend, are less than `head`: halved without branches down to a few lines, whose heads are counted.
+fn lower_bound(heads: &[u8], head: u32) -> usize {
+    const COUNTED: usize = 64;
+    let (heads, _) = heads.as_chunks::<HEAD_LEN>();
+    let is_less = |bytes: &[u8; HEAD_LEN]| u32::from_le_bytes(*bytes) < head;
+    let (mut start, mut len) = (0, heads.len());
+    while len > COUNTED {
+        let half = len / 2;
+        start = select_unpredictable(is_less(&heads[start + half - 1]), start + half, start);
+        len -= half;
+    }
+    // A sum of 32-bit numbers over neighbours in memory, which compilers do several at a time.
+    let counted: u32 = heads[start..start + len].iter().map(|bytes| u32::from(is_less(bytes))).sum();
+    start + counted as usize
+}
+
 impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
@@ -175,4 +208,19 @@ impl AsRef<[u8]> for Block {
 
 fn to_len(len: u64) -> Decoded<usize> {
     usize::try_from(len).map_err(|_| Malformed("a length exceeds the address space"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn lower_bound_counts_what_is_less(mut heads in prop::collection::vec(0u32..300, 0..300), head in 0u32..301) {
+            heads.sort_unstable();
+            let bytes: Vec<u8> = heads.iter().flat_map(|head| head.to_le_bytes()).collect();
+            prop_assert_eq!(lower_bound(&bytes, head), heads.partition_point(|&other| other < head));
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::output::{Below, OutputContext, Part, write_run};
+use super::output::{Below, OutputContext, Part, Unknown, write_run};
 use super::picker::Task;
 use crate::error::Result;
 use crate::merge::MergingCursor;
@@ -13,20 +13,57 @@ use crate::version::{RunCursor, Source, Version};
 /// small (LevelDB's limit, `MaxGrandParentOverlapBytes`).
 const MAX_OVERLAP_BELOW: u64 = 10;
 
-/// Merges the inputs of `task`, as they stand in `version`, and returns the new tables, or `None` if it was cancelled.
-pub(crate) fn run(task: &Task, version: &Version, context: &OutputContext<'_>) -> Result<Option<Vec<TableMeta>>> {
+/// A large task falls into parts, each of which reads this much of a table's size, in eighths, so that it makes one table. The parts
+/// do not depend on how many threads there are for them.
+const EIGHTHS_PER_PART: u64 = 7;
+const MAX_PARTS: u64 = 256;
+/// Samples of the keys for each part.
+const SAMPLES_PER_PART: u64 = 16;
+
+/// The keys at which the parts of `task` end and the next ones begin, ascending. All versions of a key are in one part.
+pub(crate) fn bounds(task: &Task, version: &Version, table_size: u64) -> Result<Vec<Vec<u8>>> {
+    let part_size = (table_size / 8 * EIGHTHS_PER_PART).max(1);
+    let parts = task.bytes.div_ceil(part_size).min(MAX_PARTS);
+    // A run of level 0 is one table.
+    if parts < 2 || task.output_level == 0 {
+        return Ok(Vec::new());
+    }
+    let mut samples = Vec::new();
+    for (_, table) in version.tables().filter(|(level, table)| task.takes(*level, table.meta().number)) {
+        table.sample_keys(task.bytes / (parts * SAMPLES_PER_PART), &mut samples)?;
+    }
+    samples.sort_unstable();
+    let every = samples.len().div_ceil(usize::try_from(parts).unwrap_or(usize::MAX)).max(1);
+    let mut bounds: Vec<Vec<u8>> = samples.into_iter().skip(every).step_by(every).collect();
+    bounds.dedup();
+    Ok(bounds)
+}
+
+/// Merges what `part` has of the inputs of `task`, as they stand in `version`, and returns the new tables, or `None` if it was
+/// cancelled.
+pub(crate) fn run(
+    task: &Task,
+    version: &Version,
+    part: Part<'_>,
+    context: &OutputContext<'_>,
+) -> Result<Option<Vec<TableMeta>>> {
     let mut sources = Vec::new();
     for (number, level) in version.levels().iter().enumerate() {
         let tables: Vec<Arc<Table>> =
             level.tables().iter().filter(|table| task.takes(number, table.meta().number)).cloned().collect();
         if number == 0 {
-            sources.extend(tables.iter().map(|table| Source::Table(table.cursor(false).for_compaction())));
+            let runs = tables.into_iter().map(|table| RunCursor::for_compaction([table].into()));
+            sources.extend(runs.map(Source::Run));
         } else if !tables.is_empty() {
             sources.push(Source::Run(RunCursor::for_compaction(tables.into())));
         }
     }
-    let mut below = TablesBelow::new(task, version, context.table_size);
-    write_run(&mut MergingCursor::new(sources), Part::default(), context, &mut below)
+    let mut cursor = MergingCursor::new(sources);
+    if task.output_level == 0 {
+        // Older runs may be in the same level.
+        return write_run(&mut cursor, part, context, &mut Unknown);
+    }
+    write_run(&mut cursor, part, context, &mut TablesBelow::new(task, version, context.table_size))
 }
 
 /// The tables below the output level that overlap the task's key range.

@@ -178,6 +178,20 @@ impl Store {
         self.executor.spawn(work.priority(), Box::new(move || store.run(&work)));
     }
 
+    /// Has another thread help with a compaction that is running.
+    pub(super) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Arc<Store>) + Send + 'static) {
+        self.background.lock().jobs += 1;
+        let store = Arc::clone(self);
+        // Of high priority, because those threads are free that are kept for flushes.
+        self.executor.spawn(
+            Priority::High,
+            Box::new(move || {
+                let _ended = JobGuard(&store);
+                help(&store);
+            }),
+        );
+    }
+
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -241,10 +255,12 @@ impl Store {
 
     fn with_picker<R>(&self, tree: &Tree, background: &Background, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
         let oldest_snapshot = self.snapshots.lock().keys().next().copied();
+        let view = self.view.load();
         pick(&Picker {
             levels: &tree.version.metas(),
             running: &background.running(tree.id),
             base_size: self.base_size(),
+            is_idle: view.sealed.is_empty() && view.active.is_empty(),
             oldest_snapshot: oldest_snapshot.unwrap_or(SeqNo::MAX),
             moves_to_last: tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,
@@ -353,5 +369,6 @@ impl Store {
         let view = self.view.load();
         let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
         self.throttle.set_pressure(throttle::pressure(runs, self.debt(), self.base_size()));
+        self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
     }
 }

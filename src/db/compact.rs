@@ -1,16 +1,20 @@
 //! Compactions, as the picker orders them and as callers ask for them.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::background::Request;
 use super::iter::HalfOpen;
 use super::store::Store;
 use super::view::Tree;
 use crate::compaction::filters::policy_of_output;
-use crate::compaction::job;
 use crate::compaction::picker::{Picker, Task};
+use crate::compaction::{Part, job};
 use crate::error::{Error, Result};
+use crate::format::key::SeqNo;
 use crate::manifest::VersionEdit;
 use crate::options::{Compression, FilterPolicy};
 use crate::table::TableMeta;
@@ -25,12 +29,67 @@ fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
     policy_of_output(&tree.options, &tree.version.metas(), task.output_level.into(), keys, held, takes)
 }
 
+/// A compaction being carried out, part by part, by one thread or several. Whoever has none takes the next part; the thread that began
+/// it takes all that nobody else does, so that it never waits for a part that is not being worked on.
+struct Compaction {
+    tree: Tree,
+    task: Task,
+    filter: FilterPolicy,
+    compression: Compression,
+    /// Live snapshots, the same for all parts.
+    snapshots: Vec<SeqNo>,
+    /// Where one part ends and the next begins.
+    bounds: Vec<Vec<u8>>,
+    next: AtomicUsize,
+    /// A part has failed: the others need not go on.
+    failed: AtomicBool,
+    /// What came of each part.
+    ended: Mutex<Vec<Option<PartResult>>>,
+    /// Notified when a part has ended.
+    part_ended: Condvar,
+}
+
+/// The tables of a part, or `None` if it was cancelled.
+type PartResult = Result<Option<Vec<TableMeta>>>;
+
+impl Compaction {
+    fn parts(&self) -> usize {
+        self.bounds.len() + 1
+    }
+
+    fn part(&self, i: usize) -> Part<'_> {
+        let from = i.checked_sub(1).map(|before| self.bounds[before].as_slice());
+        Part { from, to: self.bounds.get(i).map(Vec::as_slice) }
+    }
+
+    /// Takes the next part that nobody has taken.
+    fn claim(&self) -> Option<usize> {
+        Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < self.parts())
+    }
+
+    fn end(&self, i: usize, result: PartResult) {
+        if !matches!(result, Ok(Some(_))) {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        self.ended.lock()[i] = Some(result);
+        self.part_ended.notify_all();
+    }
+
+    /// Waits until every part has ended; returns what came of them, in order.
+    fn wait(&self) -> Vec<PartResult> {
+        let mut ended = self.ended.lock();
+        while ended.iter().any(Option::is_none) {
+            self.part_ended.wait(&mut ended);
+        }
+        ended.iter_mut().filter_map(Option::take).collect()
+    }
+}
+
 impl Store {
     /// Carries out one task; returns how many bytes of new tables it wrote.
-    pub(super) fn compact(&self, keyspace: u32, task: &Task) -> Result<u64> {
+    pub(super) fn compact(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // Not the whole view: this may take long, and would keep memtables and other keyspaces' old tables alive.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
-        let tree = &tree;
         let mut written = 0;
         let outputs: Vec<TableMeta> = if task.is_move {
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
@@ -38,13 +97,7 @@ impl Store {
             metas.filter(|(level, meta)| task.takes(*level, meta.number)).map(|(_, meta)| meta.clone()).collect()
         } else {
             self.check_space(task.bytes)?;
-            let compression = match usize::from(task.output_level) {
-                level if level == LEVELS - 1 => tree.options.compression,
-                _ => Compression::None,
-            };
-            let (new_number, cancelled) = (|| self.new_file_number(), || self.is_stopping());
-            let context = self.output_context(tree, filter_of_output(tree, task), compression, &new_number, &cancelled);
-            let Some(outputs) = job::run(task, &tree.version, &context)? else { return Err(Error::Closed) };
+            let outputs = self.rewrite(tree, task)?;
             if !outputs.is_empty() {
                 self.sync_dir()?;
             }
@@ -61,6 +114,81 @@ impl Store {
         };
         self.install(edit, |_| {})?;
         Ok(written)
+    }
+
+    /// Merges the inputs of a task, in parts, and with the help of other threads if there are some; all of it or nothing.
+    fn rewrite(self: &Arc<Self>, tree: Tree, task: &Task) -> Result<Vec<TableMeta>> {
+        let bounds = job::bounds(task, &tree.version, self.options.table_size)?;
+        let compression = match usize::from(task.output_level) {
+            level if level == LEVELS - 1 => tree.options.compression,
+            _ => Compression::None,
+        };
+        let compaction = Arc::new(Compaction {
+            filter: filter_of_output(&tree, task),
+            tree,
+            task: task.clone(),
+            compression,
+            snapshots: self.live_snapshots(),
+            next: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            ended: Mutex::new((0..=bounds.len()).map(|_| None).collect()),
+            part_ended: Condvar::new(),
+            bounds,
+        });
+        let helpers = (compaction.parts() - 1).min(self.executor.parallelism().saturating_sub(1));
+        (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&compaction)));
+        while self.do_part(&compaction) {}
+        let results = compaction.wait();
+        let (mut outputs, mut failure) = (Vec::new(), None);
+        for result in results {
+            match result {
+                Ok(Some(tables)) => outputs.extend(tables),
+                Ok(None) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        if compaction.failed.load(Ordering::Relaxed) {
+            outputs.iter().for_each(|meta| self.tables.remove_file(meta.number));
+            return Err(failure.unwrap_or(Error::Closed));
+        }
+        Ok(outputs)
+    }
+
+    /// Has another thread do parts of a compaction. Each is a job by itself, so that a flush waits for one at most. Help that comes too
+    /// late finds nothing, and keeps no table alive until then.
+    fn help_with(self: &Arc<Self>, compaction: Weak<Compaction>) {
+        self.spawn_help(move |store| {
+            if let Some(running) = compaction.upgrade()
+                && store.do_part(&running)
+            {
+                drop(running);
+                store.help_with(compaction);
+            }
+        });
+    }
+
+    /// Does the next part of a compaction that nobody has begun; returns whether there was one.
+    fn do_part(&self, compaction: &Compaction) -> bool {
+        let Some(i) = compaction.claim() else { return false };
+        let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(compaction, i)));
+        let panicked = || Err(self.poison(Error::invalid("a compaction panicked; this is a bug in tamis")));
+        compaction.end(i, result.unwrap_or_else(|_| panicked()));
+        true
+    }
+
+    fn rewrite_part(&self, compaction: &Compaction, i: usize) -> PartResult {
+        let Compaction { tree, task, filter, compression, .. } = compaction;
+        let new_number = || self.new_file_number();
+        let cancelled = || self.is_stopping() || compaction.failed.load(Ordering::Relaxed);
+        if cancelled() {
+            return Ok(None);
+        }
+        let mut context = self.output_context(tree, *filter, *compression, &new_number, &cancelled);
+        context.snapshots.clone_from(&compaction.snapshots);
+        if task.output_level == 0 {
+            context.table_size = u64::MAX;
+        }
+        job::run(task, &tree.version, compaction.part(i), &context)
     }
 
     /// Brings all entries of a range to the last level, without the versions and tombstones that nobody can see any more.

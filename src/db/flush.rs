@@ -67,8 +67,15 @@ impl Store {
         let number = memtable.log_number();
         self.install(edit, |view| view.sealed.retain(|memtable| memtable.log_number() != number))?;
         self.logs.lock().retain(|log| log.number != number);
-        // A log that is left behind is removed when the store is opened next.
-        let _ = self.fs.remove(&FileKind::Wal(number).path(&self.dir));
+        let logs = match self.recovered_logs.last() {
+            // What was recovered is one memtable, and may come from several logs.
+            Some(&last) if last == number => &self.recovered_logs[..],
+            _ => &[number],
+        };
+        for log in logs {
+            // A log that is left behind is removed when the store is opened next.
+            let _ = self.fs.remove(&FileKind::Wal(*log).path(&self.dir));
+        }
         Ok(bytes)
     }
 

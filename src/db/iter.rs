@@ -4,7 +4,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 
 use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind, prefix_successor};
-use crate::iter::InternalCursor;
+use crate::iter::{InternalCursor, MarkedKey};
 use crate::merge::MergingCursor;
 use crate::options::PrefixExtractor;
 use crate::value::Value;
@@ -35,9 +35,10 @@ pub struct Cursor {
     inner: MergingCursor<Source>,
     snapshot: SeqNo,
     state: State,
-    /// Going forward: the key whose older versions are to be passed over. Going backward: the current key.
+    /// Going forward: the key whose older versions are to be passed over. Going backward: that of the entry being looked at.
+    marked: MarkedKey,
+    /// Going backward: the current key and value.
     key: Vec<u8>,
-    /// Going backward: the current value.
     value: Vec<u8>,
 }
 
@@ -52,7 +53,8 @@ enum State {
 
 impl Cursor {
     pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo) -> Cursor {
-        Cursor { inner, snapshot, state: State::Invalid, key: Vec::new(), value: Vec::new() }
+        let (marked, key, value) = Default::default();
+        Cursor { inner, snapshot, state: State::Invalid, marked, key, value }
     }
 
     /// Whether the cursor stands on an entry.
@@ -103,27 +105,31 @@ impl Cursor {
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.state = State::Invalid;
         // No entry has sequence number 0, so this is behind every version of the key.
-        self.inner.seek(key.as_ref(), 0)?;
-        self.step_back()?;
+        self.inner.seek_before(key.as_ref(), 0)?;
         self.settle_backward()
     }
 
     /// Goes to the last entry whose key is less than `key`.
     pub(super) fn seek_before(&mut self, key: &[u8]) -> Result<bool> {
         self.state = State::Invalid;
-        self.inner.seek(key, SeqNo::MAX)?;
-        self.step_back()?;
+        self.inner.seek_before(key, SeqNo::MAX)?;
         self.settle_backward()
     }
 
     /// Goes to the next entry. A cursor that stands on none stays there.
     #[expect(clippy::should_implement_trait, reason = "the field's name; a lending cursor cannot be an Iterator")]
+    #[inline]
     pub fn next(&mut self) -> Result<bool> {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => Ok(false),
             State::Forward => {
-                self.save_key();
+                self.marked.mark(&self.inner);
                 self.inner.next()?;
+                // As a rule a key has one version, and that can be seen.
+                if self.inner.valid() && self.shows() && !self.marked.is_at(&self.inner) {
+                    self.state = State::Forward;
+                    return Ok(true);
+                }
                 self.settle_forward(true)
             }
             State::Backward => {
@@ -134,41 +140,42 @@ impl Cursor {
     }
 
     /// Goes to the previous entry. A cursor that stands on none stays there.
+    #[inline]
     pub fn prev(&mut self) -> Result<bool> {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => Ok(false),
-            State::Forward => {
-                self.save_key();
-                // Newer versions of the key, which the snapshot does not see, may stand before this one.
-                let mut passed = 0;
-                while self.inner.valid() && self.inner.key() == self.key {
-                    passed += 1;
-                    if passed > SEEK_AFTER {
-                        self.inner.seek(&self.key, SeqNo::MAX)?;
-                    }
-                    self.inner.prev()?;
-                }
-                self.settle_backward()
-            }
+            State::Forward => self.turn_backward(),
             State::Backward => self.settle_backward(),
         }
     }
 
-    fn save_key(&mut self) {
-        self.key.clear();
-        self.key.extend_from_slice(self.inner.key());
+    /// From the current entry, under `inner`, to the one before.
+    fn turn_backward(&mut self) -> Result<bool> {
+        self.marked.mark(&self.inner);
+        // Newer versions of the key, which the snapshot does not see, may stand before this one.
+        let mut passed = 0;
+        while self.inner.valid() && self.marked.is_at(&self.inner) {
+            passed += 1;
+            if passed <= SEEK_AFTER {
+                self.inner.prev()?;
+            } else {
+                self.inner.seek_before(self.marked.key(), SeqNo::MAX)?;
+            }
+        }
+        self.settle_backward()
     }
 
-    /// To the entry before the one under `inner`, or to the last one if that stands behind all.
-    fn step_back(&mut self) -> Result<()> {
-        if self.inner.valid() { self.inner.prev() } else { self.inner.seek_to_last() }
+    /// Whether the entry under `inner` is a value that the snapshot can see, if it is the newest version of its key that it can see.
+    #[inline]
+    fn shows(&self) -> bool {
+        self.inner.seqno() <= self.snapshot && self.inner.kind() == ValueKind::Put
     }
 
-    /// From `inner` on forward to the first entry that can be seen. With `skip_key`, versions of `key` are passed over.
+    /// From `inner` on forward to the first entry that can be seen. With `skip_key`, versions of the marked key are passed over.
     fn settle_forward(&mut self, mut skip_key: bool) -> Result<bool> {
         let mut passed = 0;
         while self.inner.valid() {
-            let hidden = skip_key && self.inner.key() == self.key;
+            let hidden = skip_key && self.marked.is_at(&self.inner);
             let too_new = self.inner.seqno() > self.snapshot;
             if !hidden && !too_new {
                 if self.inner.kind() == ValueKind::Put {
@@ -177,7 +184,7 @@ impl Cursor {
                 }
                 skip_key = true;
                 passed = 0;
-                self.save_key();
+                self.marked.mark(&self.inner);
             }
             passed += 1;
             if passed <= SEEK_AFTER {
@@ -186,12 +193,12 @@ impl Cursor {
             }
             passed = 0;
             if hidden {
-                self.inner.seek(&self.key, 0)?;
+                self.inner.seek(self.marked.key(), 0)?;
             } else {
                 // Too new, and of another key than the one to be passed over.
                 skip_key = false;
-                self.save_key();
-                self.inner.seek(&self.key, self.snapshot)?;
+                self.marked.mark(&self.inner);
+                self.inner.seek(self.marked.key(), self.snapshot)?;
             }
         }
         Ok(false)
@@ -200,19 +207,25 @@ impl Cursor {
     /// From `inner` on backward to the first key of which something can be seen.
     fn settle_backward(&mut self) -> Result<bool> {
         while self.inner.valid() {
-            self.save_key();
+            self.marked.mark(&self.inner);
+            // The newest version that can be seen comes last.
             let mut visible = false;
-            while self.inner.valid() && self.inner.key() == self.key {
+            loop {
                 if self.inner.seqno() <= self.snapshot {
                     visible = self.inner.kind() == ValueKind::Put;
-                    self.value.clear();
                     if visible {
+                        self.value.clear();
                         self.value.extend_from_slice(self.inner.value());
                     }
                 }
                 self.inner.prev()?;
+                if !self.inner.valid() || !self.marked.is_at(&self.inner) {
+                    break;
+                }
             }
             if visible {
+                self.key.clear();
+                self.key.extend_from_slice(self.marked.key());
                 self.state = State::Backward;
                 return Ok(true);
             }

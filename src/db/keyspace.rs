@@ -60,16 +60,12 @@ impl Keyspace {
 
     /// Sets a key to a value, over whatever it had. Returns the write's sequence number.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
-        let mut batch = WriteBatch::new();
-        batch.put_in(self, key, value);
-        self.store().write(batch, WriteOptions::default())
+        self.store().write_one(self.id, key.as_ref(), Some(value.as_ref()), WriteOptions::default())
     }
 
     /// Deletes a key; no error if it is not there. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
-        let mut batch = WriteBatch::new();
-        batch.delete_in(self, key);
-        self.store().write(batch, WriteOptions::default())
+        self.store().write_one(self.id, key.as_ref(), None, WriteOptions::default())
     }
 
     /// The value of a key.

@@ -308,7 +308,8 @@ impl Db {
         self.store().visible.load(Ordering::Acquire)
     }
 
-    /// Every write up to this sequence number survives a power cut.
+    /// Every write up to this sequence number survives a power cut. After opening it may be less than it was before: what was recovered
+    /// from logs counts again when it is in tables.
     pub fn synced_seqno(&self) -> SeqNo {
         self.store().durable.load(Ordering::Acquire)
     }

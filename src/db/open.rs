@@ -1,7 +1,9 @@
 //! Opening: lock, manifest, recovery of the logs, a fresh manifest and a fresh log.
 //!
-//! Recovery changes nothing that it still needs: what the logs hold goes to new tables, one manifest names them all and lets the logs
-//! go, and only then is anything removed. So it may itself be interrupted anywhere and begin anew.
+//! Recovery changes nothing that it still needs. Of what the logs hold, full memtables go to new tables, which one new manifest names. The
+//! last one, that is not full, stays in memory with the logs it came from, and is flushed in the background like any other: only when
+//! it is in tables are those logs let go, and is anything said to be durable that came after it. So recovery may itself be interrupted
+//! anywhere and begin anew.
 
 use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
 use std::path::Path;
@@ -61,26 +63,24 @@ impl Store {
         let recovered = recovery.recover(&mut state, &files)?;
         let manifest_number = state.take_number();
         let log_number = state.take_number();
-        state.min_log = log_number;
-        state.flushed_seqno = recovered.last_seqno;
+        state.flushed_seqno = recovered.flushed;
+        if recovered.memtables.is_empty() {
+            state.min_log = log_number;
+        }
         let writer = ManifestWriter::create(&*fs, dir, manifest_number, &state)?;
 
-        let log = wal::create(
-            &*fs,
-            dir,
-            FileHeader {
-                number: log_number,
-                first: recovered.last_seqno + 1,
-                synced: recovered.last_seqno,
-                previous: 0,
-                previous_len: 0,
-            },
-        )?;
+        let header = FileHeader {
+            number: log_number,
+            first: recovered.last_seqno + 1,
+            synced: recovered.flushed,
+            ..FileHeader::default()
+        };
+        let log = wal::create(&*fs, dir, header, options.wal_mode, options.memtable_size)?;
         // A full disk must not keep a store from being opened, and read, and emptied.
         let _ = log.file().reserve(options.memtable_size as u64);
         let needed = |kind: &FileKind| match *kind {
             FileKind::Manifest(number) => number == manifest_number,
-            FileKind::Wal(number) => number >= log_number,
+            FileKind::Wal(number) => number >= state.min_log,
             FileKind::Table(number) => state.has_table(number),
             // The switch to this manifest has removed or replaced what an interrupted one left.
             FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
@@ -95,9 +95,10 @@ impl Store {
         let store = Store::new(Opened {
             dir: dir.to_owned(),
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads))),
-            view: view_of(&state, &tables, Arc::clone(&memtable), Vec::new()),
+            view: view_of(&state, &tables, Arc::clone(&memtable), recovered.memtables),
             last_seqno: recovered.last_seqno,
-            flushed: recovered.last_seqno,
+            flushed: recovered.flushed,
+            recovered_logs: recovered.logs,
             next_file: state.next_file_number,
             logs: vec![LogFile::of(&log)],
             commit: Some(Commit { log, memtable }),
@@ -155,6 +156,7 @@ impl Store {
             view: view_of(&state, &tables, active, memtables.collect()),
             last_seqno: recovered.last_seqno,
             flushed: state.flushed_seqno,
+            recovered_logs: Vec::new(),
             next_file: state.next_file_number,
             commit: None,
             logs: Vec::new(),
@@ -192,7 +194,7 @@ const READ_ONLY_ATTEMPTS: u32 = 100;
 /// Where recovery puts what it finds in the logs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// In new tables of level 0, added to the state.
+    /// Full memtables in new tables of level 0, added to the state; the last one in memory.
     InTables,
     /// In memtables; nothing is written.
     InMemory,
@@ -200,8 +202,12 @@ enum Keep {
 
 struct Recovered {
     last_seqno: SeqNo,
-    /// Oldest first; empty when the entries went to tables.
+    /// Everything up to here is in tables.
+    flushed: SeqNo,
+    /// What is behind that, oldest first.
     memtables: Vec<Arc<Memtable>>,
+    /// The logs that were replayed, ascending.
+    logs: Vec<u64>,
 }
 
 /// Refuses a store that lacks a table, before anything in its directory is changed: the manifest may be an older one than the tables.
@@ -252,11 +258,24 @@ impl Recovery<'_> {
         logs.sort_unstable();
 
         let seed = state.hash_seed;
-        let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, seed, self.memory));
+        // It stands for all of the logs.
+        let newest = logs.last().copied().unwrap_or(0);
+        let new_memtable = || Arc::new(Memtable::new(newest, options.memtable_size, seed, self.memory));
         let mut memtable = new_memtable();
         let mut full = Vec::new();
-        let flushed = state.flushed_seqno;
-        let end = wal::recover(&*options.file_system, dir, &logs, flushed, &mut |first, batch| {
+        let known = state.flushed_seqno;
+        let mut flushed = known;
+        let end = wal::recover(&*options.file_system, dir, &logs, known, &mut |first, batch| {
+            if memtable.used() >= options.memtable_size {
+                let memtable = std::mem::replace(&mut memtable, new_memtable());
+                match keep {
+                    Keep::InTables => {
+                        self.write_recovered(&memtable, state)?;
+                        flushed = memtable.last_seqno();
+                    }
+                    Keep::InMemory => full.push(memtable),
+                }
+            }
             let mut writer = memtable.writer();
             for (seqno, operation) in (first..).zip(batch) {
                 let operation = operation?;
@@ -266,26 +285,17 @@ impl Recovery<'_> {
                 }
                 writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
             }
-            drop(writer);
-            if memtable.used() >= options.memtable_size {
-                full.push(std::mem::replace(&mut memtable, new_memtable()));
-                if keep == Keep::InTables {
-                    let memtable = full.remove(0);
-                    self.write_recovered(&memtable, state)?;
-                }
-            }
             Ok(())
         })?;
-        if !memtable.is_empty() {
-            match keep {
-                Keep::InTables => self.write_recovered(&memtable, state)?,
-                Keep::InMemory => full.push(memtable),
-            }
+        if memtable.is_empty() {
+            flushed = end.last_seqno;
+        } else {
+            full.push(memtable);
         }
-        if keep == Keep::InTables && end.last_seqno > flushed {
+        if keep == Keep::InTables && flushed > known {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
-        Ok(Recovered { last_seqno: end.last_seqno, memtables: full })
+        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, logs })
     }
 
     /// Writes a recovered memtable to tables of level 0.

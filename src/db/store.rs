@@ -1,9 +1,9 @@
 //! [`Store`]: what all handles of an open store share, and the few operations that every part of the engine needs.
 //!
-//! Locks, in the order in which they may be taken: `defining`, `commit`, `syncing`, `manifest`, `background`, `view_change`, `logs`,
-//! `snapshots`. Readers take none of them.
+//! Locks, in the order in which they may be taken: `defining`, `commit`, the lead of `syncing`, `manifest`, `background`, `view_change`,
+//! `logs`, `snapshots`. Readers take none of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,9 +12,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::background::Background;
 use super::stats::Counters;
+use super::sync::Syncing;
 use super::throttle::Throttle;
 use super::view::{ReadView, Tree};
-use super::write::{Commit, Pending};
+use super::write::{Commit, Queue};
 use crate::epoch::Published;
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
@@ -51,6 +52,10 @@ pub(super) struct Store {
     pub(super) durable: AtomicU64,
     /// Every write up to this one is in a table.
     pub(super) flushed: AtomicU64,
+    /// Every write up to this one was recovered on opening, or was in tables then.
+    pub(super) recovered: SeqNo,
+    /// The logs that were replayed then; they go when what was recovered is flushed.
+    pub(super) recovered_logs: Vec<u64>,
     /// The next file number.
     pub(super) next_file: AtomicU64,
     /// Live snapshots and how many handles each has.
@@ -59,12 +64,10 @@ pub(super) struct Store {
     /// The log and what goes with it; held by whoever commits. `None` in a store that is closed or was
     /// opened read-only.
     pub(super) commit: Mutex<Option<Commit>>,
-    /// Writers that wait for whoever commits.
-    pub(super) queue: Mutex<VecDeque<Arc<Pending>>>,
+    pub(super) queue: Queue,
     /// Held while a keyspace is created, changed or dropped.
     pub(super) defining: Mutex<()>,
-    /// Held during a sync of the logs.
-    pub(super) syncing: Mutex<()>,
+    pub(super) syncing: Syncing,
     /// Logs that may hold writes that are not durable, oldest first; the last one is being written.
     pub(super) logs: Mutex<Vec<LogFile>>,
     /// `None` in a store that is closed or was opened read-only.
@@ -122,6 +125,7 @@ pub(super) struct Opened {
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
     pub(super) flushed: SeqNo,
+    pub(super) recovered_logs: Vec<u64>,
     pub(super) next_file: u64,
     pub(super) commit: Option<Commit>,
     pub(super) logs: Vec<LogFile>,
@@ -147,12 +151,14 @@ impl Store {
             visible: AtomicU64::new(opened.last_seqno),
             durable: AtomicU64::new(opened.flushed),
             flushed: AtomicU64::new(opened.flushed),
+            recovered: opened.last_seqno,
+            recovered_logs: opened.recovered_logs,
             next_file: AtomicU64::new(opened.next_file),
             snapshots: Mutex::default(),
             commit: Mutex::new(opened.commit),
-            queue: Mutex::default(),
+            queue: Queue::default(),
             defining: Mutex::new(()),
-            syncing: Mutex::new(()),
+            syncing: Syncing::default(),
             logs: Mutex::new(opened.logs),
             manifest: Mutex::new(opened.manifest),
             background: Mutex::default(),

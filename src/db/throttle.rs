@@ -2,8 +2,11 @@
 //!
 //! How far compaction is behind is a number between 0 and 1, the *pressure*. Above 0, every write is charged the time that its
 //! bytes take at a rate that falls with the pressure, and waits when its debt is worth a wait.
+//!
+//! Flushes that are behind count likewise, from the moment when no more memtables may wait for them: as far as the memtable that is
+//! being written has filled up. Otherwise whoever fills it would wait for a whole flush.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -11,13 +14,15 @@ use parking_lot::Mutex;
 use crate::compaction::picker::L0_TRIGGER;
 
 /// Runs in level 0 at which writes begin to be slowed down.
-const L0_SLOWDOWN: usize = 3 * L0_TRIGGER;
+const L0_SLOWDOWN: usize = 5 * L0_TRIGGER / 2;
 /// Runs in level 0 at which writes stop.
-pub(super) const L0_STOP: usize = 9 * L0_TRIGGER;
+pub(super) const L0_STOP: usize = 6 * L0_TRIGGER;
+/// Full memtables that may wait to be flushed before writes stop.
+pub(super) const MAX_SEALED: usize = 3;
 /// Bytes that wait to be compacted, as a multiple of what level 0 holds when it is compacted, at which writes begin to be slowed
 /// down, and at which the pressure is full.
-const DEBT_SLOWDOWN: u64 = 64;
-const DEBT_FULL: u64 = 256;
+const DEBT_SLOWDOWN: u64 = 32;
+const DEBT_FULL: u64 = 128;
 /// Rates in bytes per second at pressures just above 0 and at 1.
 const RATE_HIGH: f64 = 200e6;
 const RATE_LOW: f64 = 4e6;
@@ -40,10 +45,15 @@ fn rate(pressure: f64) -> f64 {
     RATE_HIGH * (RATE_LOW / RATE_HIGH).powf(pressure)
 }
 
+/// To wait for the flush of a memtable smaller than this is no stall.
+const SMALL_MEMTABLE: usize = 4 << 20;
+
 #[derive(Default)]
 pub(super) struct Throttle {
     /// Thousandths.
     pressure: AtomicU32,
+    /// Whether as many memtables wait to be flushed as may.
+    unflushed: AtomicBool,
     /// When the writes let through so far have been paid for.
     paid_until: Mutex<Option<Instant>>,
     delayed_writes: AtomicU64,
@@ -67,16 +77,23 @@ impl Throttle {
         (self.delayed_writes.load(Ordering::Relaxed), Duration::from_nanos(self.delayed_nanos.load(Ordering::Relaxed)))
     }
 
-    /// How long a write of `bytes` bytes has to wait now.
-    pub(super) fn charge(&self, bytes: usize) -> Duration {
-        if self.pressure.load(Ordering::Relaxed) == 0 {
-            return Duration::ZERO;
-        }
-        self.charge_at(bytes, Instant::now())
+    /// Says whether as many memtables, of `size` bytes each, wait to be flushed as may.
+    pub(super) fn set_unflushed(&self, unflushed: bool, size: usize) {
+        self.unflushed.store(unflushed && size >= SMALL_MEMTABLE, Ordering::Relaxed);
     }
 
-    fn charge_at(&self, bytes: usize, now: Instant) -> Duration {
-        let cost = Duration::from_secs_f64(bytes as f64 / rate(self.pressure())).min(LONGEST_WAIT);
+    /// How long a write of `bytes` bytes has to wait now. `filled` tells, from 0 to 1, how full the memtable is.
+    pub(super) fn charge(&self, bytes: usize, filled: impl FnOnce() -> f64) -> Duration {
+        let unflushed = self.unflushed.load(Ordering::Relaxed);
+        if self.pressure.load(Ordering::Relaxed) == 0 && !unflushed {
+            return Duration::ZERO;
+        }
+        let pressure = if unflushed { self.pressure().max(filled().min(1.0)) } else { self.pressure() };
+        self.charge_at(bytes, pressure, Instant::now())
+    }
+
+    fn charge_at(&self, bytes: usize, pressure: f64, now: Instant) -> Duration {
+        let cost = Duration::from_secs_f64(bytes as f64 / rate(pressure)).min(LONGEST_WAIT);
         let mut paid_until = self.paid_until.lock();
         let until = paid_until.map_or(now, |until| until.max(now)) + cost;
         // What many writers owe at once is not held against those who come long after.
@@ -108,12 +125,11 @@ mod tests {
     #[test]
     fn writes_pass_at_the_rate_of_the_pressure() {
         let throttle = Throttle::default();
-        assert_eq!(throttle.charge(1 << 20), Duration::ZERO);
-        throttle.set_pressure(1.0);
+        assert_eq!(throttle.charge(1 << 20, || 1.0), Duration::ZERO);
         let start = Instant::now();
         let mut now = start;
         for _ in 0..1000 {
-            now += throttle.charge_at(4096, now);
+            now += throttle.charge_at(4096, 1.0, now);
         }
         let expected = 1000.0 * 4096.0 / RATE_LOW;
         let taken = (now - start).as_secs_f64();
@@ -123,10 +139,24 @@ mod tests {
     #[test]
     fn no_write_waits_longer_than_the_longest_wait() {
         let throttle = Throttle::default();
-        throttle.set_pressure(1.0);
         let now = Instant::now();
         for _ in 0..100 {
-            assert!(throttle.charge_at(100 << 20, now) <= LONGEST_WAIT);
+            assert!(throttle.charge_at(100 << 20, 1.0, now) <= LONGEST_WAIT);
         }
+    }
+
+    #[test]
+    fn flushes_behind_slow_writes_down_as_the_memtable_fills() {
+        let wait = |filled| {
+            let throttle = Throttle::default();
+            throttle.set_unflushed(true, 64 << 20);
+            throttle.charge(100 << 10, || filled)
+        };
+        assert!(Duration::ZERO < wait(0.0) && wait(0.0) < wait(0.5) && wait(0.5) < wait(1.0));
+        let throttle = Throttle::default();
+        throttle.set_unflushed(true, 1 << 20);
+        assert_eq!(throttle.charge(1 << 20, || 1.0), Duration::ZERO);
+        throttle.set_unflushed(false, 64 << 20);
+        assert_eq!(throttle.charge(1 << 20, || 1.0), Duration::ZERO);
     }
 }

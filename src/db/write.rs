@@ -1,17 +1,22 @@
 //! The write path: batch, log, memtable.
 //!
 //! Whoever holds `Store::commit` commits for everybody that queued meanwhile: one append to the log for the whole group, then the
-//! memtable, then the last sequence number is published. There is no log thread, and no hand-over between threads per write. Syncs run outside, so that the next group forms meanwhile (see `sync`).
+//! memtable, then the last sequence number is published. There is no log thread, no hand-over between threads per write, and nothing is
+//! allocated for a write that need not queue. Syncs run outside, so that the next group forms meanwhile (see `sync`).
 
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::background::Waiting;
 use super::store::{LogFile, Store};
-use crate::batch::{BatchReader, WriteBatch};
+use super::throttle::MAX_SEALED;
+use crate::batch::{BatchReader, WriteBatch, encode_op};
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum;
 use crate::format::header::FileHeader;
@@ -20,11 +25,14 @@ use crate::log::{LogRecord, LogWriter};
 use crate::memtable::Memtable;
 use crate::wal;
 
-/// Full memtables that may wait to be flushed before writes stop.
-const MAX_SEALED: usize = 2;
-
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;
+
+/// A thread keeps the memory in which it has encoded an operation, if it is not more than this.
+const KEPT_LEN: usize = 64 << 10;
+
+/// How often a writer tries to get the right to commit before it queues.
+const SPINS: u32 = 100;
 
 /// How a write is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,22 +48,42 @@ pub(super) struct Commit {
     pub(super) memtable: Arc<Memtable>,
 }
 
-/// A batch with the checksum of its payload, computed outside of the lock.
-struct Encoded {
-    batch: WriteBatch,
+/// The operations of a batch as the log stores them, and their checksum, computed outside of the lock.
+struct Encoded<'a> {
+    payload: Cow<'a, [u8]>,
+    count: u32,
     crc: u32,
+    /// Whether the caller is going to sync.
+    sync: bool,
 }
 
-impl Encoded {
+impl<'a> Encoded<'a> {
+    fn new(payload: Cow<'a, [u8]>, count: u32, options: WriteOptions) -> Encoded<'a> {
+        let crc = checksum::crc(&payload);
+        Encoded { payload, count, crc, sync: options.sync }
+    }
+
     fn record(&self) -> LogRecord<'_> {
-        LogRecord { payload: self.batch.payload(), payload_crc: self.crc, count: self.batch.count() }
+        LogRecord { payload: &self.payload, payload_crc: self.crc, count: self.count }
+    }
+
+    fn into_owned(self) -> Encoded<'static> {
+        Encoded { payload: Cow::Owned(self.payload.into_owned()), ..self }
     }
 }
 
 /// A writer that waits for whoever commits.
 pub(super) struct Pending {
-    encoded: Encoded,
+    encoded: Encoded<'static>,
     result: Mutex<Option<Result<SeqNo>>>,
+}
+
+/// Writers that wait for whoever commits.
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: Mutex<VecDeque<Arc<Pending>>>,
+    /// Whether there may be any: looked at by whoever commits, who need not find the last one.
+    any: AtomicBool,
 }
 
 /// Poisons the store when it is dropped.
@@ -65,6 +93,11 @@ impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         self.0.poison(Error::invalid("a write came to the log and not to the memtable; this is a bug in tamis"));
     }
+}
+
+thread_local! {
+    /// Where a thread encodes its single operations.
+    static ENCODED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl Store {
@@ -78,12 +111,44 @@ impl Store {
             }
             return Ok(self.visible.load(Ordering::Acquire));
         }
-        self.check_keyspaces(&batch)?;
+        self.check_keyspaces(batch.keyspaces())?;
+        let count = batch.count();
+        self.write_encoded(Encoded::new(Cow::Owned(batch.into_payload()), count, options))
+    }
+
+    /// Writes a single operation, a put if there is a value.
+    pub(super) fn write_one(
+        self: &Arc<Self>,
+        keyspace: u32,
+        key: &[u8],
+        value: Option<&[u8]>,
+        options: WriteOptions,
+    ) -> Result<SeqNo> {
+        self.check_writable()?;
+        if keyspace != 0 {
+            self.check_keyspaces(&[keyspace])?;
+        }
+        // Taken out, so that a write from within a write, as by a listener, finds another; and so does a thread that is ending.
+        let mut payload = ENCODED.try_with(Cell::take).unwrap_or_default();
+        payload.clear();
+        let result = encode_op(&mut payload, keyspace, key, value)
+            .and_then(|()| self.write_encoded(Encoded::new(Cow::Borrowed(&payload), 1, options)));
+        if payload.capacity() <= KEPT_LEN {
+            let _ = ENCODED.try_with(|encoded| encoded.set(payload));
+        }
+        result
+    }
+
+    fn write_encoded(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
         self.retry_failed();
-        self.delay(batch.payload().len());
-        let crc = checksum::crc(batch.payload());
-        let last = self.commit(Encoded { batch, crc })?;
-        if options.sync {
+        self.delay(encoded.payload.len());
+        let sync = encoded.sync;
+        if sync {
+            // Before the write is there: what fails here leaves nothing.
+            self.await_recovered()?;
+        }
+        let last = self.commit(encoded)?;
+        if sync {
             self.sync_through(last)?;
         }
         Ok(last)
@@ -91,36 +156,37 @@ impl Store {
 
     /// Waits as the throttle says. A stepped executor works off what is behind instead.
     fn delay(&self, bytes: usize) {
-        let wait = self.throttle.charge(bytes);
+        let filled = || self.view.load().active.used() as f64 / self.options.memtable_size as f64;
+        let wait = self.throttle.charge(bytes, filled);
         if !wait.is_zero() && !self.executor.step() {
             std::thread::sleep(wait);
             self.throttle.count_delay(wait);
         }
     }
 
-    fn check_keyspaces(&self, batch: &WriteBatch) -> Result<()> {
-        if batch.keyspaces().is_empty() {
+    fn check_keyspaces(&self, keyspaces: &[u32]) -> Result<()> {
+        if keyspaces.is_empty() {
             return Ok(());
         }
         let view = self.view.load();
-        match batch.keyspaces().iter().find(|id| view.tree(**id).is_none()) {
+        match keyspaces.iter().find(|id| view.tree(**id).is_none()) {
             Some(id) => Err(Error::KeyspaceDropped(format!("number {id}"))),
             None => Ok(()),
         }
     }
 
-    fn commit(self: &Arc<Self>, encoded: Encoded) -> Result<SeqNo> {
-        if let Some(mut commit) = self.commit.try_lock() {
+    fn commit(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
+        if let Some(mut commit) = self.try_commit() {
             return self.commit_group(&mut commit, Some(&encoded));
         }
-        let pending = Arc::new(Pending { encoded, result: Mutex::new(None) });
-        self.queue.lock().push_back(Arc::clone(&pending));
+        let pending = Arc::new(Pending { encoded: encoded.into_owned(), result: Mutex::new(None) });
+        self.queue.push(Arc::clone(&pending));
         let mut commit = self.commit.lock();
         loop {
             if let Some(result) = pending.result.lock().take() {
                 return result;
             }
-            if self.queue.lock().is_empty() {
+            if self.queue.is_empty() {
                 // Somebody took the write from the queue and never came to an end with it.
                 return Err(self.poison(Error::invalid("a group of writes was interrupted; this is a bug in tamis")));
             }
@@ -129,57 +195,63 @@ impl Store {
         }
     }
 
+    /// The right to commit, if it is free or will be in a moment: a write that is stored, not handed over by a system call, takes less
+    /// time than to queue for it.
+    fn try_commit(&self) -> Option<MutexGuard<'_, Option<Commit>>> {
+        for _ in 0..SPINS {
+            if let Some(commit) = self.commit.try_lock() {
+                return Some(commit);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
     /// Commits `own` and what is queued, up to a limit; returns the last sequence number of `own`, or of the group.
-    fn commit_group(self: &Arc<Self>, commit: &mut Option<Commit>, own: Option<&Encoded>) -> Result<SeqNo> {
-        let queued = self.take_queued(own.map_or(0, |own| own.batch.payload().len()));
-        let group: Vec<&Encoded> = own.into_iter().chain(queued.iter().map(|pending| &pending.encoded)).collect();
-        let result = self.append_and_apply(commit, &group);
+    fn commit_group(self: &Arc<Self>, commit: &mut Option<Commit>, own: Option<&Encoded<'_>>) -> Result<SeqNo> {
+        let queued = self.queue.take(own.map_or(0, |own| own.payload.len()));
+        let group = own.into_iter().chain(queued.iter().map(|pending| &pending.encoded));
+        let result = self.append_and_apply(commit, group);
         let mut last = result.as_ref().copied().unwrap_or_default();
         if let Some(own) = own {
-            last += u64::from(own.batch.count());
+            last += u64::from(own.count);
         }
         let own_result = result.clone().map(|_| last);
         for pending in &queued {
-            last += u64::from(pending.encoded.batch.count());
+            last += u64::from(pending.encoded.count);
             *pending.result.lock() = Some(result.clone().map(|_| last));
         }
         own_result
     }
 
-    /// The next writes of the queue, so many that the group stays within its limit.
-    fn take_queued(&self, mut bytes: usize) -> Vec<Arc<Pending>> {
-        let mut queue = self.queue.lock();
-        let mut taken = Vec::new();
-        while let Some(next) = queue.front() {
-            bytes += next.encoded.batch.payload().len();
-            if bytes > MAX_GROUP_LEN && !taken.is_empty() {
-                break;
-            }
-            taken.extend(queue.pop_front());
-        }
-        taken
-    }
-
     /// Returns the last sequence number before the group.
-    fn append_and_apply(self: &Arc<Self>, commit: &mut Option<Commit>, group: &[&Encoded]) -> Result<SeqNo> {
+    fn append_and_apply<'a>(
+        self: &Arc<Self>,
+        commit: &mut Option<Commit>,
+        group: impl Iterator<Item = &'a Encoded<'a>> + Clone,
+    ) -> Result<SeqNo> {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        let bytes = group.iter().map(|encoded| encoded.batch.payload().len()).sum();
-        self.make_room(commit, bytes)?;
+        self.make_room(commit, group.clone().map(|encoded| encoded.payload.len()).sum())?;
         let before = commit.log.next() - 1;
-        let count: u64 = group.iter().map(|encoded| u64::from(encoded.batch.count())).sum();
+        let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
         if before + count > MAX_SEQNO {
             return Err(Error::invalid("the store has used up its sequence numbers"));
         }
-        let records: Vec<LogRecord<'_>> = group.iter().map(|encoded| encoded.record()).collect();
+        let records = group.clone().map(Encoded::record);
         let durable = self.durable.load(Ordering::Acquire);
-        commit.log.append(&records, durable).map_err(|error| self.poison(error))?;
+        let appended = if group.clone().any(|encoded| encoded.sync) {
+            commit.log.append(records, durable)
+        } else {
+            commit.log.append_lazily(records, durable)
+        };
+        appended.map_err(|error| self.poison(error))?;
 
         // What is in the log must come to the memtable, or nothing may be written behind it.
         let unfinished = Unfinished(self);
         let mut writer = commit.memtable.writer();
         let mut seqno = before;
         for encoded in group {
-            for operation in BatchReader::new(encoded.batch.payload(), encoded.batch.count()) {
+            for operation in BatchReader::new(&encoded.payload, encoded.count) {
                 let operation = operation.map_err(Error::invalid)?;
                 seqno += 1;
                 writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
@@ -217,17 +289,14 @@ impl Store {
     /// has changed.
     pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) -> Result<()> {
         let number = self.new_file_number();
-        let log = wal::create(
-            &*self.fs,
-            &self.dir,
-            FileHeader {
-                number,
-                first: commit.log.next(),
-                synced: self.durable.load(Ordering::Acquire),
-                previous: commit.log.number(),
-                previous_len: commit.log.len(),
-            },
-        )?;
+        let header = FileHeader {
+            number,
+            first: commit.log.next(),
+            synced: self.durable.load(Ordering::Acquire),
+            previous: commit.log.number(),
+            previous_len: commit.log.len(),
+        };
+        let log = wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size)?;
         if let Err(error) = self.reserve(&log) {
             let _ = self.fs.remove(log.path());
             return Err(error);
@@ -250,6 +319,37 @@ impl Store {
     /// makes syncs faster, too: the file need not be extended for each.
     pub(super) fn reserve(&self, log: &LogWriter) -> Result<()> {
         log.file().reserve(self.options.memtable_size as u64).during("reserve space for", log.path())
+    }
+}
+
+impl Queue {
+    fn push(&self, pending: Arc<Pending>) {
+        let mut waiting = self.waiting.lock();
+        waiting.push_back(pending);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty()
+    }
+
+    /// The next writes of the queue, so many that a group of `bytes` bytes stays within its limit with them.
+    fn take(&self, mut bytes: usize) -> Vec<Arc<Pending>> {
+        // Whoever is overlooked here has not yet got the right to commit, and will commit for itself.
+        if !self.any.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut waiting = self.waiting.lock();
+        let mut taken = Vec::new();
+        while let Some(next) = waiting.front() {
+            bytes += next.encoded.payload.len();
+            if bytes > MAX_GROUP_LEN && !taken.is_empty() {
+                break;
+            }
+            taken.extend(waiting.pop_front());
+        }
+        self.any.store(!waiting.is_empty(), Ordering::Relaxed);
+        taken
     }
 }
 

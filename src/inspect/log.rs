@@ -25,7 +25,7 @@ pub struct LogFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogEnd {
-    /// With the file.
+    /// With the file, or with zeros up to its end, which were prepared for more records.
     Clean,
     /// At bytes that are not the next record. Whether they are torn or damaged, the file alone does not tell.
     Bad {

@@ -6,7 +6,7 @@ use super::order::{Contradiction, find_contradiction};
 use super::*;
 use crate::filter::FilterState;
 use crate::format::key::ValueKind;
-use crate::options::{Compression, FilterPolicy, KeyspaceOptions, Options};
+use crate::options::{Compression, FilterPolicy, KeyspaceOptions, Options, WalMode};
 use crate::table::{Table, TableBuilder, TableOptions};
 use crate::vfs::SimFileSystem;
 
@@ -225,9 +225,31 @@ fn missing_and_superfluous_files_are_named() {
 }
 
 #[test]
-fn torn_tail_is_a_note_and_damage_before_a_sync_is_not() {
+fn prepared_end_of_a_log_is_no_damage_and_what_stands_in_it_is_noted() {
     let fs = SimFileSystem::new();
     let db = options(&fs).open(DIR).unwrap();
+    db.put("apple", "1").unwrap();
+    let killed = fs.kill();
+    let path = find(&killed, |kind| matches!(kind, FileKind::Wal(_)));
+    let mut log = inspector(&killed).log(&path).unwrap();
+    let end = std::iter::from_fn(|| log.next_record().unwrap()).map(|r| r.offset + 40 + r.payload_len).last().unwrap();
+    assert_eq!(log.end(), Some(&LogEnd::Clean));
+    let len = killed.file_len(&path).unwrap();
+    assert!(end < len, "{end} {len}");
+    assert_eq!(verify(&killed).1, []);
+    for at in [end, end + 39, len - 1] {
+        let torn = killed.kill();
+        torn.corrupt(&path, at, 1).unwrap();
+        let (verified, faults) = verify(&torn);
+        assert_eq!((verified.damaged, verified.notes, verified.batches), (0, 1, 1));
+        assert_eq!((faults[0].kind, faults[0].offset), (FaultKind::TornTail, end));
+    }
+}
+
+#[test]
+fn torn_tail_is_a_note_and_damage_before_a_sync_is_not() {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).wal_mode(WalMode::Write).open(DIR).unwrap();
     db.put("apple", "1").unwrap();
     db.sync().unwrap();
     db.put("pear", "2").unwrap();

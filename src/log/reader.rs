@@ -41,7 +41,7 @@ pub(crate) enum Step<'a> {
 /// How the records of a log end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// With the file.
+    /// With the file, or with zeros up to the end of the file, which were prepared for more records.
     Clean,
     /// At bytes that are not the next record; whether torn or damaged, the reader cannot tell.
     Bad { offset: u64, reason: String },
@@ -125,12 +125,16 @@ impl LogReader {
         if self.offset >= self.len {
             return Ok(Step::End(End::Clean));
         }
-        if !self.fill(self.offset, RECORD_HEADER_LEN)? {
-            return Ok(self.bad("the header of the record is cut short"));
-        }
+        let whole = self.fill(self.offset, RECORD_HEADER_LEN)?;
         let window = self.window.from(self.offset);
         let Some(header) = RecordHeader::decode(window, self.number, self.offset) else {
-            return Ok(self.bad("the header of the record does not verify"));
+            return Ok(if self.rest_is_zero()? {
+                Step::End(End::Clean)
+            } else if whole {
+                self.bad("the header of the record does not verify")
+            } else {
+                self.bad("the header of the record is cut short")
+            });
         };
         let payload_len = header.payload_len as usize;
         let next = header.first.saturating_add(header.count.into());
@@ -177,6 +181,9 @@ impl LogReader {
         {
             return Ok(Some((0, header.synced)));
         }
+        if self.rest_is_zero()? {
+            return Ok(None);
+        }
         let mut offset = self.offset;
         while self.fill(offset, RECORD_HEADER_LEN)? {
             let bytes = self.window.from(offset);
@@ -191,6 +198,20 @@ impl LogReader {
             offset += (bytes.len() - RECORD_HEADER_LEN + 1) as u64;
         }
         Ok(None)
+    }
+
+    /// Whether there is nothing but zeros where the next record would be, and behind it: no record, and no part of one, looks so.
+    fn rest_is_zero(&mut self) -> Result<bool> {
+        let mut offset = self.offset;
+        while self.fill(offset, 1)? {
+            let bytes = self.window.from(offset);
+            // In pieces without a branch for each byte, which compilers do many bytes at a time.
+            if !bytes.chunks(1 << 10).all(|piece| piece.iter().fold(0, |all, byte| all | byte) == 0) {
+                return Ok(false);
+            }
+            offset += bytes.len() as u64;
+        }
+        Ok(true)
     }
 
     fn bad(&self, reason: &str) -> Step<'static> {

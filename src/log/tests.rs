@@ -17,7 +17,7 @@ use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::MAX_SEQNO;
 use crate::format::record::{RECORD_HEADER_LEN, RecordHeader};
-use crate::vfs::OsFileSystem;
+use crate::vfs::{Fault, FaultMode, FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
 /// What replay applied: the first ordinal and the payload of each record.
 type Applied = Vec<(u64, Vec<u8>)>;
@@ -94,7 +94,7 @@ fn append(log: &mut LogWriter, payload: &[u8], count: u32, synced: u64) -> u64 {
     let offset = log.len().max(FILE_HEADER_LEN as u64);
     let payload_crc = crc(payload);
     let record = LogRecord { payload, payload_crc, count };
-    log.append(&[record], synced).unwrap();
+    log.append([record], synced).unwrap();
     offset
 }
 
@@ -126,7 +126,9 @@ fn log_cut_at_any_length_yields_the_records_before_the_cut() {
         let whole = offsets[1..].iter().filter(|&&end| same(end)).count();
         let end = if same(offsets[0]) { offsets[whole] } else { 0 };
         put_file(&logs.path(8), content);
-        let torn = (end != content.len() as u64 || end == 0).then_some((8, end));
+        // Zeros up to the end may as well have been prepared.
+        let rest = &content[usize::try_from(end).unwrap()..];
+        let torn = (end == 0 || rest.iter().any(|&byte| byte != 0)).then_some((8, end));
         logs.check(&FOUR_FIRSTS[..whole], torn);
     };
     for len in 0..=bytes.len() {
@@ -510,8 +512,115 @@ fn header_that_calls_its_own_records_durable_is_corruption() {
     logs.check_corrupt(5, 0);
 }
 
+/// The payloads of all records of log 5, how it ends, and where.
+fn read_log(fs: &dyn FileSystem, path: &Path) -> (Vec<Vec<u8>>, End, u64) {
+    let mut reader = LogReader::open(fs, path, Magic::Wal, 5).unwrap();
+    let mut payloads = Vec::new();
+    loop {
+        match reader.read().unwrap() {
+            Step::Record(record) => payloads.push(record.payload.to_vec()),
+            Step::End(end) => break (payloads, end, reader.offset()),
+        }
+    }
+}
+
+/// Writes records as log 5, lazily or not; returns its length.
+fn write_log(fs: &dyn FileSystem, path: &Path, step: Option<u64>, records: &[(Vec<u8>, bool)]) -> Result<u64> {
+    let header = FileHeader { number: 5, first: 1, ..FileHeader::default() };
+    let mut log = LogWriter::create(fs, path, Magic::Wal, header)?;
+    if let Some(step) = step {
+        log = log.prepared_by(step);
+    }
+    for (payload, lazily) in records {
+        let record = LogRecord { payload, payload_crc: crc(payload), count: 1 };
+        match lazily {
+            true => log.append_lazily([record, record], 0)?,
+            false => log.append([record, record], 0)?,
+        };
+    }
+    Ok(log.len())
+}
+
+#[test]
+fn log_goes_on_without_what_cannot_be_prepared() {
+    let records: Vec<_> = (0..200u8).map(|n| (vec![n; 100], n % 5 > 0)).collect();
+    let path = Path::new("/000005.wal");
+    let fs = SimFileSystem::new();
+    write_log(&fs, path, None, &records).unwrap();
+    let whole = read_log(&fs, path);
+    let mut struck = 0;
+    // Wherever a preparation fails, no append need.
+    for at in 1..400 {
+        let fs = SimFileSystem::new();
+        fs.set_fault(Some(Fault { at, mode: FaultMode::NoSpace, sticky: false }));
+        // Otherwise it was an append that the fault struck.
+        if write_log(&fs, path, Some(4096), &records).is_ok() {
+            struck += u64::from(fs.fault_hit());
+            assert_eq!(read_log(&fs, path), whole);
+        }
+    }
+    assert!(struck > 10, "{struck}");
+}
+
+/// A kill while a record is being stored leaves part of its payload, and no header; then part of the header.
+#[test]
+fn record_that_is_half_stored_is_not_there() {
+    let path = Path::new("/000005.wal");
+    let fs = SimFileSystem::new();
+    let len = write_log(&fs, path, Some(4096), &[(b"one".to_vec(), true)]).unwrap();
+    let before = read_log(&fs, path);
+    assert_eq!((before.1.clone(), before.2), (End::Clean, len));
+    let payload = b"half";
+    let header =
+        RecordHeader { payload_len: 4, payload_crc: crc(payload), count: 1, file_number: 5, first: 3, synced: 0 };
+    let header = header.encode(len);
+    let start = usize::try_from(len).unwrap();
+    let mut bytes = fs.read(path).unwrap();
+    let body = start + RECORD_HEADER_LEN..start + RECORD_HEADER_LEN + payload.len();
+    let order = body.zip(payload).chain((start..).zip(&header)).map(|(at, byte)| (at, *byte));
+    let last = order.clone().filter(|(_, byte)| *byte != 0).last().unwrap();
+    for (at, byte) in order {
+        let whole = (at, byte) == last;
+        bytes[at] = byte;
+        fs.write(path, bytes.clone()).unwrap();
+        let (payloads, end, offset) = read_log(&fs, path);
+        if whole {
+            assert_eq!((payloads.last().map(Vec::as_slice), end), (Some(&payload[..]), End::Clean));
+            return;
+        }
+        assert!(matches!(end, End::Bad { offset, .. } if offset == len), "{end:?}");
+        assert_eq!((&payloads, offset), (&before.0, len));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn stores_and_calls_make_the_same_log(
+        records in vec((vec(any::<u8>(), 0..700), any::<bool>()), 0..60),
+        step in 1000u64..9000,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("000005.wal");
+        let sim = SimFileSystem::new();
+        sim.create_dir(dir.path()).unwrap();
+        let plain = Path::new("/000005.wal");
+        let len = write_log(&sim, plain, None, &records).unwrap();
+        let expected = sim.read(plain).unwrap();
+        prop_assert_eq!(len, expected.len() as u64);
+        for fs in [&sim as &dyn FileSystem, &OsFileSystem] {
+            prop_assert_eq!(write_log(fs, &path, Some(step), &records).unwrap(), len);
+            let bytes = read_small_file(fs, &path, 1 << 20).unwrap();
+            let (content, rest) = bytes.split_at(expected.len());
+            prop_assert!(content == expected);
+            prop_assert!(rest.iter().all(|&byte| byte == 0));
+            prop_assert!(rest.len() as u64 <= step.max(4096) + 4096);
+            if len > 0 {
+                prop_assert_eq!(read_log(fs, &path), read_log(&sim, plain));
+            }
+        }
+    }
 
     #[test]
     fn groups_in_several_logs_come_back(
@@ -532,7 +641,7 @@ proptest! {
                 .map(|(payload, count)| LogRecord { payload, payload_crc: crc(payload), count: *count })
                 .collect();
             let mut first = log.next();
-            let taken = log.append(&records, first - 1).unwrap();
+            let taken = log.append(records, first - 1).unwrap();
             prop_assert_eq!(taken.start, first);
             for (payload, count) in group {
                 expected.push((first, payload.clone()));

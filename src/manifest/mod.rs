@@ -55,7 +55,7 @@ impl ManifestWriter {
         let payload = edit.encode();
         let record = LogRecord { payload: &payload, payload_crc: crc(&payload), count: 1 };
         let durable = self.log.next() - 1;
-        self.log.append(&[record], durable)?;
+        self.log.append([record], durable)?;
         self.log.sync()?;
         // So that damage to this edit is not taken for a torn tail, should it remain the last.
         self.log.append_marker(durable + 1)

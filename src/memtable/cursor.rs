@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Memtable;
 use super::log::Entry;
-use super::order::{MAX_RUNS, Run, Runs, entry, place, same_head};
+use super::order::{MAX_RUNS, Run, Runs, entry, expect, place, same_head};
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::iter::InternalCursor;
@@ -24,6 +24,9 @@ pub(crate) struct MemtableCursor {
     /// The entry that the cursor stands on, if any: its run and its element.
     current: Option<(usize, u128)>,
 }
+
+/// How many entries ahead a cursor that goes forward asks for memory.
+const READ_AHEAD: usize = 8;
 
 impl MemtableCursor {
     pub(super) fn new(memtable: Arc<Memtable>, keyspace: u32) -> MemtableCursor {
@@ -123,6 +126,10 @@ impl InternalCursor for MemtableCursor {
     fn next(&mut self) -> Result<()> {
         if let Some((run, _)) = self.current {
             self.before[run] += 1;
+            // Neighbours in order are far from each other in memory.
+            if let Some(element) = self.runs.as_ref().and_then(|runs| runs[run].get(self.before[run] + READ_AHEAD)) {
+                expect(&self.memtable.log, element);
+            }
             self.take_first();
         }
         Ok(())

@@ -59,11 +59,6 @@ pub(super) struct Place<'a> {
     pub(super) newest: Option<Position>,
 }
 
-// SAFETY: the tables belong to the index, and what changes in them is atomic.
-unsafe impl Send for Index {}
-// SAFETY: as above.
-unsafe impl Sync for Index {}
-
 impl Index {
     /// An empty index for about `size` bytes of entries.
     pub(super) fn new(size: usize, pool: &Arc<Pool>) -> Index {
@@ -150,9 +145,7 @@ impl Drop for Index {
 }
 
 fn hash_of(slot: u64) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "the high half")]
-    let hash = (slot >> 32) as u32;
-    hash
+    (slot >> 32) as u32
 }
 
 fn position_of(slot: u64) -> Option<Position> {
@@ -224,5 +217,84 @@ impl Slots {
 
     fn bytes(&self) -> usize {
         size_of_val(self.all())
+    }
+}
+
+/// Every order in which the threads' steps can become visible to each other, with tables of four slots.
+#[cfg(all(test, loom))]
+mod model {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// Stands for the log: entry `i` is at position `i + 1`, and is (key, version). The model checker notices if somebody reads one that
+    /// may not be written yet.
+    struct Written {
+        index: Index,
+        entries: [UnsafeCell<(u32, usize)>; 5],
+        visible: AtomicUsize,
+    }
+
+    /// All keys belong to one slot, and two of them have the same hash.
+    const HASHES: [u32; 4] = [5, 5, 6, 7];
+
+    impl Written {
+        fn new() -> Written {
+            let entries = std::array::from_fn(|_| UnsafeCell::new((u32::MAX, 0)));
+            Written { index: Index::new(0, &Pool::new(0)), entries, visible: AtomicUsize::new(0) }
+        }
+
+        fn entry(&self, position: Position) -> (u32, usize) {
+            // SAFETY: what the model is to show.
+            self.entries[position.get() as usize - 1].with(|entry| unsafe { *entry })
+        }
+
+        /// Writes the `version`th entry, which is of `key`.
+        fn write(&self, key: u32, version: usize) {
+            let place = self.index.locate(HASHES[key as usize], |position| self.entry(position).0 == key);
+            // SAFETY: nobody knows of it yet.
+            self.entries[version - 1].with_mut(|entry| unsafe { *entry = (key, version) });
+            let position = Position::new(u32::try_from(version).expect("small")).expect("not 0");
+            self.index.publish(place, position);
+            self.visible.store(version, Release);
+        }
+
+        /// Looks for each key that `keys` names, which is that of the `i`th write.
+        fn check(&self, keys: &[u32]) {
+            let visible = self.visible.load(Acquire);
+            for key in [0, 1, 3] {
+                let found = self.index.find(HASHES[key as usize], |position| self.entry(position).0 == key);
+                let found = found.map_or(0, |position| self.entry(position).1);
+                let needed = keys[..visible].iter().rposition(|&of| of == key).map_or(0, |i| i + 1);
+                assert!(found >= needed, "key {key}: version {found} instead of {needed}");
+                assert!(found == 0 || keys[found - 1] == key);
+            }
+        }
+    }
+
+    fn check(before: usize, keys: &'static [u32]) {
+        loom::model(move || {
+            let written = Arc::new(Written::new());
+            let write = |written: &Written, i: usize| written.write(keys[i], i + 1);
+            (0..before).for_each(|i| write(&written, i));
+            let readers = [(); 2].map(|()| {
+                let written = Arc::clone(&written);
+                thread::spawn(move || written.check(keys))
+            });
+            (before..keys.len()).for_each(|i| write(&written, i));
+            readers.into_iter().for_each(|reader| reader.join().expect("it found what it must"));
+        });
+    }
+
+    #[test]
+    fn readers_find_what_is_visible_while_keys_come_and_are_overwritten() {
+        check(1, &[0, 1, 0]);
+    }
+
+    #[test]
+    fn readers_find_what_is_visible_while_the_table_grows() {
+        check(3, &[0, 1, 2, 3, 0]);
     }
 }

@@ -36,6 +36,10 @@ use crate::pool::{CHUNK_LEN, Chunk, Pool};
 const UNIT: usize = 8;
 const HEADER_LEN: usize = size_of::<Header>();
 
+const CACHE_LINE: usize = 64;
+/// How far ahead of its writes the writer asks for memory: some entries.
+const WRITE_AHEAD: usize = 512;
+
 /// Low byte of a skip word, where a header has the kind.
 const SKIP: u64 = 0xff;
 /// The word behind the last entry of a chunk.
@@ -50,7 +54,7 @@ const MIN_CHUNK_LEN: usize = 4 << 10;
 /// Addresses of the first chunks stand in the log itself, those of the others in tables of 64, 128, 256 addresses and so on.
 const FIRST_CHUNKS: usize = 64;
 /// Enough for all the chunks of the smallest size that positions can tell apart.
-const TABLES: usize = ((1usize << 32) / (MIN_CHUNK_LEN / UNIT) / FIRST_CHUNKS).ilog2() as usize;
+const TABLES: usize = (1u64 << 32).ilog2() as usize - (MIN_CHUNK_LEN / UNIT * FIRST_CHUNKS).ilog2() as usize;
 
 #[repr(C)]
 struct Header {
@@ -170,6 +174,13 @@ impl Log {
         Entry { header: self.address(position.0 as usize).cast_const().cast(), log: PhantomData }
     }
 
+    /// Says that somebody will soon look at the entry at a position of this log.
+    pub(super) fn expect(&self, position: Position) {
+        let header = self.address(position.0 as usize);
+        prefetch(header);
+        prefetch(header.wrapping_add(CACHE_LINE));
+    }
+
     /// The newest version of the key of `entry`, itself included, that `snapshot` can see.
     pub(super) fn version<'a>(&'a self, entry: Entry<'a>, snapshot: SeqNo) -> Option<Entry<'a>> {
         let mut entry = entry;
@@ -191,6 +202,19 @@ impl Log {
     pub(super) fn walk(&self, start: u32) -> Walk<'_> {
         Walk { log: self, at: start, end: self.end.load(Acquire) }
     }
+}
+
+/// Asks the processor for the cache line at an address, which need not be one.
+#[inline]
+fn prefetch(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: SSE is part of x86-64, and a prefetch of whatever address has no effect but on time.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }
 
 /// The table of a chunk behind the first ones, and its place there: table `n` begins with chunk 64 · 2^n.
@@ -285,6 +309,10 @@ impl LogWriter<'_> {
         }
         let start = self.writing.next;
         self.writing.next += units;
+        // What comes next is written soon, in order.
+        for ahead in [0, 1, 2] {
+            prefetch(self.log.address(start).wrapping_add(WRITE_AHEAD + ahead * CACHE_LINE));
+        }
         start
     }
 

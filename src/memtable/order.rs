@@ -29,6 +29,10 @@ const HEAD_LEN: usize = 12;
 /// Bits of the position in an element.
 const POSITION_BITS: u32 = 32;
 
+/// Elements of one head that are sorted by whole keys at once, and how many times others are sorted by further bytes.
+const FEW: usize = 16;
+const MAX_SORTS: u32 = 16;
+
 /// Runs of one class are merged: in a list of runs, each is of a higher class than the next.
 fn class(len: usize) -> u32 {
     let above = (len.max(1) - 1) / SMALLEST_CLASS;
@@ -152,31 +156,20 @@ impl Run {
 
     /// A run of entries of one keyspace, which come in the order in which they were written.
     fn sorted(log: &Log, pool: &Arc<Pool>, entries: &[Position]) -> Run {
-        let keys = || entries.iter().map(|&position| log.entry(position).key());
-        let first = keys().next().unwrap_or_default();
-        let (mut common, mut shortest, mut longest) = (first.len(), first.len(), first.len());
-        for key in keys() {
-            if !key.starts_with(&first[..common]) {
-                common = common_prefix_len(&first[..common], key);
-            }
-            shortest = shortest.min(key.len());
-            longest = longest.max(key.len());
-        }
+        let Some(first) = entries.first().map(|&position| log.entry(position).key()) else {
+            return Run::new(pool, 0, Arc::default(), None);
+        };
+        let keys = Keys::of(entries.iter().map(|&position| log.entry(position).key()), first);
         // So that heads are whole where keys are long enough: those are made faster.
-        let prefix = &first[..common.min(shortest.saturating_sub(HEAD_LEN))];
-        let mut run = Run::new(pool, entries.len(), prefix.into(), (shortest == longest).then_some(longest));
-        let (exact, prefix_len) = (run.exact.is_some(), prefix.len());
+        let prefix = &first[..keys.common.min(keys.shortest.saturating_sub(HEAD_LEN))];
+        let key_len = (keys.shortest == keys.longest).then_some(keys.longest);
+        let mut run = Run::new(pool, entries.len(), prefix.into(), key_len);
+        let exact = run.exact.is_some();
         let elements = &mut run.memory.slice_mut::<u128>()[..entries.len()];
-        for ((element, key), &position) in elements.iter_mut().zip(keys()).zip(entries) {
-            *element = head(&key[prefix_len..]) | u128::from(!position.get());
+        for (element, position) in elements.iter_mut().zip(entries) {
+            *element = u128::from(!position.get());
         }
-        elements.sort_unstable();
-        if !exact {
-            for same in elements.chunk_by_mut(|a, b| same_head(*a, *b)).filter(|same| same.len() > 1) {
-                // Stable, and linear where the order is right already: all of one key.
-                same.sort_by(|a, b| compare_entries(place(entry(log, *a)), place(entry(log, *b))));
-            }
-        }
+        sort(log, elements, prefix.len(), exact, MAX_SORTS);
         run
     }
 
@@ -247,6 +240,54 @@ impl Run {
     }
 }
 
+/// What is to be known of keys before they are sorted by heads.
+struct Keys {
+    /// The length of what all of them begin with.
+    common: usize,
+    shortest: usize,
+    longest: usize,
+}
+
+impl Keys {
+    fn of<'a>(keys: impl Iterator<Item = &'a [u8]>, first: &[u8]) -> Keys {
+        let mut found = Keys { common: first.len(), shortest: first.len(), longest: first.len() };
+        for key in keys {
+            if !key.starts_with(&first[..found.common]) {
+                found.common = common_prefix_len(&first[..found.common], key);
+            }
+            found.shortest = found.shortest.min(key.len());
+            found.longest = found.longest.max(key.len());
+        }
+        found
+    }
+}
+
+/// Sorts elements by heads behind the first `prefix_len` bytes, which are the same in all keys, and sets these heads. If it is `exact`, equal
+/// heads are equal keys. Otherwise what has one head is sorted alike, by heads behind what it has in common: to compare whole keys is
+/// to wait for memory each time. Where `sorts` such steps are not enough (zeros at ends, of which heads tell nothing), keys are
+/// compared after all.
+fn sort(log: &Log, elements: &mut [u128], prefix_len: usize, exact: bool, sorts: u32) {
+    for element in &mut *elements {
+        *element = head(&entry(log, *element).key()[prefix_len..]) | u128::from(low(*element));
+    }
+    elements.sort_unstable();
+    if exact {
+        return;
+    }
+    for same in elements.chunk_by_mut(|a, b| same_head(*a, *b)).filter(|same| same.len() > 1) {
+        if same.len() < FEW || sorts == 0 {
+            same.sort_by(|a, b| compare_entries(place(entry(log, *a)), place(entry(log, *b))));
+            continue;
+        }
+        let head = same[0] >> POSITION_BITS << POSITION_BITS;
+        let key = |element| entry(log, element).key();
+        let keys = Keys::of(same.iter().map(|&element| key(element)), key(same[0]));
+        let exact = keys.shortest == keys.longest && keys.longest - keys.common <= HEAD_LEN;
+        sort(log, same, keys.common, exact, sorts - 1);
+        same.iter_mut().for_each(|element| *element = head | u128::from(low(*element)));
+    }
+}
+
 /// The first bytes of `key`, in their place in an element.
 fn head(key: &[u8]) -> u128 {
     let mut bytes = [0; size_of::<u128>()];
@@ -270,12 +311,21 @@ fn low(element: u128) -> u32 {
     element as u32
 }
 
-/// The entry of an element.
-pub(super) fn entry(log: &Log, element: u128) -> Entry<'_> {
+fn position(element: u128) -> Position {
     match Position::new(!low(element)) {
-        Some(position) => log.entry(position),
+        Some(position) => position,
         None => unreachable!("elements are made of positions"),
     }
+}
+
+/// The entry of an element.
+pub(super) fn entry(log: &Log, element: u128) -> Entry<'_> {
+    log.entry(position(element))
+}
+
+/// Says that somebody will soon look at the entry of an element.
+pub(super) fn expect(log: &Log, element: u128) {
+    log.expect(position(element));
 }
 
 pub(super) fn place(entry: Entry<'_>) -> (&[u8], SeqNo) {

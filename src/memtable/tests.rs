@@ -106,6 +106,21 @@ fn large_entries_have_memory_of_their_own() {
     assert!((103_000..115_000).contains(&memtable.allocated()), "{}", memtable.allocated());
 }
 
+#[test]
+fn entries_are_found_in_however_many_chunks() {
+    // Eight to a chunk: more than 64 + 64 of them.
+    let memtable = new(4096);
+    let value = [1; 450];
+    for number in 1..=1200u64 {
+        memtable.writer().insert(0, &number.to_be_bytes(), number, ValueKind::Put, &value);
+    }
+    assert!(memtable.allocated() > 130 * 4096);
+    for number in 1..=1200u64 {
+        assert_eq!(get(&memtable, 0, &number.to_be_bytes(), MAX_SEQNO).map(|e| e.seqno), Some(number));
+    }
+    assert_eq!(memtable.keyspaces(), [(0, 1200)]);
+}
+
 /// Small entries need more of the index than it was made with: it grows, and they count for what they take.
 #[test]
 fn memtable_of_small_entries_is_full_before_it_takes_much_more_than_its_size() {
@@ -256,6 +271,8 @@ fn any_key() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(0u8..3, 0..4),
         prop::collection::vec(0u8..2, 12..15).prop_map(|tail| [&b"a long prefix"[..], &tail].concat()),
         any::<u16>().prop_map(|i| format!("{:016}", i % 512).into_bytes()),
+        // Equal for longer than heads are, and told apart by zeros at their ends.
+        (0..3u8, 0..40usize).prop_map(|(i, zeros)| [&[i; 40][..], &vec![0; zeros]].concat()),
         Just(vec![5; 900]),
     ]
 }

@@ -22,6 +22,8 @@ pub(crate) struct TableCursor {
     block: Option<BlockCursor>,
     /// Position of that block in the index.
     position: usize,
+    /// Between the two parts of a seek: position of the first block that may hold what is sought.
+    sought: usize,
     ahead: Option<ReadAhead>,
 }
 
@@ -34,7 +36,18 @@ impl TableCursor {
             of_all: false,
             block: None,
             position: 0,
+            sought: 0,
             ahead: None,
+        }
+    }
+
+    /// Moves on to another table, keeping what memory it has. The cursor is invalid then.
+    pub(crate) fn enter_table(&mut self, table: &Arc<Table>) {
+        self.invalidate();
+        if !Arc::ptr_eq(&self.table, table) {
+            self.table = Arc::clone(table);
+            self.position = usize::MAX;
+            self.ahead = None;
         }
     }
 
@@ -59,6 +72,12 @@ impl TableCursor {
 
     /// Enters the block at position `i`, and there does `step`.
     fn enter(&mut self, i: usize, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
+        self.enter_block(i)?;
+        self.in_block(step)
+    }
+
+    /// Enters the block at position `i`. The cursor is invalid then.
+    fn enter_block(&mut self, i: usize) -> Result<()> {
         self.invalidate();
         if self.block.is_none() || self.position != i {
             let resident = self.table.resident()?;
@@ -76,7 +95,7 @@ impl TableCursor {
             }
             self.position = i;
         }
-        self.in_block(step)
+        Ok(())
     }
 
     /// Does `step` in the block that was entered last.
@@ -87,14 +106,34 @@ impl TableCursor {
         }
     }
 
-    fn invalidate(&mut self) {
+    pub(crate) fn invalidate(&mut self) {
         if let Some(cursor) = &mut self.block {
             cursor.invalidate();
         }
     }
+
+    /// The rare part of a step forward: what stood in the way in the block, and then on to the next one.
+    #[cold]
+    fn next_block(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::next)?;
+        if !self.valid() && self.position + 1 < self.block_count()? {
+            self.enter(self.position + 1, BlockCursor::seek_to_first)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn previous_block(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::prev)?;
+        if !self.valid() && self.position > 0 {
+            self.enter(self.position - 1, BlockCursor::seek_to_last)?;
+        }
+        Ok(())
+    }
 }
 
 impl InternalCursor for TableCursor {
+    #[inline]
     fn valid(&self) -> bool {
         self.block.as_ref().is_some_and(BlockCursor::valid)
     }
@@ -110,9 +149,19 @@ impl InternalCursor for TableCursor {
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.begin_seek(key)?;
+        self.end_seek(key, seqno)
+    }
+
+    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
-        let start = self.table.resident()?.index.find(key);
-        for i in start..self.block_count()? {
+        let index = &self.table.resident()?.index;
+        self.sought = index.find(key);
+        if self.sought < index.len() { self.enter_block(self.sought) } else { Ok(()) }
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        for i in self.sought..self.block_count()? {
             self.enter(i, |cursor| cursor.seek(key, seqno))?;
             // Usually at once, or at the front of the next block; later only when the versions of the key fill whole blocks.
             if self.valid() {
@@ -122,34 +171,37 @@ impl InternalCursor for TableCursor {
         Ok(())
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
-        self.in_block(BlockCursor::next)?;
-        if !self.valid() && self.position + 1 < self.block_count()? {
-            self.enter(self.position + 1, BlockCursor::seek_to_first)?;
-        }
-        Ok(())
+        if self.block.as_mut().is_some_and(BlockCursor::advance) { Ok(()) } else { self.next_block() }
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
-        self.in_block(BlockCursor::prev)?;
-        if !self.valid() && self.position > 0 {
-            self.enter(self.position - 1, BlockCursor::seek_to_last)?;
-        }
-        Ok(())
+        if self.block.as_mut().is_some_and(BlockCursor::retreat) { Ok(()) } else { self.previous_block() }
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         self.block.as_ref().map_or(&[], BlockCursor::key)
     }
 
+    #[inline]
+    fn head(&self) -> u128 {
+        self.block.as_ref().map_or(0, BlockCursor::head)
+    }
+
+    #[inline]
     fn seqno(&self) -> SeqNo {
         self.block.as_ref().map_or(0, BlockCursor::seqno)
     }
 
+    #[inline]
     fn kind(&self) -> ValueKind {
         self.block.as_ref().map_or(ValueKind::Delete, BlockCursor::kind)
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
         self.block.as_ref().map_or(&[], BlockCursor::value)
     }

@@ -207,8 +207,8 @@ pub(super) struct ReadAhead {
 impl ReadAhead {
     const LEAST: u64 = 32 << 10;
     const MOST: u64 = 256 << 10;
-    /// Read at once when a whole table is gone through.
-    const OF_ALL: u64 = 512 << 10;
+    /// Read at once by who goes through all, or through a part of a compaction.
+    const OF_ALL: u64 = 256 << 10;
     /// Blocks in a row that make a scan a long one.
     const PATIENCE: u32 = 2;
     /// The same if what is read by itself stays in the cache, and what is read ahead does not.

@@ -202,6 +202,11 @@ impl Index {
         }
     }
 
+    /// The separator behind block `i`.
+    pub(super) fn separator(&self, i: usize) -> Vec<u8> {
+        [&*self.prefix, self.rest(i)].concat()
+    }
+
     /// Whether the head of block `i` is that of its separator.
     pub(super) fn head_is_right(&self, i: usize) -> bool {
         self.heads[i] == head(self.rest(i))
@@ -267,6 +272,7 @@ mod tests {
                 prop_assert_eq!(index.find(&key), separators.partition_point(|other| *other < key));
                 for (i, separator) in separators.iter().enumerate() {
                     prop_assert_eq!(index.compare_separator(i, &key), separator.cmp(&key));
+                    prop_assert_eq!(&index.separator(i), separator);
                     prop_assert!(index.head_is_right(i));
                 }
             }

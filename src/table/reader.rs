@@ -272,6 +272,20 @@ impl Table {
         Ok(block)
     }
 
+    /// Adds to `samples` keys that cut the table into pieces of about `step` bytes.
+    pub(crate) fn sample_keys(&self, step: u64, samples: &mut Vec<Vec<u8>>) -> Result<()> {
+        let index = &self.resident()?.index;
+        let mut piece = 0;
+        for i in 0..index.len() {
+            piece += index.handle(i).stored_len();
+            if piece >= step {
+                samples.push(index.separator(i));
+                piece = 0;
+            }
+        }
+        Ok(())
+    }
+
     /// A cursor over the table's entries, at first invalid. A long scan reads ahead, and does not keep what it reads in the cache;
     /// without `fill_cache` no scan does.
     pub(crate) fn cursor(self: &Arc<Table>, fill_cache: bool) -> TableCursor {

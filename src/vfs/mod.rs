@@ -49,6 +49,8 @@ pub trait FileSystem: Send + Sync + Debug {
 }
 
 /// A file being written, only ever at its end. One thread appends; any may sync meanwhile.
+///
+/// The *end* is behind what was appended. The file may be longer, by zeros that were [prepared](WritableFile::prepare).
 pub trait WritableFile: Send + Sync {
     /// Appends all of `bytes`. After an error the length and the content behind the last good append are unknown.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
@@ -59,6 +61,31 @@ pub trait WritableFile: Send + Sync {
 
     /// Reserves space for a file of `len` bytes, where the file system can. The length does not change. A full disk is an error.
     fn reserve(&self, len: u64) -> io::Result<()>;
+
+    /// Lengthens the file to `len` bytes by zeros that have their place on the device, so that appends up to there change nothing
+    /// but data, and a sync of them has nothing else to write. Returns whether it did; a file system where this gains nothing, as by
+    /// default, leaves the file as it is.
+    ///
+    /// After an error the file may be longer by zeros, and that does no harm.
+    fn prepare(&self, len: u64) -> io::Result<bool> {
+        let _ = len;
+        Ok(false)
+    }
+
+    /// Brings what is prepared behind the end into memory, to be appended there without a system call. `None`, as by default, where
+    /// storing to that memory could fail.
+    fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
+        Ok(None)
+    }
+}
+
+/// The part of a file behind its end, in memory. There is at most one of a file, and it takes part in the turns of who appends.
+pub trait Window: Send {
+    /// Appends `head` and `body` to the file by storing them, `body` first: a process that is killed in between has appended
+    /// nothing that looks begun. They are with the operating system then, as after [`WritableFile::append`].
+    ///
+    /// `false` if they do not fit, or if the window is too old to be relied on; then nothing has happened.
+    fn append(&mut self, head: &[u8], body: &[u8]) -> bool;
 }
 
 /// A file open for positional reads.

@@ -6,10 +6,16 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(target_os = "linux")]
+use super::Window;
 use super::{FileLock, FileSystem, ReadableFile, WritableFile};
 
-/// Files of the operating system, by positional reads, appends, and `fdatasync`.
+#[cfg(target_os = "linux")]
+mod ahead;
+
+/// Files of the operating system, by positional reads and writes, and `fdatasync`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsFileSystem;
 
@@ -22,8 +28,9 @@ impl OsFileSystem {
 
 impl FileSystem for OsFileSystem {
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
-        let file = OpenOptions::new().append(true).create_new(true).open(path)?;
-        Ok(Box::new(OsWritable(file)))
+        // Open for reading too, without which it could not be mapped.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        Ok(Box::new(OsWritable::new(file)))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
@@ -81,22 +88,42 @@ impl FileSystem for OsFileSystem {
     }
 }
 
-struct OsWritable(File);
+struct OsWritable {
+    file: File,
+    /// Where the next append goes; whoever appends moves it.
+    end: Arc<AtomicU64>,
+    #[cfg(target_os = "linux")]
+    ahead: ahead::Ahead,
+}
+
+impl OsWritable {
+    fn new(file: File) -> OsWritable {
+        OsWritable {
+            file,
+            end: Arc::default(),
+            #[cfg(target_os = "linux")]
+            ahead: ahead::Ahead::default(),
+        }
+    }
+}
 
 impl WritableFile for OsWritable {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        (&self.0).write_all(bytes)
+        let end = self.end.load(Ordering::Relaxed);
+        self.file.write_all_at(bytes, end)?;
+        self.end.store(end + bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         {
             use rustix::fs::{FallocateFlags, fallocate};
-            match fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, len) {
+            match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len) {
                 // Not every file system can.
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
                 Err(error) => Err(error.into()),
@@ -107,6 +134,16 @@ impl WritableFile for OsWritable {
             let _ = len;
             Ok(())
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn prepare(&self, len: u64) -> io::Result<bool> {
+        self.ahead.prepare(&self.file, self.end.load(Ordering::Relaxed), len)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
+        self.ahead.window(&self.file, &self.end)
     }
 }
 

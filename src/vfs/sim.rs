@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{FileLock, FileSystem, ReadableFile, WritableFile};
+use super::{FileLock, FileSystem, ReadableFile, Window, WritableFile};
 
 mod crash;
 mod fault;
@@ -77,7 +77,8 @@ impl SimFileSystem {
     /// - of the creations, renamings and removals in a directory none, all, the first few or any of them have happened. Each is
     ///   atomic; on the same name they happen in order, on different names in any;
     /// - of what was appended to a file nothing, all, the first few appends or the first few sectors of 512 bytes are there, or the
-    ///   file has the length but zeros in place of a run of sectors, or of some while later ones are there.
+    ///   file has the length but zeros in place of a run of sectors, or of some while later ones are there. Prepared zeros behind
+    ///   are there if they were synced, and may be if they were not.
     ///
     /// Bytes whose sync has failed are zero, or missing at the end of the file.
     pub fn crash(&self, seed: u64) -> SimFileSystem {
@@ -93,7 +94,7 @@ impl SimFileSystem {
     /// Cuts the power during the `k`-th mutating call from now (the next one is 1), or not after all.
     ///
     /// That call has no effect, except that the bytes of an append count as appended and not synced. It and all calls after it fail
-    /// with `EIO`.
+    /// with `EIO`, but for an append to a window, which cannot fail.
     pub fn crash_at(&self, k: Option<u64>) {
         self.inner.lock().faults.cut_power_at(k);
     }
@@ -116,8 +117,8 @@ impl SimFileSystem {
         self.inner.lock().faults.hit()
     }
 
-    /// How many mutating calls there were: `create`, `rename`, `remove`, `create_dir`, `sync_dir`, `lock`, and `append` and `sync`
-    /// of files, successful or not.
+    /// How many mutating calls there were: `create`, `rename`, `remove`, `create_dir`, `sync_dir`, `lock`, and `append`, `prepare` and
+    /// `sync` of files, and appends to their windows, successful or not.
     pub fn mutations(&self) -> u64 {
         self.inner.lock().faults.mutations
     }
@@ -321,6 +322,56 @@ impl WritableFile for SimWritable {
 
     fn reserve(&self, _len: u64) -> io::Result<()> {
         Ok(self.0.fs.inner.lock().faults.check_power()?)
+    }
+
+    fn prepare(&self, len: u64) -> io::Result<bool> {
+        let Handle { fs, inode } = &self.0;
+        let Inner { state, faults } = &mut *fs.inner.lock();
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        match faults.mutation(Call::Prepare) {
+            Ok(()) => state.prepare(*inode, len).map(|()| true),
+            Err(failure) => {
+                let old_len = state.file(*inode)?.data.len();
+                let added = failure.appended(len.saturating_sub(old_len));
+                state.prepare(*inode, old_len + added)?;
+                Err(failure.into())
+            }
+        }
+    }
+
+    fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
+        let Handle { fs, inode } = &self.0;
+        let Inner { state, faults } = &mut *fs.inner.lock();
+        faults.check_power()?;
+        let file = state.file(*inode)?;
+        if file.end == file.data.len() {
+            return Ok(None);
+        }
+        let limit = file.data.len();
+        Ok(Some(Box::new(SimWindow { handle: fs.handle(state, *inode)?, limit })))
+    }
+}
+
+/// A store to memory is not a call, and yet counted and ordered like one: the power may go during any.
+struct SimWindow {
+    handle: Handle,
+    /// Where the window ends.
+    limit: usize,
+}
+
+impl Window for SimWindow {
+    fn append(&mut self, head: &[u8], body: &[u8]) -> bool {
+        let Handle { fs, inode } = &self.handle;
+        let Inner { state, faults } = &mut *fs.inner.lock();
+        let fits = |file: &state::File| file.end + head.len() + body.len() <= self.limit;
+        if !state.file(*inode).is_ok_and(fits) {
+            return false;
+        }
+        match faults.mutation(Call::Store) {
+            // The bytes of a store that the power interrupts are in flight, as those of an append.
+            Ok(()) | Err(Failure::PowerCut) => state.append(*inode, &[head, body].concat()).is_ok(),
+            Err(_) => false,
+        }
     }
 }
 

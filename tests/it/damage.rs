@@ -15,11 +15,12 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tamis::inspect::{Content, Inspector};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Compression, Cursor, Db, Error, Executor, KeyspaceOptions, Options, ReadOptions, Result, SteppedExecutor};
-use tamis::{SeqNo, WriteBatch};
+use tamis::{SeqNo, WalMode, WriteBatch};
 
-use crate::support::count_from_env;
+use crate::support::{WAL_MODES, count_from_env};
 
 mod aftermath;
 mod forged;
@@ -106,6 +107,18 @@ fn options(fs: &SimFileSystem) -> Options {
         .default_keyspace(KeyspaceOptions::new().block_size(512))
 }
 
+/// The offset of the last record of a log, which is a marker.
+fn last_marker(fs: &SimFileSystem, log: &Path) -> u64 {
+    let mut log = Inspector::on(Arc::new(fs.clone())).log(log).unwrap();
+    let mut last = None;
+    while let Some(record) = log.next_record().unwrap() {
+        last = Some(record);
+    }
+    let last = last.unwrap();
+    assert_eq!(last.content, Content::SyncMarker);
+    last.offset
+}
+
 struct Writer<'a> {
     db: &'a Db,
     model: Model,
@@ -143,8 +156,13 @@ impl Writer<'_> {
 
 impl Sound {
     fn new() -> Sound {
+        Sound::with_log(WalMode::Auto)
+    }
+
+    /// The same with logs that are written as `mode` says.
+    fn with_log(mode: WalMode) -> Sound {
         let fs = SimFileSystem::new();
-        let db = options(&fs).open(DIR).unwrap();
+        let db = options(&fs).wal_mode(mode).open(DIR).unwrap();
         let plain = KeyspaceOptions::new().compression(Compression::None).block_size(256);
         db.keyspace_with(KEYSPACES[1], plain).unwrap();
         let rng = fastrand::Rng::with_seed(1);
@@ -166,7 +184,7 @@ impl Sound {
         db.sync().unwrap();
         let (log, synced) = (logs(&fs).next_back().unwrap(), db.synced_seqno());
         // The marker says so.
-        let synced_end = fs.file_len(&log).unwrap() - 40;
+        let synced_end = last_marker(&fs, &log);
         writer.fill(6);
         let states = writer.states;
         let levels: Vec<usize> = db.stats().keyspaces[0].levels.iter().map(|level| level.tables.len()).collect();
@@ -362,13 +380,12 @@ fn is_table(path: &Path) -> bool {
 }
 
 /// Flips a byte at a time in those files that `choose` does.
-fn flip(choose: impl Fn(&Path) -> bool) {
-    let sound = Sound::new();
+fn flip(sound: &Sound, choose: impl Fn(&Path) -> bool) {
     for (file, path) in sound.files().iter().enumerate().filter(|(_, path)| choose(path)) {
         for at in places(sound.fs.file_len(path).unwrap(), file) {
             let mask = [0x01, 0x80, 0xff, 0x10][(at % 4) as usize];
             let what = format!("{} ^ {mask:#04x} at {at}", path.display());
-            let damage = Damage::new(&sound, what, sound.allowed(path, at..at + 1), &[path]);
+            let damage = Damage::new(sound, what, sound.allowed(path, at..at + 1), &[path]);
             damage.fs.corrupt(path, at, mask).unwrap();
             sound.check(&damage);
         }
@@ -377,25 +394,29 @@ fn flip(choose: impl Fn(&Path) -> bool) {
 
 #[test]
 fn every_flipped_byte_of_a_table_is_found_or_harmless() {
-    flip(is_table);
+    flip(&Sound::new(), is_table);
 }
 
 #[test]
 fn every_flipped_byte_of_a_log_a_manifest_or_current_is_found_or_harmless() {
-    flip(|path| !is_table(path));
+    for mode in WAL_MODES {
+        flip(&Sound::with_log(mode), |path| !is_table(path));
+    }
 }
 
 #[test]
 fn every_cut_is_found_or_takes_the_end_of_a_log() {
-    let sound = Sound::new();
-    for (file, path) in sound.files().into_iter().enumerate() {
-        let len = sound.fs.file_len(&path).unwrap();
-        for at in places(len, file) {
-            let what = format!("{} cut from {len} to {at}", path.display());
-            let damage = Damage::new(&sound, what, sound.allowed(&path, at..len), &[&path]).wide();
-            damage.fs.truncate(&path, at).unwrap();
+    for mode in WAL_MODES {
+        let sound = Sound::with_log(mode);
+        for (file, path) in sound.files().into_iter().enumerate() {
+            let len = sound.fs.file_len(&path).unwrap();
+            for at in places(len, file) {
+                let what = format!("{} cut from {len} to {at}", path.display());
+                let damage = Damage::new(&sound, what, sound.allowed(&path, at..len), &[&path]).wide();
+                damage.fs.truncate(&path, at).unwrap();
 
-            sound.check(&damage);
+                sound.check(&damage);
+            }
         }
     }
 }
@@ -429,16 +450,18 @@ fn swapped_files_are_found() {
 
 #[test]
 fn what_follows_a_file_is_found_or_harmless() {
-    let sound = Sound::new();
-    for path in sound.files() {
-        let content = sound.fs.read(&path).unwrap();
-        let tails =
-            [vec![0; 1], vec![0; 5000], vec![0xff; 300], content.clone(), content[content.len() / 2..].to_vec()];
-        for tail in tails {
-            let what = format!("{} followed by {} bytes", path.display(), tail.len());
-            let damage = Damage::new(&sound, what, sound.allowed(&path, u64::MAX..u64::MAX), &[&path]);
-            damage.fs.write(&path, [&content[..], &tail].concat()).unwrap();
-            sound.check(&damage);
+    for mode in WAL_MODES {
+        let sound = Sound::with_log(mode);
+        for path in sound.files() {
+            let content = sound.fs.read(&path).unwrap();
+            let tails =
+                [vec![0; 1], vec![0; 5000], vec![0xff; 300], content.clone(), content[content.len() / 2..].to_vec()];
+            for tail in tails {
+                let what = format!("{} followed by {} bytes", path.display(), tail.len());
+                let damage = Damage::new(&sound, what, sound.allowed(&path, u64::MAX..u64::MAX), &[&path]);
+                damage.fs.write(&path, [&content[..], &tail].concat()).unwrap();
+                sound.check(&damage);
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{Db, Error, Executor};
 
 use crate::history::{History, Trouble, check_goes_on, reopen, steps};
-use crate::support::{Scene, count_from_env, for_each_seed, open_plain};
+use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain};
 use crate::trace::{Call, Event};
 
 const MODES: [FaultMode; 4] = [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError];
@@ -119,61 +119,66 @@ fn fault(mode: FaultMode, sticky: bool) -> Option<Fault> {
 
 #[test]
 fn failed_sync_is_the_last() {
-    let fs = SimFileSystem::new();
-    let (db, _) = open_plain(&fs).unwrap();
-    let durable = db.put("durable", "1").unwrap();
-    db.sync().unwrap();
-    db.put("lost", "2").unwrap();
-    fs.set_fault(fault(FaultMode::Io, false));
-    let cause = db.sync().unwrap_err();
-    assert!(fs.fault_hit());
-    // The disk is well again, but what the failed sync has dropped is gone: no later success could be believed.
-    let refused = |error: Error| assert!(matches!(&error, Error::Poisoned(c) if c.to_string() == cause.to_string()));
-    refused(db.sync().unwrap_err());
-    refused(db.put("k", "v").unwrap_err());
-    refused(db.flush().unwrap_err());
-    refused(db.keyspace("new").unwrap_err());
-    assert_eq!(db.synced_seqno(), durable);
-    assert_eq!(db.get("lost").unwrap().as_deref(), Some(&b"2"[..]));
-    for seed in 0..40 {
-        let (db, _) = open_plain(&fs.crash(seed)).unwrap();
-        assert_eq!(db.get("durable").unwrap().as_deref(), Some(&b"1"[..]));
-        assert_eq!(db.get("lost").unwrap(), None);
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        let durable = db.put("durable", "1").unwrap();
+        db.sync().unwrap();
+        db.put("lost", "2").unwrap();
+        fs.set_fault(fault(FaultMode::Io, false));
+        let cause = db.sync().unwrap_err();
+        assert!(fs.fault_hit());
+        // The disk is well again, but what the failed sync has dropped is gone: no later success could be believed.
+        let refused =
+            |error: Error| assert!(matches!(&error, Error::Poisoned(c) if c.to_string() == cause.to_string()));
+        refused(db.sync().unwrap_err());
+        refused(db.put("k", "v").unwrap_err());
+        refused(db.flush().unwrap_err());
+        refused(db.keyspace("new").unwrap_err());
+        assert_eq!(db.synced_seqno(), durable);
+        assert_eq!(db.get("lost").unwrap().as_deref(), Some(&b"2"[..]));
+        for seed in 0..40 {
+            let (db, _) = open_plain(&fs.crash(seed)).unwrap();
+            assert_eq!(db.get("durable").unwrap().as_deref(), Some(&b"1"[..]));
+            assert_eq!(db.get("lost").unwrap(), None);
+        }
+        let (db, _) = open_plain(&fs.kill()).unwrap();
+        assert_eq!(db.last_seqno(), 2);
     }
-    let (db, _) = open_plain(&fs.kill()).unwrap();
-    assert_eq!(db.last_seqno(), 2);
 }
 
 #[test]
 fn full_disk_refuses_writes_until_there_is_room() {
-    let fs = SimFileSystem::new();
-    let (db, executor) = open_plain(&fs).unwrap();
-    let used = |fs: &SimFileSystem| fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum::<u64>();
-    // Room for logs, but no more than what flushes leave free.
-    fs.set_capacity(Some(used(&fs) + 16_000));
-    let mut written = 0u32;
-    let error = loop {
-        match db.put(written.to_be_bytes(), [7; 500]) {
-            Ok(_) => written += 1,
-            Err(error) => break error,
-        }
-        executor.step();
-    };
-    assert!(error.is_no_space() && !matches!(error, Error::Poisoned(_)), "{error}");
-    assert!(written > 0);
-    // What is in memory can still be read, and still be made durable.
-    let is_whole = |db: &Db| (0..written).all(|n| db.get(n.to_be_bytes()).unwrap().is_some());
-    assert!(is_whole(&db));
-    db.sync().unwrap();
-    assert!(is_whole(&open_plain(&with_room(fs.crash(1))).unwrap().0));
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, executor) = open_in_mode(&fs, mode).unwrap();
+        let used = |fs: &SimFileSystem| fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum::<u64>();
+        // Room for logs, but no more than what flushes leave free.
+        fs.set_capacity(Some(used(&fs) + 16_000));
+        let mut written = 0u32;
+        let error = loop {
+            match db.put(written.to_be_bytes(), [7; 500]) {
+                Ok(_) => written += 1,
+                Err(error) => break error,
+            }
+            executor.step();
+        };
+        assert!(error.is_no_space() && !matches!(error, Error::Poisoned(_)), "{error}");
+        assert!(written > 0);
+        // What is in memory can still be read, and still be made durable.
+        let is_whole = |db: &Db| (0..written).all(|n| db.get(n.to_be_bytes()).unwrap().is_some());
+        assert!(is_whole(&db));
+        db.sync().unwrap();
+        assert!(is_whole(&open_plain(&with_room(fs.crash(1))).unwrap().0));
 
-    fs.set_capacity(None);
-    db.put(written.to_be_bytes(), "v").unwrap();
-    db.flush().unwrap();
-    db.compact_range(..).unwrap();
-    assert!(is_whole(&db));
-    db.close().unwrap();
-    assert!(is_whole(&open_plain(&fs).unwrap().0));
+        fs.set_capacity(None);
+        db.put(written.to_be_bytes(), "v").unwrap();
+        db.flush().unwrap();
+        db.compact_range(..).unwrap();
+        assert!(is_whole(&db));
+        db.close().unwrap();
+        assert!(is_whole(&open_plain(&fs).unwrap().0));
+    }
 }
 
 fn with_room(fs: SimFileSystem) -> SimFileSystem {

@@ -42,6 +42,8 @@ pub struct History {
     used_numbers: BTreeSet<u64>,
     /// Those that no edit says anything of.
     unnamed_numbers: BTreeSet<u64>,
+    /// What the open store has said to be synced.
+    synced: SeqNo,
     /// Makes every value another.
     values: u32,
 }
@@ -65,6 +67,7 @@ impl History {
             trace: Trace::new(fs),
             used_numbers: numbers_in(fs),
             unnamed_numbers: BTreeSet::new(),
+            synced: 0,
             values: 0,
             fs: fs.clone(),
         }
@@ -121,6 +124,8 @@ impl History {
         };
         let db = options.open(DIR)?;
         self.executor = executor;
+        // What recovery found in logs is durable, for all that the store knows, when it is in tables.
+        self.synced = db.synced_seqno();
         self.ledger.settle(&db, floor);
         let db = self.db.insert(db);
         match seen {
@@ -198,7 +203,9 @@ impl History {
                 return self.reopen();
             }
         };
-        self.ledger.promised(db.synced_seqno());
+        let synced = db.synced_seqno();
+        assert!(std::mem::replace(&mut self.synced, synced) <= synced);
+        self.ledger.promised(synced);
         result
     }
 

@@ -40,26 +40,34 @@ fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
     rng.shuffle(&mut order);
     let (first, later) = order.split_at(usize::try_from(keys * 8 / 9).unwrap());
     for &n in first {
-        db.put(present(n), n.to_be_bytes()).unwrap();
+        db.put(present(n), [n.to_be_bytes(); 2].concat()).unwrap();
     }
     db.compact_range(..).unwrap();
     let size = db.stats().keyspaces[0].size();
     db.close().unwrap();
-    // Level 0 is compacted into a level that holds eight times as much as it does then, or less; the last one holds 900 times as much.
-    let memtable_size = usize::try_from(size / 4 / 900).unwrap();
+    // Level 0 is compacted, at eight runs, into a level that holds eight times as much as it does then, or less; the last one holds 900
+    // times as much.
+    let memtable_size = usize::try_from(size / 8 / 900).unwrap();
     let (opened, executor) = options(&fs, keyspace.clone(), memtable_size);
     let db = opened.open(DIR).unwrap();
-    for (i, &n) in later.iter().enumerate() {
-        db.put(present(n), n.to_be_bytes()).unwrap();
+    let (mut later, enough) = (later.iter(), later.len() / 10);
+    while let Some(&n) = later.next() {
+        db.put(present(n), [n.to_be_bytes(); 2].concat()).unwrap();
         while executor.step() {}
-        // Levels empty themselves into the next ones: stop when none is empty, and no run more starts a compaction.
+        // Levels empty themselves into the next ones: stop when none is empty but level 0.
         let runs = || db.stats().keyspaces[0].levels[0].tables.len();
-        if i > later.len() * 9 / 10 && occupied(&db) == 5 && runs() == 2 {
+        if later.len() < enough && occupied(&db) == 4 && runs() == 0 {
             break;
         }
     }
-    db.flush().unwrap();
-    while executor.step() {}
+    // Three runs of a few keys, which are not so much that they are merged when the store rests.
+    for run in 0..3 {
+        for &n in later.by_ref().take(20 << run) {
+            db.put(present(n), [n.to_be_bytes(); 2].concat()).unwrap();
+        }
+        db.flush().unwrap();
+        while executor.step() {}
+    }
     assert_eq!(occupied(&db), 5);
     (fs, db)
 }

@@ -11,6 +11,7 @@ mod layers;
 mod ledger;
 mod levels;
 mod model;
+mod parts;
 mod power_cut;
 mod prefix;
 mod reads;

@@ -5,11 +5,11 @@
 use std::path::PathBuf;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Result};
+use tamis::{Db, Executor, Result};
 
 use crate::history::{History, Trouble, check_goes_on, reopen, steps};
 use crate::ledger::Ledger;
-use crate::support::{Scene, count_from_env, for_each_seed, open_plain};
+use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain};
 
 /// A history that ends when the power goes.
 fn run(seed: u64, trouble: Trouble) -> History {
@@ -150,40 +150,84 @@ fn logs(fs: &SimFileSystem) -> Vec<PathBuf> {
 
 #[test]
 fn sync_covers_older_logs() {
-    let fs = SimFileSystem::new();
-    let (db, _) = open_plain(&fs).unwrap();
-    put(&db, 0, 18);
-    assert_eq!(logs(&fs).len(), 3);
-    db.sync().unwrap();
-    check_outcomes(&fs, 18);
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 18);
+        assert_eq!(logs(&fs).len(), 3);
+        db.sync().unwrap();
+        check_outcomes(&fs, 18);
+    }
+}
+
+/// A kill leaves writes that were not synced, and that recovery keeps in memory.
+#[test]
+fn sync_after_a_kill_covers_what_was_recovered() {
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 4);
+        let fs = fs.kill();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        assert_eq!((db.last_seqno(), db.synced_seqno()), (4, 0));
+        put(&db, 4, 5);
+        for seed in 0..60 {
+            let (db, _) = open_plain(&fs.crash(seed)).unwrap();
+            let keys = found(&db);
+            assert!(keys.iter().copied().eq(0..u32::try_from(keys.len()).unwrap()), "{keys:?}");
+        }
+        db.sync().unwrap();
+        check_outcomes(&fs, 5);
+    }
+}
+
+#[test]
+fn logs_of_several_kills_are_replayed_together_and_go_together() {
+    let mut fs = SimFileSystem::new();
+    for n in 0..6 {
+        let (db, _) = open_plain(&fs).unwrap();
+        assert!(found(&db).into_iter().eq(0..n));
+        put(&db, n, n + 1);
+        fs = fs.kill();
+    }
+    let (db, executor) = open_plain(&fs).unwrap();
+    assert_eq!(logs(&fs).len(), 7);
+    while executor.step() {}
+    assert_eq!((logs(&fs).len(), db.synced_seqno()), (1, 6));
+    check_outcomes(&fs, 6);
+    check_cuts(&fs, 6, |fs| open_plain(fs).map(drop));
 }
 
 #[test]
 fn sync_covers_the_name_of_a_new_log() {
-    let fs = SimFileSystem::new();
-    let (db, _) = open_plain(&fs).unwrap();
-    put(&db, 0, 1);
-    db.sync().unwrap();
-    check_outcomes(&fs, 1);
-    db.flush().unwrap();
-    check_outcomes(&fs, 1);
-    put(&db, 1, 2);
-    db.sync().unwrap();
-    check_outcomes(&fs, 2);
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 1);
+        db.sync().unwrap();
+        check_outcomes(&fs, 1);
+        db.flush().unwrap();
+        check_outcomes(&fs, 1);
+        put(&db, 1, 2);
+        db.sync().unwrap();
+        check_outcomes(&fs, 2);
+    }
 }
 
 /// Manifest and tables reach the disk, with their names, before anything refers to them, and what they replace goes after that.
 #[test]
 fn files_are_durable_before_they_are_named_and_stay_until_they_are_replaced() {
-    let fs = SimFileSystem::new();
-    let (db, _) = open_plain(&fs).unwrap();
-    put(&db, 0, 10);
-    db.sync().unwrap();
-    let open = |fs: &SimFileSystem| open_plain(fs).map(|(db, _)| db);
-    check_cuts(&fs, 10, |fs| open(fs).map(drop));
-    check_cuts(&fs, 10, |fs| open(fs)?.flush());
-    check_cuts(&fs, 10, |fs| open(fs)?.compact_range(..));
-    check_cuts(&fs, 10, |fs| open(fs)?.close());
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 10);
+        db.sync().unwrap();
+        let open = |fs: &SimFileSystem| open_plain(fs).map(|(db, _)| db);
+        check_cuts(&fs, 10, |fs| open(fs).map(drop));
+        check_cuts(&fs, 10, |fs| open(fs)?.flush());
+        check_cuts(&fs, 10, |fs| open(fs)?.compact_range(..));
+        check_cuts(&fs, 10, |fs| open(fs)?.close());
+    }
 }
 
 #[test]
@@ -205,53 +249,59 @@ fn creation_can_be_interrupted_anywhere() {
 
 #[test]
 fn recovery_can_be_interrupted_again_and_again() {
-    let fs = SimFileSystem::new();
-    let (db, _) = open_plain(&fs).unwrap();
-    put(&db, 0, 18);
-    db.sync().unwrap();
-    for seed in 0..30 {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let mut fs = fs.crash(seed);
-        for _ in 0..10 {
-            fs.crash_at(Some(rng.u64(1..20)));
-            let _ = open_plain(&fs);
-            fs = fs.crash_point().map_or(fs, |point| point.crash(rng.u64(..)));
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 18);
+        db.sync().unwrap();
+        for seed in 0..30 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut fs = fs.crash(seed);
+            for _ in 0..10 {
+                fs.crash_at(Some(rng.u64(1..20)));
+                let _ = open_plain(&fs);
+                fs = fs.crash_point().map_or(fs, |point| point.crash(rng.u64(..)));
+            }
+            check_outcomes(&fs, 18);
         }
-        check_outcomes(&fs, 18);
     }
 }
 
 #[test]
 fn writes_behind_a_torn_tail_are_found() {
-    let fs = SimFileSystem::new();
-    let (db, _) = open_plain(&fs).unwrap();
-    put(&db, 0, 6);
-    for seed in 0..60 {
-        let fs = fs.crash(seed);
-        let (db, _) = open_plain(&fs).unwrap();
-        let found = u32::try_from(found(&db).len()).unwrap();
-        put(&db, found, found + 2);
-        db.sync().unwrap();
-        check_outcomes(&fs, found + 2);
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 6);
+        for seed in 0..60 {
+            let fs = fs.crash(seed);
+            let (db, _) = open_plain(&fs).unwrap();
+            let found = u32::try_from(found(&db).len()).unwrap();
+            put(&db, found, found + 2);
+            db.sync().unwrap();
+            check_outcomes(&fs, found + 2);
+        }
     }
 }
 
 #[test]
 fn garbage_behind_the_last_record_is_a_torn_tail() {
-    let fs = SimFileSystem::new();
-    let (db, _) = open_plain(&fs).unwrap();
-    put(&db, 0, 3);
-    db.sync().unwrap();
-    let log = logs(&fs).pop().unwrap();
-    let content = fs.read(&log).unwrap();
-    for len in [1, 39, 40, 41, 64, 600] {
-        for filler in [0, 1, 0xff] {
-            let fs = fs.kill();
-            fs.write(&log, [&content[..], &vec![filler; len]].concat()).unwrap();
-            let (db, _) = open_plain(&fs).unwrap();
-            put(&db, 3, 4);
-            db.sync().unwrap();
-            check_outcomes(&fs, 4);
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 3);
+        db.sync().unwrap();
+        let log = logs(&fs).pop().unwrap();
+        let content = fs.read(&log).unwrap();
+        for len in [1, 39, 40, 41, 64, 600] {
+            for filler in [0, 1, 0xff] {
+                let fs = fs.kill();
+                fs.write(&log, [&content[..], &vec![filler; len]].concat()).unwrap();
+                let (db, _) = open_plain(&fs).unwrap();
+                put(&db, 3, 4);
+                db.sync().unwrap();
+                check_outcomes(&fs, 4);
+            }
         }
     }
 }

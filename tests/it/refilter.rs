@@ -45,7 +45,7 @@ fn deep(fs: &SimFileSystem, writes: u32) -> (Db, Arc<SteppedExecutor>) {
         }
         let key = format!("key{:05}", rng.u32(0..writes));
         // It shrinks, but not too much.
-        let value: Vec<u8> = (0..60).map(|_| rng.u8(..)).chain([7; 30]).collect();
+        let value: Vec<u8> = (0..130).map(|_| rng.u8(..)).chain([7; 65]).collect();
         match rng.u8(0..10) {
             0 => db.delete(key).unwrap(),
             _ => db.put(key, [&n.to_be_bytes()[..], &value].concat()).unwrap(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tamis::vfs::SimFileSystem;
 use tamis::{
     Db, Executor, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, Options, PrefixExtractor, SteppedExecutor,
+    WalMode,
 };
 
 /// The number in environment variable `name`, or `default`.
@@ -37,6 +38,9 @@ impl Drop for Scene {
     }
 }
 
+/// Both ways of writing a log.
+pub(crate) const WAL_MODES: [WalMode; 2] = [WalMode::Auto, WalMode::Write];
+
 /// Options of a store in `fs` without threads or chance: background work waits to be stepped.
 pub(crate) fn stepped_options(fs: &SimFileSystem) -> (Options, Arc<SteppedExecutor>) {
     let executor = Arc::new(SteppedExecutor::new());
@@ -50,6 +54,7 @@ pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Opti
     let options = options
         .memtable_size(4096 << rng.u32(0..2))
         .table_size(4096 << rng.u32(0..3))
+        .wal_mode(WAL_MODES[rng.usize(0..2)])
         .cache_size(if rng.bool() { 0 } else { 64 << 10 })
         .max_open_files(8 + rng.usize(0..8));
     (options, executor)
@@ -57,8 +62,13 @@ pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Opti
 
 /// A store in `/db` with memtables of 4 KiB, whose background work waits to be stepped.
 pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>)> {
+    open_in_mode(fs, WalMode::Auto)
+}
+
+/// The same with a log that is written as `mode` says.
+pub fn open_in_mode(fs: &SimFileSystem, mode: WalMode) -> tamis::Result<(Db, Arc<SteppedExecutor>)> {
     let (options, executor) = stepped_options(fs);
-    Ok((options.memtable_size(4096).open("/db")?, executor))
+    Ok((options.memtable_size(4096).wal_mode(mode).open("/db")?, executor))
 }
 
 /// Options of a keyspace with small blocks.

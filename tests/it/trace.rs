@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
+use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, Window, WritableFile};
 
 /// One mutating call on a file or directory, and whether it succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,5 +110,14 @@ impl WritableFile for TracedFile {
 
     fn reserve(&self, len: u64) -> io::Result<()> {
         self.file.reserve(len)
+    }
+
+    fn prepare(&self, len: u64) -> io::Result<bool> {
+        self.file.prepare(len)
+    }
+
+    /// Stores to memory are no calls.
+    fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
+        self.file.window()
     }
 }

@@ -133,23 +133,31 @@ impl NamesFate {
 
 impl File {
     fn after_power_cut(&self, rng: &mut Rng) -> File {
-        let (len, zeroed) = self.tail_fate(rng);
-        if len == self.data.len() && zeroed.is_empty() && self.lost.is_empty() {
+        let (end, zeroed) = self.tail_fate(rng);
+        let len = self.len_with_zeros(end, rng);
+        if len == self.data.len() && end == self.end && zeroed.is_empty() && self.lost.is_empty() {
             return File::durable(Arc::clone(&self.data));
         }
-        let mut data = self.data.get(..len).unwrap_or_default().to_vec();
+        let mut data = self.data.get(..end).unwrap_or_default().to_vec();
         for range in self.lost.iter().chain(&zeroed) {
-            let range = range.start.min(len)..range.end.min(len);
+            let range = range.start.min(end)..range.end.min(end);
             if let Some(bytes) = data.get_mut(range) {
                 bytes.fill(0);
             }
         }
+        data.resize(len, 0);
         File::durable(Arc::new(data))
     }
 
-    /// The length, and which parts of the unsynced tail are zero.
+    /// The length of a file whose content ends at `end`: zeros behind it that were prepared and not synced may be there or not.
+    fn len_with_zeros(&self, end: usize, rng: &mut Rng) -> usize {
+        let least = end.max(self.prepared);
+        if self.data.len() > self.end && rng.coin() { self.data.len() } else { least }
+    }
+
+    /// Where the content ends, and which parts of its unsynced tail are zero.
     fn tail_fate(&self, rng: &mut Rng) -> (usize, Vec<Range<usize>>) {
-        let whole = self.data.len();
+        let whole = self.end;
         match rng.below(6) {
             _ if self.appends.is_empty() => (self.len_without_tail(rng), Vec::new()),
             0 => (whole, Vec::new()),
@@ -195,7 +203,7 @@ impl File {
 
     /// Up to the end of a sector of the tail; nothing of the tail, when it has no such end inside.
     fn torn_len(&self, rng: &mut Rng) -> usize {
-        let mut ends = self.tail_sectors(self.data.len());
+        let mut ends = self.tail_sectors(self.end);
         ends.pop();
         let index = rng.below(ends.len());
         ends.get(index).map_or(self.settled, |sector| sector.end)

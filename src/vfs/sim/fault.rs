@@ -22,9 +22,10 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultMode {
-    /// Any mutating call fails with `EIO`. An append leaves nothing, a part or all of its bytes in the file.
+    /// Any mutating call fails with `EIO`, but for stores, which cannot. An append leaves nothing, a part or all of its bytes in the
+    /// file; so does `prepare` with its zeros.
     Io,
-    /// Any mutating call but `remove` and `sync_dir` fails with `ENOSPC`. An append leaves nothing or a part of its bytes.
+    /// The same with `ENOSPC`, but not of `remove` and `sync_dir`, and never after all bytes.
     NoSpace,
     /// An append leaves a part of its bytes (at least one, if it has more than one) and fails with `EIO`.
     ShortWrite,
@@ -37,6 +38,9 @@ pub enum FaultMode {
 pub(super) enum Call {
     Create,
     Append,
+    Prepare,
+    /// Of bytes to a window.
+    Store,
     Sync,
     SyncDir,
     Rename,
@@ -48,8 +52,8 @@ pub(super) enum Call {
 impl FaultMode {
     fn befalls(self, call: Call) -> bool {
         match self {
-            FaultMode::Io => true,
-            FaultMode::NoSpace => !matches!(call, Call::Remove | Call::SyncDir),
+            FaultMode::Io => call != Call::Store,
+            FaultMode::NoSpace => !matches!(call, Call::Store | Call::Remove | Call::SyncDir),
             FaultMode::ShortWrite => call == Call::Append,
             FaultMode::ReadError => false,
         }

@@ -1,7 +1,8 @@
 //! What a simulated disk holds: directories, files, and for both what of it is durable.
 //!
-//! Files only grow, so one image serves as the volatile and as the durable one: a file is what syncs have settled, followed by the
-//! appends since. Names have two maps, and between them the list of operations that no directory sync has covered.
+//! Files are only appended to, so one image serves as the volatile and as the durable one: a file is what syncs have settled,
+//! followed by the appends since, and then by prepared zeros. What an append wrote over was zero, so that an append, or a sector of it,
+//! that did not reach the disk is a zero whether the file was that long before or not. Names have two maps, and between them the list of operations that no directory sync has covered.
 //!
 //! Invariants: a file has at most one name in each of the two trees. The durable names are those of some past moment, but for
 //! operations on different names, which directory syncs may put in another order. Every inode in a map of names or in a pending
@@ -49,12 +50,16 @@ pub(super) struct Binding {
     pub(super) inode: Option<Inode>,
 }
 
-/// `data = settled part, appends since the last sync`. Copies share the data until one of them appends.
+/// `data = settled part, appends since the last sync, prepared zeros`. Copies share the data until one of them appends.
 #[derive(Clone, Default)]
 pub(super) struct File {
     pub(super) data: Arc<Vec<u8>>,
-    /// Length at the last sync, failed or not.
+    /// Where the appends end.
+    pub(super) end: usize,
+    /// The same at the last sync, failed or not.
     pub(super) settled: usize,
+    /// The length that prepared zeros had at a sync: the file on the disk is no shorter.
+    pub(super) prepared: usize,
     /// Ranges of the settled part whose sync failed. They are clean as far as later syncs are concerned, and on no disk.
     pub(super) lost: Vec<Range<usize>>,
     /// Where the appends since the last sync end.
@@ -68,38 +73,53 @@ pub(super) struct File {
 impl File {
     /// A file with a name, wholly on disk.
     pub(super) fn durable(data: Arc<Vec<u8>>) -> File {
-        File { settled: data.len(), data, linked: true, ..File::default() }
+        File { end: data.len(), settled: data.len(), data, linked: true, ..File::default() }
     }
 
     fn append(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
-            Arc::make_mut(&mut self.data).extend_from_slice(bytes);
-            self.appends.push(self.data.len());
+            let data = Arc::make_mut(&mut self.data);
+            let over = bytes.len().min(data.len() - self.end);
+            data[self.end..self.end + over].copy_from_slice(&bytes[..over]);
+            data.extend_from_slice(&bytes[over..]);
+            self.end += bytes.len();
+            self.appends.push(self.end);
         }
     }
 
     pub(super) fn sync(&mut self) {
-        self.settled = self.data.len();
+        if self.end < self.data.len() {
+            self.prepared = self.data.len();
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.settled = self.end;
         self.appends.clear();
     }
 
     /// The file system has told of the failure once and forgets about it: what was dirty stays readable, but will never be written.
     pub(super) fn fail_sync(&mut self) {
-        if self.settled < self.data.len() {
-            self.lost.push(self.settled..self.data.len());
+        if self.settled < self.end {
+            self.lost.push(self.settled..self.end);
         }
-        self.sync();
+        self.settle();
     }
 
     pub(super) fn set_data(&mut self, data: Vec<u8>) {
+        self.end = data.len();
         self.data = Arc::new(data);
+        self.prepared = 0;
         self.lost.clear();
-        self.sync();
+        self.settle();
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
         Arc::make_mut(&mut self.data).truncate(len);
+        self.end = self.end.min(len);
         self.settled = self.settled.min(len);
+        self.prepared = self.prepared.min(len);
         for range in &mut self.lost {
             range.end = range.end.min(len);
         }
@@ -250,9 +270,26 @@ impl State {
     /// Appends as much as there is room for.
     pub(super) fn append(&mut self, inode: Inode, bytes: &[u8]) -> io::Result<()> {
         let room = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
+        let file = self.file_mut(inode)?;
+        let room = room.saturating_add(file.data.len() - file.end);
         let fits = bytes.get(..room).unwrap_or(bytes);
-        self.file_mut(inode)?.append(fits);
+        file.append(fits);
         if fits.len() < bytes.len() {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
+
+    /// Lengthens a file to `len` bytes by zeros, or by as many as there is room for.
+    pub(super) fn prepare(&mut self, inode: Inode, len: usize) -> io::Result<()> {
+        let room = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
+        let file = self.file_mut(inode)?;
+        let old_len = file.data.len();
+        let more = len.saturating_sub(old_len);
+        if more > 0 {
+            Arc::make_mut(&mut file.data).resize(old_len + more.min(room), 0);
+        }
+        if more > room {
             return Err(Errno::NOSPC.into());
         }
         Ok(())

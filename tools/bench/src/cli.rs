@@ -57,9 +57,9 @@ pub struct RunArgs {
     /// Where to make the stores, which are removed again; by default where temporary files go
     #[arg(long, value_name = "PATH")]
     dir: Option<PathBuf>,
-    /// Write all figures into a file
+    /// Write all figures into a file, as JSON; `-` for standard output, instead of tables
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub results: Option<PathBuf>,
     /// Draw the throughput of each group, into files that end in -GROUP.svg or .png; may be given several times
     #[arg(long, value_name = "FILE", value_parser = plot::plot_file)]
     plot: Vec<PathBuf>,
@@ -108,14 +108,9 @@ pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Resul
         for contestant in &contestants {
             let task = task(args, group, contestant, prefix);
             let done = delegate(&task, |record| {
-                let Latencies(text) = Latencies::of(&record);
-                eprintln!(
-                    "{}, {}: {} {}/s, {text}",
-                    group.name,
-                    contestant.name,
-                    record.workload,
-                    rate(record.ops_per_second)
-                );
+                let (half, longest) = (time(record.latency.p50), time(record.latency.max));
+                let what = format!("{}, {}: {}", group.name, contestant.name, record.workload);
+                eprintln!("{what} {}/s, p50 {half}, max {longest}", rate(record.ops_per_second));
                 report.add(record);
             });
             // One that fails does not keep the others from being measured.
@@ -125,12 +120,19 @@ pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Resul
             }
         }
     }
-    print!("{report}");
-    if let Some(path) = &args.json {
+    let document = || -> Result<String> {
         let mut document = report.json();
         document["plan"] = serde_json::to_value(args.plan())?;
         document["failures"] = json!(failures);
-        std::fs::write(path, format!("{document:#}\n"))?;
+        Ok(format!("{document:#}\n"))
+    };
+    match &args.results {
+        Some(path) if path.as_os_str() == "-" => print!("{}", document()?),
+        Some(path) => {
+            print!("{report}");
+            std::fs::write(path, document()?)?;
+        }
+        None => print!("{report}"),
     }
     for path in &args.plot {
         report.plot(path)?;
@@ -138,14 +140,6 @@ pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Resul
     match failures.first() {
         None => Ok(()),
         Some(failure) => Err(failure.clone().into()),
-    }
-}
-
-struct Latencies(String);
-
-impl Latencies {
-    fn of(record: &crate::record::Record) -> Latencies {
-        Latencies(format!("p50 {}, max {}", time(record.latency.p50), time(record.latency.max)))
     }
 }
 

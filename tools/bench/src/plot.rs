@@ -140,7 +140,7 @@ impl Drawing for Rates<'_> {
         let mut at = near(8);
         for ((name, _), colour) in self.engines.iter().zip(COLOURS.into_iter().cycle()) {
             heading.draw(&Circle::new((at + near(6), near(76)), near(6), colour.filled()))?;
-            heading.draw(&Text::new(*name, (at + near(17), near(66)), words(17)))?;
+            heading.draw(&Text::new(*name, (at + near(17), near(68)), words(17)))?;
             at += near(40) + near(10) * i32::try_from(name.len()).unwrap_or(0);
         }
 
@@ -166,7 +166,7 @@ impl Drawing for Rates<'_> {
             let line = [(left, y), (self.range().end, y)];
             chart.draw_series(LineSeries::new(line, BLACK.mix(0.12)))?;
             let label =
-                EmptyElement::at((left, y)) + Text::new((*workload).to_owned(), (near(-146), near(-9)), words(16));
+                EmptyElement::at((left, y)) + Text::new((*workload).to_owned(), (near(-146), near(-5)), words(16));
             chart.plotting_area().draw(&label)?;
             // The own engine is drawn last, over the others.
             for (engine, (_, rates)) in self.engines.iter().enumerate().rev() {

@@ -29,6 +29,8 @@ pub struct Record {
     pub peak_memory: u64,
     /// Resident memory afterwards, without mapped files.
     pub anonymous_memory: u64,
+    /// What an engine may take by its settings: two memtables, the cache, filters, and an index of all blocks.
+    pub configured_memory: u64,
     /// Per operation: calls that read, bytes that they brought, bytes that a device brought.
     pub reads_per_op: ReadsPerOp,
     /// Bytes that went to a device; of writes also what they caused afterwards.

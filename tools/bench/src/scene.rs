@@ -273,6 +273,7 @@ impl Stage<'_> {
             cpu_per_op: per_op((after.cpu - tally.begun.cpu).as_secs_f64() * 1e9),
             peak_memory: meter::peak_memory(),
             anonymous_memory: meter::anonymous_memory(),
+            configured_memory: self.configured_memory(),
             reads_per_op: ReadsPerOp {
                 calls: per_op(io.read_calls as f64),
                 bytes: per_op(io.bytes_read as f64),
@@ -282,6 +283,15 @@ impl Stage<'_> {
             settled: None,
             extra: tally.extra.iter().map(|&(name, figure)| (name.to_owned(), figure)).collect(),
         }
+    }
+
+    fn configured_memory(&self) -> u64 {
+        let Settings { memtable, cache, block, bloom_bits, .. } = self.settings;
+        let (keys, key_len) = (self.keys.count(), self.keys.key_len() as u64);
+        let blocks = keys * (key_len + self.task.plan.value_len as u64) / block as u64;
+        // Of each block a key, its place and its length.
+        let indexes = blocks * (key_len + 16);
+        (2 * memtable + cache) as u64 + keys * u64::from(bloom_bits) / 8 + indexes
     }
 
     /// Closes and opens the store several times.

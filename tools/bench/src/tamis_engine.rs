@@ -85,8 +85,13 @@ impl Engine for Tamis {
 
 impl Reader for TamisReader<'_> {
     fn get(&mut self, key: &[u8], look: impl FnOnce(&[u8])) -> Result<bool> {
-        let value = self.db.get(key)?;
-        Ok(value.map(|value| look(&value)).is_some())
+        Ok(self.db.read(key, look)?.is_some())
+    }
+
+    fn multi_get(&mut self, keys: &[&[u8]], mut look: impl FnMut(&[u8])) -> Result<Option<u64>> {
+        let values = self.db.multi_get(keys)?;
+        values.iter().flatten().for_each(|value| look(value));
+        Ok(Some(values.iter().flatten().count() as u64))
     }
 
     fn scan(

@@ -3,7 +3,7 @@
 use crate::contest::Kind;
 use crate::groups::Workload::{self, *};
 use crate::record::Record;
-use crate::text::{rate, three_digits, time};
+use crate::text::{bytes, rate, three_digits, time};
 
 /// A figure that tamis is to reach in a workload of a group.
 struct Target {
@@ -28,6 +28,10 @@ enum Goal {
     SpaceAtMost(f64),
     /// Calls that read, per operation.
     ReadsAtMost(f64),
+    /// Peak memory as a multiple of what is configured, the program itself left out.
+    MemoryAtMost(f64),
+    /// Time per operation as a multiple of that in group `raw`, of which this one is ten times as large.
+    GrowthAtMost(f64),
 }
 
 use Goal::*;
@@ -74,9 +78,16 @@ const TARGETS: &[Target] = &[
     target("big", ReadRandomCold, ReadsAtMost(1.0)),
     // One filter of 10 bits per key, 0.82 %, for each run that a settled store has: level 0 is empty, two levels are full.
     target("big", ReadMissingCold, ReadsAtMost(2.0 * 0.0082)),
+    target("raw", FillRandom, MemoryAtMost(1.1)),
+    target("raw", ReadRandom, MemoryAtMost(1.1)),
+    target("grown", FillRandom, GrowthAtMost(1.3)),
+    target("grown", ReadRandom, GrowthAtMost(1.3)),
     target("raw", Open, MillisAtMost(2.0)),
     target("raw", OpenKilled, MillisAtMost(80.0)),
 ];
+
+/// Memory of a program that measures, without any store: code, stacks, values to be written, histograms.
+const PROGRAM_MEMORY: u64 = 12 << 20;
 
 const fn target(group: &'static str, workload: Workload, goal: Goal) -> Target {
     Target { group, workload, goal }
@@ -146,6 +157,18 @@ impl Target {
                 let own = own.reads_per_op.calls;
                 (format!("{goal} reads per get"), format!("{own:.4}"), own <= goal * 1.005)
             }
+            MemoryAtMost(goal) => {
+                let (peak, configured) = (own.peak_memory.saturating_sub(PROGRAM_MEMORY), own.configured_memory);
+                let ratio = peak as f64 / configured as f64;
+                let goal_text = format!("memory: {goal}× the {} configured", bytes(configured as f64));
+                (goal_text, format!("{}×", three_digits(ratio)), ratio <= goal)
+            }
+            GrowthAtMost(goal) => {
+                let same = |record: &&Record| record.group == "raw" && record.workload == self.workload.name();
+                let small = records.iter().filter(same).find(|record| record.engine == own.engine)?;
+                let ratio = small.ops_per_second / own.ops_per_second;
+                (format!("{goal}× the time at a tenth of the keys"), format!("{}×", three_digits(ratio)), ratio <= goal)
+            }
         };
         Some(Verdict { group: self.group, workload: self.workload.name(), goal, reached, met })
     }
@@ -161,7 +184,7 @@ mod tests {
             "engine": engine, "group": group, "workload": workload, "ops": 1, "seconds": 1.0,
             "ops_per_second": ops_per_second, "capped": false,
             "latency": { "p50": 1e6, "p99": 2e6, "p999": 3e6, "max": 4e6 },
-            "cpu_per_op": 1.0, "peak_memory": 1, "anonymous_memory": 1,
+            "cpu_per_op": 1.0, "peak_memory": 50 << 20, "anonymous_memory": 1, "configured_memory": 40 << 20,
             "reads_per_op": { "calls": 1.0, "bytes": 1.0, "device_bytes": 1.0 },
             "bytes_written": 1, "settled": null, "extra": {},
         });
@@ -201,6 +224,23 @@ mod tests {
         assert_eq!(met(41.0), [true, false]);
         assert_eq!(met(48.0), [true, true]);
         assert!(verdicts(&run(39.0), kind)[0].reached.contains("of quick"));
+    }
+
+    #[test]
+    fn memory_of_the_program_itself_is_left_out() {
+        let read = record("tamis", "raw", "readrandom", 1.0);
+        let memory = |read: &Record| verdicts(std::slice::from_ref(read), kind).into_iter().map(|verdict| verdict.met).collect();
+        let met: Vec<bool> = memory(&read);
+        assert_eq!(met, [true]);
+        let met: Vec<bool> = memory(&Record { peak_memory: 57 << 20, ..read });
+        assert_eq!(met, [false]);
+    }
+
+    #[test]
+    fn growth_is_against_the_same_workload_of_the_small_group() {
+        let run = |grown| [record("tamis", "raw", "fillrandom", 13.0), record("tamis", "grown", "fillrandom", grown)];
+        let growth = |grown| verdicts(&run(grown), kind).into_iter().find(|verdict| verdict.group == "grown").unwrap().met;
+        assert!(growth(10.0) && !growth(9.9));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use tamis::FilterMode;
+use tamis_bench::cli::RunArgs;
 
 use crate::failure::{Failure, Result};
 use crate::text::Form;
@@ -120,6 +121,10 @@ pub(crate) enum BenchCommand {
     /// Fails with exit code 3 if what is measured is not what theory says (beyond five standard deviations), or if what the store
     /// counts is not what the operating system counts for this process.
     Reads(Box<BenchReads>),
+    /// The field's workloads, as tamis-bench runs them: throughput, latency, processor time, memory, amplification
+    ///
+    /// Stores are made and removed again. With --json, all figures are written to standard output.
+    Run(Box<RunArgs>),
 }
 
 #[derive(Debug, Group)]
@@ -349,7 +354,7 @@ pub(crate) struct BenchReads {
     #[arg(long)]
     pub(crate) keep: bool,
     /// Draw reads per missing key against bits per key, into a file ending in .svg or .png; may be given several times
-    #[arg(long, value_name = "FILE", value_parser = crate::commands::bench::plot_file)]
+    #[arg(long, value_name = "FILE", value_parser = tamis_bench::plot::plot_file)]
     pub(crate) plot: Vec<PathBuf>,
     /// Seed of the keys, their order, the choice among them, and the filters' hash
     #[arg(long, value_name = "N", default_value_t = 42)]

@@ -3,9 +3,10 @@
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 use tamis::{FilterLedger, ReadStats};
+
+pub(crate) use tamis_bench::text::table;
 
 use crate::failure::{Failure, Result};
 use crate::text::{Form, hex};
@@ -106,18 +107,4 @@ pub(crate) fn json_ledger(ledger: &FilterLedger) -> Value {
     document["excess_in_standard_deviations"] = json!(ledger.excess());
     document["excessive"] = json!(ledger.is_excessive());
     document
-}
-
-/// A table with a line of heads, to be read and to be pasted into a Markdown document. The first `left` columns are words, the
-/// others numbers.
-pub(crate) fn table(left: usize, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
-    for row in rows {
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut().skip(left) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }

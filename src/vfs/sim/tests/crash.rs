@@ -266,3 +266,77 @@ fn power_cut_takes_the_call_in_flight_and_all_after_it() {
     }
     assert!(run(6).crash_point().is_none());
 }
+
+/// What was prepared is zeros, what was synced stays, and between them sectors of stores and appends are there or not.
+#[test]
+fn prepared_file_loses_what_was_written_over_its_zeros() {
+    let fs = SimFileSystem::new();
+    let all = pattern(3000);
+    let file = create_synced(&fs, "/a", &all[..700]);
+    fs.sync_dir(p("/")).unwrap();
+    assert!(file.prepare(4000).unwrap());
+    assert_eq!((fs.file_len("/a").unwrap(), fs.free_space(p("/")).unwrap()), (4000, u64::MAX));
+    let lens: BTreeSet<usize> = outcomes(&fs).iter().map(|files| files[0].1.len()).collect();
+    assert_eq!(lens, BTreeSet::from([700, 4000]));
+    file.sync().unwrap();
+
+    let mut window = file.window().unwrap().unwrap();
+    assert!(window.append(&all[700..705], &all[705..1000]));
+    file.append(&all[1000..1500]).unwrap();
+    file.sync().unwrap();
+    file.append(&all[1500..1700]).unwrap();
+    assert!(window.append(&all[1700..1701], &all[1701..3000]));
+    assert!(!window.append(&[1; 1000], &[1]));
+    let mut found = BTreeSet::new();
+    for files in outcomes(&fs) {
+        let content = &files[0].1;
+        assert_eq!((content.len(), &content[..1500]), (4000, &all[..1500]));
+        assert!(content[3000..].iter().all(|&byte| byte == 0));
+        let sectors = [1500..1536, 1536..2048, 2048..2560, 2560..3000];
+        found.insert(sectors.map(|sector| {
+            let bytes = &content[sector.clone()];
+            let lost = bytes.iter().all(|&byte| byte == 0);
+            assert!(lost || bytes == &all[sector.clone()] || sector.contains(&1700), "{sector:?}");
+            lost
+        }));
+    }
+    // The order in which they reach the disk is any.
+    assert!(found.contains(&[false; 4]) && found.contains(&[true; 4]));
+    assert!(found.contains(&[true, false, false, false]) && found.contains(&[false, false, false, true]));
+    let whole = fs.kill().read("/a").unwrap();
+    assert_eq!((whole.len(), &whole[..3000]), (4000, &all[..]));
+}
+
+#[test]
+fn preparation_fails_on_cue_and_for_lack_of_space() {
+    let fs = SimFileSystem::new();
+    let file = create_synced(&fs, "/a", &pattern(100));
+    fs.set_fault(fault(1, FaultMode::Io));
+    assert!(file.prepare(1000).is_err());
+    assert_eq!(fs.read("/a").unwrap()[..100], pattern(100));
+    fs.set_capacity(Some(1500));
+    assert!(file.prepare(2000).is_err());
+    assert_eq!(fs.file_len("/a").unwrap(), 1500);
+    // What is prepared needs no space any more.
+    let mut window = file.window().unwrap().unwrap();
+    assert!(window.append(&[1; 700], &[2; 700]));
+    assert!(file.append(&[3; 1]).is_err());
+}
+
+#[test]
+fn power_may_go_during_a_store() {
+    let fs = SimFileSystem::new();
+    let file = create_synced(&fs, "/a", b"x");
+    fs.sync_dir(p("/")).unwrap();
+    file.prepare(10).unwrap();
+    file.sync().unwrap();
+    let mut window = file.window().unwrap().unwrap();
+    fs.crash_at(Some(1));
+    // Nobody learns of it then.
+    assert!(window.append(b"", b"y"));
+    assert!(!window.append(b"", b"z"));
+    assert!(file.append(b"z").is_err());
+    let left = outcomes(&fs.crash_point().unwrap());
+    let expected = ["x\0\0\0\0\0\0\0\0\0", "xy\0\0\0\0\0\0\0\0"].map(|content| outcome(&[("/a", content)]));
+    assert_eq!(left, BTreeSet::from(expected));
+}

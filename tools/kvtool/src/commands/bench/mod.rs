@@ -1,14 +1,23 @@
-//! `bench`: measurements, beside what theory says of them.
+//! `bench`: measurements, beside what theory says of them, and the field's workloads.
 
 mod reads;
 
-pub(crate) use reads::plot_file;
+use tamis_bench::cli::RunArgs;
+use tamis_bench::tamis_engine::TAMIS;
 
 use crate::args::{BenchCommand, Common};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 pub(crate) fn run(common: &Common, command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Reads(args) => reads::run(common, *args),
+        BenchCommand::Run(args) => run_workloads(common, *args),
     }
+}
+
+fn run_workloads(common: &Common, mut args: RunArgs) -> Result<()> {
+    if common.json {
+        args.results.get_or_insert("-".into());
+    }
+    tamis_bench::cli::run(&args, &[TAMIS], &["bench", "run"]).map_err(|error| Failure::Wrong(error.to_string()))
 }

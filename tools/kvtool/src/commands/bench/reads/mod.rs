@@ -18,8 +18,6 @@ mod report;
 mod subject;
 mod theory;
 
-pub(crate) use plot::plot_file;
-
 use tamis::FilterMode;
 use tempfile::TempDir;
 
@@ -64,7 +62,7 @@ pub(super) fn run(common: &Common, args: BenchReads) -> Result<()> {
     let report = bench(common, &args, &dir)?;
     report.print(common)?;
     for plot in &args.plot {
-        plot::write(plot, &report.figure())?;
+        tamis_bench::plot::write(plot, &report.figure()).attempt(format_args!("cannot write {}", plot.display()))?;
         say(format_args!("the plot is in {}", plot.display()));
     }
     if args.keep {

@@ -1,27 +1,18 @@
-//! Disk reads per missing key against bits per key, as SVG or PNG: measured points, and the textbook as a line.
-//!
-//! Letters come from a font that is part of the program: a machine that measures stores may have none.
-
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+//! Disk reads per missing key against bits per key: measured points, and the textbook as a line.
 
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
-use plotters::style::{register_font, text_anchor};
+use plotters::style::text_anchor;
+use tamis_bench::plot::{Drawing, FONT};
 
 use super::State;
 use super::theory::textbook_rate;
-use crate::failure::{Attempt, Result};
 use crate::text::{Decimal, count};
 
 /// Of the drawing, in units that are pixels of an SVG at its natural size.
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 600;
-/// Pixels of a bitmap per unit: letters need so many.
-const BITMAP_SCALE: u32 = 2;
-const FONT: &str = "sans-serif";
 const LINE: RGBColor = RGBColor(31, 119, 180);
 const POINT: RGBColor = RGBColor(214, 39, 40);
 const LIMIT: RGBColor = RGBColor(90, 90, 90);
@@ -47,68 +38,12 @@ pub(super) struct Point {
     pub(super) high: f64,
 }
 
-/// The name of a file to be drawn, by which its form is known.
-pub(crate) fn plot_file(name: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(name);
-    match form(&path) {
-        Some(_) => Ok(path),
-        None => Err("a plot is written as .svg or .png".to_owned()),
-    }
-}
-
-enum Form {
-    Svg,
-    Png,
-}
-
-fn form(path: &Path) -> Option<Form> {
-    let extension = path.extension()?;
-    let is = |name: &str| extension.eq_ignore_ascii_case(name);
-    if is("svg") { Some(Form::Svg) } else { is("png").then_some(Form::Png) }
-}
-
-pub(super) fn write(path: &Path, figure: &Figure) -> Result<()> {
-    let what = format!("cannot write {}", path.display());
-    let drawn = match form(path) {
-        Some(Form::Png) => figure.png().and_then(|pixels| encode(path, &pixels)),
-        _ => figure.svg().and_then(|text| std::fs::write(path, text)),
-    };
-    drawn.attempt(what)
-}
-
-fn encode(path: &Path, pixels: &[u8]) -> io::Result<()> {
-    let file = io::BufWriter::new(File::create(path)?);
-    let mut encoder = png::Encoder::new(file, WIDTH * BITMAP_SCALE, HEIGHT * BITMAP_SCALE);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.set_depth(png::BitDepth::Eight);
-    encoder.set_compression(png::Compression::High);
-    let mut writer = encoder.write_header()?;
-    writer.write_image_data(pixels)?;
-    Ok(writer.finish()?)
-}
-
-impl Figure {
-    fn svg(&self) -> io::Result<String> {
-        let mut text = String::new();
-        self.draw(&SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area(), 1)?;
-        Ok(text)
+impl Drawing for Figure {
+    fn size(&self) -> (u32, u32) {
+        (WIDTH, HEIGHT)
     }
 
-    /// Red, green and blue of each pixel, row by row.
-    fn png(&self) -> io::Result<Vec<u8>> {
-        let (width, height) = (WIDTH * BITMAP_SCALE, HEIGHT * BITMAP_SCALE);
-        let mut pixels = vec![0; (width * height * 3) as usize];
-        self.draw(&BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area(), BITMAP_SCALE)?;
-        Ok(pixels)
-    }
-
-    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, scale: u32) -> io::Result<()> {
-        register_font(FONT, FontStyle::Normal, notosans::REGULAR_TTF)
-            .map_err(|_| io::Error::other("the font cannot be used"))?;
-        self.draw_on(area, scale).and_then(|()| area.present()).map_err(|error| io::Error::other(error.to_string()))
-    }
-
-    fn draw_on<B: DrawingBackend>(
+    fn draw<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
         scale: u32,
@@ -200,7 +135,9 @@ impl Figure {
             .draw()?;
         Ok(())
     }
+}
 
+impl Figure {
     /// The right end of the scale of bits.
     fn most_bits(&self) -> f64 {
         let most = self.points.iter().map(|point| point.bits).fold(10.0, f64::max);
@@ -252,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_point_is_in_the_svg() {
-        let svg = figure().svg().unwrap();
+        let svg = tamis_bench::plot::svg(&figure()).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         // A dot and the middle of a bar for each, and one in the legend.
         assert_eq!(svg.matches("<circle").count(), 2 * 3 + 1, "{svg}");
@@ -263,8 +200,8 @@ mod tests {
 
     #[test]
     fn bitmap_has_letters_without_a_font_on_the_machine() {
-        let pixels = figure().png().unwrap();
-        let row = (WIDTH * BITMAP_SCALE * 3) as usize;
+        let pixels = tamis_bench::plot::png(&figure()).unwrap();
+        let row = tamis_bench::plot::pixels((WIDTH, HEIGHT)).0 as usize * 3;
         // Above the chart there is nothing but the heading.
         let dark = pixels[..row * 100].chunks(3).filter(|pixel| pixel.iter().all(|&part| part < 100)).count();
         assert!((500..20_000).contains(&dark), "{dark} dark pixels");

@@ -1,0 +1,168 @@
+//! What the picker's choices come to in bytes: a tree of made-up tables whose keys are spread evenly, flushed into and compacted by
+//! whatever is picked, at sizes that no test could write.
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+struct Tree {
+    levels: [Vec<TableMeta>; LEVELS],
+    memtable: u64,
+    table_size: u64,
+    /// Whether what comes are new values of the keys that are there: then the last level does not grow.
+    overwrites: bool,
+    next_number: u64,
+    flushed: u64,
+    compacted: u64,
+}
+
+fn key(number: u64) -> Box<[u8]> {
+    number.to_be_bytes().into()
+}
+
+fn number(key: &[u8]) -> u64 {
+    u64::from_be_bytes(key.try_into().unwrap())
+}
+
+impl Tree {
+    fn new(memtable: u64, table_size: u64) -> Tree {
+        let levels = Default::default();
+        Tree { levels, memtable, table_size, overwrites: false, next_number: 1, flushed: 0, compacted: 0 }
+    }
+
+    fn add(&mut self, level: usize, size: u64, from: u64, to: u64) {
+        let (number, entries) = (self.next_number, size / 128);
+        self.next_number += 1;
+        self.levels[level].push(TableMeta {
+            number,
+            size,
+            checksum: 0,
+            entries,
+            keys: entries,
+            tombstones: 0,
+            smallest_seqno: number,
+            largest_seqno: number,
+            smallest: key(from),
+            largest: key(to),
+        });
+        match level {
+            0 => self.levels[0].sort_by_key(|table| std::cmp::Reverse(table.number)),
+            _ => self.levels[level].sort_by(|a, b| a.smallest.cmp(&b.smallest)),
+        }
+    }
+
+    /// Tables of `size` bytes in all that share the range between two keys evenly.
+    fn add_tables(&mut self, level: usize, size: u64, from: u64, to: u64) {
+        let count = if level == 0 { 1 } else { size.div_ceil(self.table_size) };
+        let at = |i: u64| u64::try_from(u128::from(from) + u128::from(to - from) * u128::from(i) / u128::from(count));
+        for i in 0..count {
+            let last = if i + 1 == count { to } else { at(i + 1).unwrap() - 1 };
+            self.add(level, size / count, at(i).unwrap(), last);
+        }
+    }
+
+    fn flush(&mut self) {
+        self.add(0, self.memtable, 0, u64::MAX);
+        self.flushed += self.memtable;
+        self.settle(false);
+    }
+
+    /// Does all that is picked.
+    fn settle(&mut self, is_idle: bool) {
+        loop {
+            let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| self.levels[level].iter().collect());
+            let base_size = self.memtable * L0_TRIGGER as u64;
+            let (oldest_snapshot, moves_to_last) = (SeqNo::MAX, true);
+            let picker = Picker { levels: &metas, running: &[], base_size, is_idle, oldest_snapshot, moves_to_last };
+            let Some((_, task)) = picker.pick() else { return };
+            self.carry_out(&task);
+        }
+    }
+
+    fn carry_out(&mut self, task: &Task) {
+        let (mut bytes, mut bytes_of_output, mut moved) = (0, 0, Vec::new());
+        let output = usize::from(task.output_level);
+        for (level, tables) in self.levels.iter_mut().enumerate() {
+            for table in tables.extract_if(.., |table| task.takes(level, table.number)) {
+                bytes += table.size;
+                bytes_of_output += if level == output { table.size } else { 0 };
+                moved.push(table);
+            }
+        }
+        if task.is_move {
+            self.levels[output].extend(moved);
+            return self.levels[output].sort_by(|a, b| a.smallest.cmp(&b.smallest));
+        }
+        if self.overwrites && output == LAST && bytes_of_output > 0 {
+            bytes = bytes_of_output;
+        }
+        self.compacted += bytes;
+        self.add_tables(output, bytes, number(&task.hull.smallest), number(&task.hull.largest));
+    }
+
+    /// Bytes written to tables for each byte that came.
+    fn amplification(&self) -> f64 {
+        (self.flushed + self.compacted) as f64 / self.flushed as f64
+    }
+
+    fn runs(&self) -> usize {
+        self.levels[0].len() + self.levels[1..].iter().filter(|tables| !tables.is_empty()).count()
+    }
+}
+
+/// As many flushes into an empty store, and then a rest.
+fn filled(flushes: u64) -> Tree {
+    let mut tree = Tree::new(64 * MIB, 64 * MIB);
+    (0..flushes).for_each(|_| tree.flush());
+    tree.settle(true);
+    tree
+}
+
+#[test]
+fn a_store_of_ten_memtables_is_written_less_than_twice_more() {
+    let tree = filled(10);
+    println!("{:.2} times, {} runs", tree.amplification(), tree.runs());
+    assert!(tree.amplification() < 2.9);
+    assert_eq!(tree.runs(), 1);
+}
+
+#[test]
+fn amplification_grows_slowly_with_the_store() {
+    // 640 MiB, 6.4 GiB, 64 GiB.
+    let all = [10, 100, 1000].map(|flushes| filled(flushes).amplification());
+    println!("{all:.2?}");
+    assert!(all[1] < 7.0 && all[2] < 16.0, "{all:?}");
+}
+
+#[test]
+fn a_store_of_10_tib_does_not_degenerate() {
+    const GIB: u64 = 1 << 30;
+    // All sizes but the store's are 16 times those of the defaults, so that there are not too many tables for a test.
+    let mut tree = Tree::new(GIB, GIB);
+    tree.overwrites = true;
+    for (level, size) in [(6, 10240), (5, 1024), (4, 102), (3, 10)] {
+        tree.add_tables(level, size * GIB, 0, u64::MAX);
+    }
+    (0..300).for_each(|_| tree.flush());
+    let sizes = tree.levels.each_ref().map(|level| level.iter().map(|table| table.size / GIB).sum::<u64>());
+    println!("{:.1} times, {sizes:?} GiB", tree.amplification());
+    assert!(tree.amplification() < 30.0);
+    assert!(sizes[..6].iter().sum::<u64>() * 100 < sizes[6] * 15, "{sizes:?}");
+    assert!(tree.levels[0].len() < L0_TRIGGER);
+}
+
+#[test]
+fn a_store_that_is_flushed_all_the_time_is_not_rewritten_all_the_time() {
+    let mut tree = Tree::new(64 * MIB, 64 * MIB);
+    tree.add_tables(LAST, 2048 * MIB, 0, u64::MAX);
+    let base = tree.memtable * L0_TRIGGER as u64;
+    for _ in 0..2000 {
+        tree.add(0, MIB / 8, 0, u64::MAX);
+        tree.flushed += MIB / 8;
+        tree.settle(true);
+    }
+    println!("{:.1} times, {} runs", tree.amplification(), tree.runs());
+    assert!(tree.flushed < base);
+    assert!(tree.amplification() < 20.0);
+    assert!(tree.runs() <= L0_TRIGGER);
+}

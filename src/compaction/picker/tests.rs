@@ -1,0 +1,215 @@
+//! Tables of cases: a tree, and what is picked.
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A table "number smallest largest size-in-MiB tombstones" of 100 entries.
+fn table(line: &str) -> TableMeta {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number: u64 = words[0].parse().unwrap();
+    TableMeta {
+        number,
+        size: words[3].parse::<u64>().unwrap() * MIB,
+        checksum: 0,
+        entries: 100,
+        keys: 100,
+        tombstones: words.get(4).map_or(0, |w| w.parse().unwrap()),
+        smallest_seqno: number * 100,
+        largest_seqno: number * 100 + 99,
+        smallest: words[1].as_bytes().into(),
+        largest: words[2].as_bytes().into(),
+    }
+}
+
+/// The tree in `levels` ("level: number smallest largest size [tombstones]", newest first in level 0).
+fn with_picker<R>(
+    levels: &[impl AsRef<str>],
+    oldest_snapshot: SeqNo,
+    running: &[Task],
+    check: impl FnOnce(Picker<'_>) -> R,
+) -> R {
+    let tables: Vec<(usize, TableMeta)> = levels
+        .iter()
+        .map(|line| {
+            let (level, rest) = line.as_ref().split_once(':').unwrap();
+            (level.parse().unwrap(), table(rest))
+        })
+        .collect();
+    let levels: [Vec<&TableMeta>; LEVELS] =
+        std::array::from_fn(|level| tables.iter().filter(|(l, _)| *l == level).map(|(_, t)| t).collect());
+    check(Picker {
+        levels: &levels,
+        running,
+        base_size: 64 * MIB,
+        is_idle: false,
+        oldest_snapshot,
+        moves_to_last: true,
+    })
+}
+
+/// The task as "start->output [move]: inputs".
+fn picked(levels: &[impl AsRef<str>], running: &[Task]) -> String {
+    with_picker(levels, SeqNo::MAX, running, |picker| picker.pick().map_or("nothing".into(), |(_, task)| words(&task)))
+}
+
+/// `count` runs of level 0, each of "smallest largest size", numbered downwards to 1, and what is below them.
+fn with_runs(count: u64, run: &str, below: &[&str]) -> Vec<String> {
+    let runs = (1..=count).rev().map(|number| format!("0:{number} {run}"));
+    runs.chain(below.iter().map(|table| (*table).to_owned())).collect()
+}
+
+const EIGHT: &str = "0/1 0/2 0/3 0/4 0/5 0/6 0/7 0/8";
+
+fn words(task: &Task) -> String {
+    let inputs: Vec<String> = task.inputs.iter().map(|(level, number)| format!("{level}/{number}")).collect();
+    let how = if task.is_move { " move" } else { "" };
+    format!("{}->{}{how}: {}", task.start_level, task.output_level, inputs.join(" "))
+}
+
+#[test]
+fn a_small_store_compacts_level_0_into_the_last_level() {
+    assert_eq!(picked(&with_runs(7, "a z 16", &[]), &[]), "nothing");
+    let tree = with_runs(8, "a z 16", &["6:21 b c 100", "6:20 zz zzz 100"]);
+    assert_eq!(picked(&tree, &[]), format!("0->6: {EIGHT} 6/21"));
+}
+
+#[test]
+fn disjoint_runs_are_moved() {
+    let run = |n: u8| format!("0:{n} {0}0 {0}9 16", char::from(b'a' + n));
+    let mut tree: Vec<String> = (1..=8).rev().map(run).collect();
+    tree.push("6:21 x z 100".into());
+    assert_eq!(picked(&tree, &[]), format!("0->6 move: {EIGHT}"));
+}
+
+#[test]
+fn a_large_last_level_gets_a_level_above_it() {
+    let shape = |size: u64| with_picker(&[&format!("6:1 a z {size}")], 0, &[], |p| p.shape());
+    assert_eq!(shape(500).base_level, 6);
+    assert_eq!(shape(5_000).base_level, 5);
+    assert_eq!(shape(5_000).targets[5], 500 * MIB);
+    assert_eq!(shape(500_000).base_level, 3);
+    assert_eq!(shape(10 << 20).base_level, 1, "10 TiB");
+}
+
+#[test]
+fn level_that_is_too_large_gives_up_the_table_with_the_least_overlap() {
+    let tree = ["5:1 a c 400", "5:2 d f 400", "6:3 a b 3000", "6:4 c d 2000", "6:5 g z 1"];
+    assert_eq!(picked(&tree, &[]), "5->6: 5/2 6/4");
+}
+
+#[test]
+fn a_task_that_would_meet_a_running_one_waits() {
+    let tree = with_runs(8, "a c 16", &[]);
+    let running = Task {
+        start_level: 5,
+        output_level: 6,
+        inputs: vec![(5, 77)],
+        hull: Hull { smallest: (*b"b").into(), largest: (*b"x").into() },
+        bytes: 1,
+        is_move: false,
+    };
+    assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");
+    let elsewhere = Task { hull: Hull { smallest: (*b"d").into(), largest: (*b"x").into() }, ..running };
+    assert_eq!(picked(&tree, &[elsewhere]), format!("0->6: {EIGHT}"));
+}
+
+#[test]
+fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
+    let mut tree = with_runs(8, "a c 16", &["5:27 a b 16", "6:28 a c 16"]);
+    tree.insert(0, "0:9 m z 16".into());
+    let pick = |number: u64, running: &[Task]| {
+        with_picker(&tree, SeqNo::MAX, running, |picker| match picker.pick_table(number) {
+            Requested::Task(task) => words(&task),
+            other => format!("{other:?}"),
+        })
+    };
+    let task = |number: u64| {
+        with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_table(number) {
+            Requested::Task(task) => task,
+            other => panic!("{other:?}"),
+        })
+    };
+    assert_eq!(pick(1, &[]), "0->0: 0/1");
+    assert_eq!(pick(27, &[]), "5->5: 5/27");
+    assert_eq!(pick(77, &[]), "Done", "it is gone");
+    // The newer runs would come below the oldest one, which they overlap: they wait, and what is below does not.
+    assert_eq!(picked(&tree, &[task(1)]), "5->6: 5/27 6/28");
+    assert_eq!(picked(&tree, &[task(27)]), "nothing");
+    assert_eq!(picked(&tree, &[]), format!("0->5: {EIGHT} 0/9 5/27"));
+    let compaction = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
+    assert_eq!(pick(1, std::slice::from_ref(&compaction)), "Wait");
+    assert_eq!(pick(28, &[compaction]), "6->6: 6/28");
+    assert_eq!(pick(28, &[task(27)]), "6->6: 6/28", "they are on different levels");
+    assert_eq!(pick(4, &[task(1)]), "Wait");
+}
+
+#[test]
+fn tombstones_move_down_and_vanish_in_the_last_level() {
+    assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 16"], &[]), "0->6: 0/1 6/2");
+    assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 160"], &[]), "nothing", "too much would be rewritten");
+    assert_eq!(picked(&["5:1 a c 16 60", "6:2 d e 3000"], &[]), "5->6 move: 5/1");
+    assert_eq!(picked(&["6:1 a c 16 60"], &[]), "6->6: 6/1");
+    with_picker(&["6:1 a c 16 60"], 150, &[], |picker| {
+        assert_eq!(picker.pick(), None, "a snapshot still sees what the tombstones hide");
+    });
+}
+
+#[test]
+fn what_is_left_above_the_base_level_moves_down() {
+    assert_eq!(picked(&["3:1 a c 1", "6:2 a c 10"], &[]), "3->4 move: 3/1");
+    let picked = picked(&with_runs(8, "a c 1", &["3:21 b d 1", "6:29 a c 10"]), &[]);
+    assert!(picked == format!("0->3: {EIGHT} 3/21") || picked == "3->4 move: 3/21", "{picked}");
+}
+
+#[test]
+fn a_range_takes_everything_that_overlaps_it_and_what_that_overlaps() {
+    let tree = ["0:4 a c 1", "0:3 c f 1", "5:2 e h 1", "6:1 a b 1", "6:9 x z 1"];
+    let pick = |from: &[u8], to: &[u8]| {
+        with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_range(Some(from), Some(to)) {
+            Requested::Task(task) => words(&task),
+            other => format!("{other:?}"),
+        })
+    };
+    assert_eq!(pick(b"a", b"b"), "0->6: 0/3 0/4 5/2 6/1");
+    assert_eq!(pick(b"g", b"h"), "5->6: 5/2", "newer runs stay above");
+    assert_eq!(pick(b"x", b"y"), "Done");
+    assert_eq!(pick(b"i", b"k"), "Done");
+}
+
+#[test]
+fn runs_that_are_small_for_what_is_below_are_merged_with_their_like() {
+    assert_eq!(picked(&with_runs(8, "a c 1", &["6:20 a c 300"]), &[]), format!("0->0: {EIGHT}"));
+    let mut tree = with_runs(7, "a c 1", &["0:0 a c 9", "6:20 a c 500"]);
+    assert_eq!(picked(&tree, &[]), "0->0: 0/1 0/2 0/3 0/4 0/5 0/6 0/7", "the large run costs more than it saves");
+    tree.insert(0, "0:8 a c 9".into());
+    tree.insert(0, "0:9 a c 9".into());
+    assert_eq!(picked(&tree, &[]), "0->0: 0/1 0/2 0/3 0/4 0/5 0/6 0/7");
+    let running = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick_runs().unwrap());
+    assert_eq!(picked(&tree, &[running]), "nothing", "what is left are three runs");
+    assert_eq!(picked(&with_runs(8, "a c 8", &["6:20 a c 300"]), &[]), format!("0->6: {EIGHT} 6/20"), "it is worth it");
+}
+
+#[test]
+fn the_last_runs_are_merged_when_the_store_rests() {
+    let idle = |tree: &[String]| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            let picker = Picker { is_idle: true, ..picker };
+            assert_eq!(picker.pick().is_some(), picker.debt() > 0);
+            let task = picker.pick().map(|(_, task)| task);
+            if let Some(running) = task.clone() {
+                let picker = Picker { running: &[running], ..picker };
+                assert!(picker.pick().is_none() && picker.debt() > 0, "it is owed until it is done");
+            }
+            task.map_or("nothing".into(), |task| words(&task))
+        })
+    };
+    // A full level 0 has 64 MiB here, and so a memtable 8.
+    let tree = with_runs(2, "a c 8", &["6:20 a c 100"]);
+    assert_eq!(idle(&tree), "0->6: 0/1 0/2 6/20");
+    assert_eq!(picked(&tree, &[]), "nothing", "more may come");
+    assert_eq!(idle(&with_runs(2, "a c 8", &["6:20 a c 113"])), "nothing", "too much would be rewritten");
+    assert_eq!(idle(&with_runs(1, "a c 8", &["6:20 a c 8"])), "nothing", "one run is few");
+    assert_eq!(idle(&with_runs(2, "a c 3", &["6:20 a c 8"])), "nothing", "flushed by hand, time and again");
+    assert_eq!(idle(&["0:2 c d 8".into(), "0:1 a b 8".into(), "6:20 e f 500".into()]), "0->6 move: 0/1 0/2");
+}

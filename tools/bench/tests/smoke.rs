@@ -1,0 +1,96 @@
+//! Every workload of every group once, over tamis, at a size that takes no time: all are done, and what they find is right, for they end
+//! with an error otherwise. The program is run as its users run it, for it starts itself.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test looks at files and may fail")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tamis_bench::groups::GROUPS;
+
+fn bench(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tamis-bench")).args(args).arg("--dir").arg(dir).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The records of a run of some groups, by group and workload.
+fn records(dir: &Path, groups: &str, args: &[&str]) -> BTreeMap<(String, String), Value> {
+    let tiny = ["--keys", "5000", "--seconds", "0.02", "--fill-seconds", "60", "--memtable", "1", "--results", "-"];
+    let output = bench(dir, &[&tiny[..], &["--groups", groups], args].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["failures"], Value::Array(Vec::new()));
+    let name = |record: &Value, field: &str| record[field].as_str().unwrap().to_owned();
+    let records = document["records"].as_array().unwrap();
+    records.iter().map(|record| ((name(record, "group"), name(record, "workload")), record.clone())).collect()
+}
+
+#[test]
+fn every_workload_is_done_and_finds_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let groups: Vec<&str> = GROUPS.iter().map(|group| group.name).filter(|name| *name != "grown").collect();
+    let records = records(dir.path(), &groups.join(","), &[]);
+    let expected: BTreeSet<(String, String)> = GROUPS
+        .iter()
+        .filter(|group| groups.contains(&group.name))
+        .flat_map(|group| group.workloads().map(|workload| (group.name.to_owned(), workload.name().to_owned())))
+        .collect();
+    assert_eq!(records.keys().cloned().collect::<BTreeSet<_>>(), expected);
+    for ((group, workload), record) in &records {
+        let ops = record["ops"].as_u64().unwrap();
+        assert!(ops > 0 && record["ops_per_second"].as_f64().unwrap() > 0.0, "{group} {workload}: {record}");
+        let latency = |name: &str| record["latency"][name].as_f64().unwrap();
+        assert!(latency("p50") <= latency("p99") && latency("p999") <= latency("max"), "{group} {workload}: {record}");
+    }
+    let raw = |workload: &str| &records[&("raw".to_owned(), workload.to_owned())];
+    for fill in ["fillseq", "fillbatch", "fillrandom", "bulkload", "overwrite", "deleterandom"] {
+        assert_eq!((&raw(fill)["ops"], &raw(fill)["capped"]), (&Value::from(5000), &Value::from(false)), "{fill}");
+    }
+    // More goes to the device than is put in: the log and the tables.
+    assert!(raw("fillrandom")["settled"]["write_amplification"].as_f64().unwrap() > 1.5, "{}", raw("fillrandom"));
+    assert_eq!(raw("open-killed")["extra"]["recovered"], 1.0);
+    assert_eq!(raw("multiget100")["ops"].as_u64().unwrap() % 100, 0);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a store was left behind");
+}
+
+#[test]
+fn workloads_can_be_chosen_and_their_stores_are_whole_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--workloads", "readseq,compact", "--encoding", "big-endian", "--key-len", "24", "--value-len", "7"];
+    let records = records(dir.path(), "raw", &args);
+    let names: Vec<&str> = records.keys().map(|(_, workload)| workload.as_str()).collect();
+    assert_eq!(names, ["compact", "readseq"]);
+    assert_eq!(records[&("raw".to_owned(), "compact".to_owned())]["ops"], 5000);
+}
+
+#[test]
+fn tables_and_drawings_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("rates.svg");
+    let args = ["--groups", "raw", "--workloads", "fillrandom,readrandom", "--keys", "5000", "--seconds", "0.02"];
+    let output = bench(dir.path(), &[&args[..], &["--plot", plot.to_str().unwrap()]].concat());
+    let tables = text(&output.stdout);
+    assert!(tables.contains("| fillrandom |") && tables.contains("| readrandom |"), "{tables}");
+    assert!(tables.contains("no step over 100 ms"), "{tables}");
+    assert!(std::fs::read_to_string(dir.path().join("rates-raw.svg")).unwrap().contains("readrandom"));
+}
+
+#[test]
+fn mistakes_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |args: &[&str], words: &str| {
+        let output = bench(dir.path(), args);
+        assert!(!output.status.success());
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    };
+    refused(&["--groups", "none"], "groups are raw,");
+    refused(&["--workloads", "readall"], "workloads are fillseq,");
+    refused(&["--engines", "unknown"], "engines are tamis");
+    refused(&["--key-len", "7"], "8 to 240 bytes");
+    refused(&["--key-len", "8", "--keys", "100000000", "--groups", "compacted"], "too short");
+    refused(&["--plot", "rates.jpg"], ".svg or .png");
+}

@@ -1,0 +1,145 @@
+//! redb: a copy-on-write B-tree.
+
+use std::path::Path;
+
+use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, TableDefinition, TableError, WriteTransaction};
+use tamis_bench::Result;
+use tamis_bench::contest::{Contestant, Kind};
+use tamis_bench::engine::{Direction, Engine, Reader, Settings};
+
+/// redb's own defaults; commits that need not survive anything have `Durability::None`.
+pub(crate) const REDB: Contestant = Contestant::new::<Redb>(
+    "redb",
+    Kind::Other,
+    "redb 4.5, its own defaults; Durability::None where writes are not synced, which are lost when the process ends",
+);
+
+type Bytes = &'static [u8];
+const TABLE: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new("default");
+
+/// A database with one table.
+pub(crate) struct Redb {
+    db: Database,
+}
+
+impl Redb {
+    /// Commits what `write` does.
+    fn commit(&self, durability: Durability, write: impl FnOnce(&WriteTransaction) -> Result<()>) -> Result<()> {
+        let mut transaction = self.db.begin_write()?;
+        transaction.set_durability(durability)?;
+        write(&transaction)?;
+        Ok(transaction.commit()?)
+    }
+
+    fn put_with(&self, durability: Durability, key: &[u8], value: &[u8]) -> Result<()> {
+        self.commit(durability, |transaction| {
+            transaction.open_table(TABLE)?.insert(key, value)?;
+            Ok(())
+        })
+    }
+
+    fn table(&self) -> Result<ReadOnlyTable<Bytes, Bytes>> {
+        Ok(self.db.begin_read()?.open_table(TABLE)?)
+    }
+}
+
+impl Engine for Redb {
+    type Reader<'a> = RedbReader<'a>;
+
+    fn open(dir: &Path, settings: &Settings) -> Result<Redb> {
+        let db = Database::builder().set_cache_size(settings.cache).create(dir.join("redb"))?;
+        let redb = Redb { db };
+        if let Err(TableError::TableDoesNotExist(_)) = redb.db.begin_read()?.open_table(TABLE) {
+            redb.commit(Durability::Immediate, |transaction| {
+                transaction.open_table(TABLE)?;
+                Ok(())
+            })?;
+        }
+        Ok(redb)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_with(Durability::None, key, value)
+    }
+
+    fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_with(Durability::Immediate, key, value)
+    }
+
+    fn put_batch(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        self.commit(Durability::None, |transaction| {
+            let mut table = transaction.open_table(TABLE)?;
+            for (key, value) in entries {
+                table.insert(key, value)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        self.commit(Durability::None, |transaction| {
+            transaction.open_table(TABLE)?.remove(key)?;
+            Ok(())
+        })
+    }
+
+    fn reader(&self) -> Result<RedbReader<'_>> {
+        Ok(RedbReader { db: self, table: self.table()? })
+    }
+
+    fn flush(&self) -> Result<()> {
+        // Pages that commits without durability hold back are free after one with it.
+        self.commit(Durability::Immediate, |_| Ok(()))
+    }
+
+    fn compact(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn close(self) -> Result<()> {
+        Ok(self.db.close()?)
+    }
+}
+
+/// One transaction for all reads, until it is renewed.
+pub(crate) struct RedbReader<'a> {
+    db: &'a Redb,
+    table: ReadOnlyTable<Bytes, Bytes>,
+}
+
+impl Reader for RedbReader<'_> {
+    fn refresh(&mut self) -> Result<()> {
+        self.table = self.db.table()?;
+        Ok(())
+    }
+
+    fn get(&mut self, key: &[u8], look: impl FnOnce(&[u8])) -> Result<bool> {
+        let value = self.table.get(key)?;
+        Ok(value.map(|value| look(value.value())).is_some())
+    }
+
+    fn scan(
+        &mut self,
+        from: Option<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        let range = match (from, direction) {
+            (None, _) => self.table.range::<&[u8]>(..)?,
+            (Some(key), Direction::Forward) => self.table.range(key..)?,
+            (Some(key), Direction::Backward) => self.table.range(..=key)?,
+        };
+        let mut iter = range;
+        loop {
+            let entry = match direction {
+                Direction::Forward => iter.next(),
+                Direction::Backward => iter.next_back(),
+            };
+            let Some(entry) = entry else { return Ok(()) };
+            let (key, value) = entry?;
+            if !visit(key.value(), value.value()) {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! RocksDB, as it comes and tuned.
+
+use std::path::Path;
+
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator,
+    DataBlockIndexType, Options, ReadOptions, WriteBatch, WriteOptions,
+};
+use tamis_bench::Result;
+use tamis_bench::contest::{Contestant, Kind};
+use tamis_bench::engine::{Direction, Engine, Reader, Settings};
+
+/// RocksDB's own defaults, but for the settings that all engines share.
+pub(crate) const ROCKSDB: Contestant =
+    Contestant::new::<RocksDb<false>>("rocksdb", Kind::Lsm, "RocksDB 11.8.1 (crate rocksdb), its own defaults");
+
+/// With what its tuning guide advises for point reads and two cores.
+pub(crate) const ROCKSDB_TUNED: Contestant = Contestant::new::<RocksDb<true>>(
+    "rocksdb-tuned",
+    Kind::Lsm,
+    "the same; HyperClockCache, hash index in blocks, memtable Bloom filter, subcompactions, recycled logs",
+);
+
+/// The only column family; the quick form of multi-get asks for one by name.
+const COLUMN_FAMILY: &str = "default";
+/// Above RocksDB's own numbers of files, which differ by table size: none is closed.
+const ALL_FILES: i32 = -1;
+
+/// A database; `TUNED` says with which options.
+pub(crate) struct RocksDb<const TUNED: bool> {
+    db: DB,
+    read: ReadOptions,
+    write: WriteOptions,
+    synced: WriteOptions,
+}
+
+fn options(settings: &Settings, tuned: bool) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_size(settings.block);
+    table.set_bloom_filter(settings.bloom_bits.into(), false);
+    let cache =
+        if tuned { Cache::new_hyper_clock_cache(settings.cache, 0) } else { Cache::new_lru_cache(settings.cache) };
+    table.set_block_cache(&cache);
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_write_buffer_size(settings.memtable);
+    options.set_max_background_jobs(settings.background_threads.into());
+    options.set_max_open_files(ALL_FILES);
+    let compression = if settings.compress { DBCompressionType::Lz4 } else { DBCompressionType::None };
+    options.set_compression_type(compression);
+    if tuned {
+        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+        table.set_data_block_hash_ratio(0.75);
+        table.set_format_version(6);
+        // A share of the memtable for a filter over its keys.
+        options.set_memtable_prefix_bloom_ratio(0.05);
+        options.set_memtable_whole_key_filtering(true);
+        options.set_max_write_buffer_number(4);
+        options.set_max_subcompactions(2);
+        options.set_enable_pipelined_write(true);
+        options.set_recycle_log_file_num(4);
+        options.set_bytes_per_sync(1 << 20);
+    }
+    options.set_block_based_table_factory(&table);
+    options
+}
+
+impl<const TUNED: bool> Engine for RocksDb<TUNED> {
+    type Reader<'a> = RocksDbReader<'a>;
+
+    fn open(dir: &Path, settings: &Settings) -> Result<Self> {
+        let options = options(settings, TUNED);
+        let families = [ColumnFamilyDescriptor::new(COLUMN_FAMILY, options.clone())];
+        let db = DB::open_cf_descriptors(&options, dir, families)?;
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        Ok(RocksDb { db, read: ReadOptions::default(), write: WriteOptions::default(), synced })
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.db.put_opt(key, value, &self.write)?)
+    }
+
+    fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.db.put_opt(key, value, &self.synced)?)
+    }
+
+    fn put_batch(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        for (key, value) in entries {
+            batch.put(key, value);
+        }
+        Ok(self.db.write_opt(&batch, &self.write)?)
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        Ok(self.db.delete_opt(key, &self.write)?)
+    }
+
+    fn reader(&self) -> Result<RocksDbReader<'_>> {
+        let family = self.db.cf_handle(COLUMN_FAMILY).ok_or("RocksDB has no default column family")?;
+        Ok(RocksDbReader { db: &self.db, read: &self.read, family })
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(self.db.flush()?)
+    }
+
+    fn compact(&self) -> Result<bool> {
+        self.db.flush()?;
+        self.db.compact_range(None::<&[u8]>, None::<&[u8]>);
+        Ok(true)
+    }
+
+    fn close(self) -> Result<()> {
+        self.db.cancel_all_background_work(true);
+        Ok(())
+    }
+}
+
+/// Reads see what was written before they began.
+pub(crate) struct RocksDbReader<'a> {
+    db: &'a DB,
+    read: &'a ReadOptions,
+    family: &'a ColumnFamily,
+}
+
+impl Reader for RocksDbReader<'_> {
+    fn get(&mut self, key: &[u8], look: impl FnOnce(&[u8])) -> Result<bool> {
+        let value = self.db.get_pinned_opt(key, self.read)?;
+        Ok(value.map(|value| look(&value)).is_some())
+    }
+
+    fn multi_get(&mut self, keys: &[&[u8]], mut look: impl FnMut(&[u8])) -> Result<Option<u64>> {
+        let mut found = 0;
+        for value in self.db.batched_multi_get_cf_opt(self.family, keys.iter().copied(), false, self.read) {
+            if let Some(value) = value? {
+                look(&value);
+                found += 1;
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn scan(
+        &mut self,
+        from: Option<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        let mut cursor: DBRawIterator<'_> = self.db.raw_iterator();
+        match (from, direction) {
+            (None, Direction::Forward) => cursor.seek_to_first(),
+            (None, Direction::Backward) => cursor.seek_to_last(),
+            (Some(key), Direction::Forward) => cursor.seek(key),
+            (Some(key), Direction::Backward) => cursor.seek_for_prev(key),
+        }
+        while let Some((key, value)) = cursor.item() {
+            if !visit(key, value) {
+                break;
+            }
+            match direction {
+                Direction::Forward => cursor.next(),
+                Direction::Backward => cursor.prev(),
+            }
+        }
+        Ok(cursor.status()?)
+    }
+}
