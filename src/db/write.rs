@@ -21,6 +21,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum;
 use crate::format::header::FileHeader;
 use crate::format::key::{MAX_SEQNO, SeqNo};
+use crate::format::record::RECORD_HEADER_LEN;
 use crate::log::{LogRecord, LogWriter};
 use crate::memtable::Memtable;
 use crate::wal;
@@ -231,7 +232,8 @@ impl Store {
         group: impl Iterator<Item = &'a Encoded<'a>> + Clone,
     ) -> Result<SeqNo> {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        self.make_room(commit, group.clone().map(|encoded| encoded.payload.len()).sum())?;
+        let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
+        self.make_room(commit, len(0), len(RECORD_HEADER_LEN))?;
         let before = commit.log.next() - 1;
         let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
         if before + count > MAX_SEQNO {
@@ -263,13 +265,14 @@ impl Store {
         Ok(before)
     }
 
-    /// Sees to it that the memtable can take `bytes` bytes: switches to a new one, and waits while too much is unflushed or
-    /// uncompacted.
-    fn make_room(self: &Arc<Self>, commit: &mut Commit, bytes: usize) -> Result<()> {
+    /// Sees to it that the memtable can take `bytes` bytes, and the log `log_bytes` and a sync marker of what is reserved for
+    /// it: switches to new ones, and waits while too much is unflushed or uncompacted.
+    fn make_room(self: &Arc<Self>, commit: &mut Commit, bytes: usize, log_bytes: usize) -> Result<()> {
         loop {
             self.check_writable()?;
-            let full = commit.memtable.used() + bytes > self.options.memtable_size && !commit.memtable.is_empty();
-            if !full {
+            let full = commit.memtable.used() + bytes > self.options.memtable_size
+                || commit.log.len() + (log_bytes + RECORD_HEADER_LEN) as u64 > self.log_size();
+            if !full || commit.memtable.is_empty() {
                 return Ok(());
             }
             let start = Instant::now();
@@ -318,7 +321,14 @@ impl Store {
     /// Reserves space for a log, so that a full disk shows when the log is begun, where it harms nobody, and not in the middle. It
     /// makes syncs faster, too: the file need not be extended for each.
     pub(super) fn reserve(&self, log: &LogWriter) -> Result<()> {
-        log.file().reserve(self.options.memtable_size as u64).during("reserve space for", log.path())
+        log.file().reserve(self.log_size()).during("reserve space for", log.path())
+    }
+
+    /// Bytes that a log may have, unless a single write takes more: the memtable's, and what records take beyond that. Short entries take
+    /// more still, and fill the log before the memtable.
+    fn log_size(&self) -> u64 {
+        let memtable_size = self.options.memtable_size as u64;
+        memtable_size.saturating_add(memtable_size / 4)
     }
 }
 

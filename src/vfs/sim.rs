@@ -320,8 +320,10 @@ impl WritableFile for SimWritable {
         Ok(())
     }
 
-    fn reserve(&self, _len: u64) -> io::Result<()> {
-        Ok(self.0.fs.inner.lock().faults.check_power()?)
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        let Inner { state, faults } = &mut *self.0.fs.inner.lock();
+        faults.check_power()?;
+        state.reserve(self.0.inode, len)
     }
 
     fn prepare(&self, len: u64) -> io::Result<bool> {

@@ -62,7 +62,7 @@ fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
     }
     // Three runs of a few keys, which are not so much that they are merged when the store rests.
     for run in 0..3 {
-        for &n in later.by_ref().take(20 << run) {
+        for &n in later.by_ref().take(10 << run) {
             db.put(present(n), [n.to_be_bytes(); 2].concat()).unwrap();
         }
         db.flush().unwrap();

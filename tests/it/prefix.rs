@@ -194,9 +194,9 @@ fn users(prefix: PrefixExtractor) -> (Db, Arc<SteppedExecutor>) {
     (0..9000).for_each(|_| put());
     db.flush().unwrap();
     while executor.step() {}
-    // Level 0 may just have been compacted.
+    // Level 0 may just have been compacted. A run of less than a memtable stays.
     while db.stats().keyspaces[0].levels.iter().filter(|level| !level.tables.is_empty()).count() < 3 {
-        put();
+        (0..20).for_each(|_| put());
         db.flush().unwrap();
         while executor.step() {}
     }

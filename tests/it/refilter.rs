@@ -172,7 +172,9 @@ fn filters_can_be_dropped_and_brought_back() {
     }
     check_sound(&fs, &db);
     let back = db.rebuild_filters(OLD).unwrap();
-    assert_eq!((back.bytes_before, back.bytes_after), (small.bytes_after, small.bytes_before));
+    assert_eq!(back.bytes_before, small.bytes_after);
+    // The properties of each table have numbers in them that take a byte more or less.
+    assert!(back.bytes_after.abs_diff(small.bytes_before) <= 4 * tables(&db).len() as u64, "{small:?} {back:?}");
     check_sound(&fs, &db);
     assert_eq!(content(&db), before);
 }

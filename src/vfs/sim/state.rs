@@ -60,6 +60,8 @@ pub(super) struct File {
     pub(super) settled: usize,
     /// The length that prepared zeros had at a sync: the file on the disk is no shorter.
     pub(super) prepared: usize,
+    /// So many bytes have their place on the disk, written or not.
+    pub(super) reserved: usize,
     /// Ranges of the settled part whose sync failed. They are clean as far as later syncs are concerned, and on no disk.
     pub(super) lost: Vec<Range<usize>>,
     /// Where the appends since the last sync end.
@@ -132,6 +134,11 @@ impl File {
 
     pub(super) fn len(&self) -> u64 {
         self.data.len() as u64
+    }
+
+    /// Bytes that it takes on the disk.
+    fn taken(&self) -> usize {
+        self.reserved.max(self.data.len())
     }
 }
 
@@ -271,11 +278,25 @@ impl State {
     pub(super) fn append(&mut self, inode: Inode, bytes: &[u8]) -> io::Result<()> {
         let room = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
         let file = self.file_mut(inode)?;
-        let room = room.saturating_add(file.data.len() - file.end);
+        let room = room.saturating_add(file.taken() - file.end);
         let fits = bytes.get(..room).unwrap_or(bytes);
         file.append(fits);
         if fits.len() < bytes.len() {
             return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
+
+    /// Keeps room for a file of `len` bytes.
+    pub(super) fn reserve(&mut self, inode: Inode, len: u64) -> io::Result<()> {
+        let (free, len) = (self.free_space(), usize::try_from(len).unwrap_or(usize::MAX));
+        let file = self.file_mut(inode)?;
+        if len.saturating_sub(file.taken()) as u64 > free {
+            return Err(Errno::NOSPC.into());
+        }
+        // Without a limit, nobody counts.
+        if free < u64::MAX {
+            file.reserved = file.reserved.max(len);
         }
         Ok(())
     }
@@ -285,6 +306,7 @@ impl State {
         let room = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
         let file = self.file_mut(inode)?;
         let old_len = file.data.len();
+        let room = room.saturating_add(file.taken() - old_len);
         let more = len.saturating_sub(old_len);
         if more > 0 {
             Arc::make_mut(&mut file.data).resize(old_len + more.min(room), 0);
@@ -299,8 +321,8 @@ impl State {
         let Some(capacity) = self.capacity else {
             return u64::MAX;
         };
-        let taken = self.files.values().filter(|file| file.linked || file.handles > 0).map(File::len).sum();
-        capacity.saturating_sub(taken)
+        let taken = self.files.values().filter(|file| file.linked || file.handles > 0);
+        capacity.saturating_sub(taken.map(|file| file.taken() as u64).sum())
     }
 
     /// Puts a file there with content, name and all directories above it durable.
