@@ -159,7 +159,7 @@ fn main() {
             }
         });
         let mut cursor = memtable.cursor(0);
-        figures.time("walk, in several runs", memtable.entries() as usize, || walk(&mut cursor));
+        figures.time("walk, in several runs", usize::try_from(memtable.entries()).expect("few"), || walk(&mut cursor));
     }
     println!("{count} entries{:<30}{:>9}{:>9}  ns per entry", "", "median", "least");
     figures.print();
