@@ -5,7 +5,7 @@
 //!
 //! `cargo bench --bench compaction`; `TAMIS_KEYS` sets the number of keys (default 5,000,000), `TAMIS_DIR` where the store lies
 //! (a directory in memory leaves the device out), `TAMIS_ORDER=sequential` the order of the keys (default random).
-#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a benchmark")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ impl Shuffled {
             a == 1
         };
         // The golden section: neighbours of the order are far apart in value, as far as numbers go.
-        let golden = (u128::from(keys) * 0x9e37_79b9_7f4a_7c15 >> 64) as u64;
+        let golden = ((u128::from(keys) * 0x9e37_79b9_7f4a_7c15) >> 64) as u64;
         let step = if random { (golden.max(1)..).find(coprime).unwrap() } else { 1 };
         Shuffled { keys, step, at: 0 }
     }

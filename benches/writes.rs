@@ -35,8 +35,14 @@ fn per_op(ops: u64, work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / ops as f64
 }
 
+fn put_all(db: &Db, numbers: impl Iterator<Item = u64>) {
+    for n in numbers {
+        db.put(key(n), [7; 100]).unwrap();
+    }
+}
+
 fn puts(db: &Db) -> f64 {
-    per_op(PUTS, || (0..PUTS).for_each(|n| drop(db.put(key(n), [7; 100]).unwrap())))
+    per_op(PUTS, || put_all(db, 0..PUTS))
 }
 
 /// By several threads, each of which writes its share.
@@ -45,7 +51,7 @@ fn puts_by(db: &Db, threads: u64) -> f64 {
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 scope.spawn(move || {
-                    (thread..PUTS).step_by(threads as usize).for_each(|n| drop(db.put(key(n), [7; 100]).unwrap()));
+                    put_all(db, (thread..PUTS).step_by(threads as usize));
                 });
             }
         });
@@ -116,7 +122,7 @@ fn open(dir: &Path) {
     for _ in 0..ROUNDS {
         let (path, copy) = (dir.join("left"), dir.join("copy"));
         let db = Options::new().open(&path).unwrap();
-        (0..RECOVERED).for_each(|n| drop(db.put(key(n), [7; 100]).unwrap()));
+        put_all(&db, 0..RECOVERED);
         // What a kill would leave.
         std::fs::create_dir(&copy).unwrap();
         for entry in std::fs::read_dir(&path).unwrap() {

@@ -534,9 +534,9 @@ fn write_log(fs: &dyn FileSystem, path: &Path, step: Option<u64>, records: &[(Ve
     for (payload, lazily) in records {
         let record = LogRecord { payload, payload_crc: crc(payload), count: 1 };
         match lazily {
-            true => drop(log.append_lazily([record, record], 0)?),
-            false => drop(log.append([record, record], 0)?),
-        }
+            true => log.append_lazily([record, record], 0)?,
+            false => log.append([record, record], 0)?,
+        };
     }
     Ok(log.len())
 }

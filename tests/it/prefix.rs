@@ -186,13 +186,20 @@ fn users(prefix: PrefixExtractor) -> (Db, Arc<SteppedExecutor>) {
     let db =
         options.memtable_size(4096).table_size(16 << 10).cache_size(0).default_keyspace(keyspace).open("/db").unwrap();
     let mut rng = fastrand::Rng::with_seed(1);
-    for _ in 0..9000 {
+    let mut put = || {
         let (user, item) = (rng.u32(0..400) * 2, rng.u32(0..100));
         db.put(format!("user{user:03}:{item:02}"), [rng.u8(..); 100]).unwrap();
         while executor.step() {}
-    }
+    };
+    (0..9000).for_each(|_| put());
     db.flush().unwrap();
     while executor.step() {}
+    // Level 0 may just have been compacted.
+    while db.stats().keyspaces[0].levels.iter().filter(|level| !level.tables.is_empty()).count() < 3 {
+        put();
+        db.flush().unwrap();
+        while executor.step() {}
+    }
     (db, executor)
 }
 
