@@ -229,7 +229,8 @@ mod tests {
     #[test]
     fn memory_of_the_program_itself_is_left_out() {
         let read = record("tamis", "raw", "readrandom", 1.0);
-        let memory = |read: &Record| verdicts(std::slice::from_ref(read), kind).into_iter().map(|verdict| verdict.met).collect();
+        let memory =
+            |read: &Record| verdicts(std::slice::from_ref(read), kind).into_iter().map(|verdict| verdict.met).collect();
         let met: Vec<bool> = memory(&read);
         assert_eq!(met, [true]);
         let met: Vec<bool> = memory(&Record { peak_memory: 57 << 20, ..read });
@@ -239,7 +240,8 @@ mod tests {
     #[test]
     fn growth_is_against_the_same_workload_of_the_small_group() {
         let run = |grown| [record("tamis", "raw", "fillrandom", 13.0), record("tamis", "grown", "fillrandom", grown)];
-        let growth = |grown| verdicts(&run(grown), kind).into_iter().find(|verdict| verdict.group == "grown").unwrap().met;
+        let growth =
+            |grown| verdicts(&run(grown), kind).into_iter().find(|verdict| verdict.group == "grown").unwrap().met;
         assert!(growth(10.0) && !growth(9.9));
     }
 
