@@ -13,7 +13,7 @@ fn key(n: u32) -> String {
 /// A value that says whose it is, now and then a long one, which is read without a copy.
 fn value(n: u32, round: u32) -> Vec<u8> {
     let len = if n % 50 == 7 { 5000 } else { 40 + n as usize % 100 };
-    let mut value = format!("{n} {round} ").repeat(len / 4).into_bytes();
+    let mut value = format!("{n} {round} ").repeat(len).into_bytes();
     value.truncate(len);
     value
 }
