@@ -90,7 +90,7 @@ impl<const TUNED: bool> Engine for RocksDb<TUNED> {
         for (key, value) in entries {
             batch.put(key, value);
         }
-        Ok(self.db.write_opt(&batch, &self.write)?)
+        Ok(self.db.write_opt(batch, &self.write)?)
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `bench reads` as a user meets it: arguments, output, plots, exit codes.
+//! `bench` as a user meets it: arguments, output, plots, exit codes.
 
 use std::fs;
 
@@ -174,4 +174,19 @@ fn mistakes_are_told() {
     assert!(bench(&sandbox, &["db"], USAGE).1.contains("no key in keyspace default"));
     assert!(bench(&sandbox, &["nowhere"], IO).1.contains("no store in nowhere"));
     assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 1, "a copy was left behind");
+}
+
+#[test]
+fn workloads_run_in_processes_that_kvtool_starts() {
+    let sandbox = Sandbox::new();
+    let workloads = ["--workloads", "fillbatch,readmissing,open-killed", "--groups", "raw", "--dir", "."];
+    let sizes = ["--keys", "3000", "--seconds", "0.01"];
+    let document = sandbox.json(&[&["bench", "run"], &workloads[..], &sizes].concat());
+    let records = document["records"].as_array().unwrap();
+    let names: Vec<&Value> = records.iter().map(|record| &record["workload"]).collect();
+    assert_eq!(names, ["fillbatch", "readmissing", "open-killed"]);
+    assert_eq!((&records[0]["ops"], &records[2]["extra"]["recovered"]), (&Value::from(3000), &Value::from(1.0)));
+    assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 0, "a store was left behind");
+    let words = sandbox.words(&["bench", "run", "--groups", "none"], USAGE);
+    assert!(words.contains("groups are raw"), "{words}");
 }
