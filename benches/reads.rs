@@ -59,7 +59,7 @@ fn get(db: &Db, next: &mut dyn FnMut() -> u64, count: u64) {
     for _ in 0..count {
         let number = next();
         let value = db.get(key(number)).unwrap();
-        assert_eq!(value.is_some(), number % 2 == 0);
+        assert_eq!(value.is_some(), number.is_multiple_of(2));
         black_box(value);
     }
 }
@@ -68,7 +68,7 @@ fn get_into(db: &Db, next: &mut dyn FnMut() -> u64, count: u64) {
     let mut value = Vec::new();
     for _ in 0..count {
         let number = next();
-        assert_eq!(db.get_into(key(number), &mut value).unwrap(), number % 2 == 0);
+        assert_eq!(db.get_into(key(number), &mut value).unwrap(), number.is_multiple_of(2));
         black_box(&value);
     }
 }
