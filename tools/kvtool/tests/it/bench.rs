@@ -70,9 +70,9 @@ fn what_is_measured_is_what_is_expected() {
         }
     }
     let [four, ten] = passes(&document, "missing", "used", "cold")[..] else { panic!("{document}") };
-    // 14.7 % and 0.82 % in theory, for each table.
+    // 14.7 % and 0.82 % in theory, for each table; small ones have a little more memory.
     let per_table = |pass: &Value| number(&pass["measured"]["blocks_per_key"]) / number(&pass["tables_per_key"]);
-    assert!((0.10..0.16).contains(&per_table(four)), "{four}");
+    assert!((0.08..0.16).contains(&per_table(four)), "{four}");
     assert!((0.004..0.012).contains(&per_table(ten)), "{ten}");
 
     let svg = fs::read_to_string(sandbox.path("reads.svg")).unwrap();
