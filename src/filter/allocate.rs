@@ -154,7 +154,8 @@ const NO_FILTER: Choice = Choice { millibits: 0, cost: 0, rate: 1.0 };
 /// let runs = [1e3, 1e6, 1e9].map(|keys| Run { keys: keys as u64, weight: 1.0 });
 /// let policies = allocate(FilterPolicy::DEFAULT, &runs, 1_261_000_000);
 /// let bits = policies.iter().map(|policy| policy.bits_per_key()).collect::<Vec<_>>();
-/// assert_eq!(bits, [24.0, 24.0, 9.99]);
+/// assert_eq!(bits[..2], [24.0, 24.0]);
+/// assert!((9.9..10.0).contains(&bits[2]), "{bits:?}");
 /// ```
 pub fn allocate(layout: FilterPolicy, runs: &[Run], budget_bytes: u64) -> Vec<FilterPolicy> {
     let budget = u128::from(budget_bytes) * 8000;
