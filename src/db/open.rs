@@ -77,7 +77,7 @@ impl Store {
         };
         let log = wal::create(&*fs, dir, header, options.wal_mode, options.memtable_size)?;
         // A full disk must not keep a store from being opened, and read, and emptied.
-        let _ = log.file().reserve(options.memtable_size as u64);
+        let _ = log.file().reserve(wal::log_size(options.memtable_size));
         let needed = |kind: &FileKind| match *kind {
             FileKind::Manifest(number) => number == manifest_number,
             FileKind::Wal(number) => number >= state.min_log,

@@ -271,7 +271,8 @@ impl Store {
         loop {
             self.check_writable()?;
             let full = commit.memtable.used() + bytes > self.options.memtable_size
-                || commit.log.len() + (log_bytes + RECORD_HEADER_LEN) as u64 > self.log_size();
+                || commit.log.len() + (log_bytes + RECORD_HEADER_LEN) as u64
+                    > wal::log_size(self.options.memtable_size);
             if !full || commit.memtable.is_empty() {
                 return Ok(());
             }
@@ -321,14 +322,7 @@ impl Store {
     /// Reserves space for a log, so that a full disk shows when the log is begun, where it harms nobody, and not in the middle. It
     /// makes syncs faster, too: the file need not be extended for each.
     pub(super) fn reserve(&self, log: &LogWriter) -> Result<()> {
-        log.file().reserve(self.log_size()).during("reserve space for", log.path())
-    }
-
-    /// Bytes that a log may have, unless a single write takes more: the memtable's, and what records take beyond that. Short entries take
-    /// more still, and fill the log before the memtable.
-    fn log_size(&self) -> u64 {
-        let memtable_size = self.options.memtable_size as u64;
-        memtable_size.saturating_add(memtable_size / 4)
+        log.file().reserve(wal::log_size(self.options.memtable_size)).during("reserve space for", log.path())
     }
 }
 

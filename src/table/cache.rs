@@ -177,19 +177,19 @@ impl Shard {
         }
     }
 
-    /// Takes out the first unreferenced block from the hand on, if there is any block.
+    /// Takes out the first unreferenced block from the hand on, if there is any block. On its third way round, the hand takes any: readers
+    /// may ask for blocks as fast as it passes over them.
     fn evict_one(&mut self) -> Option<Unlinked> {
-        if self.blocks() == 0 {
-            return None;
-        }
-        loop {
+        for step in 0..3 * self.ring.len() {
             let place = self.hand;
             self.hand = (self.hand + 1) % self.ring.len();
-            if self.ring[place].as_ref().is_some_and(|linked| !linked.block().take_referenced()) {
+            let goes = |linked: &Linked| !linked.block().take_referenced() || step >= 2 * self.ring.len();
+            if self.ring[place].as_ref().is_some_and(goes) {
                 self.empty.push(place);
                 return self.ring[place].take().map(Linked::unlink);
             }
         }
+        None
     }
 
     /// Makes frames of the evicted blocks that no reader sees any more.

@@ -469,8 +469,8 @@ fn many_keys_in_one_read_are_counted_as_one_by_one_and_read_each_block_once() {
     let bench = Bench::new();
     let db = bench.deep(KeyspaceOptions::new().block_size(512));
     let mut rng = fastrand::Rng::with_seed(5);
-    // Every key is asked for, some twice, and as many that are not there.
-    let keys: Vec<String> = (0..3000).map(|_| format!("key{:05}", rng.u32(0..40_000))).collect();
+    // Several of each block are asked for, some twice, and more that are not there.
+    let keys: Vec<String> = (0..30_000).map(|_| format!("key{:05}", rng.u32(0..40_000))).collect();
     for filters in [FilterMode::Use, FilterMode::Ignore, FilterMode::Shadow] {
         let options = ReadOptions::new().filters(filters);
         let start = db.stats().reads();
@@ -486,7 +486,7 @@ fn many_keys_in_one_read_are_counted_as_one_by_one_and_read_each_block_once() {
         };
         assert_eq!(classes(together), classes(one_by_one), "{filters:?}");
         // Nothing is cached, so that one by one the block of each key is read.
-        assert!(together.block_reads < one_by_one.block_reads, "{together:?} {one_by_one:?}");
+        assert!(together.block_reads < one_by_one.block_reads / 2, "{together:?} {one_by_one:?}");
     }
     let blocks = |keys: &[String]| {
         let before = db.stats().reads();

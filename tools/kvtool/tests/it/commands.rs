@@ -218,11 +218,13 @@ fn stats_compare_filters_with_their_design() {
     assert_eq!(reads["probes"], classes.iter().sum::<u64>());
     let design = reads["designed_false_positive_rate"].as_f64().unwrap();
     assert!((design - 0.008_194).abs() < 1e-5, "{design}");
-    // The interval is about what was measured; the design is inside it nineteen times of twenty, and a filter of so few keys strays.
+    // The interval is about what was measured. The design is inside it nineteen times of twenty only, and the seed is another each time;
+    // five standard deviations is what a single run can be held to.
     let measured = classes[2] as f64 / (classes[0] + classes[2]) as f64;
     let (low, high) = (&reads["false_positive_interval"][0], &reads["false_positive_interval"][1]);
     let (low, high) = (low.as_f64().unwrap(), high.as_f64().unwrap());
     assert!(low <= measured && measured <= high && low < 4.0 * design && high - low < 0.03, "{reads}");
+    assert!(reads["excess_in_standard_deviations"].as_f64().unwrap().abs() < 5.0, "{reads}");
     assert_eq!(stats["warnings"], Value::Array(Vec::new()));
     assert!(sandbox.text(&["stats", "db", "--keys-from", "absent"]).contains("false by design"));
     let table = sandbox.file("sst");
