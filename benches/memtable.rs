@@ -32,6 +32,8 @@ mod iter;
 mod memtable;
 #[path = "../src/pool/mod.rs"]
 mod pool;
+#[path = "../src/prefetch.rs"]
+mod prefetch;
 
 mod filter {
     pub(crate) use super::hash::KeyHash;

@@ -172,28 +172,32 @@ impl<T: Send + Sync> Published<T> {
     /// Runs `read` with the current value, and the pin that keeps it. Readers share no line that is written.
     #[inline]
     pub(crate) fn with<R>(&self, read: impl FnOnce(&T, &Pin<'_>) -> R) -> R {
-        let answer = self.epoch.pin(|pin| {
-            // SAFETY: the pointer is from `Arc::into_raw`; the count that came with it is given up only after an epoch that began when
-            // it was no longer to be found here, and in which this pin did not begin, has become the oldest.
-            read(unsafe { &*self.current.load(Ordering::Acquire) }, pin)
-        });
-        // Who keeps a value from being freed sees to it in the end.
-        if self.waiting.load(Ordering::Relaxed) {
-            self.collect();
-        }
-        answer
+        // SAFETY: the value is alive while `pin` is.
+        self.pinned(|value, pin| read(unsafe { &*value }, pin))
     }
 
     /// The current value, for longer.
     pub(crate) fn load(&self) -> Arc<T> {
-        self.with(|value, _| {
-            let value = ptr::from_ref(value);
-            // SAFETY: as in `with`, the value is in an `Arc`, whose count is at least 1 while this is pinned.
+        self.pinned(|value, _| {
+            // SAFETY: the pointer is from `Arc::into_raw`, and the count is at least 1 while this is pinned.
             unsafe {
                 Arc::increment_strong_count(value);
                 Arc::from_raw(value)
             }
         })
+    }
+
+    /// Runs `read` with the pointer that `Arc::into_raw` gave for the current value. The value is alive while the pin is: the count that came
+    /// with the pointer is given up only after an epoch that began when it was no longer to be found here, and in which the pin did not
+    /// begin, has become the oldest.
+    #[inline]
+    fn pinned<R>(&self, read: impl FnOnce(*const T, &Pin<'_>) -> R) -> R {
+        let answer = self.epoch.pin(|pin| read(self.current.load(Ordering::Acquire).cast_const(), pin));
+        // Who keeps a value from being freed sees to it in the end.
+        if self.waiting.load(Ordering::Relaxed) {
+            self.collect();
+        }
+        answer
     }
 
     /// Replaces the value. The former one is freed as soon as no reader can see it, if possible at once.

@@ -31,6 +31,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::format::key::{SeqNo, ValueKind};
 use crate::pool::{CHUNK_LEN, Chunk, Pool};
+use crate::prefetch::prefetch;
 
 /// Positions count units of this many bytes.
 const UNIT: usize = 8;
@@ -202,19 +203,6 @@ impl Log {
     pub(super) fn walk(&self, start: u32) -> Walk<'_> {
         Walk { log: self, at: start, end: self.end.load(Acquire) }
     }
-}
-
-/// Asks the processor for the cache line at an address, which need not be one.
-#[inline]
-fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: SSE is part of x86-64, and a prefetch of whatever address has no effect but on time.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }
 
 /// The table of a chunk behind the first ones, and its place there: table `n` begins with chunk 64 · 2^n.
