@@ -2,7 +2,7 @@
 //!
 //! Readers [`pin`](Epoch::pin) the epoch while they hold references into shared structures. Whoever takes something out of such a structure
 //! first makes it unreachable, then calls [`advance`](Epoch::advance), and keeps it until the [`oldest`](Epoch::oldest) epoch in which anybody is
-//! pinned is at least the one that `advance` returned. Nobody ever waits for a reader. ([`Published`] does all of that for one pointer.)
+//! pinned, asked for after that, is at least the one that `advance` returned. Nobody ever waits for a reader. ([`Published`] does all of that for one pointer.)
 //!
 //! Why that is enough. A reader notes the epoch, then comes a full fence, then it looks around. Whoever frees unlinks, advances, then comes
 //! a full fence, then it looks at the readers' notes. If it misses a note, its fence came before the reader's, which so finds what was
@@ -114,7 +114,8 @@ fn note_and_fence(note: &AtomicU64, now: u64) {
         note.swap(now, Ordering::SeqCst);
         compiler_fence(Ordering::SeqCst);
     } else {
-        note.store(now, Ordering::Relaxed);
+        // With what this thread read under earlier pins behind it: whoever sees this note, and not that those have ended, may free that.
+        note.store(now, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }
@@ -220,8 +221,9 @@ impl<T: Send + Sync> Published<T> {
     /// Frees the former values that nobody can see any more.
     #[cold]
     fn collect(&self) {
-        let oldest = self.epoch.oldest();
         let mut replaced = self.replaced.lock();
+        // Under the lock: of a value that is put in later, an older look at the notes would say nothing.
+        let oldest = self.epoch.oldest();
         let free: Vec<(u64, Arc<T>)> = replaced.extract_if(.., |(since, _)| *since <= oldest).collect();
         self.waiting.store(!replaced.is_empty(), Ordering::Relaxed);
         drop(replaced);
