@@ -54,8 +54,6 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
         for (i, probe) in uncached {
             epoch.pin(|pin| self.finish(i, probe, pin, Some(&mut last)))?;
         }
-        // The newest ones may be found in any order.
-        self.pending.sort_unstable();
         Ok(())
     }
 

@@ -294,10 +294,7 @@ impl State {
         if len.saturating_sub(file.taken()) as u64 > free {
             return Err(Errno::NOSPC.into());
         }
-        // Without a limit, nobody counts.
-        if free < u64::MAX {
-            file.reserved = file.reserved.max(len);
-        }
+        file.reserved = file.reserved.max(len);
         Ok(())
     }
 
