@@ -18,7 +18,7 @@ const L0_SLOWDOWN: usize = 5 * L0_TRIGGER / 2;
 /// Runs in level 0 at which writes stop.
 pub(super) const L0_STOP: usize = 6 * L0_TRIGGER;
 /// Full memtables that may wait to be flushed before writes stop.
-pub(super) const MAX_SEALED: usize = 3;
+pub(super) const MAX_SEALED: usize = 2;
 /// Bytes that wait to be compacted, as a multiple of what level 0 holds when it is compacted, at which writes begin to be slowed
 /// down, and at which the pressure is full.
 const DEBT_SLOWDOWN: u64 = 32;

@@ -36,6 +36,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             "flushed_seqno": stats.flushed_seqno,
             "memory": {
                 "memtables": stats.memory.memtables,
+                "pool": stats.memory.pool,
                 "cache": stats.memory.cache,
                 "cache_limit": stats.memory.cache_limit,
                 "filters_and_indexes": stats.memory.filters_and_indexes,
@@ -67,6 +68,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         &["memory", "bytes"],
         [
             ("memtables", memory.memtables),
+            ("kept for the next memtable", memory.pool),
             ("cached blocks", memory.cache),
             ("limit of the cache", memory.cache_limit),
             ("filters and indexes in use", memory.filters_and_indexes),
