@@ -130,7 +130,12 @@ impl Version {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
-        for table in self.levels[0].tables.iter() {
+        let overlapping = &self.levels[0].tables;
+        // Who asks many filters for their lines before it asks the first one what it says waits for memory once.
+        if let [_, _, ..] = **overlapping {
+            overlapping.iter().for_each(|table| table.prefetch_filter(read.hash));
+        }
+        for table in overlapping.iter() {
             let meta = table.meta();
             trace.enter(ReadSource::Table { level: 0, number: meta.number });
             if !table.in_range(read.key) {
