@@ -10,6 +10,7 @@ use crate::format::key::{SeqNo, ValueKind};
 ///
 /// ```text
 /// cursor = new (position step*)*      position = seek | seek_to_first | seek_to_last      step = next | prev, only while valid
+/// seek   = begin_seek continue_seek* end_seek
 /// ```
 pub(crate) trait InternalCursor {
     fn valid(&self) -> bool;
@@ -22,11 +23,16 @@ pub(crate) trait InternalCursor {
     /// whatever comes behind that.
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()>;
 
-    /// The first part of a seek: finds out where it leads, and brings that nearer in memory. The cursor is invalid until the second
-    /// part, [`end_seek`](InternalCursor::end_seek) to the same place. If several cursors are to seek, all of them do the first part
-    /// before any does the second, so that they wait for memory together.
+    /// The first part of a seek. The cursor is invalid until the last part, [`end_seek`](InternalCursor::end_seek) to the same place.
+    /// If several cursors are to seek, all of them do one part before any does the next, so that they wait for memory together.
     fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
         Ok(())
+    }
+
+    /// A part between the first and the last one: takes a step on the way to `key`, and asks for the memory that the next part will look
+    /// at. Returns false, and does nothing, if only the last part is left; it need not be called so often.
+    fn continue_seek(&mut self, _key: &[u8]) -> Result<bool> {
+        Ok(false)
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {

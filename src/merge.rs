@@ -89,7 +89,15 @@ impl<C: InternalCursor> MergingCursor<C> {
 
     fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
         self.winner = Entrant::NOBODY;
-        self.children.iter_mut().try_for_each(|child| child.begin_seek(key))
+        self.children.iter_mut().try_for_each(|child| child.begin_seek(key))?;
+        let mut going_on = true;
+        while going_on {
+            going_on = false;
+            for child in &mut self.children {
+                going_on |= child.continue_seek(key)?;
+            }
+        }
+        Ok(())
     }
 
     /// To the last entry before `(key, seqno)`.

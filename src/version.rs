@@ -309,6 +309,10 @@ impl InternalCursor for RunCursor {
         Ok(())
     }
 
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        if self.seeking { self.current_mut().continue_seek(key) } else { Ok(false) }
+    }
+
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         if !std::mem::take(&mut self.seeking) {
             return Ok(());
@@ -392,6 +396,10 @@ impl InternalCursor for Source {
 
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         dispatch!(self, cursor => cursor.begin_seek(key))
+    }
+
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        dispatch!(self, cursor => cursor.continue_seek(key))
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {

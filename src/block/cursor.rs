@@ -24,6 +24,8 @@ pub(crate) struct BlockCursor {
     seqno: SeqNo,
     kind: ValueKind,
     value: Range<usize>,
+    /// Between the two parts of a seek: positions of the entries of which their heads do not say where they stand.
+    ties: Range<usize>,
 }
 
 impl BlockCursor {
@@ -37,6 +39,7 @@ impl BlockCursor {
             seqno: 0,
             kind: ValueKind::Delete,
             value: 0..0,
+            ties: 0..0,
         };
         cursor.take_prefix();
         cursor
@@ -77,18 +80,32 @@ impl BlockCursor {
 
     /// To the first entry at or after `(key, seqno)`; invalid if all entries come before it.
     pub(crate) fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Decoded<()> {
+        self.begin_seek(key);
+        self.end_seek(key, seqno)
+    }
+
+    /// The first part of a seek: searches the directory, and asks for the entries to which that leads. The cursor is invalid until the
+    /// second part, to the same place.
+    pub(crate) fn begin_seek(&mut self, key: &[u8]) {
         self.invalidate();
+        let (block, prefix) = (&*self.block, self.block.prefix());
+        self.ties = match key.strip_prefix(prefix) {
+            Some(rest) => block.equal_heads(head(rest)),
+            None if key < prefix => 0..0,
+            None => block.len()..block.len(),
+        };
+        block.prefetch_entries(self.ties.start);
+    }
+
+    pub(crate) fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Decoded<()> {
         let position = self.lower_bound(key, seqno)?;
         self.go_to(position)
     }
 
     fn lower_bound(&self, key: &[u8], seqno: SeqNo) -> Decoded<usize> {
-        let (block, prefix) = (&*self.block, self.block.prefix());
-        let Some(rest) = key.strip_prefix(prefix) else {
-            return Ok(if key < prefix { 0 } else { block.len() });
-        };
-        let head = head(rest);
-        let Range { mut start, mut end } = block.equal_heads(head);
+        let block = &*self.block;
+        let Range { mut start, mut end } = self.ties.clone();
+        let rest = key.get(self.prefix_len..).unwrap_or_default();
         // Heads that agree say nothing about the order: neither about longer keys, nor about versions, nor about trailing zeros.
         while start < end {
             let middle = usize::midpoint(start, end);

@@ -11,6 +11,10 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 use crate::prefetch::prefetch;
 
+/// Bytes of a cache line, and of the entries in front of a cursor that are asked for ahead.
+const LINE: usize = 64;
+const ENTRIES_AHEAD: usize = 4 * LINE;
+
 /// What a point look-up found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockHit {
@@ -144,6 +148,18 @@ impl Block {
             .filter(|&seqno| seqno <= MAX_SEQNO)
             .ok_or(Malformed("a sequence number exceeds 56 bits"))?;
         Ok(Entry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
+    }
+
+    /// Brings nearer what a cursor will look at that comes to position `i`: the entry there and some behind it.
+    #[inline]
+    pub(super) fn prefetch_entries(&self, i: usize) {
+        if i < self.len()
+            && let Some(entries) = self.bytes().get(self.offset(i)..)
+        {
+            for line in 0..ENTRIES_AHEAD / LINE {
+                prefetch(entries.as_ptr().wrapping_add(line * LINE));
+            }
+        }
     }
 
     /// Brings nearer the first entry that [`Block::get`] will look at.

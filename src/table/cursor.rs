@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Table;
 use super::fetch::ReadAhead;
 use super::reader::Counting;
-use crate::block::BlockCursor;
+use crate::block::{BlockCursor, Borrowed};
 use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
@@ -22,9 +22,21 @@ pub(crate) struct TableCursor {
     block: Option<BlockCursor>,
     /// Position of that block in the index.
     position: usize,
-    /// Between the two parts of a seek: position of the first block that may hold what is sought.
+    /// Between the parts of a seek: position of the first block that may hold what is sought.
     sought: usize,
+    seeking: Seeking,
     ahead: Option<ReadAhead>,
+}
+
+/// What a seek does next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seeking {
+    /// Finds the block in memory, and asks for its directory.
+    Find,
+    /// Enters the block, and asks for the entry.
+    Enter,
+    /// Goes to the entry, in a block that may have been searched.
+    End { searched: bool },
 }
 
 impl TableCursor {
@@ -37,6 +49,7 @@ impl TableCursor {
             block: None,
             position: 0,
             sought: 0,
+            seeking: Seeking::End { searched: false },
             ahead: None,
         }
     }
@@ -79,7 +92,7 @@ impl TableCursor {
     /// Enters the block at position `i`. The cursor is invalid then.
     fn enter_block(&mut self, i: usize) -> Result<()> {
         self.invalidate();
-        if self.block.is_none() || self.position != i {
+        if !self.is_in(i) {
             let resident = self.table.resident()?;
             let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
             let of_all = self.of_all;
@@ -94,6 +107,20 @@ impl TableCursor {
                 none => *none = Some(BlockCursor::new(block)),
             }
             self.position = i;
+        }
+        Ok(())
+    }
+
+    /// Whether the block at position `i` is the one that was entered last.
+    fn is_in(&self, i: usize) -> bool {
+        self.block.is_some() && self.position == i
+    }
+
+    /// Brings nearer the block at position `i`, if it is in the cache.
+    fn prefetch_block(&self, i: usize) -> Result<()> {
+        if !self.is_in(i) {
+            let slots = &self.table.resident()?.slots;
+            self.table.fetcher().context.epoch().pin(|pin| slots.get(i, pin).map(Borrowed::prefetch));
         }
         Ok(())
     }
@@ -155,12 +182,40 @@ impl InternalCursor for TableCursor {
 
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
-        let index = &self.table.resident()?.index;
-        self.sought = index.find(key);
-        if self.sought < index.len() { self.enter_block(self.sought) } else { Ok(()) }
+        let resident = self.table.resident()?;
+        self.sought = resident.index.find(key);
+        resident.slots.prefetch(self.sought);
+        self.seeking = if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
+        Ok(())
+    }
+
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.seeking = match self.seeking {
+            Seeking::Find => {
+                self.prefetch_block(self.sought)?;
+                Seeking::Enter
+            }
+            Seeking::Enter => {
+                self.enter_block(self.sought)?;
+                if let Some(cursor) = &mut self.block {
+                    cursor.begin_seek(key);
+                }
+                Seeking::End { searched: true }
+            }
+            Seeking::End { .. } => return Ok(false),
+        };
+        Ok(true)
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        if self.seeking == (Seeking::End { searched: true }) {
+            self.seeking = Seeking::End { searched: false };
+            self.in_block(|cursor| cursor.end_seek(key, seqno))?;
+            if self.valid() {
+                return Ok(());
+            }
+            self.sought += 1;
+        }
         for i in self.sought..self.block_count()? {
             self.enter(i, |cursor| cursor.seek(key, seqno))?;
             // Usually at once, or at the front of the next block; later only when the versions of the key fill whole blocks.
