@@ -183,8 +183,7 @@ impl InternalCursor for TableCursor {
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
         let resident = self.table.resident()?;
-        self.sought = resident.index.find(key);
-        resident.slots.prefetch(self.sought);
+        self.sought = resident.index.find(key, |near| resident.slots.prefetch(near));
         self.seeking = if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
         Ok(())
     }

@@ -415,8 +415,8 @@ impl<'p> Probe<'p> {
     /// Finds the block that may hold the key.
     #[inline]
     pub(crate) fn locate(&mut self) {
-        self.position = self.resident.index.find(self.read.key);
-        self.resident.slots.prefetch(self.position);
+        let slots = &self.resident.slots;
+        self.position = self.resident.index.find(self.read.key, |near| slots.prefetch(near));
     }
 
     /// Where that block is.

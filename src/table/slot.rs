@@ -9,6 +9,7 @@
 //! ```
 
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -50,11 +51,12 @@ impl Slots {
         Some(unsafe { Borrowed::from_raw(raw) })
     }
 
-    /// Brings the slot at position `i` nearer.
+    /// Brings the slots at these positions nearer.
     #[inline]
-    pub(super) fn prefetch(&self, i: usize) {
-        if let Some(slot) = self.slots.get(i) {
-            crate::prefetch::prefetch(slot);
+    pub(super) fn prefetch(&self, positions: Range<usize>) {
+        const PER_LINE: usize = 64 / size_of::<AtomicPtr<()>>();
+        for slots in self.slots.get(positions).into_iter().flat_map(|slots| slots.chunks(PER_LINE)) {
+            crate::prefetch::prefetch(slots.as_ptr());
         }
     }
 
