@@ -43,6 +43,12 @@ pub(crate) trait InternalCursor {
 
     fn prev(&mut self) -> Result<()>;
 
+    /// Whether the cursor knows, without a look at another place in memory, that the entry before is of another key. It may be so even
+    /// if it does not know.
+    fn is_first_of_key(&self) -> bool {
+        false
+    }
+
     /// The user key.
     fn key(&self) -> &[u8];
 
@@ -51,7 +57,19 @@ pub(crate) trait InternalCursor {
         head(self.key())
     }
 
+    /// The head of the key, if there is an entry.
+    #[inline]
+    fn head_if_valid(&self) -> Option<u128> {
+        self.valid().then(|| self.head())
+    }
+
     fn seqno(&self) -> SeqNo;
+
+    /// Whether the entry is a value that `snapshot` can see, if nothing newer hides it.
+    #[inline]
+    fn shows(&self, snapshot: SeqNo) -> bool {
+        self.seqno() <= snapshot && self.kind() == ValueKind::Put
+    }
 
     fn kind(&self) -> ValueKind;
 

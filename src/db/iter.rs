@@ -37,7 +37,7 @@ pub struct Cursor {
     state: State,
     /// Going forward: the key whose older versions are to be passed over. Going backward: that of the entry being looked at.
     marked: MarkedKey,
-    /// Going backward: the current key and value.
+    /// In the state `Backward`: the current key and value.
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -47,6 +47,8 @@ enum State {
     Invalid,
     /// `inner` stands on the current entry.
     Forward,
+    /// The same, and the entry before it is of another key.
+    First,
     /// `inner` stands before all versions of `key`: to find a key's newest version, all of them have to be passed.
     Backward,
 }
@@ -66,7 +68,7 @@ impl Cursor {
     pub fn key(&self) -> Option<&[u8]> {
         match self.state {
             State::Invalid => None,
-            State::Forward => Some(self.inner.key()),
+            State::Forward | State::First => Some(self.inner.key()),
             State::Backward => Some(&self.key),
         }
     }
@@ -75,7 +77,7 @@ impl Cursor {
     pub fn value(&self) -> Option<&[u8]> {
         match self.state {
             State::Invalid => None,
-            State::Forward => Some(self.inner.value()),
+            State::Forward | State::First => Some(self.inner.value()),
             State::Backward => Some(&self.value),
         }
     }
@@ -122,11 +124,11 @@ impl Cursor {
     pub fn next(&mut self) -> Result<bool> {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => Ok(false),
-            State::Forward => {
+            State::Forward | State::First => {
                 self.marked.mark(&self.inner);
                 self.inner.next()?;
                 // As a rule a key has one version, and that can be seen.
-                if self.inner.valid() && self.shows() && !self.marked.is_at(&self.inner) {
+                if self.inner.valid() && self.inner.shows(self.snapshot) && !self.marked.is_at(&self.inner) {
                     self.state = State::Forward;
                     return Ok(true);
                 }
@@ -145,6 +147,10 @@ impl Cursor {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => Ok(false),
             State::Forward => self.turn_backward(),
+            State::First => {
+                self.inner.prev()?;
+                self.settle_backward()
+            }
             State::Backward => self.settle_backward(),
         }
     }
@@ -163,12 +169,6 @@ impl Cursor {
             }
         }
         self.settle_backward()
-    }
-
-    /// Whether the entry under `inner` is a value that the snapshot can see, if it is the newest version of its key that it can see.
-    #[inline]
-    fn shows(&self) -> bool {
-        self.inner.seqno() <= self.snapshot && self.inner.kind() == ValueKind::Put
     }
 
     /// From `inner` on forward to the first entry that can be seen. With `skip_key`, versions of the marked key are passed over.
@@ -204,8 +204,20 @@ impl Cursor {
         Ok(false)
     }
 
-    /// From `inner` on backward to the first key of which something can be seen.
+    /// From `inner` on, which stands on the last version of a key, backward to the first key of which something can be seen.
+    #[inline]
     fn settle_backward(&mut self) -> Result<bool> {
+        // As a rule a key has one version, and that can be seen: it is lent from where it stands.
+        if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() {
+            self.state = State::First;
+            return Ok(true);
+        }
+        self.settle_backward_over_versions()
+    }
+
+    /// The same, whatever versions there are. The one that can be seen is copied: to know that it is the newest such, all have to be
+    /// passed.
+    fn settle_backward_over_versions(&mut self) -> Result<bool> {
         while self.inner.valid() {
             self.marked.mark(&self.inner);
             // The newest version that can be seen comes last.

@@ -18,8 +18,8 @@ pub(crate) struct TableCursor {
     counting: Counting,
     /// Whether it is known to go through all of the table.
     of_all: bool,
-    /// The place in the block that was entered last; the cursor is valid when this is.
-    block: Option<BlockCursor>,
+    /// The place in the block that was entered last, in none to begin with; the cursor is valid when this is.
+    block: BlockCursor,
     /// Position of that block in the index.
     position: usize,
     /// Between the parts of a seek: position of the first block that may hold what is sought.
@@ -27,6 +27,11 @@ pub(crate) struct TableCursor {
     seeking: Seeking,
     ahead: Option<ReadAhead>,
 }
+
+/// So many entries before the end of a block the directory of the next one is asked for, and so many before, with that at hand, what of
+/// its entries comes first.
+const DIRECTORY_AHEAD: usize = 12;
+const ENTRIES_AHEAD: usize = 4;
 
 /// What a seek does next.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +51,7 @@ impl TableCursor {
             fill_cache,
             counting: Counting::Read,
             of_all: false,
-            block: None,
+            block: BlockCursor::default(),
             position: 0,
             sought: 0,
             seeking: Seeking::End { searched: false },
@@ -102,10 +107,7 @@ impl TableCursor {
             });
             ahead.step_to(i);
             let (block, _) = self.table.block(resident, i, fill_cache, self.counting, Some(ahead))?;
-            match &mut self.block {
-                Some(cursor) => cursor.enter(block),
-                none => *none = Some(BlockCursor::new(block)),
-            }
+            self.block.enter(block);
             self.position = i;
         }
         Ok(())
@@ -113,7 +115,7 @@ impl TableCursor {
 
     /// Whether the block at position `i` is the one that was entered last.
     fn is_in(&self, i: usize) -> bool {
-        self.block.is_some() && self.position == i
+        self.block.is_inside() && self.position == i
     }
 
     /// Brings nearer the block at position `i`, if it is in the cache.
@@ -127,16 +129,32 @@ impl TableCursor {
 
     /// Does `step` in the block that was entered last.
     fn in_block(&mut self, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
-        match &mut self.block {
-            Some(cursor) => step(cursor).map_err(|malformed| self.table.malformed_block(self.position, malformed)),
-            None => Ok(()),
-        }
+        step(&mut self.block).map_err(|malformed| self.table.malformed_block(self.position, malformed))
     }
 
     pub(crate) fn invalidate(&mut self) {
-        if let Some(cursor) = &mut self.block {
-            cursor.invalidate();
+        self.block.invalidate();
+    }
+
+    /// Shortens the step into the next block when the cursor comes near the end of this one: asks for what will be looked at there.
+    #[inline]
+    fn look_ahead(&self, forward: bool) {
+        let left = self.block.left(forward);
+        if left == DIRECTORY_AHEAD || left == ENTRIES_AHEAD {
+            self.prefetch_neighbour(left, forward);
         }
+    }
+
+    #[cold]
+    fn prefetch_neighbour(&self, left: usize, forward: bool) {
+        let Ok(resident) = self.table.resident() else { return };
+        // Where there is no such block, there is no slot.
+        let i = if forward { self.position.wrapping_add(1) } else { self.position.wrapping_sub(1) };
+        self.table.fetcher().context.epoch().pin(|pin| match resident.slots.get(i, pin) {
+            Some(block) if left == DIRECTORY_AHEAD => block.prefetch(),
+            Some(block) => block.block().prefetch_end(forward),
+            None => {}
+        });
     }
 
     /// The rare part of a step forward: what stood in the way in the block, and then on to the next one.
@@ -162,7 +180,7 @@ impl TableCursor {
 impl InternalCursor for TableCursor {
     #[inline]
     fn valid(&self) -> bool {
-        self.block.as_ref().is_some_and(BlockCursor::valid)
+        self.block.valid()
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
@@ -184,7 +202,8 @@ impl InternalCursor for TableCursor {
         self.invalidate();
         let resident = self.table.resident()?;
         self.sought = resident.index.find(key, |near| resident.slots.prefetch(near));
-        self.seeking = if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
+        self.seeking =
+            if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
         Ok(())
     }
 
@@ -196,9 +215,7 @@ impl InternalCursor for TableCursor {
             }
             Seeking::Enter => {
                 self.enter_block(self.sought)?;
-                if let Some(cursor) = &mut self.block {
-                    cursor.begin_seek(key);
-                }
+                self.block.begin_seek(key);
                 Seeking::End { searched: true }
             }
             Seeking::End { .. } => return Ok(false),
@@ -227,36 +244,48 @@ impl InternalCursor for TableCursor {
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        if self.block.as_mut().is_some_and(BlockCursor::advance) { Ok(()) } else { self.next_block() }
+        if self.block.advance() {
+            self.look_ahead(true);
+            return Ok(());
+        }
+        self.next_block()
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        if self.block.as_mut().is_some_and(BlockCursor::retreat) { Ok(()) } else { self.previous_block() }
+        if self.block.retreat() {
+            self.look_ahead(false);
+            return Ok(());
+        }
+        self.previous_block()
+    }
+
+    fn is_first_of_key(&self) -> bool {
+        self.block.is_first_of_key()
     }
 
     #[inline]
     fn key(&self) -> &[u8] {
-        self.block.as_ref().map_or(&[], BlockCursor::key)
+        self.block.key()
     }
 
     #[inline]
     fn head(&self) -> u128 {
-        self.block.as_ref().map_or(0, BlockCursor::head)
+        self.block.head()
     }
 
     #[inline]
     fn seqno(&self) -> SeqNo {
-        self.block.as_ref().map_or(0, BlockCursor::seqno)
+        self.block.seqno()
     }
 
     #[inline]
     fn kind(&self) -> ValueKind {
-        self.block.as_ref().map_or(ValueKind::Delete, BlockCursor::kind)
+        self.block.kind()
     }
 
     #[inline]
     fn value(&self) -> &[u8] {
-        self.block.as_ref().map_or(&[], BlockCursor::value)
+        self.block.value()
     }
 }
