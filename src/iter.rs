@@ -99,7 +99,7 @@ pub(crate) fn head(key: &[u8]) -> u128 {
 /// A key to which those of a cursor's entries are compared. Up to the length of a head it costs two registers.
 #[derive(Default)]
 pub(crate) struct MarkedKey {
-    head: [u8; HEAD_LEN],
+    head: u128,
     len: usize,
     /// All of a longer key.
     long: Vec<u8>,
@@ -110,7 +110,7 @@ impl MarkedKey {
     #[inline]
     pub(crate) fn mark(&mut self, cursor: &impl InternalCursor) {
         let key = cursor.key();
-        self.head = cursor.head().to_be_bytes();
+        self.head = cursor.head();
         self.len = key.len();
         if self.len > HEAD_LEN {
             self.long.clear();
@@ -121,14 +121,16 @@ impl MarkedKey {
     /// Whether the entry under the cursor has the same key.
     #[inline]
     pub(crate) fn is_at(&self, cursor: &impl InternalCursor) -> bool {
-        u128::from_be_bytes(self.head) == cursor.head() && {
+        self.head == cursor.head() && {
             let key = cursor.key();
             key.len() == self.len && (self.len <= HEAD_LEN || *key == *self.long)
         }
     }
 
-    pub(crate) fn key(&self) -> &[u8] {
-        self.head.get(..self.len).unwrap_or(&self.long)
+    /// The key, in `buffer` if it is a short one.
+    pub(crate) fn key<'a>(&'a self, buffer: &'a mut [u8; HEAD_LEN]) -> &'a [u8] {
+        *buffer = self.head.to_be_bytes();
+        buffer.get(..self.len).unwrap_or(&self.long)
     }
 }
 

@@ -153,6 +153,12 @@ impl Version {
         Ok(None)
     }
 
+    /// How many cursors [`cursors`](Version::cursors) gives at most.
+    pub(crate) fn run_count(&self) -> usize {
+        let [overlapping, sorted @ ..] = &self.levels;
+        overlapping.tables.len() + sorted.iter().filter(|level| !level.tables.is_empty()).count()
+    }
+
     /// Cursors to be merged: over all tables, or over those that may hold keys with the prefix of `probe`.
     pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<Source>) {
         let [overlapping, sorted @ ..] = &self.levels;

@@ -22,7 +22,7 @@ pub(crate) struct BlockCursor {
     position: usize,
     /// The common prefix, then the rest of the current key, then anything: at least [`HEAD_LEN`] bytes behind the prefix, so that a
     /// rest that is no longer is copied, and a head taken, in one piece.
-    buffer: Vec<u8>,
+    buffer: Buffer,
     prefix_len: usize,
     /// The head of the common prefix, as of a key.
     prefix_head: u128,
@@ -43,7 +43,7 @@ impl Default for BlockCursor {
             block: None,
             len: 0,
             position: 0,
-            buffer: Vec::new(),
+            buffer: Buffer::default(),
             prefix_len: 0,
             prefix_head: 0,
             key_len: 0,
@@ -68,10 +68,8 @@ impl BlockCursor {
         let prefix = block.prefix();
         self.prefix_len = prefix.len();
         self.prefix_head = iter::head(prefix);
-        if self.buffer.len() < prefix.len() + HEAD_LEN {
-            self.buffer.resize(prefix.len() + HEAD_LEN, 0);
-        }
-        self.buffer[..prefix.len()].copy_from_slice(prefix);
+        self.buffer.make_room(prefix.len() + HEAD_LEN);
+        self.buffer.bytes_mut()[..prefix.len()].copy_from_slice(prefix);
         self.len = block.len();
         self.block = Some(block);
         self.invalidate();
@@ -208,24 +206,26 @@ impl BlockCursor {
         let rest_len = entry.rest.len();
         let rest_start = entry.value_start - rest_len;
         let piece = block.bytes()[rest_start..].first_chunk::<HEAD_LEN>();
-        let place = self.buffer.get_mut(self.prefix_len..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
+        let place = self.buffer.bytes_mut().get_mut(self.prefix_len..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
         let rest_head = match (piece, place) {
-            // The rest, and what stands behind it, which does not belong to the head.
+            // The rest, and what stands behind it.
             (Some(piece), Some(place)) if rest_len <= HEAD_LEN => {
                 *place = *piece;
-                u128::from_be_bytes(*piece) & !behind(u128::MAX, rest_len)
+                u128::from_be_bytes(*piece)
             }
             _ => {
                 let end = self.prefix_len + rest_len;
-                if self.buffer.len() < end {
-                    self.buffer.resize(end, 0);
-                }
-                self.buffer[self.prefix_len..end].copy_from_slice(entry.rest);
+                self.buffer.make_room(end);
+                self.buffer.bytes_mut()[self.prefix_len..end].copy_from_slice(entry.rest);
                 iter::head(entry.rest)
             }
         };
         self.key_len = self.prefix_len + rest_len;
         self.head = self.prefix_head | behind(rest_head, self.prefix_len);
+        if self.key_len < HEAD_LEN {
+            // What stands behind the key is not part of it.
+            self.head &= !behind(u128::MAX, self.key_len);
+        }
         self.seqno = entry.seqno;
         self.kind = entry.kind;
         self.value = entry.value_start..entry.value_start + entry.value_len;
@@ -235,7 +235,7 @@ impl BlockCursor {
 
     #[inline]
     pub(crate) fn key(&self) -> &[u8] {
-        &self.buffer[..self.key_len]
+        &self.buffer.bytes()[..self.key_len]
     }
 
     /// The head of the key, in the sense of `InternalCursor`.
@@ -258,6 +258,44 @@ impl BlockCursor {
     pub(crate) fn value(&self) -> &[u8] {
         // In range since the entry was decoded.
         self.block.as_ref().map_or(&[], |block| &block.bytes()[self.value.clone()])
+    }
+}
+
+/// Bytes that take no memory elsewhere while they are few: a cursor over blocks of usual keys allocates nothing.
+struct Buffer {
+    few: [u8; FEW],
+    /// All of them if they are more.
+    many: Vec<u8>,
+}
+
+/// A head, and keys with as much in front of it as most have.
+const FEW: usize = 64;
+
+impl Default for Buffer {
+    fn default() -> Buffer {
+        Buffer { few: [0; FEW], many: Vec::new() }
+    }
+}
+
+impl Buffer {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        if self.many.is_empty() { &self.few } else { &self.many }
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.many.is_empty() { &mut self.few } else { &mut self.many }
+    }
+
+    /// Makes it at least `len` bytes long.
+    fn make_room(&mut self, len: usize) {
+        let bytes = self.bytes();
+        if bytes.len() < len {
+            let mut longer = vec![0; len.next_power_of_two()];
+            longer[..bytes.len()].copy_from_slice(bytes);
+            self.many = longer;
+        }
     }
 }
 

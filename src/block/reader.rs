@@ -62,10 +62,10 @@ impl Front {
     fn short(bytes: &[u8; 8]) -> Option<Front> {
         const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
         let word = u64::from_le_bytes(*bytes);
-        let [rest_len, low, high, ..] = *bytes;
-        let (value_len, start) = match (low, high) {
-            (0..0x80, _) => (usize::from(low), 2),
-            (_, 1..0x80) => (usize::from(low & 0x7f) | usize::from(high) << 7, 3),
+        let (rest_len, value_len, longer) = (word & 0xff, word >> 8 & 0xff, word >> 16 & 0xff);
+        let (value_len, start) = match (value_len, longer) {
+            (0..0x80, _) => (value_len, 2),
+            (_, 1..0x80) => (value_len & 0x7f | longer << 7, 3),
             _ => return None,
         };
         // The lowest of these marks is that of the last byte.
@@ -85,7 +85,8 @@ impl Front {
         let bits = (bits & 0x007f_007f_007f_007f) | ((bits & 0x7f00_7f00_7f00_7f00) >> 1);
         let bits = (bits & 0x0000_3fff_0000_3fff) | ((bits & 0x3fff_0000_3fff_0000) >> 2);
         let packed = (bits & 0x0000_0000_0fff_ffff) | ((bits & 0x0fff_ffff_0000_0000) >> 4);
-        Some(Front { rest_len: usize::from(rest_len), value_len, packed, len: end })
+        #[expect(clippy::cast_possible_truncation, reason = "both lengths are below 16 Ki")]
+        Some(Front { rest_len: rest_len as usize, value_len: value_len as usize, packed, len: end })
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 
 use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind, prefix_successor};
-use crate::iter::{InternalCursor, MarkedKey};
+use crate::iter::{HEAD_LEN, InternalCursor, MarkedKey};
 use crate::merge::MergingCursor;
 use crate::options::PrefixExtractor;
 use crate::value::Value;
@@ -165,7 +165,7 @@ impl Cursor {
             if passed <= SEEK_AFTER {
                 self.inner.prev()?;
             } else {
-                self.inner.seek_before(self.marked.key(), SeqNo::MAX)?;
+                self.inner.seek_before(self.marked.key(&mut [0; HEAD_LEN]), SeqNo::MAX)?;
             }
         }
         self.settle_backward()
@@ -193,12 +193,12 @@ impl Cursor {
             }
             passed = 0;
             if hidden {
-                self.inner.seek(self.marked.key(), 0)?;
+                self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), 0)?;
             } else {
                 // Too new, and of another key than the one to be passed over.
                 skip_key = false;
                 self.marked.mark(&self.inner);
-                self.inner.seek(self.marked.key(), self.snapshot)?;
+                self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), self.snapshot)?;
             }
         }
         Ok(false)
@@ -237,7 +237,7 @@ impl Cursor {
             }
             if visible {
                 self.key.clear();
-                self.key.extend_from_slice(self.marked.key());
+                self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
                 self.state = State::Backward;
                 return Ok(true);
             }

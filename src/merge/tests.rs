@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::Error;
-use crate::iter::{MarkedKey, head};
+use crate::iter::{HEAD_LEN, MarkedKey, head};
 
 type Entry = (Vec<u8>, SeqNo);
 
@@ -194,7 +194,7 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
                 assert!(i == 0 || model[i - 1].0 != *key);
             }
             if let Some(left) = left {
-                assert_eq!(marked.key(), model[left].0);
+                assert_eq!(marked.key(&mut [0; HEAD_LEN]), model[left].0);
                 assert_eq!(marked.is_at(cursor), model[left].0 == *key);
             }
         }
