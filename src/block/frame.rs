@@ -7,6 +7,7 @@
 //! A frame that has been used before is used again as it is: what it held stays in it, and is overwritten by a read.
 
 use std::alloc::{self, Layout};
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -22,6 +23,8 @@ const LINE: usize = 64;
 /// Frames come in sizes a multiple of this apart, so that one fits the next block of its kind too. A block of a page takes 4160 bytes: an
 /// odd number of lines, which spreads the first lines of all blocks over all sets of the processor's caches.
 const STEP: usize = 256;
+/// No thread keeps a larger frame for itself.
+const MAX_SPARE: usize = 64 << 10;
 
 /// A data block whose directory is known to fit into its bytes. It exists only behind a [`BlockRef`].
 #[repr(C, align(8))]
@@ -147,10 +150,34 @@ unsafe impl Send for Frame {}
 // SAFETY: as above; through a shared reference nothing is written.
 unsafe impl Sync for Frame {}
 
+thread_local! {
+    /// A frame that the thread has used last and nobody else has use for: blocks that are read and not kept follow each other in it, and
+    /// it stays in the processor's caches.
+    static SPARE: Cell<Option<Frame>> = const { Cell::new(None) };
+}
+
 impl Frame {
     /// A frame for a block of at least `len` bytes, trailer included.
     pub(crate) fn new(len: usize) -> Frame {
-        Frame(Place::allocate(len.next_multiple_of(STEP) + LINE - size_of::<Head>()))
+        let spare = SPARE.try_with(Cell::take).ok().flatten().filter(|spare| spare.suits(len));
+        spare.unwrap_or_else(|| Frame(Place::allocate(Frame::capacity_for(len))))
+    }
+
+    /// Bytes that a new frame for `len` bytes takes.
+    pub(crate) fn memory_for(len: usize) -> usize {
+        size_of::<Head>() + Frame::capacity_for(len)
+    }
+
+    fn capacity_for(len: usize) -> usize {
+        len.next_multiple_of(STEP) + LINE - size_of::<Head>()
+    }
+
+    /// Keeps the frame for the next block that this thread reads.
+    pub(crate) fn spare(self) {
+        if self.capacity() <= MAX_SPARE {
+            // A thread that is ending has use for none.
+            let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+        }
     }
 
     /// Whether a block of `len` bytes, trailer included, fits without wasting much.
@@ -260,7 +287,10 @@ impl Clone for BlockRef {
 impl Drop for BlockRef {
     fn drop(&mut self) {
         // SAFETY: the reference is not used any more.
-        drop(unsafe { ptr::read(self) }.into_frame());
+        let frame = unsafe { ptr::read(self) }.into_frame();
+        if let Some(frame) = frame {
+            frame.spare();
+        }
     }
 }
 
