@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use super::slot::{Linked, Retired, Slots, Unlinked};
 use crate::block::{BlockRef, Frame};
 use crate::epoch::Epoch;
+use crate::pool::Arena;
 
 const MAX_SHARDS: usize = 16;
 /// A smaller cache has fewer shards, so that each still holds many blocks.
@@ -40,6 +41,8 @@ pub(crate) struct BlockCache {
 }
 
 struct Shard {
+    /// Of all shards.
+    arena: Arc<Arena>,
     capacity: usize,
     /// Bytes of all that follows.
     used: usize,
@@ -68,7 +71,8 @@ fn charge(memory: usize) -> usize {
 impl BlockCache {
     pub(crate) fn new(epoch: Arc<Epoch>, capacity: usize) -> BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
-        let shard = || Mutex::new(Shard::new(capacity / count));
+        let arena = Arena::new(capacity);
+        let shard = || Mutex::new(Shard::new(Arc::clone(&arena), capacity / count));
         BlockCache { epoch, shards: (0..count).map(|_| shard()).collect(), capacity }
     }
 
@@ -111,8 +115,9 @@ impl BlockCache {
 }
 
 impl Shard {
-    fn new(capacity: usize) -> Shard {
+    fn new(arena: Arc<Arena>, capacity: usize) -> Shard {
         Shard {
+            arena,
             capacity,
             used: 0,
             ring: Vec::new(),
@@ -146,7 +151,7 @@ impl Shard {
                 self.used -= self::charge(self.frames.pop()?.memory());
             }
         }
-        Some(Frame::new(len))
+        Some(Frame::new_in(&self.arena, len))
     }
 
     fn insert(&mut self, slots: &Arc<Slots>, i: usize, block: &BlockRef) {
