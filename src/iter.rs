@@ -10,6 +10,7 @@ use crate::format::key::{SeqNo, ValueKind};
 ///
 /// ```text
 /// cursor = new (position step*)*      position = seek | seek_to_first | seek_to_last      step = next | prev, only while valid
+/// seek   = begin_seek continue_seek* end_seek
 /// ```
 pub(crate) trait InternalCursor {
     fn valid(&self) -> bool;
@@ -22,11 +23,16 @@ pub(crate) trait InternalCursor {
     /// whatever comes behind that.
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()>;
 
-    /// The first part of a seek: finds out where it leads, and brings that nearer in memory. The cursor is invalid until the second
-    /// part, [`end_seek`](InternalCursor::end_seek) to the same place. If several cursors are to seek, all of them do the first part
-    /// before any does the second, so that they wait for memory together.
+    /// The first part of a seek. The cursor is invalid until the last part, [`end_seek`](InternalCursor::end_seek) to the same place.
+    /// If several cursors are to seek, all of them do one part before any does the next, so that they wait for memory together.
     fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
         Ok(())
+    }
+
+    /// A part between the first and the last one: takes a step on the way to `key`, and asks for the memory that the next part will look
+    /// at. Returns false, and does nothing, if only the last part is left; it need not be called so often.
+    fn continue_seek(&mut self, _key: &[u8]) -> Result<bool> {
+        Ok(false)
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
@@ -37,6 +43,12 @@ pub(crate) trait InternalCursor {
 
     fn prev(&mut self) -> Result<()>;
 
+    /// Whether the cursor knows, without a look at another place in memory, that the entry before is of another key. It may be so even
+    /// if it does not know.
+    fn is_first_of_key(&self) -> bool {
+        false
+    }
+
     /// The user key.
     fn key(&self) -> &[u8];
 
@@ -45,7 +57,19 @@ pub(crate) trait InternalCursor {
         head(self.key())
     }
 
+    /// The head of the key, if there is an entry.
+    #[inline]
+    fn head_if_valid(&self) -> Option<u128> {
+        self.valid().then(|| self.head())
+    }
+
     fn seqno(&self) -> SeqNo;
+
+    /// Whether the entry is a value that `snapshot` can see, if nothing newer hides it.
+    #[inline]
+    fn shows(&self, snapshot: SeqNo) -> bool {
+        self.seqno() <= snapshot && self.kind() == ValueKind::Put
+    }
 
     fn kind(&self) -> ValueKind;
 
@@ -75,7 +99,7 @@ pub(crate) fn head(key: &[u8]) -> u128 {
 /// A key to which those of a cursor's entries are compared. Up to the length of a head it costs two registers.
 #[derive(Default)]
 pub(crate) struct MarkedKey {
-    head: [u8; HEAD_LEN],
+    head: u128,
     len: usize,
     /// All of a longer key.
     long: Vec<u8>,
@@ -86,7 +110,7 @@ impl MarkedKey {
     #[inline]
     pub(crate) fn mark(&mut self, cursor: &impl InternalCursor) {
         let key = cursor.key();
-        self.head = cursor.head().to_be_bytes();
+        self.head = cursor.head();
         self.len = key.len();
         if self.len > HEAD_LEN {
             self.long.clear();
@@ -97,14 +121,16 @@ impl MarkedKey {
     /// Whether the entry under the cursor has the same key.
     #[inline]
     pub(crate) fn is_at(&self, cursor: &impl InternalCursor) -> bool {
-        u128::from_be_bytes(self.head) == cursor.head() && {
+        self.head == cursor.head() && {
             let key = cursor.key();
             key.len() == self.len && (self.len <= HEAD_LEN || *key == *self.long)
         }
     }
 
-    pub(crate) fn key(&self) -> &[u8] {
-        self.head.get(..self.len).unwrap_or(&self.long)
+    /// The key, in `buffer` if it is a short one.
+    pub(crate) fn key<'a>(&'a self, buffer: &'a mut [u8; HEAD_LEN]) -> &'a [u8] {
+        *buffer = self.head.to_be_bytes();
+        buffer.get(..self.len).unwrap_or(&self.long)
     }
 }
 

@@ -89,7 +89,15 @@ impl<C: InternalCursor> MergingCursor<C> {
 
     fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
         self.winner = Entrant::NOBODY;
-        self.children.iter_mut().try_for_each(|child| child.begin_seek(key))
+        self.children.iter_mut().try_for_each(|child| child.begin_seek(key))?;
+        let mut going_on = true;
+        while going_on {
+            going_on = false;
+            for child in &mut self.children {
+                going_on |= child.continue_seek(key)?;
+            }
+        }
+        Ok(())
     }
 
     /// To the last entry before `(key, seqno)`.
@@ -137,11 +145,10 @@ impl<C: InternalCursor> MergingCursor<C> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn entrant(&self, child: usize) -> Entrant {
-        let cursor = &self.children[child];
-        let head = if cursor.valid() { cursor.head() ^ self.direction.mask() } else { u128::MAX };
-        Entrant { head, child }
+        let head = self.children[child].head_if_valid();
+        Entrant { head: head.map_or(u128::MAX, |head| head ^ self.direction.mask()), child }
     }
 
     #[inline]
@@ -281,6 +288,15 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
         self.step(C::prev)
     }
 
+    /// Going backward. All other children stand before the current entry; the first of them in this direction tells of all.
+    #[inline]
+    fn is_first_of_key(&self) -> bool {
+        self.direction == Direction::Backward && self.current().is_first_of_key() && {
+            let next = self.challenger.unwrap_or_else(|| self.first_of_others(self.winner.child));
+            next.head != self.winner.head
+        }
+    }
+
     #[inline]
     fn key(&self) -> &[u8] {
         self.current().key()
@@ -294,6 +310,11 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
     #[inline]
     fn seqno(&self) -> SeqNo {
         self.current().seqno()
+    }
+
+    #[inline]
+    fn shows(&self, snapshot: SeqNo) -> bool {
+        self.current().shows(snapshot)
     }
 
     #[inline]

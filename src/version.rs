@@ -158,6 +158,12 @@ impl Version {
         Ok(None)
     }
 
+    /// How many cursors [`cursors`](Version::cursors) gives at most.
+    pub(crate) fn run_count(&self) -> usize {
+        let [overlapping, sorted @ ..] = &self.levels;
+        overlapping.tables.len() + sorted.iter().filter(|level| !level.tables.is_empty()).count()
+    }
+
     /// Cursors to be merged: over all tables, or over those that may hold keys with the prefix of `probe`.
     pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<Source>) {
         let [overlapping, sorted @ ..] = &self.levels;
@@ -166,8 +172,8 @@ impl Version {
         for (Level { tables, .. }, run) in runs {
             let run = probe.map_or(run.clone(), |probe| probe.in_range(tables, run));
             if !run.is_empty() {
-                let cursor = RunCursor::new(Arc::clone(tables), fill_cache);
-                out.push(Source::Run(RunCursor { run, prefix: probe.cloned(), ..cursor }));
+                let cursor = RunCursor::new(Arc::clone(tables), run, fill_cache);
+                out.push(Source::Run(RunCursor { prefix: probe.cloned(), ..cursor }));
             }
         }
     }
@@ -180,13 +186,11 @@ pub(crate) struct RunCursor {
     tables: Arc<[Arc<Table>]>,
     run: Range<usize>,
     fill_cache: bool,
-    /// Whether reads are counted.
-    counted: bool,
     prefix: Option<Arc<PrefixProbe>>,
     /// Position in `tables` of the one under `cursor`.
     at: usize,
-    /// Valid when this one is. There is none before a table was first opened.
-    cursor: Option<TableCursor>,
+    /// Valid when this one is.
+    cursor: TableCursor,
     /// Whether there is a second part of the seek to be done.
     seeking: bool,
 }
@@ -208,14 +212,17 @@ impl Direction {
 }
 
 impl RunCursor {
-    fn new(tables: Arc<[Arc<Table>]>, fill_cache: bool) -> RunCursor {
-        let run = 0..tables.len();
-        RunCursor { tables, run, fill_cache, counted: true, prefix: None, at: 0, cursor: None, seeking: false }
+    /// A cursor over the tables `run` of `tables`, at least one.
+    fn new(tables: Arc<[Arc<Table>]>, run: Range<usize>, fill_cache: bool) -> RunCursor {
+        let (at, cursor) = (run.start, tables[run.start].cursor(fill_cache));
+        RunCursor { tables, run, fill_cache, prefix: None, at, cursor, seeking: false }
     }
 
     /// A cursor for compaction, whose reads are no reader's: they stay out of the cache and of the counters.
     pub(crate) fn for_compaction(tables: Arc<[Arc<Table>]>) -> RunCursor {
-        RunCursor { counted: false, ..RunCursor::new(tables, false) }
+        let run = 0..tables.len();
+        let cursor = RunCursor::new(tables, run, false);
+        RunCursor { cursor: cursor.cursor.for_compaction(), ..cursor }
     }
 
     /// Opens the first table from `at` on in a direction that is not to be passed over, if there is one, and positions its cursor.
@@ -228,7 +235,7 @@ impl RunCursor {
         self.invalidate();
         while let Some(i) = at.filter(|at| self.run.contains(at)) {
             if self.enter_table(i)? {
-                return position(self.current_mut());
+                return position(&mut self.cursor);
             }
             at = direction.from(i);
         }
@@ -238,16 +245,12 @@ impl RunCursor {
     /// Moves on to the table at position `i`, unless that is to be passed over; returns whether it did.
     fn enter_table(&mut self, i: usize) -> Result<bool> {
         let table = &self.tables[i];
-        match (&self.prefix, &mut self.cursor) {
-            (None, Some(cursor)) => cursor.enter_table(table),
-            (prefix, cursor) => {
-                let opened = match prefix {
-                    None => Some(table.cursor(self.fill_cache)),
-                    Some(probe) => table.cursor_for(probe, self.fill_cache)?,
-                };
-                let Some(opened) = opened else { return Ok(false) };
-                *cursor = Some(if self.counted { opened } else { opened.for_compaction() });
-            }
+        match &self.prefix {
+            None => self.cursor.enter_table(table),
+            Some(probe) => match table.cursor_for(probe, self.fill_cache)? {
+                Some(cursor) => self.cursor = cursor,
+                None => return Ok(false),
+            },
         }
         self.at = i;
         Ok(true)
@@ -255,9 +258,7 @@ impl RunCursor {
 
     fn invalidate(&mut self) {
         self.seeking = false;
-        if let Some(cursor) = &mut self.cursor {
-            cursor.invalidate();
-        }
+        self.cursor.invalidate();
     }
 
     #[cold]
@@ -269,24 +270,12 @@ impl RunCursor {
     fn previous_table(&mut self) -> Result<()> {
         self.open(Direction::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)
     }
-
-    #[inline]
-    #[expect(clippy::expect_used, reason = "accessors and steps may be called only while the cursor is valid")]
-    fn current(&self) -> &TableCursor {
-        self.cursor.as_ref().expect("the cursor is valid")
-    }
-
-    #[inline]
-    #[expect(clippy::expect_used, reason = "as above")]
-    fn current_mut(&mut self) -> &mut TableCursor {
-        self.cursor.as_mut().expect("the cursor is valid")
-    }
 }
 
 impl InternalCursor for RunCursor {
     #[inline]
     fn valid(&self) -> bool {
-        self.cursor.as_ref().is_some_and(TableCursor::valid)
+        self.cursor.valid()
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
@@ -314,54 +303,64 @@ impl InternalCursor for RunCursor {
         Ok(())
     }
 
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        if self.seeking { self.cursor.continue_seek(key) } else { Ok(false) }
+    }
+
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         if !std::mem::take(&mut self.seeking) {
             return Ok(());
         }
-        self.current_mut().end_seek(key, seqno)?;
+        self.cursor.end_seek(key, seqno)?;
         // The key may be the table's largest and all its versions newer than `seqno`.
         if self.valid() { Ok(()) } else { self.next_table() }
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        self.current_mut().next()?;
+        self.cursor.next()?;
         if self.valid() { Ok(()) } else { self.next_table() }
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        self.current_mut().prev()?;
+        self.cursor.prev()?;
         if self.valid() { Ok(()) } else { self.previous_table() }
     }
 
     #[inline]
+    fn is_first_of_key(&self) -> bool {
+        self.cursor.is_first_of_key()
+    }
+
+    #[inline]
     fn key(&self) -> &[u8] {
-        self.current().key()
+        self.cursor.key()
     }
 
     #[inline]
     fn head(&self) -> u128 {
-        self.current().head()
+        self.cursor.head()
     }
 
     #[inline]
     fn seqno(&self) -> SeqNo {
-        self.current().seqno()
+        self.cursor.seqno()
     }
 
     #[inline]
     fn kind(&self) -> ValueKind {
-        self.current().kind()
+        self.cursor.kind()
     }
 
     #[inline]
     fn value(&self) -> &[u8] {
-        self.current().value()
+        self.cursor.value()
     }
 }
 
 /// One source of a merge. An enum, so that a step costs a branch and not a virtual call.
+#[expect(clippy::large_enum_variant, reason = "nearly all are runs, and a seek should not pay for a box of each")]
 pub(crate) enum Source {
     Memtable(MemtableCursor),
     Run(RunCursor),
@@ -399,6 +398,10 @@ impl InternalCursor for Source {
         dispatch!(self, cursor => cursor.begin_seek(key))
     }
 
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        dispatch!(self, cursor => cursor.continue_seek(key))
+    }
+
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         dispatch!(self, cursor => cursor.end_seek(key, seqno))
     }
@@ -414,13 +417,28 @@ impl InternalCursor for Source {
     }
 
     #[inline]
+    fn is_first_of_key(&self) -> bool {
+        dispatch!(self, cursor => cursor.is_first_of_key())
+    }
+
+    #[inline]
     fn key(&self) -> &[u8] {
         dispatch!(self, cursor => cursor.key())
     }
 
-    #[inline]
+    #[inline(always)]
     fn head(&self) -> u128 {
         dispatch!(self, cursor => cursor.head())
+    }
+
+    #[inline(always)]
+    fn head_if_valid(&self) -> Option<u128> {
+        dispatch!(self, cursor => cursor.head_if_valid())
+    }
+
+    #[inline(always)]
+    fn shows(&self, snapshot: SeqNo) -> bool {
+        dispatch!(self, cursor => cursor.shows(snapshot))
     }
 
     #[inline]

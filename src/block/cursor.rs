@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use super::reader::{AHEAD, LINE};
 use super::{BlockRef, head};
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
@@ -13,58 +14,79 @@ use crate::iter::{self, HEAD_LEN};
 ///
 /// As with `InternalCursor`, accessors and steps are for a valid cursor only, and a failed step makes it invalid.
 pub(crate) struct BlockCursor {
-    block: BlockRef,
-    /// `block.len()` when invalid.
+    /// There is none before one was first entered.
+    block: Option<BlockRef>,
+    /// Number of the block's entries.
+    len: usize,
+    /// `len` when invalid.
     position: usize,
     /// The common prefix, then the rest of the current key, then anything: at least [`HEAD_LEN`] bytes behind the prefix, so that a
     /// rest that is no longer is copied, and a head taken, in one piece.
-    buffer: Vec<u8>,
+    buffer: Buffer,
     prefix_len: usize,
+    /// The head of the common prefix, as of a key.
+    prefix_head: u128,
     key_len: usize,
+    /// Of the current key, in the sense of `InternalCursor`.
+    head: u128,
     seqno: SeqNo,
     kind: ValueKind,
     value: Range<usize>,
+    /// Between the two parts of a seek: positions of the entries of which their heads do not say where they stand.
+    ties: Range<usize>,
+}
+
+impl Default for BlockCursor {
+    /// A cursor in no block.
+    fn default() -> BlockCursor {
+        BlockCursor {
+            block: None,
+            len: 0,
+            position: 0,
+            buffer: Buffer::default(),
+            prefix_len: 0,
+            prefix_head: 0,
+            key_len: 0,
+            head: 0,
+            seqno: 0,
+            kind: ValueKind::Delete,
+            value: 0..0,
+            ties: 0..0,
+        }
+    }
 }
 
 impl BlockCursor {
     pub(crate) fn new(block: BlockRef) -> BlockCursor {
-        let mut cursor = BlockCursor {
-            position: block.len(),
-            block,
-            buffer: Vec::new(),
-            prefix_len: 0,
-            key_len: 0,
-            seqno: 0,
-            kind: ValueKind::Delete,
-            value: 0..0,
-        };
-        cursor.take_prefix();
+        let mut cursor = BlockCursor::default();
+        cursor.enter(block);
         cursor
     }
 
     /// Moves on to another block, keeping the buffer. The cursor is invalid then.
     pub(crate) fn enter(&mut self, block: BlockRef) {
-        self.block = block;
-        self.take_prefix();
+        let prefix = block.prefix();
+        self.prefix_len = prefix.len();
+        self.prefix_head = iter::head(prefix);
+        self.buffer.make_room(prefix.len() + HEAD_LEN);
+        self.buffer.bytes_mut()[..prefix.len()].copy_from_slice(prefix);
+        self.len = block.len();
+        self.block = Some(block);
         self.invalidate();
     }
 
-    fn take_prefix(&mut self) {
-        let prefix = self.block.prefix();
-        self.prefix_len = prefix.len();
-        if self.buffer.len() < prefix.len() + HEAD_LEN {
-            self.buffer.resize(prefix.len() + HEAD_LEN, 0);
-        }
-        self.buffer[..prefix.len()].copy_from_slice(prefix);
+    /// Whether it is in a block.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.block.is_some()
     }
 
     pub(crate) fn invalidate(&mut self) {
-        self.position = self.block.len();
+        self.position = self.len;
     }
 
     #[inline]
     pub(crate) fn valid(&self) -> bool {
-        self.position < self.block.len()
+        self.position < self.len
     }
 
     pub(crate) fn seek_to_first(&mut self) -> Decoded<()> {
@@ -72,23 +94,38 @@ impl BlockCursor {
     }
 
     pub(crate) fn seek_to_last(&mut self) -> Decoded<()> {
-        self.go_to(self.block.len() - 1)
+        self.go_to(self.len.saturating_sub(1))
     }
 
     /// To the first entry at or after `(key, seqno)`; invalid if all entries come before it.
     pub(crate) fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Decoded<()> {
+        self.begin_seek(key);
+        self.end_seek(key, seqno)
+    }
+
+    /// The first part of a seek: searches the directory, and asks for the entries to which that leads. The cursor is invalid until the
+    /// second part, to the same place.
+    pub(crate) fn begin_seek(&mut self, key: &[u8]) {
         self.invalidate();
+        let Some(block) = &self.block else { return };
+        let prefix = block.prefix();
+        self.ties = match key.strip_prefix(prefix) {
+            Some(rest) => block.equal_heads(head(rest)),
+            None if key < prefix => 0..0,
+            None => block.len()..block.len(),
+        };
+        block.prefetch_entries(self.ties.start, true);
+    }
+
+    pub(crate) fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Decoded<()> {
         let position = self.lower_bound(key, seqno)?;
         self.go_to(position)
     }
 
     fn lower_bound(&self, key: &[u8], seqno: SeqNo) -> Decoded<usize> {
-        let (block, prefix) = (&*self.block, self.block.prefix());
-        let Some(rest) = key.strip_prefix(prefix) else {
-            return Ok(if key < prefix { 0 } else { block.len() });
-        };
-        let head = head(rest);
-        let Range { mut start, mut end } = block.equal_heads(head);
+        let Range { mut start, mut end } = self.ties.clone();
+        let Some(block) = &self.block else { return Ok(start) };
+        let rest = key.get(self.prefix_len..).unwrap_or_default();
         // Heads that agree say nothing about the order: neither about longer keys, nor about versions, nor about trailing zeros.
         while start < end {
             let middle = usize::midpoint(start, end);
@@ -108,7 +145,7 @@ impl BlockCursor {
 
     /// To the entry before; invalid at the first one.
     pub(crate) fn prev(&mut self) -> Decoded<()> {
-        self.go_to(self.position.checked_sub(1).unwrap_or(self.block.len()))
+        self.go_to(self.position.checked_sub(1).unwrap_or(self.len))
     }
 
     /// To the next entry, unless something stands in the way: the end of the block, or an error. Then the cursor stays where it is, and
@@ -116,40 +153,79 @@ impl BlockCursor {
     #[inline]
     pub(crate) fn advance(&mut self) -> bool {
         let next = self.position + 1;
-        next < self.block.len() && self.stand_at(next).is_ok()
+        next < self.len && self.stand_at(next).is_ok() && {
+            self.look_ahead(self.value.end, true);
+            true
+        }
     }
 
     /// The same backward, for [`prev`](BlockCursor::prev).
     #[inline]
     pub(crate) fn retreat(&mut self) -> bool {
-        self.position > 0 && self.stand_at(self.position - 1).is_ok()
+        self.position > 0 && self.stand_at(self.position - 1).is_ok() && {
+            self.look_ahead(self.value.start, false);
+            true
+        }
+    }
+
+    /// Asks for what will be looked at some steps from here, where an entry begins or ends at `place`: as much as a step of usual length
+    /// takes.
+    #[inline]
+    fn look_ahead(&self, place: usize, forward: bool) {
+        if let Some(block) = &self.block {
+            block.prefetch_line(place, AHEAD - LINE, forward);
+            block.prefetch_line(place, AHEAD, forward);
+        }
+    }
+
+    /// How many entries of the block are still to come in a direction. The cursor must be valid.
+    #[inline]
+    pub(crate) fn left(&self, forward: bool) -> usize {
+        if forward { self.len - 1 - self.position } else { self.position }
+    }
+
+    /// Whether the entry before is known to be of another key; if there is none in the block, or the heads do not say it, it is not.
+    #[inline]
+    pub(crate) fn is_first_of_key(&self) -> bool {
+        let (Some(block), Some(before)) = (&self.block, self.position.checked_sub(1)) else { return false };
+        self.valid() && block.head(before) != block.head(self.position)
     }
 
     /// To the entry at `position`, or invalid if there is none.
+    #[inline(never)]
     fn go_to(&mut self, position: usize) -> Decoded<()> {
         self.invalidate();
-        if position < self.block.len() { self.stand_at(position) } else { Ok(()) }
+        if position < self.len { self.stand_at(position) } else { Ok(()) }
     }
 
     /// To the entry at `position`, which must be less than the block's length. An error changes nothing.
-    #[inline]
+    #[inline(always)]
     fn stand_at(&mut self, position: usize) -> Decoded<()> {
-        let entry = self.block.entry(position)?;
-        let rest_start = entry.value_start - entry.rest.len();
-        let piece = self.block.bytes()[rest_start..].first_chunk::<HEAD_LEN>();
-        let place = self.buffer[self.prefix_len..].first_chunk_mut::<HEAD_LEN>();
-        match (piece, place) {
+        let Some(block) = &self.block else { return Ok(()) };
+        let entry = block.entry(position)?;
+        let rest_len = entry.rest.len();
+        let rest_start = entry.value_start - rest_len;
+        let piece = block.bytes()[rest_start..].first_chunk::<HEAD_LEN>();
+        let place = self.buffer.bytes_mut().get_mut(self.prefix_len..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
+        let rest_head = match (piece, place) {
             // The rest, and what stands behind it.
-            (Some(piece), Some(place)) if entry.rest.len() <= HEAD_LEN => *place = *piece,
-            _ => {
-                let end = self.prefix_len + entry.rest.len();
-                if self.buffer.len() < end {
-                    self.buffer.resize(end, 0);
-                }
-                self.buffer[self.prefix_len..end].copy_from_slice(entry.rest);
+            (Some(piece), Some(place)) if rest_len <= HEAD_LEN => {
+                *place = *piece;
+                u128::from_be_bytes(*piece)
             }
+            _ => {
+                let end = self.prefix_len + rest_len;
+                self.buffer.make_room(end);
+                self.buffer.bytes_mut()[self.prefix_len..end].copy_from_slice(entry.rest);
+                iter::head(entry.rest)
+            }
+        };
+        self.key_len = self.prefix_len + rest_len;
+        self.head = self.prefix_head | behind(rest_head, self.prefix_len);
+        if self.key_len < HEAD_LEN {
+            // What stands behind the key is not part of it.
+            self.head &= !behind(u128::MAX, self.key_len);
         }
-        self.key_len = self.prefix_len + entry.rest.len();
         self.seqno = entry.seqno;
         self.kind = entry.kind;
         self.value = entry.value_start..entry.value_start + entry.value_len;
@@ -159,18 +235,13 @@ impl BlockCursor {
 
     #[inline]
     pub(crate) fn key(&self) -> &[u8] {
-        &self.buffer[..self.key_len]
+        &self.buffer.bytes()[..self.key_len]
     }
 
     /// The head of the key, in the sense of `InternalCursor`.
     #[inline]
     pub(crate) fn head(&self) -> u128 {
-        match self.buffer.first_chunk() {
-            Some(first) if self.key_len >= HEAD_LEN => u128::from_be_bytes(*first),
-            // What stands behind the key is not part of it.
-            Some(first) => u128::from_be_bytes(*first) & !(u128::MAX >> (8 * self.key_len)),
-            None => iter::head(self.key()),
-        }
+        self.head
     }
 
     #[inline]
@@ -186,6 +257,50 @@ impl BlockCursor {
     #[inline]
     pub(crate) fn value(&self) -> &[u8] {
         // In range since the entry was decoded.
-        &self.block.bytes()[self.value.clone()]
+        self.block.as_ref().map_or(&[], |block| &block.bytes()[self.value.clone()])
     }
+}
+
+/// Bytes that take no memory elsewhere while they are few: a cursor over blocks of usual keys allocates nothing.
+struct Buffer {
+    few: [u8; FEW],
+    /// All of them if they are more.
+    many: Vec<u8>,
+}
+
+/// A head, and keys with as much in front of it as most have.
+const FEW: usize = 64;
+
+impl Default for Buffer {
+    fn default() -> Buffer {
+        Buffer { few: [0; FEW], many: Vec::new() }
+    }
+}
+
+impl Buffer {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        if self.many.is_empty() { &self.few } else { &self.many }
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.many.is_empty() { &mut self.few } else { &mut self.many }
+    }
+
+    /// Makes it at least `len` bytes long.
+    fn make_room(&mut self, len: usize) {
+        let bytes = self.bytes();
+        if bytes.len() < len {
+            let mut longer = vec![0; len.next_power_of_two()];
+            longer[..bytes.len()].copy_from_slice(bytes);
+            self.many = longer;
+        }
+    }
+}
+
+/// The part that a head of what follows `len` bytes has in the head of the whole.
+#[inline]
+fn behind(head: u128, len: usize) -> u128 {
+    if len < HEAD_LEN { head >> (8 * len) } else { 0 }
 }

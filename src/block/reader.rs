@@ -11,6 +11,11 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 use crate::prefetch::prefetch;
 
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+/// So far ahead of a cursor entries are asked for.
+pub(super) const AHEAD: usize = 6 * LINE;
+
 /// What a point look-up found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockHit {
@@ -37,6 +42,51 @@ impl Entry<'_> {
     #[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
     fn value_place(&self) -> (u32, u32) {
         (self.value_start as u32, self.value_len as u32)
+    }
+}
+
+/// What stands before the key of an entry.
+#[derive(Debug, PartialEq, Eq)]
+struct Front {
+    rest_len: usize,
+    value_len: usize,
+    packed: u64,
+    /// Bytes that it takes.
+    len: usize,
+}
+
+impl Front {
+    /// The front that begins with `bytes` and is no longer, if its first number takes one byte, and the second one at most two. Processors
+    /// do not foresee the length of the third one, a sequence number: it is put together without branches.
+    #[inline]
+    fn short(bytes: &[u8; 8]) -> Option<Front> {
+        const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
+        let word = u64::from_le_bytes(*bytes);
+        let (rest_len, value_len, longer) = (word & 0xff, word >> 8 & 0xff, word >> 16 & 0xff);
+        let (value_len, start) = match (value_len, longer) {
+            (0..0x80, _) => (value_len, 2),
+            (_, 1..0x80) => (value_len & 0x7f | longer << 7, 3),
+            _ => return None,
+        };
+        // The lowest of these marks is that of the last byte.
+        let ends = !word & HIGH_BITS & (u64::MAX << (8 * start));
+        if rest_len >= 0x80 || ends == 0 {
+            return None;
+        }
+        let end = ends.trailing_zeros() as usize / 8 + 1;
+        // All bits up to that mark, from the first byte of the number on.
+        let bytes = (word & (ends ^ (ends - 1))) >> (8 * start);
+        // What is longer than it must be is for others to refuse.
+        if end - start > 1 && bytes >> (8 * (end - start - 1)) == 0 {
+            return None;
+        }
+        // Seven bits of each byte, moved together in pairs, fours, eights.
+        let bits = bytes & !HIGH_BITS;
+        let bits = (bits & 0x007f_007f_007f_007f) | ((bits & 0x7f00_7f00_7f00_7f00) >> 1);
+        let bits = (bits & 0x0000_3fff_0000_3fff) | ((bits & 0x3fff_0000_3fff_0000) >> 2);
+        let packed = (bits & 0x0000_0000_0fff_ffff) | ((bits & 0x0fff_ffff_0000_0000) >> 4);
+        #[expect(clippy::cast_possible_truncation, reason = "both lengths are below 16 Ki")]
+        Some(Front { rest_len: rest_len as usize, value_len: value_len as usize, packed, len: end })
     }
 }
 
@@ -109,9 +159,7 @@ impl Block {
 
     /// `N` bytes of the directory; that it lies within the block was checked by [`Parts::decode`].
     fn directory_bytes<const N: usize>(&self, start: usize) -> [u8; N] {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(&self.bytes()[start..start + N]);
-        bytes
+        self.bytes().get(start..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
     }
 
     fn heads_start(&self) -> usize {
@@ -130,8 +178,27 @@ impl Block {
     }
 
     /// The entry at position `i`, which must be less than [`Block::len`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn entry(&self, i: usize) -> Decoded<Entry<'_>> {
+        let (bytes, start) = (self.bytes(), self.offset(i));
+        if let Some(front) = bytes.get(start..).and_then(<[u8]>::first_chunk).and_then(Front::short) {
+            let rest_start = start + front.len;
+            let value_start = rest_start + front.rest_len;
+            let seqno = self.base().saturating_add(front.packed >> 3);
+            if let Some(rest) = bytes.get(rest_start..value_start)
+                && front.value_len <= bytes.len() - value_start
+                && seqno <= MAX_SEQNO
+                && let Ok(kind) = ValueKind::decode(front.packed & 7)
+            {
+                return Ok(Entry { rest, seqno, kind, value_start, value_len: front.value_len });
+            }
+        }
+        self.any_entry(i)
+    }
+
+    /// The same for any entry, field by field. This is what the other is a short cut for, and what finds out what is wrong.
+    #[cold]
+    fn any_entry(&self, i: usize) -> Decoded<Entry<'_>> {
         let bytes = self.bytes().get(self.offset(i)..).ok_or(Malformed("an entry lies outside of its block"))?;
         let mut fields = Decoder::new(bytes);
         let (rest_len, value_len, packed) = (fields.varint()?, fields.varint()?, fields.varint()?);
@@ -144,6 +211,27 @@ impl Block {
             .filter(|&seqno| seqno <= MAX_SEQNO)
             .ok_or(Malformed("a sequence number exceeds 56 bits"))?;
         Ok(Entry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
+    }
+
+    /// Brings nearer what a cursor will look at that comes to position `i`: the entry there and some in front of it.
+    pub(super) fn prefetch_entries(&self, i: usize, forward: bool) {
+        let end = if forward { i } else { i + 1 };
+        let start = if end < self.len() { self.offset(end) } else { self.bytes().len() };
+        for line in 0..AHEAD / LINE {
+            self.prefetch_line(start, line * LINE, forward);
+        }
+    }
+
+    /// The same for a cursor that enters the block at its first or its last entry.
+    pub(crate) fn prefetch_end(&self, forward: bool) {
+        self.prefetch_entries(if forward { 0 } else { self.len() - 1 }, forward);
+    }
+
+    /// Brings nearer the line that begins `distance` bytes before or behind `start`.
+    #[inline]
+    pub(super) fn prefetch_line(&self, start: usize, distance: usize, forward: bool) {
+        let place = if forward { start.wrapping_add(distance) } else { start.wrapping_sub(distance + 1) };
+        prefetch(self.bytes().as_ptr().wrapping_add(place));
     }
 
     /// Brings nearer the first entry that [`Block::get`] will look at.
@@ -213,9 +301,38 @@ fn to_len(len: u64) -> Decoded<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::coding::put_varint;
     use proptest::prelude::*;
 
+    /// Numbers of every length.
+    fn number() -> impl Strategy<Value = u64> {
+        (0u32..64, any::<u64>()).prop_map(|(bits, number)| number >> bits)
+    }
+
     proptest! {
+        #[test]
+        fn a_short_front_is_read_as_any_is(rest_len in number(), value_len in number(), packed in number()) {
+            let mut bytes = Vec::new();
+            [rest_len, value_len, packed].into_iter().for_each(|number| put_varint(&mut bytes, number));
+            let len = bytes.len();
+            bytes.extend([0xff; 8]);
+            let front = Front::short(bytes.first_chunk().unwrap());
+            let is_short = rest_len < 1 << 7 && value_len < 1 << 14 && len <= 8;
+            let usize = |number| usize::try_from(number).unwrap();
+            let expected = || Front { rest_len: usize(rest_len), value_len: usize(value_len), packed, len };
+            prop_assert_eq!(front, is_short.then(expected));
+        }
+
+        #[test]
+        fn a_front_of_any_bytes_is_read_as_it_would_be_number_by_number(bytes in any::<[u8; 8]>()) {
+            if let Some(front) = Front::short(&bytes) {
+                let mut fields = Decoder::new(&bytes);
+                let mut number = || fields.varint().unwrap();
+                prop_assert_eq!((front.rest_len as u64, front.value_len as u64, front.packed), (number(), number(), number()));
+                prop_assert_eq!(front.len, bytes.len() - fields.remaining());
+            }
+        }
+
         #[test]
         fn lower_bound_counts_what_is_less(mut heads in prop::collection::vec(0u32..300, 0..300), head in 0u32..301) {
             heads.sort_unstable();

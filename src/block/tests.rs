@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::format::checksum::crc;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
+use crate::iter;
 
 type Model = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
 
@@ -78,6 +79,7 @@ fn check_at(cursor: &BlockCursor, expected: Option<&(Vec<u8>, SeqNo, ValueKind, 
         assert_eq!(cursor.seqno(), *seqno);
         assert_eq!(cursor.kind(), *kind);
         assert_eq!(cursor.value(), value);
+        assert_eq!(cursor.head(), iter::head(key));
     }
 }
 
@@ -116,6 +118,20 @@ fn check(model: &Model) {
         cursor.prev().unwrap();
     }
     check_at(&cursor, None);
+
+    // The same by short steps, which go as far as the block does.
+    cursor.seek_to_first().unwrap();
+    for (i, entry) in model.iter().enumerate() {
+        check_at(&cursor, Some(entry));
+        assert_eq!(cursor.left(true), model.len() - 1 - i);
+        assert!(!cursor.is_first_of_key() || model[i - 1].0 != entry.0);
+        assert_eq!(cursor.advance(), i + 1 < model.len());
+    }
+    for (i, entry) in model.iter().enumerate().rev() {
+        check_at(&cursor, Some(entry));
+        assert_eq!(cursor.left(false), i);
+        assert_eq!(cursor.retreat(), i > 0);
+    }
 
     for key in probes(model) {
         for snapshot in [0, 1, 5, 20, 39, MAX_SEQNO - 1, MAX_SEQNO] {

@@ -4,7 +4,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 
 use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind, prefix_successor};
-use crate::iter::{InternalCursor, MarkedKey};
+use crate::iter::{HEAD_LEN, InternalCursor, MarkedKey};
 use crate::merge::MergingCursor;
 use crate::options::PrefixExtractor;
 use crate::value::Value;
@@ -37,7 +37,7 @@ pub struct Cursor {
     state: State,
     /// Going forward: the key whose older versions are to be passed over. Going backward: that of the entry being looked at.
     marked: MarkedKey,
-    /// Going backward: the current key and value.
+    /// In the state `Backward`: the current key and value.
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -47,6 +47,8 @@ enum State {
     Invalid,
     /// `inner` stands on the current entry.
     Forward,
+    /// The same, and the entry before it is of another key.
+    First,
     /// `inner` stands before all versions of `key`: to find a key's newest version, all of them have to be passed.
     Backward,
 }
@@ -66,7 +68,7 @@ impl Cursor {
     pub fn key(&self) -> Option<&[u8]> {
         match self.state {
             State::Invalid => None,
-            State::Forward => Some(self.inner.key()),
+            State::Forward | State::First => Some(self.inner.key()),
             State::Backward => Some(&self.key),
         }
     }
@@ -75,7 +77,7 @@ impl Cursor {
     pub fn value(&self) -> Option<&[u8]> {
         match self.state {
             State::Invalid => None,
-            State::Forward => Some(self.inner.value()),
+            State::Forward | State::First => Some(self.inner.value()),
             State::Backward => Some(&self.value),
         }
     }
@@ -122,11 +124,11 @@ impl Cursor {
     pub fn next(&mut self) -> Result<bool> {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => Ok(false),
-            State::Forward => {
+            State::Forward | State::First => {
                 self.marked.mark(&self.inner);
                 self.inner.next()?;
                 // As a rule a key has one version, and that can be seen.
-                if self.inner.valid() && self.shows() && !self.marked.is_at(&self.inner) {
+                if self.inner.valid() && self.inner.shows(self.snapshot) && !self.marked.is_at(&self.inner) {
                     self.state = State::Forward;
                     return Ok(true);
                 }
@@ -145,6 +147,10 @@ impl Cursor {
         match std::mem::replace(&mut self.state, State::Invalid) {
             State::Invalid => Ok(false),
             State::Forward => self.turn_backward(),
+            State::First => {
+                self.inner.prev()?;
+                self.settle_backward()
+            }
             State::Backward => self.settle_backward(),
         }
     }
@@ -159,16 +165,10 @@ impl Cursor {
             if passed <= SEEK_AFTER {
                 self.inner.prev()?;
             } else {
-                self.inner.seek_before(self.marked.key(), SeqNo::MAX)?;
+                self.inner.seek_before(self.marked.key(&mut [0; HEAD_LEN]), SeqNo::MAX)?;
             }
         }
         self.settle_backward()
-    }
-
-    /// Whether the entry under `inner` is a value that the snapshot can see, if it is the newest version of its key that it can see.
-    #[inline]
-    fn shows(&self) -> bool {
-        self.inner.seqno() <= self.snapshot && self.inner.kind() == ValueKind::Put
     }
 
     /// From `inner` on forward to the first entry that can be seen. With `skip_key`, versions of the marked key are passed over.
@@ -193,19 +193,31 @@ impl Cursor {
             }
             passed = 0;
             if hidden {
-                self.inner.seek(self.marked.key(), 0)?;
+                self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), 0)?;
             } else {
                 // Too new, and of another key than the one to be passed over.
                 skip_key = false;
                 self.marked.mark(&self.inner);
-                self.inner.seek(self.marked.key(), self.snapshot)?;
+                self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), self.snapshot)?;
             }
         }
         Ok(false)
     }
 
-    /// From `inner` on backward to the first key of which something can be seen.
+    /// From `inner` on, which stands on the last version of a key, backward to the first key of which something can be seen.
+    #[inline]
     fn settle_backward(&mut self) -> Result<bool> {
+        // As a rule a key has one version, and that can be seen: it is lent from where it stands.
+        if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() {
+            self.state = State::First;
+            return Ok(true);
+        }
+        self.settle_backward_over_versions()
+    }
+
+    /// The same, whatever versions there are. The one that can be seen is copied: to know that it is the newest such, all have to be
+    /// passed.
+    fn settle_backward_over_versions(&mut self) -> Result<bool> {
         while self.inner.valid() {
             self.marked.mark(&self.inner);
             // The newest version that can be seen comes last.
@@ -225,7 +237,7 @@ impl Cursor {
             }
             if visible {
                 self.key.clear();
-                self.key.extend_from_slice(self.marked.key());
+                self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
                 self.state = State::Backward;
                 return Ok(true);
             }

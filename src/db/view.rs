@@ -100,11 +100,9 @@ impl ReadView {
         fill_cache: bool,
         probe: Option<&Arc<PrefixProbe>>,
     ) -> MergingCursor<Source> {
-        let mut sources: Vec<Source> = self
-            .memtables()
-            .filter(|memtable| !memtable.is_empty())
-            .map(|memtable| Source::Memtable(memtable.cursor(tree.id)))
-            .collect();
+        let memtables = || self.memtables().filter(|memtable| !memtable.is_empty());
+        let mut sources = Vec::with_capacity(memtables().count() + tree.version.run_count());
+        sources.extend(memtables().map(|memtable| Source::Memtable(memtable.cursor(tree.id))));
         tree.version.cursors(fill_cache, probe, &mut sources);
         MergingCursor::new(sources)
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::Error;
-use crate::iter::{MarkedKey, head};
+use crate::iter::{HEAD_LEN, MarkedKey, head};
 
 type Entry = (Vec<u8>, SeqNo);
 
@@ -16,6 +16,8 @@ struct ListCursor {
     at: usize,
     /// Moves until one fails.
     fails_in: Option<u32>,
+    /// Of a seek, before its last one.
+    parts: usize,
 }
 
 impl ListCursor {
@@ -51,7 +53,19 @@ impl InternalCursor for ListCursor {
     }
 
     fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
+        self.parts = self.entries.len() % 4;
         self.go_to(None)
+    }
+
+    fn continue_seek(&mut self, _key: &[u8]) -> Result<bool> {
+        let going_on = self.parts > 0;
+        self.parts = self.parts.saturating_sub(1);
+        if going_on { self.go_to(None).map(|()| true) } else { Ok(false) }
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        assert_eq!(self.parts, 0, "a part of the seek was left out");
+        self.seek(key, seqno)
     }
 
     fn next(&mut self) -> Result<()> {
@@ -62,6 +76,10 @@ impl InternalCursor for ListCursor {
     fn prev(&mut self) -> Result<()> {
         assert!(self.valid());
         self.go_to(self.at.checked_sub(1))
+    }
+
+    fn is_first_of_key(&self) -> bool {
+        self.at > 0 && self.entries[self.at - 1].0 != self.entries[self.at].0
     }
 
     fn key(&self) -> &[u8] {
@@ -123,7 +141,7 @@ fn merged(runs: usize, entries: &[(usize, Vec<u8>)]) -> (MergingCursor<ListCurso
     };
     let child = |i: usize| {
         let entries = sorted(numbered().filter(|(run, _)| *run == i).map(|(_, entry)| entry).collect());
-        ListCursor { at: entries.len(), entries, fails_in: None }
+        ListCursor { at: entries.len(), entries, fails_in: None, parts: 0 }
     };
     let cursor = MergingCursor::new((0..runs).map(child).collect());
     (cursor, sorted(numbered().map(|(_, entry)| entry).collect()))
@@ -172,8 +190,11 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
             let (key, seqno) = &model[i];
             assert_eq!((cursor.key(), cursor.seqno()), (&key[..], *seqno), "{step:?}");
             assert_eq!(cursor.head(), head(key));
+            if cursor.is_first_of_key() {
+                assert!(i == 0 || model[i - 1].0 != *key);
+            }
             if let Some(left) = left {
-                assert_eq!(marked.key(), model[left].0);
+                assert_eq!(marked.key(&mut [0; HEAD_LEN]), model[left].0);
                 assert_eq!(marked.is_at(cursor), model[left].0 == *key);
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Table;
 use super::fetch::ReadAhead;
 use super::reader::Counting;
-use crate::block::BlockCursor;
+use crate::block::{BlockCursor, Borrowed};
 use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
@@ -18,13 +18,30 @@ pub(crate) struct TableCursor {
     counting: Counting,
     /// Whether it is known to go through all of the table.
     of_all: bool,
-    /// The place in the block that was entered last; the cursor is valid when this is.
-    block: Option<BlockCursor>,
+    /// The place in the block that was entered last, in none to begin with; the cursor is valid when this is.
+    block: BlockCursor,
     /// Position of that block in the index.
     position: usize,
-    /// Between the two parts of a seek: position of the first block that may hold what is sought.
+    /// Between the parts of a seek: position of the first block that may hold what is sought.
     sought: usize,
+    seeking: Seeking,
     ahead: Option<ReadAhead>,
+}
+
+/// So many entries before the end of a block the directory of the next one is asked for, and so many before, with that at hand, what of
+/// its entries comes first.
+const DIRECTORY_AHEAD: usize = 12;
+const ENTRIES_AHEAD: usize = 4;
+
+/// What a seek does next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seeking {
+    /// Finds the block in memory, and asks for its directory.
+    Find,
+    /// Enters the block, and asks for the entry.
+    Enter,
+    /// Goes to the entry, in a block that may have been searched.
+    End { searched: bool },
 }
 
 impl TableCursor {
@@ -34,9 +51,10 @@ impl TableCursor {
             fill_cache,
             counting: Counting::Read,
             of_all: false,
-            block: None,
+            block: BlockCursor::default(),
             position: 0,
             sought: 0,
+            seeking: Seeking::End { searched: false },
             ahead: None,
         }
     }
@@ -79,7 +97,7 @@ impl TableCursor {
     /// Enters the block at position `i`. The cursor is invalid then.
     fn enter_block(&mut self, i: usize) -> Result<()> {
         self.invalidate();
-        if self.block.is_none() || self.position != i {
+        if !self.is_in(i) {
             let resident = self.table.resident()?;
             let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
             let of_all = self.of_all;
@@ -89,27 +107,54 @@ impl TableCursor {
             });
             ahead.step_to(i);
             let (block, _) = self.table.block(resident, i, fill_cache, self.counting, Some(ahead))?;
-            match &mut self.block {
-                Some(cursor) => cursor.enter(block),
-                none => *none = Some(BlockCursor::new(block)),
-            }
+            self.block.enter(block);
             self.position = i;
+        }
+        Ok(())
+    }
+
+    /// Whether the block at position `i` is the one that was entered last.
+    fn is_in(&self, i: usize) -> bool {
+        self.block.is_inside() && self.position == i
+    }
+
+    /// Brings nearer the block at position `i`, if it is in the cache.
+    fn prefetch_block(&self, i: usize) -> Result<()> {
+        if !self.is_in(i) {
+            let slots = &self.table.resident()?.slots;
+            self.table.fetcher().context.epoch().pin(|pin| slots.get(i, pin).map(Borrowed::prefetch));
         }
         Ok(())
     }
 
     /// Does `step` in the block that was entered last.
     fn in_block(&mut self, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
-        match &mut self.block {
-            Some(cursor) => step(cursor).map_err(|malformed| self.table.malformed_block(self.position, malformed)),
-            None => Ok(()),
-        }
+        step(&mut self.block).map_err(|malformed| self.table.malformed_block(self.position, malformed))
     }
 
     pub(crate) fn invalidate(&mut self) {
-        if let Some(cursor) = &mut self.block {
-            cursor.invalidate();
+        self.block.invalidate();
+    }
+
+    /// Shortens the step into the next block when the cursor comes near the end of this one: asks for what will be looked at there.
+    #[inline]
+    fn look_ahead(&self, forward: bool) {
+        let left = self.block.left(forward);
+        if left == DIRECTORY_AHEAD || left == ENTRIES_AHEAD {
+            self.prefetch_neighbour(left, forward);
         }
+    }
+
+    #[cold]
+    fn prefetch_neighbour(&self, left: usize, forward: bool) {
+        let Ok(resident) = self.table.resident() else { return };
+        // Where there is no such block, there is no slot.
+        let i = if forward { self.position.wrapping_add(1) } else { self.position.wrapping_sub(1) };
+        self.table.fetcher().context.epoch().pin(|pin| match resident.slots.get(i, pin) {
+            Some(block) if left == DIRECTORY_AHEAD => block.prefetch(),
+            Some(block) => block.block().prefetch_end(forward),
+            None => {}
+        });
     }
 
     /// The rare part of a step forward: what stood in the way in the block, and then on to the next one.
@@ -135,7 +180,7 @@ impl TableCursor {
 impl InternalCursor for TableCursor {
     #[inline]
     fn valid(&self) -> bool {
-        self.block.as_ref().is_some_and(BlockCursor::valid)
+        self.block.valid()
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
@@ -155,12 +200,38 @@ impl InternalCursor for TableCursor {
 
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
-        let index = &self.table.resident()?.index;
-        self.sought = index.find(key, |_| ());
-        if self.sought < index.len() { self.enter_block(self.sought) } else { Ok(()) }
+        let resident = self.table.resident()?;
+        self.sought = resident.index.find(key, |near| resident.slots.prefetch(near));
+        self.seeking =
+            if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
+        Ok(())
+    }
+
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.seeking = match self.seeking {
+            Seeking::Find => {
+                self.prefetch_block(self.sought)?;
+                Seeking::Enter
+            }
+            Seeking::Enter => {
+                self.enter_block(self.sought)?;
+                self.block.begin_seek(key);
+                Seeking::End { searched: true }
+            }
+            Seeking::End { .. } => return Ok(false),
+        };
+        Ok(true)
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        if self.seeking == (Seeking::End { searched: true }) {
+            self.seeking = Seeking::End { searched: false };
+            self.in_block(|cursor| cursor.end_seek(key, seqno))?;
+            if self.valid() {
+                return Ok(());
+            }
+            self.sought += 1;
+        }
         for i in self.sought..self.block_count()? {
             self.enter(i, |cursor| cursor.seek(key, seqno))?;
             // Usually at once, or at the front of the next block; later only when the versions of the key fill whole blocks.
@@ -173,36 +244,48 @@ impl InternalCursor for TableCursor {
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        if self.block.as_mut().is_some_and(BlockCursor::advance) { Ok(()) } else { self.next_block() }
+        if self.block.advance() {
+            self.look_ahead(true);
+            return Ok(());
+        }
+        self.next_block()
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        if self.block.as_mut().is_some_and(BlockCursor::retreat) { Ok(()) } else { self.previous_block() }
+        if self.block.retreat() {
+            self.look_ahead(false);
+            return Ok(());
+        }
+        self.previous_block()
+    }
+
+    fn is_first_of_key(&self) -> bool {
+        self.block.is_first_of_key()
     }
 
     #[inline]
     fn key(&self) -> &[u8] {
-        self.block.as_ref().map_or(&[], BlockCursor::key)
+        self.block.key()
     }
 
     #[inline]
     fn head(&self) -> u128 {
-        self.block.as_ref().map_or(0, BlockCursor::head)
+        self.block.head()
     }
 
     #[inline]
     fn seqno(&self) -> SeqNo {
-        self.block.as_ref().map_or(0, BlockCursor::seqno)
+        self.block.seqno()
     }
 
     #[inline]
     fn kind(&self) -> ValueKind {
-        self.block.as_ref().map_or(ValueKind::Delete, BlockCursor::kind)
+        self.block.kind()
     }
 
     #[inline]
     fn value(&self) -> &[u8] {
-        self.block.as_ref().map_or(&[], BlockCursor::value)
+        self.block.value()
     }
 }
