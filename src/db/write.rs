@@ -21,7 +21,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum;
 use crate::format::header::FileHeader;
 use crate::format::key::{MAX_SEQNO, SeqNo};
-use crate::format::record::RECORD_HEADER_LEN;
+use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::log::{LogRecord, LogWriter};
 use crate::memtable::Memtable;
 use crate::wal;
@@ -233,7 +233,7 @@ impl Store {
     ) -> Result<SeqNo> {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
         let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
-        self.make_room(commit, len(0), len(RECORD_HEADER_LEN))?;
+        self.make_room(commit, len(0), len(MAX_RECORD_HEADER_LEN))?;
         let before = commit.log.next() - 1;
         let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
         if before + count > MAX_SEQNO {
@@ -271,7 +271,7 @@ impl Store {
         loop {
             self.check_writable()?;
             let full = commit.memtable.used() + bytes > self.options.memtable_size
-                || commit.log.len() + (log_bytes + RECORD_HEADER_LEN) as u64
+                || commit.log.len() + (log_bytes + MAX_RECORD_HEADER_LEN) as u64
                     > wal::log_size(self.options.memtable_size);
             if !full || commit.memtable.is_empty() {
                 return Ok(());
