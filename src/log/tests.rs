@@ -255,7 +255,7 @@ fn several_logs_are_one_sequence() {
             (first, payload.to_vec())
         })
     );
-    let expected = Replayed { next: 15, torn: None };
+    let expected = Replayed { next: 15, synced: 7, torn: None };
     assert_eq!(replayed, expected);
 }
 
@@ -422,7 +422,7 @@ fn failure_to_apply_names_the_record() {
 fn no_logs_are_nothing_to_replay() {
     let (applied, replayed) = Logs::new().replay(9).unwrap();
     assert!(applied.is_empty());
-    let expected = Replayed { next: 9, torn: None };
+    let expected = Replayed { next: 9, synced: 0, torn: None };
     assert_eq!(replayed, expected);
 }
 

@@ -74,6 +74,12 @@ struct Ahead {
 }
 
 impl Ahead {
+    /// Gives up the window, as long as what was synced is near: up to `len` or so.
+    fn go_by_calls(&mut self, len: u64) {
+        self.window = None;
+        self.calls_until = len + CALLS_AFTER_SYNC.min(self.step);
+    }
+
     /// Gets ready for `need` bytes behind `len`, which are not to be synced at once if `lazily`.
     fn get_ready(&mut self, file: &dyn WritableFile, len: u64, need: u64, lazily: bool) {
         // What is longer than a step is written once only, and not with zeros before.
@@ -87,8 +93,7 @@ impl Ahead {
             }
         }
         if !lazily {
-            self.window = None;
-            self.calls_until = len + need + CALLS_AFTER_SYNC.min(self.step);
+            self.go_by_calls(len + need);
         } else if self.can_map && self.window.is_none() && len >= self.calls_until && len + need <= self.prepared {
             self.window = file.window().unwrap_or(None);
             self.can_map = self.window.is_some();
@@ -236,7 +241,7 @@ impl LogWriter {
         }
         let header = RecordHeader { payload_len: 0, payload_crc: crc(&[]), count: 0, synced };
         if let Some(ahead) = &mut self.ahead {
-            ahead.get_ready(&*self.file, self.len, MAX_RECORD_HEADER_LEN as u64, false);
+            ahead.go_by_calls(self.len);
         }
         self.begin_buffer();
         self.push_header(&header);

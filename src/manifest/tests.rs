@@ -61,7 +61,7 @@ fn write() -> Written {
 }
 
 fn load_dir(dir: &TempDir) -> Result<Option<(ManifestState, u64)>> {
-    load(&OsFileSystem, dir.path())
+    Ok(load(&OsFileSystem, dir.path())?.map(|loaded| (loaded.state, loaded.number)))
 }
 
 #[track_caller]
