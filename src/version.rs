@@ -130,6 +130,8 @@ impl Version {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
+        // Nearly all of these filters will be asked, and their lines come from memory: at the same time, not one after the other.
+        self.levels[0].tables.iter().for_each(|table| table.prefetch_filter(read.hash));
         for table in self.levels[0].tables.iter() {
             let meta = table.meta();
             trace.enter(ReadSource::Table { level: 0, number: meta.number });
