@@ -4,24 +4,29 @@
 //! comes to the directory without another step. The first line is the head and the block's own header, the fingerprints begin with the
 //! second.
 //!
-//! A frame that has been used before is used again as it is: what it held stays in it, and is overwritten by a read.
+//! A frame is from an [`Arena`], which it keeps, or from the allocator. One that has been used before is used again as it is: what it held stays in it, and is overwritten by a read.
 
 use std::alloc::{self, Layout};
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use crate::format::Decoded;
 use crate::format::key::SeqNo;
+use crate::pool::{ALIGN, Arena};
 use crate::prefetch::prefetch;
 
-/// Frames are aligned like cache lines.
-const LINE: usize = 64;
+/// Frames are aligned like cache lines, and a multiple of them long.
+const LINE: usize = ALIGN;
 /// Frames come in sizes a multiple of this apart, so that one fits the next block of its kind too. A block of a page takes 4160 bytes: an
 /// odd number of lines, which spreads the first lines of all blocks over all sets of the processor's caches.
 const STEP: usize = 256;
+/// No thread keeps a larger frame for itself.
+const MAX_SPARE: usize = 64 << 10;
 
 /// A data block whose directory is known to fit into its bytes. It exists only behind a [`BlockRef`].
 #[repr(C, align(8))]
@@ -34,9 +39,11 @@ pub(crate) struct Block {
 #[repr(C, align(8))]
 struct Head {
     count: AtomicUsize,
-    /// Bytes of the frame without this head.
-    capacity: usize,
+    /// From `Arc::into_raw`; null if the frame is from the allocator.
+    arena: *const Arena,
     parts: Parts,
+    /// Of the frame, this head included.
+    lines: u32,
     /// Set by readers, cleared by the cache.
     referenced: AtomicBool,
 }
@@ -95,46 +102,65 @@ impl Block {
 
 /// The place of a frame. It owns nothing.
 ///
-/// The pointer has the provenance of the whole allocation, which begins with a `Head` and goes on for `capacity` bytes.
+/// The pointer has the provenance of the whole frame, which begins with a `Head` and is as many lines long as that says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place(NonNull<Head>);
 
 impl Place {
-    fn layout(capacity: usize) -> Layout {
-        let size = size_of::<Head>() + capacity;
-        match Layout::from_size_align(size, LINE) {
+    fn layout(lines: u32) -> Layout {
+        match Layout::from_size_align(lines as usize * LINE, LINE) {
             Ok(layout) => layout,
             // Nothing that long is read: a block is compared with its file first.
             Err(_) => alloc::handle_alloc_error(Layout::new::<Head>()),
         }
     }
 
-    /// Zeroed bytes behind a head with a count of 1.
-    fn allocate(capacity: usize) -> Place {
-        let layout = Place::layout(capacity);
+    /// Zeroed bytes behind a head.
+    fn allocate(lines: u32) -> Place {
+        let layout = Place::layout(lines);
         // SAFETY: the layout has the size of a head at least.
-        let start = unsafe { alloc::alloc_zeroed(layout) }.cast::<Head>();
-        let Some(start) = NonNull::new(start) else { alloc::handle_alloc_error(layout) };
-        let head =
-            Head { count: AtomicUsize::new(1), capacity, parts: Parts::default(), referenced: AtomicBool::new(false) };
-        // SAFETY: there is room for a head, aligned to a line, which nobody else knows of.
+        let Some(start) = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }) else {
+            alloc::handle_alloc_error(layout)
+        };
+        // SAFETY: they are as many lines, and nobody else knows of them.
+        unsafe { Place::begin(start, lines, ptr::null()) }
+    }
+
+    /// Writes a head with a count of 1.
+    ///
+    /// SAFETY: `start` must be that of `lines` lines, at least one, which are initialised and which nobody else uses.
+    unsafe fn begin(start: NonNull<u8>, lines: u32, arena: *const Arena) -> Place {
+        let start = start.cast::<Head>();
+        let parts = Parts::default();
+        let head = Head { count: AtomicUsize::new(1), arena, parts, lines, referenced: AtomicBool::new(false) };
+        // SAFETY: a head fits into a line, and is aligned like one.
         unsafe { start.write(head) };
         Place(start)
     }
 
     /// SAFETY: the frame must not have been freed.
+    unsafe fn lines(self) -> u32 {
+        // SAFETY: the head was written when the frame was made, and this never changes.
+        unsafe { (*self.0.as_ptr()).lines }
+    }
+
+    /// SAFETY: the frame must not have been freed.
     unsafe fn block(self) -> *mut Block {
-        // SAFETY: the head was written when the frame was allocated; its capacity never changes.
-        let capacity = unsafe { (*self.0.as_ptr()).capacity };
+        // SAFETY: as above.
+        let capacity = unsafe { self.lines() } as usize * LINE - size_of::<Head>();
         ptr::slice_from_raw_parts_mut(self.0.as_ptr().cast::<u8>(), capacity) as *mut Block
     }
 
     /// SAFETY: the caller must have the only reference, and use it no more.
     unsafe fn free(self) {
-        // SAFETY: as above; the layout is that of the allocation.
+        // SAFETY: as above. A frame from an arena has a count of that, and goes back to it; otherwise the layout is that of the allocation.
         unsafe {
-            let layout = Place::layout((*self.0.as_ptr()).capacity);
-            alloc::dealloc(self.0.as_ptr().cast(), layout);
+            let (lines, arena) = (self.lines(), (*self.0.as_ptr()).arena);
+            if arena.is_null() {
+                alloc::dealloc(self.0.as_ptr().cast(), Place::layout(lines));
+            } else {
+                Arc::from_raw(arena).put(self.0.cast(), lines as usize * LINE);
+            }
         }
     }
 }
@@ -147,26 +173,64 @@ unsafe impl Send for Frame {}
 // SAFETY: as above; through a shared reference nothing is written.
 unsafe impl Sync for Frame {}
 
+thread_local! {
+    /// A frame that the thread has used last and nobody else has use for: blocks that are read and not kept follow each other in it, and
+    /// it stays in the processor's caches.
+    static SPARE: Cell<Option<Frame>> = const { Cell::new(None) };
+}
+
+/// Lines of a frame for `len` bytes.
+fn lines_for(len: usize) -> u32 {
+    let lines = len.next_multiple_of(STEP) / LINE + 1;
+    // What is longer than 256 GiB is none, and no file holds it: a block is compared with its file before it is read.
+    u32::try_from(lines).unwrap_or(u32::MAX)
+}
+
 impl Frame {
-    /// A frame for a block of at least `len` bytes, trailer included.
+    /// A frame for a block of at least `len` bytes, trailer included, for a while.
     pub(crate) fn new(len: usize) -> Frame {
-        Frame(Place::allocate(len.next_multiple_of(STEP) + LINE - size_of::<Head>()))
+        let spare = SPARE.try_with(Cell::take).ok().flatten().filter(|spare| spare.suits(len));
+        spare.unwrap_or_else(|| Frame(Place::allocate(lines_for(len))))
+    }
+
+    /// The same for long, if possible in the arena.
+    pub(crate) fn new_in(arena: &Arc<Arena>, len: usize) -> Frame {
+        let lines = lines_for(len);
+        Frame(match arena.take(lines as usize * LINE) {
+            // SAFETY: nobody else has what the arena gives, which is always initialised.
+            Some(start) => unsafe { Place::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
+            None => Place::allocate(lines),
+        })
+    }
+
+    /// Bytes that a new frame for `len` bytes takes.
+    pub(crate) fn memory_for(len: usize) -> usize {
+        lines_for(len) as usize * LINE
+    }
+
+    /// Keeps the frame for the next block that this thread reads.
+    pub(crate) fn spare(self) {
+        if self.memory() <= MAX_SPARE && !self.is_from_arena() {
+            // A thread that is ending has use for none.
+            let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+        }
+    }
+
+    fn is_from_arena(&self) -> bool {
+        // SAFETY: the frame has not been freed.
+        unsafe { !(*self.0.0.as_ptr()).arena.is_null() }
     }
 
     /// Whether a block of `len` bytes, trailer included, fits without wasting much.
     pub(crate) fn suits(&self, len: usize) -> bool {
-        let capacity = self.capacity();
+        let capacity = self.memory() - size_of::<Head>();
         len <= capacity && capacity <= len + len / 8 + STEP + LINE
-    }
-
-    fn capacity(&self) -> usize {
-        // SAFETY: the frame has not been freed.
-        unsafe { (*self.0.0.as_ptr()).capacity }
     }
 
     /// Bytes that the frame takes.
     pub(crate) fn memory(&self) -> usize {
-        size_of::<Head>() + self.capacity()
+        // SAFETY: the frame has not been freed.
+        unsafe { self.0.lines() as usize * LINE }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
@@ -260,7 +324,10 @@ impl Clone for BlockRef {
 impl Drop for BlockRef {
     fn drop(&mut self) {
         // SAFETY: the reference is not used any more.
-        drop(unsafe { ptr::read(self) }.into_frame());
+        let frame = unsafe { ptr::read(self) }.into_frame();
+        if let Some(frame) = frame {
+            frame.spare();
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::CHUNK_LEN;
 /// Alignment of what the allocator gives: a cache line.
 const ALIGN: usize = 64;
 
-/// Memory of its own, zero at first. What is as large as a huge page is aligned to one, and the system asked to take one.
+/// Memory of its own, zero at first. What is as large as a huge page is aligned to one.
 pub(super) struct Region {
     start: NonNull<u8>,
     len: usize,
@@ -22,8 +22,18 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// At least `len` bytes; exactly `len` if that is a multiple of [`CHUNK_LEN`].
+    /// At least `len` bytes; exactly `len` if that is a multiple of [`CHUNK_LEN`]. For what is as large as a huge page the system is asked to
+    /// take one at the first touch.
     pub(super) fn new(len: usize) -> Region {
+        let region = Region::in_small_pages(len);
+        if region.mapped {
+            system::advise_huge(region.start, region.len);
+        }
+        region
+    }
+
+    /// The same in pages of whatever size the system likes best; [`Region::collapse`] makes huge ones of them.
+    pub(super) fn in_small_pages(len: usize) -> Region {
         if len >= CHUNK_LEN
             && let Some(start) = system::map(len)
         {
@@ -41,6 +51,13 @@ impl Region {
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Makes a huge page of the chunk at `start`, while others may use it; returns whether the system did. What stands there stays.
+    pub(super) fn collapse(&self, start: usize) -> bool {
+        assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "a chunk of the region");
+        // SAFETY: the chunk lies within the region.
+        self.mapped && system::collapse(unsafe { self.start.add(start) })
     }
 }
 
@@ -66,11 +83,23 @@ fn layout(len: usize) -> Layout {
 /// Linux: anonymous memory in huge pages.
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
+    use std::ffi::{c_int, c_void};
     use std::ptr::{NonNull, null_mut};
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
     use super::super::CHUNK_LEN;
+
+    /// `MADV_COLLAPSE` of `linux/mman.h`, from Linux 6.1 on; rustix does not name it.
+    const COLLAPSE: c_int = 25;
+
+    mod sys {
+        use std::ffi::{c_int, c_void};
+
+        unsafe extern "C" {
+            pub(super) fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int;
+        }
+    }
 
     /// Maps `len` bytes, a multiple of [`CHUNK_LEN`], aligned to that; `None` if the system has none to give.
     pub(super) fn map(len: usize) -> Option<NonNull<u8>> {
@@ -80,8 +109,7 @@ mod system {
         let start = start.ok()?.cast::<u8>();
         let before = start.addr().next_multiple_of(CHUNK_LEN) - start.addr();
         let after = CHUNK_LEN - before;
-        // SAFETY: `before + len + after` bytes were mapped above, and nobody knows of them yet. Advice that is not taken and an end that
-        // stays mapped do no harm.
+        // SAFETY: `before + len + after` bytes were mapped above, and nobody knows of them yet. An end that stays mapped does no harm.
         unsafe {
             let middle = start.add(before);
             if before > 0 {
@@ -90,9 +118,21 @@ mod system {
             if after > 0 {
                 let _ = munmap(middle.add(len).cast(), after);
             }
-            let _ = madvise(middle.cast(), len, Advice::LinuxHugepage);
             NonNull::new(middle)
         }
+    }
+
+    /// Asks for huge pages in what [`map`] gave.
+    pub(super) fn advise_huge(start: NonNull<u8>, len: usize) {
+        // SAFETY: the advice changes nothing but the pages' size; none that is not taken does harm.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
+    }
+
+    /// Makes one huge page of a chunk of what [`map`] gave.
+    pub(super) fn collapse(start: NonNull<u8>) -> bool {
+        let start: *mut c_void = start.as_ptr().cast();
+        // SAFETY: as above. Whoever uses the chunk meanwhile waits at most.
+        unsafe { sys::madvise(start, CHUNK_LEN, COLLAPSE) == 0 }
     }
 
     /// # Safety
@@ -111,6 +151,12 @@ mod system {
 
     pub(super) fn map(_: usize) -> Option<NonNull<u8>> {
         None
+    }
+
+    pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
+
+    pub(super) fn collapse(_: NonNull<u8>) -> bool {
+        false
     }
 
     pub(super) unsafe fn unmap(_: NonNull<u8>, _: usize) {}

@@ -1,8 +1,12 @@
 //! [`BlockCache`]: data blocks kept in memory, within a limit of bytes.
 //!
-//! Readers find a block through its table's [`Slots`] and take no lock. What is here decides which blocks stay: a clock whose hand
-//! passes over the blocks, lets those stay that were asked for since it last came by, and evicts the others. A block starts out
-//! unreferenced, so that a stream of blocks that are asked for once pushes out only each other.
+//! Readers find a block through its table's [`Slots`] and take no lock. What is here decides which blocks stay.
+//!
+//! As long as there is room every block is taken in. Then it is a clock with a door. The door: a block is let in if it was asked for
+//! before, no more misses ago than there are blocks. The clock: each block that is let in pays for its own length of the hand's way,
+//! on which blocks stay that were asked for since the hand last came by, and the others are evicted; it comes in if their room is
+//! enough. So a stream of blocks that are asked for once pushes out nothing, what was of use and is no more goes as soon as something
+//! else is asked for again and again, and where no block is better than others few are exchanged.
 //!
 //! The limit holds for everything that the cache has hold of: blocks in slots, evicted ones that some pinned reader may still see,
 //! and frames that wait for the next block. If pinned readers keep too many evicted blocks from being freed, new blocks are not
@@ -16,17 +20,18 @@ use parking_lot::Mutex;
 use super::slot::{Linked, Retired, Slots, Unlinked};
 use crate::block::{BlockRef, Frame};
 use crate::epoch::Epoch;
+use crate::pool::Arena;
 
 const MAX_SHARDS: usize = 16;
 /// A smaller cache has fewer shards, so that each still holds many blocks.
 const MIN_SHARD_BYTES: usize = 256 << 10;
 /// What a block costs beside its frame: its places in the ring and in its table's slots, and what the allocator takes.
 const OVERHEAD: usize = 64;
-/// Blocks are evicted so many at a time, at most, or this part of all: an epoch begins with each batch.
-const BATCH: usize = 64;
-const BATCH_PART: usize = 32;
-/// With so many blocks in a shard, room for the next one is made before it comes.
-const AHEAD_FROM: usize = 8;
+/// The hand goes over so many bytes at a time, or this part of all: an epoch begins with each batch of evicted blocks.
+const STRIDE: usize = 256 << 10;
+const STRIDE_PART: usize = 32;
+/// Of so many misses the door knows at least.
+const SHORTEST_MEMORY: usize = 16;
 
 /// The cache of a store. A lock guards each shard and is held while a block is taken in; hits take none. Capacity 0 keeps nothing.
 pub(crate) struct BlockCache {
@@ -36,6 +41,8 @@ pub(crate) struct BlockCache {
 }
 
 struct Shard {
+    /// Of all shards.
+    arena: Arc<Arena>,
     capacity: usize,
     /// Bytes of all that follows.
     used: usize,
@@ -44,11 +51,15 @@ struct Shard {
     /// Places in `ring` that are empty.
     empty: Vec<usize>,
     hand: usize,
+    /// Bytes of blocks that the hand may go over.
+    way: usize,
+    /// Blocks that were asked for and were not there.
+    misses: usize,
     /// Evicted blocks, oldest first.
     retired: VecDeque<Retired>,
     /// Bytes of them.
     retired_bytes: usize,
-    /// To be used again.
+    /// Room for blocks that the door lets in.
     frames: Vec<Frame>,
 }
 
@@ -60,7 +71,8 @@ fn charge(memory: usize) -> usize {
 impl BlockCache {
     pub(crate) fn new(epoch: Arc<Epoch>, capacity: usize) -> BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
-        let shard = || Mutex::new(Shard::new(capacity / count));
+        let arena = Arena::new(capacity);
+        let shard = || Mutex::new(Shard::new(Arc::clone(&arena), capacity / count));
         BlockCache { epoch, shards: (0..count).map(|_| shard()).collect(), capacity }
     }
 
@@ -78,18 +90,15 @@ impl BlockCache {
         Arc::new(Slots::new(Arc::clone(&self.epoch), number, len))
     }
 
-    /// A frame for the block at position `i` of a table, of `len` bytes, trailer included: one that was used before, if one is at hand.
-    pub(super) fn frame(&self, slots: &Slots, i: usize, len: usize) -> Frame {
-        let mut shard = self.shard(slots, i).lock();
-        shard.reclaim(&self.epoch);
-        let reused = shard.reuse(len);
-        drop(shard);
-        reused.unwrap_or_else(|| Frame::new(len))
+    /// A frame for the block at position `i` of a table, of `len` bytes, trailer included, if it is to be [inserted](BlockCache::insert) when
+    /// it has been read.
+    pub(super) fn admit(&self, slots: &Slots, i: usize, len: usize) -> Option<Frame> {
+        self.shard(slots, i).lock().admit(&self.epoch, slots, i, len)
     }
 
-    /// Takes in the block at position `i` of a table, if there is room or room can be made.
+    /// Takes in the block at position `i` of a table, if there is still room.
     pub(super) fn insert(&self, slots: &Arc<Slots>, i: usize, block: &BlockRef) {
-        self.shard(slots, i).lock().insert(&self.epoch, slots, i, block);
+        self.shard(slots, i).lock().insert(slots, i, block);
     }
 
     /// Lets go of the blocks of a table that nobody reads any more.
@@ -106,22 +115,48 @@ impl BlockCache {
 }
 
 impl Shard {
-    fn new(capacity: usize) -> Shard {
+    fn new(arena: Arc<Arena>, capacity: usize) -> Shard {
         Shard {
+            arena,
             capacity,
             used: 0,
             ring: Vec::new(),
             empty: Vec::new(),
             hand: 0,
+            way: 0,
+            misses: 0,
             retired: VecDeque::new(),
             retired_bytes: 0,
             frames: Vec::new(),
         }
     }
 
-    fn insert(&mut self, epoch: &Epoch, slots: &Arc<Slots>, i: usize, block: &BlockRef) {
+    fn admit(&mut self, epoch: &Epoch, slots: &Slots, i: usize, len: usize) -> Option<Frame> {
+        let charge = charge(Frame::memory_for(len));
+        if charge > self.capacity {
+            return None;
+        }
+        self.misses = self.misses.wrapping_add(1);
+        self.reclaim(epoch);
+        if !self.has_room(charge) {
+            let last_time = slots.mark(i, self.misses)?;
+            if self.misses.wrapping_sub(last_time) > self.ring.len().max(SHORTEST_MEMORY) {
+                return None;
+            }
+            self.pay(epoch, charge);
+            if let Some(frame) = self.reuse(len) {
+                return Some(frame);
+            }
+            while !self.has_room(charge) {
+                self.used -= self::charge(self.frames.pop()?.memory());
+            }
+        }
+        Some(Frame::new_in(&self.arena, len))
+    }
+
+    fn insert(&mut self, slots: &Arc<Slots>, i: usize, block: &BlockRef) {
         let charge = charge(block.memory());
-        if charge > self.capacity || !self.make_room(epoch, charge) {
+        if !self.has_room(charge) {
             return;
         }
         let Some(linked) = slots.link(i, block.clone()) else { return };
@@ -130,66 +165,39 @@ impl Shard {
             Some(place) => self.ring[place] = Some(linked),
             None => self.ring.push(Some(linked)),
         }
-        // One step ahead. Whoever evicts is pinned, so that what is evicted now is free for the next one who comes. Where only few blocks
-        // have room, each is worth more than that.
-        let full = self.used > self.capacity - charge && self.frames.is_empty() && self.retired.is_empty();
-        if full && self.blocks() >= AHEAD_FROM {
-            self.evict(epoch, 0);
+    }
+
+    fn has_room(&self, charge: usize) -> bool {
+        self.capacity - self.used >= charge
+    }
+
+    /// Pays for `charge` bytes of the hand's way. It goes when there is enough for a batch, and no room left of the last one. Whoever
+    /// is here is pinned, so that what is evicted now is free for the next one who comes.
+    fn pay(&mut self, epoch: &Epoch, charge: usize) {
+        self.way = (self.way + charge).min(self.capacity);
+        let stride = (self.capacity / STRIDE_PART).min(STRIDE).max(charge);
+        if self.way < stride || !self.frames.is_empty() || !self.retired.is_empty() {
+            return;
         }
-    }
-
-    /// Blocks that readers can find.
-    fn blocks(&self) -> usize {
-        self.ring.len() - self.empty.len()
-    }
-
-    /// Whether there is room for `charge` bytes, which are no more than the capacity, if it has to be by eviction.
-    fn make_room(&mut self, epoch: &Epoch, charge: usize) -> bool {
-        for evict in [false, true] {
-            // Unless what was evicted suffices as soon as it can be freed.
-            if evict && self.used - self.retired_bytes > self.capacity - charge {
-                self.evict(epoch, charge);
+        let mut evicted = Vec::new();
+        for _ in 0..self.ring.len() {
+            let place = self.hand;
+            self.hand = (self.hand + 1) % self.ring.len();
+            let Some(linked) = &self.ring[place] else { continue };
+            let charge = self::charge(linked.block().memory());
+            self.way = self.way.saturating_sub(charge);
+            if !linked.block().take_referenced() {
+                evicted.extend(self.ring[place].take().map(Linked::unlink));
+                self.empty.push(place);
+                self.retired_bytes += charge;
             }
-            self.reclaim(epoch);
-            while self.used > self.capacity - charge
-                && let Some(frame) = self.frames.pop()
-            {
-                self.used -= self::charge(frame.memory());
+            if self.way == 0 {
+                break;
             }
-            if self.used <= self.capacity - charge {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Evicts a batch of blocks, and as many as it takes to have `least` bytes free when their time has come.
-    fn evict(&mut self, epoch: &Epoch, least: usize) {
-        let batch = (self.blocks() / BATCH_PART).clamp(1, BATCH);
-        let mut evicted = Vec::with_capacity(batch);
-        while evicted.len() < batch || self.used - self.retired_bytes > self.capacity - least {
-            let Some(unlinked) = self.evict_one() else { break };
-            self.retired_bytes += charge(unlinked.block().memory());
-            evicted.push(unlinked);
         }
         if !evicted.is_empty() {
             self.retired.push_back(Retired::new(epoch, evicted));
         }
-    }
-
-    /// Takes out the first unreferenced block from the hand on, if there is any block. On its third way round, the hand takes any: readers
-    /// may ask for blocks as fast as it passes over them.
-    fn evict_one(&mut self) -> Option<Unlinked> {
-        for step in 0..3 * self.ring.len() {
-            let place = self.hand;
-            self.hand = (self.hand + 1) % self.ring.len();
-            let goes = |linked: &Linked| !linked.block().take_referenced() || step >= 2 * self.ring.len();
-            if self.ring[place].as_ref().is_some_and(goes) {
-                self.empty.push(place);
-                return self.ring[place].take().map(Linked::unlink);
-            }
-        }
-        None
     }
 
     /// Makes frames of the evicted blocks that no reader sees any more.

@@ -156,7 +156,7 @@ impl InternalCursor for TableCursor {
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
         let index = &self.table.resident()?.index;
-        self.sought = index.find(key);
+        self.sought = index.find(key, |_| ());
         if self.sought < index.len() { self.enter_block(self.sought) } else { Ok(()) }
     }
 

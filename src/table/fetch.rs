@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::TableContext;
 use super::compress::{decompress_into, from_code, highest_code, raw_len};
 use super::footer::{Handle, TRAILER_LEN};
+use super::properties::Properties;
 use crate::block::{BlockRef, Frame};
 use crate::error::{Error, IoContext, Result};
 use crate::format::Decoded;
@@ -81,21 +82,32 @@ impl Fetcher {
         }
     }
 
-    /// A data block, verified, decompressed, at most `longest` bytes long; from what was read ahead, if it is there. `frame` makes frames
-    /// of as many bytes as it is told; one that is not compressed is read into its frame and stays there.
+    /// A data block, verified, decompressed; from what was read ahead, if it is there. `frame` makes a frame of as many bytes as it is
+    /// told. A block that is not compressed is read into it and stays there.
     pub(super) fn data_block(
         &self,
         handle: Handle,
-        longest: u32,
+        properties: &Properties,
         ahead: Option<&mut ReadAhead>,
-        frame: impl Fn(usize) -> Frame,
+        frame: impl FnOnce(usize) -> Frame,
     ) -> Result<BlockRef> {
+        let longest = properties.largest_block;
         let malformed = |malformed| self.corrupt(handle.offset, malformed);
         if let Some(stored) = ahead.and_then(|ahead| ahead.block(self, handle)) {
             let (compression, packed) = self.verified(handle, stored)?;
             return block_of(compression, packed, longest, frame).map_err(malformed);
         }
         let stored_len = self.checked_len(handle.offset, handle.stored_len())?;
+        if properties.compression != u64::from(Compression::None.code()) {
+            // How long the block is, its stored form says.
+            let mut stored = Frame::new(stored_len);
+            let bytes = &mut stored.bytes_mut()[..stored_len];
+            self.fill(bytes, handle.offset)?;
+            let (compression, packed) = self.verified(handle, bytes)?;
+            let block = block_of(compression, packed, longest, frame).map_err(malformed);
+            stored.spare();
+            return block;
+        }
         let mut stored = frame(stored_len);
         let bytes = &mut stored.bytes_mut()[..stored_len];
         self.fill(bytes, handle.offset)?;
@@ -104,7 +116,7 @@ impl Fetcher {
                 let len = block.len();
                 stored.into_block(len)
             }
-            (compression, packed) => block_of(compression, packed, longest, frame),
+            (compression, packed) => block_of(compression, packed, longest, Frame::new),
         }
         .map_err(malformed)
     }
@@ -160,7 +172,7 @@ fn block_of(
     compression: Compression,
     packed: &[u8],
     longest: u32,
-    frame: impl Fn(usize) -> Frame,
+    frame: impl FnOnce(usize) -> Frame,
 ) -> Decoded<BlockRef> {
     let len = match compression {
         Compression::None => packed.len(),

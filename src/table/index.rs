@@ -1,11 +1,16 @@
 //! The index: which data block may hold a key. Resident while its table is open.
 
+mod heads;
+
 use std::cmp::Ordering;
+use std::ops::Range;
+
+use heads::Heads;
 
 use super::footer::{HANDLE_LEN, Handle};
 use crate::format::coding::Decoder;
 use crate::format::header::FILE_HEADER_LEN;
-use crate::format::key::common_prefix_len;
+use crate::format::key::{common_prefix_len, head};
 use crate::format::{Decoded, Malformed};
 
 /// Bytes of a head. Part of the format.
@@ -18,14 +23,6 @@ const MAX_PREFIX_LEN: usize = 0xffff;
 pub(super) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
     let len = common_prefix_len(last, next) + 1;
     if len < last.len() && len < next.len() { &next[..len] } else { last }
-}
-
-/// The first bytes of `rest`, a separator without the common prefix, as a number that orders as the bytes do.
-fn head(rest: &[u8]) -> u64 {
-    let mut bytes = [0; HEAD_LEN];
-    let len = rest.len().min(HEAD_LEN);
-    bytes[..len].copy_from_slice(&rest[..len]);
-    u64::from_be_bytes(bytes)
 }
 
 /// Collects separators and handles, in order.
@@ -98,10 +95,10 @@ impl IndexBuilder {
     }
 }
 
-/// The decoded index block: one flat array of heads to search, and beside it the full separators, for ties.
+/// The decoded index block: heads to search, and beside them the full separators, for ties.
 #[derive(Debug)]
 pub(super) struct Index {
-    heads: Box<[u64]>,
+    heads: Heads,
     handles: Box<[Handle]>,
     /// One more than there are separators, ascending from 0 to the length of `rests`.
     ends: Box<[u32]>,
@@ -121,11 +118,14 @@ impl Index {
         if arrays_len.is_none_or(|len| len > fields.remaining()) {
             return Err(Malformed("the index is cut short"));
         }
-        let heads = (0..n).map(|_| fields.u64()).collect::<Decoded<Box<_>>>()?;
+        let heads = (0..n).map(|_| fields.u64()).collect::<Decoded<Box<[u64]>>>()?;
+        if !heads.is_sorted() {
+            return Err(Malformed("the index is out of order"));
+        }
         let handles = (0..n).map(|_| Handle::decode(&mut fields)).collect::<Decoded<Box<_>>>()?;
         let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<_>>>()?;
         let index = Index {
-            heads,
+            heads: Heads::new(&heads),
             handles,
             ends,
             prefix: fields.take(prefix_len)?.into(),
@@ -139,9 +139,6 @@ impl Index {
     fn check(&self) -> Decoded<()> {
         if self.ends[0] != 0 || !self.ends.is_sorted() || self.ends[self.len()] as usize != self.rests.len() {
             return Err(Malformed("the separators do not fill the index"));
-        }
-        if !self.heads.is_sorted() {
-            return Err(Malformed("the index is out of order"));
         }
         let mut end = FILE_HEADER_LEN as u64;
         for handle in &self.handles {
@@ -171,18 +168,23 @@ impl Index {
         last.unwrap_or_default()
     }
 
-    /// Position of the first block that may hold `key` or what comes behind it; [`Index::len`] if all blocks come before it.
-    pub(super) fn find(&self, key: &[u8]) -> usize {
+    /// Position of the first block that may hold `key` or what comes behind it; [`Index::len`] if all blocks come before it. When it is
+    /// nearly found, `near` is told among which positions it is.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8], near: impl FnOnce(Range<usize>)) -> usize {
         let Some(rest) = key.strip_prefix(&*self.prefix) else {
             return if *key < *self.prefix { 0 } else { self.len() };
         };
         let head = head(rest);
-        let start = self.heads.partition_point(|&other| other < head);
-        if self.heads.get(start) != Some(&head) {
-            return start;
-        }
-        // Equal heads say nothing about longer keys and trailing zeros.
-        let mut ties = start..start + self.heads[start..].partition_point(|&other| other == head);
+        let start = self.heads.count_less(head, near);
+        if self.heads.get(start) == Some(head) { self.find_tie(start, head, rest) } else { start }
+    }
+
+    /// The same among the separators from `start` on whose head is that of `rest`: equal heads say nothing about longer keys and
+    /// trailing zeros.
+    fn find_tie(&self, start: usize, head: u64, rest: &[u8]) -> usize {
+        let end = head.checked_add(1).map_or(self.len(), |next| self.heads.count_less(next, |_| ()));
+        let mut ties = start..end;
         while !ties.is_empty() {
             let middle = ties.start + ties.len() / 2;
             if self.rest(middle) < rest {
@@ -209,7 +211,7 @@ impl Index {
 
     /// Whether the head of block `i` is that of its separator.
     pub(super) fn head_is_right(&self, i: usize) -> bool {
-        self.heads[i] == head(self.rest(i))
+        self.heads.get(i) == Some(head(self.rest(i)))
     }
 
     fn rest(&self, i: usize) -> &[u8] {
@@ -219,7 +221,7 @@ impl Index {
     /// Bytes that the index takes in memory.
     pub(super) fn memory(&self) -> usize {
         size_of::<Index>()
-            + size_of_val(&*self.heads)
+            + self.heads.memory()
             + size_of_val(&*self.handles)
             + size_of_val(&*self.ends)
             + self.prefix.len()
@@ -269,7 +271,7 @@ mod tests {
             let cut = separators.iter().map(|key| key[..key.len() / 2].to_vec());
             let longer = separators.iter().map(|key| [key, &[0][..]].concat());
             for key in separators.iter().cloned().chain(others).chain(cut).chain(longer) {
-                prop_assert_eq!(index.find(&key), separators.partition_point(|other| *other < key));
+                prop_assert_eq!(index.find(&key, |_| ()), separators.partition_point(|other| *other < key));
                 for (i, separator) in separators.iter().enumerate() {
                     prop_assert_eq!(index.compare_separator(i, &key), separator.cmp(&key));
                     prop_assert_eq!(&index.separator(i), separator);
@@ -296,7 +298,7 @@ mod tests {
             bytes[at] = to;
             for bytes in [&bytes[..], &bytes[..cut]] {
                 if let Ok(index) = Index::decode(bytes) {
-                    prop_assert!(index.find(&key) <= index.len());
+                    prop_assert!(index.find(&key, |_| ()) <= index.len());
                 }
             }
         }

@@ -255,9 +255,13 @@ impl Table {
         let handle = resident.index.handle(i);
         let cache = self.fetcher.context.cache();
         // A long scan would push out what other reads come back to.
-        let keep = fill_cache && !ahead.as_ref().is_some_and(|ahead| ahead.is_long());
-        let frame = |len| if keep { cache.frame(&resident.slots, i, len) } else { Frame::new(len) };
-        let block = self.fetcher.data_block(handle, resident.properties.largest_block, ahead, frame)?;
+        let mut keep = fill_cache && !ahead.as_ref().is_some_and(|ahead| ahead.is_long());
+        let frame = |len| {
+            let admitted = if keep { cache.admit(&resident.slots, i, len) } else { None };
+            keep = admitted.is_some();
+            admitted.unwrap_or_else(|| Frame::new(len))
+        };
+        let block = self.fetcher.data_block(handle, &resident.properties, ahead, frame)?;
         if counting != Counting::Uncounted {
             self.count(ReadEvent::BlockRead);
             self.fetcher.counters.add(ReadEvent::BlockBytes, handle.stored_len());
@@ -415,8 +419,8 @@ impl<'p> Probe<'p> {
     /// Finds the block that may hold the key.
     #[inline]
     pub(crate) fn locate(&mut self) {
-        self.position = self.resident.index.find(self.read.key);
-        self.resident.slots.prefetch(self.position);
+        let slots = &self.resident.slots;
+        self.position = self.resident.index.find(self.read.key, |near| slots.prefetch(near));
     }
 
     /// Where that block is.

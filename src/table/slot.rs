@@ -9,6 +9,7 @@
 //! ```
 
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -20,8 +21,14 @@ use crate::epoch::{Epoch, Pin};
 pub(crate) struct Slots {
     epoch: Arc<Epoch>,
     number: u64,
-    /// From `BlockRef::into_raw` without a count of its own, or null.
+    /// From `BlockRef::into_raw` without a count of its own; or a mark, which is odd as no pointer to a block is; or null.
     slots: Box<[AtomicPtr<()>]>,
+}
+
+/// The block that a slot points to, if it does.
+#[inline]
+fn block_in(slot: *mut ()) -> Option<NonNull<()>> {
+    NonNull::new(slot).filter(|slot| slot.addr().get() % 2 == 0)
 }
 
 impl Slots {
@@ -44,18 +51,31 @@ impl Slots {
     #[inline]
     pub(super) fn get<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Borrowed<'p>> {
         assert!(pin.is_of(&self.epoch), "a pin of another store");
-        let raw = NonNull::new(self.slots.get(i)?.load(Ordering::Acquire))?;
+        let raw = block_in(self.slots.get(i)?.load(Ordering::Acquire))?;
         // SAFETY: the reference that the pointer was made of is in a `Linked`, an `Unlinked` or a `Retired`. The last one gives it up only
         // when no reader is pinned that came before it was unlinked; this one is, and lives through `'p`.
         Some(unsafe { Borrowed::from_raw(raw) })
     }
 
-    /// Brings the slot at position `i` nearer.
+    /// Brings the slots at these positions nearer.
     #[inline]
-    pub(super) fn prefetch(&self, i: usize) {
-        if let Some(slot) = self.slots.get(i) {
-            crate::prefetch::prefetch(slot);
+    pub(super) fn prefetch(&self, positions: Range<usize>) {
+        const PER_LINE: usize = 64 / size_of::<AtomicPtr<()>>();
+        for slots in self.slots.get(positions).into_iter().flat_map(|slots| slots.chunks(PER_LINE)) {
+            crate::prefetch::prefetch(slots.as_ptr());
         }
+    }
+
+    /// Marks the block at position `i`, unless it is in memory, and returns its former mark. Of a mark, all bits but the highest are kept.
+    pub(super) fn mark(&self, i: usize, mark: usize) -> Option<usize> {
+        let slot = self.slots.get(i)?;
+        let former = slot.load(Ordering::Relaxed);
+        if block_in(former).is_none() {
+            let mark = ptr::without_provenance_mut(mark << 1 | 1);
+            // Should another thread come first, its block or its mark will do.
+            let _ = slot.compare_exchange(former, mark, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        (former.addr() % 2 == 1).then_some(former.addr() >> 1)
     }
 
     /// Puts the block at position `i` in its slot, unless another thread has already done so.
@@ -63,7 +83,8 @@ impl Slots {
         let at = u32::try_from(i).ok()?;
         let raw = block.into_raw();
         let linked = self.slots.get(i).is_some_and(|slot| {
-            slot.compare_exchange(ptr::null_mut(), raw, Ordering::Release, Ordering::Relaxed).is_ok()
+            let empty = slot.load(Ordering::Relaxed);
+            block_in(empty).is_none() && slot.compare_exchange(empty, raw, Ordering::Release, Ordering::Relaxed).is_ok()
         });
         // SAFETY: the pointer is from `into_raw` just above; the slot has no count of it.
         let block = unsafe { BlockRef::from_raw(NonNull::new(raw)?) };

@@ -31,8 +31,7 @@ impl Table {
         for i in 0..resident.index.len() {
             ahead.step_to(i);
             let handle = resident.index.handle(i);
-            let longest = resident.properties.largest_block;
-            let block = fetcher.data_block(handle, longest, Some(&mut ahead), Frame::new)?;
+            let block = fetcher.data_block(handle, &resident.properties, Some(&mut ahead), Frame::new)?;
             let mut denied = false;
             let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
             seen.check_block(resident, i, &block, ask).map_err(|malformed| table.malformed_block(i, malformed))?;

@@ -19,7 +19,7 @@ impl<E: Engine> Bench<'_, E> {
     pub(super) fn read_existing(&self, threads: u64, parts: u64) -> Result<Tally> {
         let count = self.keys.count().div_ceil(parts);
         let work = |thread| {
-            let (mut rng, mut key) = (self.rng(10 + thread), self.keys.buffer());
+            let (mut rng, mut key) = (self.rng(100 * parts + 10 * threads + thread), self.keys.buffer());
             let mut reader = self.engine.reader()?;
             self.drive(self.read_limit(), |_| {
                 let key = self.keys.existing(rng.u64(0..count), &mut key);

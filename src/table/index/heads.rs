@@ -1,0 +1,109 @@
+//! [`Heads`]: sorted numbers, laid out for searching.
+//!
+//! A binary search over an array waits for memory at nearly each of its steps. Here [`WIDTH`] numbers stand together in a node, and
+//! above each row of nodes stands a row with the last number of each of them, up to a row of one node: a static B+-tree without
+//! pointers. A search waits once per row, and the upper rows are small enough to stay in the processor's caches.
+
+use std::ops::Range;
+
+/// Numbers of a node: two cache lines, which processors fetch in pairs.
+const WIDTH: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+struct Node([u64; WIDTH]);
+
+/// Numbers in ascending order.
+#[derive(Debug)]
+pub(super) struct Heads {
+    len: usize,
+    /// The numbers, filled up with the greatest one there is.
+    lowest: Box<[Node]>,
+    /// Rows above it, the one of a single node first.
+    upper: Box<[Box<[Node]>]>,
+}
+
+impl Heads {
+    pub(super) fn new(numbers: &[u64]) -> Heads {
+        let lowest = nodes(numbers.iter().copied());
+        let mut upper = Vec::new();
+        let mut below = &lowest;
+        while below.len() > 1 {
+            upper.push(nodes(below.iter().map(|node| node.0[WIDTH - 1])));
+            below = &upper[upper.len() - 1];
+        }
+        upper.reverse();
+        Heads { len: numbers.len(), lowest, upper: upper.into() }
+    }
+
+    /// How many numbers are less than `number`. Before the last step, `near` is told among which positions the answer is, if it is not behind
+    /// all of them.
+    #[inline]
+    pub(super) fn count_less(&self, number: u64, near: impl FnOnce(Range<usize>)) -> usize {
+        let mut at = 0;
+        for row in &self.upper {
+            // What fills up a row may lead beyond the end of the next one.
+            let Some(node) = row.get(at) else { return self.len };
+            at = at * WIDTH + node.count_less(number);
+        }
+        let Some(node) = self.lowest.get(at) else { return self.len };
+        near(at * WIDTH..self.len.min(at * WIDTH + WIDTH));
+        (at * WIDTH + node.count_less(number)).min(self.len)
+    }
+
+    /// The number at position `i`.
+    pub(super) fn get(&self, i: usize) -> Option<u64> {
+        (i < self.len).then(|| self.lowest[i / WIDTH].0[i % WIDTH])
+    }
+
+    /// Bytes of memory behind this.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.lowest) + self.upper.iter().map(|row| size_of_val(row) + size_of_val(&**row)).sum::<usize>()
+    }
+}
+
+impl Node {
+    /// A sum without branches, which compilers do several at a time.
+    #[inline]
+    fn count_less(&self, number: u64) -> usize {
+        self.0.iter().map(|&other| usize::from(other < number)).sum()
+    }
+}
+
+fn nodes(numbers: impl ExactSizeIterator<Item = u64>) -> Box<[Node]> {
+    let mut nodes = vec![Node([u64::MAX; WIDTH]); numbers.len().div_ceil(WIDTH)];
+    for (i, number) in numbers.enumerate() {
+        nodes[i / WIDTH].0[i % WIDTH] = number;
+    }
+    nodes.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_counts_what_is_less(
+            mut numbers in prop_oneof![
+                prop::collection::vec(0u64..500, 0..600),
+                prop::collection::vec(any::<u64>(), 0..40),
+                prop::collection::vec(prop_oneof![Just(0), Just(u64::MAX), Just(u64::MAX - 1)], 0..300),
+            ],
+            number in prop_oneof![0u64..510, any::<u64>(), Just(u64::MAX)],
+        ) {
+            numbers.sort_unstable();
+            let heads = Heads::new(&numbers);
+            for number in numbers.iter().copied().chain([number]) {
+                let mut among = 0..0;
+                let count = heads.count_less(number, |near| among = near);
+                prop_assert_eq!(count, numbers.partition_point(|&other| other < number));
+                prop_assert!(count == numbers.len() || among.contains(&count) || count == among.end);
+            }
+            for i in 0..numbers.len() + 2 {
+                prop_assert_eq!(heads.get(i), numbers.get(i).copied());
+            }
+        }
+    }
+}
