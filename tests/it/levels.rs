@@ -45,9 +45,9 @@ fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
     db.compact_range(..).unwrap();
     let size = db.stats().keyspaces[0].size();
     db.close().unwrap();
-    // Level 0 is compacted, at eight runs, into a level that holds eight times as much as it does then, or less; the last one holds 900
+    // Level 0 is compacted, at twelve runs, into a level that holds eight times as much as it does then, or less; the last one holds 900
     // times as much.
-    let memtable_size = usize::try_from(size / 8 / 900).unwrap();
+    let memtable_size = usize::try_from(size / 12 / 900).unwrap();
     let (opened, executor) = options(&fs, keyspace.clone(), memtable_size);
     let db = opened.open(DIR).unwrap();
     let (mut later, enough) = (later.iter(), later.len() / 10);
