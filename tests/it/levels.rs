@@ -134,7 +134,7 @@ fn measured(db: &Db, keys: u64, look_ups: u64) -> f64 {
 
 #[test]
 fn a_budget_wastes_less_than_half_the_reads_of_uniform_filters_of_the_same_memory() {
-    let keys = count_from_env("TAMIS_KEYS", 1_400_000);
+    let keys = count_from_env("TAMIS_KEYS", 2_100_000);
     let look_ups = 500_000;
     let budget = LevelFilters::Budget(FilterBudget::bits_per_key(10.0));
     let keyspace = KeyspaceOptions::new().filter(UNIFORM).compression(Compression::None).level_filters(budget);
