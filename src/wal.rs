@@ -162,7 +162,7 @@ mod tests {
             }
             match recover_all(dir.path(), &[4], 0).unwrap_err() {
                 Error::Corruption { file, offset, .. } => {
-                    assert_eq!((file.as_path(), offset), (log.path(), 64 + 40 + 4));
+                    assert_eq!((file.as_path(), offset), (log.path(), 64 + 10 + 4));
                 }
                 error => panic!("{error}"),
             }

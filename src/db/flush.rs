@@ -26,7 +26,7 @@ impl Store {
             let mut commit = self.commit.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
             if !commit.memtable.is_empty() {
-                self.rotate(commit)?;
+                self.rotate(commit);
             }
             commit.memtable.log_number()
         };
@@ -67,14 +67,11 @@ impl Store {
         let number = memtable.log_number();
         self.install(edit, |view| view.sealed.retain(|memtable| memtable.log_number() != number))?;
         self.logs.lock().retain(|log| log.number != number);
-        let logs = match self.recovered_logs.last() {
-            // What was recovered is one memtable, and may come from several logs.
-            Some(&last) if last == number => &self.recovered_logs[..],
-            _ => &[number],
-        };
-        for log in logs {
+        // What was recovered is one memtable, and may come from several logs.
+        let gone: Vec<u64> = self.log_files.lock().extract_if(.., |log| *log < newer.log_number()).collect();
+        for log in gone {
             // A log that is left behind is removed when the store is opened next.
-            let _ = self.fs.remove(&FileKind::Wal(*log).path(&self.dir));
+            let _ = self.fs.remove(&FileKind::Wal(log).path(&self.dir));
         }
         Ok(bytes)
     }

@@ -338,7 +338,11 @@ impl Store {
                 return Ok(());
             }
             let Some(commit) = commit.as_mut() else { return Ok(()) };
-            if commit.memtable.is_empty() { Ok(()) } else { self.check_poison().and_then(|()| self.rotate(commit)) }
+            let poison = self.check_poison();
+            if poison.is_ok() && !commit.memtable.is_empty() {
+                self.rotate(commit);
+            }
+            poison
         };
         let flushed = last.and_then(|()| {
             self.wait_for_progress(Waiting::Flush, |_| self.view.load().sealed.is_empty())?;
@@ -346,17 +350,19 @@ impl Store {
         });
         self.stopping.store(true, Ordering::Release);
         self.wait_until_idle();
-        let log = self.commit.lock().take().map(|commit| commit.log);
-        let ended = match (&flushed, log) {
+        let commit = self.commit.lock().take();
+        let ended = match (&flushed, commit) {
             // All is in tables. The log says no more than that, which gives away a manifest that loses its last edits.
-            (Ok(()), Some(mut log)) => {
-                let _ = log.append_marker(self.durable.load(Ordering::Acquire));
+            (Ok(()), Some(mut commit)) => {
+                if self.has_new_manifest() {
+                    let _ = self.append_marker(&mut commit);
+                }
                 Ok(())
             }
             // What could not be flushed is at least durable in the log.
-            (Err(_), Some(mut log)) if !self.is_poisoned() => self
-                .sync_through(self.visible.load(Ordering::Acquire))
-                .and_then(|()| log.append_marker(self.durable.load(Ordering::Acquire))),
+            (Err(_), Some(mut commit)) if !self.is_poisoned() => {
+                self.sync_through(self.visible.load(Ordering::Acquire)).and_then(|()| self.append_marker(&mut commit))
+            }
             _ => Ok(()),
         };
         *self.manifest.lock() = None;

@@ -1,15 +1,18 @@
-//! Opening: lock, manifest, recovery of the logs, a fresh manifest and a fresh log.
+//! Opening: lock, manifest, recovery of the logs.
 //!
 //! Recovery changes nothing that it still needs. Of what the logs hold, full memtables go to new tables, which one new manifest names. The
 //! last one, that is not full, stays in memory with the logs it came from, and is flushed in the background like any other: only when
 //! it is in tables are those logs let go, and is anything said to be durable that came after it. So recovery may itself be interrupted
 //! anywhere and begin anew.
+//!
+//! Nothing is written that need not be. The manifest stays in force if it is known to be durable and nothing has changed; a log is begun
+//! by the first write. So no open waits for the disk after a clean close, nor after a kill if what was written fits into one memtable.
 
 use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::store::{LogFile, Manifest, Opened, Store};
+use super::store::{Manifest, Opened, Store};
 use super::view::{ReadView, Tree};
 use super::write::Commit;
 use crate::compaction::filters::policy_of_output;
@@ -21,7 +24,7 @@ use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
 use crate::manifest::DEFAULT_KEYSPACE;
-use crate::manifest::{self, KeyspaceState, ManifestState, ManifestWriter};
+use crate::manifest::{self, KeyspaceState, ManifestState};
 use crate::memtable::Memtable;
 use crate::options::{Compression, Options};
 use crate::pool::{CHUNK_LEN, Pool};
@@ -44,65 +47,72 @@ impl Store {
             return Err(Error::Locked { path: dir.to_owned(), holder: lock_holder(&options, &lock_path) });
         };
 
-        let mut state = match manifest::load(&*fs, dir)? {
-            Some((state, _)) => state,
+        // The number of the manifest in force, as long as it may stay that.
+        let (mut state, mut in_force) = match manifest::load(&*fs, dir)? {
+            Some(loaded) => (loaded.state, loaded.is_durable.then_some(loaded.number)),
             None => {
                 sync_names_above(&*fs, dir)?;
-                new_state(&options)
+                (new_state(&options), None)
             }
         };
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
+            && default.options != *wanted
         {
             default.options = wanted.clone();
+            in_force = None;
         }
         let files = list_files(&options, dir)?;
+        // A stray file goes below. No edit that is to come would know that its number was used.
+        let strays =
+            |kind: &FileKind| !matches!(kind, FileKind::Wal(_)) && kind.number() >= Some(state.next_file_number);
+        if files.iter().any(strays) {
+            in_force = None;
+        }
         let tables = new_tables(&options, dir);
         let memory = new_pool(&options);
         let recovery = Recovery { dir, options: &options, tables: &tables, memory: &memory, keep: Keep::InTables };
         let recovered = recovery.recover(&mut state, &files)?;
-        let manifest_number = state.take_number();
         let log_number = state.take_number();
-        state.flushed_seqno = recovered.flushed;
-        if recovered.memtables.is_empty() {
-            state.min_log = log_number;
-        }
-        let writer = ManifestWriter::create(&*fs, dir, manifest_number, &state)?;
-
-        let header = FileHeader {
-            number: log_number,
-            first: recovered.last_seqno + 1,
-            synced: recovered.flushed,
-            ..FileHeader::default()
+        let header = FileHeader { number: log_number, first: recovered.last_seqno + 1, ..FileHeader::default() };
+        let seed = state.hash_seed;
+        let memtable = Arc::new(Memtable::new(log_number, options.memtable_size, seed, &memory));
+        let view = view_of(&state, &tables, Arc::clone(&memtable), recovered.memtables);
+        let manifest = match in_force {
+            Some(number) if recovered.flushed == state.flushed_seqno => Manifest::found(number, state),
+            _ => {
+                state.flushed_seqno = recovered.flushed;
+                if view.sealed.is_empty() {
+                    state.min_log = log_number;
+                }
+                let number = state.take_number();
+                Manifest::create(&*fs, dir, number, state)?
+            }
         };
-        let log = wal::create(&*fs, dir, header, options.wal_mode, options.memtable_size)?;
-        // A full disk must not keep a store from being opened, and read, and emptied.
-        let _ = log.file().reserve(wal::log_size(options.memtable_size));
         let needed = |kind: &FileKind| match *kind {
-            FileKind::Manifest(number) => number == manifest_number,
-            FileKind::Wal(number) => number >= state.min_log,
-            FileKind::Table(number) => state.has_table(number),
-            // The switch to this manifest has removed or replaced what an interrupted one left.
-            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
+            FileKind::Manifest(number) => number == manifest.number,
+            FileKind::Wal(number) => number >= manifest.state.min_log,
+            FileKind::Table(number) => manifest.state.has_table(number),
+            FileKind::CurrentTemp => false,
+            FileKind::Current | FileKind::Lock => true,
         };
         for kind in files.iter().filter(|kind| !needed(kind)) {
             // One that stays will be tried again.
             let _ = fs.remove(&kind.path(dir));
         }
+        let mut log_files = recovered.logs;
+        log_files.retain(|number| *number >= manifest.state.min_log);
 
-        let seed = state.hash_seed;
-        let memtable = Arc::new(Memtable::new(log_number, options.memtable_size, seed, &memory));
         let store = Store::new(Opened {
             dir: dir.to_owned(),
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads))),
-            view: view_of(&state, &tables, Arc::clone(&memtable), recovered.memtables),
+            view,
             last_seqno: recovered.last_seqno,
             flushed: recovered.flushed,
-            recovered_logs: recovered.logs,
-            next_file: state.next_file_number,
-            logs: vec![LogFile::of(&log)],
-            commit: Some(Commit { log, memtable }),
-            manifest: Some(Manifest::new(writer, state)),
+            log_files,
+            next_file: manifest.state.next_file_number,
+            commit: Some(Commit::new(memtable, header)),
+            manifest: Some(manifest),
             lock: Some(lock),
             seed,
             memory,
@@ -125,7 +135,7 @@ impl Store {
             attempts += 1;
             let before = manifest::load(&*options.file_system, dir);
             let read = before.clone().and_then(|loaded| {
-                let (mut state, _) = loaded.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
+                let mut state = loaded.ok_or_else(|| Error::NotFound(dir.to_owned()))?.state;
                 let files = list_files(&options, dir)?;
                 let tables = new_tables(&options, dir);
                 let recovery =
@@ -138,7 +148,7 @@ impl Store {
             // is good if no log was let go; what failed is damage if nothing has changed at all.
             let after = manifest::load(&*options.file_system, dir);
             let settled = match (&before, &read, &after) {
-                (Ok(Some((before, _))), Ok(_), Ok(Some((after, _)))) => before.min_log == after.min_log,
+                (Ok(Some(before)), Ok(_), Ok(Some(after))) => before.state.min_log == after.state.min_log,
                 (Ok(before), _, Ok(after)) => before == after,
                 (Err(before), _, Err(after)) => before.to_string() == after.to_string(),
                 _ => false,
@@ -156,10 +166,9 @@ impl Store {
             view: view_of(&state, &tables, active, memtables.collect()),
             last_seqno: recovered.last_seqno,
             flushed: state.flushed_seqno,
-            recovered_logs: Vec::new(),
+            log_files: Vec::new(),
             next_file: state.next_file_number,
             commit: None,
-            logs: Vec::new(),
             manifest: None,
             lock: None,
             seed: state.hash_seed,
@@ -187,6 +196,10 @@ fn hold_files(state: &ManifestState, tables: &TableContext, most: usize) -> Resu
     let all = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
     all.take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))
 }
+
+/// Opening counts on from the greatest number in the directory, but not from a greater one than half of what the format allows: a stray file
+/// must not use up the numbers.
+const GREATEST_COUNTED: u64 = 1 << 55;
 
 /// How often a read-only open looks again when the store changes meanwhile.
 const READ_ONLY_ATTEMPTS: u32 = 100;
@@ -237,7 +250,8 @@ impl Recovery<'_> {
     fn recover(&self, state: &mut ManifestState, files: &[FileKind]) -> Result<Recovered> {
         check_tables(self.dir, state, files)?;
         let known_ids = state.next_file_number;
-        let seen = files.iter().filter_map(|kind| kind.number()).max().unwrap_or(0);
+        let numbers = files.iter().filter_map(|kind| kind.number());
+        let seen = numbers.filter(|&number| number <= GREATEST_COUNTED).max().unwrap_or(0);
         state.next_file_number = known_ids.max(seen + 1);
         let unused = state.next_file_number;
         self.replay_logs(state, files, known_ids).inspect_err(|_| {
@@ -258,16 +272,16 @@ impl Recovery<'_> {
         logs.sort_unstable();
 
         let seed = state.hash_seed;
-        // It stands for all of the logs.
-        let newest = logs.last().copied().unwrap_or(0);
+        // It stands for all of the logs, and comes before those that are to be begun.
+        let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));
         let new_memtable = || Arc::new(Memtable::new(newest, options.memtable_size, seed, self.memory));
-        let mut memtable = new_memtable();
+        // The first one comes with the first record: a memtable that goes back to the pool unused costs more than all else of an open.
+        let mut current: Option<Arc<Memtable>> = None;
         let mut full = Vec::new();
         let known = state.flushed_seqno;
         let mut flushed = known;
         let end = wal::recover(&*options.file_system, dir, &logs, known, &mut |first, batch| {
-            if memtable.used() >= options.memtable_size {
-                let memtable = std::mem::replace(&mut memtable, new_memtable());
+            if let Some(memtable) = current.take_if(|memtable| memtable.used() >= options.memtable_size) {
                 match keep {
                     Keep::InTables => {
                         self.write_recovered(&memtable, state)?;
@@ -276,7 +290,7 @@ impl Recovery<'_> {
                     Keep::InMemory => full.push(memtable),
                 }
             }
-            let mut writer = memtable.writer();
+            let mut writer = current.get_or_insert_with(new_memtable).writer();
             for (seqno, operation) in (first..).zip(batch) {
                 let operation = operation?;
                 // That of a dropped one is below: the manifest names a keyspace before the first write to it.
@@ -287,10 +301,9 @@ impl Recovery<'_> {
             }
             Ok(())
         })?;
-        if memtable.is_empty() {
-            flushed = end.last_seqno;
-        } else {
-            full.push(memtable);
+        match current.filter(|memtable| !memtable.is_empty()) {
+            Some(memtable) => full.push(memtable),
+            None => flushed = end.last_seqno,
         }
         if keep == Keep::InTables && flushed > known {
             options.file_system.sync_dir(dir).during("sync", dir)?;

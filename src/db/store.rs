@@ -1,7 +1,7 @@
 //! [`Store`]: what all handles of an open store share, and the few operations that every part of the engine needs.
 //!
 //! Locks, in the order in which they may be taken: `defining`, `commit`, the lead of `syncing`, `manifest`, `background`, `view_change`,
-//! `logs`, `snapshots`. Readers take none of them.
+//! `logs`, `log_files`, `snapshots`. Readers take none of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use super::write::{Commit, Queue};
 use crate::epoch::Published;
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
+use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
 use crate::options::Options;
@@ -54,8 +55,6 @@ pub(super) struct Store {
     pub(super) flushed: AtomicU64,
     /// Every write up to this one was recovered on opening, or was in tables then.
     pub(super) recovered: SeqNo,
-    /// The logs that were replayed then; they go when what was recovered is flushed.
-    pub(super) recovered_logs: Vec<u64>,
     /// The next file number.
     pub(super) next_file: AtomicU64,
     /// Live snapshots and how many handles each has.
@@ -68,8 +67,10 @@ pub(super) struct Store {
     /// Held while a keyspace is created, changed or dropped.
     pub(super) defining: Mutex<()>,
     pub(super) syncing: Syncing,
-    /// Logs that may hold writes that are not durable, oldest first; the last one is being written.
+    /// Logs that may hold writes that are not durable, oldest first.
     pub(super) logs: Mutex<Vec<LogFile>>,
+    /// Numbers of the logs in the directory, ascending; those go that the manifest lets go.
+    pub(super) log_files: Mutex<Vec<u64>>,
     /// `None` in a store that is closed or was opened read-only.
     pub(super) manifest: Mutex<Option<Manifest>>,
 
@@ -102,15 +103,25 @@ pub(super) struct LogFile {
 
 /// The manifest in force and what it says.
 pub(super) struct Manifest {
-    pub(super) writer: ManifestWriter,
+    pub(super) number: u64,
+    /// `None` for one that was there before the store was opened: the first edit begins a new one.
+    pub(super) writer: Option<ManifestWriter>,
     pub(super) state: ManifestState,
     /// Length at which it is written anew.
-    pub(super) rotate_at: u64,
+    rotate_at: u64,
 }
 
 impl Manifest {
-    pub(super) fn new(writer: ManifestWriter, state: ManifestState) -> Manifest {
-        Manifest { rotate_at: (4 * writer.len()).max(MANIFEST_ROTATION_LEN), writer, state }
+    /// The manifest that was found in force, which says `state`.
+    pub(super) fn found(number: u64, state: ManifestState) -> Manifest {
+        Manifest { number, writer: None, state, rotate_at: 0 }
+    }
+
+    /// A new manifest, which begins with `state`. It is in force.
+    pub(super) fn create(fs: &dyn FileSystem, dir: &Path, number: u64, state: ManifestState) -> Result<Manifest> {
+        let writer = ManifestWriter::create(fs, dir, number, &state)?;
+        let rotate_at = (4 * writer.len()).max(MANIFEST_ROTATION_LEN);
+        Ok(Manifest { number, writer: Some(writer), state, rotate_at })
     }
 }
 
@@ -125,10 +136,9 @@ pub(super) struct Opened {
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
     pub(super) flushed: SeqNo,
-    pub(super) recovered_logs: Vec<u64>,
+    pub(super) log_files: Vec<u64>,
     pub(super) next_file: u64,
     pub(super) commit: Option<Commit>,
-    pub(super) logs: Vec<LogFile>,
     pub(super) manifest: Option<Manifest>,
     pub(super) lock: Option<Box<dyn FileLock>>,
 }
@@ -152,14 +162,14 @@ impl Store {
             durable: AtomicU64::new(opened.flushed),
             flushed: AtomicU64::new(opened.flushed),
             recovered: opened.last_seqno,
-            recovered_logs: opened.recovered_logs,
             next_file: AtomicU64::new(opened.next_file),
             snapshots: Mutex::default(),
             commit: Mutex::new(opened.commit),
             queue: Queue::default(),
             defining: Mutex::new(()),
             syncing: Syncing::default(),
-            logs: Mutex::new(opened.logs),
+            logs: Mutex::default(),
+            log_files: Mutex::new(opened.log_files),
             manifest: Mutex::new(opened.manifest),
             background: Mutex::default(),
             background_done: Condvar::new(),
@@ -278,17 +288,24 @@ impl Store {
         Ok(())
     }
 
+    /// Whether anything has changed of what the manifest said on opening.
+    pub(super) fn has_new_manifest(&self) -> bool {
+        self.manifest.lock().as_ref().is_some_and(|manifest| manifest.writer.is_some())
+    }
+
     fn write_edit(&self, manifest: &mut Manifest, edit: &VersionEdit) -> Result<()> {
-        let writer = &manifest.writer;
-        manifest.state.apply(edit).map_err(|rule| Error::corruption(writer.path(), writer.len(), rule))?;
-        if manifest.writer.len() < manifest.rotate_at {
-            return manifest.writer.append(edit);
+        let old = FileKind::Manifest(manifest.number).path(&self.dir);
+        let len = manifest.writer.as_ref().map_or(0, ManifestWriter::len);
+        manifest.state.apply(edit).map_err(|rule| Error::corruption(&old, len, rule))?;
+        if let Some(writer) = &mut manifest.writer
+            && len < manifest.rotate_at
+        {
+            return writer.append(edit);
         }
-        let old = manifest.writer.path().to_owned();
         let number = self.new_file_number();
-        manifest.state.next_file_number = self.next_file.load(Ordering::Relaxed);
-        let writer = ManifestWriter::create(&*self.fs, &self.dir, number, &manifest.state)?;
-        *manifest = Manifest::new(writer, std::mem::take(&mut manifest.state));
+        let mut state = std::mem::take(&mut manifest.state);
+        state.next_file_number = self.next_file.load(Ordering::Relaxed);
+        *manifest = Manifest::create(&*self.fs, &self.dir, number, state)?;
         // A manifest that is left behind is removed when the store is opened next.
         let _ = self.fs.remove(&old);
         Ok(())

@@ -144,9 +144,7 @@ impl Store {
         let Some(mut commit) = self.commit.try_lock() else { return Ok(()) };
         let durable = self.durable.load(Ordering::Acquire);
         match commit.as_mut() {
-            Some(commit) if commit.log.next() == durable + 1 && commit.log.stated() < durable => {
-                commit.log.append_marker(durable).map_err(|error| self.poison(error))
-            }
+            Some(commit) if commit.next() == durable + 1 && commit.stated() < durable => self.append_marker(commit),
             _ => Ok(()),
         }
     }

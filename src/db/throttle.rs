@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use crate::compaction::picker::L0_TRIGGER;
 
 /// Runs in level 0 at which writes begin to be slowed down.
-const L0_SLOWDOWN: usize = 5 * L0_TRIGGER / 2;
+const L0_SLOWDOWN: usize = 2 * L0_TRIGGER;
 /// Runs in level 0 at which writes stop.
-pub(super) const L0_STOP: usize = 6 * L0_TRIGGER;
+pub(super) const L0_STOP: usize = 4 * L0_TRIGGER;
 /// Full memtables that may wait to be flushed before writes stop.
 pub(super) const MAX_SEALED: usize = 2;
 /// Bytes that wait to be compacted, as a multiple of what level 0 holds when it is compacted, at which writes begin to be slowed

@@ -21,13 +21,16 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum;
 use crate::format::header::FileHeader;
 use crate::format::key::{MAX_SEQNO, SeqNo};
-use crate::format::record::RECORD_HEADER_LEN;
+use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::log::{LogRecord, LogWriter};
 use crate::memtable::Memtable;
 use crate::wal;
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;
+
+/// What a log takes that has nothing but a header and a sync marker.
+const MARKER_ROOM: u64 = 4 << 10;
 
 /// A thread keeps the memory in which it has encoded an operation, if it is not more than this.
 const KEPT_LEN: usize = 64 << 10;
@@ -45,8 +48,34 @@ pub struct WriteOptions {
 
 /// What is held while committing.
 pub(super) struct Commit {
-    pub(super) log: LogWriter,
     pub(super) memtable: Arc<Memtable>,
+    /// How the memtable's log begins.
+    header: FileHeader,
+    /// The memtable's log, once something is to be written to it: a store that rests has none.
+    pub(super) log: Option<LogWriter>,
+    /// Whether there is space for all that may come to the log.
+    is_reserved: bool,
+}
+
+impl Commit {
+    /// Goes on in an empty memtable, with a log that follows the one of `header.previous`.
+    pub(super) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
+        Commit { memtable, header, log: None, is_reserved: false }
+    }
+
+    /// The sequence number that the next write begins with.
+    pub(super) fn next(&self) -> SeqNo {
+        self.log.as_ref().map_or(self.header.first, LogWriter::next)
+    }
+
+    /// The highest sequence number that the log states to be durable.
+    pub(super) fn stated(&self) -> SeqNo {
+        self.log.as_ref().map_or(0, LogWriter::stated)
+    }
+
+    fn log_len(&self) -> u64 {
+        self.log.as_ref().map_or(0, LogWriter::len)
+    }
 }
 
 /// The operations of a batch as the log stores them, and their checksum, computed outside of the lock.
@@ -233,8 +262,9 @@ impl Store {
     ) -> Result<SeqNo> {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
         let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
-        self.make_room(commit, len(0), len(RECORD_HEADER_LEN))?;
-        let before = commit.log.next() - 1;
+        self.make_room(commit, len(0), len(MAX_RECORD_HEADER_LEN))?;
+        let log = self.reserved_log(commit)?;
+        let before = log.next() - 1;
         let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
         if before + count > MAX_SEQNO {
             return Err(Error::invalid("the store has used up its sequence numbers"));
@@ -242,9 +272,9 @@ impl Store {
         let records = group.clone().map(Encoded::record);
         let durable = self.durable.load(Ordering::Acquire);
         let appended = if group.clone().any(|encoded| encoded.sync) {
-            commit.log.append(records, durable)
+            log.append(records, durable)
         } else {
-            commit.log.append_lazily(records, durable)
+            log.append_lazily(records, durable)
         };
         appended.map_err(|error| self.poison(error))?;
 
@@ -271,7 +301,7 @@ impl Store {
         loop {
             self.check_writable()?;
             let full = commit.memtable.used() + bytes > self.options.memtable_size
-                || commit.log.len() + (log_bytes + RECORD_HEADER_LEN) as u64
+                || commit.log_len() + (log_bytes + MAX_RECORD_HEADER_LEN) as u64
                     > wal::log_size(self.options.memtable_size);
             if !full || commit.memtable.is_empty() {
                 return Ok(());
@@ -285,44 +315,65 @@ impl Store {
                 self.throttle.count_delay(start.elapsed());
                 waited?;
             }
-            self.rotate(commit)?;
+            self.rotate(commit);
         }
     }
 
-    /// Seals the memtable and its log, and goes on in new ones. If the new log cannot be made, or there is no space for it, nothing
-    /// has changed.
-    pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) -> Result<()> {
+    /// Seals the memtable and its log, and goes on in new ones.
+    pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) {
         let number = self.new_file_number();
         let header = FileHeader {
             number,
-            first: commit.log.next(),
-            synced: self.durable.load(Ordering::Acquire),
-            previous: commit.log.number(),
-            previous_len: commit.log.len(),
+            first: commit.next(),
+            previous: commit.header.number,
+            previous_len: commit.log_len(),
+            ..FileHeader::default()
         };
-        let log = wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size)?;
-        if let Err(error) = self.reserve(&log) {
-            let _ = self.fs.remove(log.path());
-            return Err(error);
-        }
-        self.logs.lock().push(LogFile::of(&log));
         let memtable = Arc::new(Memtable::new(number, self.options.memtable_size, self.seed, &self.memory));
-        let sealed = std::mem::replace(&mut commit.memtable, Arc::clone(&memtable));
-        commit.log = log;
+        let sealed = std::mem::replace(commit, Commit::new(Arc::clone(&memtable), header)).memtable;
         self.change_view(|view| {
             view.active = memtable;
             view.sealed.insert(0, sealed);
         });
         self.schedule();
-        Ok(())
     }
-}
 
-impl Store {
-    /// Reserves space for a log, so that a full disk shows when the log is begun, where it harms nobody, and not in the middle. It
-    /// makes syncs faster, too: the file need not be extended for each.
-    pub(super) fn reserve(&self, log: &LogWriter) -> Result<()> {
-        log.file().reserve(wal::log_size(self.options.memtable_size)).during("reserve space for", log.path())
+    /// The log, with space for all that may come to it, so that a full disk shows when the log is begun, where it harms nobody, and not
+    /// in the middle. It makes syncs faster, too: the file need not be extended for each.
+    fn reserved_log<'a>(&self, commit: &'a mut Commit) -> Result<&'a mut LogWriter> {
+        let log = self.begun_log(&mut commit.log, commit.header)?;
+        if !commit.is_reserved {
+            let len = wal::log_size(self.options.memtable_size);
+            log.file().reserve(len).during("reserve space for", log.path())?;
+            commit.is_reserved = true;
+        }
+        Ok(log)
+    }
+
+    fn begun_log<'a>(&self, log: &'a mut Option<LogWriter>, header: FileHeader) -> Result<&'a mut LogWriter> {
+        let none = match log {
+            Some(log) => return Ok(log),
+            none => none,
+        };
+        let header = FileHeader { synced: self.durable.load(Ordering::Acquire), ..header };
+        let log = wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size)?;
+        self.logs.lock().push(LogFile::of(&log));
+        self.log_files.lock().push(header.number);
+        Ok(none.insert(log))
+    }
+
+    /// Appends a sync marker to the log. A full disk, or a log that cannot be created for it, is no failure: there is less proof then, and
+    /// no less data.
+    pub(super) fn append_marker(&self, commit: &mut Commit) -> Result<()> {
+        let durable = self.durable.load(Ordering::Acquire);
+        if durable == 0 {
+            return Ok(());
+        }
+        let Ok(log) = self.begun_log(&mut commit.log, commit.header) else { return Ok(()) };
+        if !commit.is_reserved && log.file().reserve(MARKER_ROOM).is_err() {
+            return Ok(());
+        }
+        log.append_marker(durable).map_err(|error| self.poison(error))
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// A name with a greater number is not ours. It is half of what the format allows: opening a store counts on from the greatest number
-/// in its directory, and must not come to the end because of a stray file.
-const MAX_NUMBER_IN_NAME: u64 = 1 << 55;
+/// A name with a greater number is not ours. Part of the format.
+const MAX_NUMBER_IN_NAME: u64 = (1 << 56) - 1;
 
 /// What a file in a store's directory is, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

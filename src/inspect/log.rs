@@ -46,7 +46,7 @@ pub struct LogRecord {
     pub first: u64,
     /// How many ordinals it takes.
     pub count: u32,
-    /// Every ordinal up to this one was on stable storage when the record was written.
+    /// Every ordinal up to this one was on stable storage when the record was written; 0 if it does not state that.
     pub synced: u64,
     /// Bytes of the payload.
     pub payload_len: u64,

@@ -6,6 +6,7 @@ use super::order::{Contradiction, find_contradiction};
 use super::*;
 use crate::filter::FilterState;
 use crate::format::key::ValueKind;
+use crate::format::record::MARKER_LEN;
 use crate::options::{Compression, FilterPolicy, KeyspaceOptions, Options, WalMode};
 use crate::table::{Table, TableBuilder, TableOptions};
 use crate::vfs::SimFileSystem;
@@ -184,7 +185,7 @@ fn damage_anywhere_is_found_with_its_file() {
             fs.corrupt(&file.path, offset, 1 << (offset % 8)).unwrap();
             let (verified, faults) = verify(&fs);
             // Nothing follows the last sync marker of the manifest, so that it cannot be told from one that was never written.
-            let last_marker = matches!(file.kind, FileKind::Manifest(_)) && offset >= len - 40;
+            let last_marker = matches!(file.kind, FileKind::Manifest(_)) && offset >= len - MARKER_LEN as u64;
             assert_eq!(verified.damaged > 0, !last_marker, "{:?} {offset}: {faults:?}", file.kind);
             assert!(faults.iter().any(|fault| fault.file == file.path), "{:?} {offset}: {faults:?}", file.kind);
         }
@@ -232,12 +233,12 @@ fn prepared_end_of_a_log_is_no_damage_and_what_stands_in_it_is_noted() {
     let killed = fs.kill();
     let path = find(&killed, |kind| matches!(kind, FileKind::Wal(_)));
     let mut log = inspector(&killed).log(&path).unwrap();
-    let end = std::iter::from_fn(|| log.next_record().unwrap()).map(|r| r.offset + 40 + r.payload_len).last().unwrap();
+    let end = std::iter::from_fn(|| log.next_record().unwrap()).map(|r| r.offset + 10 + r.payload_len).last().unwrap();
     assert_eq!(log.end(), Some(&LogEnd::Clean));
     let len = killed.file_len(&path).unwrap();
     assert!(end < len, "{end} {len}");
     assert_eq!(verify(&killed).1, []);
-    for at in [end, end + 39, len - 1] {
+    for at in [end, end + 9, len - 1] {
         let torn = killed.kill();
         torn.corrupt(&path, at, 1).unwrap();
         let (verified, faults) = verify(&torn);

@@ -18,7 +18,7 @@ use super::order::find_contradiction;
 use super::{FileKind, Inspector, version};
 use crate::error::{Error, IoContext, Result};
 use crate::log::ApplyError;
-use crate::manifest::{self, ManifestState};
+use crate::manifest::{self, Loaded, ManifestState};
 use crate::table::{Table, TableContext, TableMeta};
 use crate::wal;
 
@@ -122,10 +122,10 @@ pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fau
     };
     let mut verify = Verify { inspector, dir, report, done: Verified::default() };
     match verify.manifest()? {
-        Some((state, manifest)) => {
+        Some(Loaded { state, number, .. }) => {
             verify.logs(&state)?;
             verify.tables(&state);
-            verify.leftovers(&state, manifest)?;
+            verify.leftovers(&state, number)?;
         }
         None => verify.lone_tables()?,
     }
@@ -166,8 +166,8 @@ impl Verify<'_> {
         }
     }
 
-    /// What the manifest says, and its number; `None` if it cannot be known.
-    fn manifest(&mut self) -> Result<Option<(ManifestState, u64)>> {
+    /// The manifest in force; `None` if it cannot be known.
+    fn manifest(&mut self) -> Result<Option<Loaded>> {
         let current = FileKind::Current.path(self.dir);
         let loaded = match manifest::load(&*self.inspector.fs, self.dir) {
             Ok(Some(loaded)) => loaded,
@@ -177,7 +177,7 @@ impl Verify<'_> {
                 return Ok(None);
             }
         };
-        let path = FileKind::Manifest(loaded.1).path(self.dir);
+        let path = FileKind::Manifest(loaded.number).path(self.dir);
         if let Err(error) = self.count_edits(&path) {
             self.error(&path, &error);
         }
@@ -343,7 +343,7 @@ impl Verify<'_> {
 
     /// Whether the manifest says something else by now.
     fn is_outdated(&self, state: &ManifestState) -> bool {
-        manifest::load(&*self.inspector.fs, self.dir).is_ok_and(|loaded| loaded.is_some_and(|(now, _)| now != *state))
+        manifest::load(&*self.inspector.fs, self.dir).is_ok_and(|loaded| loaded.is_some_and(|now| now.state != *state))
     }
 
     /// Names in the directory, sorted.

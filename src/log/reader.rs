@@ -7,7 +7,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::MAX_SEQNO;
-use crate::format::record::{RECORD_HEADER_LEN, RecordHeader};
+use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
 use crate::vfs::{FileSystem, ReadableFile};
 
 /// Bytes read from the file at a time. Only a record that is longer, and whose header has been verified, takes more.
@@ -125,30 +125,29 @@ impl LogReader {
         if self.offset >= self.len {
             return Ok(Step::End(End::Clean));
         }
-        let whole = self.fill(self.offset, RECORD_HEADER_LEN)?;
+        let whole = self.fill_header(self.offset)?;
         let window = self.window.from(self.offset);
-        let Some(header) = RecordHeader::decode(window, self.number, self.offset) else {
+        let Some((header, header_len)) = RecordHeader::decode(window, self.number, self.offset) else {
             return Ok(if self.rest_is_zero()? {
                 Step::End(End::Clean)
             } else if whole {
                 self.bad("the header of the record does not verify")
             } else {
-                self.bad("the header of the record is cut short")
+                self.bad("the header of the record does not verify, or is cut short")
             });
         };
+        let first = self.next;
         let payload_len = header.payload_len as usize;
-        let next = header.first.saturating_add(header.count.into());
-        let broken = if header.first != self.next {
-            Some("the record does not continue the chain of ordinals")
-        } else if header.synced >= header.first {
-            Some("the record says that it was durable before it was written")
-        } else if header.count == 0 && payload_len > 0 {
+        let next = first.saturating_add(header.count.into());
+        let broken = if header.count == 0 && payload_len > 0 {
             Some("a sync marker has a payload")
+        } else if header.synced >= first {
+            Some("the record says that it was durable before it was written")
         } else if next > MAX_SEQNO + 1 {
             Some("the record goes beyond the last sequence number")
-        } else if !self.fill(self.offset, RECORD_HEADER_LEN + payload_len)? {
+        } else if !self.fill(self.offset, header_len + payload_len)? {
             Some("the payload of the record is cut short")
-        } else if crc(self.window.payload(self.offset, payload_len)) != header.payload_crc {
+        } else if crc(self.window.part(self.offset, header_len, payload_len)) != header.payload_crc {
             Some("the checksum of the payload does not match")
         } else {
             None
@@ -157,15 +156,15 @@ impl LogReader {
             return Ok(self.bad(reason));
         }
         let offset = self.offset;
-        self.offset += (RECORD_HEADER_LEN + payload_len) as u64;
+        self.offset += (header_len + payload_len) as u64;
         self.next = next;
         Ok(Step::Record(Record {
             file: &self.path,
             offset,
-            first: header.first,
+            first,
             count: header.count,
             synced: header.synced,
-            payload: self.window.payload(offset, payload_len),
+            payload: self.window.part(offset, header_len, payload_len),
         }))
     }
 
@@ -185,17 +184,22 @@ impl LogReader {
             return Ok(None);
         }
         let mut offset = self.offset;
-        while self.fill(offset, RECORD_HEADER_LEN)? {
+        while offset < self.len {
+            let whole = self.fill_header(offset)?;
             let bytes = self.window.from(offset);
-            for (i, candidate) in bytes.windows(RECORD_HEADER_LEN).enumerate() {
-                let at = offset + i as u64;
-                if let Some(header) = RecordHeader::decode(candidate, self.number, at)
-                    && header.synced >= durable
+            // At the last bytes of a window that is not the last, a header might not be whole.
+            let count = if whole { bytes.len() - MAX_RECORD_HEADER_LEN + 1 } else { bytes.len() };
+            for (at, i) in (offset..).zip(0..count) {
+                if let Some(synced) = RecordHeader::statement(&bytes[i..], self.number, at)
+                    && synced >= durable
                 {
-                    return Ok(Some((at, header.synced)));
+                    return Ok(Some((at, synced)));
                 }
             }
-            offset += (bytes.len() - RECORD_HEADER_LEN + 1) as u64;
+            if count == 0 {
+                break;
+            }
+            offset += count as u64;
         }
         Ok(None)
     }
@@ -216,6 +220,13 @@ impl LogReader {
 
     fn bad(&self, reason: &str) -> Step<'static> {
         Step::End(End::Bad { offset: self.offset, reason: reason.to_owned() })
+    }
+
+    /// Brings the longest header that may stand at `offset` into the window; `false` if the file has not as much, and the window what it
+    /// has.
+    fn fill_header(&mut self, offset: u64) -> Result<bool> {
+        let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        Ok(self.fill(offset, left.min(MAX_RECORD_HEADER_LEN))? && left >= MAX_RECORD_HEADER_LEN)
     }
 
     /// Brings the `need` bytes from `offset` on into the window; `false` if the file does not have them, which is found out before
@@ -251,9 +262,9 @@ impl Window {
             .unwrap_or_default()
     }
 
-    /// The payload of the record at `offset`, empty if the window does not hold all of it.
-    fn payload(&self, offset: u64, len: usize) -> &[u8] {
-        self.from(offset).get(RECORD_HEADER_LEN..RECORD_HEADER_LEN + len).unwrap_or_default()
+    /// The `len` bytes that stand `skip` behind `offset`, empty if the window does not hold all of them.
+    fn part(&self, offset: u64, skip: usize, len: usize) -> &[u8] {
+        self.from(offset).get(skip..skip + len).unwrap_or_default()
     }
 }
 
@@ -268,15 +279,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("000005.wal");
         let file_header = FileHeader { number: 5, first: 1, ..FileHeader::default() };
-        let header = RecordHeader {
-            payload_len: claimed,
-            payload_crc: crc(payload),
-            count: 1,
-            file_number: 5,
-            first: 1,
-            synced: 0,
-        };
-        put_file(&path, &[&file_header.encode(Magic::Wal)[..], &header.encode(64), payload].concat());
+        let header = RecordHeader { payload_len: claimed, payload_crc: crc(payload), count: 1, synced: 0 };
+        put_file(&path, &[&file_header.encode(Magic::Wal)[..], header.encode(5, 64).as_slice(), payload].concat());
         let reader = LogReader::open(&OsFileSystem, &path, Magic::Wal, 5).unwrap();
         (dir, reader)
     }

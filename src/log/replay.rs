@@ -45,6 +45,8 @@ impl From<Error> for ApplyError {
 pub(crate) struct Replayed {
     /// The ordinal behind the last that was replayed or was expected to be known already; a new log begins with it.
     pub(crate) next: u64,
+    /// The highest ordinal that a record or a header of what was replayed states to be durable.
+    pub(crate) synced: u64,
     /// File and offset at which replay stopped short of the end of the logs: a torn tail.
     pub(crate) torn: Option<(PathBuf, u64)>,
 }
@@ -64,7 +66,7 @@ pub(crate) fn replay(
     let readers = logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
     let readers = readers.collect::<Result<Vec<_>>>()?;
     let parts = find_parts(&readers, expected);
-    let mut replay = Replay { expected, apply, next: expected, stop: None, broken: false };
+    let mut replay = Replay { expected, apply, next: expected, synced: 0, stop: None, broken: false };
     for (reader, part) in readers.into_iter().zip(parts) {
         match part {
             Some(part) if !replay.broken => replay.log(reader, &part)?,
@@ -102,6 +104,7 @@ struct Replay<'a> {
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<(), ApplyError>,
     /// The first ordinal that is neither replayed nor known.
     next: u64,
+    synced: u64,
     /// Where reading stopped last, and why.
     stop: Option<Stop>,
     /// Set when ordinal `next` was not where it should have been: no later log can be replayed.
@@ -124,6 +127,7 @@ impl Replay<'_> {
             self.broken = true;
             return self.skip(reader);
         }
+        self.synced = self.synced.max(reader.header().map_or(0, |header| header.synced));
         let mut stop =
             Stop { file: reader.path().to_owned(), offset: 0, reason: "the log ends here".into(), clean: true };
         while reader.next() < part.end {
@@ -146,6 +150,7 @@ impl Replay<'_> {
     }
 
     fn record(&mut self, record: &Record<'_>, end: u64) -> Result<()> {
+        self.synced = self.synced.max(record.synced);
         let next = record.first + u64::from(record.count);
         if next > end {
             return Err(record.corruption("the record reaches into the log after it"));
@@ -199,6 +204,6 @@ impl Replay<'_> {
 
     fn finish(self) -> Replayed {
         let torn = self.stop.filter(|stop| !stop.clean);
-        Replayed { next: self.next, torn: torn.map(|stop| (stop.file, stop.offset)) }
+        Replayed { next: self.next, synced: self.synced, torn: torn.map(|stop| (stop.file, stop.offset)) }
     }
 }

@@ -16,7 +16,7 @@ use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::MAX_SEQNO;
-use crate::format::record::{RECORD_HEADER_LEN, RecordHeader};
+use crate::format::record::RecordHeader;
 use crate::vfs::{Fault, FaultMode, FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
 /// What replay applied: the first ordinal and the payload of each record.
@@ -255,7 +255,7 @@ fn several_logs_are_one_sequence() {
             (first, payload.to_vec())
         })
     );
-    let expected = Replayed { next: 15, torn: None };
+    let expected = Replayed { next: 15, synced: 7, torn: None };
     assert_eq!(replayed, expected);
 }
 
@@ -422,7 +422,7 @@ fn failure_to_apply_names_the_record() {
 fn no_logs_are_nothing_to_replay() {
     let (applied, replayed) = Logs::new().replay(9).unwrap();
     assert!(applied.is_empty());
-    let expected = Replayed { next: 9, torn: None };
+    let expected = Replayed { next: 9, synced: 0, torn: None };
     assert_eq!(replayed, expected);
 }
 
@@ -441,20 +441,20 @@ fn records_longer_than_the_window_are_read() {
     let (applied, _) = logs.replay(1).unwrap();
     assert!(applied.iter().map(|(_, payload)| payload).eq(&payloads));
 
+    let damaged = (FILE_HEADER_LEN + 2 * 4 + 1 + 3 + 700_000) as u64;
     // And a proof is found far behind the damage, also where two windows meet.
     append(&mut log, b"last", 1, 2);
     let mut bytes = get_file(&logs.path(5));
     bytes[700_200] ^= 1;
     put_file(&logs.path(5), &bytes);
-    logs.check_corrupt(5, 64 + 40 + 700_000);
-    let damaged = 64 + 40 + 700_000;
+    logs.check_corrupt(5, damaged);
     let meet = damaged + (1 << 20);
-    bytes.truncate(usize::try_from(meet + 100).unwrap());
-    for at in [meet - 41, meet - 40, meet - 39, meet - 38, meet - 1, meet, meet + 1] {
-        let marker = RecordHeader { payload_len: 0, payload_crc: 0, count: 0, file_number: 5, first: 3, synced: 2 };
+    bytes.truncate(usize::try_from(meet + 96).unwrap());
+    for at in (meet - 45..meet + 2).chain([meet + 70]) {
+        let marker = RecordHeader { payload_len: 0, payload_crc: 0, count: 0, synced: 2 }.encode(5, at);
         let mut bytes = bytes.clone();
         let start = usize::try_from(at).unwrap();
-        bytes[start..start + RECORD_HEADER_LEN].copy_from_slice(&marker.encode(at));
+        bytes[start..start + marker.as_slice().len()].copy_from_slice(marker.as_slice());
         put_file(&logs.path(5), &bytes);
         logs.check_corrupt(5, damaged);
     }
@@ -474,12 +474,12 @@ fn read_all(path: &Path) -> Result<(Vec<u64>, End)> {
 
 #[test]
 fn record_that_lies_although_its_checksum_matches_ends_the_log() {
-    let good = RecordHeader { payload_len: 0, payload_crc: 0, count: 1, file_number: 5, first: 1, synced: 0 };
+    let good = RecordHeader { payload_len: 0, payload_crc: 0, count: 1, synced: 0 };
     let mut logs = Logs::new();
     logs.create_empty(5, 1, 0);
     let start = get_file(&logs.path(5));
     let check = |header: RecordHeader, rule: &str| {
-        put_file(&logs.path(5), &[&start[..], &header.encode(64), b"tail"].concat());
+        put_file(&logs.path(5), &[&start[..], header.encode(5, 64).as_slice(), b"tail"].concat());
         let (firsts, end) = read_all(&logs.path(5)).unwrap();
         assert_eq!(firsts, []);
         match end {
@@ -491,17 +491,43 @@ fn record_that_lies_although_its_checksum_matches_ends_the_log() {
     let payload_len = u32::MAX;
     check(RecordHeader { payload_len, ..good }, "cut short");
     check(RecordHeader { payload_len: 4, ..good }, "checksum of the payload");
-    check(RecordHeader { count: 0, payload_len: 4, ..good }, "marker");
-    check(RecordHeader { first: 2, ..good }, "chain");
+    check(RecordHeader { count: 0, payload_len: 4, synced: 1, ..good }, "marker");
+    check(RecordHeader { count: 0, ..good }, "does not verify");
     check(RecordHeader { synced: 1, ..good }, "durable before");
     let last = FileHeader { number: 5, first: MAX_SEQNO, ..FileHeader::default() };
     let start = last.encode(Magic::Wal);
     for (count, whole) in [(1, true), (2, false)] {
-        let header = RecordHeader { first: MAX_SEQNO, count, ..good };
-        put_file(&logs.path(5), &[&start[..], &header.encode(64)].concat());
+        let header = RecordHeader { count, ..good };
+        put_file(&logs.path(5), &[&start[..], header.encode(5, 64).as_slice()].concat());
         let (_, end) = read_all(&logs.path(5)).unwrap();
         assert_eq!(end == End::Clean, whole, "{end:?}");
     }
+}
+
+#[test]
+fn what_is_durable_is_stated_when_it_grows_and_in_every_stretch() {
+    let mut logs = Logs::new();
+    let mut log = logs.create(5, 1, 0);
+    for n in 0..100u64 {
+        append(&mut log, &[7; 1000], 1, n - n % 10);
+    }
+    let mut reader = LogReader::open(&OsFileSystem, &logs.path(5), Magic::Wal, 5).unwrap();
+    let (mut stated, mut stretch, mut statements) = (0, 0, 0);
+    while let Step::Record(record) = reader.read().unwrap() {
+        let synced = (record.first - 1) / 10 * 10;
+        let is_new = synced > stated || (synced > 0 && record.offset / 4096 > stretch);
+        assert_eq!(record.synced, if is_new { synced } else { 0 }, "record {}", record.first);
+        statements += u64::from(is_new);
+        (stated, stretch) = (synced, record.offset / 4096);
+    }
+    assert!((23..40).contains(&statements), "{statements}");
+
+    // Damage to two stretches, one with a statement in it, is no torn tail.
+    let mut bytes = get_file(&logs.path(5));
+    bytes[64 + 20 * 1010..][..8 << 10].fill(0xa5);
+    put_file(&logs.path(5), &bytes);
+    let error = logs.replay(1).unwrap_err();
+    assert!(matches!(error, Error::Corruption { .. }), "{error}");
 }
 
 #[test]
@@ -571,13 +597,12 @@ fn record_that_is_half_stored_is_not_there() {
     let before = read_log(&fs, path);
     assert_eq!((before.1.clone(), before.2), (End::Clean, len));
     let payload = b"half";
-    let header =
-        RecordHeader { payload_len: 4, payload_crc: crc(payload), count: 1, file_number: 5, first: 3, synced: 0 };
-    let header = header.encode(len);
+    let header = RecordHeader { payload_len: 4, payload_crc: crc(payload), count: 1, synced: 0 }.encode(5, len);
+    let header = header.as_slice();
     let start = usize::try_from(len).unwrap();
     let mut bytes = fs.read(path).unwrap();
-    let body = start + RECORD_HEADER_LEN..start + RECORD_HEADER_LEN + payload.len();
-    let order = body.zip(payload).chain((start..).zip(&header)).map(|(at, byte)| (at, *byte));
+    let body = start + header.len()..start + header.len() + payload.len();
+    let order = body.zip(payload).chain((start..).zip(header)).map(|(at, byte)| (at, *byte));
     let last = order.clone().filter(|(_, byte)| *byte != 0).last().unwrap();
     for (at, byte) in order {
         let whole = (at, byte) == last;

@@ -11,7 +11,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::MAX_SEQNO;
-use crate::format::record::{RECORD_HEADER_LEN, RecordHeader};
+use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
 use crate::vfs::{FileSystem, Window, WritableFile};
 
 /// The buffer that gathers an append keeps this much; what one long record needed beyond it is given back.
@@ -25,6 +25,10 @@ pub(crate) struct LogRecord<'a> {
     /// Ordinals that the record takes, at least 1.
     pub(crate) count: u32,
 }
+
+/// What is durable is stated by a record that is the first to say so, and by the first one in each stretch of so many bytes: damage that
+/// takes one statement, and what it is about, leaves the next.
+const STATEMENT_INTERVAL: u64 = 4 << 10;
 
 /// Zeros that are prepared ahead of a log at first. The longer it gets, the more: as much as it has, up to a limit that is the
 /// owner's.
@@ -46,6 +50,8 @@ pub(crate) struct LogWriter {
     next: u64,
     /// The highest ordinal that the header or a record states to be durable.
     stated: u64,
+    /// Which stretch of the file states it.
+    stated_in: u64,
     /// Goes out with the first append.
     header: [u8; FILE_HEADER_LEN],
     buffer: Vec<u8>,
@@ -68,6 +74,12 @@ struct Ahead {
 }
 
 impl Ahead {
+    /// Gives up the window, as long as what was synced is near: up to `len` or so.
+    fn go_by_calls(&mut self, len: u64) {
+        self.window = None;
+        self.calls_until = len + CALLS_AFTER_SYNC.min(self.step);
+    }
+
     /// Gets ready for `need` bytes behind `len`, which are not to be synced at once if `lazily`.
     fn get_ready(&mut self, file: &dyn WritableFile, len: u64, need: u64, lazily: bool) {
         // What is longer than a step is written once only, and not with zeros before.
@@ -81,8 +93,7 @@ impl Ahead {
             }
         }
         if !lazily {
-            self.window = None;
-            self.calls_until = len + need + CALLS_AFTER_SYNC.min(self.step);
+            self.go_by_calls(len + need);
         } else if self.can_map && self.window.is_none() && len >= self.calls_until && len + need <= self.prepared {
             self.window = file.window().unwrap_or(None);
             self.can_map = self.window.is_some();
@@ -103,6 +114,7 @@ impl LogWriter {
             len: 0,
             next: header.first,
             stated: header.synced,
+            stated_in: 0,
             header: header.encode(magic),
             buffer: Vec::new(),
             ahead: None,
@@ -147,7 +159,6 @@ impl LogWriter {
         if let Some(ahead) = &mut self.ahead {
             ahead.get_ready(&*self.file, self.len, need, lazily);
         }
-        let mut at = first;
         self.begin_buffer();
         for record in records {
             debug_assert_eq!(record.payload_crc, crc(record.payload));
@@ -156,15 +167,12 @@ impl LogWriter {
                 payload_len: u32::try_from(record.payload.len()).unwrap_or(u32::MAX),
                 payload_crc: record.payload_crc,
                 count: record.count,
-                file_number: self.number,
-                first: at,
-                synced,
+                synced: self.statement(synced),
             };
-            at += u64::from(record.count);
             if self.buffer.is_empty() && self.store(&header, record.payload) {
                 continue;
             }
-            self.buffer.reserve(RECORD_HEADER_LEN + record.payload.len());
+            self.buffer.reserve(MAX_RECORD_HEADER_LEN + record.payload.len());
             self.push_header(&header);
             self.buffer.extend_from_slice(record.payload);
         }
@@ -172,11 +180,26 @@ impl LogWriter {
             self.flush_buffer()?;
         }
         self.next = next;
-        self.stated = self.stated.max(synced);
         Ok(first..next)
     }
 
-    /// The ordinal behind `records`, and the bytes that they take in the file. An error if they must not be written.
+    /// What the next record states to be durable, given what is: 0 if that has been stated not far from here.
+    fn statement(&mut self, synced: u64) -> u64 {
+        let stretch = self.end() / STATEMENT_INTERVAL;
+        if synced <= self.stated && stretch == self.stated_in {
+            return 0;
+        }
+        self.stated = self.stated.max(synced);
+        self.stated_in = stretch;
+        synced
+    }
+
+    /// Where the next header stands.
+    fn end(&self) -> u64 {
+        self.len + self.buffer.len() as u64
+    }
+
+    /// The ordinal behind `records`, and the bytes that they take in the file at most. An error if they must not be written.
     fn measure<'a>(&self, records: impl Iterator<Item = LogRecord<'a>>) -> Result<(u64, u64)> {
         let (mut next, mut need) = (self.next, 0);
         for record in records {
@@ -186,7 +209,7 @@ impl LogWriter {
             if record.count == 0 {
                 return Err(Error::invalid("a log record must not be empty"));
             }
-            need += (RECORD_HEADER_LEN + record.payload.len()) as u64;
+            need += (MAX_RECORD_HEADER_LEN + record.payload.len()) as u64;
             next += u64::from(record.count);
         }
         if next > MAX_SEQNO + 1 {
@@ -199,8 +222,9 @@ impl LogWriter {
     fn store(&mut self, header: &RecordHeader, payload: &[u8]) -> bool {
         let Some(ahead) = &mut self.ahead else { return false };
         let Some(window) = &mut ahead.window else { return false };
-        if window.append(&header.encode(self.len), payload) {
-            self.len += (RECORD_HEADER_LEN + payload.len()) as u64;
+        let head = header.encode(self.number, self.len);
+        if window.append(head.as_slice(), payload) {
+            self.len += (head.as_slice().len() + payload.len()) as u64;
             true
         } else {
             ahead.window = None;
@@ -211,16 +235,13 @@ impl LogWriter {
     /// Appends a sync marker: a record that says no more than that everything up to `synced` is durable.
     pub(crate) fn append_marker(&mut self, synced: u64) -> Result<()> {
         assert!(synced < self.next, "what is not yet written cannot be durable");
-        let header = RecordHeader {
-            payload_len: 0,
-            payload_crc: crc(&[]),
-            count: 0,
-            file_number: self.number,
-            first: self.next,
-            synced,
-        };
+        self.check()?;
+        if synced == 0 {
+            return Ok(());
+        }
+        let header = RecordHeader { payload_len: 0, payload_crc: crc(&[]), count: 0, synced };
         if let Some(ahead) = &mut self.ahead {
-            ahead.get_ready(&*self.file, self.len, RECORD_HEADER_LEN as u64, false);
+            ahead.go_by_calls(self.len);
         }
         self.begin_buffer();
         self.push_header(&header);
@@ -273,8 +294,8 @@ impl LogWriter {
 
     /// Adds a header as it will stand in the file, behind what the buffer holds already.
     fn push_header(&mut self, header: &RecordHeader) {
-        let offset = self.len + self.buffer.len() as u64;
-        self.buffer.extend_from_slice(&header.encode(offset));
+        let head = header.encode(self.number, self.end());
+        self.buffer.extend_from_slice(head.as_slice());
     }
 
     fn flush_buffer(&mut self) -> Result<()> {
@@ -345,6 +366,7 @@ mod tests {
             len: 64,
             next: 1,
             stated: 0,
+            stated_in: 0,
             header: [0; FILE_HEADER_LEN],
             buffer: Vec::new(),
             ahead: None,
@@ -367,7 +389,7 @@ mod tests {
             for result in later {
                 assert_eq!(result.unwrap_err().to_string(), failure.to_string());
             }
-            assert_eq!((log.len(), log.next()), (64 + 41, 2));
+            assert_eq!((log.len(), log.next()), (64 + 11, 2));
         }
     }
 

@@ -34,12 +34,8 @@ pub(crate) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
 /// Puts manifest `number` in force. The manifest, and its name, must be durable already.
 pub(super) fn switch(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()> {
     let (path, temp) = (FileKind::Current.path(dir), FileKind::CurrentTemp.path(dir));
-    match fs.remove(&temp) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).during("remove", &temp);
-        }
-        _ => {}
-    }
+    // What an interrupted switch left. If it stays, it cannot be created.
+    let _ = fs.remove(&temp);
     let file = fs.create(&temp).during("create", &temp)?;
     file.append(encode(number).as_bytes()).during("write", &temp)?;
     file.sync().during("sync", &temp)?;

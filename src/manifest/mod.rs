@@ -3,6 +3,9 @@
 //! A manifest stands alone: its first edit states the whole version, and it is in force only when that edit is durable. Every edit
 //! is durable before [`ManifestWriter::append`] returns, and only then may its effect be used and what it makes obsolete be
 //! removed.
+//!
+//! Nobody appends to a manifest that was there before: the first edit after opening begins a new one. Until then the old one is in force,
+//! if it says of itself that it is durable.
 
 use std::io;
 use std::path::Path;
@@ -44,36 +47,51 @@ impl ManifestWriter {
         let path = FileKind::Manifest(number).path(dir);
         let header = FileHeader { number, first: FIRST_EDIT, ..FileHeader::default() };
         let mut writer = ManifestWriter { log: LogWriter::create(fs, &path, Magic::Manifest, header)? };
-        writer.append(&state.snapshot_edit())?;
+        writer.append_durably(&state.snapshot_edit())?;
         fs.sync_dir(dir).during("sync", dir)?;
         current::switch(fs, dir, number)?;
+        // Only now: it says that the manifest is in force for good.
+        writer.mark()?;
         Ok(writer)
     }
 
-    /// Appends an edit and makes it durable. After an error it may be there or not; every later call returns that error.
+    /// Appends an edit and makes it durable. After an error the manifest must not be appended to any more.
     pub(crate) fn append(&mut self, edit: &VersionEdit) -> Result<()> {
+        self.append_durably(edit)?;
+        self.mark()
+    }
+
+    fn append_durably(&mut self, edit: &VersionEdit) -> Result<()> {
         let payload = edit.encode();
         let record = LogRecord { payload: &payload, payload_crc: crc(&payload), count: 1 };
         let durable = self.log.next() - 1;
         self.log.append([record], durable)?;
-        self.log.sync()?;
-        // So that damage to this edit is not taken for a torn tail, should it remain the last.
-        self.log.append_marker(durable + 1)
+        self.log.sync()
+    }
+
+    /// States that all edits are durable, so that damage to the last one is not taken for a torn tail.
+    fn mark(&mut self) -> Result<()> {
+        self.log.append_marker(self.log.next() - 1)
     }
 
     /// Bytes of the file, by which to decide when to begin a new one.
     pub(crate) fn len(&self) -> u64 {
         self.log.len()
     }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.log.path()
-    }
 }
 
-/// Reads the manifest in force; returns its number too. `None` if there is no store in `dir`, not even the directory, or one whose
-/// creation died half way.
-pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<(ManifestState, u64)>> {
+/// A manifest that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Loaded {
+    pub(crate) state: ManifestState,
+    pub(crate) number: u64,
+    /// Whether all of it is durable, and in force, for certain. Otherwise its last edit may have been read from what the system holds in
+    /// memory, and be gone after a power cut.
+    pub(crate) is_durable: bool,
+}
+
+/// Reads the manifest in force. `None` if there is no store in `dir`, not even the directory, or one whose creation died half way.
+pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
     let Some(number) = current::read(fs, dir)? else {
         refuse_data_without_current(fs, dir)?;
         return Ok(None);
@@ -93,7 +111,10 @@ pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<(ManifestSt
         Ok(())
     });
     match (replayed, state) {
-        (Ok(_), Some(state)) => Ok(Some((state, number))),
+        (Ok(replayed), Some(state)) => {
+            let is_durable = replayed.torn.is_none() && replayed.synced + 1 == replayed.next;
+            Ok(Some(Loaded { state, number, is_durable }))
+        }
         (Ok(_), None) => {
             let rule = "the manifest is in force, but its first version edit cannot be read";
             Err(Error::corruption(&path, FILE_HEADER_LEN as u64, rule))

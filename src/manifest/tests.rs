@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::edit::tests::sample_table;
 use super::state::DEFAULT_KEYSPACE;
 use super::*;
-use crate::format::record::RECORD_HEADER_LEN;
+use crate::format::record::MARKER_LEN;
 use crate::log::testing::{get_file, put_file, unhex};
 use crate::options::{Compression, FilterPolicy, KeyspaceOptions};
 use crate::vfs::OsFileSystem;
@@ -51,17 +51,17 @@ fn write() -> Written {
     let dir = tempfile::tempdir().unwrap();
     let mut state = new_state();
     let mut writer = ManifestWriter::create(&OsFileSystem, dir.path(), 3, &state).unwrap();
-    let mut edit_ends = vec![writer.len() - RECORD_HEADER_LEN as u64];
+    let mut edit_ends = vec![writer.len() - MARKER_LEN as u64];
     for edit in edits() {
         writer.append(&edit).unwrap();
         state.apply(&edit).unwrap();
-        edit_ends.push(writer.len() - RECORD_HEADER_LEN as u64);
+        edit_ends.push(writer.len() - MARKER_LEN as u64);
     }
     Written { dir, state, edit_ends }
 }
 
 fn load_dir(dir: &TempDir) -> Result<Option<(ManifestState, u64)>> {
-    load(&OsFileSystem, dir.path())
+    Ok(load(&OsFileSystem, dir.path())?.map(|loaded| (loaded.state, loaded.number)))
 }
 
 #[track_caller]
@@ -118,7 +118,7 @@ fn flipped_byte_in_a_durable_edit_is_corruption() {
             // The last sync marker, and nothing else, may be missing; markers between edits are proven by the edits.
             loaded => {
                 assert_eq!(loaded.unwrap(), Some((state.clone(), 3)), "byte {i}");
-                assert!(i >= bytes.len() - RECORD_HEADER_LEN);
+                assert!(i >= bytes.len() - MARKER_LEN);
             }
         }
     }

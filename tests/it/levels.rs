@@ -45,9 +45,9 @@ fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
     db.compact_range(..).unwrap();
     let size = db.stats().keyspaces[0].size();
     db.close().unwrap();
-    // Level 0 is compacted, at eight runs, into a level that holds eight times as much as it does then, or less; the last one holds 900
+    // Level 0 is compacted, at twelve runs, into a level that holds eight times as much as it does then, or less; the last one holds 900
     // times as much.
-    let memtable_size = usize::try_from(size / 8 / 900).unwrap();
+    let memtable_size = usize::try_from(size / 12 / 900).unwrap();
     let (opened, executor) = options(&fs, keyspace.clone(), memtable_size);
     let db = opened.open(DIR).unwrap();
     let (mut later, enough) = (later.iter(), later.len() / 10);
@@ -134,7 +134,7 @@ fn measured(db: &Db, keys: u64, look_ups: u64) -> f64 {
 
 #[test]
 fn a_budget_wastes_less_than_half_the_reads_of_uniform_filters_of_the_same_memory() {
-    let keys = count_from_env("TAMIS_KEYS", 1_400_000);
+    let keys = count_from_env("TAMIS_KEYS", 2_100_000);
     let look_ups = 500_000;
     let budget = LevelFilters::Budget(FilterBudget::bits_per_key(10.0));
     let keyspace = KeyspaceOptions::new().filter(UNIFORM).compression(Compression::None).level_filters(budget);

@@ -191,9 +191,9 @@ fn logs_of_several_kills_are_replayed_together_and_go_together() {
         fs = fs.kill();
     }
     let (db, executor) = open_plain(&fs).unwrap();
-    assert_eq!(logs(&fs).len(), 7);
+    assert_eq!(logs(&fs).len(), 6);
     while executor.step() {}
-    assert_eq!((logs(&fs).len(), db.synced_seqno()), (1, 6));
+    assert_eq!((logs(&fs).len(), db.synced_seqno()), (0, 6));
     check_outcomes(&fs, 6);
     check_cuts(&fs, 6, |fs| open_plain(fs).map(drop));
 }

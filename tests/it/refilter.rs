@@ -112,7 +112,7 @@ fn check_sound(fs: &SimFileSystem, db: &Db) {
 #[test]
 fn everything_but_the_filters_stays_bit_for_bit() {
     let fs = SimFileSystem::new();
-    let (db, _) = deep(&fs, 3000);
+    let (db, _) = deep(&fs, 4500);
     let (before, files, snapshot) = (content(&db), tables(&db), db.snapshot());
     let levels: std::collections::BTreeSet<usize> = files.iter().map(|(level, _)| *level).collect();
     assert!(levels.len() >= 3 && levels.contains(&0), "{levels:?}");
@@ -181,7 +181,7 @@ fn filters_can_be_dropped_and_brought_back() {
 #[test]
 fn other_keyspaces_are_left_alone_and_reads_are_not_counted() {
     let fs = SimFileSystem::new();
-    let (db, _) = deep(&fs, 500);
+    let (db, _) = deep(&fs, 750);
     let other = db.keyspace("other").unwrap();
     other.put("k", "v").unwrap();
     db.flush().unwrap();
@@ -254,7 +254,7 @@ fn a_keyspace_that_is_dropped_meanwhile_is_an_error_and_nothing_of_it_counts() {
 #[test]
 fn all_filters_are_made_anew_when_that_is_asked_for() {
     let fs = SimFileSystem::new();
-    let (db, _) = deep(&fs, 500);
+    let (db, _) = deep(&fs, 750);
     let (before, files) = (content(&db), tables(&db));
     assert_eq!(db.default_keyspace().renew_filters(|_| {}).unwrap().replaced, 0);
     let report = db.default_keyspace().remake_filters(|_| {}).unwrap();
@@ -269,7 +269,7 @@ fn all_filters_are_made_anew_when_that_is_asked_for() {
 #[test]
 fn a_budget_that_moves_by_a_little_copies_nothing() {
     let fs = SimFileSystem::new();
-    let (db, _) = deep(&fs, 500);
+    let (db, _) = deep(&fs, 750);
     let renew = |bits: f32| {
         let budget = LevelFilters::Budget(FilterBudget::bits_per_key(bits));
         let options = db.default_keyspace().options().unwrap().level_filters(budget);
@@ -304,7 +304,7 @@ fn who_may_not_write_may_not_rebuild() {
 #[test]
 fn a_damaged_filter_is_made_anew_and_other_damage_is_named() {
     let fs = SimFileSystem::new();
-    let (db, _) = deep(&fs, 500);
+    let (db, _) = deep(&fs, 750);
     let before = content(&db);
     let files = tables(&db);
     db.close().unwrap();

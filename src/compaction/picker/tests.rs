@@ -59,7 +59,8 @@ fn with_runs(count: u64, run: &str, below: &[&str]) -> Vec<String> {
     runs.chain(below.iter().map(|table| (*table).to_owned())).collect()
 }
 
-const EIGHT: &str = "0/1 0/2 0/3 0/4 0/5 0/6 0/7 0/8";
+/// As many runs as start a compaction.
+const TWELVE: &str = "0/1 0/2 0/3 0/4 0/5 0/6 0/7 0/8 0/9 0/10 0/11 0/12";
 
 fn words(task: &Task) -> String {
     let inputs: Vec<String> = task.inputs.iter().map(|(level, number)| format!("{level}/{number}")).collect();
@@ -69,17 +70,17 @@ fn words(task: &Task) -> String {
 
 #[test]
 fn a_small_store_compacts_level_0_into_the_last_level() {
-    assert_eq!(picked(&with_runs(7, "a z 16", &[]), &[]), "nothing");
-    let tree = with_runs(8, "a z 16", &["6:21 b c 100", "6:20 zz zzz 100"]);
-    assert_eq!(picked(&tree, &[]), format!("0->6: {EIGHT} 6/21"));
+    assert_eq!(picked(&with_runs(11, "a z 16", &[]), &[]), "nothing");
+    let tree = with_runs(12, "a z 16", &["6:21 b c 100", "6:20 zz zzz 100"]);
+    assert_eq!(picked(&tree, &[]), format!("0->6: {TWELVE} 6/21"));
 }
 
 #[test]
 fn disjoint_runs_are_moved() {
     let run = |n: u8| format!("0:{n} {0}0 {0}9 16", char::from(b'a' + n));
-    let mut tree: Vec<String> = (1..=8).rev().map(run).collect();
+    let mut tree: Vec<String> = (1..=12).rev().map(run).collect();
     tree.push("6:21 x z 100".into());
-    assert_eq!(picked(&tree, &[]), format!("0->6 move: {EIGHT}"));
+    assert_eq!(picked(&tree, &[]), format!("0->6 move: {TWELVE}"));
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn level_that_is_too_large_gives_up_the_table_with_the_least_overlap() {
 
 #[test]
 fn a_task_that_would_meet_a_running_one_waits() {
-    let tree = with_runs(8, "a c 16", &[]);
+    let tree = with_runs(12, "a c 16", &[]);
     let running = Task {
         start_level: 5,
         output_level: 6,
@@ -111,13 +112,13 @@ fn a_task_that_would_meet_a_running_one_waits() {
     };
     assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");
     let elsewhere = Task { hull: Hull { smallest: (*b"d").into(), largest: (*b"x").into() }, ..running };
-    assert_eq!(picked(&tree, &[elsewhere]), format!("0->6: {EIGHT}"));
+    assert_eq!(picked(&tree, &[elsewhere]), format!("0->6: {TWELVE}"));
 }
 
 #[test]
 fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
-    let mut tree = with_runs(8, "a c 16", &["5:27 a b 16", "6:28 a c 16"]);
-    tree.insert(0, "0:9 m z 16".into());
+    let mut tree = with_runs(12, "a c 16", &["5:27 a b 16", "6:28 a c 16"]);
+    tree.insert(0, "0:13 m z 16".into());
     let pick = |number: u64, running: &[Task]| {
         with_picker(&tree, SeqNo::MAX, running, |picker| match picker.pick_table(number) {
             Requested::Task(task) => words(&task),
@@ -136,7 +137,7 @@ fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
     // The newer runs would come below the oldest one, which they overlap: they wait, and what is below does not.
     assert_eq!(picked(&tree, &[task(1)]), "5->6: 5/27 6/28");
     assert_eq!(picked(&tree, &[task(27)]), "nothing");
-    assert_eq!(picked(&tree, &[]), format!("0->5: {EIGHT} 0/9 5/27"));
+    assert_eq!(picked(&tree, &[]), format!("0->5: {TWELVE} 0/13 5/27"));
     let compaction = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
     assert_eq!(pick(1, std::slice::from_ref(&compaction)), "Wait");
     assert_eq!(pick(28, &[compaction]), "6->6: 6/28");
@@ -158,8 +159,8 @@ fn tombstones_move_down_and_vanish_in_the_last_level() {
 #[test]
 fn what_is_left_above_the_base_level_moves_down() {
     assert_eq!(picked(&["3:1 a c 1", "6:2 a c 10"], &[]), "3->4 move: 3/1");
-    let picked = picked(&with_runs(8, "a c 1", &["3:21 b d 1", "6:29 a c 10"]), &[]);
-    assert!(picked == format!("0->3: {EIGHT} 3/21") || picked == "3->4 move: 3/21", "{picked}");
+    let picked = picked(&with_runs(12, "a c 1", &["3:21 b d 1", "6:29 a c 10"]), &[]);
+    assert!(picked == format!("0->3: {TWELVE} 3/21") || picked == "3->4 move: 3/21", "{picked}");
 }
 
 #[test]
@@ -179,15 +180,23 @@ fn a_range_takes_everything_that_overlaps_it_and_what_that_overlaps() {
 
 #[test]
 fn runs_that_are_small_for_what_is_below_are_merged_with_their_like() {
-    assert_eq!(picked(&with_runs(8, "a c 1", &["6:20 a c 300"]), &[]), format!("0->0: {EIGHT}"));
-    let mut tree = with_runs(7, "a c 1", &["0:0 a c 9", "6:20 a c 500"]);
-    assert_eq!(picked(&tree, &[]), "0->0: 0/1 0/2 0/3 0/4 0/5 0/6 0/7", "the large run costs more than it saves");
-    tree.insert(0, "0:8 a c 9".into());
-    tree.insert(0, "0:9 a c 9".into());
-    assert_eq!(picked(&tree, &[]), "0->0: 0/1 0/2 0/3 0/4 0/5 0/6 0/7");
+    assert_eq!(picked(&with_runs(12, "a c 1", &["6:20 a c 300"]), &[]), format!("0->0: {TWELVE}"));
+    let mut tree = with_runs(11, "a c 1", &["0:0 a c 9", "6:20 a c 500"]);
+    assert_eq!(
+        picked(&tree, &[]),
+        "0->0: 0/1 0/2 0/3 0/4 0/5 0/6 0/7 0/8 0/9 0/10 0/11",
+        "the large run costs more than it saves"
+    );
+    tree.insert(0, "0:12 a c 9".into());
+    tree.insert(0, "0:13 a c 9".into());
+    assert_eq!(picked(&tree, &[]), "0->0: 0/1 0/2 0/3 0/4 0/5 0/6 0/7 0/8 0/9 0/10 0/11");
     let running = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick_runs().unwrap());
     assert_eq!(picked(&tree, &[running]), "nothing", "what is left are three runs");
-    assert_eq!(picked(&with_runs(8, "a c 8", &["6:20 a c 300"]), &[]), format!("0->6: {EIGHT} 6/20"), "it is worth it");
+    assert_eq!(
+        picked(&with_runs(12, "a c 8", &["6:20 a c 300"]), &[]),
+        format!("0->6: {TWELVE} 6/20"),
+        "it is worth it"
+    );
 }
 
 #[test]
@@ -204,12 +213,12 @@ fn the_last_runs_are_merged_when_the_store_rests() {
             task.map_or("nothing".into(), |task| words(&task))
         })
     };
-    // A full level 0 has 64 MiB here, and so a memtable 8.
+    // A full level 0 has 64 MiB here, and so a memtable more than 5.
     let tree = with_runs(2, "a c 8", &["6:20 a c 100"]);
     assert_eq!(idle(&tree), "0->6: 0/1 0/2 6/20");
     assert_eq!(picked(&tree, &[]), "nothing", "more may come");
     assert_eq!(idle(&with_runs(2, "a c 8", &["6:20 a c 113"])), "nothing", "too much would be rewritten");
     assert_eq!(idle(&with_runs(1, "a c 8", &["6:20 a c 8"])), "nothing", "one run is few");
-    assert_eq!(idle(&with_runs(2, "a c 3", &["6:20 a c 8"])), "nothing", "flushed by hand, time and again");
+    assert_eq!(idle(&with_runs(2, "a c 2", &["6:20 a c 8"])), "nothing", "flushed by hand, time and again");
     assert_eq!(idle(&["0:2 c d 8".into(), "0:1 a b 8".into(), "6:20 e f 500".into()]), "0->6 move: 0/1 0/2");
 }

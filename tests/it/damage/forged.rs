@@ -24,6 +24,13 @@ fn u32_at(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
 }
 
+/// A varint at `at`, and where it ends.
+fn varint_at(bytes: &[u8], at: usize) -> (usize, usize) {
+    let end = at + 1 + bytes[at..].iter().take_while(|&&byte| byte >= 0x80).count();
+    let value = bytes[at..end].iter().rev().fold(0, |value, byte| value << 7 | usize::from(byte & 0x7f));
+    (value, end)
+}
+
 fn u64_at(bytes: &[u8], at: usize) -> usize {
     usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap()
 }
@@ -70,10 +77,13 @@ fn parts_of_log(bytes: &[u8]) -> Vec<Vec<Part>> {
     let mut parts = vec![vec![Part { checked: 0..60, crc_at: 60, bound_at: Some(0) }]];
     let mut at = 64;
     while at < bytes.len() {
-        let end = at + 40 + u32_at(bytes, at + 4);
+        let (marked_count, len_at) = varint_at(bytes, at + 8);
+        let (payload_len, header_end) = varint_at(bytes, len_at);
+        let payload = header_end + if marked_count % 2 == 1 { 16 } else { 0 };
+        let end = payload + payload_len;
         parts.push(vec![
-            Part { checked: at + 40..end, crc_at: at + 8, bound_at: None },
-            Part { checked: at + 4..at + 40, crc_at: at, bound_at: Some(at) },
+            Part { checked: payload..end, crc_at: at + 4, bound_at: None },
+            Part { checked: at + 4..payload, crc_at: at, bound_at: Some(at) },
         ]);
         at = end;
     }

@@ -92,7 +92,8 @@ fn record_line(record: &LogRecord) -> String {
     };
     let last = record.first.saturating_add(record.count.into()).saturating_sub(1);
     let ordinals = if last > record.first { format!("{} to {last}", record.first) } else { record.first.to_string() };
-    format!("{offset}: {what} {ordinals}, {} bytes, synced up to {}", count(record.payload_len), record.synced)
+    let synced = if record.synced > 0 { format!(", synced up to {}", record.synced) } else { String::new() };
+    format!("{offset}: {what} {ordinals}, {} bytes{synced}", count(record.payload_len))
 }
 
 fn operation_line(common: &Common, operation: &Operation, full: bool) -> String {

@@ -100,9 +100,9 @@ impl Sandbox {
         entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
     }
 
-    /// A file of the store.
+    /// A file of the store, the newest of its kind.
     pub(crate) fn file(&self, extension: &str) -> PathBuf {
-        self.files("db").into_keys().find(|path| path.extension().is_some_and(|e| e == extension)).unwrap()
+        self.files("db").into_keys().rfind(|path| path.extension().is_some_and(|e| e == extension)).unwrap()
     }
 }
 
