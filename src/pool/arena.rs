@@ -5,12 +5,13 @@
 //!
 //! To get a huge page takes a hundred times as long as a small one, and some systems that are guests of others need milliseconds. Whoever
 //! takes a piece must not wait for that. So pieces are cut from small pages, from the front of the arena on, and a thread makes huge ones
-//! of those that have been cut, when they do not grow in number just then.
+//! of those that have been cut, when they do not grow in number just then. Who uses a page waits while it becomes part of a huge one, so
+//! the thread rests most of the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -21,6 +22,10 @@ use super::region::Region;
 pub(crate) const ALIGN: usize = 64;
 /// So long nothing may have been cut, or little, before pages are made huge: whoever touches a page for the first time waits for that.
 const REST: Duration = Duration::from_millis(20);
+
+/// After it has made a page huge, the thread rests so many times as long as that took.
+const RESTS: u32 = 10;
+const LONGEST_REST: Duration = Duration::from_millis(500);
 
 /// Memory of a fixed length at most. It is taken from the system when the first piece is, and touched from its front on.
 pub(crate) struct Arena {
@@ -111,7 +116,10 @@ fn collapse(arena: &Weak<Arena>) {
         match start {
             None => std::thread::sleep(REST),
             Some(start) => {
+                let begin = Instant::now();
                 let collapsed = region.collapse(start);
+                let took = begin.elapsed();
+                drop(region);
                 let Some(arena) = arena.upgrade() else { return };
                 let mut state = arena.state.lock();
                 state.huge = start + CHUNK_LEN;
@@ -119,6 +127,9 @@ fn collapse(arena: &Weak<Arena>) {
                     state.collapser = Collapser::Useless;
                     return;
                 }
+                drop(state);
+                drop(arena);
+                std::thread::sleep((took * RESTS).min(LONGEST_REST));
             }
         }
     }

@@ -4,7 +4,10 @@
 //! above each row of nodes stands a row with the last number of each of them, up to a row of one node: a static B+-tree without
 //! pointers. A search waits once per row, and the upper rows are small enough to stay in the processor's caches.
 
+use std::hint::select_unpredictable;
 use std::ops::Range;
+
+use crate::prefetch::prefetch;
 
 /// Numbers of a node: two cache lines, which processors fetch in pairs.
 const WIDTH: usize = 16;
@@ -63,12 +66,21 @@ impl Heads {
 }
 
 impl Node {
-    /// A sum without branches, which compilers do several at a time.
+    /// Halves the node without branches; both of its lines are on their way at once.
     #[inline]
     fn count_less(&self, number: u64) -> usize {
-        self.0.iter().map(|&other| usize::from(other < number)).sum()
+        prefetch(&self.0[0]);
+        prefetch(&self.0[WIDTH - 1]);
+        let mut at = 0;
+        for step in [8, 4, 2, 1, 1] {
+            let is_less = self.0[(at + step - 1) % WIDTH] < number;
+            at = select_unpredictable(is_less, at + step, at);
+        }
+        at
     }
 }
+
+const _: () = assert!(WIDTH == 16, "it is halved four times");
 
 fn nodes(numbers: impl ExactSizeIterator<Item = u64>) -> Box<[Node]> {
     let mut nodes = vec![Node([u64::MAX; WIDTH]); numbers.len().div_ceil(WIDTH)];
