@@ -27,14 +27,23 @@ const REST: Duration = Duration::from_millis(20);
 const RESTS: u32 = 10;
 const LONGEST_REST: Duration = Duration::from_millis(500);
 
-/// Memory of a fixed length at most. It is taken from the system when the first piece is, and touched from its front on.
+/// The memory is taken from the system so many bytes at a time, a multiple of [`CHUNK_LEN`]. Pieces do not reach from one into the next.
+const SEGMENT: usize = 64 << 20;
+
+/// Memory of a fixed length at most, which is taken from the system as it is used.
+///
+/// Places in it are counted through all segments.
 pub(crate) struct Arena {
     len: usize,
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
-    region: Option<Arc<Region>>,
+    segments: Vec<Arc<Region>>,
+    /// Places of the segments by their addresses.
+    places: BTreeMap<usize, usize>,
+    /// Within the segments that there are.
     free: Extents,
     /// Where what has ever been cut ends.
     touched: usize,
@@ -44,8 +53,9 @@ struct State {
 }
 
 /// The thread that makes pages huge.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Collapser {
+    #[default]
     Idle,
     Running,
     /// The system does not do that.
@@ -55,19 +65,22 @@ enum Collapser {
 impl Arena {
     /// An arena of `len` bytes, less what is no multiple of [`CHUNK_LEN`].
     pub(crate) fn new(len: usize) -> Arc<Arena> {
-        let len = len - len % CHUNK_LEN;
-        let (free, collapser) = (Extents::of(len), Collapser::Idle);
-        Arc::new(Arena { len, state: Mutex::new(State { region: None, free, touched: 0, huge: 0, collapser }) })
+        Arc::new(Arena { len: len - len % CHUNK_LEN, state: Mutex::default() })
     }
 
     /// `len` bytes, a multiple of [`ALIGN`] and not 0, of any content; `None` if there are not as many in one piece.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> Option<NonNull<u8>> {
         assert!(len > 0 && len.is_multiple_of(ALIGN), "pieces are cut at lines");
         let mut state = self.state.lock();
-        let start = state.free.take(len)?;
-        let region = state.region.get_or_insert_with(|| Arc::new(Region::in_small_pages(self.len)));
-        // SAFETY: what is free lies within the region.
-        let piece = unsafe { region.start().add(start) };
+        let start = match state.free.take(len) {
+            Some(start) => start,
+            None => {
+                state.grow(self.len, len)?;
+                state.free.take(len)?
+            }
+        };
+        // SAFETY: what is free lies within a segment.
+        let piece = unsafe { state.segments[start / SEGMENT].start().add(start % SEGMENT) };
         state.touched = state.touched.max(start + len);
         if state.touched - state.huge >= CHUNK_LEN && state.collapser == Collapser::Idle {
             state.collapser = Collapser::Running;
@@ -82,9 +95,8 @@ impl Arena {
     /// [`take`](Arena::take) of this arena returned `piece` for `len` bytes, which nobody uses any more.
     pub(crate) unsafe fn put(&self, piece: NonNull<u8>, len: usize) {
         let mut state = self.state.lock();
-        if let Some(region) = &state.region {
-            let start = piece.addr().get() - region.start().addr().get();
-            state.free.put(start, len);
+        if let Some((&address, &place)) = state.places.range(..=piece.addr().get()).next_back() {
+            state.free.put(place + (piece.addr().get() - address), len);
         }
     }
 
@@ -95,6 +107,22 @@ impl Arena {
         if thread.spawn(move || collapse(&arena)).is_err() {
             self.state.lock().collapser = Collapser::Useless;
         }
+    }
+}
+
+impl State {
+    /// Takes one more segment from the system, of an arena of `limit` bytes, if a piece of `len` fits into it.
+    fn grow(&mut self, limit: usize, len: usize) -> Option<()> {
+        let place = self.segments.len() * SEGMENT;
+        let segment_len = limit.checked_sub(place)?.min(SEGMENT);
+        if segment_len < len {
+            return None;
+        }
+        let region = Region::in_small_pages(segment_len);
+        self.places.insert(region.start().addr().get(), place);
+        self.segments.push(Arc::new(region));
+        self.free.insert(place, segment_len);
+        Some(())
     }
 }
 
@@ -109,7 +137,8 @@ fn collapse(arena: &Weak<Arena>) {
                 return None;
             }
             let grown = state.touched - std::mem::replace(&mut before, state.touched);
-            Some((state.region.clone()?, (grown < CHUNK_LEN).then_some(state.huge)))
+            let region = Arc::clone(&state.segments[state.huge / SEGMENT]);
+            Some((region, (grown < CHUNK_LEN).then_some(state.huge)))
         }) else {
             return;
         };
@@ -117,7 +146,7 @@ fn collapse(arena: &Weak<Arena>) {
             None => std::thread::sleep(REST),
             Some(start) => {
                 let begin = Instant::now();
-                let collapsed = region.collapse(start);
+                let collapsed = region.collapse(start % SEGMENT);
                 let took = begin.elapsed();
                 drop(region);
                 let Some(arena) = arena.upgrade() else { return };
@@ -135,21 +164,14 @@ fn collapse(arena: &Weak<Arena>) {
     }
 }
 
-/// What is free of some range: which pieces, by their places and by their lengths.
+/// What is free: which pieces, by their places and by their lengths. A segment's first byte always begins a piece.
+#[derive(Default)]
 struct Extents {
     by_start: BTreeMap<usize, usize>,
     by_len: BTreeSet<(usize, usize)>,
 }
 
 impl Extents {
-    fn of(len: usize) -> Extents {
-        let mut extents = Extents { by_start: BTreeMap::new(), by_len: BTreeSet::new() };
-        if len > 0 {
-            extents.insert(0, len);
-        }
-        extents
-    }
-
     fn insert(&mut self, start: usize, len: usize) {
         self.by_start.insert(start, len);
         self.by_len.insert((len, start));
@@ -172,14 +194,17 @@ impl Extents {
 
     /// Gives back what was taken, which becomes one piece with what is free around it.
     fn put(&mut self, mut start: usize, mut len: usize) {
-        if let Some((&before, &before_len)) = self.by_start.range(..start).next_back()
+        if !start.is_multiple_of(SEGMENT)
+            && let Some((&before, &before_len)) = self.by_start.range(..start).next_back()
             && before + before_len == start
         {
             self.remove(before, before_len);
             (start, len) = (before, before_len + len);
         }
         let end = start + len;
-        if let Some(&behind_len) = self.by_start.get(&end) {
+        if !end.is_multiple_of(SEGMENT)
+            && let Some(&behind_len) = self.by_start.get(&end)
+        {
             self.remove(end, behind_len);
             len += behind_len;
         }
@@ -208,7 +233,8 @@ mod tests {
         #[test]
         fn pieces_do_not_overlap_and_become_one_again(steps in prop::collection::vec(step(), 0..100)) {
             const LEN: usize = 200;
-            let (mut extents, mut taken, mut used) = (Extents::of(LEN), Vec::new(), [false; LEN]);
+            let (mut extents, mut taken, mut used) = (Extents::default(), Vec::new(), [false; LEN]);
+            extents.insert(0, LEN);
             for step in steps {
                 match step {
                     Step::Take(len) => match extents.take(len) {
@@ -251,6 +277,25 @@ mod tests {
         assert_eq!((one, two.addr().get() - one.addr().get()), (whole, 64));
         assert_eq!(one.addr().get() % ALIGN, 0);
         assert_eq!(Arena::new(CHUNK_LEN - 1).take(64), None);
+    }
+
+    /// Whatever its limit is, an arena takes what is used.
+    #[test]
+    #[cfg_attr(miri, ignore = "it takes hundreds of megabytes")]
+    fn segments_are_taken_one_by_one_and_stay_apart() {
+        let arena = Arena::new(usize::MAX);
+        let take_three = || [(); 3].map(|()| arena.take(SEGMENT / 2).unwrap());
+        let mut pieces = take_three();
+        assert_eq!(arena.take(SEGMENT + ALIGN), None);
+        for &start in &pieces {
+            // SAFETY: the pieces are this long, and nobody uses them.
+            unsafe { arena.put(start, SEGMENT / 2) };
+        }
+        let mut again = take_three();
+        pieces.sort_unstable();
+        again.sort_unstable();
+        assert_eq!(again, pieces);
+        assert_eq!(arena.state.lock().segments.len(), 2);
     }
 
     #[test]
