@@ -56,17 +56,17 @@ pub(crate) struct WalEnd {
 }
 
 /// Applies the batches behind sequence number `flushed` that are found in the logs `numbers` (ascending: all that the manifest has
-/// not let go). `apply` gets each with the sequence number of its first operation.
+/// not let go). `apply` gets each with the sequence number of its first operation and the number of its log.
 pub(crate) fn recover(
     fs: &dyn FileSystem,
     dir: &Path,
     numbers: &[u64],
     flushed: SeqNo,
-    apply: &mut dyn FnMut(SeqNo, BatchReader<'_>) -> Result<(), ApplyError>,
+    apply: &mut dyn FnMut(SeqNo, BatchReader<'_>, u64) -> Result<(), ApplyError>,
 ) -> Result<WalEnd> {
     let logs: Vec<_> = numbers.iter().map(|&number| (number, FileKind::Wal(number).path(dir))).collect();
     let replayed = replay(fs, Magic::Wal, &logs, flushed + 1, &mut |record| {
-        apply(record.first, BatchReader::new(record.payload, record.count))
+        apply(record.first, BatchReader::new(record.payload, record.count), record.number)
     })?;
     Ok(WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn })
 }
@@ -104,7 +104,7 @@ mod tests {
 
     fn recover_all(dir: &Path, numbers: &[u64], flushed: SeqNo) -> Result<(Applied, WalEnd)> {
         let mut applied = Applied::new();
-        let end = recover(&OsFileSystem, dir, numbers, flushed, &mut |first, batch| {
+        let end = recover(&OsFileSystem, dir, numbers, flushed, &mut |first, batch, _| {
             for (seqno, op) in (first..).zip(batch) {
                 let op = op?;
                 let value = (op.kind == ValueKind::Put).then(|| op.value.to_vec());

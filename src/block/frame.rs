@@ -46,6 +46,8 @@ struct Head {
     lines: u32,
     /// Set by readers, cleared by the cache.
     referenced: AtomicBool,
+    /// No byte of a head is without a value: in an arena, a frame that is cut otherwise may have it among its bytes later.
+    _filled: [u8; 3],
 }
 
 /// What is known of a block's bytes.
@@ -60,6 +62,8 @@ pub(super) struct Parts {
     pub(super) heads_start: u32,
     pub(super) prefix_len: u16,
     pub(super) wide: bool,
+    /// As in `Head`.
+    pub(super) _filled: u8,
 }
 
 impl Block {
@@ -132,7 +136,8 @@ impl Place {
     unsafe fn begin(start: NonNull<u8>, lines: u32, arena: *const Arena) -> Place {
         let start = start.cast::<Head>();
         let parts = Parts::default();
-        let head = Head { count: AtomicUsize::new(1), arena, parts, lines, referenced: AtomicBool::new(false) };
+        let (count, referenced) = (AtomicUsize::new(1), AtomicBool::new(false));
+        let head = Head { count, arena, parts, lines, referenced, _filled: [0; 3] };
         // SAFETY: a head fits into a line, and is aligned like one.
         unsafe { start.write(head) };
         Place(start)
@@ -399,6 +404,7 @@ const PREFETCHED: usize = 5;
 const _: () = {
     // The fingerprints, behind 16 bytes of the block's own header, begin with a line.
     assert!(size_of::<Head>() + super::HEADER_LEN == LINE);
+    assert!(size_of::<Parts>() == 24 && (cfg!(target_pointer_width = "32") || size_of::<Head>() == 8 + 8 + 24 + 8));
 };
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ impl Parts {
         let used = u32::try_from(bytes.len()).map_err(too_long)?;
         let heads_start = HEADER_LEN + len as usize * (directory_len(wide) - HEAD_LEN);
         let heads_start = u32::try_from(heads_start).map_err(too_long)?;
-        Ok(Parts { base, used, len, heads_start, prefix_len, wide })
+        Ok(Parts { base, used, len, heads_start, prefix_len, wide, _filled: 0 })
     }
 }
 

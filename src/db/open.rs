@@ -280,12 +280,15 @@ impl Recovery<'_> {
         let mut full = Vec::new();
         let known = state.flushed_seqno;
         let mut flushed = known;
-        let end = wal::recover(&*options.file_system, dir, &logs, known, &mut |first, batch| {
+        let end = wal::recover(&*options.file_system, dir, &logs, known, &mut |first, batch, log| {
             if let Some(memtable) = current.take_if(|memtable| memtable.used() >= options.memtable_size) {
                 match keep {
                     Keep::InTables => {
                         self.write_recovered(&memtable, state)?;
                         flushed = memtable.last_seqno();
+                        // What comes now stands in this log. The logs before it are in tables, or void: to be found again beside logs that
+                        // another crash has cut short, void ones must go for good.
+                        state.min_log = log;
                     }
                     Keep::InMemory => full.push(memtable),
                 }

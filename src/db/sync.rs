@@ -144,6 +144,8 @@ impl Store {
         let Some(mut commit) = self.commit.try_lock() else { return Ok(()) };
         let durable = self.durable.load(Ordering::Acquire);
         match commit.as_mut() {
+            // A store that only rests begins no log for it: what was recovered has its proof, or is in tables.
+            Some(commit) if commit.log.is_none() && durable <= self.recovered => Ok(()),
             Some(commit) if commit.next() == durable + 1 && commit.stated() < durable => self.append_marker(commit),
             _ => Ok(()),
         }

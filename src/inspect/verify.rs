@@ -211,7 +211,7 @@ impl Verify<'_> {
             .collect();
         let fs = &*self.inspector.fs;
         let mut batches = 0;
-        let recovered = wal::recover(fs, self.dir, &numbers, state.flushed_seqno, &mut |_, mut batch| {
+        let recovered = wal::recover(fs, self.dir, &numbers, state.flushed_seqno, &mut |_, mut batch, _| {
             batches += 1;
             batch.try_for_each(|operation| operation.map(|_| ())).map_err(ApplyError::from)
         });

@@ -17,6 +17,8 @@ const WINDOW_LEN: usize = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
+    /// Of the file.
+    pub(crate) number: u64,
     pub(crate) offset: u64,
     pub(crate) first: u64,
     pub(crate) count: u32,
@@ -160,6 +162,7 @@ impl LogReader {
         self.next = next;
         Ok(Step::Record(Record {
             file: &self.path,
+            number: self.number,
             offset,
             first,
             count: header.count,

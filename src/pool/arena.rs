@@ -27,6 +27,8 @@ const REST: Duration = Duration::from_millis(20);
 const RESTS: u32 = 10;
 const LONGEST_REST: Duration = Duration::from_millis(500);
 
+/// A chunk may have nothing in it yet, and be no page to become huge. So many in a row, and the system does not do it.
+const MOST_FAILURES: u32 = 4;
 /// The memory is taken from the system so many bytes at a time, a multiple of [`CHUNK_LEN`]. Pieces do not reach from one into the next.
 const SEGMENT: usize = 64 << 20;
 
@@ -128,7 +130,7 @@ impl State {
 
 /// Makes huge pages of what has been cut, as long as there is an arena.
 fn collapse(arena: &Weak<Arena>) {
-    let mut before = 0;
+    let (mut before, mut failures) = (0, 0);
     loop {
         let Some((region, start)) = arena.upgrade().and_then(|arena| {
             let mut state = arena.state.lock();
@@ -152,7 +154,8 @@ fn collapse(arena: &Weak<Arena>) {
                 let Some(arena) = arena.upgrade() else { return };
                 let mut state = arena.state.lock();
                 state.huge = start + CHUNK_LEN;
-                if !collapsed {
+                failures = if collapsed { 0 } else { failures + 1 };
+                if failures == MOST_FAILURES {
                     state.collapser = Collapser::Useless;
                     return;
                 }

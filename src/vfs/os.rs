@@ -126,7 +126,11 @@ impl WritableFile for OsWritable {
             match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len) {
                 // Not every file system can.
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-                Err(error) => Err(error.into()),
+                Err(error) => {
+                    // What was reserved before space ran out stays so otherwise, and with it a full disk: to set the length frees it.
+                    let _ = self.file.metadata().and_then(|metadata| self.file.set_len(metadata.len()));
+                    Err(error.into())
+                }
             }
         }
         #[cfg(not(target_os = "linux"))]
