@@ -24,7 +24,7 @@ pub(crate) const ALIGN: usize = 64;
 const REST: Duration = Duration::from_millis(20);
 
 /// After it has made a page huge, the thread rests so many times as long as that took.
-const RESTS: u32 = 10;
+const RESTS: u32 = 50;
 const LONGEST_REST: Duration = Duration::from_millis(500);
 
 /// A chunk may have nothing in it yet, and be no page to become huge. So many in a row, and the system does not do it.
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn what_stands_in_pages_that_become_huge_stays() {
-        let chunks = if cfg!(miri) { 2 } else { 8 };
+        let chunks = if cfg!(miri) { 2 } else { 3 };
         let arena = Arena::new(chunks * CHUNK_LEN);
         let pieces: Vec<NonNull<u8>> = (0..chunks).map(|_| arena.take(CHUNK_LEN).unwrap()).collect();
         for (value, piece) in (1u8..).zip(&pieces) {
