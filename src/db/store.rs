@@ -119,9 +119,17 @@ impl Manifest {
 
     /// A new manifest, which begins with `state`. It is in force.
     pub(super) fn create(fs: &dyn FileSystem, dir: &Path, number: u64, state: ManifestState) -> Result<Manifest> {
-        let writer = ManifestWriter::create(fs, dir, number, &state)?;
-        let rotate_at = (4 * writer.len()).max(MANIFEST_ROTATION_LEN);
-        Ok(Manifest { number, writer: Some(writer), state, rotate_at })
+        let mut manifest = Manifest::found(number, state);
+        manifest.begin(fs, dir, number)?;
+        Ok(manifest)
+    }
+
+    /// Goes on in a new manifest. If that cannot be put in force, this is as it was.
+    fn begin(&mut self, fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()> {
+        let writer = ManifestWriter::create(fs, dir, number, &self.state)?;
+        self.rotate_at = (4 * writer.len()).max(MANIFEST_ROTATION_LEN);
+        (self.number, self.writer) = (number, Some(writer));
+        Ok(())
     }
 }
 
@@ -303,9 +311,8 @@ impl Store {
             return writer.append(edit);
         }
         let number = self.new_file_number();
-        let mut state = std::mem::take(&mut manifest.state);
-        state.next_file_number = self.next_file.load(Ordering::Relaxed);
-        *manifest = Manifest::create(&*self.fs, &self.dir, number, state)?;
+        manifest.state.next_file_number = self.next_file.load(Ordering::Relaxed);
+        manifest.begin(&*self.fs, &self.dir, number)?;
         // A manifest that is left behind is removed when the store is opened next.
         let _ = self.fs.remove(&old);
         Ok(())
