@@ -271,37 +271,39 @@ fn recovery_can_be_interrupted_again_and_again() {
 /// history, and after a kill all of it.
 #[test]
 fn what_a_power_cut_has_taken_stays_away() {
-    for_each_seed(count_from_env("TAMIS_SEEDS", 300), |seed| {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let mut fs = SimFileSystem::new();
-        // The process that has written each key.
-        let mut history: Vec<u32> = Vec::new();
-        let mut is_killed = false;
-        for process in 0u32..10 {
-            let (db, executor) = open_plain(&fs).unwrap();
-            let found: Vec<u32> = db
-                .iter()
-                .map(|entry| u32::from_le_bytes(entry.unwrap().1.get(..4).unwrap().try_into().unwrap()))
-                .collect();
-            assert_eq!(found, history[..found.len()], "process {process}");
-            assert!(!is_killed || found.len() == history.len(), "process {process}");
-            history.truncate(found.len());
-            for _ in 0..rng.usize(0..20) {
-                let mut batch = WriteBatch::new();
-                for _ in 0..rng.usize(1..6) {
-                    let key = u32::try_from(history.len()).unwrap().to_be_bytes();
-                    batch.put(key, [&process.to_le_bytes()[..], &[7; 60]].concat());
-                    history.push(process);
-                }
-                db.write(batch).unwrap();
-                if rng.u32(0..8) == 0 {
-                    executor.step();
-                }
+    // With this seed, a log that a power cut had made void was found again two crashes later, when recovery did not let go of it.
+    cut_and_kill(5673);
+    for_each_seed(count_from_env("TAMIS_SEEDS", 300), cut_and_kill);
+}
+
+fn cut_and_kill(seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut fs = SimFileSystem::new();
+    // The process that has written each key.
+    let mut history: Vec<u32> = Vec::new();
+    let mut is_killed = false;
+    for process in 0u32..10 {
+        let (db, executor) = open_plain(&fs).unwrap();
+        let found: Vec<u32> =
+            db.iter().map(|entry| u32::from_le_bytes(entry.unwrap().1.get(..4).unwrap().try_into().unwrap())).collect();
+        assert_eq!(found, history[..found.len()], "process {process}");
+        assert!(!is_killed || found.len() == history.len(), "process {process}");
+        history.truncate(found.len());
+        for _ in 0..rng.usize(0..20) {
+            let mut batch = WriteBatch::new();
+            for _ in 0..rng.usize(1..6) {
+                let key = u32::try_from(history.len()).unwrap().to_be_bytes();
+                batch.put(key, [&process.to_le_bytes()[..], &[7; 60]].concat());
+                history.push(process);
             }
-            is_killed = rng.bool();
-            fs = if is_killed { fs.kill() } else { fs.crash(rng.u64(..)) };
+            db.write(batch).unwrap();
+            if rng.u32(0..8) == 0 {
+                executor.step();
+            }
         }
-    });
+        is_killed = rng.bool();
+        fs = if is_killed { fs.kill() } else { fs.crash(rng.u64(..)) };
+    }
 }
 
 #[test]
