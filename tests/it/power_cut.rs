@@ -199,6 +199,26 @@ fn logs_of_several_kills_are_replayed_together_and_go_together() {
 }
 
 #[test]
+fn sessions_that_write_nothing_leave_nothing_behind() {
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let (db, _) = open_in_mode(&fs, mode).unwrap();
+        put(&db, 0, 10);
+        db.sync().unwrap();
+        db.close().unwrap();
+        let names = |fs: &SimFileSystem| fs.paths().into_iter().collect::<Vec<_>>();
+        let before = names(&fs);
+        for _ in 0..3 {
+            let (db, _) = open_in_mode(&fs, mode).unwrap();
+            db.flush().unwrap();
+            db.sync().unwrap();
+            db.close().unwrap();
+            assert_eq!(names(&fs), before);
+        }
+    }
+}
+
+#[test]
 fn sync_covers_the_name_of_a_new_log() {
     for mode in WAL_MODES {
         let fs = SimFileSystem::new();
