@@ -102,6 +102,15 @@ impl Arena {
         }
     }
 
+    /// Gives what is free back to the system. It can be taken as before.
+    pub(crate) fn discard_free(&self) {
+        let state = self.state.lock();
+        for (&start, &len) in &state.free.by_start {
+            // SAFETY: it is free as long as the lock is held, and no free piece reaches beyond its segment.
+            unsafe { state.segments[start / SEGMENT].discard(start % SEGMENT, start % SEGMENT + len) };
+        }
+    }
+
     #[cold]
     fn start_collapser(self: &Arc<Self>) {
         let arena = Arc::downgrade(self);
@@ -299,6 +308,23 @@ mod tests {
         again.sort_unstable();
         assert_eq!(again, pieces);
         assert_eq!(arena.state.lock().segments.len(), 2);
+    }
+
+    #[test]
+    fn what_is_free_is_given_back_and_what_is_not_stays() {
+        let arena = Arena::new(CHUNK_LEN);
+        let pieces = [(); 3].map(|()| arena.take(CHUNK_LEN / 4).unwrap());
+        // SAFETY: the pieces are this long, and nobody else has them.
+        unsafe {
+            pieces.map(|piece| piece.write_bytes(7, CHUNK_LEN / 4));
+            arena.put(pieces[1], CHUNK_LEN / 4);
+            arena.discard_free();
+            assert_eq!([pieces[0], pieces[2]].map(|piece| piece.add(CHUNK_LEN / 4 - 1).read()), [7, 7]);
+            let again = arena.take(CHUNK_LEN / 4).unwrap();
+            assert_eq!(again, pieces[1]);
+            let is_given_back = cfg!(all(target_os = "linux", not(miri)));
+            assert_eq!(again.read(), if is_given_back { 0 } else { 7 });
+        }
     }
 
     #[test]

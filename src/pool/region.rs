@@ -7,6 +7,8 @@ use super::CHUNK_LEN;
 
 /// Alignment of what the allocator gives: a cache line.
 const ALIGN: usize = 64;
+/// A multiple of the size of the system's pages, which is 4 to 64 KiB.
+const PAGE_LEN: usize = 64 << 10;
 
 /// Memory of its own, zero at first. What is as large as a huge page is aligned to one.
 pub(super) struct Region {
@@ -58,6 +60,20 @@ impl Region {
         assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "a chunk of the region");
         // SAFETY: the chunk lies within the region.
         self.mapped && system::collapse(unsafe { self.start.add(start) })
+    }
+
+    /// Gives the memory of the whole pages between `start` and `end` back to the system, if it came from there. They stay, with zeros in
+    /// them.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else uses what stands between the two, which lie within the region.
+    pub(super) unsafe fn discard(&self, start: usize, end: usize) {
+        let (start, end) = (start.next_multiple_of(PAGE_LEN), end - end % PAGE_LEN);
+        if self.mapped && start < end {
+            // SAFETY: by the contract above.
+            unsafe { system::discard(self.start.add(start), end - start) };
+        }
     }
 }
 
@@ -137,6 +153,14 @@ mod system {
 
     /// # Safety
     ///
+    /// These are whole pages of what [`map`] gave, which nobody uses.
+    pub(super) unsafe fn discard(start: NonNull<u8>, len: usize) {
+        // SAFETY: by the contract above.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontNeed) };
+    }
+
+    /// # Safety
+    ///
     /// `map` returned the address for this length, and nobody uses the memory any more.
     pub(super) unsafe fn unmap(start: NonNull<u8>, len: usize) {
         // SAFETY: by the contract above.
@@ -158,6 +182,8 @@ mod system {
     pub(super) fn collapse(_: NonNull<u8>) -> bool {
         false
     }
+
+    pub(super) unsafe fn discard(_: NonNull<u8>, _: usize) {}
 
     pub(super) unsafe fn unmap(_: NonNull<u8>, _: usize) {}
 }

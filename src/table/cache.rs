@@ -36,13 +36,12 @@ const SHORTEST_MEMORY: usize = 16;
 /// The cache of a store. A lock guards each shard and is held while a block is taken in; hits take none. Capacity 0 keeps nothing.
 pub(crate) struct BlockCache {
     epoch: Arc<Epoch>,
+    arena: Arc<Arena>,
     shards: Box<[Mutex<Shard>]>,
     capacity: usize,
 }
 
 struct Shard {
-    /// Of all shards.
-    arena: Arc<Arena>,
     capacity: usize,
     /// Bytes of all that follows.
     used: usize,
@@ -71,9 +70,8 @@ fn charge(memory: usize) -> usize {
 impl BlockCache {
     pub(crate) fn new(epoch: Arc<Epoch>, capacity: usize) -> BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
-        let arena = Arena::new(capacity);
-        let shard = || Mutex::new(Shard::new(Arc::clone(&arena), capacity / count));
-        BlockCache { epoch, shards: (0..count).map(|_| shard()).collect(), capacity }
+        let shard = || Mutex::new(Shard::new(capacity / count));
+        BlockCache { epoch, arena: Arena::new(capacity), shards: (0..count).map(|_| shard()).collect(), capacity }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -93,7 +91,7 @@ impl BlockCache {
     /// A frame for the block at position `i` of a table, of `len` bytes, trailer included, if it is to be [inserted](BlockCache::insert) when
     /// it has been read.
     pub(super) fn admit(&self, slots: &Slots, i: usize, len: usize) -> Option<Frame> {
-        self.shard(slots, i).lock().admit(&self.epoch, slots, i, len)
+        self.shard(slots, i).lock().admit(&self.epoch, &self.arena, slots, i, len)
     }
 
     /// Takes in the block at position `i` of a table, if there is still room.
@@ -115,9 +113,8 @@ impl BlockCache {
 }
 
 impl Shard {
-    fn new(arena: Arc<Arena>, capacity: usize) -> Shard {
+    fn new(capacity: usize) -> Shard {
         Shard {
-            arena,
             capacity,
             used: 0,
             ring: Vec::new(),
@@ -131,7 +128,7 @@ impl Shard {
         }
     }
 
-    fn admit(&mut self, epoch: &Epoch, slots: &Slots, i: usize, len: usize) -> Option<Frame> {
+    fn admit(&mut self, epoch: &Epoch, arena: &Arc<Arena>, slots: &Slots, i: usize, len: usize) -> Option<Frame> {
         let charge = charge(Frame::memory_for(len));
         if charge > self.capacity {
             return None;
@@ -151,7 +148,7 @@ impl Shard {
                 self.used -= self::charge(self.frames.pop()?.memory());
             }
         }
-        Some(Frame::new_in(&self.arena, len))
+        Some(Frame::new_in(arena, len))
     }
 
     fn insert(&mut self, slots: &Arc<Slots>, i: usize, block: &BlockRef) {
@@ -260,7 +257,10 @@ impl Drop for BlockCache {
             shard.retired_bytes += evicted.iter().map(|unlinked| charge(unlinked.block().memory())).sum::<usize>();
             shard.retired.push_back(Retired::new(&self.epoch, evicted));
             shard.reclaim(&self.epoch);
+            shard.frames.clear();
         }
+        // A value or a cursor that goes on keeps its block, and with it the arena, but nothing of what is free there.
+        self.arena.discard_free();
     }
 }
 
