@@ -78,14 +78,15 @@ mod tests {
         for _ in 0..2 {
             let (together, numbers) = (Barrier::new(THREADS), Mutex::new(Vec::new()));
             std::thread::scope(|scope| {
-                for _ in 0..THREADS {
-                    scope.spawn(|| {
-                        let number = number();
-                        numbers.lock().unwrap().extend(number);
-                        together.wait();
-                        assert_eq!(super::number(), number);
-                    });
-                }
+                let run = || {
+                    let number = number();
+                    numbers.lock().unwrap().extend(number);
+                    together.wait();
+                    assert_eq!(super::number(), number);
+                };
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run)).collect();
+                // A scope does not wait for the destructors of thread-local values, as this does.
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
             let numbers = numbers.into_inner().unwrap();
             // Other tests run meanwhile, and have some.

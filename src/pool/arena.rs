@@ -316,7 +316,7 @@ mod tests {
         let pieces = [(); 3].map(|()| arena.take(CHUNK_LEN / 4).unwrap());
         // SAFETY: the pieces are this long, and nobody else has them.
         unsafe {
-            pieces.map(|piece| piece.write_bytes(7, CHUNK_LEN / 4));
+            pieces.iter().for_each(|piece| piece.write_bytes(7, CHUNK_LEN / 4));
             arena.put(pieces[1], CHUNK_LEN / 4);
             arena.discard_free();
             assert_eq!([pieces[0], pieces[2]].map(|piece| piece.add(CHUNK_LEN / 4 - 1).read()), [7, 7]);
