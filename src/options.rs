@@ -454,6 +454,7 @@ pub struct Options {
     pub(crate) table_size: u64,
     pub(crate) cache_size: usize,
     pub(crate) max_open_files: usize,
+    pub(crate) mmap_reads: bool,
     pub(crate) background_threads: usize,
     pub(crate) paranoid: bool,
     pub(crate) wal_mode: WalMode,
@@ -472,6 +473,7 @@ impl Default for Options {
             table_size: 64 << 20,
             cache_size: 64 << 20,
             max_open_files: 512,
+            mmap_reads: false,
             background_threads: 2,
             paranoid: false,
             wal_mode: WalMode::Auto,
@@ -492,6 +494,7 @@ impl fmt::Debug for Options {
             .field("table_size", &self.table_size)
             .field("cache_size", &self.cache_size)
             .field("max_open_files", &self.max_open_files)
+            .field("mmap_reads", &self.mmap_reads)
             .field("background_threads", &self.background_threads)
             .field("paranoid", &self.paranoid)
             .field("wal_mode", &self.wal_mode)
@@ -535,6 +538,14 @@ impl Options {
     /// Table files held open at once. Default: 512, half of the usual limit of a process.
     pub fn max_open_files(mut self, count: usize) -> Self {
         self.max_open_files = count;
+        self
+    }
+
+    /// Whether data blocks are read in place, from files that are mapped into memory. Default: false.
+    ///
+    /// TODO
+    pub fn mmap_reads(mut self, mmap_reads: bool) -> Self {
+        self.mmap_reads = mmap_reads;
         self
     }
 
