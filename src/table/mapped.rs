@@ -122,3 +122,19 @@ impl<'p> InPlace<'p> {
         KeptBlock::in_file(file, self.start, self.len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_tables_are_mapped_than_a_process_can_bear() {
+        assert!(Permit::new(false).another().is_none());
+        let all = Permit::new(true);
+        let mut given: Vec<Permit> = std::iter::from_fn(|| all.another()).collect();
+        assert_eq!(given.len(), MOST);
+        given.pop();
+        given.extend(all.another());
+        assert_eq!(given.len(), MOST);
+    }
+}
