@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use crate::format::Decoded;
 use crate::format::key::SeqNo;
-use crate::pool::{ALIGN, Arena};
+use crate::pool::{ALIGN, Arena, Short};
 use crate::prefetch::prefetch;
 
 /// Frames are aligned like cache lines, and a multiple of them long.
@@ -198,14 +198,16 @@ impl Frame {
         spare.unwrap_or_else(|| Frame(Place::allocate(lines_for(len))))
     }
 
-    /// The same for long, if possible in the arena.
-    pub(crate) fn new_in(arena: &Arc<Arena>, len: usize) -> Frame {
+    /// The same for long, if possible in the arena; `None` if that has to grow first.
+    pub(crate) fn new_in(arena: &Arc<Arena>, len: usize) -> Option<Frame> {
         let lines = lines_for(len);
-        Frame(match arena.take(lines as usize * LINE) {
+        let place = match arena.take(lines as usize * LINE) {
             // SAFETY: nobody else has what the arena gives, which is always initialised.
-            Some(start) => unsafe { Place::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
-            None => Place::allocate(lines),
-        })
+            Ok(start) => unsafe { Place::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
+            Err(Short::OfRoom) => Place::allocate(lines),
+            Err(Short::ForNow) => return None,
+        };
+        Some(Frame(place))
     }
 
     /// Bytes that a new frame for `len` bytes takes.
