@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A piece of background work.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -35,12 +35,14 @@ pub trait Executor: Send + Sync {
 /// An executor with threads of its own, which end when it is dropped; jobs still queued then are run first.
 ///
 /// Jobs of high priority go first, and one thread, if there are several, takes no others: a flush never waits for a compaction to
-/// end.
+/// end. The other threads give way to the program's own where there are more threads than processors (`nice` 10 on Linux, as the low
+/// priority of RocksDB's pools).
 pub struct ThreadPool {
     shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
+#[derive(Default)]
 struct PoolShared {
     queue: Mutex<PoolQueue>,
     wake: Condvar,
@@ -50,64 +52,63 @@ struct PoolShared {
 struct PoolQueue {
     high: VecDeque<Job>,
     low: VecDeque<Job>,
-    /// How many of `low` are being run, and how many may be.
-    low_running: usize,
-    low_limit: usize,
     closing: bool,
 }
 
+/// Which jobs a thread of a pool takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    High,
+    All,
+}
+
 impl PoolQueue {
-    fn pop(&mut self) -> Option<(Priority, Job)> {
-        if let Some(job) = self.high.pop_front() {
-            return Some((Priority::High, job));
-        }
-        if self.low_running < self.low_limit
-            && let Some(job) = self.low.pop_front()
-        {
-            self.low_running += 1;
-            return Some((Priority::Low, job));
-        }
-        None
+    fn pop(&mut self, takes: Takes) -> Option<Job> {
+        self.high.pop_front().or_else(|| if takes == Takes::All { self.low.pop_front() } else { None })
     }
 }
 
 impl ThreadPool {
     /// A pool of `threads` threads (at least one), named `tamis-N`.
     pub fn new(threads: usize) -> ThreadPool {
-        let queue = PoolQueue { low_limit: threads.saturating_sub(1).max(1), ..PoolQueue::default() };
-        let shared = Arc::new(PoolShared { queue: Mutex::new(queue), wake: Condvar::new() });
-        let threads = (0..threads.max(1))
-            .filter_map(|i| {
-                let shared = Arc::clone(&shared);
-                std::thread::Builder::new().name(format!("tamis-{i}")).spawn(move || shared.run()).ok()
-            })
-            .collect();
+        let shared = Arc::new(PoolShared::default());
+        let spawn = |i| {
+            let shared = Arc::clone(&shared);
+            // The last one, so that there is no such thread without others.
+            let takes = if i > 0 && i + 1 == threads { Takes::High } else { Takes::All };
+            let run = move || {
+                if takes == Takes::All && threads > 1 {
+                    give_way();
+                }
+                shared.run(takes);
+            };
+            std::thread::Builder::new().name(format!("tamis-{i}")).spawn(run).ok()
+        };
+        let threads = (0..threads.max(1)).map_while(spawn).collect();
         ThreadPool { shared, threads }
     }
 }
 
 impl PoolShared {
-    fn run(&self) {
+    fn run(&self, takes: Takes) {
+        let mut queue = self.queue.lock();
         loop {
-            let (priority, job) = {
-                let mut queue = self.queue.lock();
-                loop {
-                    if let Some(next) = queue.pop() {
-                        break next;
-                    }
-                    if queue.closing && queue.low.is_empty() {
-                        return;
-                    }
-                    self.wake.wait(&mut queue);
-                }
-            };
-            job();
-            if priority == Priority::Low {
-                self.queue.lock().low_running -= 1;
-                self.wake.notify_all();
+            if let Some(job) = queue.pop(takes) {
+                MutexGuard::unlocked(&mut queue, job);
+            } else if queue.closing {
+                return;
+            } else {
+                self.wake.wait(&mut queue);
             }
         }
     }
+}
+
+/// Lets other threads of this processor go first.
+fn give_way() {
+    #[cfg(target_os = "linux")]
+    // There it is a matter of the thread, not of the process. If the system refuses, all are equal.
+    let _ = rustix::process::setpriority_process(None, 10);
 }
 
 impl Executor for ThreadPool {
@@ -122,7 +123,8 @@ impl Executor for ThreadPool {
             Priority::Low => queue.low.push_back(job),
         }
         drop(queue);
-        self.shared.wake.notify_one();
+        // Not every thread takes every job.
+        self.shared.wake.notify_all();
     }
 
     fn parallelism(&self) -> usize {

@@ -14,6 +14,7 @@ pub(crate) use multi_get::Batch;
 use crate::epoch::Pin;
 use crate::error::Result;
 use crate::explain::{Found, ReadSource, ReadTrace};
+use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, ValueKind, common_prefix_len, head};
 use crate::iter::InternalCursor;
 use crate::manifest::LEVEL_COUNT;
@@ -34,11 +35,11 @@ pub(crate) struct Version {
 pub(crate) struct Level {
     /// Shared with the cursors over the level.
     tables: Arc<[Arc<Table>]>,
-    /// Of the same tables; nothing in level 0, whose tables are all asked.
+    /// Of the same tables.
     bounds: Arc<Bounds>,
 }
 
-/// The ranges of tables that are ordered by key and do not overlap, in flat arrays: a look-up finds its table without a look at any.
+/// The ranges of tables, in flat arrays: a look-up finds out which tables may have a key without a look at any.
 #[derive(Default)]
 struct Bounds {
     /// Of all smallest and largest keys.
@@ -50,14 +51,20 @@ struct Bounds {
 
 impl Bounds {
     fn of(tables: &[Arc<Table>]) -> Bounds {
-        let (Some(first), Some(last)) = (tables.first(), tables.last()) else { return Bounds::default() };
-        let (first, last) = (&first.meta().smallest, &last.meta().largest);
-        let prefix = &first[..common_prefix_len(first, last)];
+        let smallest = tables.iter().map(|table| &*table.meta().smallest).min().unwrap_or_default();
+        let largest = tables.iter().map(|table| &*table.meta().largest).max().unwrap_or_default();
+        let prefix = &smallest[..common_prefix_len(smallest, largest)];
         let heads = |key: fn(&TableMeta) -> &[u8]| {
             // Every key lies between the two, and so has the prefix.
             tables.iter().map(|table| head(key(table.meta()).strip_prefix(prefix).unwrap_or_default())).collect()
         };
         Bounds { smallest: heads(|meta| &meta.smallest), largest: heads(|meta| &meta.largest), prefix: prefix.into() }
+    }
+
+    /// The head of `key` to be compared with the others; `None` if it lies in no range.
+    #[inline]
+    fn head(&self, key: &[u8]) -> Option<u64> {
+        key.strip_prefix(&*self.prefix).map(head)
     }
 }
 
@@ -66,14 +73,23 @@ impl Level {
         &self.tables
     }
 
+    /// Whether `key`, of that [head](Bounds::head), lies between the smallest and the largest key of the table at position `at`.
+    #[inline]
+    fn in_range(&self, at: usize, key: &[u8], head: u64) -> bool {
+        let Bounds { smallest, largest, .. } = &*self.bounds;
+        let meta = self.tables[at].meta();
+        // Equal heads say nothing about longer keys and trailing zeros.
+        (smallest[at] < head || smallest[at] == head && *meta.smallest <= *key)
+            && (head < largest[at] || head == largest[at] && *key <= *meta.largest)
+    }
+
     /// The table that may hold `key`, in a level whose tables do not overlap.
     #[inline]
     fn candidate(&self, key: &[u8]) -> Option<&Arc<Table>> {
-        let Bounds { prefix, smallest, largest } = &*self.bounds;
-        let head = head(key.strip_prefix(&**prefix)?);
+        let Bounds { smallest, largest, .. } = &*self.bounds;
+        let head = self.bounds.head(key)?;
         let mut at = largest.partition_point(|&other| other < head);
         if largest.get(at) == Some(&head) {
-            // Equal heads say nothing about longer keys and trailing zeros.
             let ties = largest[at..].partition_point(|&other| other == head);
             at += self.tables[at..at + ties].partition_point(|table| *table.meta().largest < *key);
         }
@@ -98,14 +114,7 @@ impl Version {
         for level in sorted {
             level.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         }
-        let mut number = 0;
-        Version {
-            levels: levels.map(|tables| {
-                let bounds = if number == 0 { Bounds::default() } else { Bounds::of(&tables) };
-                number += 1;
-                Level { tables: tables.into(), bounds: Arc::new(bounds) }
-            }),
-        }
+        Version { levels: levels.map(|tables| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() }) }
     }
 
     pub(crate) fn levels(&self) -> &[Level; LEVELS] {
@@ -121,6 +130,18 @@ impl Version {
         std::array::from_fn(|i| self.levels[i].tables.iter().map(|table| table.meta()).collect())
     }
 
+    /// Whether a key may stand in several runs of level 0.
+    #[inline]
+    pub(crate) fn has_overlapping_runs(&self) -> bool {
+        self.levels[0].tables.len() > 1
+    }
+
+    /// Brings nearer what [`Version::get`] asks first.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: KeyHash) {
+        self.levels[0].tables.iter().for_each(|table| table.prefetch_filter(hash));
+    }
+
     /// The newest version of a key that the read can see, a tombstone included. Newest sources first; the first answer ends the
     /// search.
     #[inline]
@@ -130,21 +151,17 @@ impl Version {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
-        let overlapping = &self.levels[0].tables;
-        // Who asks many filters for their lines before it asks the first one what it says waits for memory once.
-        if let [_, _, ..] = **overlapping {
-            overlapping.iter().for_each(|table| table.prefetch_filter(read.hash));
-        }
-        for table in overlapping.iter() {
-            let meta = table.meta();
-            trace.enter(ReadSource::Table { level: 0, number: meta.number });
-            if !table.in_range(read.key) {
+        let [overlapping, sorted @ ..] = &self.levels;
+        let head = if overlapping.tables.is_empty() { None } else { overlapping.bounds.head(read.key) };
+        for (i, table) in overlapping.tables.iter().enumerate() {
+            trace.enter(ReadSource::Table { level: 0, number: table.meta().number });
+            if !head.is_some_and(|head| overlapping.in_range(i, read.key, head)) {
                 trace.leave(Found::OutOfRange);
             } else if let Some(hit) = table.get(read, pin, trace)? {
                 return Ok(Some(hit));
             }
         }
-        for (number, level) in self.levels.iter().enumerate().skip(1) {
+        for (number, level) in (1..).zip(sorted) {
             if let Some(table) = level.candidate(read.key) {
                 trace.enter(ReadSource::Table { level: number, number: table.meta().number });
                 if let Some(hit) = table.get(read, pin, trace)? {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use super::view::{Block, PREFETCHED, Parts, prefetch_lines};
 use crate::format::Decoded;
-use crate::pool::{ALIGN, Arena};
+use crate::pool::{ALIGN, Arena, Short};
 
 /// Frames are aligned like cache lines, and a multiple of them long.
 const LINE: usize = ALIGN;
@@ -173,14 +173,16 @@ impl Frame {
         spare.unwrap_or_else(|| Frame(Place::allocate(lines_for(len))))
     }
 
-    /// The same for long, if possible in the arena.
-    pub(crate) fn new_in(arena: &Arc<Arena>, len: usize) -> Frame {
+    /// The same for long, if possible in the arena; `None` if that has to grow first.
+    pub(crate) fn new_in(arena: &Arc<Arena>, len: usize) -> Option<Frame> {
         let lines = lines_for(len);
-        Frame(match arena.take(lines as usize * LINE) {
+        let place = match arena.take(lines as usize * LINE) {
             // SAFETY: nobody else has what the arena gives, which is always initialised.
-            Some(start) => unsafe { Place::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
-            None => Place::allocate(lines),
-        })
+            Ok(start) => unsafe { Place::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
+            Err(Short::OfRoom) => Place::allocate(lines),
+            Err(Short::ForNow) => return None,
+        };
+        Some(Frame(place))
     }
 
     /// Bytes that a new frame for `len` bytes takes.

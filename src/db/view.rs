@@ -76,6 +76,11 @@ impl ReadView {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<FoundValue<'p>>> {
+        // Who asks many sources for their lines before the first one what it says waits for memory once.
+        if tree.version.has_overlapping_runs() {
+            self.memtables().for_each(|memtable| memtable.prefetch(tree.id, read.hash));
+            tree.version.prefetch(read.hash);
+        }
         for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
             trace.enter(ReadSource::Memtable(i));
             let Some(entry) = memtable.get(tree.id, read.key, read.hash, read.snapshot) else {

@@ -26,6 +26,7 @@ use super::log::Position;
 #[cfg(not(loom))]
 use crate::pool::Chunk;
 use crate::pool::Pool;
+use crate::prefetch::prefetch;
 
 /// A new table has at least so many slots.
 const MIN_SLOTS: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
@@ -86,6 +87,13 @@ impl Index {
     /// Bytes beyond those that it was made with.
     pub(super) fn grown(&self) -> usize {
         self.grown.load(Relaxed)
+    }
+
+    /// Brings the first slot of a hash nearer.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u32) {
+        let table = self.table();
+        prefetch(&raw const table.slots.all()[table.first(hash)]);
     }
 
     /// The newest version of the key that has this hash and of whose versions `is_key` says yes.
@@ -163,17 +171,23 @@ impl Table {
     #[inline]
     fn probe(&self, hash: u32, is_key: impl Fn(Position) -> bool) -> (&AtomicU64, Option<Position>) {
         let slots = self.slots.all();
-        let mut at = (hash >> self.shift) as usize;
+        let mut at = self.first(hash);
         loop {
-            // `slots.len()` is a power of two.
-            let place = &slots[at & (slots.len() - 1)];
+            let place = &slots[at];
             let slot = place.load(Acquire);
             let Some(position) = position_of(slot) else { return (place, None) };
             if hash_of(slot) == hash && is_key(position) {
                 return (place, Some(position));
             }
-            at += 1;
+            at = (at + 1) & (slots.len() - 1);
         }
+    }
+
+    /// Where the search for a hash begins.
+    #[inline]
+    fn first(&self, hash: u32) -> usize {
+        // The number of slots is a power of two.
+        (hash >> self.shift) as usize & (self.slots.all().len() - 1)
     }
 }
 

@@ -96,6 +96,12 @@ impl Memtable {
         MemtableWriter { memtable: self, log: self.log.writer(), entries: 0, last_seqno: 0 }
     }
 
+    /// Brings nearer what [`Memtable::get`] looks at first.
+    #[inline]
+    pub(crate) fn prefetch(&self, keyspace: u32, hash: KeyHash) {
+        self.index.prefetch(slot_hash(keyspace, hash));
+    }
+
     /// The newest version of `key`, whose hash is `hash`, that `snapshot` can see.
     pub(crate) fn get(&self, keyspace: u32, key: &[u8], hash: KeyHash, snapshot: SeqNo) -> Option<MemEntry<'_>> {
         debug_assert_eq!(hash, KeyHash::new(self.seed, key));

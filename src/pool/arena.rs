@@ -3,15 +3,13 @@
 //! A processor finds the address of a page of 4 KiB in its own tables only for some 16 MiB of them. What is larger and read in no
 //! order, as cached blocks are, waits for that at every access, unless it stands in huge pages.
 //!
-//! To get a huge page takes a hundred times as long as a small one, and some systems that are guests of others need milliseconds. Whoever
-//! takes a piece must not wait for that. So pieces are cut from small pages, from the front of the arena on, and a thread makes huge ones
-//! of those that have been cut, when they do not grow in number just then. Who uses a page waits while it becomes part of a huge one, so
-//! the thread rests most of the time.
+//! The first touch of a huge page takes a hundred times as long as that of a small one, and on some systems that are guests of others
+//! milliseconds. Whoever takes a piece must not wait for that, and whoever reads one even less. So a thread touches the pages before
+//! pieces are cut from them, always a little ahead of what is taken. As long as it has not come so far there is nothing to be taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -20,15 +18,10 @@ use super::region::Region;
 
 /// Pieces are aligned to this, and as long as a multiple of it: a cache line.
 pub(crate) const ALIGN: usize = 64;
-/// So long nothing may have been cut, or little, before pages are made huge: whoever touches a page for the first time waits for that.
-const REST: Duration = Duration::from_millis(20);
-
-/// After it has made a page huge, the thread rests so many times as long as that took.
-const RESTS: u32 = 50;
-const LONGEST_REST: Duration = Duration::from_millis(500);
-
-/// A chunk may have nothing in it yet, and be no page to become huge. So many in a row, and the system does not do it.
-const MOST_FAILURES: u32 = 4;
+/// So many bytes can be taken at once, in small pages: half of what the processor knows the addresses of. Who needs no more needs no thread.
+const FIRST: usize = 4 * CHUNK_LEN;
+/// The thread goes on while less than this is free.
+const AHEAD: usize = 2 * CHUNK_LEN;
 /// The memory is taken from the system so many bytes at a time, a multiple of [`CHUNK_LEN`]. Pieces do not reach from one into the next.
 const SEGMENT: usize = 64 << 20;
 
@@ -40,28 +33,26 @@ pub(crate) struct Arena {
     state: Mutex<State>,
 }
 
+/// What [`Arena::take`] may say instead of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// There will be more.
+    ForNow,
+    /// What there is belongs to others, or is in too small pieces.
+    OfRoom,
+}
+
 #[derive(Default)]
 struct State {
     segments: Vec<Arc<Region>>,
     /// Places of the segments by their addresses.
     places: BTreeMap<usize, usize>,
-    /// Within the segments that there are.
+    /// Before `ready`.
     free: Extents,
-    /// Where what has ever been cut ends.
-    touched: usize,
-    /// Where the huge pages end.
-    huge: usize,
-    collapser: Collapser,
-}
-
-/// The thread that makes pages huge.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Collapser {
-    #[default]
-    Idle,
-    Running,
-    /// The system does not do that.
-    Useless,
+    /// Where what can be taken, or was, ends.
+    ready: usize,
+    /// Whether there is a thread that makes more ready.
+    preparing: bool,
 }
 
 impl Arena {
@@ -70,26 +61,24 @@ impl Arena {
         Arc::new(Arena { len: len - len % CHUNK_LEN, state: Mutex::default() })
     }
 
-    /// `len` bytes, a multiple of [`ALIGN`] and not 0, of any content; `None` if there are not as many in one piece.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Option<NonNull<u8>> {
+    /// `len` bytes, a multiple of [`ALIGN`] and not 0, of any content.
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Result<NonNull<u8>, Short> {
         assert!(len > 0 && len.is_multiple_of(ALIGN), "pieces are cut at lines");
         let mut state = self.state.lock();
-        let start = match state.free.take(len) {
-            Some(start) => start,
-            None => {
-                state.grow(self.len, len)?;
-                state.free.take(len)?
-            }
-        };
-        // SAFETY: what is free lies within a segment.
-        let piece = unsafe { state.segments[start / SEGMENT].start().add(start % SEGMENT) };
-        state.touched = state.touched.max(start + len);
-        if state.touched - state.huge >= CHUNK_LEN && state.collapser == Collapser::Idle {
-            state.collapser = Collapser::Running;
-            drop(state);
-            self.start_collapser();
+        if state.ready == 0 {
+            state.make_ready(FIRST.min(self.len), self.len);
         }
-        Some(piece)
+        // SAFETY: what is free lies within a segment.
+        let piece = state.free.take(len).map(|at| unsafe { state.segments[at / SEGMENT].start().add(at % SEGMENT) });
+        if state.ready == self.len {
+            return piece.ok_or(Short::OfRoom);
+        }
+        if state.free.bytes < AHEAD && !state.preparing {
+            state.preparing = true;
+            drop(state);
+            self.start_preparing();
+        }
+        piece.ok_or(Short::ForNow)
     }
 
     /// # Safety
@@ -112,67 +101,56 @@ impl Arena {
     }
 
     #[cold]
-    fn start_collapser(self: &Arc<Self>) {
+    fn start_preparing(self: &Arc<Self>) {
         let arena = Arc::downgrade(self);
         let thread = std::thread::Builder::new().name("tamis-pages".into());
-        if thread.spawn(move || collapse(&arena)).is_err() {
-            self.state.lock().collapser = Collapser::Useless;
+        if thread.spawn(move || prepare(&arena)).is_err() {
+            // Then it is whoever takes a piece who touches it first.
+            let mut state = self.state.lock();
+            state.make_ready(CHUNK_LEN, self.len);
+            state.preparing = false;
         }
+    }
+
+    /// The chunk that is to be made ready next, if there is to be more: its place, and the segment that it is in.
+    fn next_chunk(&self) -> Option<(usize, Arc<Region>)> {
+        let mut state = self.state.lock();
+        if state.ready == self.len || state.free.bytes >= AHEAD {
+            state.preparing = false;
+            return None;
+        }
+        Some((state.ready, state.last_segment(self.len)))
     }
 }
 
 impl State {
-    /// Takes one more segment from the system, of an arena of `limit` bytes, if a piece of `len` fits into it.
-    fn grow(&mut self, limit: usize, len: usize) -> Option<()> {
-        let place = self.segments.len() * SEGMENT;
-        let segment_len = limit.checked_sub(place)?.min(SEGMENT);
-        if segment_len < len {
-            return None;
+    /// The segment in which the first place that is not ready lies, of an arena of `limit` bytes, which must have more than are ready.
+    fn last_segment(&mut self, limit: usize) -> Arc<Region> {
+        let place = self.ready - self.ready % SEGMENT;
+        if self.segments.len() == place / SEGMENT {
+            let region = Region::in_small_pages(SEGMENT.min(limit - place));
+            self.places.insert(region.start().addr().get(), place);
+            self.segments.push(Arc::new(region));
         }
-        let region = Region::in_small_pages(segment_len);
-        self.places.insert(region.start().addr().get(), place);
-        self.segments.push(Arc::new(region));
-        self.free.insert(place, segment_len);
-        Some(())
+        Arc::clone(&self.segments[place / SEGMENT])
+    }
+
+    /// Lets the next `len` bytes, chunks of one segment, be taken.
+    fn make_ready(&mut self, len: usize, limit: usize) {
+        if len > 0 {
+            self.last_segment(limit);
+            self.free.put(self.ready, len);
+            self.ready += len;
+        }
     }
 }
 
-/// Makes huge pages of what has been cut, as long as there is an arena.
-fn collapse(arena: &Weak<Arena>) {
-    let (mut before, mut failures) = (0, 0);
-    loop {
-        let Some((region, start)) = arena.upgrade().and_then(|arena| {
-            let mut state = arena.state.lock();
-            if state.touched - state.huge < CHUNK_LEN {
-                state.collapser = Collapser::Idle;
-                return None;
-            }
-            let grown = state.touched - std::mem::replace(&mut before, state.touched);
-            let region = Arc::clone(&state.segments[state.huge / SEGMENT]);
-            Some((region, (grown < CHUNK_LEN).then_some(state.huge)))
-        }) else {
-            return;
-        };
-        match start {
-            None => std::thread::sleep(REST),
-            Some(start) => {
-                let begin = Instant::now();
-                let collapsed = region.collapse(start % SEGMENT);
-                let took = begin.elapsed();
-                drop(region);
-                let Some(arena) = arena.upgrade() else { return };
-                let mut state = arena.state.lock();
-                state.huge = start + CHUNK_LEN;
-                failures = if collapsed { 0 } else { failures + 1 };
-                if failures == MOST_FAILURES {
-                    state.collapser = Collapser::Useless;
-                    return;
-                }
-                drop(state);
-                drop(arena);
-                std::thread::sleep((took * RESTS).min(LONGEST_REST));
-            }
-        }
+/// Makes chunks ready, as long as they are needed and there is an arena.
+fn prepare(arena: &Weak<Arena>) {
+    while let Some((at, segment)) = arena.upgrade().and_then(|arena| arena.next_chunk()) {
+        segment.populate_huge(at % SEGMENT);
+        let Some(arena) = arena.upgrade() else { return };
+        arena.state.lock().make_ready(CHUNK_LEN, arena.len);
     }
 }
 
@@ -181,17 +159,20 @@ fn collapse(arena: &Weak<Arena>) {
 struct Extents {
     by_start: BTreeMap<usize, usize>,
     by_len: BTreeSet<(usize, usize)>,
+    bytes: usize,
 }
 
 impl Extents {
     fn insert(&mut self, start: usize, len: usize) {
         self.by_start.insert(start, len);
         self.by_len.insert((len, start));
+        self.bytes += len;
     }
 
     fn remove(&mut self, start: usize, len: usize) {
         self.by_start.remove(&start);
         self.by_len.remove(&(len, start));
+        self.bytes -= len;
     }
 
     /// Cuts `len` bytes from the front of the shortest piece that has them, or of the first one of these.
@@ -204,7 +185,7 @@ impl Extents {
         Some(start)
     }
 
-    /// Gives back what was taken, which becomes one piece with what is free around it.
+    /// Gives back what was taken, or gives what is new. It becomes one piece with what is free around it.
     fn put(&mut self, mut start: usize, mut len: usize) {
         if !start.is_multiple_of(SEGMENT)
             && let Some((&before, &before_len)) = self.by_start.range(..start).next_back()
@@ -266,6 +247,7 @@ mod tests {
                 }
                 let free: usize = extents.by_start.values().sum();
                 prop_assert_eq!(free, used.iter().filter(|used| !**used).count());
+                prop_assert_eq!(free, extents.bytes);
                 prop_assert_eq!(extents.by_start.len(), extents.by_len.len());
             }
             for (start, len) in taken {
@@ -275,11 +257,22 @@ mod tests {
         }
     }
 
+    /// A piece, as soon as there is one.
+    fn take_in_time(arena: &Arc<Arena>, len: usize) -> NonNull<u8> {
+        loop {
+            match arena.take(len) {
+                Ok(piece) => return piece,
+                Err(short) => assert_eq!(short, Short::ForNow),
+            }
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn what_was_given_back_is_given_again() {
         let arena = Arena::new(CHUNK_LEN + 1);
         let whole = arena.take(CHUNK_LEN).unwrap();
-        assert_eq!(arena.take(64), None);
+        assert_eq!(arena.take(64), Err(Short::OfRoom));
         // SAFETY: the piece is this long, and nobody else has it.
         unsafe {
             whole.write_bytes(7, CHUNK_LEN);
@@ -288,7 +281,28 @@ mod tests {
         let (one, two) = (arena.take(64).unwrap(), arena.take(128).unwrap());
         assert_eq!((one, two.addr().get() - one.addr().get()), (whole, 64));
         assert_eq!(one.addr().get() % ALIGN, 0);
-        assert_eq!(Arena::new(CHUNK_LEN - 1).take(64), None);
+        assert_eq!(Arena::new(CHUNK_LEN - 1).take(64), Err(Short::OfRoom));
+    }
+
+    #[test]
+    fn what_is_ready_grows_ahead_of_what_is_taken_and_no_further() {
+        let chunks = if cfg!(miri) { 5 } else { 9 };
+        let arena = Arena::new(chunks * CHUNK_LEN);
+        let mut pieces = vec![arena.take(CHUNK_LEN / 2).unwrap()];
+        for (value, _) in (1u8..).zip(1..2 * chunks) {
+            pieces.push(take_in_time(&arena, CHUNK_LEN / 2));
+            // SAFETY: the piece is this long, and nobody else has it.
+            unsafe { pieces[usize::from(value)].write_bytes(value, CHUNK_LEN / 2) };
+            let state = arena.state.lock();
+            assert!(state.ready <= FIRST || state.free.bytes < AHEAD + CHUNK_LEN);
+            assert_eq!(state.ready, state.free.bytes + pieces.len() * CHUNK_LEN / 2);
+        }
+        assert_eq!(arena.take(ALIGN), Err(Short::OfRoom));
+        for (value, piece) in (0u8..).zip(&pieces) {
+            // SAFETY: as above. The first piece has not been written to.
+            assert_eq!(unsafe { piece.add(CHUNK_LEN / 2 - 1).read() }, value);
+        }
+        assert!(!arena.state.lock().preparing || arena.next_chunk().is_none());
     }
 
     /// Whatever its limit is, an arena takes what is used.
@@ -296,18 +310,17 @@ mod tests {
     #[cfg_attr(miri, ignore = "it takes hundreds of megabytes")]
     fn segments_are_taken_one_by_one_and_stay_apart() {
         let arena = Arena::new(usize::MAX);
-        let take_three = || [(); 3].map(|()| arena.take(SEGMENT / 2).unwrap());
-        let mut pieces = take_three();
-        assert_eq!(arena.take(SEGMENT + ALIGN), None);
+        let mut pieces = [(); 65].map(|()| take_in_time(&arena, CHUNK_LEN));
+        assert_eq!(arena.take(SEGMENT + ALIGN), Err(Short::ForNow));
+        assert_eq!(arena.state.lock().segments.len(), 3);
         for &start in &pieces {
             // SAFETY: the pieces are this long, and nobody uses them.
-            unsafe { arena.put(start, SEGMENT / 2) };
+            unsafe { arena.put(start, CHUNK_LEN) };
         }
-        let mut again = take_three();
+        let mut again = [(); 65].map(|()| arena.take(CHUNK_LEN).unwrap());
         pieces.sort_unstable();
         again.sort_unstable();
         assert_eq!(again, pieces);
-        assert_eq!(arena.state.lock().segments.len(), 2);
     }
 
     #[test]
@@ -325,28 +338,5 @@ mod tests {
             let is_given_back = cfg!(all(target_os = "linux", not(miri)));
             assert_eq!(again.read(), if is_given_back { 0 } else { 7 });
         }
-    }
-
-    #[test]
-    fn what_stands_in_pages_that_become_huge_stays() {
-        let chunks = if cfg!(miri) { 2 } else { 3 };
-        let arena = Arena::new(chunks * CHUNK_LEN);
-        let pieces: Vec<NonNull<u8>> = (0..chunks).map(|_| arena.take(CHUNK_LEN).unwrap()).collect();
-        for (value, piece) in (1u8..).zip(&pieces) {
-            // SAFETY: the piece is this long, and nobody else has it.
-            unsafe { piece.write_bytes(value, 4096) };
-        }
-        while arena.state.lock().collapser == Collapser::Running {
-            for (value, piece) in (1u8..).zip(&pieces) {
-                // SAFETY: as above.
-                unsafe {
-                    assert_eq!(piece.add(4095).read(), value);
-                    piece.write(value);
-                }
-            }
-            std::thread::yield_now();
-        }
-        let state = arena.state.lock();
-        assert!(state.collapser == Collapser::Useless || state.huge == chunks * CHUNK_LEN);
     }
 }

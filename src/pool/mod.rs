@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 mod arena;
 mod region;
 
-pub(crate) use arena::{ALIGN, Arena};
+pub(crate) use arena::{ALIGN, Arena, Short};
 use region::Region;
 
 /// The size from which on pieces are kept: that of a huge page on x86-64, and on AArch64 with pages of 4 KiB. Larger ones are multiples.

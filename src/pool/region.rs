@@ -34,7 +34,7 @@ impl Region {
         region
     }
 
-    /// The same in pages of whatever size the system likes best; [`Region::collapse`] makes huge ones of them.
+    /// The same in pages of whatever size the system likes best.
     pub(super) fn in_small_pages(len: usize) -> Region {
         if len >= CHUNK_LEN
             && let Some(start) = system::map(len)
@@ -55,11 +55,15 @@ impl Region {
         self.len
     }
 
-    /// Makes a huge page of the chunk at `start`, while others may use it; returns whether the system did. What stands there stays.
-    pub(super) fn collapse(&self, start: usize) -> bool {
+    /// Touches the chunk at `start`, which others must not have used, as a huge page if the system has one: then nobody waits for that any more.
+    pub(super) fn populate_huge(&self, start: usize) {
         assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "a chunk of the region");
-        // SAFETY: the chunk lies within the region.
-        self.mapped && system::collapse(unsafe { self.start.add(start) })
+        if self.mapped {
+            // SAFETY: the chunk lies within the region.
+            let chunk = unsafe { self.start.add(start) };
+            system::advise_huge(chunk, CHUNK_LEN);
+            system::populate(chunk, CHUNK_LEN);
+        }
     }
 
     /// Gives the memory of the whole pages between `start` and `end` back to the system, if it came from there. They stay, with zeros in
@@ -99,23 +103,11 @@ fn layout(len: usize) -> Layout {
 /// Linux: anonymous memory in huge pages.
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
-    use std::ffi::{c_int, c_void};
     use std::ptr::{NonNull, null_mut};
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
     use super::super::CHUNK_LEN;
-
-    /// `MADV_COLLAPSE` of `linux/mman.h`, from Linux 6.1 on; rustix does not name it.
-    const COLLAPSE: c_int = 25;
-
-    mod sys {
-        use std::ffi::{c_int, c_void};
-
-        unsafe extern "C" {
-            pub(super) fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int;
-        }
-    }
 
     /// Maps `len` bytes, a multiple of [`CHUNK_LEN`], aligned to that; `None` if the system has none to give.
     pub(super) fn map(len: usize) -> Option<NonNull<u8>> {
@@ -144,11 +136,10 @@ mod system {
         let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
     }
 
-    /// Makes one huge page of a chunk of what [`map`] gave.
-    pub(super) fn collapse(start: NonNull<u8>) -> bool {
-        let start: *mut c_void = start.as_ptr().cast();
-        // SAFETY: as above. Whoever uses the chunk meanwhile waits at most.
-        unsafe { sys::madvise(start, CHUNK_LEN, COLLAPSE) == 0 }
+    /// Touches all pages of `len` bytes of what [`map`] gave. If that fails, they are touched when they are used.
+    pub(super) fn populate(start: NonNull<u8>, len: usize) {
+        // SAFETY: the content stays as it is.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
     }
 
     /// # Safety
@@ -179,9 +170,7 @@ mod system {
 
     pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
 
-    pub(super) fn collapse(_: NonNull<u8>) -> bool {
-        false
-    }
+    pub(super) fn populate(_: NonNull<u8>, _: usize) {}
 
     pub(super) unsafe fn discard(_: NonNull<u8>, _: usize) {}
 

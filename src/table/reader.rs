@@ -119,11 +119,6 @@ impl Table {
         &self.meta
     }
 
-    /// Whether the key lies between the table's smallest and largest one.
-    pub(crate) fn in_range(&self, key: &[u8]) -> bool {
-        *self.meta.smallest <= *key && *key <= *self.meta.largest
-    }
-
     /// What the table says of itself.
     pub(crate) fn properties(&self) -> Result<&Properties> {
         Ok(&self.resident()?.properties)

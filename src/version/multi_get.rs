@@ -32,8 +32,11 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
     /// Asks all sources of a version, newest first.
     pub(crate) fn run(mut self, version: &'k Version, epoch: &Epoch) -> Result<()> {
         let [overlapping, sorted @ ..] = version.levels();
-        for table in overlapping.tables() {
-            self.ask(epoch, |key| table.in_range(key).then_some(table))?;
+        for (i, table) in overlapping.tables().iter().enumerate() {
+            self.ask(epoch, |key| {
+                let head = overlapping.bounds.head(key)?;
+                overlapping.in_range(i, key, head).then_some(table)
+            })?;
         }
         for level in sorted {
             self.ask(epoch, |key| Level::candidate(level, key))?;
