@@ -107,15 +107,14 @@ impl TableCursor {
                 false => ReadAhead::new(limit, fill_cache),
             });
             ahead.step_to(i);
-            let former = self.block.leave();
             let kept = match &resident.mapped {
-                // A compaction reads large pieces, of which pages are not to be mapped one by one.
+                None => self.table.kept_block(resident, i, self.counting, None)?,
+                // A compaction goes through each file once, in large pieces.
                 Some(_) if of_all => None,
                 Some(mapped) => {
                     ahead.ask_for(mapped, resident.index.handle(i));
-                    self.table.kept_block(resident, i, self.counting, former)?
+                    self.table.kept_block(resident, i, self.counting, self.block.leave())?
                 }
-                None => self.table.kept_block(resident, i, self.counting, former)?,
             };
             let block = match kept {
                 Some(block) => block,

@@ -35,7 +35,7 @@ impl Pair {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
-        let mmap_reads = seed % 2 == 0;
+        let mmap_reads = seed.is_multiple_of(2);
         let db = options.mmap_reads(mmap_reads).default_keyspace(tiny_keyspace(&mut rng)).open("/db").unwrap();
         let prefix = if rng.u8(0..4) == 0 { vec![b'p'; rng.usize(1..300)] } else { Vec::new() };
         let key_space = 1 << rng.u32(3..12);
