@@ -544,8 +544,8 @@ impl Options {
     /// Whether data blocks are read in place, from files that are mapped into memory. Default: false.
     ///
     /// Otherwise each block that the cache does not have costs a system call and a copy. For data that exceeds the cache but not memory: with
-    /// 580 MB of it and a cache of 256 MiB, random reads are 2.1 times as fast, seeks 2.1 times, scans of a hundred entries 1.8 times and
-    /// `multi_get` 2.8 times (docs/PERFORMANCE.md). The cache is then of use to tables with compression only, whose blocks go through it as
+    /// 580 MB of it and a cache of 256 MiB, random reads are 2.2 times as fast, seeks 2.1 times, scans of a hundred entries 1.5 times and
+    /// `multi_get` 2.7 times (docs/PERFORMANCE.md). The cache is then of use to tables with compression only, whose blocks go through it as
     /// ever: [`KeyspaceOptions::compression`] says which.
     ///
     /// What it costs:

@@ -109,12 +109,12 @@ impl TableCursor {
             ahead.step_to(i);
             let kept = match &resident.mapped {
                 None => self.table.kept_block(resident, i, self.counting, None)?,
-                // A compaction goes through each file once, in large pieces.
-                Some(_) if of_all => None,
-                Some(mapped) => {
+                Some(mapped) if mapped.is_verified(i) && !of_all => {
                     ahead.ask_for(mapped, resident.index.handle(i));
                     self.table.kept_block(resident, i, self.counting, self.block.leave())?
                 }
+                // What has not been read before is read; and a compaction goes through each file once, in large pieces.
+                Some(_) => None,
             };
             let block = match kept {
                 Some(block) => block,

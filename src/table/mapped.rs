@@ -75,12 +75,17 @@ impl Mapped {
         size_of_val(&*self.verified)
     }
 
-    /// The block at position `i`, if it has been verified.
+    /// Whether the block at position `i` can be looked at in place.
+    #[inline]
+    pub(super) fn is_verified(&self, i: usize) -> bool {
+        // Relaxed, for nothing was written that the bit would tell of: the file's bytes do not change, and somebody has looked at them.
+        self.verified.get(i / BITS).is_some_and(|word| word.load(Ordering::Relaxed) >> (i % BITS) & 1 == 1)
+    }
+
+    /// The block at position `i`, if it can be looked at in place.
     #[inline]
     pub(super) fn get<'p>(&'p self, index: &Index, i: usize) -> Option<InPlace<'p>> {
-        // Nothing else is known by the bit than that the file's bytes, which do not change, have been looked at.
-        let word = self.verified.get(i / BITS)?.load(Ordering::Relaxed);
-        if word >> (i % BITS) & 1 == 0 {
+        if !self.is_verified(i) {
             return None;
         }
         let Handle { offset, len } = index.handle(i);

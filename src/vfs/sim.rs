@@ -401,6 +401,7 @@ impl ReadableFile for SimReadable {
     unsafe fn map(&self) -> Option<Arc<dyn Mapping>> {
         let Handle { fs, inode } = &self.0;
         let inner = fs.inner.lock();
+        inner.faults.check_power().ok()?;
         Some(Arc::new(SimMapping(Arc::clone(&inner.state.file(*inode).ok()?.data))))
     }
 }
