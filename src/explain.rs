@@ -105,7 +105,7 @@ pub struct BlockVisit {
     pub offset: u64,
     /// Bytes of the block in the file, trailer included.
     pub len: u64,
-    /// Whether the cache had it; otherwise these bytes were read from the file.
+    /// Whether the cache had it, or it was looked at in a mapped file; otherwise these bytes were read from the file.
     pub cached: bool,
     /// How long it took to get.
     pub time: Duration,

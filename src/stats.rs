@@ -32,7 +32,8 @@ pub struct ReadStats {
     /// Of `prefix_probes`, those for which the filter said no: the scan left the table out, or would have but for the mode
     /// `FilterMode::Shadow`.
     pub prefix_skips: u64,
-    /// Data blocks found in the cache.
+    /// Data blocks found in memory: in the cache, or read before and looked at in a mapped file
+    /// ([`Options::mmap_reads`](crate::Options::mmap_reads)).
     pub cache_hits: u64,
     /// Data blocks read from the file.
     pub block_reads: u64,

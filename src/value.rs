@@ -4,12 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::block::{BlockRef, HeldBlock};
+use crate::block::{BlockRef, Borrowed, HeldBlock};
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
-/// Short values are copied out of the store's memory; a value of 4 KiB and more keeps the block that holds it alive
-/// instead.
+/// Short values are copied out of the store's memory, and so are all that stand in mapped files; another value of 4 KiB and more keeps
+/// the block that holds it alive instead.
 #[derive(Clone)]
 pub struct Value(Repr);
 
@@ -51,39 +51,48 @@ impl Value {
 
 /// A value where a read found it, before anybody owns it.
 pub(crate) enum FoundValue<'a> {
-    InMemtable(&'a [u8]),
-    /// The `len` bytes from `start` on, which lie within the block.
-    InBlock {
-        block: HeldBlock<'a>,
-        start: u32,
-        len: u32,
-    },
+    /// In memory that stays while the reader is pinned: in a memtable, or in a mapped file. That is not kept for longer, so that after the
+    /// call nobody but cursors looks at a file that a disk may fail to bring, and a value does not keep a file.
+    Lent(&'a [u8]),
+    /// The `len` bytes from `start` on, which lie within a block of the cache.
+    Cached { block: Borrowed<'a>, start: u32, len: u32 },
+    /// The same in a block that was read.
+    Read { block: BlockRef, start: u32, len: u32 },
 }
 
-impl FoundValue<'_> {
+impl<'a> FoundValue<'a> {
+    /// The `len` bytes of `block` from `start` on.
     #[inline]
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            FoundValue::InMemtable(bytes) => bytes,
-            FoundValue::InBlock { block, start, len } => part(block.block().bytes(), *start, *len),
+    pub(crate) fn in_block(block: HeldBlock<'a>, start: u32, len: u32) -> FoundValue<'a> {
+        match block {
+            HeldBlock::Borrowed(block) => FoundValue::Cached { block, start, len },
+            HeldBlock::Counted(block) => FoundValue::Read { block, start, len },
+            HeldBlock::Mapped(block) => FoundValue::Lent(block.part(start, len)),
         }
     }
 
-    /// The value for keeps: copied if it is short.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            FoundValue::Lent(bytes) => bytes,
+            FoundValue::Cached { block, start, len } => block.framed().block().part(*start, *len),
+            FoundValue::Read { block, start, len } => block.block().part(*start, *len),
+        }
+    }
+
+    /// The value for keeps: copied if it is short, or only lent.
     #[inline]
     pub(crate) fn into_value(self) -> Value {
         match self {
-            FoundValue::InBlock { block, start, len } if len as usize >= PIN_FROM => {
+            FoundValue::Cached { block, start, len } if len as usize >= PIN_FROM => {
                 Value(Repr::Pinned { block: block.counted(), start, len })
+            }
+            FoundValue::Read { block, start, len } if len as usize >= PIN_FROM => {
+                Value(Repr::Pinned { block, start, len })
             }
             found => Value::copy_of(found.bytes()),
         }
     }
-}
-
-#[inline]
-fn part(bytes: &[u8], start: u32, len: u32) -> &[u8] {
-    bytes.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
 }
 
 impl Deref for Value {
@@ -95,7 +104,7 @@ impl Deref for Value {
             Repr::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
             Repr::Owned(bytes) => bytes,
             Repr::Shared(bytes) => bytes,
-            Repr::Pinned { block, start, len } => part(block.bytes(), *start, *len),
+            Repr::Pinned { block, start, len } => block.block().part(*start, *len),
         }
     }
 }
@@ -182,7 +191,7 @@ mod tests {
             let block = BlockRef::copy_of(&bytes).unwrap();
             let start = u32::try_from(bytes.len() - value_len).unwrap();
             let held = HeldBlock::Counted(block.clone());
-            let found = FoundValue::InBlock { block: held, start, len: u32::try_from(value_len).unwrap() };
+            let found = FoundValue::in_block(held, start, u32::try_from(value_len).unwrap());
             assert_eq!(found.bytes(), vec![7; value_len]);
             let value = found.into_value();
             assert_eq!(block.into_frame().is_none(), pins);

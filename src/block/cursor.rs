@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::reader::{AHEAD, LINE};
-use super::{BlockRef, head};
+use super::reader::AHEAD;
+use super::view::LINE;
+use super::{Block, KeptBlock, head};
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::iter::{self, HEAD_LEN};
@@ -15,7 +16,7 @@ use crate::iter::{self, HEAD_LEN};
 /// As with `InternalCursor`, accessors and steps are for a valid cursor only, and a failed step makes it invalid.
 pub(crate) struct BlockCursor {
     /// There is none before one was first entered.
-    block: Option<BlockRef>,
+    block: Option<KeptBlock>,
     /// Number of the block's entries.
     len: usize,
     /// `len` when invalid.
@@ -57,22 +58,35 @@ impl Default for BlockCursor {
 }
 
 impl BlockCursor {
-    pub(crate) fn new(block: BlockRef) -> BlockCursor {
+    pub(crate) fn new(block: impl Into<KeptBlock>) -> BlockCursor {
         let mut cursor = BlockCursor::default();
-        cursor.enter(block);
+        cursor.enter(block.into());
         cursor
     }
 
     /// Moves on to another block, keeping the buffer. The cursor is invalid then.
-    pub(crate) fn enter(&mut self, block: BlockRef) {
+    pub(crate) fn enter(&mut self, kept: KeptBlock) {
+        let block = kept.block();
         let prefix = block.prefix();
         self.prefix_len = prefix.len();
         self.prefix_head = iter::head(prefix);
         self.buffer.make_room(prefix.len() + HEAD_LEN);
         self.buffer.bytes_mut()[..prefix.len()].copy_from_slice(prefix);
         self.len = block.len();
-        self.block = Some(block);
+        self.block = Some(kept);
         self.invalidate();
+    }
+
+    #[inline]
+    fn block(&self) -> Option<Block<'_>> {
+        self.block.as_ref().map(KeptBlock::block)
+    }
+
+    /// Leaves the block, if it is in one, and gives it back.
+    pub(crate) fn leave(&mut self) -> Option<KeptBlock> {
+        self.len = 0;
+        self.invalidate();
+        self.block.take()
     }
 
     /// Whether it is in a block.
@@ -107,7 +121,7 @@ impl BlockCursor {
     /// second part, to the same place.
     pub(crate) fn begin_seek(&mut self, key: &[u8]) {
         self.invalidate();
-        let Some(block) = &self.block else { return };
+        let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return };
         let prefix = block.prefix();
         self.ties = match key.strip_prefix(prefix) {
             Some(rest) => block.equal_heads(head(rest)),
@@ -124,7 +138,7 @@ impl BlockCursor {
 
     fn lower_bound(&self, key: &[u8], seqno: SeqNo) -> Decoded<usize> {
         let Range { mut start, mut end } = self.ties.clone();
-        let Some(block) = &self.block else { return Ok(start) };
+        let Some(block) = self.block() else { return Ok(start) };
         let rest = key.get(self.prefix_len..).unwrap_or_default();
         // Heads that agree say nothing about the order: neither about longer keys, nor about versions, nor about trailing zeros.
         while start < end {
@@ -172,7 +186,7 @@ impl BlockCursor {
     /// takes.
     #[inline]
     fn look_ahead(&self, place: usize, forward: bool) {
-        if let Some(block) = &self.block {
+        if let Some(block) = self.block() {
             block.prefetch_line(place, AHEAD - LINE, forward);
             block.prefetch_line(place, AHEAD, forward);
         }
@@ -187,7 +201,7 @@ impl BlockCursor {
     /// Whether the entry before is known to be of another key; if there is none in the block, or the heads do not say it, it is not.
     #[inline]
     pub(crate) fn is_first_of_key(&self) -> bool {
-        let (Some(block), Some(before)) = (&self.block, self.position.checked_sub(1)) else { return false };
+        let (Some(block), Some(before)) = (self.block(), self.position.checked_sub(1)) else { return false };
         self.valid() && block.head(before) != block.head(self.position)
     }
 
@@ -201,7 +215,7 @@ impl BlockCursor {
     /// To the entry at `position`, which must be less than the block's length. An error changes nothing.
     #[inline(always)]
     fn stand_at(&mut self, position: usize) -> Decoded<()> {
-        let Some(block) = &self.block else { return Ok(()) };
+        let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return Ok(()) };
         let entry = block.entry(position)?;
         let rest_len = entry.rest.len();
         let rest_start = entry.value_start - rest_len;
@@ -257,7 +271,7 @@ impl BlockCursor {
     #[inline]
     pub(crate) fn value(&self) -> &[u8] {
         // In range since the entry was decoded.
-        self.block.as_ref().map_or(&[], |block| &block.bytes()[self.value.clone()])
+        self.block().map_or(&[], |block| &block.bytes()[self.value.clone()])
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where a data block stands in memory: [`Frame`] while it is filled, [`BlockRef`] from then on.
+//! Where the cache and readers keep a data block: [`Frame`] while it is filled, [`BlockRef`] from then on.
 //!
 //! One allocation holds what is known of the block, the count of its references, and its bytes, so that a reader who has the pointer
 //! comes to the directory without another step. The first line is the head and the block's own header, the fingerprints begin with the
@@ -15,10 +15,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
+use super::view::{Block, PREFETCHED, Parts, prefetch_lines};
 use crate::format::Decoded;
-use crate::format::key::SeqNo;
 use crate::pool::{ALIGN, Arena, Short};
-use crate::prefetch::prefetch;
 
 /// Frames are aligned like cache lines, and a multiple of them long.
 const LINE: usize = ALIGN;
@@ -28,9 +27,9 @@ const STEP: usize = 256;
 /// No thread keeps a larger frame for itself.
 const MAX_SPARE: usize = 64 << 10;
 
-/// A data block whose directory is known to fit into its bytes. It exists only behind a [`BlockRef`].
+/// A data block in a frame, with what is known of it. It exists only behind a [`BlockRef`].
 #[repr(C, align(8))]
-pub(crate) struct Block {
+pub(crate) struct FramedBlock {
     head: Head,
     /// All of the frame; the block is at its front.
     frame: [u8],
@@ -50,34 +49,10 @@ struct Head {
     _filled: [u8; 3],
 }
 
-/// What is known of a block's bytes.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub(super) struct Parts {
-    pub(super) base: SeqNo,
-    /// Bytes of the block.
-    pub(super) used: u32,
-    /// Entries, at least 1.
-    pub(super) len: u32,
-    pub(super) heads_start: u32,
-    pub(super) prefix_len: u16,
-    pub(super) wide: bool,
-    /// As in `Head`.
-    pub(super) _filled: u8,
-}
-
-impl Block {
-    pub(super) fn parts(&self) -> &Parts {
-        &self.head.parts
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.frame[..self.head.parts.used as usize]
-    }
-
-    /// The block's bytes and whatever follows them in the frame.
-    pub(super) fn frame(&self) -> &[u8] {
-        &self.frame
+impl FramedBlock {
+    #[inline]
+    pub(crate) fn block(&self) -> Block<'_> {
+        Block::new(self.head.parts, &self.frame)
     }
 
     /// Bytes that the block takes in memory.
@@ -150,10 +125,10 @@ impl Place {
     }
 
     /// SAFETY: the frame must not have been freed.
-    unsafe fn block(self) -> *mut Block {
+    unsafe fn block(self) -> *mut FramedBlock {
         // SAFETY: as above.
         let capacity = unsafe { self.lines() } as usize * LINE - size_of::<Head>();
-        ptr::slice_from_raw_parts_mut(self.0.as_ptr().cast::<u8>(), capacity) as *mut Block
+        ptr::slice_from_raw_parts_mut(self.0.as_ptr().cast::<u8>(), capacity) as *mut FramedBlock
     }
 
     /// SAFETY: the caller must have the only reference, and use it no more.
@@ -313,10 +288,10 @@ impl BlockRef {
 }
 
 impl Deref for BlockRef {
-    type Target = Block;
+    type Target = FramedBlock;
 
     #[inline]
-    fn deref(&self) -> &Block {
+    fn deref(&self) -> &FramedBlock {
         // SAFETY: this reference counts, and while there is one the block is not changed.
         unsafe { &*self.0.block() }
     }
@@ -340,7 +315,7 @@ impl Drop for BlockRef {
 
 /// A reference to a block that somebody else counts, or keeps until the epoch has passed.
 #[derive(Clone, Copy)]
-pub(crate) struct Borrowed<'a>(Place, PhantomData<&'a Block>);
+pub(crate) struct Borrowed<'a>(Place, PhantomData<&'a FramedBlock>);
 
 impl<'a> Borrowed<'a> {
     /// SAFETY: `raw` must be from [`BlockRef::into_raw`], and that reference not be given up during `'a`.
@@ -349,17 +324,15 @@ impl<'a> Borrowed<'a> {
     }
 
     #[inline]
-    pub(crate) fn block(self) -> &'a Block {
+    pub(crate) fn framed(self) -> &'a FramedBlock {
         // SAFETY: a counted reference outlives `'a`.
         unsafe { &*self.0.block() }
     }
 
-    /// Brings the lines of the directory of a block of a page nearer.
+    /// Brings nearer the head, and what of the block is looked at first.
     #[inline]
     pub(crate) fn prefetch(self) {
-        for line in 0..PREFETCHED {
-            prefetch(self.0.0.as_ptr().cast::<u8>().wrapping_add(line * LINE));
-        }
+        prefetch_lines(self.0.0.as_ptr().cast(), PREFETCHED);
     }
 
     /// The same reference, counted.
@@ -375,33 +348,25 @@ impl<'a> Borrowed<'a> {
 }
 
 /// A block for as long as a read takes.
-#[derive(Clone)]
 pub(crate) enum HeldBlock<'a> {
     /// The cache has it, and the reader is pinned.
     Borrowed(Borrowed<'a>),
     /// It was read, whether the cache has taken it or not.
     Counted(BlockRef),
+    /// It stands in a mapped file, and the reader is pinned.
+    Mapped(Block<'a>),
 }
 
 impl HeldBlock<'_> {
     #[inline]
-    pub(crate) fn block(&self) -> &Block {
+    pub(crate) fn block(&self) -> Block<'_> {
         match self {
-            HeldBlock::Borrowed(block) => block.block(),
-            HeldBlock::Counted(block) => block,
-        }
-    }
-
-    pub(crate) fn counted(self) -> BlockRef {
-        match self {
-            HeldBlock::Borrowed(block) => block.counted(),
-            HeldBlock::Counted(block) => block,
+            HeldBlock::Borrowed(block) => block.framed().block(),
+            HeldBlock::Counted(block) => block.block(),
+            HeldBlock::Mapped(block) => *block,
         }
     }
 }
-
-/// Lines of a block that are worth fetching before it is searched: the head, and the directory of some 34 entries with the prefix behind it.
-const PREFETCHED: usize = 5;
 
 const _: () = {
     // The fingerprints, behind 16 bytes of the block's own header, begin with a line.
@@ -435,16 +400,16 @@ mod tests {
     #[test]
     fn a_frame_is_used_again_when_the_last_reference_goes() {
         let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
-        assert!(block.bytes().ends_with(b"value"));
+        assert!(block.block().bytes().ends_with(b"value"));
         let (other, borrowed) = (block.clone(), block.borrow());
-        assert_eq!(borrowed.block().bytes(), other.bytes());
+        assert_eq!(borrowed.framed().block().bytes(), other.block().bytes());
         assert!(other.into_frame().is_none());
         let mut frame = block.into_frame().unwrap();
         let bytes = bytes(b"other");
         frame.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
         let block = frame.into_block(bytes.len()).unwrap();
-        assert!(block.bytes().ends_with(b"other"));
-        assert_eq!(block.len(), 1);
+        assert!(block.block().bytes().ends_with(b"other"));
+        assert_eq!(block.block().len(), 1);
     }
 
     #[test]
@@ -456,7 +421,7 @@ mod tests {
         assert!(counted.into_frame().is_none() && block.into_frame().is_none());
         // SAFETY: it becomes a reference here and nowhere else.
         let last = unsafe { BlockRef::from_raw(raw) };
-        assert!(last.bytes().ends_with(b"value"));
+        assert!(last.block().bytes().ends_with(b"value"));
         assert!(last.into_frame().is_some());
     }
 
@@ -474,7 +439,7 @@ mod tests {
             let share = |block: BlockRef| {
                 move || {
                     for _ in 0..rounds {
-                        assert!(block.clone().bytes().ends_with(b"value"));
+                        assert!(block.clone().block().bytes().ends_with(b"value"));
                     }
                     usize::from(block.into_frame().is_some())
                 }

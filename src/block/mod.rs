@@ -5,21 +5,25 @@
 //! entries that agree. Whatever head or fingerprint say, the answer is decided by the whole key.
 //!
 //! What a block holds has been checked by its CRC before it comes here. Still, a block that does not follow the format is an error
-//! and never a panic: [`Frame::into_block`] checks that the directory fits, and every entry is decoded with checks.
+//! and never a panic: [`Block::decode`] and [`Frame::into_block`] check that the directory fits, and every entry is decoded with checks.
 
 mod builder;
 mod cursor;
 mod fingerprints;
 mod frame;
+mod kept;
 mod reader;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod view;
 
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::BlockCursor;
-pub(crate) use frame::{Block, BlockRef, Borrowed, Frame, HeldBlock};
+pub(crate) use frame::{BlockRef, Borrowed, Frame, FramedBlock, HeldBlock};
+pub(crate) use kept::KeptBlock;
 pub(crate) use reader::BlockHit;
+pub(crate) use view::{Block, prefetch_block};
 
 /// Bytes before the fingerprints. Part of the format.
 const HEADER_LEN: usize = 16;

@@ -4,15 +4,13 @@ use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::fingerprints::{AT_ONCE, matches};
-use super::frame::{Block, Parts};
-use super::{HEAD_LEN, HEADER_LEN, WIDE_OFFSETS, directory_len};
+use super::view::{Block, LINE};
+use super::{HEAD_LEN, HEADER_LEN};
 use crate::format::coding::Decoder;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 use crate::prefetch::prefetch;
 
-/// Bytes of a cache line.
-pub(super) const LINE: usize = 64;
 /// So far ahead of a cursor entries are asked for.
 pub(super) const AHEAD: usize = 6 * LINE;
 
@@ -90,43 +88,18 @@ impl Front {
     }
 }
 
-impl Parts {
-    /// What the front of `bytes`, which a block fills, says of it.
-    pub(super) fn decode(bytes: &[u8]) -> Decoded<Parts> {
-        let mut header = Decoder::new(bytes);
-        let (flags, zero) = (header.u8()?, header.u8()?);
-        if flags & !WIDE_OFFSETS != 0 || zero != 0 {
-            return Err(Malformed("a data block has unknown flags"));
-        }
-        let wide = flags & WIDE_OFFSETS != 0;
-        let (prefix_len, len, base) = (header.u16()?, header.u32()?, header.u64()?);
-        if len == 0 {
-            return Err(Malformed("a data block has no entries"));
-        }
-        let directory = u64::from(len) * directory_len(wide) as u64 + u64::from(prefix_len);
-        if directory > header.remaining() as u64 {
-            return Err(Malformed("the directory of a data block is cut short"));
-        }
-        let too_long = |_| Malformed("a data block is longer than 4 GiB");
-        let used = u32::try_from(bytes.len()).map_err(too_long)?;
-        let heads_start = HEADER_LEN + len as usize * (directory_len(wide) - HEAD_LEN);
-        let heads_start = u32::try_from(heads_start).map_err(too_long)?;
-        Ok(Parts { base, used, len, heads_start, prefix_len, wide, _filled: 0 })
-    }
-}
-
-impl Block {
+impl<'a> Block<'a> {
     /// Number of entries.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.parts().len as usize
+        self.parts.len as usize
     }
 
     pub(super) fn base(&self) -> SeqNo {
-        self.parts().base
+        self.parts.base
     }
 
-    pub(super) fn fingerprints(&self) -> &[u8] {
+    pub(super) fn fingerprints(&self) -> &'a [u8] {
         &self.bytes()[HEADER_LEN..HEADER_LEN + self.len()]
     }
 
@@ -150,7 +123,7 @@ impl Block {
     #[inline]
     pub(super) fn offset(&self, i: usize) -> usize {
         let offsets_start = HEADER_LEN + self.len();
-        if self.parts().wide {
+        if self.parts.wide {
             u32::from_le_bytes(self.directory_bytes(offsets_start + i * 4)) as usize
         } else {
             usize::from(u16::from_le_bytes(self.directory_bytes(offsets_start + i * 2)))
@@ -163,23 +136,23 @@ impl Block {
     }
 
     fn heads_start(&self) -> usize {
-        self.parts().heads_start as usize
+        self.parts.heads_start as usize
     }
 
     /// The common prefix of all keys in the block.
-    pub(crate) fn prefix(&self) -> &[u8] {
+    pub(crate) fn prefix(&self) -> &'a [u8] {
         let start = self.heads_start() + self.len() * HEAD_LEN;
-        &self.bytes()[start..start + usize::from(self.parts().prefix_len)]
+        &self.bytes()[start..start + usize::from(self.parts.prefix_len)]
     }
 
     /// Where the first entry begins.
     pub(super) fn entries_start(&self) -> usize {
-        self.heads_start() + self.len() * HEAD_LEN + usize::from(self.parts().prefix_len)
+        self.heads_start() + self.len() * HEAD_LEN + usize::from(self.parts.prefix_len)
     }
 
     /// The entry at position `i`, which must be less than [`Block::len`].
     #[inline(always)]
-    pub(super) fn entry(&self, i: usize) -> Decoded<Entry<'_>> {
+    pub(super) fn entry(&self, i: usize) -> Decoded<Entry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
         if let Some(front) = bytes.get(start..).and_then(<[u8]>::first_chunk).and_then(Front::short) {
             let rest_start = start + front.len;
@@ -198,7 +171,7 @@ impl Block {
 
     /// The same for any entry, field by field. This is what the other is a short cut for, and what finds out what is wrong.
     #[cold]
-    fn any_entry(&self, i: usize) -> Decoded<Entry<'_>> {
+    fn any_entry(&self, i: usize) -> Decoded<Entry<'a>> {
         let bytes = self.bytes().get(self.offset(i)..).ok_or(Malformed("an entry lies outside of its block"))?;
         let mut fields = Decoder::new(bytes);
         let (rest_len, value_len, packed) = (fields.varint()?, fields.varint()?, fields.varint()?);
@@ -237,7 +210,7 @@ impl Block {
     /// Brings nearer the first entry that [`Block::get`] will look at.
     #[inline]
     pub(crate) fn prefetch_entry(&self, fingerprint: u8) {
-        let equal = matches(self.frame(), HEADER_LEN, self.len(), fingerprint);
+        let equal = matches(self.room(), HEADER_LEN, self.len(), fingerprint);
         if equal != 0
             && let Some(entry) = self.bytes().get(self.offset(equal.trailing_zeros() as usize)..)
         {
@@ -252,7 +225,7 @@ impl Block {
     pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit> {
         let mut hit = BlockHit::Absent;
         for start in (0..self.len()).step_by(AT_ONCE) {
-            let mut equal = matches(self.frame(), HEADER_LEN + start, self.len() - start, fingerprint);
+            let mut equal = matches(self.room(), HEADER_LEN + start, self.len() - start, fingerprint);
             while equal != 0 {
                 let entry = self.entry(start + equal.trailing_zeros() as usize)?;
                 equal &= equal - 1;
@@ -286,12 +259,6 @@ fn lower_bound(heads: &[u8], head: u32) -> usize {
     // A sum of 32-bit numbers over neighbours in memory, which compilers do several at a time.
     let counted: u32 = heads[start..start + len].iter().map(|bytes| u32::from(is_less(bytes))).sum();
     start + counted as usize
-}
-
-impl AsRef<[u8]> for Block {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes()
-    }
 }
 
 fn to_len(len: u64) -> Decoded<usize> {

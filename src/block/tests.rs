@@ -1,12 +1,16 @@
 //! A block against the sorted list of its entries.
 
+use std::sync::Arc;
+
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
 use super::*;
+use crate::format::Decoded;
 use crate::format::checksum::crc;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 use crate::iter;
+use crate::vfs::Mapping;
 
 type Model = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
 
@@ -83,7 +87,23 @@ fn check_at(cursor: &BlockCursor, expected: Option<&(Vec<u8>, SeqNo, ValueKind, 
     }
 }
 
-fn check_get(block: &Block, model: &Model, key: &[u8], snapshot: SeqNo) {
+/// A file that holds a block between other bytes.
+#[derive(Debug)]
+struct Surrounded(Vec<u8>);
+
+impl Mapping for Surrounded {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A block in place in a file, `before` bytes from its start and `behind` from its end.
+fn in_file(bytes: &[u8], before: usize, behind: usize) -> Decoded<KeptBlock> {
+    let file = [&vec![0xa5; before], bytes, &vec![0x5a; behind]].concat();
+    KeptBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
+}
+
+fn check_get(block: Block<'_>, model: &Model, key: &[u8], snapshot: SeqNo) {
     let hit = block.get(key, fingerprint(key), snapshot).unwrap();
     let versions = || model.iter().filter(|entry| entry.0 == key);
     match versions().find(|entry| entry.1 <= snapshot) {
@@ -101,10 +121,23 @@ fn check_get(block: &Block, model: &Model, key: &[u8], snapshot: SeqNo) {
 
 fn check(model: &Model) {
     let block = build(model);
-    assert_eq!(block.len(), model.len());
     block.verify(fingerprint).unwrap();
+    let bytes = block.block().bytes().to_vec();
+    check_kept(block.into(), model);
+    for (before, behind) in [(0, 0), (7, 3), (64, 200)] {
+        check_kept(in_file(&bytes, before, behind).unwrap(), model);
+    }
+}
 
-    let mut cursor = BlockCursor::new(block.clone());
+fn check_kept(kept: KeptBlock, model: &Model) {
+    let block = kept.block();
+    assert_eq!(block.len(), model.len());
+    for key in probes(model) {
+        for snapshot in [0, 1, 5, 20, 39, MAX_SEQNO - 1, MAX_SEQNO] {
+            check_get(block, model, &key, snapshot);
+        }
+    }
+    let mut cursor = BlockCursor::new(kept);
     assert!(!cursor.valid());
     cursor.seek_to_first().unwrap();
     for entry in model {
@@ -135,7 +168,6 @@ fn check(model: &Model) {
 
     for key in probes(model) {
         for snapshot in [0, 1, 5, 20, 39, MAX_SEQNO - 1, MAX_SEQNO] {
-            check_get(&block, model, &key, snapshot);
             cursor.seek(&key, snapshot).unwrap();
             let bound = (&key[..], snapshot);
             let expected = model.iter().find(|entry| compare_entries((&entry.0, entry.1), bound).is_ge());
@@ -164,7 +196,7 @@ proptest! {
 
     #[test]
     fn reading_a_damaged_block_never_panics(model in model(), at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
-        let good = build(&model).bytes().to_vec();
+        let good = build(&model).block().bytes().to_vec();
         let mut bytes = good.clone();
         bytes[at.index(good.len())] = to;
         exercise(bytes.clone());
@@ -175,14 +207,22 @@ proptest! {
 
 /// Whatever the bytes are, every answer is a result.
 fn exercise(bytes: Vec<u8>) {
-    let Ok(block) = BlockRef::copy_of(&bytes) else { return };
+    let block = BlockRef::copy_of(&bytes);
+    assert_eq!(in_file(&bytes, 5, 9).is_ok(), block.is_ok());
+    let Ok(block) = block else { return };
     let _ = block.verify(fingerprint);
-    for key in [&b""[..], b"\0", b"tenant/customer/00000007"] {
-        let key = [block.prefix(), key].concat();
-        for fingerprint in 0..=255 {
-            let _ = block.get(&key, fingerprint, 9);
-        }
-        let mut cursor = BlockCursor::new(block.clone());
+    exercise_kept(block.into());
+    exercise_kept(in_file(&bytes, 5, 9).unwrap());
+}
+
+fn exercise_kept(kept: KeptBlock) {
+    let block = kept.block();
+    let keys = [&b""[..], b"\0", b"tenant/customer/00000007"].map(|key| [block.prefix(), key].concat());
+    for (key, fingerprint) in keys.iter().flat_map(|key| (0..=255).map(move |fingerprint| (key, fingerprint))) {
+        let _ = block.get(key, fingerprint, 9);
+    }
+    let mut cursor = BlockCursor::new(kept);
+    for key in keys {
         if cursor.seek(&key, 9).is_ok() && cursor.valid() {
             let _ = (cursor.key(), cursor.value());
             let _ = cursor.prev();
@@ -200,14 +240,14 @@ fn exercise(bytes: Vec<u8>) {
 fn values_beyond_64_kib_widen_the_offsets() {
     let entry = |key: &[u8], seqno, len: usize| (key.to_vec(), seqno, ValueKind::Put, vec![7; len]);
     let model = vec![entry(b"a", 9, 70_000), entry(b"b", 1, 5), entry(b"c", 3, 0)];
-    assert_eq!(build(&model).bytes()[0], WIDE_OFFSETS);
+    assert_eq!(build(&model).block().bytes()[0], WIDE_OFFSETS);
     check(&model);
     // The largest block with narrow offsets, and one byte more.
     let around = |len| vec![entry(b"a", 1, 1), entry(b"b", 1, len)];
-    let overhead = build(&around(60_000)).bytes().len() - 60_000;
+    let overhead = build(&around(60_000)).block().bytes().len() - 60_000;
     for (extra, flags) in [(0, 0), (1, WIDE_OFFSETS)] {
         let model = around(65_536 - overhead + extra);
-        assert_eq!(build(&model).bytes()[0], flags);
+        assert_eq!(build(&model).block().bytes()[0], flags);
         check(&model);
     }
 }
@@ -235,5 +275,5 @@ fn common_prefix_and_wide_sequence_numbers_cost_no_more_than_they_must() {
         .collect();
     let block = build(&model);
     // Per entry: 7 bytes of directory, 3 of varints, 2 digits, 1 of value; the header and 30 bytes of prefix once.
-    assert_eq!(block.bytes().len(), 16 + 30 + 32 * (7 + 3 + 2 + 1));
+    assert_eq!(block.block().bytes().len(), 16 + 30 + 32 * (7 + 3 + 2 + 1));
 }

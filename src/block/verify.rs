@@ -7,16 +7,17 @@ impl BlockRef {
     /// Checks that the entries fill the block one behind the other, that base and heads are those of the entries, and that each
     /// fingerprint is what `fingerprint_of` says of the key. Order is for the caller to check, who sees it across blocks.
     pub(crate) fn verify(&self, mut fingerprint_of: impl FnMut(&[u8]) -> u8) -> Decoded<()> {
-        let mut end = self.entries_start();
+        let block = self.block();
+        let mut end = block.entries_start();
         let mut smallest_seqno = u64::MAX;
         let mut cursor = BlockCursor::new(self.clone());
         cursor.seek_to_first()?;
-        for (i, &fingerprint) in self.fingerprints().iter().enumerate() {
-            let entry = self.entry(i)?;
-            if self.offset(i) != end {
+        for (i, &fingerprint) in block.fingerprints().iter().enumerate() {
+            let entry = block.entry(i)?;
+            if block.offset(i) != end {
                 return Err(Malformed("there is a gap or an overlap between entries"));
             }
-            if self.head(i) != head(entry.rest) {
+            if block.head(i) != head(entry.rest) {
                 return Err(Malformed("a head is not that of its key"));
             }
             if fingerprint != fingerprint_of(cursor.key()) {
@@ -26,10 +27,10 @@ impl BlockRef {
             smallest_seqno = smallest_seqno.min(entry.seqno);
             cursor.next()?;
         }
-        if end != self.bytes().len() {
+        if end != block.bytes().len() {
             return Err(Malformed("bytes are left over behind the last entry"));
         }
-        if smallest_seqno != self.base() {
+        if smallest_seqno != block.base() {
             return Err(Malformed("the base of a data block is not its smallest sequence number"));
         }
         Ok(())

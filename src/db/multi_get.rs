@@ -34,7 +34,7 @@ impl Store {
             pending.retain(|&i| {
                 let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
                 if entry.kind == ValueKind::Put {
-                    values[i] = Some(FoundValue::InMemtable(entry.value).into_value());
+                    values[i] = Some(FoundValue::Lent(entry.value).into_value());
                 }
                 false
             });

@@ -357,7 +357,7 @@ fn new_pool(options: &Options) -> Arc<Pool> {
 fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
     let context = TableContext::new(fs, dir, options.cache_size, options.max_open_files);
-    Arc::new(context.with_listener(options.listener.clone()))
+    Arc::new(context.with_listener(options.listener.clone()).with_mmap_reads(options.mmap_reads))
 }
 
 /// Makes the name of a new store's directory durable, and those above it: also names that were there already, because whoever made

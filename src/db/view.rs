@@ -92,7 +92,7 @@ impl ReadView {
                 return Ok(None);
             }
             trace.leave(Found::Value(entry.value.len()));
-            return Ok(Some(FoundValue::InMemtable(entry.value)));
+            return Ok(Some(FoundValue::Lent(entry.value)));
         }
         let hit = tree.version.get(read, pin, trace)?;
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| hit.value))

@@ -18,8 +18,9 @@ use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind
 use crate::options::Compression;
 use crate::vfs::{FileSystem, WritableFile};
 
-/// Bytes collected before they are appended to the file.
-const WRITE_LEN: usize = 1 << 20;
+/// Bytes collected before they are appended to the file, as a piece that begins at a multiple of this: of such pieces Linux makes huge
+/// pages where its file system can (ext4 since 6.16, XFS), and reads from a mapped table find their way to memory in half the time.
+const WRITE_LEN: usize = 2 << 20;
 
 /// Writes a table. The file is complete, and synced, when `finish` has returned; that its name lasts is up to the caller, who syncs
 /// the directory once for all new files.
@@ -218,8 +219,9 @@ impl<'a> Output<'a> {
         self.buffer.push(compression.code());
         let crc = bound_crc(self.number, handle.offset, &self.buffer[start..]);
         self.buffer.extend_from_slice(&crc.to_le_bytes());
-        if self.buffer.len() >= WRITE_LEN {
-            self.append()?;
+        let whole = self.buffer.len() / WRITE_LEN * WRITE_LEN;
+        if whole > 0 {
+            self.append(whole)?;
         }
         Ok(handle)
     }
@@ -249,7 +251,7 @@ impl<'a> Output<'a> {
             seed: properties.seed,
         };
         self.buffer.extend_from_slice(&footer.encode());
-        self.append()?;
+        self.append(self.buffer.len())?;
         self.file.sync().during("sync", &self.path)?;
         Ok(TableMeta {
             number: footer.number,
@@ -265,11 +267,13 @@ impl<'a> Output<'a> {
         })
     }
 
-    fn append(&mut self) -> Result<()> {
-        self.checksum.update(&self.buffer);
-        self.file.append(&self.buffer).during("write", &self.path)?;
-        self.appended += self.buffer.len() as u64;
-        self.buffer.clear();
+    /// Appends the first `len` bytes of the buffer.
+    fn append(&mut self, len: usize) -> Result<()> {
+        let piece = &self.buffer[..len];
+        self.checksum.update(piece);
+        self.file.append(piece).during("write", &self.path)?;
+        self.appended += len as u64;
+        self.buffer.drain(..len);
         self.buffer.shrink_to(2 * WRITE_LEN);
         Ok(())
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::Table;
 use super::fetch::ReadAhead;
 use super::reader::Counting;
-use crate::block::{BlockCursor, Borrowed};
+use super::resident::Near;
+use crate::block::BlockCursor;
 use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
@@ -106,7 +107,19 @@ impl TableCursor {
                 false => ReadAhead::new(limit, fill_cache),
             });
             ahead.step_to(i);
-            let (block, _) = self.table.block(resident, i, fill_cache, self.counting, Some(ahead))?;
+            let kept = match &resident.mapped {
+                None => self.table.kept_block(resident, i, self.counting, None)?,
+                // A compaction goes through each file once, in large pieces.
+                Some(_) if of_all => None,
+                Some(mapped) => {
+                    ahead.ask_for(mapped, resident.index.handle(i));
+                    self.table.kept_block(resident, i, self.counting, self.block.leave())?
+                }
+            };
+            let block = match kept {
+                Some(block) => block,
+                None => self.table.read_block(resident, i, fill_cache, self.counting, Some(ahead))?.into(),
+            };
             self.block.enter(block);
             self.position = i;
         }
@@ -118,11 +131,11 @@ impl TableCursor {
         self.block.is_inside() && self.position == i
     }
 
-    /// Brings nearer the block at position `i`, if it is in the cache.
+    /// Brings nearer the block at position `i`, if it is in memory.
     fn prefetch_block(&self, i: usize) -> Result<()> {
         if !self.is_in(i) {
-            let slots = &self.table.resident()?.slots;
-            self.table.fetcher().context.epoch().pin(|pin| slots.get(i, pin).map(Borrowed::prefetch));
+            let resident = self.table.resident()?;
+            self.table.fetcher().context.epoch().pin(|pin| resident.near(i, pin).map(Near::prefetch));
         }
         Ok(())
     }
@@ -148,11 +161,11 @@ impl TableCursor {
     #[cold]
     fn prefetch_neighbour(&self, left: usize, forward: bool) {
         let Ok(resident) = self.table.resident() else { return };
-        // Where there is no such block, there is no slot.
+        // Where there is no such block, it is not in memory.
         let i = if forward { self.position.wrapping_add(1) } else { self.position.wrapping_sub(1) };
-        self.table.fetcher().context.epoch().pin(|pin| match resident.slots.get(i, pin) {
-            Some(block) if left == DIRECTORY_AHEAD => block.prefetch(),
-            Some(block) => block.block().prefetch_end(forward),
+        self.table.fetcher().context.epoch().pin(|pin| match resident.near(i, pin) {
+            Some(near) if left == DIRECTORY_AHEAD => near.prefetch(),
+            Some(near) => near.block().iter().for_each(|block| block.prefetch_end(forward)),
             None => {}
         });
     }
@@ -201,7 +214,7 @@ impl InternalCursor for TableCursor {
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
         let resident = self.table.resident()?;
-        self.sought = resident.index.find(key, |near| resident.slots.prefetch(near));
+        self.sought = resident.find(key);
         self.seeking =
             if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
         Ok(())

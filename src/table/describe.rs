@@ -72,19 +72,20 @@ impl Table {
     pub(crate) fn describe_block(&self, i: usize) -> Result<BlockInfo> {
         let resident = self.resident()?;
         let handle = resident.index.handle(i);
-        let (block, _) = self.block(resident, i, false, Counting::Uncounted, None)?;
+        let block = self.read_block(resident, i, false, Counting::Uncounted, None)?;
         let trailer = self.fetcher().bytes(handle.offset + u64::from(handle.len), 1)?;
         let mut cursor = BlockCursor::new(block.clone());
         let malformed = |malformed| self.malformed_block(i, malformed);
         cursor.seek_to_first().map_err(malformed)?;
         let first_key = cursor.key().to_vec();
         cursor.seek_to_last().map_err(malformed)?;
+        let described = block.block();
         Ok(BlockInfo {
             handle,
             compression: trailer.first().copied().unwrap_or_default(),
-            raw_len: block.bytes().len() as u64,
-            entries: block.len() as u64,
-            prefix_len: block.prefix().len() as u64,
+            raw_len: described.bytes().len() as u64,
+            entries: described.len() as u64,
+            prefix_len: described.prefix().len() as u64,
             first_key,
             last_key: cursor.key().to_vec(),
         })

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::TableContext;
 use super::compress::{decompress_into, from_code, highest_code, raw_len};
 use super::footer::{Handle, TRAILER_LEN};
+use super::mapped::Mapped;
 use super::properties::Properties;
 use crate::block::{BlockRef, Frame};
 use crate::error::{Error, IoContext, Result};
@@ -39,7 +40,7 @@ impl Fetcher {
         Error::corruption(&self.path, offset, rule)
     }
 
-    fn file(&self) -> Result<Arc<dyn ReadableFile>> {
+    pub(super) fn file(&self) -> Result<Arc<dyn ReadableFile>> {
         let TableContext { fs, files, .. } = &*self.context;
         files.get(self.number, || fs.open(&self.path)).during("open", &self.path)
     }
@@ -82,20 +83,21 @@ impl Fetcher {
         }
     }
 
-    /// A data block, verified, decompressed; from what was read ahead, if it is there. `frame` makes a frame of as many bytes as it is
-    /// told. A block that is not compressed is read into it and stays there.
+    /// A data block, verified, decompressed, and its compression; from what was read ahead, if it is there. `frame` makes a frame of as
+    /// many bytes as it is told. A block that is not compressed is read into it and stays there.
     pub(super) fn data_block(
         &self,
         handle: Handle,
         properties: &Properties,
         ahead: Option<&mut ReadAhead>,
         frame: impl FnOnce(usize) -> Frame,
-    ) -> Result<BlockRef> {
+    ) -> Result<(Compression, BlockRef)> {
         let longest = properties.largest_block;
         let malformed = |malformed| self.corrupt(handle.offset, malformed);
         if let Some(stored) = ahead.and_then(|ahead| ahead.block(self, handle)) {
             let (compression, packed) = self.verified(handle, stored)?;
-            return block_of(compression, packed, longest, frame).map_err(malformed);
+            let block = block_of(compression, packed, longest, frame).map_err(malformed)?;
+            return Ok((compression, block));
         }
         let stored_len = self.checked_len(handle.offset, handle.stored_len())?;
         if properties.compression != u64::from(Compression::None.code()) {
@@ -106,19 +108,19 @@ impl Fetcher {
             let (compression, packed) = self.verified(handle, bytes)?;
             let block = block_of(compression, packed, longest, frame).map_err(malformed);
             stored.spare();
-            return block;
+            return Ok((compression, block?));
         }
         let mut stored = frame(stored_len);
         let bytes = &mut stored.bytes_mut()[..stored_len];
         self.fill(bytes, handle.offset)?;
-        match self.verified(handle, bytes)? {
+        let (compression, block) = match self.verified(handle, bytes)? {
             (Compression::None, block) => {
                 let len = block.len();
-                stored.into_block(len)
+                (Compression::None, stored.into_block(len))
             }
-            (compression, packed) => block_of(compression, packed, longest, Frame::new),
-        }
-        .map_err(malformed)
+            (compression, packed) => (compression, block_of(compression, packed, longest, Frame::new)),
+        };
+        Ok((compression, block.map_err(malformed)?))
     }
 
     /// A data block twice, verified: as it is stored, with its compression, and as [`Fetcher::data_block`] gives it. `checksum` takes in
@@ -214,6 +216,8 @@ pub(super) struct ReadAhead {
     /// What was read, of this length; the buffer behind it serves for the next read.
     len: usize,
     buffer: Vec<u8>,
+    /// Up to where the system was asked for what comes.
+    asked: u64,
 }
 
 impl ReadAhead {
@@ -230,7 +234,7 @@ impl ReadAhead {
         let patience = if fill_cache { ReadAhead::PATIENCE_WITH_CACHE } else { ReadAhead::PATIENCE };
         let (least, most) = (ReadAhead::LEAST, ReadAhead::MOST);
         let (next, window) = (usize::MAX, least);
-        ReadAhead { limit, patience, next, run: 0, window, least, most, start: 0, len: 0, buffer: Vec::new() }
+        ReadAhead { limit, patience, next, run: 0, window, least, most, start: 0, len: 0, buffer: Vec::new(), asked: 0 }
     }
 
     /// For a cursor that is known to go through all of a table: it reads ahead from the first block on.
@@ -246,6 +250,7 @@ impl ReadAhead {
         } else {
             self.run = 0;
             self.window = self.least;
+            self.asked = 0;
         }
         self.next = i + 1;
     }
@@ -253,6 +258,15 @@ impl ReadAhead {
     /// Whether the scan is so long that it reads ahead.
     pub(super) fn is_long(&self) -> bool {
         self.run >= self.patience
+    }
+
+    /// Asks the system for what comes next, if the scan is long and goes through a mapped file: that is read by looking at it.
+    pub(super) fn ask_for(&mut self, mapped: &Mapped, handle: Handle) {
+        if self.is_long() && handle.end().is_some_and(|end| end > self.asked) {
+            self.asked = handle.offset.saturating_add(self.window).min(self.limit);
+            mapped.will_need(handle.offset, self.asked);
+            self.window = (self.window * 2).min(self.most);
+        }
     }
 
     /// The stored form of a block, or `None` if it should be read by itself.

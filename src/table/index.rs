@@ -12,6 +12,7 @@ use crate::format::coding::Decoder;
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{common_prefix_len, head};
 use crate::format::{Decoded, Malformed};
+use crate::prefetch::prefetch;
 
 /// Bytes of a head. Part of the format.
 const HEAD_LEN: usize = 8;
@@ -160,6 +161,15 @@ impl Index {
     /// Where the block at position `i`, which must be less than [`Index::len`], is in the file.
     pub(super) fn handle(&self, i: usize) -> Handle {
         self.handles[i]
+    }
+
+    /// Brings nearer the handles at these positions.
+    #[inline]
+    pub(super) fn prefetch_handles(&self, positions: Range<usize>) {
+        const PER_LINE: usize = 64 / size_of::<Handle>();
+        for handles in self.handles.get(positions).into_iter().flat_map(|handles| handles.chunks(PER_LINE)) {
+            prefetch(handles.as_ptr());
+        }
     }
 
     /// The offset behind the last data block.

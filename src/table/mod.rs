@@ -14,6 +14,7 @@ mod fetch;
 mod files;
 mod footer;
 mod index;
+mod mapped;
 mod prefix;
 mod properties;
 mod reader;
@@ -36,6 +37,7 @@ pub(crate) use footer::Handle;
 pub(crate) use prefix::PrefixProbe;
 pub(crate) use reader::{LastBlock, PointRead, Probe, ReadMode, Table, TableHit};
 
+use self::mapped::Permit;
 use crate::epoch::Epoch;
 use crate::error::{IoContext, Result};
 use crate::event::Listener;
@@ -84,6 +86,8 @@ pub(crate) struct TableContext {
     epoch: Arc<Epoch>,
     cache: BlockCache,
     files: FilePool,
+    /// Whether tables without compression are mapped.
+    map_tables: Permit,
     listener: Listener,
 }
 
@@ -96,8 +100,14 @@ impl TableContext {
             cache: BlockCache::new(Arc::clone(&epoch), cache_bytes),
             epoch,
             files: FilePool::new(max_open_files),
+            map_tables: Permit::default(),
             listener: Listener::default(),
         }
+    }
+
+    /// The same, with tables mapped that have no compression.
+    pub(crate) fn with_mmap_reads(self, wanted: bool) -> TableContext {
+        TableContext { map_tables: Permit::new(wanted), ..self }
     }
 
     /// The same, with somebody who is told of events.

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 
 use super::fetch::{Fetcher, ReadAhead};
 use super::properties::Properties;
-use super::resident::{Resident, TableFilter};
+use super::resident::{Near, Resident, TableFilter};
 use super::{TableContext, TableCursor, TableMeta};
-use crate::block::{BlockHit, BlockRef, Borrowed, Frame, HeldBlock};
+use crate::block::{BlockHit, BlockRef, Frame, HeldBlock, KeptBlock};
 use crate::epoch::Pin;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -18,7 +18,7 @@ use crate::explain::{FilterAnswer, Found, ReadTrace, Untraced};
 use crate::filter::{FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::key::{SeqNo, ValueKind};
-use crate::options::FilterMode;
+use crate::options::{Compression, FilterMode};
 use crate::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
 use crate::value::FoundValue;
 
@@ -198,48 +198,49 @@ impl Table {
         }
     }
 
-    /// The data block at position `i`, which must be less than the number of blocks, and whether the cache had it.
-    pub(super) fn block(
+    /// The data block at position `i`, which must be less than the number of blocks, for keeps, if it is in memory. `former` may be a
+    /// block that is not needed any more.
+    pub(super) fn kept_block(
         &self,
         resident: &Resident,
         i: usize,
-        fill_cache: bool,
         counting: Counting,
-        ahead: Option<&mut ReadAhead>,
-    ) -> Result<(BlockRef, bool)> {
-        let cached = self
-            .fetcher
-            .context
-            .epoch()
-            .pin(|pin| self.cached_block(resident, i, counting, pin).map(Borrowed::counted));
-        match cached {
-            Some(block) => Ok((block, true)),
-            None => Ok((self.read_block(resident, i, fill_cache, counting, ahead)?, false)),
-        }
+        former: Option<KeptBlock>,
+    ) -> Result<Option<KeptBlock>> {
+        self.fetcher.context.epoch().pin(|pin| match self.near_block(resident, i, counting, pin) {
+            None => Ok(None),
+            Some(Near::Cached(block)) => Ok(Some(block.counted().into())),
+            Some(Near::Mapped(block)) => {
+                let kept = block.kept(former.and_then(KeptBlock::into_file));
+                kept.map(Some).map_err(|malformed| self.malformed_block(i, malformed))
+            }
+        })
     }
 
-    /// The data block at position `i`, if the cache has it.
+    /// The data block at position `i`, if it is in memory.
     #[inline]
-    fn cached_block<'p>(
+    fn near_block<'p>(
         &self,
         resident: &'p Resident,
         i: usize,
         counting: Counting,
         pin: &'p Pin<'_>,
-    ) -> Option<Borrowed<'p>> {
-        let cached = resident.slots.get(i, pin)?;
-        cached.prefetch();
-        cached.block().set_referenced();
+    ) -> Option<Near<'p>> {
+        let near = resident.near(i, pin)?;
+        near.prefetch();
+        if let Near::Cached(block) = near {
+            block.framed().set_referenced();
+        }
         if counting != Counting::Uncounted {
             self.count(ReadEvent::CacheHit);
         }
-        Some(cached)
+        Some(near)
     }
 
     /// Reads the data block at position `i`.
     #[cold]
     #[inline(never)]
-    fn read_block(
+    pub(super) fn read_block(
         &self,
         resident: &Resident,
         i: usize,
@@ -249,14 +250,20 @@ impl Table {
     ) -> Result<BlockRef> {
         let handle = resident.index.handle(i);
         let cache = self.fetcher.context.cache();
-        // A long scan would push out what other reads come back to.
-        let mut keep = fill_cache && !ahead.as_ref().is_some_and(|ahead| ahead.is_long());
+        // A long scan would push out what other reads come back to. What is mapped needs no place in the cache.
+        let is_long = ahead.as_ref().is_some_and(|ahead| ahead.is_long());
+        let mut keep = fill_cache && !is_long && resident.mapped.is_none();
         let frame = |len| {
             let admitted = if keep { cache.admit(&resident.slots, i, len) } else { None };
             keep = admitted.is_some();
             admitted.unwrap_or_else(|| Frame::new(len))
         };
-        let block = self.fetcher.data_block(handle, &resident.properties, ahead, frame)?;
+        let (compression, block) = self.fetcher.data_block(handle, &resident.properties, ahead, frame)?;
+        if let Some(mapped) = &resident.mapped
+            && compression == Compression::None
+        {
+            mapped.set_verified(i);
+        }
         if counting != Counting::Uncounted {
             self.count(ReadEvent::BlockRead);
             self.fetcher.counters.add(ReadEvent::BlockBytes, handle.stored_len());
@@ -414,8 +421,7 @@ impl<'p> Probe<'p> {
     /// Finds the block that may hold the key.
     #[inline]
     pub(crate) fn locate(&mut self) {
-        let slots = &self.resident.slots;
-        self.position = self.resident.index.find(self.read.key, |near| slots.prefetch(near));
+        self.position = self.resident.find(self.read.key);
     }
 
     /// Where that block is.
@@ -423,12 +429,12 @@ impl<'p> Probe<'p> {
         (self.table.meta.number, self.position)
     }
 
-    /// Brings that block nearer, if it is in the cache; returns whether it is, or there is none to look at.
+    /// Brings that block nearer, if it is in memory; returns whether it is, or there is none to look at.
     #[inline]
     pub(crate) fn prefetch_block(&self, pin: &Pin<'_>) -> bool {
-        match self.resident.slots.get(self.position, pin) {
-            Some(block) => {
-                block.prefetch();
+        match self.resident.near(self.position, pin) {
+            Some(near) => {
+                near.prefetch();
                 true
             }
             None => self.position == self.resident.index.len(),
@@ -438,8 +444,8 @@ impl<'p> Probe<'p> {
     /// Brings the entry in that block nearer.
     #[inline]
     pub(crate) fn prefetch_entry(&self, pin: &Pin<'_>) {
-        if let Some(block) = self.resident.slots.get(self.position, pin) {
-            block.block().prefetch_entry(self.read.hash.fingerprint());
+        if let Some(block) = self.resident.near(self.position, pin).and_then(Near::block) {
+            block.prefetch_entry(self.read.hash.fingerprint());
         }
     }
 
@@ -492,8 +498,10 @@ impl<'p> Probe<'p> {
         let counting = if self.answer == FilterAnswer::No { Counting::AvoidableRead } else { Counting::Read };
         let mut lookup = Lookup::Absent;
         for i in self.position..resident.index.len() {
-            let (block, cached) = match table.cached_block(resident, i, counting, pin) {
-                Some(block) => (HeldBlock::Borrowed(block), true),
+            let malformed = |malformed| table.malformed_block(i, malformed);
+            let (block, cached) = match table.near_block(resident, i, counting, pin) {
+                Some(Near::Cached(block)) => (HeldBlock::Borrowed(block), true),
+                Some(Near::Mapped(block)) => (HeldBlock::Mapped(block.block().map_err(malformed)?), true),
                 None => {
                     let read = || table.read_block(resident, i, mode.fill_cache, counting, None);
                     let block = match last.as_deref_mut() {
@@ -506,9 +514,9 @@ impl<'p> Probe<'p> {
             let handle = resident.index.handle(i);
             trace.block(handle.offset, handle.stored_len(), cached);
             let hit = block.block().get(key, hash.fingerprint(), snapshot);
-            match hit.map_err(|malformed| table.malformed_block(i, malformed))? {
+            match hit.map_err(malformed)? {
                 BlockHit::Found { seqno, kind, start, len } => {
-                    let value = FoundValue::InBlock { block, start, len };
+                    let value = FoundValue::in_block(block, start, len);
                     return Ok(Lookup::Found(TableHit::new(seqno, kind, value)));
                 }
                 BlockHit::Absent => break,

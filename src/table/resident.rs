@@ -6,19 +6,51 @@ use super::TableMeta;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
+use super::mapped::{InPlace, Mapped};
 use super::properties::Properties;
 use super::slot::Slots;
+use crate::block::{Block, Borrowed};
+use crate::epoch::Pin;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::options::Compression;
 
 pub(super) struct Resident {
     pub(super) footer: Footer,
     pub(super) properties: Properties,
     pub(super) index: Index,
     pub(super) filter: TableFilter,
-    /// Where its blocks are in memory.
+    /// Where its blocks are in the cache; of none if the file is mapped.
     pub(super) slots: Arc<Slots>,
+    pub(super) mapped: Option<Mapped>,
+}
+
+/// A block that is in memory.
+#[derive(Clone, Copy)]
+pub(super) enum Near<'p> {
+    Cached(Borrowed<'p>),
+    Mapped(InPlace<'p>),
+}
+
+impl<'p> Near<'p> {
+    /// Brings nearer what is looked at first.
+    #[inline]
+    pub(super) fn prefetch(self) {
+        match self {
+            Near::Cached(block) => block.prefetch(),
+            Near::Mapped(block) => block.prefetch(),
+        }
+    }
+
+    /// The block; what is wrong with it is for others to say.
+    #[inline]
+    pub(super) fn block(self) -> Option<Block<'p>> {
+        match self {
+            Near::Cached(block) => Some(block.framed().block()),
+            Near::Mapped(block) => block.block().ok(),
+        }
+    }
 }
 
 /// The filter of an open table.
@@ -48,8 +80,13 @@ impl Resident {
         let index = Index::decode(&fetcher.meta_block(footer.index)?)
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
         let filter = TableFilter::read(fetcher, &footer, &properties);
-        let slots = fetcher.context.cache().slots(meta.number, index.len());
-        let resident = Resident { footer, properties, index, filter, slots };
+        let mapped = match properties.compression == u64::from(Compression::None.code()) {
+            true => Mapped::of(fetcher, index.len()),
+            false => None,
+        };
+        let cached = if mapped.is_some() { 0 } else { index.len() };
+        let slots = fetcher.context.cache().slots(meta.number, cached);
+        let resident = Resident { footer, properties, index, filter, slots, mapped };
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }
@@ -104,6 +141,24 @@ impl Resident {
         rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)
     }
 
+    /// The data block at position `i`, if it is in memory and needs no look at its checksum.
+    #[inline]
+    pub(super) fn near<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Near<'p>> {
+        match &self.mapped {
+            None => self.slots.get(i, pin).map(Near::Cached),
+            Some(mapped) => mapped.get(&self.index, i).map(Near::Mapped),
+        }
+    }
+
+    /// Position of the first block that may hold `key`, as [`Index::find`] gives it; asks for what says where that block is.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> usize {
+        self.index.find(key, |near| match &self.mapped {
+            None => self.slots.prefetch(near),
+            Some(_) => self.index.prefetch_handles(near),
+        })
+    }
+
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
         let filter = match &self.filter {
@@ -111,7 +166,8 @@ impl Resident {
             TableFilter::None | TableFilter::Degraded(_) => 0,
         };
         let keys = self.properties.smallest.len() + self.properties.largest.len();
-        size_of::<Resident>() + self.index.memory() + self.slots.memory() + filter + keys
+        let mapped = self.mapped.as_ref().map_or(0, Mapped::memory);
+        size_of::<Resident>() + self.index.memory() + self.slots.memory() + mapped + filter + keys
     }
 }
 

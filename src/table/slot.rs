@@ -14,7 +14,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::block::{Block, BlockRef, Borrowed};
+use crate::block::{BlockRef, Borrowed, FramedBlock};
 use crate::epoch::{Epoch, Pin};
 
 /// One slot for each data block of a table, by its position in the index.
@@ -100,7 +100,7 @@ pub(super) struct Linked {
 }
 
 impl Linked {
-    pub(super) fn block(&self) -> &Block {
+    pub(super) fn block(&self) -> &FramedBlock {
         &self.block
     }
 
@@ -121,7 +121,7 @@ impl Linked {
 pub(super) struct Unlinked(ManuallyDrop<BlockRef>);
 
 impl Unlinked {
-    pub(super) fn block(&self) -> &Block {
+    pub(super) fn block(&self) -> &FramedBlock {
         &self.0
     }
 }

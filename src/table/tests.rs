@@ -1,6 +1,7 @@
 //! Tables against the sorted list of their entries.
 
 mod damage;
+mod mapped;
 mod reads;
 
 use std::path::Path;
@@ -167,10 +168,17 @@ fn check(options: TableOptions, entries: &[Entry], cache_bytes: usize) -> Arc<Ta
     };
     assert_eq!(meta, expected);
 
+    let in_place = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), cache_bytes, 8).with_mmap_reads(true);
+    check_answers(&Arc::new(Table::new(Arc::new(in_place), meta.clone())), entries);
     let table = open(&fs, &meta, cache_bytes);
+    check_answers(&table, entries);
+    table
+}
+
+fn check_answers(table: &Arc<Table>, entries: &[Entry]) {
     table.verify().unwrap();
-    assert_eq!(entries_of(&table, true).unwrap(), entries);
-    assert_eq!(entries_of(&table, false).unwrap(), entries);
+    assert_eq!(entries_of(table, true).unwrap(), entries);
+    assert_eq!(entries_of(table, false).unwrap(), entries);
     let mut cursor = table.cursor(true);
     cursor.seek_to_last().unwrap();
     for entry in entries.iter().rev() {
@@ -185,10 +193,9 @@ fn check(options: TableOptions, entries: &[Entry], cache_bytes: usize) -> Arc<Ta
     snapshots.dedup();
     for key in probes(entries) {
         for &snapshot in &snapshots {
-            check_key(&table, &mut cursor, entries, &key, snapshot);
+            check_key(table, &mut cursor, entries, &key, snapshot);
         }
     }
-    table
 }
 
 fn check_key(table: &Table, cursor: &mut TableCursor, entries: &[Entry], key: &[u8], snapshot: SeqNo) {

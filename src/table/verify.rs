@@ -31,7 +31,7 @@ impl Table {
         for i in 0..resident.index.len() {
             ahead.step_to(i);
             let handle = resident.index.handle(i);
-            let block = fetcher.data_block(handle, &resident.properties, Some(&mut ahead), Frame::new)?;
+            let (_, block) = fetcher.data_block(handle, &resident.properties, Some(&mut ahead), Frame::new)?;
             let mut denied = false;
             let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
             seen.check_block(resident, i, &block, ask).map_err(|malformed| table.malformed_block(i, malformed))?;
@@ -124,7 +124,7 @@ impl Seen {
         if index.compare_separator(i, &self.last_key).is_lt() || !index.head_is_right(i) {
             return Err(Malformed("a data block goes beyond its place in the index"));
         }
-        self.properties.count_block(block.bytes().len());
+        self.properties.count_block(block.block().bytes().len());
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -99,6 +100,28 @@ pub trait ReadableFile: Send + Sync + Debug {
     /// Whether the file is empty.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
+    }
+
+    /// The whole file in memory, as [`read_at`](ReadableFile::read_at) would read it now. `None`, as by default, where that cannot be had.
+    ///
+    /// An access to a byte that cannot be read has no way to say so: where the system maps files, it ends the process.
+    ///
+    /// # Safety
+    ///
+    /// While the result lives, nobody, in this process or another one, may change the file's content or shorten the file. It may lose its name.
+    unsafe fn map(&self) -> Option<Arc<dyn Mapping>> {
+        None
+    }
+}
+
+/// A file in memory, to be read.
+pub trait Mapping: Send + Sync + Debug {
+    /// Its bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// Says that a part of it will be read soon. It need not lie within the file.
+    fn will_need(&self, part: Range<usize>) {
+        let _ = part;
     }
 }
 

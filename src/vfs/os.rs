@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(target_os = "linux")]
 use super::Window;
-use super::{FileLock, FileSystem, ReadableFile, WritableFile};
+use super::{FileLock, FileSystem, Mapping, ReadableFile, WritableFile};
 
 #[cfg(target_os = "linux")]
 mod ahead;
+mod mapped;
 
 /// Files of the operating system, by positional reads and writes, and `fdatasync`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -170,6 +171,17 @@ impl ReadableFile for OsReadable {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+
+    unsafe fn map(&self) -> Option<Arc<dyn Mapping>> {
+        // A smaller address space has no room for a store.
+        if cfg!(target_pointer_width = "64") {
+            // SAFETY: what it asks for is what the caller has promised.
+            let mapped = unsafe { mapped::MappedFile::new(&self.0) };
+            Some(Arc::new(mapped.ok()?))
+        } else {
+            None
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{FileLock, FileSystem, ReadableFile, Window, WritableFile};
+use super::{FileLock, FileSystem, Mapping, ReadableFile, Window, WritableFile};
 
 mod crash;
 mod fault;
@@ -396,6 +396,22 @@ impl ReadableFile for SimReadable {
     fn len(&self) -> io::Result<u64> {
         let Handle { fs, inode } = &self.0;
         fs.observe(|state| Ok(state.file(*inode)?.len()))
+    }
+
+    unsafe fn map(&self) -> Option<Arc<dyn Mapping>> {
+        let Handle { fs, inode } = &self.0;
+        let inner = fs.inner.lock();
+        Some(Arc::new(SimMapping(Arc::clone(&inner.state.file(*inode).ok()?.data))))
+    }
+}
+
+/// The content of a file when it was mapped. What becomes of the file later is not seen.
+#[derive(Debug)]
+struct SimMapping(Arc<Vec<u8>>);
+
+impl Mapping for SimMapping {
+    fn bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tamis::vfs::{FileSystem, OsFileSystem, SimFileSystem};
-use tamis::{Db, Error, Keyspace, KeyspaceOptions, Options, Result, Snapshot, WriteBatch, WriteOptions};
+use tamis::{Compression, Db, Error, Keyspace, KeyspaceOptions, Options, Result, Snapshot, WriteBatch, WriteOptions};
 
 use crate::support::count_entries;
 
@@ -223,8 +223,8 @@ fn contents(view: &Snapshot, way: u8) -> BTreeMap<Vec<u8>, Vec<u8>> {
     }
 }
 
-fn run_bank(fs: Arc<dyn FileSystem>, dir: &Path, time: Duration) {
-    let db = options(Arc::clone(&fs)).open(dir).unwrap();
+fn run_bank(options: Options, dir: &Path, time: Duration) {
+    let db = options.clone().open(dir).unwrap();
     let bank = Bank::open(db);
     let stop = Stop::new();
     let rounds = std::thread::scope(|scope| {
@@ -252,7 +252,7 @@ fn run_bank(fs: Arc<dyn FileSystem>, dir: &Path, time: Duration) {
     let before = sides.each_ref().map(|side| contents(&side.snapshot(), 0));
     drop(sides);
     db.close().unwrap();
-    let db = options(fs).paranoid(true).open(dir).unwrap();
+    let db = options.paranoid(true).open(dir).unwrap();
     let after = ["left", "right"].map(|name| contents(&db.keyspace(name).unwrap().snapshot(), 0));
     assert!(before == after);
 }
@@ -260,14 +260,27 @@ fn run_bank(fs: Arc<dyn FileSystem>, dir: &Path, time: Duration) {
 #[test]
 fn readers_see_whole_batches_and_snapshots_stay_on_the_simulated_file_system() {
     let _watchdog = Watchdog::new("the bank");
-    run_bank(Arc::new(SimFileSystem::new()), Path::new("/db"), Duration::from_secs(2));
+    run_bank(options(Arc::new(SimFileSystem::new())), Path::new("/db"), Duration::from_secs(2));
 }
 
 #[test]
 fn readers_see_whole_batches_and_snapshots_stay_on_the_real_file_system() {
     let _watchdog = Watchdog::new("the bank");
     let dir = tempfile::tempdir().unwrap();
-    run_bank(Arc::new(OsFileSystem::new()), &dir.path().join("db"), Duration::from_secs(2));
+    run_bank(options(Arc::new(OsFileSystem::new())), &dir.path().join("db"), Duration::from_secs(2));
+}
+
+#[test]
+fn readers_see_whole_batches_and_snapshots_stay_in_mapped_files() {
+    let _watchdog = Watchdog::new("the bank");
+    let dir = tempfile::tempdir().unwrap();
+    run_bank(in_mapped_files(), &dir.path().join("db"), Duration::from_secs(2));
+}
+
+/// Options of a store whose tables are mapped, in the default keyspace all of them.
+fn in_mapped_files() -> Options {
+    let plain = KeyspaceOptions::new().block_size(512).compression(Compression::None);
+    options(Arc::new(OsFileSystem::new())).mmap_reads(true).default_keyspace(plain)
 }
 
 /// Keys of a thread that counts: each write sets one of them to a number one higher than the write before.

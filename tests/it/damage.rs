@@ -223,6 +223,11 @@ impl Sound {
                 Ok(db) => self.read(&db, damage, &mut errors),
                 Err(error) => errors.push(error),
             }
+            // What has been found good is looked at in place.
+            match options(fs).mmap_reads(true).open_read_only(DIR) {
+                Ok(db) => self.read(&db, damage, &mut errors),
+                Err(error) => errors.push(error),
+            }
             let found = options(fs).paranoid(true).open_read_only(DIR).err();
             let harmed =
                 damage.sound.iter().any(|(path, bytes)| is_table(path) && fs.read(path).ok().as_ref() != Some(bytes));

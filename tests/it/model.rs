@@ -27,6 +27,7 @@ struct Pair {
     /// Makes long common prefixes in some cases.
     prefix: Vec<u8>,
     key_space: u32,
+    mmap_reads: bool,
 }
 
 impl Pair {
@@ -34,11 +35,12 @@ impl Pair {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
-        let db = options.default_keyspace(tiny_keyspace(&mut rng)).open("/db").unwrap();
+        let mmap_reads = seed.is_multiple_of(2);
+        let db = options.mmap_reads(mmap_reads).default_keyspace(tiny_keyspace(&mut rng)).open("/db").unwrap();
         let prefix = if rng.u8(0..4) == 0 { vec![b'p'; rng.usize(1..300)] } else { Vec::new() };
         let key_space = 1 << rng.u32(3..12);
         let model = Model::from([("default".to_owned(), Map::new())]);
-        Pair { rng, fs, db: Some(db), executor, model, snapshots: Vec::new(), prefix, key_space }
+        Pair { rng, fs, db: Some(db), executor, model, snapshots: Vec::new(), prefix, key_space, mmap_reads }
     }
 
     fn db(&self) -> &Db {
@@ -315,7 +317,7 @@ impl Pair {
     fn options(&mut self) -> tamis::Options {
         let (options, executor) = tiny_options(&self.fs, &mut self.rng);
         self.executor = executor;
-        options
+        options.mmap_reads(self.mmap_reads)
     }
 
     /// Cleanly, or as if the process had been killed.
@@ -337,7 +339,7 @@ impl Pair {
     fn check_read_only(&mut self) {
         let before = self.fs.mutations();
         let (options, _) = tiny_options(&self.fs, &mut self.rng);
-        let reader = options.open_read_only("/db").unwrap();
+        let reader = options.mmap_reads(!self.mmap_reads).open_read_only("/db").unwrap();
         for (name, map) in &self.model {
             let keyspace = reader.existing_keyspace(name).unwrap().expect("in the manifest");
             let keys: Vec<Vec<u8>> = keyspace.iter().map(|e| e.unwrap().0.to_vec()).collect();

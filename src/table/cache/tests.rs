@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
-use crate::block::{Block, BlockBuilder};
+use crate::block::{BlockBuilder, FramedBlock};
 use crate::format::key::ValueKind;
 
 /// A block whose value is `tag` all along.
@@ -20,8 +20,8 @@ fn block(value_len: usize) -> BlockRef {
 }
 
 /// The tag of a block, whose value must be of whole words.
-fn tag_of(block: &Block) -> u64 {
-    u64::from_le_bytes(*block.bytes().last_chunk().unwrap())
+fn tag_of(block: &FramedBlock) -> u64 {
+    u64::from_le_bytes(*block.block().bytes().last_chunk().unwrap())
 }
 
 struct Fixture {
@@ -40,9 +40,9 @@ impl Fixture {
 
     /// As a reader does it that asks once; returns whether the block was let in.
     fn ask(&self, table: usize, i: usize, block: &BlockRef) -> bool {
-        let len = block.bytes().len();
+        let len = block.block().bytes().len();
         let Some(mut frame) = self.cache.admit(&self.slots[table], i, len) else { return false };
-        frame.bytes_mut()[..len].copy_from_slice(block.bytes());
+        frame.bytes_mut()[..len].copy_from_slice(block.block().bytes());
         self.cache.insert(&self.slots[table], i, &frame.into_block(len).unwrap());
         true
     }
@@ -56,7 +56,7 @@ impl Fixture {
     fn hit(&self, table: usize, i: usize) -> bool {
         self.epoch.pin(|pin| {
             let found = self.slots[table].get(i, pin);
-            found.inspect(|found| found.block().set_referenced()).is_some()
+            found.inspect(|found| found.framed().set_referenced()).is_some()
         })
     }
 }
@@ -200,7 +200,7 @@ fn what_a_pinned_reader_sees_counts_until_it_ends() {
         }
         assert!(!fixture.hit(0, 0), "it was evicted");
         assert!(!fixture.hit(0, 499), "there is no room while the reader is pinned");
-        assert_eq!(tag_of(seen.block()), 99);
+        assert_eq!(tag_of(seen.framed()), 99);
     });
     assert!(fixture.insist(2, 0, 499, &tagged(1, 4000)));
 }
@@ -225,11 +225,11 @@ fn frames_are_used_again() {
     let (mut let_in, mut again) = (0, 0);
     for i in (0..200).flat_map(|i| [i, i]) {
         let before = fixture.cache.usage();
-        if let Some(mut frame) = fixture.cache.admit(&fixture.slots[0], i, block.bytes().len()) {
+        if let Some(mut frame) = fixture.cache.admit(&fixture.slots[0], i, block.block().bytes().len()) {
             let_in += 1;
             again += usize::from(fixture.cache.usage() < before);
-            frame.bytes_mut()[..block.bytes().len()].copy_from_slice(block.bytes());
-            fixture.cache.insert(&fixture.slots[0], i, &frame.into_block(block.bytes().len()).unwrap());
+            frame.bytes_mut()[..block.block().bytes().len()].copy_from_slice(block.block().bytes());
+            fixture.cache.insert(&fixture.slots[0], i, &frame.into_block(block.block().bytes().len()).unwrap());
         }
     }
     assert!(let_in > 100 && again > let_in / 2, "{again} of {let_in}");
@@ -256,8 +256,8 @@ fn readers_never_see_a_block_that_was_used_again() {
                     let i = round * 31 % BLOCKS;
                     let hit = epoch.pin(|pin| {
                         let found = slots.get(i, pin)?;
-                        found.block().set_referenced();
-                        assert_eq!(tag_of(found.block()), tag(number, i));
+                        found.framed().set_referenced();
+                        assert_eq!(tag_of(found.framed()), tag(number, i));
                         if round % 16 == 0 {
                             counted = Some((found.counted(), tag(number, i)));
                         }
@@ -269,9 +269,9 @@ fn readers_never_see_a_block_that_was_used_again() {
                     hits.fetch_add(usize::from(hit.is_some()), Ordering::Relaxed);
                     if hit.is_none() {
                         let new = tagged(tag(number, i), 4000);
-                        let len = new.bytes().len();
+                        let len = new.block().bytes().len();
                         if let Some(mut frame) = cache.admit(&slots, i, len) {
-                            frame.bytes_mut()[..len].copy_from_slice(new.bytes());
+                            frame.bytes_mut()[..len].copy_from_slice(new.block().bytes());
                             cache.insert(&slots, i, &frame.into_block(len).unwrap());
                         }
                         assert!(cache.usage() <= cache.capacity());

@@ -123,10 +123,19 @@ fn store_is_open_for_writing_once() {
 
 #[test]
 fn iterators_outlive_the_handle_and_its_files() {
+    outlive_the_handle(options(Arc::new(SimFileSystem::new())), Path::new("/db"));
+}
+
+#[test]
+fn iterators_outlive_the_handle_and_its_mapped_files() {
+    let dir = tempfile::tempdir().unwrap();
+    outlive_the_handle(in_mapped_files(), &dir.path().join("db"));
+}
+
+fn outlive_the_handle(options: Options, dir: &Path) {
     let _watchdog = Watchdog::new("iterators");
-    let fs = SimFileSystem::new();
     let pool: Arc<dyn Executor> = Arc::new(ThreadPool::new(1));
-    let db = options(Arc::new(fs.clone())).executor(Arc::clone(&pool)).open("/db").unwrap();
+    let db = options.executor(Arc::clone(&pool)).open(dir).unwrap();
     for n in 0..2000u32 {
         db.put(n.to_be_bytes(), [5; 50]).unwrap();
     }

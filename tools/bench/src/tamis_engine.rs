@@ -11,8 +11,17 @@ use crate::engine::{Direction, Engine, Reader, Settings};
 /// tamis, to be run.
 pub const TAMIS: Contestant = Contestant::new::<Tamis>("tamis", Kind::Tamis, "this version, with its default options");
 
+/// The same, which reads from mapped files, to be run.
+pub const TAMIS_MAPPED: Contestant =
+    Contestant::new::<TamisMapped>("tamis-mapped", Kind::Other, "this version, with the option mmap_reads");
+
 /// A store of tamis, with its default options but for what [`Settings`] say.
-pub struct Tamis {
+pub type Tamis = Store<false>;
+/// The same with the option `mmap_reads`.
+pub type TamisMapped = Store<true>;
+
+/// A store of tamis, with its default options but for what [`Settings`] say, and for `mmap_reads`.
+pub struct Store<const MAPPED: bool> {
     db: Db,
 }
 
@@ -21,10 +30,10 @@ pub struct TamisReader<'a> {
     db: &'a Db,
 }
 
-impl Engine for Tamis {
+impl<const MAPPED: bool> Engine for Store<MAPPED> {
     type Reader<'a> = TamisReader<'a>;
 
-    fn open(dir: &Path, settings: &Settings) -> Result<Tamis> {
+    fn open(dir: &Path, settings: &Settings) -> Result<Self> {
         let compression = if settings.compress { Compression::Lz4 } else { Compression::None };
         let keyspace = KeyspaceOptions::new()
             .filter(FilterPolicy::Bloom { bits_per_key: settings.bloom_bits.into() })
@@ -32,11 +41,12 @@ impl Engine for Tamis {
             .compression(compression);
         let db = Options::new()
             .cache_size(settings.cache)
+            .mmap_reads(MAPPED)
             .memtable_size(settings.memtable)
             .background_threads(settings.background_threads.into())
             .default_keyspace(keyspace)
             .open(dir)?;
-        Ok(Tamis { db })
+        Ok(Store { db })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {

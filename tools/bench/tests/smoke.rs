@@ -17,10 +17,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The records of a run of some groups, by group and workload.
-fn records(dir: &Path, groups: &str, args: &[&str]) -> BTreeMap<(String, String), Value> {
+/// The records of a run of some groups over an engine, by group and workload.
+fn records(dir: &Path, engine: &str, groups: &str, args: &[&str]) -> BTreeMap<(String, String), Value> {
     let tiny = ["--keys", "5000", "--seconds", "0.02", "--fill-seconds", "60", "--memtable", "1", "--results", "-"];
-    let output = bench(dir, &[&tiny[..], &["--groups", groups], args].concat());
+    let output = bench(dir, &[&tiny[..], &["--engines", engine, "--groups", groups], args].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["failures"], Value::Array(Vec::new()));
@@ -31,9 +31,13 @@ fn records(dir: &Path, groups: &str, args: &[&str]) -> BTreeMap<(String, String)
 
 #[test]
 fn every_workload_is_done_and_finds_what_is_there() {
+    ["tamis", "tamis-mapped"].into_iter().for_each(check_engine);
+}
+
+fn check_engine(engine: &str) {
     let dir = tempfile::tempdir().unwrap();
     let groups: Vec<&str> = GROUPS.iter().map(|group| group.name).filter(|name| *name != "grown").collect();
-    let records = records(dir.path(), &groups.join(","), &[]);
+    let records = records(dir.path(), engine, &groups.join(","), &[]);
     let expected: BTreeSet<(String, String)> = GROUPS
         .iter()
         .filter(|group| groups.contains(&group.name))
@@ -61,7 +65,7 @@ fn every_workload_is_done_and_finds_what_is_there() {
 fn workloads_can_be_chosen_and_their_stores_are_whole_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--workloads", "readseq,compact", "--encoding", "big-endian", "--key-len", "24", "--value-len", "7"];
-    let records = records(dir.path(), "raw", &args);
+    let records = records(dir.path(), "tamis", "raw", &args);
     let names: Vec<&str> = records.keys().map(|(_, workload)| workload.as_str()).collect();
     assert_eq!(names, ["compact", "readseq"]);
     assert_eq!(records[&("raw".to_owned(), "compact".to_owned())]["ops"], 5000);

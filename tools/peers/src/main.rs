@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tamis_bench::cli::{RunArgs, run};
 use tamis_bench::contest::Contestant;
-use tamis_bench::tamis_engine::TAMIS;
+use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED};
 
 /// Runs the field's workloads over tamis and its peers, in turn, and compares
 #[derive(Parser)]
@@ -32,6 +32,7 @@ struct Arguments {
 /// All that take part.
 const CONTESTANTS: &[Contestant] = &[
     TAMIS,
+    TAMIS_MAPPED,
     #[cfg(feature = "rocksdb")]
     rocksdb::ROCKSDB,
     #[cfg(feature = "rocksdb")]

@@ -1,0 +1,59 @@
+//! [`KeptBlock`]: a data block together with what keeps its bytes in memory.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::view::Parts;
+use super::{Block, BlockRef};
+use crate::format::Decoded;
+use crate::vfs::Mapping;
+
+/// A block for as long as this lives. A cursor looks at every entry through it: where the bytes are is found out once.
+pub(crate) struct KeptBlock {
+    parts: Parts,
+    /// Lent by `keeper`, as `Block` has it. No reference, because it must not outlive the keeper for a moment, not even in a function
+    /// that drops both.
+    room: NonNull<[u8]>,
+    keeper: Keeper,
+}
+
+/// What a block's bytes depend on.
+enum Keeper {
+    Frame(#[expect(dead_code, reason = "held for the bytes")] BlockRef),
+    File(Arc<dyn Mapping>),
+}
+
+// SAFETY: the bytes are not written to while the keeper lives, and both keepers may go from thread to thread and be shared by threads.
+unsafe impl Send for KeptBlock {}
+// SAFETY: as above.
+unsafe impl Sync for KeptBlock {}
+
+impl KeptBlock {
+    /// The block of `len` bytes that begins at `start` in a mapped file.
+    pub(crate) fn in_file(file: Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<KeptBlock> {
+        let block = Block::decode(file.bytes().get(start..).unwrap_or_default(), len)?;
+        Ok(KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::File(file) })
+    }
+
+    #[inline]
+    pub(crate) fn block(&self) -> Block<'_> {
+        // SAFETY: `keeper` has lent the bytes, and lives as long as the result. What is behind the `Arc` of a file stays where it is, and
+        // nobody has it for himself, while there is this reference to it; a frame stays where it is, and is not changed, while one counts.
+        Block::new(self.parts, unsafe { self.room.as_ref() })
+    }
+
+    /// The mapped file in which the block is, if it is in one.
+    pub(crate) fn into_file(self) -> Option<Arc<dyn Mapping>> {
+        match self.keeper {
+            Keeper::Frame(_) => None,
+            Keeper::File(file) => Some(file),
+        }
+    }
+}
+
+impl From<BlockRef> for KeptBlock {
+    fn from(frame: BlockRef) -> KeptBlock {
+        let block = frame.block();
+        KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::Frame(frame) }
+    }
+}
