@@ -88,6 +88,7 @@ fn usage_is_that_of_the_blocks() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
 fn as_long_as_there_is_room_blocks_are_let_in_at_once() {
     let fixture = Fixture::new(8 << 20, 1, 4000);
     let block = block(4000);
@@ -98,6 +99,7 @@ fn as_long_as_there_is_room_blocks_are_let_in_at_once() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
 fn blocks_that_are_asked_for_once_push_out_nothing() {
     let fixture = Fixture::new(1 << 20, 2, 5000);
     let block = block(4000);
@@ -110,8 +112,9 @@ fn blocks_that_are_asked_for_once_push_out_nothing() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
 fn hot_blocks_survive_others_that_come_again() {
-    let (len, hot) = if cfg!(miri) { (400, 5) } else { (5000, 20) };
+    let (len, hot) = (5000, 20);
     let fixture = Fixture::new(1 << 20, 2, len);
     let block = block(4000);
     for i in 0..hot {
@@ -127,6 +130,7 @@ fn hot_blocks_survive_others_that_come_again() {
 
 /// What the program works with now, if that fits, is soon all there, whatever it worked with before.
 #[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
 fn what_is_of_no_use_any_more_makes_room() {
     let fixture = Fixture::new(4 << 20, 2, 900);
     let block = block(4000);
@@ -141,8 +145,9 @@ fn what_is_of_no_use_any_more_makes_room() {
 
 /// Where all blocks are worth the same, an exchange is in vain.
 #[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
 fn among_equals_few_are_exchanged() {
-    let (blocks, rounds) = (1000, if cfg!(miri) { 500 } else { 50_000 });
+    let (blocks, rounds) = (1000, 50_000);
     let fixture = Fixture::new(2 << 20, 1, blocks);
     let block = block(4000);
     let mut random = fastrand::Rng::with_seed(7);
