@@ -1,24 +1,26 @@
 //! Making writes durable: one sync serves all writes before it.
 //!
 //! Whoever finds nobody syncing leads; all others wait, and the next sync serves everybody who came meanwhile. Those that a sync has
-//! served come back with their next writes only some microseconds after it. So a leader waits that long for as many as the last sync
-//! served, before it begins: otherwise half of the writers would sync in turn with the other half.
+//! served come back with their next writes only some time after it: to wake them takes tens of microseconds. So the next sync begins
+//! when as many have come as the last one served and left waiting, or after a while without them. Otherwise half of the writers would
+//! sync in turn with the other half. Whoever comes last leads, so that nobody is woken for that, and nobody spins.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 use super::background::Waiting;
 use super::store::Store;
 use crate::error::{IoContext, Result};
 use crate::format::key::SeqNo;
 
-/// How long a leader waits for others: a small part of what a sync takes.
-const GRACE: Duration = Duration::from_micros(40);
+/// A sync waits for others no longer than this, nor than the last one took: eight threads on two cores come back within 120 µs.
+const GRACE: Duration = Duration::from_micros(200);
 
 /// The turns of those who want to sync.
+///
+/// The lock and the condition are those of the standard library: there, one system call wakes all who wait, and they run side by side.
+/// Handed on from one to the next, as fair locks do, eight writers on two cores came back in 104 µs, six of them in time.
 #[derive(Default)]
 pub(super) struct Syncing {
     turn: Mutex<Turn>,
@@ -30,55 +32,89 @@ pub(super) struct Syncing {
 struct Turn {
     /// Whether somebody syncs, or is about to.
     led: bool,
-    /// How many came since the last sync began, the leader included.
+    /// How many came since the last sync began.
     waiting: usize,
-    /// How many the last sync served.
-    served: usize,
+    /// The next sync waits for so many.
+    expected: usize,
+    /// But not longer than this.
+    until: Option<Instant>,
+    /// Whether one of those who wait looks at the clock; never while somebody leads.
+    watched: bool,
 }
 
 /// The leader's right, given up however the sync ends.
-struct Lead<'a>(&'a Syncing);
+struct Lead<'a> {
+    syncing: &'a Syncing,
+    /// When the sync began, and how many it serves.
+    begun: Option<(Instant, usize)>,
+}
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        self.0.turn.lock().led = false;
-        self.0.ended.notify_all();
+        let mut turn = self.syncing.lock();
+        turn.led = false;
+        let served = self.begun.map_or(0, |(_, served)| served);
+        turn.expected = turn.waiting + served;
+        turn.until = self.begun.map(|(start, _)| Instant::now() + start.elapsed().min(GRACE));
+        drop(turn);
+        self.syncing.ended.notify_all();
     }
 }
 
 impl Syncing {
+    fn lock(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until `done`, or until it is this thread's turn to lead.
     fn wait(&self, done: impl Fn() -> bool) -> Option<Lead<'_>> {
-        let mut turn = self.turn.lock();
+        let mut turn = self.lock();
         turn.waiting += 1;
+        // The deadline that this thread looks at the clock for.
+        let mut watching = None;
         loop {
             if done() {
+                if turn.watched && watching == turn.until {
+                    // A flush has made the write durable, and no sync: somebody else has to look at the clock.
+                    turn.watched = false;
+                    self.ended.notify_all();
+                }
                 return None;
             }
-            if !turn.led {
+            let patience = turn.patience();
+            if turn.led {
+                turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
+            } else if patience.is_zero() {
                 turn.led = true;
-                return Some(Lead(self));
+                turn.watched = false;
+                return Some(Lead { syncing: self, begun: None });
+            } else if watching == turn.until || !turn.watched {
+                // One clock is enough: each would wake its thread, most of them in the middle of the next sync.
+                watching = turn.until;
+                turn.watched = true;
+                turn = self.ended.wait_timeout(turn, patience).unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
             }
-            self.ended.wait(&mut turn);
+        }
+    }
+}
+
+impl Turn {
+    /// How long to wait for others.
+    fn patience(&self) -> Duration {
+        match self.until {
+            Some(until) if self.waiting < self.expected => until.saturating_duration_since(Instant::now()),
+            _ => Duration::ZERO,
         }
     }
 }
 
 impl Lead<'_> {
-    /// Lets others come, who most likely will. Everybody who has written by then is served by this sync.
-    fn gather(&self) {
-        let mut start = None;
-        loop {
-            let mut turn = self.0.turn.lock();
-            let late = || start.is_some_and(|start: Instant| start.elapsed() >= GRACE);
-            if turn.waiting >= turn.served || late() {
-                turn.served = std::mem::take(&mut turn.waiting);
-                return;
-            }
-            drop(turn);
-            start.get_or_insert_with(Instant::now);
-            std::thread::yield_now();
-        }
+    /// Everybody who has written by now is served by this sync.
+    fn begin(&mut self) {
+        let served = std::mem::take(&mut self.syncing.lock().waiting);
+        self.begun = Some((Instant::now(), served));
     }
 }
 
@@ -95,10 +131,10 @@ impl Store {
         if is_durable() {
             return Ok(());
         }
-        let Some(lead) = self.syncing.wait(is_durable) else { return Ok(()) };
+        let Some(mut lead) = self.syncing.wait(is_durable) else { return Ok(()) };
         self.check_poison()?;
         self.await_recovered()?;
-        lead.gather();
+        lead.begin();
         // Every write up to here is in one of the logs below.
         let target = self.visible.load(Ordering::Acquire);
         self.sync_logs().map_err(|error| self.poison(error))?;
@@ -166,8 +202,8 @@ mod tests {
         let (written, durable, running) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let write = || {
             let mine = written.fetch_add(1, Ordering::AcqRel) + 1;
-            if let Some(lead) = syncing.wait(|| durable.load(Ordering::Acquire) >= mine) {
-                lead.gather();
+            if let Some(mut lead) = syncing.wait(|| durable.load(Ordering::Acquire) >= mine) {
+                lead.begin();
                 assert!(!running.swap(true, Ordering::AcqRel));
                 let target = written.load(Ordering::Acquire);
                 std::thread::yield_now();
@@ -181,7 +217,7 @@ mod tests {
                 scope.spawn(|| (0..WRITES).for_each(|_| write()));
             }
         });
-        assert!(!syncing.turn.lock().led);
+        assert!(!syncing.lock().led);
     }
 
     #[test]
@@ -190,11 +226,47 @@ mod tests {
         let lead = syncing.wait(|| false).unwrap();
         std::thread::scope(|scope| {
             let next = scope.spawn(|| syncing.wait(|| false).is_some());
-            while syncing.turn.lock().waiting < 2 {
+            while syncing.lock().waiting < 2 {
                 std::thread::yield_now();
             }
             drop(lead);
             assert!(next.join().unwrap());
         });
+    }
+
+    #[test]
+    fn writers_that_do_not_come_are_not_waited_for_longer_than_said() {
+        let syncing = Syncing::default();
+        let until = Instant::now() + Duration::from_millis(20);
+        *syncing.lock() = Turn { expected: 3, until: Some(until), ..Turn::default() };
+        let is_durable = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| syncing.wait(|| is_durable.load(Ordering::Acquire)).is_none());
+            while !syncing.lock().watched {
+                std::thread::yield_now();
+            }
+            // Whoever looks at the clock leaves without a sync, and hands that on.
+            let leading = scope.spawn(|| syncing.wait(|| false).is_some());
+            while syncing.lock().waiting < 2 {
+                std::thread::yield_now();
+            }
+            is_durable.store(true, Ordering::Release);
+            assert!(served.join().unwrap());
+            assert!(leading.join().unwrap());
+        });
+        assert!(Instant::now() >= until);
+    }
+
+    #[test]
+    fn last_writer_that_is_expected_begins_at_once() {
+        let syncing = Syncing::default();
+        let hour = Duration::from_secs(3600);
+        *syncing.lock() = Turn { expected: 2, until: Some(Instant::now() + hour), ..Turn::default() };
+        assert!(syncing.wait(|| true).is_none());
+        let mut lead = syncing.wait(|| false).unwrap();
+        lead.begin();
+        assert_eq!(lead.begun.unwrap().1, 2);
+        drop(lead);
+        assert_eq!(syncing.lock().expected, 2);
     }
 }
