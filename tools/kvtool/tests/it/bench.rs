@@ -179,7 +179,8 @@ fn mistakes_are_told() {
 #[test]
 fn workloads_run_in_processes_that_kvtool_starts() {
     let sandbox = Sandbox::new();
-    let workloads = ["--workloads", "fillbatch,readmissing,open-killed", "--groups", "raw", "--dir", "."];
+    let workloads =
+        ["--workloads", "fillbatch,readmissing,open-killed", "--groups", "raw", "--engines", "tamis", "--dir", "."];
     let sizes = ["--keys", "3000", "--seconds", "0.01"];
     let document = sandbox.json(&[&["bench", "run"], &workloads[..], &sizes].concat());
     let records = document["records"].as_array().unwrap();
