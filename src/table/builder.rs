@@ -18,9 +18,8 @@ use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind
 use crate::options::Compression;
 use crate::vfs::{FileSystem, WritableFile};
 
-/// Bytes collected before they are appended to the file, as a piece that begins at a multiple of this: of such pieces Linux makes huge
-/// pages where its file system can (ext4 since 6.16, XFS), and reads from a mapped table find their way to memory in half the time.
-const WRITE_LEN: usize = 2 << 20;
+/// Bytes collected before they are appended to the file.
+const WRITE_LEN: usize = 1 << 20;
 
 /// Writes a table. The file is complete, and synced, when `finish` has returned; that its name lasts is up to the caller, who syncs
 /// the directory once for all new files.
@@ -219,9 +218,8 @@ impl<'a> Output<'a> {
         self.buffer.push(compression.code());
         let crc = bound_crc(self.number, handle.offset, &self.buffer[start..]);
         self.buffer.extend_from_slice(&crc.to_le_bytes());
-        let whole = self.buffer.len() / WRITE_LEN * WRITE_LEN;
-        if whole > 0 {
-            self.append(whole)?;
+        if self.buffer.len() >= WRITE_LEN {
+            self.append()?;
         }
         Ok(handle)
     }
@@ -251,7 +249,7 @@ impl<'a> Output<'a> {
             seed: properties.seed,
         };
         self.buffer.extend_from_slice(&footer.encode());
-        self.append(self.buffer.len())?;
+        self.append()?;
         self.file.sync().during("sync", &self.path)?;
         Ok(TableMeta {
             number: footer.number,
@@ -267,13 +265,11 @@ impl<'a> Output<'a> {
         })
     }
 
-    /// Appends the first `len` bytes of the buffer.
-    fn append(&mut self, len: usize) -> Result<()> {
-        let piece = &self.buffer[..len];
-        self.checksum.update(piece);
-        self.file.append(piece).during("write", &self.path)?;
-        self.appended += len as u64;
-        self.buffer.drain(..len);
+    fn append(&mut self) -> Result<()> {
+        self.checksum.update(&self.buffer);
+        self.file.append(&self.buffer).during("write", &self.path)?;
+        self.appended += self.buffer.len() as u64;
+        self.buffer.clear();
         self.buffer.shrink_to(2 * WRITE_LEN);
         Ok(())
     }
