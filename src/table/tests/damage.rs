@@ -390,7 +390,7 @@ fn read_errors_are_reported_and_not_remembered() {
 /// A failure at the k-th write of a build, for every k: an error, and no file.
 #[test]
 fn a_build_that_fails_leaves_no_file() {
-    let entries: Vec<Entry> = (0..45).map(|i| put([i], 1, vec![i; 100_000])).collect();
+    let entries: Vec<Entry> = (0..20).map(|i| put([i], 1, vec![i; 100_000])).collect();
     for mode in [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite] {
         for at in 1.. {
             let fs = file_system();
