@@ -1,6 +1,7 @@
 //! Who runs background work: threads, or a test that steps through it.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -12,10 +13,12 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// How much a job matters to those who wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Writers may be waiting for it: a flush. Or it is short: help with a compaction that is running.
+    /// Writers may be waiting for it: a flush.
     High,
     /// A compaction, which may take long.
     Low,
+    /// A part of a compaction that is running, and that would do it itself in the end.
+    Help,
 }
 
 /// Runs flushes and compactions. Several stores may share one.
@@ -34,9 +37,8 @@ pub trait Executor: Send + Sync {
 
 /// An executor with threads of its own, which end when it is dropped; jobs still queued then are run first.
 ///
-/// Jobs of high priority go first, and one thread, if there are several, takes no others: a flush never waits for a compaction to
-/// end. The other threads give way to the program's own where there are more threads than processors (`nice` 10 on Linux, as the low
-/// priority of RocksDB's pools).
+/// Jobs of high priority go first, and one thread, if there are several, begins no compaction: a flush waits for a part of one at most,
+/// with which that thread helps when there is no flush. The others help when there is no compaction to begin.
 pub struct ThreadPool {
     shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
@@ -52,19 +54,21 @@ struct PoolShared {
 struct PoolQueue {
     high: VecDeque<Job>,
     low: VecDeque<Job>,
+    help: VecDeque<Job>,
     closing: bool,
 }
 
 /// Which jobs a thread of a pool takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
-    High,
     All,
+    AllButLow,
 }
 
 impl PoolQueue {
     fn pop(&mut self, takes: Takes) -> Option<Job> {
-        self.high.pop_front().or_else(|| if takes == Takes::All { self.low.pop_front() } else { None })
+        let low = |queue: &mut PoolQueue| if takes == Takes::All { queue.low.pop_front() } else { None };
+        self.high.pop_front().or_else(|| low(self)).or_else(|| self.help.pop_front())
     }
 }
 
@@ -75,14 +79,8 @@ impl ThreadPool {
         let spawn = |i| {
             let shared = Arc::clone(&shared);
             // The last one, so that there is no such thread without others.
-            let takes = if i > 0 && i + 1 == threads { Takes::High } else { Takes::All };
-            let run = move || {
-                if takes == Takes::All && threads > 1 {
-                    give_way();
-                }
-                shared.run(takes);
-            };
-            std::thread::Builder::new().name(format!("tamis-{i}")).spawn(run).ok()
+            let takes = if i > 0 && i + 1 == threads { Takes::AllButLow } else { Takes::All };
+            std::thread::Builder::new().name(format!("tamis-{i}")).spawn(move || shared.run(takes)).ok()
         };
         let threads = (0..threads.max(1)).map_while(spawn).collect();
         ThreadPool { shared, threads }
@@ -94,7 +92,8 @@ impl PoolShared {
         let mut queue = self.queue.lock();
         loop {
             if let Some(job) = queue.pop(takes) {
-                MutexGuard::unlocked(&mut queue, job);
+                // A job of a store reports its own panics; whoever else shares the pool must not take its threads along.
+                let _ = MutexGuard::unlocked(&mut queue, || catch_unwind(AssertUnwindSafe(job)));
             } else if queue.closing {
                 return;
             } else {
@@ -102,13 +101,6 @@ impl PoolShared {
             }
         }
     }
-}
-
-/// Lets other threads of this processor go first.
-fn give_way() {
-    #[cfg(target_os = "linux")]
-    // There it is a matter of the thread, not of the process. If the system refuses, all are equal.
-    let _ = rustix::process::setpriority_process(None, 10);
 }
 
 impl Executor for ThreadPool {
@@ -121,6 +113,7 @@ impl Executor for ThreadPool {
         match priority {
             Priority::High => queue.high.push_back(job),
             Priority::Low => queue.low.push_back(job),
+            Priority::Help => queue.help.push_back(job),
         }
         drop(queue);
         // Not every thread takes every job.
@@ -144,7 +137,6 @@ impl Drop for ThreadPool {
         for thread in self.threads.drain(..) {
             // The last handle of a store may be dropped by one of its own jobs.
             if thread.thread().id() != current {
-                // A job that panicked has been reported by its store already.
                 let _ = thread.join();
             }
         }
@@ -231,6 +223,45 @@ mod tests {
         pool.spawn(Priority::High, Box::new(move || done.send(()).unwrap()));
         is_done.recv().unwrap();
         drop(release);
+    }
+
+    #[test]
+    fn help_comes_last() {
+        let pool = ThreadPool::new(1);
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        pool.spawn(Priority::Low, Box::new(move || _ = wait.recv()));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for priority in [Priority::Help, Priority::Low, Priority::High] {
+            let order = Arc::clone(&order);
+            pool.spawn(priority, Box::new(move || order.lock().push(priority)));
+        }
+        drop(release);
+        drop(pool);
+        assert_eq!(*order.lock(), [Priority::High, Priority::Low, Priority::Help]);
+    }
+
+    #[test]
+    fn the_thread_that_waits_for_flushes_helps_and_begins_nothing() {
+        let pool = ThreadPool::new(2);
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let (done, is_done) = std::sync::mpsc::channel();
+        pool.spawn(Priority::Low, Box::new(move || _ = wait.recv()));
+        for priority in [Priority::Low, Priority::Help] {
+            let done = done.clone();
+            pool.spawn(priority, Box::new(move || done.send(priority).unwrap()));
+        }
+        assert_eq!(is_done.recv(), Ok(Priority::Help));
+        drop(release);
+        assert_eq!(is_done.recv(), Ok(Priority::Low));
+    }
+
+    #[test]
+    fn a_job_that_panics_takes_no_thread_along() {
+        let pool = ThreadPool::new(1);
+        pool.spawn(Priority::High, Box::new(|| panic!("a panic that is part of the test")));
+        let (done, is_done) = std::sync::mpsc::channel();
+        pool.spawn(Priority::High, Box::new(move || done.send(()).unwrap()));
+        is_done.recv().unwrap();
     }
 
     #[test]

@@ -549,8 +549,10 @@ impl Options {
     /// ever: [`KeyspaceOptions::compression`] says which.
     ///
     /// What it costs:
-    /// - A disk that fails while a page is read again ends the process by SIGBUS, where it otherwise gives an error. So does whoever cuts a
-    ///   file of the store short. The first read of each block is an ordinary one, whose errors are returned.
+    /// - A disk that fails while a page is read again ends the process by SIGBUS, where it otherwise gives an error. The first read of each
+    ///   block is an ordinary one, whose errors are returned.
+    /// - Nobody but tamis may write to the store's files while it is open. Otherwise that shows as damage; here what happens is not defined.
+    ///   Whoever cuts a file short ends the process.
     /// - A block is verified once, when it is first read, and not again until the store is opened anew. Damage to the disk after that is not
     ///   seen then if the system has dropped the page meanwhile; it may be returned as data.
     /// - The memory of mapped pages is the system's: `cache_size` does not bound it, and [`MemoryStats`](crate::MemoryStats) does not tell of

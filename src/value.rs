@@ -51,8 +51,9 @@ impl Value {
 
 /// A value where a read found it, before anybody owns it.
 pub(crate) enum FoundValue<'a> {
-    /// In memory that stays while the reader is pinned: in a memtable, or in a mapped file. That is not kept for longer, so that after the
-    /// call nobody but cursors looks at a file that a disk may fail to bring, and a value does not keep a file.
+    /// In memory that belongs to what is read from, which is borrowed: a memtable, or a table that has mapped its file. That is not kept for
+    /// longer, so that after the call nobody but cursors looks at a file that a disk may fail to bring, and a value does not keep a
+    /// file.
     Lent(&'a [u8]),
     /// The `len` bytes from `start` on, which lie within a block of the cache.
     Cached { block: Borrowed<'a>, start: u32, len: u32 },

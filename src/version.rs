@@ -130,9 +130,9 @@ impl Version {
         std::array::from_fn(|i| self.levels[i].tables.iter().map(|table| table.meta()).collect())
     }
 
-    /// Whether a key may stand in several runs of level 0.
+    /// Whether level 0 has more than one run.
     #[inline]
-    pub(crate) fn has_overlapping_runs(&self) -> bool {
+    pub(crate) fn has_several_runs(&self) -> bool {
         self.levels[0].tables.len() > 1
     }
 

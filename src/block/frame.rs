@@ -4,7 +4,8 @@
 //! comes to the directory without another step. The first line is the head and the block's own header, the fingerprints begin with the
 //! second.
 //!
-//! A frame is from an [`Arena`], which it keeps, or from the allocator. One that has been used before is used again as it is: what it held stays in it, and is overwritten by a read.
+//! A frame is from an [`Arena`], which it keeps, or from the allocator. One that has been used before is used again as it is: what it held
+//! stays in it, and is overwritten by a read.
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;
@@ -216,7 +217,7 @@ impl Frame {
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the bytes behind the head were zeroed when they were allocated, and nobody else refers to them.
+        // SAFETY: the bytes behind the head were initialised when they were taken, and nobody else refers to them.
         unsafe {
             let block = self.0.block();
             &mut (*block).frame
@@ -353,7 +354,7 @@ pub(crate) enum HeldBlock<'a> {
     Borrowed(Borrowed<'a>),
     /// It was read, whether the cache has taken it or not.
     Counted(BlockRef),
-    /// It stands in a mapped file, and the reader is pinned.
+    /// It stands in the file that a table has mapped; the table is borrowed, and keeps that.
     Mapped(Block<'a>),
 }
 

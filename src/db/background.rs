@@ -182,9 +182,8 @@ impl Store {
     pub(super) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Arc<Store>) + Send + 'static) {
         self.background.lock().jobs += 1;
         let store = Arc::clone(self);
-        // Of high priority, because those threads are free that are kept for flushes.
         self.executor.spawn(
-            Priority::High,
+            Priority::Help,
             Box::new(move || {
                 let _ended = JobGuard(&store);
                 help(&store);

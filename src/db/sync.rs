@@ -3,7 +3,9 @@
 //! Whoever finds nobody syncing leads; all others wait, and the next sync serves everybody who came meanwhile. Those that a sync has
 //! served come back with their next writes only some time after it: to wake them takes tens of microseconds. So the next sync begins
 //! when as many have come as the last one served and left waiting, or after a while without them. Otherwise half of the writers would
-//! sync in turn with the other half. Whoever comes last leads, so that nobody is woken for that, and nobody spins.
+//! sync in turn with the other half. Whoever comes last leads, so that nobody is woken for that, and nobody spins. Writers that have
+//! something else to do between their writes do not come back so soon: the more often they were waited for in vain, the longer nobody
+//! waits.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,7 +42,16 @@ struct Turn {
     until: Option<Instant>,
     /// Whether one of those who wait looks at the clock; never while somebody leads.
     watched: bool,
+    /// Syncs that have begun: who came before one and leaves after it is not among `waiting` any more.
+    begun: u64,
+    /// So many of the next syncs wait for nobody.
+    hasty: u32,
+    /// How many did so after the last one that waited in vain.
+    doubts: u32,
 }
+
+/// Most syncs that wait for nobody before one tries again.
+const MOST_HASTY: u32 = 63;
 
 /// The leader's right, given up however the sync ends.
 struct Lead<'a> {
@@ -53,9 +64,10 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut turn = self.syncing.lock();
         turn.led = false;
-        let served = self.begun.map_or(0, |(_, served)| served);
-        turn.expected = turn.waiting + served;
-        turn.until = self.begun.map(|(start, _)| Instant::now() + start.elapsed().min(GRACE));
+        match self.begun {
+            Some((start, served)) => turn.ended(served, start.elapsed()),
+            None => turn.waiting -= 1,
+        }
         drop(turn);
         self.syncing.ended.notify_all();
     }
@@ -70,10 +82,14 @@ impl Syncing {
     fn wait(&self, done: impl Fn() -> bool) -> Option<Lead<'_>> {
         let mut turn = self.lock();
         turn.waiting += 1;
+        let came = turn.begun;
         // The deadline that this thread looks at the clock for.
         let mut watching = None;
         loop {
             if done() {
+                if came == turn.begun {
+                    turn.waiting -= 1;
+                }
                 if turn.watched && watching == turn.until {
                     // A flush has made the write durable, and no sync: somebody else has to look at the clock.
                     turn.watched = false;
@@ -108,12 +124,34 @@ impl Turn {
             _ => Duration::ZERO,
         }
     }
+
+    /// A sync begins; returns how many it serves.
+    fn begin(&mut self) -> usize {
+        if self.until.take().is_some() {
+            // Of two the one that waits is half.
+            let in_vain = self.waiting * 2 <= self.expected;
+            self.doubts = if in_vain { (self.doubts * 2 + 1).min(MOST_HASTY) } else { 0 };
+            self.hasty = self.doubts;
+        }
+        self.begun += 1;
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// It has ended, and took so long.
+    fn ended(&mut self, served: usize, took: Duration) {
+        self.expected = self.waiting + served;
+        match self.hasty.checked_sub(1) {
+            Some(left) => self.hasty = left,
+            // There is nobody to wait for if there was one only.
+            None => self.until = (self.expected > 1).then(|| Instant::now() + took.min(GRACE)),
+        }
+    }
 }
 
 impl Lead<'_> {
     /// Everybody who has written by now is served by this sync.
     fn begin(&mut self) {
-        let served = std::mem::take(&mut self.syncing.lock().waiting);
+        let served = self.syncing.lock().begin();
         self.begun = Some((Instant::now(), served));
     }
 }
@@ -235,34 +273,78 @@ mod tests {
     }
 
     #[test]
-    fn writers_that_do_not_come_are_not_waited_for_longer_than_said() {
+    fn whoever_looks_at_the_clock_and_leaves_hands_that_on() {
         let syncing = Syncing::default();
-        let until = Instant::now() + Duration::from_millis(20);
+        let until = Instant::now() + Duration::from_millis(100);
         *syncing.lock() = Turn { expected: 3, until: Some(until), ..Turn::default() };
         let is_durable = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let served = scope.spawn(|| syncing.wait(|| is_durable.load(Ordering::Acquire)).is_none());
+            let first = scope.spawn(|| syncing.wait(|| is_durable.load(Ordering::Acquire)).is_none());
             while !syncing.lock().watched {
+                if first.is_finished() {
+                    // It came when the time was over, and leads: there is nothing to be seen.
+                    return;
+                }
                 std::thread::yield_now();
             }
-            // Whoever looks at the clock leaves without a sync, and hands that on.
-            let leading = scope.spawn(|| syncing.wait(|| false).is_some());
-            while syncing.lock().waiting < 2 {
+            // With nobody to look at the clock it would wait for ever.
+            let second = scope.spawn(|| syncing.wait(|| false).is_some());
+            while syncing.lock().waiting < 2 && !first.is_finished() {
                 std::thread::yield_now();
             }
             is_durable.store(true, Ordering::Release);
-            assert!(served.join().unwrap());
-            assert!(leading.join().unwrap());
+            syncing.ended.notify_all();
+            first.join().unwrap();
+            assert!(second.join().unwrap());
         });
-        assert!(Instant::now() >= until);
+    }
+
+    #[test]
+    fn writers_that_do_not_come_are_waited_for_more_and_more_rarely() {
+        let mut turn = Turn::default();
+        let mut waited = Vec::new();
+        // Two who never meet: each comes while the other one's sync runs.
+        turn.waiting = 1;
+        for i in 0..200 {
+            if turn.until.is_some() {
+                waited.push(i);
+            }
+            let served = turn.begin();
+            turn.waiting = 1;
+            turn.ended(served, GRACE);
+        }
+        assert_eq!(waited, [1, 3, 7, 15, 31, 63, 127, 191]);
+        // And then they do.
+        turn.hasty = 0;
+        turn.ended(1, GRACE);
+        turn.waiting = 2;
+        assert_eq!((turn.begin(), turn.hasty, turn.doubts), (2, 0, 0));
+    }
+
+    #[test]
+    fn who_is_served_and_leaves_late_is_not_counted_twice() {
+        let syncing = Syncing::default();
+        let durable = AtomicU64::new(0);
+        let mut lead = syncing.wait(|| false).unwrap();
+        lead.begin();
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| syncing.wait(|| durable.load(Ordering::Acquire) > 0).is_none());
+            while syncing.lock().waiting < 1 {
+                std::thread::yield_now();
+            }
+            durable.store(1, Ordering::Release);
+            drop(lead);
+            assert!(late.join().unwrap());
+        });
+        let turn = syncing.lock();
+        assert_eq!((turn.waiting, turn.expected), (0, 2));
     }
 
     #[test]
     fn last_writer_that_is_expected_begins_at_once() {
         let syncing = Syncing::default();
         let hour = Duration::from_secs(3600);
-        *syncing.lock() = Turn { expected: 2, until: Some(Instant::now() + hour), ..Turn::default() };
-        assert!(syncing.wait(|| true).is_none());
+        *syncing.lock() = Turn { waiting: 1, expected: 2, until: Some(Instant::now() + hour), ..Turn::default() };
         let mut lead = syncing.wait(|| false).unwrap();
         lead.begin();
         assert_eq!(lead.begun.unwrap().1, 2);

@@ -77,7 +77,7 @@ impl ReadView {
         trace: &mut impl ReadTrace,
     ) -> Result<Option<FoundValue<'p>>> {
         // Who asks many sources for their lines before the first one what it says waits for memory once.
-        if tree.version.has_overlapping_runs() {
+        if tree.version.has_several_runs() {
             self.memtables().for_each(|memtable| memtable.prefetch(tree.id, read.hash));
             tree.version.prefetch(read.hash);
         }

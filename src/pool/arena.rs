@@ -18,10 +18,12 @@ use super::region::Region;
 
 /// Pieces are aligned to this, and as long as a multiple of it: a cache line.
 pub(crate) const ALIGN: usize = 64;
-/// So many bytes can be taken at once, in small pages: half of what the processor knows the addresses of. Who needs no more needs no thread.
+/// So many bytes can be taken at once, in small pages: half of what the processor knows the addresses of. Who needs half of that needs no
+/// thread.
 const FIRST: usize = 4 * CHUNK_LEN;
-/// The thread goes on while less than this is free.
-const AHEAD: usize = 2 * CHUNK_LEN;
+/// The thread begins when less than `LOW` is free, and goes on until it is `HIGH`.
+const LOW: usize = 2 * CHUNK_LEN;
+const HIGH: usize = 8 * CHUNK_LEN;
 /// The memory is taken from the system so many bytes at a time, a multiple of [`CHUNK_LEN`]. Pieces do not reach from one into the next.
 const SEGMENT: usize = 64 << 20;
 
@@ -36,7 +38,7 @@ pub(crate) struct Arena {
 /// What [`Arena::take`] may say instead of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Short {
-    /// There will be more.
+    /// There will be a piece as long.
     ForNow,
     /// What there is belongs to others, or is in too small pieces.
     OfRoom,
@@ -51,6 +53,8 @@ struct State {
     free: Extents,
     /// Where what can be taken, or was, ends.
     ready: usize,
+    /// The longest piece that somebody waits for: what is free may be enough of it and too short.
+    wanted: usize,
     /// Whether there is a thread that makes more ready.
     preparing: bool,
 }
@@ -68,12 +72,18 @@ impl Arena {
         if state.ready == 0 {
             state.make_ready(FIRST.min(self.len), self.len);
         }
+        let place = state.free.take(len);
         // SAFETY: what is free lies within a segment.
-        let piece = state.free.take(len).map(|at| unsafe { state.segments[at / SEGMENT].start().add(at % SEGMENT) });
-        if state.ready == self.len {
+        let piece = place.map(|at| unsafe { state.segments[at / SEGMENT].start().add(at % SEGMENT) });
+        if state.ready == self.len || len > SEGMENT {
             return piece.ok_or(Short::OfRoom);
         }
-        if state.free.bytes < AHEAD && !state.preparing {
+        match piece {
+            None => state.wanted = state.wanted.max(len),
+            Some(_) if state.wanted <= len => state.wanted = 0,
+            Some(_) => {}
+        }
+        if !state.preparing && !state.has(LOW) {
             state.preparing = true;
             drop(state);
             self.start_preparing();
@@ -115,7 +125,7 @@ impl Arena {
     /// The chunk that is to be made ready next, if there is to be more: its place, and the segment that it is in.
     fn next_chunk(&self) -> Option<(usize, Arc<Region>)> {
         let mut state = self.state.lock();
-        if state.ready == self.len || state.free.bytes >= AHEAD {
+        if state.ready == self.len || state.has(HIGH) {
             state.preparing = false;
             return None;
         }
@@ -124,6 +134,11 @@ impl Arena {
 }
 
 impl State {
+    /// Whether `bytes` are free, and the piece that somebody waits for.
+    fn has(&self, bytes: usize) -> bool {
+        self.free.bytes >= bytes && self.free.longest() >= self.wanted
+    }
+
     /// The segment in which the first place that is not ready lies, of an arena of `limit` bytes, which must have more than are ready.
     fn last_segment(&mut self, limit: usize) -> Arc<Region> {
         let place = self.ready - self.ready % SEGMENT;
@@ -173,6 +188,10 @@ impl Extents {
         self.by_start.remove(&start);
         self.by_len.remove(&(len, start));
         self.bytes -= len;
+    }
+
+    fn longest(&self) -> usize {
+        self.by_len.last().map_or(0, |&(len, _)| len)
     }
 
     /// Cuts `len` bytes from the front of the shortest piece that has them, or of the first one of these.
@@ -286,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_is_ready_grows_ahead_of_what_is_taken_and_no_further() {
-        let chunks = if cfg!(miri) { 5 } else { 9 };
+        let chunks = if cfg!(miri) { 5 } else { 15 };
         let arena = Arena::new(chunks * CHUNK_LEN);
         let mut pieces = vec![arena.take(CHUNK_LEN / 2).unwrap()];
         for (value, _) in (1u8..).zip(1..2 * chunks) {
@@ -294,7 +313,7 @@ mod tests {
             // SAFETY: the piece is this long, and nobody else has it.
             unsafe { pieces[usize::from(value)].write_bytes(value, CHUNK_LEN / 2) };
             let state = arena.state.lock();
-            assert!(state.ready <= FIRST || state.free.bytes < AHEAD + CHUNK_LEN);
+            assert!(state.ready <= FIRST || state.free.bytes < HIGH + CHUNK_LEN);
             assert_eq!(state.ready, state.free.bytes + pieces.len() * CHUNK_LEN / 2);
         }
         assert_eq!(arena.take(ALIGN), Err(Short::OfRoom));
@@ -305,13 +324,31 @@ mod tests {
         assert!(!arena.state.lock().preparing || arena.next_chunk().is_none());
     }
 
+    /// What is free may be much, and in too short pieces. Then there will be more of it, up to the last of the arena.
+    #[test]
+    fn pieces_that_leave_much_over_come_in_the_end() {
+        let arena = Arena::new(if cfg!(miri) { 12 } else { 90 } * CHUNK_LEN);
+        let len = CHUNK_LEN + CHUNK_LEN / 2;
+        let mut pieces = 0;
+        loop {
+            match arena.take(len) {
+                Ok(_) => pieces += 1,
+                Err(Short::ForNow) => std::thread::yield_now(),
+                Err(Short::OfRoom) => break,
+            }
+        }
+        // Of segments of 32, 32 and 26 chunks.
+        assert_eq!(pieces, if cfg!(miri) { 8 } else { 21 + 21 + 17 });
+        assert_eq!(arena.take(SEGMENT + ALIGN), Err(Short::OfRoom));
+    }
+
     /// Whatever its limit is, an arena takes what is used.
     #[test]
     #[cfg_attr(miri, ignore = "it takes hundreds of megabytes")]
     fn segments_are_taken_one_by_one_and_stay_apart() {
         let arena = Arena::new(usize::MAX);
         let mut pieces = [(); 65].map(|()| take_in_time(&arena, CHUNK_LEN));
-        assert_eq!(arena.take(SEGMENT + ALIGN), Err(Short::ForNow));
+        assert_eq!(arena.take(SEGMENT + ALIGN), Err(Short::OfRoom));
         assert_eq!(arena.state.lock().segments.len(), 3);
         for &start in &pieces {
             // SAFETY: the pieces are this long, and nobody uses them.

@@ -10,6 +10,9 @@ const ALIGN: usize = 64;
 /// A multiple of the size of the system's pages, which is 4 to 64 KiB.
 const PAGE_LEN: usize = 64 << 10;
 
+/// That of the smallest ones.
+const LEAST_PAGE: usize = 4 << 10;
+
 /// Memory of its own, zero at first. What is as large as a huge page is aligned to one.
 pub(super) struct Region {
     start: NonNull<u8>,
@@ -34,7 +37,7 @@ impl Region {
         region
     }
 
-    /// The same in pages of whatever size the system likes best.
+    /// The same, without asking for huge pages.
     pub(super) fn in_small_pages(len: usize) -> Region {
         if len >= CHUNK_LEN
             && let Some(start) = system::map(len)
@@ -62,7 +65,13 @@ impl Region {
             // SAFETY: the chunk lies within the region.
             let chunk = unsafe { self.start.add(start) };
             system::advise_huge(chunk, CHUNK_LEN);
-            system::populate(chunk, CHUNK_LEN);
+            if !system::populate(chunk, CHUNK_LEN) {
+                // An older system, or one that is short of memory.
+                for page in (0..CHUNK_LEN).step_by(LEAST_PAGE) {
+                    // SAFETY: a byte of the chunk, which nobody else uses.
+                    unsafe { chunk.add(page).write_volatile(0) };
+                }
+            }
         }
     }
 
@@ -84,10 +93,10 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.mapped {
-            // SAFETY: `new` mapped these bytes, and the region is their only owner.
+            // SAFETY: these bytes were mapped when the region was made, and it is their only owner.
             unsafe { system::unmap(self.start, self.len) };
         } else {
-            // SAFETY: `new` allocated it with this layout, and it is freed only here.
+            // SAFETY: it was allocated with this layout when the region was made, and is freed only here.
             unsafe { dealloc(self.start.as_ptr(), layout(self.len)) };
         }
     }
@@ -136,10 +145,10 @@ mod system {
         let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
     }
 
-    /// Touches all pages of `len` bytes of what [`map`] gave. If that fails, they are touched when they are used.
-    pub(super) fn populate(start: NonNull<u8>, len: usize) {
+    /// Touches all pages of `len` bytes of what [`map`] gave; returns whether the system, from Linux 5.14 on, did that.
+    pub(super) fn populate(start: NonNull<u8>, len: usize) -> bool {
         // SAFETY: the content stays as it is.
-        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+        unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) }.is_ok()
     }
 
     /// # Safety
@@ -170,7 +179,9 @@ mod system {
 
     pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
 
-    pub(super) fn populate(_: NonNull<u8>, _: usize) {}
+    pub(super) fn populate(_: NonNull<u8>, _: usize) -> bool {
+        true
+    }
 
     pub(super) unsafe fn discard(_: NonNull<u8>, _: usize) {}
 

@@ -2,8 +2,9 @@
 //!
 //! Readers find a block through its table's [`Slots`] and take no lock. What is here decides which blocks stay.
 //!
-//! As long as there is room every block is taken in, unless the memory for it still has to be made ready. Then it is a clock with a door. The door: a block is let in if it was asked for
-//! before, no more misses ago than there are blocks. The clock: each block that is let in pays for its own length of the hand's way,
+//! As long as there is room every block is taken in, but for moments in which the memory for it is still being made ready. When there is
+//! none left, it is a clock with a door. The door: a block is let in if it was asked for before, no more misses ago than there are
+//! blocks. The clock: each block that is let in pays for its own length of the hand's way,
 //! on which blocks stay that were asked for since the hand last came by, and the others are evicted; it comes in if their room is
 //! enough. So a stream of blocks that are asked for once pushes out nothing, what was of use and is no more goes as soon as something
 //! else is asked for again and again, and where no block is better than others few are exchanged.

@@ -63,8 +63,8 @@ impl Mapped {
         let permit = fetcher.context.map_tables.another()?;
         let file = fetcher.file().ok()?;
         // SAFETY: a table's file is written once, under a name that is used once, and looked into when it is complete. From then on tamis only
-        // reads it, until it removes its name. Nobody else has a reason to write to it; if somebody does, reads may see any
-        // bytes, which they treat as such, and if somebody cuts it short, the process ends. `Options::mmap_reads` says so.
+        // reads it, until it removes its name. That nobody else writes to it is asked of whoever chooses `Options::mmap_reads`: if
+        // somebody does, what happens is not defined.
         let file = unsafe { file.map() }?;
         let verified = (0..blocks.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
         (file.bytes().len() as u64 == fetcher.size).then_some(Mapped { file, verified, _permit: permit })
