@@ -544,9 +544,9 @@ impl Options {
     /// Whether data blocks are read in place, from files that are mapped into memory. Default: false.
     ///
     /// Otherwise each block that the cache does not have costs a system call and a copy. For data that exceeds the cache but not memory: with
-    /// 580 MB of it and a cache of 256 MiB, random reads are 2.0 to 2.4 times as fast, seeks 1.7 to 2.4 times, scans of a hundred entries 1.5 to 2.1 times and
-    /// `multi_get` 2.7 times (docs/PERFORMANCE.md). The cache is then of use to tables with compression only, whose blocks go through it as
-    /// ever: [`KeyspaceOptions::compression`] says which.
+    /// 580 MB of it and a cache of 256 MiB, random reads and seeks are about twice as fast, scans of a hundred entries 1.5 to 2.1 times and
+    /// `multi_get` 2.7 times (docs/PERFORMANCE.md). The cache is then of use to tables with compression only, whose blocks go through it
+    /// as ever: [`KeyspaceOptions::compression`] says which.
     ///
     /// What it costs:
     /// - A disk that fails while a page is read again ends the process by SIGBUS, where it otherwise gives an error. The first read of each
