@@ -536,4 +536,37 @@ mod tests {
             assert_eq!(found, expected, "{prefix}");
         }
     }
+
+    #[test]
+    fn ranges_by_heads_are_those_by_keys() {
+        let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+        // Heads are of eight bytes: keys that end before, with and after them, and zeros, which heads do not tell from no byte.
+        let bounds = ["p", "p12345678", "p12345678\0", "p12345678a", "p12345678b", "p12345679", "p2"];
+        let others = ["", "o", "q", "p\0", "p1234567", "p123456780", "p12345678a\0"];
+        let keys: Vec<&str> = bounds.into_iter().chain(others).collect();
+        // With the first of the bounds, the prefix that all share is short; without, it is as long as a head.
+        for bounds in [&bounds[..], &bounds[1..5]] {
+            let pairs = (0..bounds.len()).flat_map(|from| (from..bounds.len()).map(move |to| (from, to)));
+            let runs =
+                pairs.zip(100..).map(|((from, to), number)| (0, table(&context, number, bounds[from], bounds[to])));
+            let ends: &[(usize, usize)] =
+                if bounds.len() == 4 { &[(0, 1), (3, 3)] } else { &[(0, 1), (2, 2), (3, 4), (6, 6)] };
+            let sorted = ends.iter().zip(1..).map(|(&(from, to), i)| (6, table(&context, i, bounds[from], bounds[to])));
+            let version = Version::default().edited(&[], runs.chain(sorted).collect());
+            for key in keys.iter().map(|key| key.as_bytes()) {
+                let has_room = |table: &&Arc<Table>| *table.meta().smallest <= *key && *key <= *table.meta().largest;
+                let numbers =
+                    |tables: Vec<&Arc<Table>>| tables.iter().map(|table| table.meta().number).collect::<Vec<_>>();
+                let runs = &version.levels[0];
+                let head = runs.bounds.head(key);
+                let at = |at: &usize| head.is_some_and(|head| runs.in_range(*at, key, head));
+                let found = (0..runs.tables.len()).filter(at).map(|at| &runs.tables[at]).collect();
+                assert_eq!(numbers(found), numbers(runs.tables.iter().filter(has_room).collect()), "{key:?}");
+
+                let sorted = &version.levels[6];
+                let expected = numbers(sorted.tables.iter().filter(has_room).collect());
+                assert_eq!(numbers(sorted.candidate(key).into_iter().collect()), expected, "{key:?}");
+            }
+        }
+    }
 }

@@ -12,7 +12,8 @@ use crate::Result;
 const KEYS: u64 = 20_000;
 /// Operations of a phase of single operations.
 const OPERATIONS: u64 = 10_000;
-const SEEKS: usize = 1000;
+/// So many that the few system calls of the thread that makes memory ready, which come when they like, weigh little in the average.
+const SEEKS: usize = 5000;
 const BATCH: usize = 100;
 
 /// What the program counts of a phase itself.
