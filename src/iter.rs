@@ -43,6 +43,26 @@ pub(crate) trait InternalCursor {
 
     fn prev(&mut self) -> Result<()>;
 
+    /// How many of the next steps in a direction are *plain*, as far as the cursor knows that without a look at the entries: each leads to
+    /// another key, of which there is one version, and `snapshot` can see that; and the heads of these keys come before `bound` in
+    /// that direction. There may be tombstones among them.
+    #[inline]
+    fn plain_steps(&self, _snapshot: SeqNo, _bound: u128, _forward: bool) -> usize {
+        0
+    }
+
+    /// Takes a plain step, unless something stands in the way, such as a tombstone; returns whether it did. Behind it only key and value may
+    /// be asked for, and further plain steps taken, until [`end_plain_steps`](InternalCursor::end_plain_steps) or a seek.
+    #[inline]
+    fn plain_step(&mut self, _forward: bool) -> bool {
+        false
+    }
+
+    /// Finds out what plain steps leave out.
+    fn end_plain_steps(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether the cursor knows, without a look at another place in memory, that the entry before is of another key. It may be so even
     /// if it does not know.
     fn is_first_of_key(&self) -> bool {

@@ -14,7 +14,8 @@ use crate::iter::InternalCursor;
 /// head of the key, which stands in the node; keys themselves only when heads are equal.
 ///
 /// A child that wins again and again need not climb: it stays the winner while it comes before the *challenger*, the first of all
-/// others, who does not change meanwhile. With a single child that is nobody, and there is no merge to pay for.
+/// others, who does not change meanwhile. With a single child that is nobody, and there is no merge to pay for. If the child knows more
+/// of what comes before the challenger, it takes [plain steps](InternalCursor::plain_steps), and the tree does not hear of them.
 ///
 /// All children stand at or behind the current entry in the direction of travel; turning around moves every other child to the other
 /// side of it.
@@ -28,6 +29,10 @@ pub(crate) struct MergingCursor<C> {
     challenger: Option<Entrant>,
     /// Climbs in a row that ended with the same winner.
     wins: u32,
+    /// Plain steps that the current child may still take.
+    plain: usize,
+    /// Whether it has taken some: `winner` has the head of where it took the first.
+    is_ahead: bool,
     direction: Direction,
 }
 
@@ -74,6 +79,8 @@ impl<C: InternalCursor> MergingCursor<C> {
             winner: Entrant::NOBODY,
             challenger: None,
             wins: 0,
+            plain: 0,
+            is_ahead: false,
             direction: Direction::Forward,
         }
     }
@@ -129,6 +136,38 @@ impl<C: InternalCursor> MergingCursor<C> {
         Ok(())
     }
 
+    /// Finds out whether what comes next in the direction of travel can be reached by plain steps.
+    #[inline]
+    pub(crate) fn expect_plain_steps(&mut self, snapshot: SeqNo) {
+        if let Some(challenger) = self.challenger {
+            let (bound, forward) = (challenger.head ^ self.direction.mask(), self.direction == Direction::Forward);
+            self.plain = self.current().plain_steps(snapshot, bound, forward);
+        }
+    }
+
+    /// Takes a plain step, if one was expected in this direction and nothing stands in the way; returns whether it did.
+    #[inline]
+    pub(crate) fn plain_step(&mut self, forward: bool) -> bool {
+        if self.plain == 0 || forward != (self.direction == Direction::Forward) {
+            return false;
+        }
+        self.plain -= 1;
+        self.is_ahead = true;
+        self.children[self.winner.child].plain_step(forward)
+    }
+
+    /// Ends plain steps, as it must be done before all other moves but seeks. An error leaves the cursor invalid.
+    #[inline]
+    pub(crate) fn end_plain_steps(&mut self) -> Result<()> {
+        self.plain = 0;
+        if std::mem::take(&mut self.is_ahead) {
+            let current = std::mem::replace(&mut self.winner, Entrant::NOBODY).child;
+            self.children[current].end_plain_steps()?;
+            self.winner = self.entrant(current);
+        }
+        Ok(())
+    }
+
     /// Moves the current child with `step` and finds the next winner. An error leaves the cursor invalid.
     #[inline]
     fn step(&mut self, step: impl FnOnce(&mut C) -> Result<()>) -> Result<()> {
@@ -178,7 +217,8 @@ impl<C: InternalCursor> MergingCursor<C> {
     fn play_all(&mut self) {
         self.losers.fill(Entrant::NOBODY);
         self.wins = 0;
-        self.challenger = None;
+        (self.plain, self.is_ahead) = (0, false);
+        self.challenger = (self.children.len() == 1).then_some(Entrant::NOBODY);
         'children: for child in 0..self.children.len() {
             let mut winner = self.entrant(child);
             let mut node = self.parent_of_leaf(child);

@@ -346,6 +346,20 @@ impl InternalCursor for RunCursor {
     }
 
     #[inline]
+    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        self.cursor.plain_steps(snapshot, bound, forward)
+    }
+
+    #[inline]
+    fn plain_step(&mut self, forward: bool) -> bool {
+        self.cursor.plain_step(forward)
+    }
+
+    fn end_plain_steps(&mut self) -> Result<()> {
+        self.cursor.end_plain_steps()
+    }
+
+    #[inline]
     fn is_first_of_key(&self) -> bool {
         self.cursor.is_first_of_key()
     }
@@ -431,6 +445,20 @@ impl InternalCursor for Source {
     #[inline]
     fn prev(&mut self) -> Result<()> {
         dispatch!(self, cursor => cursor.prev())
+    }
+
+    #[inline]
+    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        dispatch!(self, cursor => cursor.plain_steps(snapshot, bound, forward))
+    }
+
+    #[inline]
+    fn plain_step(&mut self, forward: bool) -> bool {
+        dispatch!(self, cursor => cursor.plain_step(forward))
+    }
+
+    fn end_plain_steps(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.end_plain_steps())
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::reader::AHEAD;
+use super::reader::{AHEAD, PlainEntry};
 use super::view::LINE;
 use super::{Block, KeptBlock, head};
 use crate::format::Decoded;
@@ -182,6 +182,35 @@ impl BlockCursor {
         }
     }
 
+    /// To the next entry in a direction, if nothing stands in the way, and that is a value: nothing is put together of it but the key. Until
+    /// [`settle`](BlockCursor::settle) only key and value may be asked for. Returns whether it has moved; else
+    /// [`advance`](BlockCursor::advance) and [`retreat`](BlockCursor::retreat) say more.
+    #[inline]
+    pub(crate) fn plain_step(&mut self, forward: bool) -> bool {
+        let position = if forward { self.position + 1 } else { self.position.wrapping_sub(1) };
+        let Some(block) = self.block.as_ref().map(KeptBlock::block).filter(|_| position < self.len) else {
+            return false;
+        };
+        let Some(PlainEntry { rest, rest_len, value }) = block.plain_entry(position) else { return false };
+        let place = self.buffer.bytes_mut().get_mut(self.prefix_len..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
+        match place {
+            Some(place) if rest_len <= HEAD_LEN => *place = *rest,
+            _ => return false,
+        }
+        let end = if forward { value.end } else { value.start };
+        block.prefetch_line(end, AHEAD - LINE, forward);
+        block.prefetch_line(end, AHEAD, forward);
+        self.key_len = self.prefix_len + rest_len;
+        self.value = value;
+        self.position = position;
+        true
+    }
+
+    /// Finds out about the current entry what plain steps leave out. An error makes the cursor invalid.
+    pub(crate) fn settle(&mut self) -> Decoded<()> {
+        self.go_to(self.position)
+    }
+
     /// Asks for what will be looked at some steps from here, where an entry begins or ends at `place`: as much as a step of usual length
     /// takes.
     #[inline]
@@ -256,6 +285,22 @@ impl BlockCursor {
     #[inline]
     pub(crate) fn head(&self) -> u128 {
         self.head
+    }
+
+    /// How many steps are left in a direction, if the last of them leads to a key whose head comes before `bound` in that direction; that
+    /// is decided by what the directory says of its head. The cursor must be valid.
+    #[inline]
+    pub(crate) fn left_before(&self, bound: u128, forward: bool) -> usize {
+        let Some(block) = self.block() else { return 0 };
+        let last = if forward { self.len - 1 } else { 0 };
+        let known = u128::from(block.head(last)) << (8 * (HEAD_LEN - super::HEAD_LEN));
+        let unknown = u128::MAX >> (8 * super::HEAD_LEN);
+        let is_before = if forward {
+            self.prefix_head | behind(known | unknown, self.prefix_len) < bound
+        } else {
+            self.prefix_head | behind(known, self.prefix_len) > bound
+        };
+        if is_before { self.left(forward) } else { 0 }
     }
 
     #[inline]

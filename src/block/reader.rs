@@ -9,6 +9,7 @@ use super::{HEAD_LEN, HEADER_LEN};
 use crate::format::coding::Decoder;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
+use crate::iter;
 use crate::prefetch::prefetch;
 
 /// So far ahead of a cursor entries are asked for.
@@ -35,6 +36,15 @@ pub(super) struct Entry<'a> {
     pub(super) value_len: usize,
 }
 
+/// An entry that is a value, as far as those need it who know that they can see it.
+pub(super) struct PlainEntry<'a> {
+    /// The key without the common prefix, `rest_len` bytes, and what stands behind it.
+    pub(super) rest: &'a [u8; iter::HEAD_LEN],
+    pub(super) rest_len: usize,
+    /// Where the value stands.
+    pub(super) value: Range<usize>,
+}
+
 impl Entry<'_> {
     /// Where the value stands, and how long it is.
     #[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
@@ -48,17 +58,20 @@ impl Entry<'_> {
 struct Front {
     rest_len: usize,
     value_len: usize,
-    packed: u64,
-    /// Bytes that it takes.
+    /// The bytes with which it begins, from the third number on.
+    third: u64,
+    /// Bytes of the third number, and of all.
+    third_len: usize,
     len: usize,
 }
 
+const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
+
 impl Front {
     /// The front that begins with `bytes` and is no longer, if its first number takes one byte, and the second one at most two. Processors
-    /// do not foresee the length of the third one, a sequence number: it is put together without branches.
+    /// do not foresee the length of the third one, a sequence number: its end is found without branches.
     #[inline]
     fn short(bytes: &[u8; 8]) -> Option<Front> {
-        const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
         let word = u64::from_le_bytes(*bytes);
         let (rest_len, value_len, longer) = (word & 0xff, word >> 8 & 0xff, word >> 16 & 0xff);
         let (value_len, start) = match (value_len, longer) {
@@ -71,20 +84,30 @@ impl Front {
         if rest_len >= 0x80 || ends == 0 {
             return None;
         }
-        let end = ends.trailing_zeros() as usize / 8 + 1;
-        // All bits up to that mark, from the first byte of the number on.
-        let bytes = (word & (ends ^ (ends - 1))) >> (8 * start);
-        // What is longer than it must be is for others to refuse.
-        if end - start > 1 && bytes >> (8 * (end - start - 1)) == 0 {
+        let len = ends.trailing_zeros() as usize / 8 + 1;
+        #[expect(clippy::cast_possible_truncation, reason = "both lengths are below 16 Ki")]
+        let (rest_len, value_len) = (rest_len as usize, value_len as usize);
+        Some(Front { rest_len, value_len, third: word >> (8 * start), third_len: len - start, len })
+    }
+
+    /// The third number, if it is no longer than it must be.
+    #[inline]
+    fn packed(&self) -> Option<u64> {
+        let bytes = self.third & (u64::MAX >> (64 - 8 * self.third_len));
+        if self.third_len > 1 && bytes >> (8 * (self.third_len - 1)) == 0 {
             return None;
         }
         // Seven bits of each byte, moved together in pairs, fours, eights.
         let bits = bytes & !HIGH_BITS;
         let bits = (bits & 0x007f_007f_007f_007f) | ((bits & 0x7f00_7f00_7f00_7f00) >> 1);
         let bits = (bits & 0x0000_3fff_0000_3fff) | ((bits & 0x3fff_0000_3fff_0000) >> 2);
-        let packed = (bits & 0x0000_0000_0fff_ffff) | ((bits & 0x0fff_ffff_0000_0000) >> 4);
-        #[expect(clippy::cast_possible_truncation, reason = "both lengths are below 16 Ki")]
-        Some(Front { rest_len: rest_len as usize, value_len: value_len as usize, packed, len: end })
+        Some((bits & 0x0000_0000_0fff_ffff) | ((bits & 0x0fff_ffff_0000_0000) >> 4))
+    }
+
+    /// Whether the kind, which stands in the lowest bits of the third number, is that of a value.
+    #[inline]
+    fn is_value(&self) -> bool {
+        self.third & 7 == ValueKind::Put as u64
     }
 }
 
@@ -131,6 +154,7 @@ impl<'a> Block<'a> {
     }
 
     /// `N` bytes of the directory; that it lies within the block was checked by [`Parts::decode`].
+    #[inline]
     fn directory_bytes<const N: usize>(&self, start: usize) -> [u8; N] {
         self.bytes().get(start..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
     }
@@ -154,19 +178,34 @@ impl<'a> Block<'a> {
     #[inline(always)]
     pub(super) fn entry(&self, i: usize) -> Decoded<Entry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
-        if let Some(front) = bytes.get(start..).and_then(<[u8]>::first_chunk).and_then(Front::short) {
+        if let Some(front) = bytes.get(start..).and_then(<[u8]>::first_chunk).and_then(Front::short)
+            && let Some(packed) = front.packed()
+        {
             let rest_start = start + front.len;
             let value_start = rest_start + front.rest_len;
-            let seqno = self.base().saturating_add(front.packed >> 3);
+            let seqno = self.base().saturating_add(packed >> 3);
             if let Some(rest) = bytes.get(rest_start..value_start)
                 && front.value_len <= bytes.len() - value_start
                 && seqno <= MAX_SEQNO
-                && let Ok(kind) = ValueKind::decode(front.packed & 7)
+                && let Ok(kind) = ValueKind::decode(packed & 7)
             {
                 return Ok(Entry { rest, seqno, kind, value_start, value_len: front.value_len });
             }
         }
         self.any_entry(i)
+    }
+
+    /// The entry at position `i`, if it is a value with a short front and there are as many bytes behind the front as a head has.
+    #[inline(always)]
+    pub(super) fn plain_entry(&self, i: usize) -> Option<PlainEntry<'a>> {
+        let (bytes, start) = (self.bytes(), self.offset(i));
+        let front = bytes.get(start..)?.first_chunk().and_then(Front::short)?;
+        let rest_start = start + front.len;
+        let rest = bytes.get(rest_start..)?.first_chunk()?;
+        let value_start = rest_start + front.rest_len;
+        let value = value_start..value_start + front.value_len;
+        let is_plain = value.end <= bytes.len() && front.is_value();
+        is_plain.then_some(PlainEntry { rest, rest_len: front.rest_len, value })
     }
 
     /// The same for any entry, field by field. This is what the other is a short cut for, and what finds out what is wrong.
@@ -286,16 +325,18 @@ mod tests {
             let front = Front::short(bytes.first_chunk().unwrap());
             let is_short = rest_len < 1 << 7 && value_len < 1 << 14 && len <= 8;
             let usize = |number| usize::try_from(number).unwrap();
-            let expected = || Front { rest_len: usize(rest_len), value_len: usize(value_len), packed, len };
-            prop_assert_eq!(front, is_short.then(expected));
+            let parts = front.and_then(|front| Some((front.rest_len, front.value_len, front.packed()?, front.len)));
+            prop_assert_eq!(parts, is_short.then(|| (usize(rest_len), usize(value_len), packed, len)));
         }
 
         #[test]
         fn a_front_of_any_bytes_is_read_as_it_would_be_number_by_number(bytes in any::<[u8; 8]>()) {
-            if let Some(front) = Front::short(&bytes) {
+            if let Some(front) = Front::short(&bytes)
+                && let Some(packed) = front.packed()
+            {
                 let mut fields = Decoder::new(&bytes);
                 let mut number = || fields.varint().unwrap();
-                prop_assert_eq!((front.rest_len as u64, front.value_len as u64, front.packed), (number(), number(), number()));
+                prop_assert_eq!((front.rest_len as u64, front.value_len as u64, packed), (number(), number(), number()));
                 prop_assert_eq!(front.len, bytes.len() - fields.remaining());
             }
         }

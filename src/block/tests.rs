@@ -166,6 +166,9 @@ fn check_kept(kept: KeptBlock, model: &Model) {
         assert_eq!(cursor.retreat(), i > 0);
     }
 
+    check_plain_steps(&mut cursor, model, true);
+    check_plain_steps(&mut cursor, model, false);
+
     for key in probes(model) {
         for snapshot in [0, 1, 5, 20, 39, MAX_SEQNO - 1, MAX_SEQNO] {
             cursor.seek(&key, snapshot).unwrap();
@@ -173,6 +176,41 @@ fn check_kept(kept: KeptBlock, model: &Model) {
             let expected = model.iter().find(|entry| compare_entries((&entry.0, entry.1), bound).is_ge());
             check_at(&cursor, expected);
         }
+    }
+}
+
+/// Goes through the block by plain steps, and by others where there is none.
+fn check_plain_steps(cursor: &mut BlockCursor, model: &Model, forward: bool) {
+    if forward {
+        cursor.seek_to_first().unwrap()
+    } else {
+        cursor.seek_to_last().unwrap()
+    }
+    let entries: Vec<_> = if forward { model.iter().collect() } else { model.iter().rev().collect() };
+    for (i, entry) in entries.iter().enumerate() {
+        check_at(cursor, Some(entry));
+        let is_last = i + 1 == entries.len();
+        if cursor.plain_step(forward) {
+            let (key, _, kind, value) = entries[i + 1];
+            assert_eq!((cursor.key(), *kind, cursor.value()), (&key[..], ValueKind::Put, &value[..]));
+            cursor.settle().unwrap();
+        } else {
+            check_at(cursor, Some(entry));
+            assert_eq!(if forward { cursor.advance() } else { cursor.retreat() }, !is_last);
+        }
+    }
+
+    // What is left comes before a bound if its last key does.
+    if forward {
+        cursor.seek_to_first().unwrap()
+    } else {
+        cursor.seek_to_last().unwrap()
+    }
+    let last = iter::head(&entries[entries.len() - 1].0);
+    for bound in probes(model).iter().map(|key| iter::head(key)).chain([0, last - last.min(1), last, u128::MAX]) {
+        let left = cursor.left_before(bound, forward);
+        let is_before = if forward { last < bound } else { last > bound };
+        assert!(left == 0 || is_before && left == entries.len() - 1);
     }
 }
 
@@ -232,7 +270,31 @@ fn exercise_kept(kept: KeptBlock) {
             let _ = (cursor.key(), cursor.value());
             steps = cursor.next();
         }
-        let _ = cursor.seek_to_last();
+        for forward in [false, true] {
+            let _ = if forward { cursor.seek_to_first() } else { cursor.seek_to_last() };
+            while cursor.valid() && cursor.plain_step(forward) {
+                let _ = (cursor.key(), cursor.value());
+            }
+            let _ = cursor.settle();
+        }
+    }
+}
+
+#[test]
+fn most_steps_in_a_usual_block_are_plain() {
+    let entry = |i: u32| (format!("{i:016}").into_bytes(), u64::from(i * i % 1000), ValueKind::Put, vec![b'v'; 100]);
+    let model: Model = (1000..1034).map(entry).collect();
+    let mut cursor = BlockCursor::new(build(&model));
+    for (forward, nearest, farthest) in [(true, &model[33].0, u128::MAX), (false, &model[0].0, 0)] {
+        if forward {
+            cursor.seek_to_first().unwrap()
+        } else {
+            cursor.seek_to_last().unwrap()
+        }
+        assert_eq!(cursor.left_before(farthest, forward), 33);
+        assert_eq!(cursor.left_before(iter::head(nearest), forward), 0);
+        assert_eq!((0..40).filter(|_| cursor.plain_step(forward)).count(), 33);
+        assert_eq!(cursor.key(), nearest);
     }
 }
 

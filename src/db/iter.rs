@@ -65,6 +65,7 @@ impl Cursor {
     }
 
     /// The key of the entry, or `None` if the cursor stands on none.
+    #[inline]
     pub fn key(&self) -> Option<&[u8]> {
         match self.state {
             State::Invalid => None,
@@ -74,6 +75,7 @@ impl Cursor {
     }
 
     /// The value of the entry, or `None` if the cursor stands on none.
+    #[inline]
     pub fn value(&self) -> Option<&[u8]> {
         match self.state {
             State::Invalid => None,
@@ -122,7 +124,13 @@ impl Cursor {
     #[expect(clippy::should_implement_trait, reason = "the field's name; a lending cursor cannot be an Iterator")]
     #[inline]
     pub fn next(&mut self) -> Result<bool> {
-        match std::mem::replace(&mut self.state, State::Invalid) {
+        if self.state == State::Forward && self.inner.plain_step(true) { Ok(true) } else { self.next_entry() }
+    }
+
+    fn next_entry(&mut self) -> Result<bool> {
+        let state = std::mem::replace(&mut self.state, State::Invalid);
+        self.inner.end_plain_steps()?;
+        match state {
             State::Invalid => Ok(false),
             State::Forward | State::First => {
                 self.marked.mark(&self.inner);
@@ -130,6 +138,7 @@ impl Cursor {
                 // As a rule a key has one version, and that can be seen.
                 if self.inner.valid() && self.inner.shows(self.snapshot) && !self.marked.is_at(&self.inner) {
                     self.state = State::Forward;
+                    self.inner.expect_plain_steps(self.snapshot);
                     return Ok(true);
                 }
                 self.settle_forward(true)
@@ -144,7 +153,13 @@ impl Cursor {
     /// Goes to the previous entry. A cursor that stands on none stays there.
     #[inline]
     pub fn prev(&mut self) -> Result<bool> {
-        match std::mem::replace(&mut self.state, State::Invalid) {
+        if self.state == State::First && self.inner.plain_step(false) { Ok(true) } else { self.prev_entry() }
+    }
+
+    fn prev_entry(&mut self) -> Result<bool> {
+        let state = std::mem::replace(&mut self.state, State::Invalid);
+        self.inner.end_plain_steps()?;
+        match state {
             State::Invalid => Ok(false),
             State::Forward => self.turn_backward(),
             State::First => {
@@ -210,6 +225,7 @@ impl Cursor {
         // As a rule a key has one version, and that can be seen: it is lent from where it stands.
         if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() {
             self.state = State::First;
+            self.inner.expect_plain_steps(self.snapshot);
             return Ok(true);
         }
         self.settle_backward_over_versions()

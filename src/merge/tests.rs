@@ -78,6 +78,34 @@ impl InternalCursor for ListCursor {
         self.go_to(self.at.checked_sub(1))
     }
 
+    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        let is_only = |entry: &Entry| self.entries.iter().filter(|other| other.0 == entry.0).count() == 1;
+        let is_plain = |entry: &&Entry| {
+            let is_before = if forward { head(&entry.0) < bound } else { head(&entry.0) > bound };
+            is_before && is_only(entry) && entry.1 <= snapshot
+        };
+        let (before, behind) = (&self.entries[..self.at], &self.entries[self.at + 1..]);
+        if forward {
+            behind.iter().take_while(is_plain).count()
+        } else {
+            before.iter().rev().take_while(is_plain).count()
+        }
+    }
+
+    /// Some entries stand in the way.
+    fn plain_step(&mut self, forward: bool) -> bool {
+        let at = if forward { self.at + 1 } else { self.at - 1 };
+        let is_free = !self.entries[at].1.is_multiple_of(8);
+        if is_free {
+            self.at = at;
+        }
+        is_free
+    }
+
+    fn end_plain_steps(&mut self) -> Result<()> {
+        self.go_to(Some(self.at))
+    }
+
     fn is_first_of_key(&self) -> bool {
         self.at > 0 && self.entries[self.at - 1].0 != self.entries[self.at].0
     }
@@ -118,7 +146,12 @@ enum Step {
     SeekBefore(Vec<u8>, SeqNo),
     Next,
     Prev,
+    /// Up to so many plain steps in the direction of travel.
+    Plain(usize),
 }
+
+/// What plain steps are to see.
+const SNAPSHOT: SeqNo = 30;
 
 fn step() -> impl Strategy<Value = Step> {
     let seqno = || prop_oneof![Just(0), Just(u64::MAX), 1u64..40];
@@ -129,6 +162,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (key(), seqno()).prop_map(|(key, seqno)| Step::SeekBefore(key, seqno)),
         10 => Just(Step::Next),
         10 => Just(Step::Prev),
+        4 => (1usize..6).prop_map(Step::Plain),
     ]
 }
 
@@ -182,7 +216,23 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
                 at = i.checked_sub(1);
                 cursor.prev()
             }
-            (Step::Next | Step::Prev, None) => Ok(()),
+            (Step::Plain(most), Some(mut i)) => {
+                let forward = cursor.direction == Direction::Forward;
+                cursor.expect_plain_steps(SNAPSHOT);
+                assert!(!cursor.plain_step(!forward));
+                for _ in 0..*most {
+                    if !cursor.plain_step(forward) {
+                        break;
+                    }
+                    i = if forward { i + 1 } else { i - 1 };
+                    let (key, seqno) = &model[i];
+                    assert_eq!(cursor.key(), key);
+                    assert!(*seqno <= SNAPSHOT && model.iter().filter(|entry| entry.0 == *key).count() == 1);
+                }
+                at = Some(i);
+                cursor.end_plain_steps()
+            }
+            (Step::Next | Step::Prev | Step::Plain(_), None) => Ok(()),
         };
         at = at.filter(|&i| i < model.len() && result.is_ok());
         assert_eq!(cursor.valid(), at.is_some(), "{step:?}");

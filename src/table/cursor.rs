@@ -273,6 +273,25 @@ impl InternalCursor for TableCursor {
         self.previous_block()
     }
 
+    #[inline]
+    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        let meta = self.table.meta();
+        let are_plain = meta.keys == meta.entries && meta.largest_seqno <= snapshot;
+        if are_plain { self.block.left_before(bound, forward) } else { 0 }
+    }
+
+    #[inline]
+    fn plain_step(&mut self, forward: bool) -> bool {
+        self.block.plain_step(forward) && {
+            self.look_ahead(forward);
+            true
+        }
+    }
+
+    fn end_plain_steps(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::settle)
+    }
+
     fn is_first_of_key(&self) -> bool {
         self.block.is_first_of_key()
     }

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -196,15 +197,16 @@ fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {
 
 /// What a scan has read of a table beyond the block that it asked for.
 ///
-/// A cursor that goes through enough blocks in their order is on a long scan: it reads ahead, and each time twice as much. Short
-/// scans read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes.
+/// A cursor that goes through enough blocks in their order, or against it, is on a long scan: it reads ahead, and each time twice as
+/// much. Short scans read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes.
 pub(super) struct ReadAhead {
     /// Where the data blocks end.
     limit: u64,
     /// Blocks in a row after which it reads ahead.
     patience: u32,
-    /// Position of the block that continues the scan.
-    next: usize,
+    /// Position of the block to which the scan came last.
+    last: Option<usize>,
+    forward: bool,
     /// Blocks in a row before this one.
     run: u32,
     /// Bytes to read next time; how many at first and at most.
@@ -216,8 +218,8 @@ pub(super) struct ReadAhead {
     /// What was read, of this length; the buffer behind it serves for the next read.
     len: usize,
     buffer: Vec<u8>,
-    /// Up to where the system was asked for what comes.
-    asked: u64,
+    /// What the system was asked for last.
+    asked: Range<u64>,
 }
 
 impl ReadAhead {
@@ -232,9 +234,20 @@ impl ReadAhead {
 
     pub(super) fn new(limit: u64, fill_cache: bool) -> ReadAhead {
         let patience = if fill_cache { ReadAhead::PATIENCE_WITH_CACHE } else { ReadAhead::PATIENCE };
-        let (least, most) = (ReadAhead::LEAST, ReadAhead::MOST);
-        let (next, window) = (usize::MAX, least);
-        ReadAhead { limit, patience, next, run: 0, window, least, most, start: 0, len: 0, buffer: Vec::new(), asked: 0 }
+        ReadAhead {
+            limit,
+            patience,
+            last: None,
+            forward: true,
+            run: 0,
+            window: ReadAhead::LEAST,
+            least: ReadAhead::LEAST,
+            most: ReadAhead::MOST,
+            start: 0,
+            len: 0,
+            buffer: Vec::new(),
+            asked: 0..0,
+        }
     }
 
     /// For a cursor that is known to go through all of a table: it reads ahead from the first block on.
@@ -245,14 +258,16 @@ impl ReadAhead {
 
     /// Notes that the scan has come to the block at position `i`.
     pub(super) fn step_to(&mut self, i: usize) {
-        if i == self.next {
+        let last = self.last.replace(i);
+        let is_neighbour = last.is_some_and(|last| last.abs_diff(i) == 1);
+        let forward = last < Some(i);
+        if is_neighbour && forward == self.forward {
             self.run = self.run.saturating_add(1);
         } else {
-            self.run = 0;
+            (self.run, self.forward) = (u32::from(is_neighbour), forward);
             self.window = self.least;
-            self.asked = 0;
+            self.asked = 0..0;
         }
-        self.next = i + 1;
     }
 
     /// Whether the scan is so long that it reads ahead.
@@ -260,31 +275,41 @@ impl ReadAhead {
         self.run >= self.patience
     }
 
+    /// What a long scan reads next, beginning with a block, or ending with it if it goes backward; and next time more.
+    fn next_window(&mut self, handle: Handle) -> Option<Range<u64>> {
+        let end = handle.end()?;
+        let window = match self.forward {
+            true => handle.offset..handle.offset.saturating_add(self.window).min(self.limit),
+            false => end.saturating_sub(self.window)..end,
+        };
+        self.window = (self.window * 2).min(self.most);
+        // Not if a block is longer than the window.
+        (window.start <= handle.offset && end <= window.end).then_some(window)
+    }
+
     /// Asks the system for what comes next, if the scan is long and goes through a mapped file: that is read by looking at it.
     pub(super) fn ask_for(&mut self, mapped: &Mapped, handle: Handle) {
-        if self.is_long() && handle.end().is_some_and(|end| end > self.asked) {
-            self.asked = handle.offset.saturating_add(self.window).min(self.limit);
-            mapped.will_need(handle.offset, self.asked);
-            self.window = (self.window * 2).min(self.most);
+        if self.is_long()
+            && !self.asked.contains(&handle.offset)
+            && let Some(window) = self.next_window(handle)
+        {
+            mapped.will_need(window.start, window.end);
+            self.asked = window;
         }
     }
 
     /// The stored form of a block, or `None` if it should be read by itself.
     fn block(&mut self, fetcher: &Fetcher, handle: Handle) -> Option<&[u8]> {
         if self.range(handle).is_none() && self.is_long() {
-            let len = self.window.min(self.limit.min(fetcher.size).saturating_sub(handle.offset));
-            if len < handle.stored_len() {
-                return None;
-            }
+            let window = self.next_window(handle).filter(|window| window.end <= fetcher.size)?;
             self.len = 0;
-            let len = usize::try_from(len).ok()?;
+            let len = usize::try_from(window.end - window.start).ok()?;
             if self.buffer.len() < len {
                 self.buffer.resize(len, 0);
             }
-            // What fails here may lie behind the block that was asked for: reading that by itself decides.
-            fetcher.fill(&mut self.buffer[..len], handle.offset).ok()?;
-            (self.start, self.len) = (handle.offset, len);
-            self.window = (self.window * 2).min(self.most);
+            // What fails here may lie beyond the block that was asked for: reading that by itself decides.
+            fetcher.fill(&mut self.buffer[..len], window.start).ok()?;
+            (self.start, self.len) = (window.start, len);
         }
         self.range(handle)
     }
@@ -293,5 +318,46 @@ impl ReadAhead {
         let start = usize::try_from(handle.offset.checked_sub(self.start)?).ok()?;
         let len = usize::try_from(handle.stored_len()).ok()?;
         self.buffer[..self.len].get(start..)?.get(..len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_is_long_that_goes_on_in_one_direction() {
+        let is_long = |blocks: &[usize]| {
+            let mut ahead = ReadAhead::new(1 << 30, false);
+            blocks.iter().for_each(|&i| ahead.step_to(i));
+            ahead.is_long()
+        };
+        for long in [&[0, 1, 2][..], &[7, 8, 9, 10], &[9, 8, 7], &[2, 1, 0], &[3, 9, 4, 3, 2], &[1, 2, 3, 2, 1]] {
+            assert!(is_long(long), "{long:?}");
+        }
+        for short in
+            [&[0][..], &[0, 1], &[1, 0], &[5, 6, 5, 6, 5, 6, 5], &[5, 7, 9, 11], &[5, 5, 5, 5], &[1, 2, 3, 4, 3]]
+        {
+            assert!(!is_long(short), "{short:?}");
+        }
+    }
+
+    #[test]
+    fn windows_grow_in_the_direction_of_the_scan_and_hold_the_block() {
+        let mut ahead = ReadAhead::new(100 << 10, false);
+        let handle = |offset: u64| Handle { offset, len: 4 << 10 };
+        let mut window = |step: usize, offset: u64| {
+            ahead.step_to(step);
+            ahead.next_window(handle(offset))
+        };
+        let block = handle(0).stored_len();
+        assert_eq!(window(1, 64), Some(64..64 + (32 << 10)));
+        assert_eq!(window(2, 4 << 10), Some(4 << 10..68 << 10));
+        assert_eq!(window(3, 40 << 10), Some(40 << 10..100 << 10));
+        assert_eq!(window(4, 99 << 10), None);
+        assert_eq!(window(3, 90 << 10), Some((58 << 10) + block..(90 << 10) + block));
+        assert_eq!(window(2, 20 << 10), Some(0..(20 << 10) + block));
+        ahead.window = 1 << 10;
+        assert_eq!(ahead.next_window(handle(0)), None);
     }
 }

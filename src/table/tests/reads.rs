@@ -133,6 +133,15 @@ fn a_long_scan_reads_ahead_and_keeps_out_of_the_cache() {
     assert_eq!(table.ledger().reads.block_reads, blocks);
     assert_eq!(table.fetcher().context.cache().usage(), 0);
 
+    // Backward no less.
+    let before = fs.reads();
+    let mut cursor = table.cursor(false);
+    cursor.seek_to_last().unwrap();
+    for i in (0..40_000).rev() {
+        assert_eq!(cursor.key(), even_key(i).as_bytes());
+        cursor.prev().unwrap();
+    }
+    assert!(!cursor.valid() && fs.reads() - before < 12, "{} reads", fs.reads() - before);
     let before = fs.reads();
     assert_eq!(entries_of(&table, true).unwrap().len(), 40_000);
     assert!(fs.reads() - before < 32, "{} reads", fs.reads() - before);
