@@ -205,22 +205,30 @@ pub(crate) enum ReadEvent {
     Negative,
     TruePositive,
     FalsePositive,
-    Degraded,
     Skipped,
-    PrefixProbe,
-    PrefixSkip,
     CacheHit,
     BlockRead,
     BlockBytes,
+    Degraded,
+    PrefixProbe,
+    PrefixSkip,
     AvoidableRead,
     AvoidableBytes,
 }
 
 const EVENTS: usize = 12;
 
+/// What usual reads count is in its first line.
 #[repr(align(64))]
 #[derive(Default)]
-struct Shard([AtomicU64; EVENTS]);
+struct Shard {
+    /// How many of the last look-ups found their key, up to [`USUAL`], less those that did not.
+    found: AtomicU64,
+    counts: [AtomicU64; EVENTS],
+}
+
+/// After so many look-ups of one kind a table expects no other; half as many change its mind.
+const USUAL: u64 = 16;
 
 /// Counters behind [`ReadStats`]: a shard for each of the first few threads, and one for all others.
 ///
@@ -249,14 +257,36 @@ impl ReadCounters {
 
     /// Counts `n` events; see [`count`](ReadCounters::count).
     pub(crate) fn add(&self, event: ReadEvent, n: u64) -> u64 {
-        let shard = thread::number().map_or(OWNED_SHARDS, |number| number.min(OWNED_SHARDS));
-        let counter = &self.shards[shard].0[event as usize];
-        if shard == OWNED_SHARDS {
+        let number = shard_number();
+        let counter = &self.shards[number].counts[event as usize];
+        if number == OWNED_SHARDS {
             return counter.fetch_add(n, Ordering::Relaxed) + n;
         }
         let sum = counter.load(Ordering::Relaxed) + n;
         counter.store(sum, Ordering::Relaxed);
         sum
+    }
+
+    /// Counts a look-up that a usable filter did not know the end of, or ended; see [`count`](ReadCounters::count).
+    #[inline]
+    pub(crate) fn count_look_up(&self, event: ReadEvent) -> u64 {
+        let found = &self.shards[shard_number()].found;
+        let before = found.load(Ordering::Relaxed);
+        // What threads that share a shard lose of each other is no more than a guess that becomes a little worse.
+        found.store(
+            match event {
+                ReadEvent::TruePositive => (before + 1).min(USUAL),
+                _ => before.saturating_sub(1),
+            },
+            Ordering::Relaxed,
+        );
+        self.count(event)
+    }
+
+    /// Whether this thread's look-ups lately found their keys more often than not.
+    #[inline]
+    pub(crate) fn is_usually_found(&self) -> bool {
+        self.shards[shard_number()].found.load(Ordering::Relaxed) > USUAL / 2
     }
 
     /// Says what is to be expected of the filter; once is enough.
@@ -274,7 +304,7 @@ impl ReadCounters {
 
     fn read(&self) -> ReadStats {
         let sum = |event: ReadEvent| -> u64 {
-            self.shards.iter().map(|shard| shard.0[event as usize].load(Ordering::Relaxed)).sum()
+            self.shards.iter().map(|shard| shard.counts[event as usize].load(Ordering::Relaxed)).sum()
         };
         let (negatives, true_positives, false_positives) =
             (sum(ReadEvent::Negative), sum(ReadEvent::TruePositive), sum(ReadEvent::FalsePositive));
@@ -298,6 +328,12 @@ impl ReadCounters {
 
 /// Shards that one thread has to itself while it lives, by its number.
 const OWNED_SHARDS: usize = 8;
+
+#[inline]
+fn shard_number() -> usize {
+    thread::number().map_or(OWNED_SHARDS, |number| number.min(OWNED_SHARDS))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
@@ -332,6 +368,24 @@ mod tests {
         assert_eq!(stats.probes, all);
         assert_eq!(stats.negatives, all / 3);
         assert_eq!(stats.false_positive_rate(), Some(0.5));
+    }
+
+    #[test]
+    fn what_is_usual_follows_the_last_look_ups_of_a_thread() {
+        let counters = ReadCounters::default();
+        let after = |event, times: usize| {
+            (0..times).for_each(|_| _ = counters.count_look_up(event));
+            counters.is_usually_found()
+        };
+        assert!(!counters.is_usually_found());
+        assert!(!after(ReadEvent::FalsePositive, 100));
+        assert!(!after(ReadEvent::TruePositive, 8) && after(ReadEvent::TruePositive, 1));
+        assert!(!after(ReadEvent::Negative, 1) && after(ReadEvent::TruePositive, 100));
+        assert!(after(ReadEvent::Negative, 4) && after(ReadEvent::FalsePositive, 3) && !after(ReadEvent::Negative, 1));
+        assert!(after(ReadEvent::TruePositive, 100));
+        std::thread::scope(|scope| _ = scope.spawn(|| assert!(!counters.is_usually_found())));
+        let stats = counters.read();
+        assert_eq!((stats.negatives, stats.true_positives, stats.false_positives), (6, 209, 103));
     }
 
     fn reads(negatives: u64, false_positives: u64) -> ReadStats {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::avx2::Avx2;
 use super::fuse::{self, Shape};
-use super::hash::KeyHash;
+use super::hash::{KeyHash, remix};
 use super::hasher::HashFunction;
 use super::header::{self, Content};
 use super::info::FilterInfo;
@@ -98,6 +98,20 @@ impl Filter {
             && let Some(line) = lines.get(split::line_index(hash.value(), lines.len()))
         {
             prefetch(line);
+        }
+    }
+
+    /// Brings nearer all lines that it looks at if it does not say no.
+    #[inline]
+    pub(crate) fn prefetch_all(&self, hash: KeyHash) {
+        if let Answer::Split { groups, lines, .. } = &self.answer {
+            let mut g = hash.value();
+            for _ in groups.iter() {
+                if let Some(line) = lines.get(split::line_index(g, lines.len())) {
+                    prefetch(line);
+                }
+                g = remix(g);
+            }
         }
     }
 

@@ -158,9 +158,20 @@ impl Table {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
+        let resident = self.open(trace)?;
+        // If the key is most likely there, the search for its block and that for the filter's lines are one wait.
+        let expected = self.fetcher.counters.is_usually_found().then(|| {
+            if let TableFilter::Usable(filter) = &resident.filter {
+                filter.prefetch_all(read.hash);
+            }
+            resident.find(read.key)
+        });
         match self.probe(read, trace)? {
             Some(mut probe) => {
-                probe.locate();
+                match expected {
+                    Some(position) => probe.position = position,
+                    None => probe.locate(),
+                }
                 probe.finish(pin, None, trace)
             }
             None => Ok(None),
@@ -183,7 +194,7 @@ impl Table {
         };
         trace.filter(answer);
         if answer == FilterAnswer::No && read.mode.filters == FilterMode::Use {
-            self.count(ReadEvent::Negative);
+            self.fetcher.counters.count_look_up(ReadEvent::Negative);
             trace.leave(Found::Absent);
             return Ok(None);
         }
@@ -320,7 +331,7 @@ impl Table {
 
     /// Counts a false positive. Each time their number has doubled, in one shard of the counters, it is compared with the design.
     fn count_false_positive(&self) {
-        let count = self.fetcher.counters.count(ReadEvent::FalsePositive);
+        let count = self.fetcher.counters.count_look_up(ReadEvent::FalsePositive);
         if !count.is_power_of_two() || self.excess_told.load(Ordering::Relaxed) {
             return;
         }
@@ -464,7 +475,7 @@ impl<'p> Probe<'p> {
             (FilterAnswer::Skipped, _) => table.count(ReadEvent::Skipped),
             (FilterAnswer::Degraded, _) => table.count(ReadEvent::Degraded),
             (FilterAnswer::Maybe, Lookup::Absent) => table.count_false_positive(),
-            (FilterAnswer::Maybe, _) => table.count(ReadEvent::TruePositive),
+            (FilterAnswer::Maybe, _) => _ = table.fetcher.counters.count_look_up(ReadEvent::TruePositive),
             (FilterAnswer::No, Lookup::Absent) => table.count(ReadEvent::Negative),
             (FilterAnswer::No, _) => return Err(self.denied()),
         }
