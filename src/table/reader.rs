@@ -161,9 +161,7 @@ impl Table {
         let resident = self.open(trace)?;
         // If the key is most likely there, the search for its block and that for the filter's lines are one wait.
         let expected = self.fetcher.counters.is_usually_found().then(|| {
-            if let TableFilter::Usable(filter) = &resident.filter {
-                filter.prefetch_all(read.hash);
-            }
+            resident.prefetch_filter(read.hash);
             resident.find(read.key)
         });
         match self.probe(read, trace)? {
@@ -206,6 +204,18 @@ impl Table {
     pub(crate) fn prefetch_filter(&self, hash: KeyHash) {
         if let Some(Resident { filter: TableFilter::Usable(filter), .. }) = self.resident.get() {
             filter.prefetch(hash);
+        }
+    }
+
+    /// Brings nearer what [`Table::probe`] and, if that most likely finds something, [`Probe::locate`] will wait for.
+    #[inline]
+    pub(crate) fn prefetch_probe(&self, read: &PointRead<'_>) {
+        match self.resident.get() {
+            Some(resident) if self.fetcher.counters.is_usually_found() => {
+                resident.prefetch_filter(read.hash);
+                resident.index.prefetch(read.key);
+            }
+            _ => self.prefetch_filter(read.hash),
         }
     }
 
@@ -408,6 +418,8 @@ impl LastBlock {
         match &self.0 {
             Some((last, block)) if *last == place => Ok(block.clone()),
             _ => {
+                // First, so that its frame is used again.
+                self.0 = None;
                 let block = read()?;
                 self.0 = Some((place, block.clone()));
                 Ok(block)

@@ -12,7 +12,7 @@ use super::slot::Slots;
 use crate::block::{Block, Borrowed};
 use crate::epoch::Pin;
 use crate::error::{Error, Result};
-use crate::filter::{Filter, FilterInfo, FilterState};
+use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::options::Compression;
 
@@ -147,6 +147,14 @@ impl Resident {
         match &self.mapped {
             None => self.slots.get(i, pin).map(Near::Cached),
             Some(mapped) => mapped.get(&self.index, i).map(Near::Mapped),
+        }
+    }
+
+    /// Brings nearer all that the filter looks at if it does not say no.
+    #[inline]
+    pub(super) fn prefetch_filter(&self, hash: KeyHash) {
+        if let TableFilter::Usable(filter) = &self.filter {
+            filter.prefetch_all(hash);
         }
     }
 

@@ -71,7 +71,7 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
         let mut tables = [None; GROUP];
         for (table, &i) in tables.iter_mut().zip(group) {
             let read = &self.reads[i];
-            *table = table_for(read.key).inspect(|table| table.prefetch_filter(read.hash));
+            *table = table_for(read.key).inspect(|table| table.prefetch_probe(read));
         }
         let mut probes: [Option<Probe<'k>>; GROUP] = [const { None }; GROUP];
         for ((probe, table), &i) in probes.iter_mut().zip(tables).zip(group) {

@@ -43,15 +43,29 @@ impl Heads {
     /// all of them.
     #[inline]
     pub(super) fn count_less(&self, number: u64, near: impl FnOnce(Range<usize>)) -> usize {
-        let mut at = 0;
-        for row in &self.upper {
-            // What fills up a row may lead beyond the end of the next one.
-            let Some(node) = row.get(at) else { return self.len };
-            at = at * WIDTH + node.count_less(number);
-        }
+        let Some(at) = self.descend(number) else { return self.len };
         let Some(node) = self.lowest.get(at) else { return self.len };
         near(at * WIDTH..self.len.min(at * WIDTH + WIDTH));
         (at * WIDTH + node.count_less(number)).min(self.len)
+    }
+
+    /// Brings nearer what [`Heads::count_less`] will wait for.
+    #[inline]
+    pub(super) fn prefetch(&self, number: u64) {
+        if let Some(node) = self.descend(number).and_then(|at| self.lowest.get(at)) {
+            node.prefetch();
+        }
+    }
+
+    /// Position of the lowest node that has the answer; `None` if it is behind all numbers.
+    #[inline]
+    fn descend(&self, number: u64) -> Option<usize> {
+        let mut at = 0;
+        for row in &self.upper {
+            // What fills up a row may lead beyond the end of the next one.
+            at = at * WIDTH + row.get(at)?.count_less(number);
+        }
+        Some(at)
     }
 
     /// The number at position `i`.
@@ -66,11 +80,16 @@ impl Heads {
 }
 
 impl Node {
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.0[0]);
+        prefetch(&self.0[WIDTH - 1]);
+    }
+
     /// Halves the node without branches; both of its lines are on their way at once.
     #[inline]
     fn count_less(&self, number: u64) -> usize {
-        prefetch(&self.0[0]);
-        prefetch(&self.0[WIDTH - 1]);
+        self.prefetch();
         let mut at = 0;
         for step in [8, 4, 2, 1, 1] {
             let is_less = self.0[(at + step - 1) % WIDTH] < number;
