@@ -197,6 +197,7 @@ impl<'a> BatchReader<'a> {
         BatchReader { rest: Decoder::new(payload), left: count }
     }
 
+    #[inline]
     fn decode_op(&mut self) -> Decoded<Op<'a>> {
         if self.left == 0 {
             return Err(Malformed("a batch holds more operations than it says"));
@@ -224,6 +225,7 @@ impl<'a> BatchReader<'a> {
 impl<'a> Iterator for BatchReader<'a> {
     type Item = Decoded<Op<'a>>;
 
+    #[inline]
     fn next(&mut self) -> Option<Decoded<Op<'a>>> {
         if self.left == 0 && self.rest.is_empty() {
             return None;

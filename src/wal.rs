@@ -6,14 +6,20 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use crate::batch::BatchReader;
+use parking_lot::Mutex;
+
 use crate::error::Result;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
-use crate::log::{ApplyError, LogWriter, replay};
+use crate::log::{ApplyError, LogWriter, Record, replay};
 use crate::options::WalMode;
 use crate::vfs::FileSystem;
+
+mod relay;
+
+pub(crate) use relay::Stretch;
+use relay::{Apply, Relay};
 
 /// Creates the WAL that `header` describes, for `memtable_size` bytes of entries. Before the first synced write in it is acknowledged,
 /// the directory must be synced, and the log before it too.
@@ -56,17 +62,23 @@ pub(crate) struct WalEnd {
 }
 
 /// Applies the batches behind sequence number `flushed` that are found in the logs `numbers` (ascending: all that the manifest has
-/// not let go). `apply` gets each with the sequence number of its first operation and the number of its log.
-pub(crate) fn recover(
+/// not let go). `apply` gets them in their order, a stretch at a time; by another thread, if there are many and `threaded` allows it.
+pub(crate) fn recover<'a>(
     fs: &dyn FileSystem,
     dir: &Path,
     numbers: &[u64],
     flushed: SeqNo,
-    apply: &mut dyn FnMut(SeqNo, BatchReader<'_>, u64) -> Result<(), ApplyError>,
+    threaded: bool,
+    apply: &'a mut Apply<'a>,
 ) -> Result<WalEnd> {
     let logs: Vec<_> = numbers.iter().map(|&number| (number, FileKind::Wal(number).path(dir))).collect();
-    let replayed = replay(fs, Magic::Wal, &logs, flushed + 1, &mut |record| {
-        apply(record.first, BatchReader::new(record.payload, record.count), record.number)
+    let apply = Mutex::new(apply);
+    let replayed = std::thread::scope(|scope| {
+        let mut relay = Relay::new(scope, &apply, threaded);
+        let add = &mut |record: &Record<'_>| relay.add(record).map_err(ApplyError::Failed);
+        let replayed = replay(fs, Magic::Wal, &logs, flushed + 1, add);
+        relay.finish()?;
+        replayed
     })?;
     Ok(WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn })
 }
@@ -104,11 +116,13 @@ mod tests {
 
     fn recover_all(dir: &Path, numbers: &[u64], flushed: SeqNo) -> Result<(Applied, WalEnd)> {
         let mut applied = Applied::new();
-        let end = recover(&OsFileSystem, dir, numbers, flushed, &mut |first, batch, _| {
-            for (seqno, op) in (first..).zip(batch) {
-                let op = op?;
-                let value = (op.kind == ValueKind::Put).then(|| op.value.to_vec());
-                applied.push((op.keyspace, op.key.to_vec(), value, seqno));
+        let end = recover(&OsFileSystem, dir, numbers, flushed, true, &mut |stretch| {
+            for batch in stretch.batches() {
+                for (seqno, op) in (batch.first..).zip(batch.operations()) {
+                    let op = op.map_err(|rule| batch.corruption(dir, rule))?;
+                    let value = (op.kind == ValueKind::Put).then(|| op.value.to_vec());
+                    applied.push((op.keyspace, op.key.to_vec(), value, seqno));
+                }
             }
             Ok(())
         })?;

@@ -15,10 +15,12 @@ use std::sync::Arc;
 use super::store::{Manifest, Opened, Store};
 use super::view::{ReadView, Tree};
 use super::write::Commit;
+use crate::batch::Op;
 use crate::compaction::filters::policy_of_output;
 use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::ThreadPool;
+use crate::filter::KeyHash;
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
@@ -31,7 +33,7 @@ use crate::pool::{CHUNK_LEN, Pool};
 use crate::table::{Table, TableContext, TableMeta, TableOptions};
 use crate::version::Version;
 use crate::vfs::FileSystem;
-use crate::wal;
+use crate::wal::{self, Stretch};
 
 impl Store {
     /// Opens the store in `dir` for reading and writing.
@@ -271,40 +273,17 @@ impl Recovery<'_> {
             .collect();
         logs.sort_unstable();
 
-        let seed = state.hash_seed;
         // It stands for all of the logs, and comes before those that are to be begun.
         let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));
-        let new_memtable = || Arc::new(Memtable::new(newest, options.memtable_size, seed, self.memory));
-        // The first one comes with the first record: a memtable that goes back to the pool unused costs more than all else of an open.
-        let mut current: Option<Arc<Memtable>> = None;
-        let mut full = Vec::new();
         let known = state.flushed_seqno;
-        let mut flushed = known;
-        let end = wal::recover(&*options.file_system, dir, &logs, known, &mut |first, batch, log| {
-            if let Some(memtable) = current.take_if(|memtable| memtable.used() >= options.memtable_size) {
-                match keep {
-                    Keep::InTables => {
-                        self.write_recovered(&memtable, state)?;
-                        flushed = memtable.last_seqno();
-                        // What comes now stands in this log. The logs before it are in tables, or void: to be found again beside logs that
-                        // another crash has cut short, void ones must go for good.
-                        state.min_log = log;
-                    }
-                    Keep::InMemory => full.push(memtable),
-                }
-            }
-            let mut writer = current.get_or_insert_with(new_memtable).writer();
-            for (seqno, operation) in (first..).zip(batch) {
-                let operation = operation?;
-                // That of a dropped one is below: the manifest names a keyspace before the first write to it.
-                if u64::from(operation.keyspace) >= known_ids {
-                    return Err(Malformed("a batch names a keyspace that the manifest does not know of").into());
-                }
-                writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
-            }
-            Ok(())
-        })?;
-        match current.filter(|memtable| !memtable.is_empty()) {
+        let mut rebuilt =
+            Rebuilt { recovery: self, state, known_ids, newest, current: None, full: Vec::new(), flushed: known };
+        // An executor that runs one job at a time is for those who want to know what comes after what.
+        let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
+        let apply = &mut |stretch: Stretch<'_>| rebuilt.add(stretch);
+        let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply)?;
+        let Rebuilt { current, mut full, mut flushed, .. } = rebuilt;
+        match current {
             Some(memtable) => full.push(memtable),
             None => flushed = end.last_seqno,
         }
@@ -343,6 +322,104 @@ impl Recovery<'_> {
             for meta in written.into_iter().flatten() {
                 state.add_table(id, 0, meta).map_err(Error::invalid)?;
             }
+        }
+        Ok(())
+    }
+}
+
+/// What was found in the logs, as far as they are read.
+struct Rebuilt<'a> {
+    recovery: &'a Recovery<'a>,
+    state: &'a mut ManifestState,
+    /// Ids of keyspaces are below.
+    known_ids: u64,
+    /// The log that the memtables are of.
+    newest: u64,
+    /// Not full, or nothing came after it. The first one comes with the first batch: a memtable that goes back to the pool unused costs more
+    /// than all else of an open.
+    current: Option<Arc<Memtable>>,
+    full: Vec<Arc<Memtable>>,
+    /// Everything up to here is in tables.
+    flushed: SeqNo,
+}
+
+/// An operation that was found in a log.
+struct Found<'a> {
+    operation: Op<'a>,
+    hash: KeyHash,
+    seqno: SeqNo,
+    /// The number of the log, if it is the first operation of its batch.
+    begins_in: Option<u64>,
+}
+
+/// So many operations at a time are inserted. Their slots in the index are all asked for before: memory answers them together.
+const GROUP: usize = 32;
+
+impl Rebuilt<'_> {
+    fn add(&mut self, stretch: Stretch<'_>) -> Result<()> {
+        let dir = self.recovery.dir;
+        let mut group = Vec::with_capacity(GROUP);
+        for batch in stretch.batches() {
+            for (seqno, operation) in (batch.first..).zip(batch.operations()) {
+                let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
+                // That of a dropped one is below: the manifest names a keyspace before the first write to it.
+                if u64::from(operation.keyspace) >= self.known_ids {
+                    let rule = Malformed("a batch names a keyspace that the manifest does not know of");
+                    return Err(batch.corruption(dir, rule));
+                }
+                if group.len() == GROUP {
+                    self.insert(&group)?;
+                    group.clear();
+                }
+                let hash = KeyHash::new(self.state.hash_seed, operation.key);
+                self.memtable().prefetch(operation.keyspace, hash);
+                let begins_in = (seqno == batch.first).then_some(batch.log);
+                group.push(Found { operation, hash, seqno, begins_in });
+            }
+        }
+        self.insert(&group)
+    }
+
+    fn insert(&mut self, mut group: &[Found<'_>]) -> Result<()> {
+        let size = self.recovery.options.memtable_size;
+        while !group.is_empty() {
+            let mut inserted = 0;
+            let mut writer = self.memtable().writer();
+            for Found { operation, hash, seqno, begins_in } in group {
+                // No batch is divided.
+                if begins_in.is_some() && writer.used() >= size {
+                    break;
+                }
+                writer.insert_hashed(operation.keyspace, operation.key, *hash, *seqno, operation.kind, operation.value);
+                inserted += 1;
+            }
+            drop(writer);
+            group = &group[inserted..];
+            if let Some(log) = group.first().and_then(|next| next.begins_in) {
+                self.put_away(log)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn memtable(&mut self) -> &Arc<Memtable> {
+        let Recovery { options, memory, .. } = self.recovery;
+        let new = || Arc::new(Memtable::new(self.newest, options.memtable_size, self.state.hash_seed, memory));
+        self.current.get_or_insert_with(new)
+    }
+
+    /// Lets go of the current memtable, which is full. What comes next stands in `log`.
+    fn put_away(&mut self, log: u64) -> Result<()> {
+        let Some(memtable) = self.current.take() else { return Ok(()) };
+        match self.recovery.keep {
+            Keep::InTables => {
+                self.recovery.write_recovered(&memtable, self.state)?;
+                self.flushed = memtable.last_seqno();
+                // The logs before it are in tables, or void: to be found again beside logs that another crash has cut short, void ones
+                // must go for good.
+                self.state.min_log = log;
+            }
+            Keep::InMemory => self.full.push(memtable),
         }
         Ok(())
     }

@@ -17,7 +17,6 @@ use super::log::{LogEnd, LogFile};
 use super::order::find_contradiction;
 use super::{FileKind, Inspector, version};
 use crate::error::{Error, IoContext, Result};
-use crate::log::ApplyError;
 use crate::manifest::{self, Loaded, ManifestState};
 use crate::table::{Table, TableContext, TableMeta};
 use crate::wal;
@@ -211,9 +210,14 @@ impl Verify<'_> {
             .collect();
         let fs = &*self.inspector.fs;
         let mut batches = 0;
-        let recovered = wal::recover(fs, self.dir, &numbers, state.flushed_seqno, &mut |_, mut batch, _| {
-            batches += 1;
-            batch.try_for_each(|operation| operation.map(|_| ())).map_err(ApplyError::from)
+        let recovered = wal::recover(fs, self.dir, &numbers, state.flushed_seqno, false, &mut |stretch| {
+            stretch.batches().try_for_each(|batch| {
+                batches += 1;
+                let mut operations = batch.operations();
+                operations
+                    .try_for_each(|operation| operation.map(|_| ()))
+                    .map_err(|rule| batch.corruption(self.dir, rule))
+            })
         });
         self.done.batches = batches;
         match recovered {

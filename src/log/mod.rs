@@ -17,6 +17,7 @@ pub(crate) mod reader;
 mod replay;
 mod writer;
 
+pub(crate) use reader::Record;
 pub(crate) use replay::{ApplyError, replay};
 pub(crate) use writer::{LogRecord, LogWriter};
 

@@ -66,7 +66,9 @@ pub(crate) struct LogReader {
 #[derive(Default)]
 struct Window {
     start: u64,
+    /// Of the file, and behind `len` of anything: room that stays is not made anew.
     bytes: Vec<u8>,
+    len: usize,
 }
 
 impl LogReader {
@@ -234,24 +236,26 @@ impl LogReader {
 
     /// Brings the `need` bytes from `offset` on into the window; `false` if the file does not have them, which is found out before
     /// anything is allocated.
+    #[inline]
     fn fill(&mut self, offset: u64, need: usize) -> Result<bool> {
+        if self.window.from(offset).len() >= need { Ok(true) } else { self.read_window(offset, need) }
+    }
+
+    #[cold]
+    fn read_window(&mut self, offset: u64, need: usize) -> Result<bool> {
         let left = self.len.saturating_sub(offset);
         if left < need as u64 {
             return Ok(false);
         }
-        if self.window.from(offset).len() >= need {
-            return Ok(true);
-        }
         let kept = self.window.from(offset).len();
-        let bytes = &mut self.window.bytes;
-        bytes.drain(..bytes.len() - kept);
-        self.window.start = offset;
+        let Window { start, bytes, len } = &mut self.window;
+        bytes.copy_within(*len - kept..*len, 0);
+        (*start, *len) = (offset, kept);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(need.max(WINDOW_LEN));
-        bytes.shrink_to(wanted);
         bytes.resize(wanted, 0);
-        let read = self.file.read_at(&mut bytes[kept..], offset + kept as u64).during("read", &self.path)?;
-        bytes.truncate(kept + read);
-        Ok(bytes.len() >= need)
+        bytes.shrink_to(WINDOW_LEN);
+        *len += self.file.read_at(&mut bytes[kept..], offset + kept as u64).during("read", &self.path)?;
+        Ok(*len >= need)
     }
 }
 
@@ -261,7 +265,7 @@ impl Window {
         let skipped = offset.checked_sub(self.start);
         skipped
             .and_then(|skipped| usize::try_from(skipped).ok())
-            .and_then(|skipped| self.bytes.get(skipped..))
+            .and_then(|skipped| self.bytes.get(skipped..self.len))
             .unwrap_or_default()
     }
 

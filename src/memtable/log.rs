@@ -230,6 +230,11 @@ pub(super) struct LogWriter<'a> {
 }
 
 impl LogWriter<'_> {
+    /// As [`Log::used`], with what was appended by now.
+    pub(super) fn used(&self) -> usize {
+        self.writing.next * UNIT + self.log.outside.load(Relaxed)
+    }
+
     /// Adds an entry, a newer version of what stands at `older`. Returns its position.
     #[expect(
         clippy::cast_possible_truncation,

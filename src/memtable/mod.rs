@@ -142,10 +142,29 @@ pub(crate) struct MemtableWriter<'a> {
 }
 
 impl MemtableWriter<'_> {
+    /// As [`Memtable::used`], with what was inserted by now.
+    pub(crate) fn used(&self) -> usize {
+        self.log.used() + self.memtable.index.grown()
+    }
+
     /// Adds an entry. Sequence numbers ascend from call to call.
+    #[inline]
     pub(crate) fn insert(&mut self, keyspace: u32, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
+        self.insert_hashed(keyspace, key, KeyHash::new(self.memtable.seed, key), seqno, kind, value);
+    }
+
+    /// The same for a key whose hash is `hash`.
+    pub(crate) fn insert_hashed(
+        &mut self,
+        keyspace: u32,
+        key: &[u8],
+        hash: KeyHash,
+        seqno: SeqNo,
+        kind: ValueKind,
+        value: &[u8],
+    ) {
         let memtable = self.memtable;
-        let hash = slot_hash(keyspace, KeyHash::new(memtable.seed, key));
+        let hash = slot_hash(keyspace, hash);
         let is_key = |position| memtable.log.entry(position).is_of(keyspace, key);
         let place = memtable.index.locate(hash, is_key);
         let position = self.log.append(NewEntry { keyspace, key, seqno, kind, value }, place.newest);

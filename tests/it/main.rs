@@ -15,6 +15,7 @@ mod parts;
 mod power_cut;
 mod prefix;
 mod reads;
+mod recovery;
 mod refilter;
 mod support;
 mod trace;
