@@ -251,11 +251,13 @@ pub(crate) struct FilterRates {
 
 impl ReadCounters {
     /// Counts an event; returns how many of its kind the shard of this thread has.
+    #[inline]
     pub(crate) fn count(&self, event: ReadEvent) -> u64 {
         self.add(event, 1)
     }
 
     /// Counts `n` events; see [`count`](ReadCounters::count).
+    #[inline]
     pub(crate) fn add(&self, event: ReadEvent, n: u64) -> u64 {
         let number = shard_number();
         let counter = &self.shards[number].counts[event as usize];

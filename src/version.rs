@@ -7,31 +7,38 @@
 mod multi_get;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub(crate) use multi_get::Batch;
 
 use crate::epoch::Pin;
 use crate::error::Result;
 use crate::explain::{Found, ReadSource, ReadTrace};
-use crate::filter::KeyHash;
+use crate::filter::{FilterBank, KeyHash};
 use crate::format::key::{SeqNo, ValueKind, common_prefix_len, head};
 use crate::iter::InternalCursor;
 use crate::manifest::LEVEL_COUNT;
 use crate::memtable::MemtableCursor;
+use crate::options::FilterMode;
 use crate::table::{PointRead, PrefixProbe, Table, TableCursor, TableHit, TableMeta};
 
 /// Number of levels; the last one is `LEVELS - 1`.
 pub(crate) const LEVELS: usize = LEVEL_COUNT;
 
 /// The tables of one keyspace at one moment.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Version {
     levels: [Level; LEVELS],
+    /// The filters of level 0, once all of its tables are open.
+    bank: OnceLock<FilterBank>,
 }
 
+/// What filters of level 0 said before memtables were looked into: a bit for each of the first runs, whether it may hold the key.
+#[derive(Clone, Copy)]
+pub(crate) struct AskedAhead(u64);
+
 /// The tables of one level.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Level {
     /// Shared with the cursors over the level.
     tables: Arc<[Arc<Table>]>,
@@ -47,6 +54,13 @@ struct Bounds {
     /// Heads of the smallest and of the largest keys, without the prefix.
     smallest: Box<[u64]>,
     largest: Box<[u64]>,
+    /// The greatest of `smallest` and the least of `largest`: what lies between the two lies in all ranges.
+    all: (u64, u64),
+}
+
+impl AskedAhead {
+    /// Nobody was asked.
+    pub(crate) const NOTHING: AskedAhead = AskedAhead(u64::MAX);
 }
 
 impl Bounds {
@@ -54,11 +68,14 @@ impl Bounds {
         let smallest = tables.iter().map(|table| &*table.meta().smallest).min().unwrap_or_default();
         let largest = tables.iter().map(|table| &*table.meta().largest).max().unwrap_or_default();
         let prefix = &smallest[..common_prefix_len(smallest, largest)];
-        let heads = |key: fn(&TableMeta) -> &[u8]| {
+        let heads = |key: fn(&TableMeta) -> &[u8]| -> Box<[u64]> {
             // Every key lies between the two, and so has the prefix.
             tables.iter().map(|table| head(key(table.meta()).strip_prefix(prefix).unwrap_or_default())).collect()
         };
-        Bounds { smallest: heads(|meta| &meta.smallest), largest: heads(|meta| &meta.largest), prefix: prefix.into() }
+        let (smallest, largest) = (heads(|meta| &meta.smallest), heads(|meta| &meta.largest));
+        let all = (smallest.iter().max().copied(), largest.iter().min().copied());
+        let all = (all.0.unwrap_or_default(), all.1.unwrap_or_default());
+        Bounds { prefix: prefix.into(), smallest, largest, all }
     }
 
     /// The head of `key` to be compared with the others; `None` if it lies in no range.
@@ -81,6 +98,18 @@ impl Level {
         // Equal heads say nothing about longer keys and trailing zeros.
         (smallest[at] < head || smallest[at] == head && *meta.smallest <= *key)
             && (head < largest[at] || head == largest[at] && *key <= *meta.largest)
+    }
+
+    /// A bit for each of the tables from `start` on that have their filters asked at once, and maybe others: whether `key` lies in the
+    /// table's range.
+    #[inline]
+    fn in_range_from(&self, start: usize, key: &[u8]) -> u64 {
+        let Some(head) = self.bounds.head(key) else { return 0 };
+        if self.bounds.all.0 < head && head < self.bounds.all.1 {
+            return u64::MAX;
+        }
+        let tables = start..self.tables.len().min(start + FilterBank::AT_ONCE);
+        tables.filter(|&at| self.in_range(at, key, head)).fold(0, |ranges, at| ranges | 1 << (at - start))
     }
 
     /// The table that may hold `key`, in a level whose tables do not overlap.
@@ -114,7 +143,8 @@ impl Version {
         for level in sorted {
             level.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         }
-        Version { levels: levels.map(|tables| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() }) }
+        let level = |tables: Vec<Arc<Table>>| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() };
+        Version { levels: levels.map(level), bank: OnceLock::new() }
     }
 
     pub(crate) fn levels(&self) -> &[Level; LEVELS] {
@@ -136,29 +166,56 @@ impl Version {
         self.levels[0].tables.len() > 1
     }
 
-    /// Brings nearer what [`Version::get`] asks first.
+    /// Asks the filters of the first runs of level 0 together. Worth it if there are several.
     #[inline]
-    pub(crate) fn prefetch(&self, hash: KeyHash) {
-        self.levels[0].tables.iter().for_each(|table| table.prefetch_filter(hash));
+    pub(crate) fn ask_ahead(&self, read: &PointRead<'_>) -> AskedAhead {
+        AskedAhead(self.ask_runs(0, read))
+    }
+
+    /// A bit for each of the runs from `start` on that are asked at once, and maybe others: whether the run may hold the key.
+    #[inline]
+    fn ask_runs(&self, start: usize, read: &PointRead<'_>) -> u64 {
+        match self.bank.get() {
+            _ if read.mode.filters != FilterMode::Use => u64::MAX,
+            Some(bank) => bank.ask(start, read.hash),
+            None => self.ask_first(start, read.hash),
+        }
+    }
+
+    /// The same for the first time, and as long as not all runs are open: whoever comes to them opens them.
+    #[cold]
+    fn ask_first(&self, start: usize, hash: KeyHash) -> u64 {
+        let runs = &self.levels[0].tables;
+        if !runs.iter().all(|table| table.is_open()) {
+            return u64::MAX;
+        }
+        let bank = || FilterBank::new(hash.seed(), runs.iter().map(|table| table.usable_filter()));
+        self.bank.get_or_init(bank).ask(start, hash)
     }
 
     /// The newest version of a key that the read can see, a tombstone included. Newest sources first; the first answer ends the
-    /// search.
+    /// search. What is known ahead spares questions, and changes no answer.
     #[inline]
     pub(crate) fn get<'p>(
         &'p self,
         read: &PointRead<'p>,
         pin: &'p Pin<'_>,
+        ahead: AskedAhead,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
         let [overlapping, sorted @ ..] = &self.levels;
-        let head = if overlapping.tables.is_empty() { None } else { overlapping.bounds.head(read.key) };
-        for (i, table) in overlapping.tables.iter().enumerate() {
-            trace.enter(ReadSource::Table { level: 0, number: table.meta().number });
-            if !head.is_some_and(|head| overlapping.in_range(i, read.key, head)) {
-                trace.leave(Found::OutOfRange);
-            } else if let Some(hit) = table.get(read, pin, trace)? {
-                return Ok(Some(hit));
+        for (start, tables) in (0..).step_by(FilterBank::AT_ONCE).zip(overlapping.tables.chunks(FilterBank::AT_ONCE)) {
+            let in_range = overlapping.in_range_from(start, read.key);
+            let maybe = if start == 0 { ahead.0 } else { self.ask_runs(start, read) };
+            for (i, table) in tables.iter().enumerate() {
+                trace.enter(ReadSource::Table { level: 0, number: table.meta().number });
+                if in_range >> i & 1 == 0 {
+                    trace.leave(Found::OutOfRange);
+                } else if maybe >> i & 1 == 0 {
+                    table.deny(trace);
+                } else if let Some(hit) = table.get(read, pin, trace)? {
+                    return Ok(Some(hit));
+                }
             }
         }
         for (number, level) in (1..).zip(sorted) {
@@ -507,9 +564,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::options::{FilterMode, PrefixExtractor};
-    use crate::table::TableContext;
-    use crate::vfs::SimFileSystem;
+    use crate::explain::FilterAnswer;
+    use crate::options::{Compression, FilterPolicy, PrefixExtractor};
+    use crate::table::{ReadMode, TableBuilder, TableContext, TableOptions};
+    use crate::vfs::{FileSystem, SimFileSystem};
 
     /// A table, never opened, of the keys from `smallest` to `largest`.
     fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str) -> Arc<Table> {
@@ -589,12 +647,120 @@ mod tests {
                 let head = runs.bounds.head(key);
                 let at = |at: &usize| head.is_some_and(|head| runs.in_range(*at, key, head));
                 let found = (0..runs.tables.len()).filter(at).map(|at| &runs.tables[at]).collect();
-                assert_eq!(numbers(found), numbers(runs.tables.iter().filter(has_room).collect()), "{key:?}");
+                let expected = numbers(runs.tables.iter().filter(has_room).collect());
+                assert_eq!(numbers(found), expected, "{key:?}");
+                for start in [0, 1, runs.tables.len() - 1] {
+                    let ranges = runs.in_range_from(start, key);
+                    let at = |at: &usize| ranges >> (at - start) & 1 == 1;
+                    let found = (start..runs.tables.len()).filter(at).map(|at| &runs.tables[at]).collect();
+                    assert_eq!(
+                        numbers(found),
+                        numbers(runs.tables[start..].iter().filter(has_room).collect()),
+                        "{key:?}"
+                    );
+                }
 
                 let sorted = &version.levels[6];
                 let expected = numbers(sorted.tables.iter().filter(has_room).collect());
                 assert_eq!(numbers(sorted.candidate(key).into_iter().collect()), expected, "{key:?}");
             }
         }
+    }
+
+    /// What a read tells of its way.
+    #[derive(Debug, PartialEq)]
+    enum Told {
+        Enter(ReadSource),
+        Filter(FilterAnswer),
+        Leave(Found),
+    }
+
+    impl ReadTrace for Vec<Told> {
+        fn enter(&mut self, source: ReadSource) {
+            self.push(Told::Enter(source));
+        }
+        fn filter(&mut self, answer: FilterAnswer) {
+            self.push(Told::Filter(answer));
+        }
+        fn leave(&mut self, found: Found) {
+            self.push(Told::Leave(found));
+        }
+    }
+
+    /// Runs of level 0, newest first, more than are asked at once. Each has two keys of twelve; each third has no filter.
+    fn runs(context: &Arc<TableContext>) -> Vec<(u8, Arc<Table>)> {
+        let run = |number: u64| {
+            let policies = [FilterPolicy::DEFAULT, FilterPolicy::Bloom { bits_per_key: 5.0 }, FilterPolicy::None];
+            let options = TableOptions {
+                filter: policies[usize::try_from(number % 3).unwrap()],
+                prefix: None,
+                compression: Compression::None,
+                block_size: 4096,
+                seed: SEED,
+                keyspace: 0,
+            };
+            let mut builder = TableBuilder::new(context.fs(), context.dir(), number, options).unwrap();
+            for key in [number % 5, 6 + number % 6] {
+                builder.add(&run_key(key), 1000 - number, ValueKind::Put, b"value").unwrap();
+            }
+            (0, Arc::new(Table::new(Arc::clone(context), builder.finish().unwrap())))
+        };
+        (1..=2 * FilterBank::AT_ONCE as u64 + 2).map(run).collect()
+    }
+
+    const SEED: u64 = 3;
+
+    fn run_key(i: u64) -> Vec<u8> {
+        format!("key{i:03}").into_bytes()
+    }
+
+    #[test]
+    fn runs_asked_together_answer_tell_and_count_as_one_by_one() {
+        let fs = SimFileSystem::new();
+        fs.create_dir(Path::new("/db")).unwrap();
+        // Everything in the cache, so that reads do not differ by what was read before.
+        let context = |dir: &str| Arc::new(TableContext::new(Arc::new(fs.clone()), Path::new(dir), 8 << 20, 8));
+        let (context, plain_context) = (context("/db"), context("/db"));
+        let version = Version::default().edited(&[], runs(&context));
+        let plain: Vec<Arc<Table>> = version.levels[0]
+            .tables
+            .iter()
+            .map(|table| Arc::new(Table::new(Arc::clone(&plain_context), table.meta().clone())))
+            .collect();
+        let epoch = Arc::clone(context.epoch());
+        let mut counted = [0; 3];
+        for mode in [FilterMode::Use, FilterMode::Use, FilterMode::Shadow, FilterMode::Ignore] {
+            for (key, snapshot) in (0..14).flat_map(|key| [(key, 1000), (key, 990), (key, 900), (key, 0)]) {
+                let key = run_key(key);
+                let mode = ReadMode { filters: mode, fill_cache: true };
+                let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot, mode };
+                for is_ahead in [true, false] {
+                    let (mut told, mut expected) = (Vec::new(), Vec::new());
+                    let seqno = epoch.pin(|pin| {
+                        let ahead = if is_ahead { version.ask_ahead(&read) } else { AskedAhead::NOTHING };
+                        version.get(&read, pin, ahead, &mut told).unwrap().map(|hit| hit.seqno)
+                    });
+                    let expected_seqno = plain_context.epoch().pin(|pin| {
+                        plain.iter().find_map(|table| {
+                            expected.push(Told::Enter(ReadSource::Table { level: 0, number: table.meta().number }));
+                            if *table.meta().smallest <= *key && *key <= *table.meta().largest {
+                                table.get(&read, pin, &mut expected).unwrap().map(|hit| hit.seqno)
+                            } else {
+                                expected.push(Told::Leave(Found::OutOfRange));
+                                None
+                            }
+                        })
+                    });
+                    assert_eq!(seqno, expected_seqno);
+                    assert!(told == expected, "{read:?}");
+                    counted[usize::from(seqno.is_some())] += 1;
+                    counted[2] += u32::from(version.bank.get().is_some());
+                }
+            }
+        }
+        for (table, plain) in version.levels[0].tables.iter().zip(&plain) {
+            assert_eq!(table.ledger().reads, plain.ledger().reads);
+        }
+        assert!(counted.iter().all(|&count| count > 50), "{counted:?}");
     }
 }

@@ -11,7 +11,7 @@ use crate::merge::MergingCursor;
 use crate::options::KeyspaceOptions;
 use crate::table::{PointRead, PrefixProbe};
 use crate::value::FoundValue;
-use crate::version::{Source, Version};
+use crate::version::{AskedAhead, Source, Version};
 
 /// Memtables and versions of all keyspaces. A view never changes; whoever holds one keeps its memtables and tables alive.
 ///
@@ -76,10 +76,14 @@ impl ReadView {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<FoundValue<'p>>> {
-        // Who asks many sources for their lines before the first one what it says waits for memory once.
+        // Who asks many sources for their lines before the first one what it says waits for memory once. The runs' filters come first: what they
+        // need next is on its way while the memtables answer.
+        let mut ahead = AskedAhead::NOTHING;
         if tree.version.has_several_runs() {
-            self.memtables().for_each(|memtable| memtable.prefetch(tree.id, read.hash));
-            tree.version.prefetch(read.hash);
+            for memtable in self.memtables() {
+                memtable.prefetch(tree.id, read.hash);
+            }
+            ahead = tree.version.ask_ahead(read);
         }
         for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
             trace.enter(ReadSource::Memtable(i));
@@ -94,7 +98,7 @@ impl ReadView {
             trace.leave(Found::Value(entry.value.len()));
             return Ok(Some(FoundValue::Lent(entry.value)));
         }
-        let hit = tree.version.get(read, pin, trace)?;
+        let hit = tree.version.get(read, pin, ahead, trace)?;
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| hit.value))
     }
 

@@ -48,7 +48,9 @@ impl Line {
     }
 }
 
-fn word_of(position: u64) -> usize {
+/// The word that has the bit named by the low nine bits of `position`.
+#[inline]
+pub(super) fn word_of(position: u64) -> usize {
     (position % LINE_BITS / 64) as usize
 }
 

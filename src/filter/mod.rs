@@ -35,6 +35,7 @@
 
 mod allocate;
 mod avx2;
+mod bank;
 mod bloom;
 mod builder;
 mod file;
@@ -61,6 +62,7 @@ pub use hasher::{HashFunction, KeyHasher};
 pub use scalable::{ScalableBloomFilter, ScalableBuilder};
 pub use shape::BloomLayout;
 
+pub(crate) use bank::FilterBank;
 pub(crate) use builder::FilterBuilder;
 pub(crate) use hash::KeyHash;
 pub use info::{FilterInfo, FilterState};

@@ -1,6 +1,7 @@
 //! A filter block in memory, and the question it answers.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::avx2::Avx2;
 use super::fuse::{self, Shape};
@@ -10,7 +11,7 @@ use super::header::{self, Content};
 use super::info::FilterInfo;
 use super::layout::Layout;
 use super::line::Line;
-use super::split::{self, Groups};
+use super::split::{self, GROUP_MAX, Groups};
 use super::standard;
 use crate::format::Malformed;
 use crate::options::PrefixExtractor;
@@ -32,7 +33,8 @@ enum Answer {
     No,
     Split {
         groups: Groups,
-        lines: Box<[Line]>,
+        /// Shared with the banks that the filter is part of.
+        lines: Arc<[Line]>,
         avx2: Option<Avx2>,
     },
     Standard {
@@ -68,7 +70,9 @@ impl Filter {
         let answer = match header.content {
             Content::AlwaysMaybe => return degraded("the filter was given up when it was built"),
             Content::Empty => Answer::No,
-            Content::Lines(Layout::Split(groups)) => Answer::Split { groups, lines, avx2: Avx2::detect() },
+            Content::Lines(Layout::Split(groups)) => {
+                Answer::Split { groups, lines: lines.into(), avx2: Avx2::detect() }
+            }
             Content::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
             Content::Fuse(shape) => Answer::Fuse { shape, lines },
         };
@@ -115,6 +119,14 @@ impl Filter {
         }
     }
 
+    /// The lines of the filter, if it is of the split layout under `seed`, and its first group has as many probes as there can be.
+    pub(super) fn lines_of_full_group(&self, seed: u64) -> Option<&Arc<[Line]>> {
+        match &self.answer {
+            Answer::Split { groups, lines, .. } if self.seed == seed && groups.first() == GROUP_MAX => Some(lines),
+            _ => None,
+        }
+    }
+
     /// What takes the prefixes for which the filter can be asked beside keys, with [`KeyHash::of_prefix`]; `None` if it knows of none.
     pub(crate) fn prefixes(&self) -> Option<PrefixExtractor> {
         self.info.as_ref().and_then(|info| info.prefixes)
@@ -144,9 +156,8 @@ impl Filter {
     pub(crate) fn memory(&self) -> usize {
         let lines = match &self.answer {
             Answer::Maybe(_) | Answer::No => 0,
-            Answer::Split { lines, .. } | Answer::Standard { lines, .. } | Answer::Fuse { lines, .. } => {
-                size_of_val(&**lines)
-            }
+            Answer::Split { lines, .. } => size_of_val(&**lines),
+            Answer::Standard { lines, .. } | Answer::Fuse { lines, .. } => size_of_val(&**lines),
         };
         size_of::<Filter>() + lines
     }

@@ -12,7 +12,7 @@
 //! textbook filter with 0.8 % fewer bits, where all probes in one line cost 3.5 %. Everything above is part of the format.
 
 use super::hash::{fastrange, remix};
-use super::line::{Fill, LINE_BITS, Line};
+use super::line::{Fill, LINE_BITS, Line, word_of};
 use crate::format::{Decoded, Malformed};
 
 /// Most probes in a group: 9 bits each, below the bits that choose the line. Part of the format.
@@ -65,7 +65,6 @@ impl Groups {
     }
 
     /// Probes of the first group; 0 if there is none.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
     pub(super) fn first(self) -> u8 {
         self.0[0]
     }
@@ -86,6 +85,7 @@ impl Groups {
 }
 
 /// The index of the line that `g` chooses among `count`, which is at least 1.
+#[inline]
 #[expect(clippy::cast_possible_truncation, reason = "less than `count`, which is a usize")]
 pub(super) fn line_index(g: u64, count: usize) -> usize {
     fastrange(g, count as u64) as usize
@@ -133,6 +133,29 @@ pub(super) fn may_contain(groups: Groups, lines: &[Line], hash: u64) -> bool {
         g = remix(g);
     }
     true
+}
+
+/// The first four probes of a key: they fall on the same bits of a line in every filter.
+#[derive(Clone, Copy)]
+pub(super) struct FirstGroup {
+    words: [usize; GROUP_MAX as usize],
+    /// All bits but the probe's.
+    others: [u64; GROUP_MAX as usize],
+}
+
+impl FirstGroup {
+    #[inline]
+    pub(super) fn new(hash: u64) -> FirstGroup {
+        let positions: [u64; GROUP_MAX as usize] = std::array::from_fn(|j| hash >> (9 * j));
+        FirstGroup { words: positions.map(word_of), others: positions.map(|position| !(1 << (position % 64))) }
+    }
+
+    /// Whether all four bits are set. Without a branch, as [`all_set`].
+    #[inline]
+    pub(super) fn is_in(&self, line: &Line) -> bool {
+        let probes = self.words.iter().zip(self.others);
+        probes.fold(u64::MAX, |all, (&word, others)| all & (line.0[word % 8] | others)) == u64::MAX
+    }
 }
 
 /// Without a branch per bit: each would be a coin toss.
@@ -188,6 +211,21 @@ mod tests {
     use super::super::hash::KeyHash;
     use super::super::sizing::{compensated_millibits, probe_count};
     use super::*;
+
+    #[test]
+    fn the_first_group_is_in_a_line_with_all_its_bits_and_in_no_other() {
+        for hash in (0..300).map(remix) {
+            let group = FirstGroup::new(hash);
+            let mut line = Line::default();
+            set_all::<GROUP_MAX>(&mut line, hash);
+            assert!(group.is_in(&line));
+            for bit in 0..LINE_BITS {
+                let mut all_but_one = Line([u64::MAX; 8]);
+                all_but_one.0[word_of(bit)] ^= 1 << (bit % 64);
+                assert_eq!(group.is_in(&all_but_one), all_set::<GROUP_MAX>(&all_but_one, hash));
+            }
+        }
+    }
 
     #[test]
     fn groups_are_four_and_then_at_most_three() {

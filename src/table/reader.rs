@@ -15,7 +15,7 @@ use crate::epoch::Pin;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::explain::{FilterAnswer, Found, ReadTrace, Untraced};
-use crate::filter::{FilterState, KeyHash};
+use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::options::{Compression, FilterMode};
@@ -190,19 +190,40 @@ impl Table {
             TableFilter::Usable(filter) if filter.may_contain(hash) => FilterAnswer::Maybe,
             TableFilter::Usable(_) => FilterAnswer::No,
         };
-        trace.filter(answer);
         if answer == FilterAnswer::No && read.mode.filters == FilterMode::Use {
-            self.fetcher.counters.count_look_up(ReadEvent::Negative);
-            trace.leave(Found::Absent);
+            self.deny(trace);
             return Ok(None);
         }
+        trace.filter(answer);
         Ok(Some(Probe { table: self, resident, read, answer, position: 0 }))
+    }
+
+    /// All that is left of [`Table::get`] when the filter says no and its word is taken. Also for whoever asked the filter otherwise.
+    #[inline]
+    pub(crate) fn deny(&self, trace: &mut impl ReadTrace) {
+        trace.filter(FilterAnswer::No);
+        self.fetcher.counters.count_look_up(ReadEvent::Negative);
+        trace.leave(Found::Absent);
+    }
+
+    /// Whether the table has been looked into.
+    pub(crate) fn is_open(&self) -> bool {
+        self.resident.get().is_some()
+    }
+
+    /// The filter, if the table has been looked into and has a usable one.
+    #[inline]
+    pub(crate) fn usable_filter(&self) -> Option<&Filter> {
+        match &self.resident.get()?.filter {
+            TableFilter::Usable(filter) => Some(filter),
+            TableFilter::None | TableFilter::Degraded(_) => None,
+        }
     }
 
     /// Brings nearer what [`Table::probe`] will ask.
     #[inline]
     pub(crate) fn prefetch_filter(&self, hash: KeyHash) {
-        if let Some(Resident { filter: TableFilter::Usable(filter), .. }) = self.resident.get() {
+        if let Some(filter) = self.usable_filter() {
             filter.prefetch(hash);
         }
     }
