@@ -26,7 +26,8 @@ pub trait Executor: Send + Sync {
     /// Queues a job.
     fn spawn(&self, priority: Priority, job: Job);
 
-    /// How many jobs can run at the same time.
+    /// How many jobs can run at the same time. With one, a store does nothing else beside its callers either: an open then recovers logs on
+    /// the calling thread alone.
     fn parallelism(&self) -> usize;
 
     /// Runs one queued job on the calling thread, if this executor leaves that to its callers; returns whether it did.

@@ -9,8 +9,9 @@ use crate::format::key::{SeqNo, ValueKind};
 /// borrow from the cursor, and the next step ends the borrow.
 ///
 /// ```text
-/// cursor = new (position step*)*      position = seek | seek_to_first | seek_to_last      step = next | prev, only while valid
+/// cursor = new (position step*)*      position = seek | seek_to_first | seek_to_last      step = next | prev | plain, only while valid
 /// seek   = begin_seek continue_seek* end_seek
+/// plain  = plain_steps plain_step* end_plain_steps, which a position may take the place of
 /// ```
 pub(crate) trait InternalCursor {
     fn valid(&self) -> bool;

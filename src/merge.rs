@@ -31,7 +31,7 @@ pub(crate) struct MergingCursor<C> {
     wins: u32,
     /// Plain steps that the current child may still take.
     plain: usize,
-    /// Whether it has taken some: `winner` has the head of where it took the first.
+    /// Whether it has taken some: `winner` has the head of where it took the first, until it [catches up](MergingCursor::catch_up).
     is_ahead: bool,
     direction: Direction,
 }
@@ -85,9 +85,15 @@ impl<C: InternalCursor> MergingCursor<C> {
         }
     }
 
+    /// Forgets where the current child stands, and the way there: children are about to be positioned anew.
+    fn invalidate(&mut self) {
+        self.winner = Entrant::NOBODY;
+        (self.plain, self.is_ahead) = (0, false);
+    }
+
     /// Positions every child with `position` and starts to travel in `direction`.
     fn position(&mut self, direction: Direction, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
-        self.winner = Entrant::NOBODY;
+        self.invalidate();
         self.children.iter_mut().try_for_each(position)?;
         self.direction = direction;
         self.play_all();
@@ -95,7 +101,7 @@ impl<C: InternalCursor> MergingCursor<C> {
     }
 
     fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
-        self.winner = Entrant::NOBODY;
+        self.invalidate();
         self.children.iter_mut().try_for_each(|child| child.begin_seek(key))?;
         let mut going_on = true;
         while going_on {
@@ -121,7 +127,7 @@ impl<C: InternalCursor> MergingCursor<C> {
     #[cold]
     fn turn(&mut self, direction: Direction) -> Result<()> {
         let (key, seqno, current) = (self.key().to_vec(), self.seqno(), self.winner.child);
-        self.winner = Entrant::NOBODY;
+        self.invalidate();
         for (_, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != current) {
             child.seek(&key, seqno)?;
             match direction {
@@ -136,7 +142,7 @@ impl<C: InternalCursor> MergingCursor<C> {
         Ok(())
     }
 
-    /// Finds out whether what comes next in the direction of travel can be reached by plain steps.
+    /// Finds out whether what comes next in the direction of travel can be reached by plain steps. The cursor must be valid.
     #[inline]
     pub(crate) fn expect_plain_steps(&mut self, snapshot: SeqNo) {
         if let Some(challenger) = self.challenger {
@@ -147,21 +153,23 @@ impl<C: InternalCursor> MergingCursor<C> {
 
     /// Takes a plain step, if one was expected in this direction and nothing stands in the way; returns whether it did.
     #[inline]
-    pub(crate) fn plain_step(&mut self, forward: bool) -> bool {
+    pub(crate) fn step_plainly(&mut self, forward: bool) -> bool {
         if self.plain == 0 || forward != (self.direction == Direction::Forward) {
             return false;
         }
-        self.plain -= 1;
-        self.is_ahead = true;
-        self.children[self.winner.child].plain_step(forward)
+        let stepped = self.children[self.winner.child].plain_step(forward);
+        self.is_ahead |= stepped;
+        self.plain = if stepped { self.plain - 1 } else { 0 };
+        stepped
     }
 
     /// Ends plain steps, as it must be done before all other moves but seeks. An error leaves the cursor invalid.
     #[inline]
-    pub(crate) fn end_plain_steps(&mut self) -> Result<()> {
+    pub(crate) fn catch_up(&mut self) -> Result<()> {
         self.plain = 0;
-        if std::mem::take(&mut self.is_ahead) {
-            let current = std::mem::replace(&mut self.winner, Entrant::NOBODY).child;
+        if self.is_ahead {
+            let current = self.winner.child;
+            self.invalidate();
             self.children[current].end_plain_steps()?;
             self.winner = self.entrant(current);
         }
@@ -171,6 +179,7 @@ impl<C: InternalCursor> MergingCursor<C> {
     /// Moves the current child with `step` and finds the next winner. An error leaves the cursor invalid.
     #[inline]
     fn step(&mut self, step: impl FnOnce(&mut C) -> Result<()>) -> Result<()> {
+        debug_assert!(!self.is_ahead, "plain steps end before others");
         let current = self.winner.child;
         if let Err(error) = step(&mut self.children[current]) {
             self.winner = Entrant::NOBODY;
@@ -217,7 +226,6 @@ impl<C: InternalCursor> MergingCursor<C> {
     fn play_all(&mut self) {
         self.losers.fill(Entrant::NOBODY);
         self.wins = 0;
-        (self.plain, self.is_ahead) = (0, false);
         self.challenger = (self.children.len() == 1).then_some(Entrant::NOBODY);
         'children: for child in 0..self.children.len() {
             let mut winner = self.entrant(child);

@@ -269,7 +269,8 @@ impl ReadCounters {
         sum
     }
 
-    /// Counts a look-up that a usable filter did not know the end of, or ended; see [`count`](ReadCounters::count).
+    /// Counts a look-up of which a usable filter was asked: `Negative`, `TruePositive` or `FalsePositive`; see
+    /// [`count`](ReadCounters::count).
     #[inline]
     pub(crate) fn count_look_up(&self, event: ReadEvent) -> u64 {
         let found = &self.shards[shard_number()].found;
@@ -385,7 +386,9 @@ mod tests {
         assert!(!after(ReadEvent::Negative, 1) && after(ReadEvent::TruePositive, 100));
         assert!(after(ReadEvent::Negative, 4) && after(ReadEvent::FalsePositive, 3) && !after(ReadEvent::Negative, 1));
         assert!(after(ReadEvent::TruePositive, 100));
-        std::thread::scope(|scope| _ = scope.spawn(|| assert!(!counters.is_usually_found())));
+        // Of another thread, unless both share what is left for the many.
+        let here = shard_number();
+        std::thread::scope(|scope| _ = scope.spawn(|| assert!(shard_number() == here || !counters.is_usually_found())));
         let stats = counters.read();
         assert_eq!((stats.negatives, stats.true_positives, stats.false_positives), (6, 209, 103));
     }

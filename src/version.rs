@@ -182,15 +182,20 @@ impl Version {
         }
     }
 
-    /// The same for the first time, and as long as not all runs are open: whoever comes to them opens them.
+    /// The same for the first time, and as long as not all runs are open: whoever comes to them opens them. Until then each filter is asked
+    /// by itself, and only its lines ahead.
     #[cold]
     fn ask_first(&self, start: usize, hash: KeyHash) -> u64 {
         let runs = &self.levels[0].tables;
         if !runs.iter().all(|table| table.is_open()) {
+            runs.iter().skip(start).take(FilterBank::AT_ONCE).for_each(|table| table.prefetch_filter(hash));
             return u64::MAX;
         }
-        let bank = || FilterBank::new(hash.seed(), runs.iter().map(|table| table.usable_filter()));
-        self.bank.get_or_init(bank).ask(start, hash)
+        let bank = FilterBank::new(hash.seed(), runs.iter().map(|table| table.usable_filter()));
+        let maybe = bank.ask(start, hash);
+        // Who comes at the same time makes another one, and waits for nobody.
+        let _ = self.bank.set(bank);
+        maybe
     }
 
     /// The newest version of a key that the read can see, a tombstone included. Newest sources first; the first answer ends the

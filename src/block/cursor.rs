@@ -193,9 +193,13 @@ impl BlockCursor {
         };
         let Some(PlainEntry { rest, rest_len, value }) = block.plain_entry(position) else { return false };
         let place = self.buffer.bytes_mut().get_mut(self.prefix_len..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
-        match place {
-            Some(place) if rest_len <= HEAD_LEN => *place = *rest,
-            _ => return false,
+        match (rest.first_chunk(), place) {
+            (Some(piece), Some(place)) if rest_len <= HEAD_LEN => *place = *piece,
+            _ => {
+                let end = self.prefix_len + rest_len;
+                self.buffer.make_room(end);
+                self.buffer.bytes_mut()[self.prefix_len..end].copy_from_slice(&rest[..rest_len]);
+            }
         }
         let end = if forward { value.end } else { value.start };
         block.prefetch_line(end, AHEAD - LINE, forward);

@@ -9,7 +9,6 @@ use super::{HEAD_LEN, HEADER_LEN};
 use crate::format::coding::Decoder;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
-use crate::iter;
 use crate::prefetch::prefetch;
 
 /// So far ahead of a cursor entries are asked for.
@@ -38,8 +37,8 @@ pub(super) struct Entry<'a> {
 
 /// An entry that is a value, as far as those need it who know that they can see it.
 pub(super) struct PlainEntry<'a> {
-    /// The key without the common prefix, `rest_len` bytes, and what stands behind it.
-    pub(super) rest: &'a [u8; iter::HEAD_LEN],
+    /// The key without the common prefix, `rest_len` bytes, and what stands behind it in the block.
+    pub(super) rest: &'a [u8],
     pub(super) rest_len: usize,
     /// Where the value stands.
     pub(super) value: Range<usize>,
@@ -195,13 +194,14 @@ impl<'a> Block<'a> {
         self.any_entry(i)
     }
 
-    /// The entry at position `i`, if it is a value with a short front and there are as many bytes behind the front as a head has.
+    /// The entry at position `i`, if it is a value with a short front. Its sequence number is not looked at: that it could be an impossible
+    /// one in a block whose checksum matches is left to [`Block::entry`] to refuse.
     #[inline(always)]
     pub(super) fn plain_entry(&self, i: usize) -> Option<PlainEntry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
         let front = bytes.get(start..)?.first_chunk().and_then(Front::short)?;
         let rest_start = start + front.len;
-        let rest = bytes.get(rest_start..)?.first_chunk()?;
+        let rest = bytes.get(rest_start..)?;
         let value_start = rest_start + front.rest_len;
         let value = value_start..value_start + front.value_len;
         let is_plain = value.end <= bytes.len() && front.is_value();

@@ -124,12 +124,12 @@ impl Cursor {
     #[expect(clippy::should_implement_trait, reason = "the field's name; a lending cursor cannot be an Iterator")]
     #[inline]
     pub fn next(&mut self) -> Result<bool> {
-        if self.state == State::Forward && self.inner.plain_step(true) { Ok(true) } else { self.next_entry() }
+        if self.state == State::Forward && self.inner.step_plainly(true) { Ok(true) } else { self.next_entry() }
     }
 
     fn next_entry(&mut self) -> Result<bool> {
         let state = std::mem::replace(&mut self.state, State::Invalid);
-        self.inner.end_plain_steps()?;
+        self.inner.catch_up()?;
         match state {
             State::Invalid => Ok(false),
             State::Forward | State::First => {
@@ -153,12 +153,12 @@ impl Cursor {
     /// Goes to the previous entry. A cursor that stands on none stays there.
     #[inline]
     pub fn prev(&mut self) -> Result<bool> {
-        if self.state == State::First && self.inner.plain_step(false) { Ok(true) } else { self.prev_entry() }
+        if self.state == State::First && self.inner.step_plainly(false) { Ok(true) } else { self.prev_entry() }
     }
 
     fn prev_entry(&mut self) -> Result<bool> {
         let state = std::mem::replace(&mut self.state, State::Invalid);
-        self.inner.end_plain_steps()?;
+        self.inner.catch_up()?;
         match state {
             State::Invalid => Ok(false),
             State::Forward => self.turn_backward(),

@@ -76,8 +76,8 @@ impl ReadView {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<FoundValue<'p>>> {
-        // Who asks many sources for their lines before the first one what it says waits for memory once. The runs' filters come first: what they
-        // need next is on its way while the memtables answer.
+        // All sources are asked for their lines of memory before the first one is asked for an answer: they come together. The runs' filters
+        // come first: what they need next is on its way while the memtables answer.
         let mut ahead = AskedAhead::NOTHING;
         if tree.version.has_several_runs() {
             for memtable in self.memtables() {

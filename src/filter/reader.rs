@@ -39,11 +39,11 @@ enum Answer {
     },
     Standard {
         probes: u8,
-        lines: Box<[Line]>,
+        lines: Arc<[Line]>,
     },
     Fuse {
         shape: Shape,
-        lines: Box<[Line]>,
+        lines: Arc<[Line]>,
     },
 }
 
@@ -65,14 +65,12 @@ impl Filter {
         if header.seed != seed {
             return degraded("the filter was built under another hash seed");
         }
-        let lines: Box<[Line]> = lines.iter().map(Line::decode).collect();
+        let lines: Arc<[Line]> = lines.iter().map(Line::decode).collect();
         let info = FilterInfo::new(&header, &lines);
         let answer = match header.content {
             Content::AlwaysMaybe => return degraded("the filter was given up when it was built"),
             Content::Empty => Answer::No,
-            Content::Lines(Layout::Split(groups)) => {
-                Answer::Split { groups, lines: lines.into(), avx2: Avx2::detect() }
-            }
+            Content::Lines(Layout::Split(groups)) => Answer::Split { groups, lines, avx2: Avx2::detect() },
             Content::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
             Content::Fuse(shape) => Answer::Fuse { shape, lines },
         };
@@ -156,8 +154,9 @@ impl Filter {
     pub(crate) fn memory(&self) -> usize {
         let lines = match &self.answer {
             Answer::Maybe(_) | Answer::No => 0,
-            Answer::Split { lines, .. } => size_of_val(&**lines),
-            Answer::Standard { lines, .. } | Answer::Fuse { lines, .. } => size_of_val(&**lines),
+            Answer::Split { lines, .. } | Answer::Standard { lines, .. } | Answer::Fuse { lines, .. } => {
+                size_of_val(&**lines)
+            }
         };
         size_of::<Filter>() + lines
     }

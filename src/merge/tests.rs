@@ -187,8 +187,14 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
     let mut marked = MarkedKey::default();
     let before = |key: &[u8], seqno| model.partition_point(|(k, s)| compare_entries((k, *s), (key, seqno)).is_lt());
     for step in steps {
-        let left = at;
-        if at.is_some() {
+        // A seek may come amid plain steps; all else is told that they are over.
+        if !matches!(step, Step::First | Step::Last | Step::Seek(..) | Step::SeekBefore(..))
+            && cursor.catch_up().is_err()
+        {
+            at = None;
+        }
+        let left = at.filter(|_| !cursor.is_ahead);
+        if left.is_some() {
             marked.mark(cursor);
         }
         let result = match (step, at) {
@@ -219,9 +225,9 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
             (Step::Plain(most), Some(mut i)) => {
                 let forward = cursor.direction == Direction::Forward;
                 cursor.expect_plain_steps(SNAPSHOT);
-                assert!(!cursor.plain_step(!forward));
+                assert!(!cursor.step_plainly(!forward));
                 for _ in 0..*most {
-                    if !cursor.plain_step(forward) {
+                    if !cursor.step_plainly(forward) {
                         break;
                     }
                     i = if forward { i + 1 } else { i - 1 };
@@ -230,13 +236,17 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
                     assert!(*seqno <= SNAPSHOT && model.iter().filter(|entry| entry.0 == *key).count() == 1);
                 }
                 at = Some(i);
-                cursor.end_plain_steps()
+                Ok(())
             }
             (Step::Next | Step::Prev | Step::Plain(_), None) => Ok(()),
         };
         at = at.filter(|&i| i < model.len() && result.is_ok());
         assert_eq!(cursor.valid(), at.is_some(), "{step:?}");
-        if let Some(i) = at {
+        if let Some(i) = at
+            && cursor.is_ahead
+        {
+            assert_eq!(cursor.key(), model[i].0);
+        } else if let Some(i) = at {
             let (key, seqno) = &model[i];
             assert_eq!((cursor.key(), cursor.seqno()), (&key[..], *seqno), "{step:?}");
             assert_eq!(cursor.head(), head(key));

@@ -275,6 +275,7 @@ impl InternalCursor for TableCursor {
 
     #[inline]
     fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        // What the table says of itself is taken at its word, as everything under a checksum.
         let meta = self.table.meta();
         let are_plain = meta.keys == meta.entries && meta.largest_seqno <= snapshot;
         if are_plain { self.block.left_before(bound, forward) } else { 0 }

@@ -161,7 +161,9 @@ impl Table {
         let resident = self.open(trace)?;
         // If the key is most likely there, the search for its block and that for the filter's lines are one wait.
         let expected = self.fetcher.counters.is_usually_found().then(|| {
-            resident.prefetch_filter(read.hash);
+            if read.mode.filters != FilterMode::Ignore {
+                resident.prefetch_filter(read.hash);
+            }
             resident.find(read.key)
         });
         match self.probe(read, trace)? {
@@ -509,7 +511,7 @@ impl<'p> Probe<'p> {
             (FilterAnswer::Degraded, _) => table.count(ReadEvent::Degraded),
             (FilterAnswer::Maybe, Lookup::Absent) => table.count_false_positive(),
             (FilterAnswer::Maybe, _) => _ = table.fetcher.counters.count_look_up(ReadEvent::TruePositive),
-            (FilterAnswer::No, Lookup::Absent) => table.count(ReadEvent::Negative),
+            (FilterAnswer::No, Lookup::Absent) => _ = table.fetcher.counters.count_look_up(ReadEvent::Negative),
             (FilterAnswer::No, _) => return Err(self.denied()),
         }
         trace.leave(match &lookup {

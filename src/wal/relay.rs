@@ -156,7 +156,7 @@ impl<'scope, 'env, 'a> Relay<'scope, 'env, 'a> {
     /// Adds the batch of a record. After an error nothing more is to be added.
     pub(super) fn add(&mut self, record: &Record<'_>) -> Result<()> {
         if !self.filling.has_room(record.payload.len()) {
-            if std::mem::take(&mut self.may_begin) {
+            if !self.filling.is_empty() && std::mem::take(&mut self.may_begin) {
                 self.helper = Helper::begin(self.scope, self.apply);
             }
             self.hand_over()?;

@@ -3,10 +3,10 @@
 //! `TAMIS_SEEDS` sets how many histories are struck, `TAMIS_SEED` runs one.
 
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
-use tamis::{Db, Error, Executor, WriteBatch, WriteOptions};
+use tamis::{Cursor, Db, Error, Executor, WriteBatch, WriteOptions};
 
 use crate::history::{History, Trouble, check_goes_on, reopen, steps};
-use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain};
+use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain, stepped_options};
 use crate::trace::{Call, Event};
 
 const MODES: [FaultMode; 4] = [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError];
@@ -237,6 +237,47 @@ fn failed_manifest_is_not_written_to_again() {
         for seed in 0..20 {
             let (db, _) = open_plain(&fs.crash(seed)).unwrap();
             assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+        }
+    }
+}
+
+/// A seek that fails amid steps within one table leaves the cursor on no entry, and able to seek again.
+#[test]
+fn a_cursor_whose_seek_fails_stands_on_nothing_and_goes_on_after_the_next() {
+    let fs = SimFileSystem::new();
+    let (options, executor) = stepped_options(&fs);
+    let db = options.cache_size(0).open("/db").unwrap();
+    let key = |i: usize| format!("key{i:05}");
+    (0..2000).for_each(|i| _ = db.put(key(i), [7; 100]).unwrap());
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    while executor.step() {}
+    type Move = fn(&mut Cursor) -> Result<bool, Error>;
+    let directions: [(Move, Move, isize); 2] =
+        [(Cursor::seek_to_first, Cursor::next, 1), (Cursor::seek_to_last, Cursor::prev, -1)];
+    for (begin, step, by) in directions {
+        for seek in 0..3 {
+            let mut cursor = db.cursor().unwrap();
+            let mut at = if by == 1 { 0 } else { 1999 };
+            assert!(begin(&mut cursor).unwrap());
+            for _ in 0..5 {
+                assert!(step(&mut cursor).unwrap());
+                at += by;
+                assert_eq!(cursor.key(), Some(key(at.unsigned_abs()).as_bytes()));
+            }
+            fs.set_fault(Some(Fault { at: 1, mode: FaultMode::ReadError, sticky: true }));
+            let failed = match seek {
+                0 => cursor.seek(key(1000)),
+                1 => cursor.seek_for_prev(key(1000)),
+                _ if by == 1 => cursor.seek_to_last(),
+                _ => cursor.seek_to_first(),
+            };
+            assert!(failed.is_err() && !cursor.is_valid());
+            assert!(!cursor.next().unwrap() && !cursor.prev().unwrap());
+            assert_eq!((cursor.key(), cursor.value()), (None, None));
+            fs.set_fault(None);
+            assert!(cursor.seek(key(1500)).unwrap() && cursor.next().unwrap() && cursor.prev().unwrap());
+            assert_eq!(cursor.key(), Some(key(1500).as_bytes()));
         }
     }
 }

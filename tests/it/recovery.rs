@@ -116,6 +116,13 @@ fn two_threads_recover_what_one_does() {
         let found = files.keys().filter(|path| path.extension().is_some_and(|extension| extension == "sst")).count();
         assert!(tables.contains(&found), "{found} tables");
         contents.push(opened.unwrap());
+        // What is only read stays in memory, in several memtables.
+        let read_only = |executor: Arc<dyn Executor>| {
+            let options = Options::new().file_system(Arc::new(fs.kill())).executor(executor);
+            content(&options.memtable_size(memtable_size).open_read_only("/db").unwrap())
+        };
+        let last = &contents[contents.len() - 1].content;
+        assert!(read_only(Arc::new(SteppedExecutor::new())) == *last && read_only(Arc::new(Wide::default())) == *last);
     }
     assert!(contents[0].content.len() > 1000 && contents[0].last_seqno > u64::from(ENTRIES));
     assert!(contents.windows(2).all(|pair| pair[0] == pair[1]));
