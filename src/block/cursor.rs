@@ -192,15 +192,7 @@ impl BlockCursor {
             return false;
         };
         let Some(PlainEntry { rest, rest_len, value }) = block.plain_entry(position) else { return false };
-        let place = self.buffer.bytes_mut().get_mut(self.prefix_len..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
-        match (rest.first_chunk(), place) {
-            (Some(piece), Some(place)) if rest_len <= HEAD_LEN => *place = *piece,
-            _ => {
-                let end = self.prefix_len + rest_len;
-                self.buffer.make_room(end);
-                self.buffer.bytes_mut()[self.prefix_len..end].copy_from_slice(&rest[..rest_len]);
-            }
-        }
+        self.buffer.put(self.prefix_len, rest, rest_len);
         let end = if forward { value.end } else { value.start };
         block.prefetch_line(end, AHEAD - LINE, forward);
         block.prefetch_line(end, AHEAD, forward);
@@ -252,21 +244,7 @@ impl BlockCursor {
         let entry = block.entry(position)?;
         let rest_len = entry.rest.len();
         let rest_start = entry.value_start - rest_len;
-        let piece = block.bytes()[rest_start..].first_chunk::<HEAD_LEN>();
-        let place = self.buffer.bytes_mut().get_mut(self.prefix_len..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
-        let rest_head = match (piece, place) {
-            // The rest, and what stands behind it.
-            (Some(piece), Some(place)) if rest_len <= HEAD_LEN => {
-                *place = *piece;
-                u128::from_be_bytes(*piece)
-            }
-            _ => {
-                let end = self.prefix_len + rest_len;
-                self.buffer.make_room(end);
-                self.buffer.bytes_mut()[self.prefix_len..end].copy_from_slice(entry.rest);
-                iter::head(entry.rest)
-            }
-        };
+        let rest_head = self.buffer.put(self.prefix_len, &block.bytes()[rest_start..], rest_len);
         self.key_len = self.prefix_len + rest_len;
         self.head = self.prefix_head | behind(rest_head, self.prefix_len);
         if self.key_len < HEAD_LEN {
@@ -349,6 +327,25 @@ impl Buffer {
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         if self.many.is_empty() { &mut self.few } else { &mut self.many }
+    }
+
+    /// Puts the first `len` bytes of `bytes` at `start`. Up to a head they go in one piece, and what follows them goes along, if there is as
+    /// much. Returns their head, of what goes along too.
+    #[inline(always)]
+    fn put(&mut self, start: usize, bytes: &[u8], len: usize) -> u128 {
+        let place = self.bytes_mut().get_mut(start..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
+        match (bytes.first_chunk(), place) {
+            (Some(piece), Some(place)) if len <= HEAD_LEN => {
+                *place = *piece;
+                u128::from_be_bytes(*piece)
+            }
+            _ => {
+                let bytes = &bytes[..len];
+                self.make_room(start + len);
+                self.bytes_mut()[start..start + len].copy_from_slice(bytes);
+                iter::head(bytes)
+            }
+        }
     }
 
     /// Makes it at least `len` bytes long.

@@ -281,9 +281,11 @@ mod tests {
     /// Adds batches until that fails, or all of them; returns what was applied, what `add` said last, and what `finish` said. Batch
     /// `fails` is refused.
     fn relay(threaded: bool, fails: u64) -> (Vec<u64>, Result<()>, Result<()>) {
-        let mut applied = Vec::new();
+        let (mut applied, mut by_others) = (Vec::new(), 0);
+        let caller = std::thread::current().id();
         let mut apply = |stretch: Stretch<'_>| {
             assert!(!stretch.places.is_empty());
+            by_others += u64::from(std::thread::current().id() != caller);
             for batch in stretch.batches() {
                 if batch.first == fails {
                     return Err(batch.corruption(Path::new("/db"), Malformed("refused")));
@@ -307,6 +309,7 @@ mod tests {
             });
             (added, relay.finish())
         });
+        assert_eq!(by_others > 0, threaded, "there is a thread if there may be one");
         (applied, added, finished)
     }
 
