@@ -131,7 +131,23 @@ fn amplification_grows_slowly_with_the_store() {
     // 640 MiB, 6.4 GiB, 64 GiB.
     let all = [10, 100, 1000].map(|flushes| filled(flushes).amplification());
     println!("{all:.2?}");
-    assert!(all[1] < 7.0 && all[2] < 16.0, "{all:?}");
+    assert!(all[1] < 4.0 && all[2] < 10.0, "{all:?}");
+}
+
+#[test]
+fn overwriting_a_small_store_takes_at_most_as_much_again_as_it_has_and_a_full_level_0() {
+    let mut tree = Tree::new(64 * MIB, 64 * MIB);
+    tree.overwrites = true;
+    let last = 4096 * MIB;
+    tree.add_tables(LAST, last, 0, u64::MAX);
+    let mut most = 0;
+    for _ in 0..500 {
+        tree.flush();
+        most = most.max(tree.levels[..LAST].iter().flatten().map(|table| table.size).sum());
+    }
+    println!("{:.1} times, at most {} MiB above", tree.amplification(), most / MIB);
+    assert!(most <= last + tree.memtable * L0_TRIGGER as u64);
+    assert!(tree.amplification() < 4.0);
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn a_task_that_would_meet_a_running_one_waits() {
 
 #[test]
 fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
-    let mut tree = with_runs(12, "a c 16", &["5:27 a b 16", "6:28 a c 16"]);
+    let mut tree = with_runs(12, "a c 16", &["5:27 a b 16 60", "6:28 a c 16"]);
     tree.insert(0, "0:13 m z 16".into());
     let pick = |number: u64, running: &[Task]| {
         with_picker(&tree, SeqNo::MAX, running, |picker| match picker.pick_table(number) {
@@ -136,11 +136,11 @@ fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
     assert_eq!(pick(77, &[]), "Done", "it is gone");
     // The newer runs would come below the oldest one, which they overlap: they wait, and what is below does not.
     assert_eq!(picked(&tree, &[task(1)]), "5->6: 5/27 6/28");
-    assert_eq!(picked(&tree, &[task(27)]), "nothing");
-    assert_eq!(picked(&tree, &[]), format!("0->5: {TWELVE} 0/13 5/27"));
+    assert_eq!(picked(&tree, &[task(27)]), format!("0->4: {TWELVE} 0/13"), "not beyond it");
+    assert_eq!(picked(&tree, &[]), format!("0->6: {TWELVE} 0/13 5/27 6/28"));
     let compaction = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
     assert_eq!(pick(1, std::slice::from_ref(&compaction)), "Wait");
-    assert_eq!(pick(28, &[compaction]), "6->6: 6/28");
+    assert_eq!(pick(28, &[compaction]), "Wait");
     assert_eq!(pick(28, &[task(27)]), "6->6: 6/28", "they are on different levels");
     assert_eq!(pick(4, &[task(1)]), "Wait");
 }
@@ -157,10 +157,41 @@ fn tombstones_move_down_and_vanish_in_the_last_level() {
 }
 
 #[test]
-fn what_is_left_above_the_base_level_moves_down() {
-    assert_eq!(picked(&["3:1 a c 1", "6:2 a c 10"], &[]), "3->4 move: 3/1");
-    let picked = picked(&with_runs(12, "a c 1", &["3:21 b d 1", "6:29 a c 10"]), &[]);
-    assert!(picked == format!("0->3: {TWELVE} 3/21") || picked == "3->4 move: 3/21", "{picked}");
+fn a_full_level_0_that_is_little_beside_the_base_level_becomes_a_run_of_a_free_level() {
+    let with_below = |below: &[&str]| picked(&with_runs(12, "a c 8", below), &[]);
+    assert_eq!(with_below(&["6:20 a c 96"]), format!("0->6: {TWELVE} 6/20"), "it is as much");
+    assert_eq!(with_below(&["6:20 a c 97"]), format!("0->5: {TWELVE}"));
+    assert_eq!(with_below(&["5:21 a c 100", "6:20 a c 197"]), format!("0->4: {TWELVE}"));
+    assert_eq!(with_below(&["5:21 a c 100", "6:20 a c 196"]), format!("0->6: {TWELVE} 5/21 6/20"), "all together are");
+    let full = ["1:25 a c 1", "3:23 a c 1", "6:20 a c 300"];
+    assert_eq!(with_below(&full), format!("0->6: {TWELVE} 1/25 3/23 6/20"), "no level is free");
+    let elsewhere = ["5:21 a c 100", "5:22 d f 100", "6:20 b c 100", "6:19 d f 300"];
+    assert_eq!(with_below(&elsewhere), format!("0->6: {TWELVE} 5/21 6/20"), "only what overlaps counts");
+    let apart = (1..=12).rev().map(|n| format!("0:{n} b{n:02}a b{n:02}z 8"));
+    let apart: Vec<String> = apart.chain(["6:20 a c 500".to_owned()]).collect();
+    assert_eq!(picked(&apart, &[]), format!("0->5 move: {TWELVE}"));
+    // What is below is being compacted meanwhile.
+    let tree = with_runs(12, "a c 8", &["5:21 a c 500", "6:20 a c 4500"]);
+    let running = with_picker(&tree[12..], SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
+    assert_eq!(words(&running), "5->6: 5/21 6/20");
+    assert_eq!(picked(&tree, &[running]), format!("0->4: {TWELVE}"));
+}
+
+#[test]
+fn runs_of_free_levels_stay_until_the_store_rests() {
+    let pick = |tree: &[&str], is_idle| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            let picker = Picker { is_idle, ..picker };
+            assert_eq!(picker.pick().is_some(), picker.debt() > 0);
+            picker.pick().map_or("nothing".into(), |(_, task)| words(&task))
+        })
+    };
+    let tree = ["4:22 a c 20", "5:21 a c 20", "6:20 a c 280"];
+    assert_eq!(pick(&tree, false), "nothing");
+    assert_eq!(pick(&tree, true), "4->6: 4/22 5/21 6/20");
+    assert_eq!(pick(&["4:22 a c 20", "5:21 a c 20", "6:20 a c 281"], true), "nothing", "too much would be rewritten");
+    assert_eq!(pick(&["0:30 a c 3", "5:21 a c 3", "6:20 a c 40"], true), "0->6: 0/30 5/21 6/20");
+    assert_eq!(pick(&["5:21 d f 20", "6:20 a c 280"], true), "5->6 move: 5/21");
 }
 
 #[test]
@@ -181,7 +212,8 @@ fn a_range_takes_everything_that_overlaps_it_and_what_that_overlaps() {
 #[test]
 fn runs_that_are_small_for_what_is_below_are_merged_with_their_like() {
     assert_eq!(picked(&with_runs(12, "a c 1", &["6:20 a c 300"]), &[]), format!("0->0: {TWELVE}"));
-    let mut tree = with_runs(11, "a c 1", &["0:0 a c 9", "6:20 a c 500"]);
+    // No level is free.
+    let mut tree = with_runs(11, "a c 1", &["0:0 a c 9", "1:21 a c 1", "6:20 a c 500"]);
     assert_eq!(
         picked(&tree, &[]),
         "0->0: 0/1 0/2 0/3 0/4 0/5 0/6 0/7 0/8 0/9 0/10 0/11",
@@ -193,8 +225,8 @@ fn runs_that_are_small_for_what_is_below_are_merged_with_their_like() {
     let running = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick_runs().unwrap());
     assert_eq!(picked(&tree, &[running]), "nothing", "what is left are three runs");
     assert_eq!(
-        picked(&with_runs(12, "a c 8", &["6:20 a c 300"]), &[]),
-        format!("0->6: {TWELVE} 6/20"),
+        picked(&with_runs(12, "a c 8", &["1:21 a c 1", "6:20 a c 300"]), &[]),
+        format!("0->6: {TWELVE} 1/21 6/20"),
         "it is worth it"
     );
 }
