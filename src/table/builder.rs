@@ -268,6 +268,7 @@ impl<'a> Output<'a> {
     fn append(&mut self) -> Result<()> {
         self.checksum.update(&self.buffer);
         self.file.append(&self.buffer).during("write", &self.path)?;
+        self.file.begin_sync();
         self.appended += self.buffer.len() as u64;
         self.buffer.clear();
         self.buffer.shrink_to(2 * WRITE_LEN);

@@ -15,6 +15,8 @@ use super::{FileLock, FileSystem, Mapping, ReadableFile, WritableFile};
 #[cfg(target_os = "linux")]
 mod ahead;
 mod mapped;
+#[cfg(target_os = "linux")]
+mod write_back;
 
 /// Files of the operating system, by positional reads and writes, and `fdatasync`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,6 +120,11 @@ impl WritableFile for OsWritable {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_sync(&self) {
+        write_back::begin(&self.file, self.end.load(Ordering::Relaxed));
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
