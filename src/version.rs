@@ -2,7 +2,9 @@
 //!
 //! A version never changes; flushes and compactions make a new one. Level 0 holds runs that may overlap, newest first: their
 //! sequence numbers do not interleave. In every level below, tables are ordered by key and do not overlap, and all versions of a
-//! user key in a level are in one table. For one user key, what a level holds is newer than what the levels below it hold.
+//! user key in a level are in one table. For one user key, the first source in the order of reads that holds a version holds none that is
+//! older than what only sources behind it hold: what a level holds is newer than what the levels below it hold, or, amid a compaction,
+//! there as well (see `compaction::stages`).
 
 mod multi_get;
 

@@ -1,4 +1,5 @@
 //! Carries out one compaction: merges the input tables into new ones.
+//! What is done at once, a [stage](super::stages) of the task, falls into parts, of which several are merged at once.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ const MAX_PARTS: u64 = 256;
 /// Samples of the keys for each part.
 const SAMPLES_PER_PART: u64 = 16;
 
-/// The keys at which the parts of `task` end and the next ones begin, ascending. All versions of a key are in one part.
-pub(crate) fn bounds(task: &Task, version: &Version, table_size: u64) -> Result<Vec<Vec<u8>>> {
+/// The keys at which the parts of a stage of `task` end and the next ones begin, ascending. All versions of a key are in one part.
+pub(crate) fn bounds(task: &Task, version: &Version, stage: Part<'_>, table_size: u64) -> Result<Vec<Vec<u8>>> {
     let part_size = (table_size / 8 * EIGHTHS_PER_PART).max(1);
     let parts = task.bytes.div_ceil(part_size).min(MAX_PARTS);
     // A run of level 0 is one table.
@@ -32,8 +33,10 @@ pub(crate) fn bounds(task: &Task, version: &Version, table_size: u64) -> Result<
     for (_, table) in version.tables().filter(|(level, table)| task.takes(*level, table.meta().number)) {
         table.sample_keys(task.bytes / (parts * SAMPLES_PER_PART), &mut samples)?;
     }
+    samples.retain(|key| stage.from.is_none_or(|from| **key > *from) && stage.to.is_none_or(|to| **key < *to));
     samples.sort_unstable();
-    let every = samples.len().div_ceil(usize::try_from(parts).unwrap_or(usize::MAX)).max(1);
+    let parts = samples.len().div_ceil(SAMPLES_PER_PART as usize).max(1);
+    let every = samples.len().div_ceil(parts).max(1);
     let mut bounds: Vec<Vec<u8>> = samples.into_iter().skip(every).step_by(every).collect();
     bounds.dedup();
     Ok(bounds)

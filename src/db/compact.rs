@@ -12,7 +12,7 @@ use super::store::Store;
 use super::view::Tree;
 use crate::compaction::filters::policy_of_output;
 use crate::compaction::picker::{Picker, Task};
-use crate::compaction::{Part, job};
+use crate::compaction::{Part, job, stages};
 use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
 use crate::manifest::VersionEdit;
@@ -38,7 +38,9 @@ struct Compaction {
     compression: Compression,
     /// Live snapshots, the same for all parts.
     snapshots: Vec<SeqNo>,
-    /// Where one part ends and the next begins.
+    /// What is done now.
+    stage: (Option<Vec<u8>>, Option<Vec<u8>>),
+    /// Where one part of it ends and the next begins.
     bounds: Vec<Vec<u8>>,
     next: AtomicUsize,
     /// A part has failed: the others need not go on.
@@ -58,8 +60,9 @@ impl Compaction {
     }
 
     fn part(&self, i: usize) -> Part<'_> {
-        let from = i.checked_sub(1).map(|before| self.bounds[before].as_slice());
-        Part { from, to: self.bounds.get(i).map(Vec::as_slice) }
+        let (from, to) = (i.checked_sub(1).map(|before| &self.bounds[before]), self.bounds.get(i));
+        let (first, last) = (self.stage.0.as_ref(), self.stage.1.as_ref());
+        Part { from: from.or(first).map(Vec::as_slice), to: to.or(last).map(Vec::as_slice) }
     }
 
     /// Takes the next part that nobody has taken.
@@ -86,45 +89,69 @@ impl Compaction {
 }
 
 impl Store {
-    /// Carries out one task; returns how many bytes of new tables it wrote.
+    /// Carries out one task, stage by stage; returns how many bytes of new tables it wrote. What the stages before an error have written
+    /// stays.
     pub(super) fn compact(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // Not the whole view: this may take long, and would keep memtables and other keyspaces' old tables alive.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
-        let mut written = 0;
-        let outputs: Vec<TableMeta> = if task.is_move {
+        if task.is_move {
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
             let metas = tree.version.tables().map(|(level, table)| (level, table.meta()));
-            metas.filter(|(level, meta)| task.takes(*level, meta.number)).map(|(_, meta)| meta.clone()).collect()
-        } else {
-            self.check_space(task.bytes)?;
-            let outputs = self.rewrite(tree, task)?;
+            let moved =
+                metas.filter(|(level, meta)| task.takes(*level, meta.number)).map(|(_, meta)| meta.clone()).collect();
+            self.install_outputs(keyspace, task, task.inputs.clone(), moved)?;
+            return Ok(0);
+        }
+        let filter = filter_of_output(&tree, task);
+        let ends = stages::stages(task, &tree.version.metas(), self.options.table_size);
+        let bytes = task.bytes / (ends.len() as u64 + 1);
+        let stages = [None].into_iter().chain(ends.iter().map(Some)).zip(ends.iter().map(Some).chain([None]));
+        drop(tree);
+        let mut written = 0;
+        for (from, to) in stages {
+            self.check_space(bytes)?;
+            // What earlier stages have replaced is not to be kept any longer.
+            let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(written) };
+            let done = stages::done(task, &tree.version.metas(), to.map(Vec::as_slice));
+            let outputs = self.rewrite(tree, task, filter, (from.cloned(), to.cloned()))?;
             if !outputs.is_empty() {
                 self.sync_dir()?;
             }
-            written = outputs.iter().map(|meta| meta.size).sum();
-            self.counters.compactions.fetch_add(1, Ordering::Relaxed);
-            self.counters.compacted_bytes_in.fetch_add(task.bytes, Ordering::Relaxed);
-            self.counters.compacted_bytes_out.fetch_add(written, Ordering::Relaxed);
-            outputs
-        };
-        let edit = VersionEdit {
-            removed: task.inputs.iter().map(|&(level, number)| (keyspace, level, number)).collect(),
-            added: outputs.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
-            ..VersionEdit::default()
-        };
-        self.install(edit, |_| {})?;
+            written += outputs.iter().map(|meta| meta.size).sum::<u64>();
+            self.install_outputs(keyspace, task, done, outputs)?;
+        }
+        self.counters.compactions.fetch_add(1, Ordering::Relaxed);
+        self.counters.compacted_bytes_in.fetch_add(task.bytes, Ordering::Relaxed);
+        self.counters.compacted_bytes_out.fetch_add(written, Ordering::Relaxed);
         Ok(written)
     }
 
-    /// Merges the inputs of a task, in parts, and with the help of other threads if there are some; all of it or nothing.
-    fn rewrite(self: &Arc<Self>, tree: Tree, task: &Task) -> Result<Vec<TableMeta>> {
-        let bounds = job::bounds(task, &tree.version, self.options.table_size)?;
+    /// Puts tables that a task has made in the place of others.
+    fn install_outputs(&self, keyspace: u32, task: &Task, done: Vec<(u8, u64)>, outputs: Vec<TableMeta>) -> Result<()> {
+        let edit = VersionEdit {
+            removed: done.into_iter().map(|(level, number)| (keyspace, level, number)).collect(),
+            added: outputs.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
+            ..VersionEdit::default()
+        };
+        self.install(edit, |_| {})
+    }
+
+    /// Merges what a stage has of the inputs of a task, in parts, and with the help of other threads if there are some; all of it or nothing.
+    fn rewrite(
+        self: &Arc<Self>,
+        tree: Tree,
+        task: &Task,
+        filter: FilterPolicy,
+        stage: (Option<Vec<u8>>, Option<Vec<u8>>),
+    ) -> Result<Vec<TableMeta>> {
+        let range = Part { from: stage.0.as_deref(), to: stage.1.as_deref() };
+        let bounds = job::bounds(task, &tree.version, range, self.options.table_size)?;
         let compression = match usize::from(task.output_level) {
             level if level == LEVELS - 1 => tree.options.compression,
             _ => Compression::None,
         };
         let compaction = Arc::new(Compaction {
-            filter: filter_of_output(&tree, task),
+            filter,
             tree,
             task: task.clone(),
             compression,
@@ -133,6 +160,7 @@ impl Store {
             failed: AtomicBool::new(false),
             ended: Mutex::new((0..=bounds.len()).map(|_| None).collect()),
             part_ended: Condvar::new(),
+            stage,
             bounds,
         });
         let helpers = (compaction.parts() - 1).min(self.executor.parallelism().saturating_sub(1));

@@ -1,12 +1,14 @@
-//! Do the tables of a keyspace agree on what is newer? For one user key, what a level holds must be newer than what the levels below
-//! it hold, and so must a run of level 0 be than the older ones: a read stops at the first answer.
+//! Do the tables of a keyspace agree on what is newer? A read stops at the first answer: of one user key, the first source that holds a
+//! version must hold none that is older than a version which only sources behind it hold. As a rule, what is in a level is newer than
+//! what the levels below it hold, and a run of level 0 than the older ones; amid a compaction or after one that was interrupted, the
+//! levels below may also hold the same again.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::format::key::{SeqNo, compare_entries};
+use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::iter::InternalCursor;
 use crate::table::Table;
 use crate::version::{Source, Version};
@@ -35,25 +37,24 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
             heap.push(Ranked { rank, source });
         }
     }
-    // The last entry: key, sequence number, and the rank of its source. What comes next of the same key is not newer.
-    let mut last: Option<(Vec<u8>, SeqNo, usize)> = None;
+    // What comes next of the same key is not newer, and if it is the same version, in a later source.
+    let mut last = Last { key: Vec::new(), seqno: 0, kind: ValueKind::Put, value: Vec::new(), rank: 0 };
     while let Some(mut ranked) = heap.pop() {
-        let (key, seqno) = (ranked.source.key(), ranked.source.seqno());
-        match &mut last {
-            Some((last_key, last_seqno, last_rank)) if last_key == key => {
-                let same = *last_seqno == seqno;
-                if ranked.rank < *last_rank || (same && ranked.rank != *last_rank) {
-                    let (first, second) = if same { (seqno, seqno) } else { (seqno, *last_seqno) };
-                    return Ok(Some(Contradiction { key: key.to_vec(), first, second }));
-                }
-                (*last_seqno, *last_rank) = (seqno, ranked.rank);
+        let (key, seqno, kind) = (ranked.source.key(), ranked.source.seqno(), ranked.source.kind());
+        let is_same_key = last.seqno > 0 && last.key == key;
+        if is_same_key && last.seqno == seqno {
+            if last.kind != kind || last.value != ranked.source.value() {
+                return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: seqno }));
             }
-            Some((last_key, last_seqno, last_rank)) => {
-                last_key.clear();
-                last_key.extend_from_slice(key);
-                (*last_seqno, *last_rank) = (seqno, ranked.rank);
+        } else {
+            if is_same_key && ranked.rank < last.rank {
+                return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: last.seqno }));
             }
-            None => last = Some((key.to_vec(), seqno, ranked.rank)),
+            last.key.clear();
+            last.key.extend_from_slice(key);
+            last.value.clear();
+            last.value.extend_from_slice(ranked.source.value());
+            (last.seqno, last.kind, last.rank) = (seqno, kind, ranked.rank);
         }
         ranked.source.next()?;
         if ranked.source.valid() {
@@ -61,6 +62,17 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
         }
     }
     Ok(None)
+}
+
+/// A version of a key.
+struct Last {
+    key: Vec<u8>,
+    /// No version has 0.
+    seqno: SeqNo,
+    kind: ValueKind,
+    value: Vec<u8>,
+    /// Of the first source that has it.
+    rank: usize,
 }
 
 /// A valid cursor over one source. The heap's greatest is the one with the least entry.

@@ -1,9 +1,12 @@
-//! Does a compaction that falls into parts, done by one thread or several, do what one in a single part does: all of it or nothing?
+//! Does a compaction that falls into parts, done by one thread or several, do what one in a single part does: all of a stage or nothing?
+//! And may it be interrupted between stages?
 
+use std::path::Path;
 use std::sync::Arc;
 
+use tamis::inspect::Inspector;
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
-use tamis::{Compression, Db, Error, Executor, KeyspaceOptions, Options, ThreadPool};
+use tamis::{Compression, Db, Error, Executor, KeyspaceOptions, Options, Snapshot, SteppedExecutor, ThreadPool};
 
 use crate::support::{Scene, stepped_options};
 
@@ -141,4 +144,98 @@ fn a_compaction_in_parts_is_done_whole_or_not_at_all() {
             return;
         }
     }
+}
+
+/// A store whose last level is full, with newer versions and tombstones of a part of its keys above it, a snapshot of what was before them
+/// (which lives as long as the store is open), and what both see. A compaction of it takes several stages.
+fn two_layers(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>, Snapshot, [Entries; 2]) {
+    let (options, executor) = stepped_options(fs);
+    let db = with_tables_of(options, 4096).memtable_size(4 << 10).open(DIR).unwrap();
+    for key in 0..KEYS {
+        db.put(key.to_be_bytes(), format!("{key:0250}")).unwrap();
+    }
+    db.compact_range(..).unwrap();
+    let (snapshot, older) = (db.snapshot(), entries(&db));
+    let mut rng = fastrand::Rng::with_seed(12);
+    for i in 0..KEYS / 4 {
+        let key = rng.u32(0..KEYS).to_be_bytes();
+        if i % 3 == 0 { db.delete(key) } else { db.put(key, format!("{i:050}")) }.unwrap();
+    }
+    db.flush().unwrap();
+    let newer = entries(&db);
+    (db, executor, snapshot, [older, newer])
+}
+
+fn seen_by(snapshot: &Snapshot) -> Entries {
+    snapshot
+        .iter()
+        .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
+        .collect::<Result<_, _>>()
+        .unwrap()
+}
+
+fn check_verified(fs: &SimFileSystem) {
+    let mut faults = Vec::new();
+    let report = &mut |fault: &tamis::inspect::Fault| faults.push(fault.to_string());
+    let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), report).unwrap();
+    assert_eq!(verified.damaged, 0, "{faults:?}");
+}
+
+/// Wherever it is interrupted, the stages that ended stay, and what is left above them, of which a part is below as well, changes no answer:
+/// not then, not while the store goes on by itself, and not when all is compacted in the end.
+#[test]
+fn a_compaction_in_stages_may_be_interrupted_anywhere() {
+    let (mut whole, mut in_part) = (0, 0);
+    for at in (1..).step_by(7) {
+        let fault =
+            Fault { at, mode: [FaultMode::Io, FaultMode::NoSpace][usize::from(at % 2 == 0)], sticky: at % 3 == 0 };
+        let _scene = Scene(format!("{fault:?}"));
+        let fs = SimFileSystem::new();
+        let (db, _executor, snapshot, [older, newer]) = two_layers(&fs);
+        let before = tables(&db);
+        fs.set_fault(Some(fault));
+        let result = db.compact_range(..);
+        let was_hit = fs.fault_hit();
+        fs.set_fault(None);
+        assert_eq!((entries(&db), seen_by(&snapshot)), (newer.clone(), older));
+        let kept = tables(&db).iter().filter(|table| before.contains(table)).count();
+        match result {
+            Ok(()) => whole += 1,
+            Err(_) if kept < before.len() => in_part += 1,
+            Err(_) => {}
+        }
+        drop((db, snapshot));
+        for next in [fs.kill(), fs.crash(at)] {
+            let (options, executor) = stepped_options(&next);
+            let db = with_tables_of(options, 4096).memtable_size(4 << 10).open(DIR).unwrap();
+            assert_eq!(entries(&db), newer);
+            check_verified(&next);
+            while executor.step() {}
+            assert_eq!(entries(&db), newer);
+            check_verified(&next);
+            db.compact_range(..).unwrap();
+            assert_eq!(entries(&db), newer);
+            check_compacted(&db, 20);
+        }
+        if !was_hit {
+            break;
+        }
+    }
+    assert!(whole > 0 && in_part > 20, "{whole} {in_part}");
+}
+
+#[test]
+fn a_compaction_takes_the_space_of_a_stage_and_not_of_all_it_reads() {
+    let fs = SimFileSystem::new();
+    let (db, _executor, snapshot, [_, newer]) = two_layers(&fs);
+    drop(snapshot);
+    let size = |fs: &SimFileSystem| fs.paths().iter().map(|path| fs.file_len(path).unwrap_or(0)).sum::<u64>();
+    let (before, last) = (size(&fs), db.stats().keyspaces[0].levels.last().unwrap().size());
+    // A stage reads sixteen tables of 4 KiB and some more, and before it begins there has to be room for a full level 0 besides.
+    let room = 2 * 16 * 4096 + 12 * 4096;
+    assert!(2 * room < last, "{last}");
+    fs.set_capacity(Some(before + room));
+    db.compact_range(..).unwrap();
+    assert_eq!(entries(&db), newer);
+    check_compacted(&db, 20);
 }

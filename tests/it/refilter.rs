@@ -255,8 +255,13 @@ fn a_keyspace_that_is_dropped_meanwhile_is_an_error_and_nothing_of_it_counts() {
 fn all_filters_are_made_anew_when_that_is_asked_for() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 750);
-    let (before, files) = (content(&db), tables(&db));
     assert_eq!(db.default_keyspace().renew_filters(|_| {}).unwrap().replaced, 0);
+    // A table tells its number, which may take a byte more: all have many digits after this.
+    while tables(&db).iter().any(|(_, path)| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap() < 128)
+    {
+        db.default_keyspace().remake_filters(|_| {}).unwrap();
+    }
+    let (before, files) = (content(&db), tables(&db));
     let report = db.default_keyspace().remake_filters(|_| {}).unwrap();
     let count = files.len() as u64;
     assert_eq!((report.wanted, report.replaced, report.unchanged), (count, count, 0));
