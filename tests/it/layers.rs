@@ -90,11 +90,9 @@ fn unsafe_code_stands_only_where_architecture_says() {
     for path in files {
         let relative = path.strip_prefix(root()).unwrap().display().to_string();
         let code = fs::read_to_string(&path).unwrap();
-        let uses = code.lines().any(|line| {
-            let line = line.trim_start();
-            !line.starts_with("//")
-                && (line.contains("unsafe {") || line.contains("unsafe impl") || line.contains("unsafe fn"))
-        });
+        let kinds = ["unsafe {", "unsafe impl", "unsafe fn", "unsafe extern"];
+        let is_code = |line: &str| !line.trim_start().starts_with("//");
+        let uses = code.lines().any(|line| is_code(line) && kinds.iter().any(|kind| line.contains(kind)));
         assert_eq!(
             uses,
             text.contains(&format!("`{relative}`")),
