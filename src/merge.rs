@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::iter::InternalCursor;
 
-/// Yields the entries of all its children in order. No two children hold an entry with the same key and sequence number.
+/// Yields the entries of all its children in order. If several children hold the same one, with key and sequence number (as levels do
+/// amid a compaction), it comes as often, except after turning around at it.
 ///
 /// A tree of losers: the children are the leaves of a tournament, each inner node keeps the entry that lost there, and the winner is the
 /// current entry. After a step the moved child plays its way up to the root again, against one loser per node. What is compared is the
@@ -137,7 +138,7 @@ impl<C: InternalCursor> MergingCursor<C> {
             }
         }
         self.direction = direction;
-        // All others stand behind the current entry now: it wins again.
+        // All others stand behind the current entry now, or at the same: it wins again, or that does.
         self.play_all();
         Ok(())
     }

@@ -17,25 +17,25 @@ const MAX_OVERLAP_BELOW: u64 = 10;
 /// A large task falls into parts, each of which reads this much of a table's size, in eighths, so that it makes one table. The parts
 /// do not depend on how many threads there are for them.
 const EIGHTHS_PER_PART: u64 = 7;
-const MAX_PARTS: u64 = 256;
+const MAX_PARTS: usize = 256;
 /// Samples of the keys for each part.
-const SAMPLES_PER_PART: u64 = 16;
+const SAMPLES_PER_PART: usize = 16;
 
 /// The keys at which the parts of a stage of `task` end and the next ones begin, ascending. All versions of a key are in one part.
 pub(crate) fn bounds(task: &Task, version: &Version, stage: Part<'_>, table_size: u64) -> Result<Vec<Vec<u8>>> {
     let part_size = (table_size / 8 * EIGHTHS_PER_PART).max(1);
-    let parts = task.bytes.div_ceil(part_size).min(MAX_PARTS);
     // A run of level 0 is one table.
-    if parts < 2 || task.output_level == 0 {
+    if task.bytes <= part_size || task.output_level == 0 {
         return Ok(Vec::new());
     }
     let mut samples = Vec::new();
-    for (_, table) in version.tables().filter(|(level, table)| task.takes(*level, table.meta().number)) {
-        table.sample_keys(task.bytes / (parts * SAMPLES_PER_PART), &mut samples)?;
+    let takes = |(level, table): &(usize, &Arc<Table>)| task.takes(*level, table.meta().number);
+    for (_, table) in version.tables().filter(takes).filter(|(_, table)| stage.overlaps(table.meta())) {
+        table.sample_keys(part_size / SAMPLES_PER_PART as u64, &mut samples)?;
     }
     samples.retain(|key| stage.from.is_none_or(|from| **key > *from) && stage.to.is_none_or(|to| **key < *to));
     samples.sort_unstable();
-    let parts = samples.len().div_ceil(SAMPLES_PER_PART as usize).max(1);
+    let parts = samples.len().div_ceil(SAMPLES_PER_PART).clamp(1, MAX_PARTS);
     let every = samples.len().div_ceil(parts).max(1);
     let mut bounds: Vec<Vec<u8>> = samples.into_iter().skip(every).step_by(every).collect();
     bounds.dedup();

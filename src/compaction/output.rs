@@ -61,6 +61,12 @@ pub(crate) struct Part<'a> {
     pub(crate) to: Option<&'a [u8]>,
 }
 
+impl Part<'_> {
+    pub(crate) fn overlaps(&self, table: &TableMeta) -> bool {
+        self.from.is_none_or(|from| *from <= *table.largest) && self.to.is_none_or(|to| *table.smallest < *to)
+    }
+}
+
 /// Writes what must live on of `cursor`'s entries in `part` to tables, each synced; the directory is not. Without an error, all
 /// entries were read; `None` means that it was cancelled. What was written is removed again unless the whole succeeds.
 pub(crate) fn write_run(

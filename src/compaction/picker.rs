@@ -145,9 +145,11 @@ impl Picker<'_> {
     pub(crate) fn debt(&self) -> u64 {
         let shape = self.shape();
         let mut debt = 0;
-        let is_running = || self.running.iter().any(|task| usize::from(task.start_level) < shape.base_level);
-        if self.levels[0].len() >= L0_TRIGGER || is_running() || self.pick_idle(&shape).is_some() {
-            debt += self.levels[..shape.base_level].iter().map(|tables| size_of_level(tables)).sum::<u64>();
+        let idle = self.pick_idle(&shape);
+        for (level, tables) in self.levels[..shape.base_level].iter().enumerate() {
+            let is_full = level == 0 && tables.len() >= L0_TRIGGER;
+            let is_taken = |number: u64| self.running.iter().chain(&idle).any(|task| task.takes(level, number));
+            debt += tables.iter().filter(|t| is_full || is_taken(t.number)).map(|t| t.size).sum::<u64>();
         }
         for level in shape.base_level..LAST {
             debt += size_of_level(&self.levels[level]).saturating_sub(shape.targets[level]);
@@ -161,10 +163,10 @@ impl Picker<'_> {
         // Thousandths of the target.
         let mut scores = [0; LAST];
         scores[0] = self.idle(0).count() as u64 * 1000 / L0_TRIGGER as u64;
-        for level in shape.base_level..LAST {
+        for (level, score) in scores.iter_mut().enumerate().skip(shape.base_level) {
             let size: u64 = self.idle(level).map(|table| table.size).sum();
             let target = shape.targets[level].max(1);
-            scores[level] = u64::try_from(u128::from(size) * 1000 / u128::from(target)).unwrap_or(u64::MAX);
+            *score = u64::try_from(u128::from(size) * 1000 / u128::from(target)).unwrap_or(u64::MAX);
         }
         let mut order: Vec<usize> = (0..LAST).filter(|&level| scores[level] >= 1000).collect();
         order.sort_by_key(|&level| std::cmp::Reverse(scores[level]));
@@ -189,7 +191,7 @@ impl Picker<'_> {
     /// All that is above the base level into it, if that is cheap; else level 0 into a free level, if one is left; else, if there is
     /// too little of level 0, some of its runs into one.
     fn pick_l0(&self, shape: &Shape) -> Option<Task> {
-        let Some((down, above)) = self.pick_all_above(shape) else { return self.pick_run_of_free_level(shape) };
+        let Some((down, above)) = self.pick_all_above(shape, 0) else { return self.pick_run_of_free_level(shape) };
         if is_worth_it(&down, above, MAX_COST) {
             return Some(down);
         }
@@ -200,15 +202,10 @@ impl Picker<'_> {
         runs.or(Some(down))
     }
 
-    /// All of level 0, and what it overlaps in the free levels and in the base level; and how many of the bytes are above that.
-    fn pick_all_above(&self, shape: &Shape) -> Option<(Task, u64)> {
-        let mut chosen: Vec<(usize, &TableMeta)> = self.idle(0).map(|table| (0, table)).collect();
-        // At rest, there may be nothing in level 0.
-        if chosen.is_empty() {
-            let highest = (1..shape.base_level).find(|&level| !self.levels[level].is_empty())?;
-            chosen.extend(self.levels[highest].iter().map(|&table| (highest, table)));
-        }
-        let start = chosen[0].0;
+    /// All of level 0 or of a free level, and what it overlaps in the free levels below and in the base level; and how many of the bytes are
+    /// above that.
+    fn pick_all_above(&self, shape: &Shape, start: usize) -> Option<(Task, u64)> {
+        let mut chosen: Vec<(usize, &TableMeta)> = self.idle(start).map(|table| (start, table)).collect();
         let from_one_level = disjoint(&chosen);
         for level in start + 1..=shape.base_level {
             let hull = hull_of(&chosen)?;
@@ -221,13 +218,17 @@ impl Picker<'_> {
         Some((task, above))
     }
 
-    /// All of level 0 into the lowest free level, which is empty; as long as there is one, and enough in level 0.
+    /// All of level 0 into the lowest free level above all that it overlaps; as long as there is one, and enough in level 0.
     fn pick_run_of_free_level(&self, shape: &Shape) -> Option<Task> {
-        let occupied = (1..=shape.base_level).find(|&level| !self.levels[level].is_empty())?;
         let inputs: Vec<&TableMeta> = self.idle(0).collect();
-        let bytes: u64 = inputs.iter().map(|table| table.size).sum();
-        let is_free = occupied > 1 && bytes >= self.base_size / MIN_RUN;
-        if is_free { self.task(0, occupied - 1, &inputs) } else { None }
+        if inputs.iter().map(|table| table.size).sum::<u64>() < self.base_size / MIN_RUN {
+            return None;
+        }
+        let hull = Hull::of(&inputs)?;
+        let overlaps = |level: &usize| self.levels[*level].iter().any(|table| hull.overlaps(table));
+        let lowest = (1..LEVELS).find(overlaps)?.min(shape.base_level);
+        // What is below may be being compacted.
+        (1..lowest).rev().find_map(|level| self.task(0, level, &inputs))
     }
 
     /// Runs of level 0 that lie side by side in age, to be merged into one: those of which each that goes costs least, where the cost
@@ -247,14 +248,18 @@ impl Picker<'_> {
         self.unless_conflicting(build_task(0, 0, &inputs, false)?)
     }
 
-    /// What is above the base level, when the store has come to rest, so that reads find few runs.
+    /// What is above the base level, when the store has come to rest, so that reads find few runs. If level 0 is too little for that, what is
+    /// below it.
     fn pick_idle(&self, shape: &Shape) -> Option<Task> {
-        let has_runs = || self.levels[1..shape.base_level].iter().any(|tables| !tables.is_empty());
-        if !self.is_idle || self.idle(0).nth(1).is_none() && !has_runs() {
-            return None;
-        }
-        let (task, above) = self.pick_all_above(shape)?;
-        (above >= self.base_size / L0_TRIGGER as u64 && is_worth_it(&task, above, MAX_COST_AT_REST)).then_some(task)
+        let highest = (1..shape.base_level).find(|&level| !self.levels[level].is_empty());
+        let starts = [self.is_idle.then_some(0), highest.filter(|_| self.is_idle)];
+        starts.into_iter().flatten().find_map(|start| {
+            let (task, above) = self.pick_all_above(shape, start)?;
+            // A run alone, in level 0, is few.
+            let is_few = highest.is_none() && self.idle(0).nth(1).is_none();
+            let is_much = above >= self.base_size / L0_TRIGGER as u64;
+            (!is_few && is_much && is_worth_it(&task, above, MAX_COST_AT_REST)).then_some(task)
+        })
     }
 
     /// The table whose compaction into the next level rewrites least for what it moves.
@@ -275,14 +280,16 @@ impl Picker<'_> {
     /// snapshot holds it.
     fn pick_garbage(&self, shape: &Shape) -> Option<Task> {
         let many = |table: &&TableMeta| garbage(table).saturating_mul(GARBAGE_SHARE) > table.entries;
-        // Level 0 is merged with all that it overlaps; for a little of it that would be to rewrite much.
-        let small = |task: &Task| task.bytes <= size_of_level(&self.levels[0]).saturating_mul(BASE_FANOUT);
-        if let Some((task, _)) =
-            self.idle(0).find(many).and_then(|_| self.pick_all_above(shape)).filter(|(t, _)| small(t))
-        {
-            return Some(task);
+        // What is above the base level is merged with all that it overlaps; for a little of it that would be to rewrite much.
+        let above = (0..shape.base_level).find_map(|level| {
+            self.idle(level).find(many)?;
+            let (task, above) = self.pick_all_above(shape, level)?;
+            is_worth_it(&task, above, BASE_FANOUT).then_some(task)
+        });
+        if above.is_some() {
+            return above;
         }
-        (1..LEVELS).find_map(|level| {
+        (shape.base_level..LEVELS).find_map(|level| {
             self.idle(level).filter(many).find_map(|table| {
                 if level < LAST {
                     self.task(level, level + 1, &[table])

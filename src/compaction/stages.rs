@@ -1,11 +1,13 @@
 //! What of a task is done at once: pure functions of the tables' metadata.
 //!
 //! A large task is carried out in *stages*, ranges of keys one behind the other. When a stage ends, what it wrote takes the place of the
-//! tables of the output level that it read, and these give back their place on the disk: so the task takes the space of a stage, and not
-//! that of all it reads. An input of a level above stays as long as a stage to come reads it. Until then its entries that have been
-//! written anew are there twice, and its older versions are there still, also for good if the task is interrupted. That changes no
-//! answer, because what hides an older version stays as long as that does; a compaction to come finds them again.
+//! tables of the output level that it read, and these give back their place on the disk: so the task takes the space of a stage and of
+//! its inputs in level 0, and not that of all it reads. An input of a level above the output stays as long as a stage to come reads it.
+//! Until then its entries that have been written anew are there twice, and its older versions are there still; also for good, if the
+//! task is interrupted. That changes no answer, because what hides an older version stays as long as that does. A compaction to come
+//! finds them again, from the first key on.
 
+use super::output::Part;
 use super::picker::Task;
 use crate::table::TableMeta;
 use crate::version::LEVELS;
@@ -20,12 +22,12 @@ const TABLES_PER_STAGE: u64 = 16;
 /// The keys at which the stages of `task` end and the next ones begin, ascending. They are where tables of the output level begin, so that
 /// each of these is read by one stage.
 pub(crate) fn stages(task: &Task, levels: &Levels<'_>, table_size: u64) -> Vec<Vec<u8>> {
-    let output: Vec<&TableMeta> = inputs(task, levels, task.output_level).collect();
-    let output_bytes: u64 = output.iter().map(|table| table.size).sum();
     // A run of level 0 is one table.
     if task.output_level == 0 {
         return Vec::new();
     }
+    let output: Vec<&TableMeta> = inputs(task, levels, task.output_level).collect();
+    let output_bytes: u64 = output.iter().map(|table| table.size).sum();
     // As much of the output level as there is for a stage, if the other inputs are spread like it.
     let stage = u128::from(table_size) * u128::from(TABLES_PER_STAGE);
     let stage = stage * u128::from(output_bytes) / u128::from(task.bytes.max(1));
@@ -57,6 +59,12 @@ pub(crate) fn done(task: &Task, levels: &Levels<'_>, end: Option<&[u8]>) -> Vec<
         }
     }
     gone
+}
+
+/// Bytes that a stage of `task` may have to write before it gives any back, and what level 0 has of it, which comes last.
+pub(crate) fn space(task: &Task, levels: &Levels<'_>, stage: Part<'_>) -> u64 {
+    let read = |level: u8| inputs(task, levels, level).filter(move |table| level == 0 || stage.overlaps(table));
+    (task.start_level..=task.output_level).flat_map(read).map(|table| table.size).sum()
 }
 
 /// The inputs of `task` in a level, in the order in which they stand there.
@@ -148,6 +156,11 @@ mod tests {
             assert_eq!(gone(Some("g")), [2, 4, 6]);
             assert_eq!(gone(None), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
             assert!(gone(Some("a")).is_empty());
+            let space = |from: Option<&str>, to: Option<&str>| {
+                space(task, levels, Part { from: from.map(str::as_bytes), to: to.map(str::as_bytes) })
+            };
+            // Level 0, and tables 6, 5, 4, 3 and 2; level 0, and tables 5, 3 and 1.
+            assert_eq!((space(None, Some("g")), space(Some("g"), None), space(None, None)), (80, 60, 90));
         });
         with_task(&[(0, 9, 'a', 'c'), (5, 3, 'd', 'm'), (6, 2, 'a', 'f')], |task, levels| {
             assert_eq!(done(task, levels, Some(b"g")), [(6, 2), (0, 9)], "it hides nothing of table 3");

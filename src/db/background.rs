@@ -1,7 +1,8 @@
 //! Scheduling of flushes and compactions, and waiting for them.
 //!
 //! One flush at a time, oldest memtable first; compactions beside it as far as the executor's threads go and key ranges allow. A job
-//! that fails leaves its inputs as they were, and its kind of work rests for a moment; then whoever writes or waits starts it again.
+//! that fails leaves its inputs as they were, or as after a stage of it that has ended, and its kind of work rests for a moment; then
+//! whoever writes or waits starts it again.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
 use crate::manifest::VersionEdit;
 use crate::options::{Compression, FilterPolicy};
-use crate::table::TableMeta;
+use crate::table::{Table, TableMeta};
 use crate::version::LEVELS;
 
 /// The filter of what a task writes.
@@ -29,6 +29,10 @@ fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
     policy_of_output(&tree.options, &tree.version.metas(), task.output_level.into(), keys, held, takes)
 }
 
+fn part_of(stage: &HalfOpen) -> Part<'_> {
+    Part { from: stage.lower.as_deref(), to: stage.upper.as_deref() }
+}
+
 /// A compaction being carried out, part by part, by one thread or several. Whoever has none takes the next part; the thread that began
 /// it takes all that nobody else does, so that it never waits for a part that is not being worked on.
 struct Compaction {
@@ -38,8 +42,8 @@ struct Compaction {
     compression: Compression,
     /// Live snapshots, the same for all parts.
     snapshots: Vec<SeqNo>,
-    /// What is done now.
-    stage: (Option<Vec<u8>>, Option<Vec<u8>>),
+    /// The keys that are being done.
+    stage: HalfOpen,
     /// Where one part of it ends and the next begins.
     bounds: Vec<Vec<u8>>,
     next: AtomicUsize,
@@ -61,7 +65,7 @@ impl Compaction {
 
     fn part(&self, i: usize) -> Part<'_> {
         let (from, to) = (i.checked_sub(1).map(|before| &self.bounds[before]), self.bounds.get(i));
-        let (first, last) = (self.stage.0.as_ref(), self.stage.1.as_ref());
+        let (first, last) = (self.stage.lower.as_ref(), self.stage.upper.as_ref());
         Part { from: from.or(first).map(Vec::as_slice), to: to.or(last).map(Vec::as_slice) }
     }
 
@@ -104,24 +108,36 @@ impl Store {
         }
         let filter = filter_of_output(&tree, task);
         let ends = stages::stages(task, &tree.version.metas(), self.options.table_size);
-        let bytes = task.bytes / (ends.len() as u64 + 1);
-        let stages = [None].into_iter().chain(ends.iter().map(Some)).zip(ends.iter().map(Some).chain([None]));
         drop(tree);
-        let mut written = 0;
-        for (from, to) in stages {
-            self.check_space(bytes)?;
-            // What earlier stages have replaced is not to be kept any longer.
-            let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(written) };
-            let done = stages::done(task, &tree.version.metas(), to.map(Vec::as_slice));
-            let outputs = self.rewrite(tree, task, filter, (from.cloned(), to.cloned()))?;
-            if !outputs.is_empty() {
-                self.sync_dir()?;
-            }
-            written += outputs.iter().map(|meta| meta.size).sum::<u64>();
-            self.install_outputs(keyspace, task, done, outputs)?;
+        let (mut written, mut from) = (0, None);
+        for to in ends.into_iter().map(Some).chain([None]) {
+            let stage = HalfOpen { lower: from, upper: to.clone() };
+            written += self.do_stage(keyspace, task, filter, stage)?;
+            from = to;
         }
         self.counters.compactions.fetch_add(1, Ordering::Relaxed);
-        self.counters.compacted_bytes_in.fetch_add(task.bytes, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    /// Does one stage of a task; returns how many bytes of new tables it wrote.
+    fn do_stage(self: &Arc<Self>, keyspace: u32, task: &Task, filter: FilterPolicy, stage: HalfOpen) -> Result<u64> {
+        // As it is now: what earlier stages have replaced is not to be kept any longer.
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
+        let levels = tree.version.metas();
+        self.check_space(stages::space(task, &levels, part_of(&stage)))?;
+        let done = stages::done(task, &levels, stage.upper.as_deref());
+        let is_done = |(level, table): &(usize, &Arc<Table>)| {
+            u8::try_from(*level).is_ok_and(|level| done.contains(&(level, table.meta().number)))
+        };
+        let replaced: u64 = tree.version.tables().filter(is_done).map(|(_, table)| table.meta().size).sum();
+        drop(levels);
+        let outputs = self.rewrite(tree, task, filter, stage)?;
+        if !outputs.is_empty() {
+            self.sync_dir()?;
+        }
+        let written = outputs.iter().map(|meta| meta.size).sum();
+        self.install_outputs(keyspace, task, done, outputs)?;
+        self.counters.compacted_bytes_in.fetch_add(replaced, Ordering::Relaxed);
         self.counters.compacted_bytes_out.fetch_add(written, Ordering::Relaxed);
         Ok(written)
     }
@@ -136,16 +152,16 @@ impl Store {
         self.install(edit, |_| {})
     }
 
-    /// Merges what a stage has of the inputs of a task, in parts, and with the help of other threads if there are some; all of it or nothing.
+    /// Merges what a stage has of the inputs of a task, in parts, and with the help of other threads if there are some; all of it or
+    /// nothing.
     fn rewrite(
         self: &Arc<Self>,
         tree: Tree,
         task: &Task,
         filter: FilterPolicy,
-        stage: (Option<Vec<u8>>, Option<Vec<u8>>),
+        stage: HalfOpen,
     ) -> Result<Vec<TableMeta>> {
-        let range = Part { from: stage.0.as_deref(), to: stage.1.as_deref() };
-        let bounds = job::bounds(task, &tree.version, range, self.options.table_size)?;
+        let bounds = job::bounds(task, &tree.version, part_of(&stage), self.options.table_size)?;
         let compression = match usize::from(task.output_level) {
             level if level == LEVELS - 1 => tree.options.compression,
             _ => Compression::None,

@@ -206,7 +206,7 @@ impl Keyspace {
     }
 
     /// Brings the entries of a range to the last level, and drops what deletes and overwrites have left there. Writes everything in
-    /// memory to tables first. It takes disk space of the range's size for a while.
+    /// memory to tables first. For a while it takes disk space of what is above the last level, and of some tables more.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.store().compact_range(self.id, &self.name, &HalfOpen::of(range))
     }

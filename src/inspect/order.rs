@@ -1,7 +1,7 @@
-//! Do the tables of a keyspace agree on what is newer? A read stops at the first answer: of one user key, the first source that holds a
-//! version must hold none that is older than a version which only sources behind it hold. As a rule, what is in a level is newer than
-//! what the levels below it hold, and a run of level 0 than the older ones; amid a compaction or after one that was interrupted, the
-//! levels below may also hold the same again.
+//! Do the tables of a keyspace agree on what is newer? A read stops at the first answer: the first source that holds a key must hold its
+//! newest version. As a rule, what is in a level is newer than what the levels below it hold, and a run of level 0 than the older ones;
+//! but after a compaction that was interrupted, levels below may hold the same again, or what lies in between (`compaction::stages`).
+//! Only snapshots could tell the order of older versions, and none outlives its process.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -18,9 +18,9 @@ use crate::version::{Source, Version};
 pub(super) struct Contradiction {
     /// The key that they contradict each other about.
     pub(super) key: Vec<u8>,
-    /// Sequence number in the source that reads ask first, and that should be the greater one.
+    /// Sequence number in a source that reads ask first.
     pub(super) first: SeqNo,
-    /// Sequence number in the source behind it.
+    /// The newest one, which is in a source behind it; or the same, if the two say different things.
     pub(super) second: SeqNo,
 }
 
@@ -37,8 +37,10 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
             heap.push(Ranked { rank, source });
         }
     }
-    // What comes next of the same key is not newer, and if it is the same version, in a later source.
-    let mut last = Last { key: Vec::new(), seqno: 0, kind: ValueKind::Put, value: Vec::new(), rank: 0 };
+    // Rank and number of the newest version of the last key, and the last version. What comes next of the same key is not newer, and if it is the same version, in
+    // a later source.
+    let mut newest = (0, 0);
+    let mut last = Last { key: Vec::new(), seqno: 0, kind: ValueKind::Put, value: Vec::new() };
     while let Some(mut ranked) = heap.pop() {
         let (key, seqno, kind) = (ranked.source.key(), ranked.source.seqno(), ranked.source.kind());
         let is_same_key = last.seqno > 0 && last.key == key;
@@ -47,14 +49,17 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
                 return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: seqno }));
             }
         } else {
-            if is_same_key && ranked.rank < last.rank {
-                return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: last.seqno }));
+            if is_same_key && ranked.rank < newest.0 {
+                return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: newest.1 }));
+            }
+            if !is_same_key {
+                newest = (ranked.rank, seqno);
             }
             last.key.clear();
             last.key.extend_from_slice(key);
             last.value.clear();
             last.value.extend_from_slice(ranked.source.value());
-            (last.seqno, last.kind, last.rank) = (seqno, kind, ranked.rank);
+            (last.seqno, last.kind) = (seqno, kind);
         }
         ranked.source.next()?;
         if ranked.source.valid() {
@@ -71,8 +76,6 @@ struct Last {
     seqno: SeqNo,
     kind: ValueKind,
     value: Vec<u8>,
-    /// Of the first source that has it.
-    rank: usize,
 }
 
 /// A valid cursor over one source. The heap's greatest is the one with the least entry.

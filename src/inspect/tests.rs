@@ -329,11 +329,13 @@ fn tables_that_are_read_first_must_be_newer() {
     assert_eq!(contradiction(good), None);
     let found = |key: &str, first, second| Some(Contradiction { key: key.into(), first, second });
     assert_eq!(contradiction(&[(1, &[("a", 3)]), (2, &[("a", 4)])]), found("a", 3, 4));
-    assert_eq!(contradiction(&[(1, &[("a", 5), ("a", 3)]), (2, &[("a", 4)])]), found("a", 3, 4));
+    assert_eq!(contradiction(&[(1, &[("a", 3), ("a", 1)]), (2, &[("a", 4)])]), found("a", 3, 4));
     assert_eq!(contradiction(&[(1, &[("z", 3)]), (6, &[("z", 3)])]), found("z", 3, 3));
     // Amid a compaction, levels below hold what levels above do; also older versions, which these hide.
     assert_eq!(contradiction(&[(1, &[("a", 3)]), (6, &[("a", 3)])]), None);
     assert_eq!(contradiction(&[(0, &[("a", 9)]), (1, &[("a", 3)]), (6, &[("a", 9)])]), None);
+    assert_eq!(contradiction(&[(0, &[("a", 20)]), (0, &[("a", 3)]), (6, &[("a", 9), ("a", 3)])]), None);
+    assert_eq!(contradiction(&[(0, &[("a", 20), ("a", 3)]), (6, &[("a", 9), ("a", 3)])]), None);
     assert_eq!(contradiction(&[(0, &[("b", 9)]), (1, &[("a", 3)]), (6, &[("a", 9)])]), found("a", 3, 9));
     assert_eq!(contradiction(&[(0, &[("a", 9), ("b", 1)]), (0, &[("b", 2), ("c", 3)])]), found("b", 1, 2));
 }

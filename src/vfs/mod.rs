@@ -60,8 +60,8 @@ pub trait WritableFile: Send + Sync {
     /// later success means nothing.
     fn sync(&self) -> io::Result<()>;
 
-    /// Has what was appended go to the device from now on, and waits for nothing, so that a later [`sync`](WritableFile::sync) finds
-    /// less to do. Nothing is durable by that, and no error is lost: `sync` has them all. Does nothing by default.
+    /// Has what was appended go to the device from now on, without a wait until it is there, so that a later [`sync`](WritableFile::sync)
+    /// finds less to do. Nothing is durable by that, and no error is lost: `sync` has them all. Does nothing by default.
     fn begin_sync(&self) {}
 
     /// Reserves space for a file of `len` bytes, where the file system can. The length does not change. A full disk is an error.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use tamis::inspect::Inspector;
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
-use tamis::{Compression, Db, Error, Executor, KeyspaceOptions, Options, Snapshot, SteppedExecutor, ThreadPool};
+use tamis::{
+    Compression, Cursor, Db, Error, Executor, KeyspaceOptions, Options, Snapshot, SteppedExecutor, ThreadPool,
+};
 
 use crate::support::{Scene, stepped_options};
 
@@ -181,6 +183,45 @@ fn check_verified(fs: &SimFileSystem) {
     assert_eq!(verified.damaged, 0, "{faults:?}");
 }
 
+/// Goes to and fro with a cursor, and compares what it finds.
+fn check_walk(mut cursor: Cursor, expected: &Entries, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut at: Option<usize> = None;
+    for _ in 0..300 {
+        at = match (rng.u8(0..20), at) {
+            (0, _) | (_, None) => {
+                let key = rng.u32(0..KEYS).to_be_bytes();
+                cursor.seek(key).unwrap();
+                Some(expected.partition_point(|(k, _)| **k < key[..])).filter(|&at| at < expected.len())
+            }
+            (step, Some(at)) if step % 2 == 0 => {
+                cursor.next().unwrap();
+                Some(at + 1).filter(|&at| at < expected.len())
+            }
+            (_, Some(at)) => {
+                cursor.prev().unwrap();
+                at.checked_sub(1)
+            }
+        };
+        let found = cursor.key().zip(cursor.value()).map(|(key, value)| (key.to_vec(), value.to_vec()));
+        assert_eq!(found.as_ref(), at.map(|at| &expected[at]));
+    }
+}
+
+/// Writes to keys that are there, with flushes, and lets the store do what it will.
+fn go_on(db: &Db, executor: &SteppedExecutor, expected: &mut Entries, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for i in 0..600 {
+        let at = rng.usize(0..expected.len());
+        expected[at].1 = i.to_string().into_bytes();
+        db.put(&expected[at].0, &expected[at].1).unwrap();
+        if i % 40 == 39 {
+            db.flush().unwrap();
+            while i % 120 == 119 && executor.step() {}
+        }
+    }
+}
+
 /// Wherever it is interrupted, the stages that ended stay, and what is left above them, of which a part is below as well, changes no answer:
 /// not then, not while the store goes on by itself, and not when all is compacted in the end.
 #[test]
@@ -197,6 +238,8 @@ fn a_compaction_in_stages_may_be_interrupted_anywhere() {
         let result = db.compact_range(..);
         let was_hit = fs.fault_hit();
         fs.set_fault(None);
+        check_walk(db.cursor().unwrap(), &newer, at);
+        check_walk(snapshot.cursor().unwrap(), &older, at);
         assert_eq!((entries(&db), seen_by(&snapshot)), (newer.clone(), older));
         let kept = tables(&db).iter().filter(|table| before.contains(table)).count();
         match result {
@@ -210,11 +253,13 @@ fn a_compaction_in_stages_may_be_interrupted_anywhere() {
             let db = with_tables_of(options, 4096).memtable_size(4 << 10).open(DIR).unwrap();
             assert_eq!(entries(&db), newer);
             check_verified(&next);
-            while executor.step() {}
-            assert_eq!(entries(&db), newer);
+            let mut expected = newer.clone();
+            go_on(&db, &executor, &mut expected, at);
+            check_walk(db.cursor().unwrap(), &expected, at);
+            assert_eq!(entries(&db), expected);
             check_verified(&next);
             db.compact_range(..).unwrap();
-            assert_eq!(entries(&db), newer);
+            assert_eq!(entries(&db), expected);
             check_compacted(&db, 20);
         }
         if !was_hit {

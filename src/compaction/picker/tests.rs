@@ -150,6 +150,8 @@ fn tombstones_move_down_and_vanish_in_the_last_level() {
     assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 16"], &[]), "0->6: 0/1 6/2");
     assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 160"], &[]), "nothing", "too much would be rewritten");
     assert_eq!(picked(&["5:1 a c 16 60", "6:2 d e 3000"], &[]), "5->6 move: 5/1");
+    assert_eq!(picked(&["5:1 a c 16 60", "5:3 d e 16", "6:2 a c 100"], &[]), "5->6: 5/1 5/3 6/2");
+    assert_eq!(picked(&["5:1 a c 16 60", "6:2 b d 160"], &[]), "nothing", "also from a free level");
     assert_eq!(picked(&["6:1 a c 16 60"], &[]), "6->6: 6/1");
     with_picker(&["6:1 a c 16 60"], 150, &[], |picker| {
         assert_eq!(picker.pick(), None, "a snapshot still sees what the tombstones hide");
@@ -163,6 +165,8 @@ fn a_full_level_0_that_is_little_beside_the_base_level_becomes_a_run_of_a_free_l
     assert_eq!(with_below(&["6:20 a c 97"]), format!("0->5: {TWELVE}"));
     assert_eq!(with_below(&["5:21 a c 100", "6:20 a c 197"]), format!("0->4: {TWELVE}"));
     assert_eq!(with_below(&["5:21 a c 100", "6:20 a c 196"]), format!("0->6: {TWELVE} 5/21 6/20"), "all together are");
+    let others = ["1:25 d f 100", "5:21 d f 100", "6:20 a c 300"];
+    assert_eq!(with_below(&others), format!("0->5: {TWELVE}"), "beside what it does not overlap");
     let full = ["1:25 a c 1", "3:23 a c 1", "6:20 a c 300"];
     assert_eq!(with_below(&full), format!("0->6: {TWELVE} 1/25 3/23 6/20"), "no level is free");
     let elsewhere = ["5:21 a c 100", "5:22 d f 100", "6:20 b c 100", "6:19 d f 300"];
@@ -174,7 +178,9 @@ fn a_full_level_0_that_is_little_beside_the_base_level_becomes_a_run_of_a_free_l
     let tree = with_runs(12, "a c 8", &["5:21 a c 500", "6:20 a c 4500"]);
     let running = with_picker(&tree[12..], SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
     assert_eq!(words(&running), "5->6: 5/21 6/20");
-    assert_eq!(picked(&tree, &[running]), format!("0->4: {TWELVE}"));
+    assert_eq!(picked(&tree, std::slice::from_ref(&running)), format!("0->4: {TWELVE}"));
+    let emptied = with_runs(12, "a c 8", &["6:20 a c 4500"]);
+    assert_eq!(picked(&emptied, &[running]), format!("0->4: {TWELVE}"), "where the running one reads no more");
 }
 
 #[test]
@@ -192,6 +198,7 @@ fn runs_of_free_levels_stay_until_the_store_rests() {
     assert_eq!(pick(&["4:22 a c 20", "5:21 a c 20", "6:20 a c 281"], true), "nothing", "too much would be rewritten");
     assert_eq!(pick(&["0:30 a c 3", "5:21 a c 3", "6:20 a c 40"], true), "0->6: 0/30 5/21 6/20");
     assert_eq!(pick(&["5:21 d f 20", "6:20 a c 280"], true), "5->6 move: 5/21");
+    assert_eq!(pick(&["0:30 x z 1", "5:21 a c 20", "6:20 a c 100"], true), "5->6: 5/21 6/20", "level 0 has too little");
 }
 
 #[test]
