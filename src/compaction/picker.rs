@@ -207,7 +207,8 @@ impl Picker<'_> {
     fn pick_all_above(&self, shape: &Shape, start: usize) -> Option<(Task, u64)> {
         let mut chosen: Vec<(usize, &TableMeta)> = self.idle(start).map(|table| (start, table)).collect();
         let from_one_level = disjoint(&chosen);
-        for level in start + 1..=shape.base_level {
+        let below = (start + 1..=shape.base_level).filter(|&level| !self.levels[level].is_empty());
+        for level in below {
             let hull = hull_of(&chosen)?;
             chosen.extend(self.levels[level].iter().filter(|table| hull.overlaps(table)).map(|&table| (level, table)));
         }
@@ -252,13 +253,14 @@ impl Picker<'_> {
     /// below it.
     fn pick_idle(&self, shape: &Shape) -> Option<Task> {
         let highest = (1..shape.base_level).find(|&level| !self.levels[level].is_empty());
-        let starts = [self.is_idle.then_some(0), highest.filter(|_| self.is_idle)];
-        starts.into_iter().flatten().find_map(|start| {
+        // A run alone, in level 0, is few.
+        if !self.is_idle || highest.is_none() && self.idle(0).nth(1).is_none() {
+            return None;
+        }
+        [Some(0), highest].into_iter().flatten().find_map(|start| {
             let (task, above) = self.pick_all_above(shape, start)?;
-            // A run alone, in level 0, is few.
-            let is_few = highest.is_none() && self.idle(0).nth(1).is_none();
             let is_much = above >= self.base_size / L0_TRIGGER as u64;
-            (!is_few && is_much && is_worth_it(&task, above, MAX_COST_AT_REST)).then_some(task)
+            (is_much && is_worth_it(&task, above, MAX_COST_AT_REST)).then_some(task)
         })
     }
 
