@@ -206,7 +206,7 @@ impl Picker<'_> {
     /// above that.
     fn pick_all_above(&self, shape: &Shape, start: usize) -> Option<(Task, u64)> {
         let mut chosen: Vec<(usize, &TableMeta)> = self.idle(start).map(|table| (start, table)).collect();
-        let from_one_level = disjoint(&chosen);
+        let are_apart = disjoint(&chosen);
         let below = (start + 1..=shape.base_level).filter(|&level| !self.levels[level].is_empty());
         for level in below {
             let hull = hull_of(&chosen)?;
@@ -214,7 +214,7 @@ impl Picker<'_> {
         }
         let above = chosen.iter().filter(|(level, _)| *level < shape.base_level).map(|(_, table)| table.size).sum();
         let is_alone = chosen.iter().all(|(level, _)| *level == start);
-        let is_move = is_alone && from_one_level && (shape.base_level < LAST || self.moves_to_last);
+        let is_move = is_alone && are_apart && (shape.base_level < LAST || self.moves_to_last);
         let task = self.unless_conflicting(build_task(start, shape.base_level, &chosen, is_move)?)?;
         Some((task, above))
     }

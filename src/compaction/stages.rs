@@ -61,7 +61,8 @@ pub(crate) fn done(task: &Task, levels: &Levels<'_>, end: Option<&[u8]>) -> Vec<
     gone
 }
 
-/// Bytes that a stage of `task` may have to write before it gives any back, and what level 0 has of it, which comes last.
+/// Bytes that there has to be room for before a stage of `task` begins: what it may write before it gives any back, and all of level 0,
+/// which gives its own back last.
 pub(crate) fn space(task: &Task, levels: &Levels<'_>, stage: Part<'_>) -> u64 {
     let read = |level: u8| inputs(task, levels, level).filter(move |table| level == 0 || stage.overlaps(table));
     (task.start_level..=task.output_level).flat_map(read).map(|table| table.size).sum()
