@@ -104,7 +104,7 @@ fn makes_durable(event: &Event) -> bool {
         Call::SyncDir => true,
         Call::Append | Call::Sync => is_log || is_manifest,
         Call::Create | Call::Rename => is_manifest,
-        Call::Remove => false,
+        Call::Remove | Call::BeginSync => false,
     }
 }
 

@@ -11,6 +11,7 @@ use tamis::{
 };
 
 use crate::support::{Scene, stepped_options};
+use crate::trace::{Call, Trace};
 
 const DIR: &str = "/db";
 const KEYS: u32 = 1500;
@@ -283,4 +284,24 @@ fn a_compaction_takes_the_space_of_a_stage_and_not_of_all_it_reads() {
     db.compact_range(..).unwrap();
     assert_eq!(entries(&db), newer);
     check_compacted(&db, 20);
+}
+
+#[test]
+fn what_a_table_consists_of_goes_to_the_device_before_the_last_of_it_is_written() {
+    let trace = Trace::new(&SimFileSystem::new());
+    let (options, _executor) = stepped_options(&SimFileSystem::new());
+    let db = options.file_system(Arc::new(trace.clone())).memtable_size(8 << 20).open(DIR).unwrap();
+    let mut rng = fastrand::Rng::with_seed(1);
+    for key in 0..4000u32 {
+        db.put(key.to_be_bytes(), [rng.u64(..); 128].map(u64::to_be_bytes).as_flattened()).unwrap();
+    }
+    db.flush().unwrap();
+    let of_tables = trace.events().into_iter().filter(|event| event.name.ends_with(".sst"));
+    let calls: Vec<Call> = of_tables.map(|event| event.call).collect();
+    // A table of 4 MB, a MiB at a time.
+    assert_eq!(calls.first(), Some(&Call::Create));
+    let (last, appended) = calls[1..].split_last().unwrap();
+    assert_eq!(*last, Call::Sync);
+    assert!(appended.len() >= 6, "{calls:?}");
+    assert!(appended.chunks(2).all(|pair| pair == [Call::Append, Call::BeginSync]), "{calls:?}");
 }

@@ -19,6 +19,7 @@ pub struct Event {
 pub enum Call {
     Create,
     Append,
+    BeginSync,
     Sync,
     Rename,
     Remove,
@@ -106,6 +107,11 @@ impl WritableFile for TracedFile {
 
     fn sync(&self) -> io::Result<()> {
         self.trace.note(Call::Sync, &self.path, self.file.sync())
+    }
+
+    fn begin_sync(&self) {
+        let _ = self.trace.note(Call::BeginSync, &self.path, Ok(()));
+        self.file.begin_sync();
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {

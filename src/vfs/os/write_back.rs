@@ -22,3 +22,27 @@ pub(super) fn begin(file: &File, end: u64) {
         let _ = sync_file_range(file.as_raw_fd(), 0, whole_pages, SYNC_FILE_RANGE_WRITE);
     }
 }
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use crate::vfs::{FileSystem, OsFileSystem};
+
+    #[test]
+    fn what_is_on_its_way_is_appended_to_and_synced_as_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = OsFileSystem.create(&path).unwrap();
+        let mut all = Vec::new();
+        // Ends amid pages, and at their boundaries.
+        for (byte, len) in (1..).zip([0, 1, 4095, 4096, 10_000, 1 << 20, 3]) {
+            file.append(&vec![byte; len]).unwrap();
+            file.begin_sync();
+            all.resize(all.len() + len, byte);
+        }
+        file.sync().unwrap();
+        let mut read = vec![0; all.len() + 1];
+        assert_eq!(OsFileSystem.open(&path).unwrap().read_at(&mut read, 0).unwrap(), all.len());
+        assert!(read[..all.len()] == all[..]);
+    }
+}
