@@ -42,17 +42,17 @@ pub(crate) fn stages(task: &Task, levels: &Levels<'_>, table_size: u64) -> Vec<V
     ends
 }
 
-/// Which inputs of `task` may go when everything before `end` has been written anew: levels and numbers. All, if that is no key.
+/// Which inputs of `task` may go when everything before `end` has been written anew, with their levels. All, if that is no key.
 ///
 /// A table goes if it ends before that, and overlaps no older input that stays: it may hide what that has, and what was written does
 /// not, because it is below it.
-pub(crate) fn done(task: &Task, levels: &Levels<'_>, end: Option<&[u8]>) -> Vec<(u8, u64)> {
+pub(crate) fn done<'a>(task: &Task, levels: &Levels<'a>, end: Option<&'a [u8]>) -> Vec<(u8, &'a TableMeta)> {
     let (mut end, mut gone) = (end, Vec::new());
     for level in (task.start_level..=task.output_level).rev() {
         // Oldest first, in level 0.
         for table in inputs(task, levels, level).rev() {
             if end.is_none_or(|end| *table.largest < *end) {
-                gone.push((level, table.number));
+                gone.push((level, table));
             } else {
                 end = end.map(|end| end.min(&table.smallest));
             }
@@ -148,8 +148,9 @@ mod tests {
             (6, 1, 'g', 'z'),
         ];
         with_task(&tables, |task, levels| {
-            let gone = |end: Option<&str>| {
-                let mut gone: Vec<u64> = done(task, levels, end.map(str::as_bytes)).iter().map(|(_, n)| *n).collect();
+            let gone = |end: Option<&'static str>| {
+                let end = end.map(str::as_bytes);
+                let mut gone: Vec<u64> = done(task, levels, end).iter().map(|(_, table)| table.number).collect();
                 gone.sort_unstable();
                 gone
             };
@@ -164,7 +165,8 @@ mod tests {
             assert_eq!((space(None, Some("g")), space(Some("g"), None), space(None, None)), (80, 60, 90));
         });
         with_task(&[(0, 9, 'a', 'c'), (5, 3, 'd', 'm'), (6, 2, 'a', 'f')], |task, levels| {
-            assert_eq!(done(task, levels, Some(b"g")), [(6, 2), (0, 9)], "it hides nothing of table 3");
+            let gone: Vec<u64> = done(task, levels, Some(b"g")).iter().map(|(_, table)| table.number).collect();
+            assert_eq!(gone, [2, 9], "it hides nothing of table 3");
         });
     }
 }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
 use crate::manifest::VersionEdit;
 use crate::options::{Compression, FilterPolicy};
-use crate::table::{Table, TableMeta};
+use crate::table::TableMeta;
 use crate::version::LEVELS;
 
 /// The filter of what a task writes.
@@ -126,10 +126,8 @@ impl Store {
         let levels = tree.version.metas();
         self.check_space(stages::space(task, &levels, part_of(&stage)))?;
         let done = stages::done(task, &levels, stage.upper.as_deref());
-        let is_done = |(level, table): &(usize, &Arc<Table>)| {
-            u8::try_from(*level).is_ok_and(|level| done.contains(&(level, table.meta().number)))
-        };
-        let replaced: u64 = tree.version.tables().filter(is_done).map(|(_, table)| table.meta().size).sum();
+        let replaced: u64 = done.iter().map(|(_, table)| table.size).sum();
+        let done: Vec<(u8, u64)> = done.into_iter().map(|(level, table)| (level, table.number)).collect();
         drop(levels);
         let outputs = self.rewrite(tree, task, filter, stage)?;
         if !outputs.is_empty() {

@@ -37,8 +37,8 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
             heap.push(Ranked { rank, source });
         }
     }
-    // Rank and number of the newest version of the last key, and the last version. What comes next of the same key is not newer, and if it is the same version, in
-    // a later source.
+    // Rank and number of the newest version of the last key, and the last version. What comes next of the same key is not newer, and if it
+    // is the same version, in a later source.
     let mut newest = (0, 0);
     let mut last = Last { key: Vec::new(), seqno: 0, kind: ValueKind::Put, value: Vec::new() };
     while let Some(mut ranked) = heap.pop() {

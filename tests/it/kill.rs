@@ -50,7 +50,7 @@ fn open_keyspaces(db: &Db) -> Vec<Keyspace> {
 }
 
 #[test]
-#[ignore = "the process that the other test of this module kills"]
+#[ignore = "the process that the other tests of this module kill; cargo test --test it kill::"]
 fn child() {
     let (Ok(dir), Ok(done)) = (std::env::var(DIR), std::env::var(DONE)) else { return };
     let done: Vec<u64> = done.split(',').map(|n| n.parse().unwrap()).collect();

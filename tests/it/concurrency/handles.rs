@@ -72,7 +72,7 @@ fn closing_while_others_work_loses_nothing_and_tells_them() {
 const LOCK_DIR: &str = "TAMIS_LOCK_DIR";
 
 #[test]
-#[ignore = "the second process of `store_is_open_for_writing_once`"]
+#[ignore = "the second process of another test; cargo test --test it store_is_open_for_writing_once"]
 fn second_process() {
     let Ok(dir) = std::env::var(LOCK_DIR) else { return };
     match Db::open(dir) {
