@@ -12,7 +12,7 @@ use crate::Result;
 const KEYS: u64 = 20_000;
 /// Operations of a phase of single operations.
 const OPERATIONS: u64 = 10_000;
-/// So many that the few system calls of the thread that makes memory ready, which come when they like, weigh little in the average.
+/// Fewer, because each does ten steps.
 const SEEKS: usize = 5000;
 const BATCH: usize = 100;
 
