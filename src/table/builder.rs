@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use super::compress::compress;
-use super::footer::{FOOTER_LEN, Footer, Handle, TRAILER_LEN};
+use super::footer::{FOOTER_LEN, Footer, Handle, PAGE, TRAILER_LEN};
 use super::index::{IndexBuilder, separator};
 use super::properties::Properties;
 use super::{TableMeta, TableOptions};
@@ -20,6 +20,8 @@ use crate::vfs::{FileSystem, WritableFile};
 
 /// Bytes collected before they are appended to the file.
 const WRITE_LEN: usize = 1 << 20;
+/// At most this part of a block's size is left free so that the next block begins with a page.
+const PADDING_PART: u64 = 16;
 
 /// Writes a table. The file is complete, and synced, when `finish` has returned; that its name lasts is up to the caller, who syncs
 /// the directory once for all new files.
@@ -31,6 +33,8 @@ pub(crate) struct TableBuilder<'a> {
     options: TableOptions,
     output: Output<'a>,
     block: BlockBuilder,
+    /// So long the block may become, without its trailer.
+    limit: usize,
     /// The block before compression.
     raw: Vec<u8>,
     index: IndexBuilder,
@@ -49,10 +53,11 @@ impl<'a> TableBuilder<'a> {
         number: u64,
         options: TableOptions,
     ) -> Result<TableBuilder<'a>> {
-        Ok(TableBuilder {
+        let mut builder = TableBuilder {
             options,
             output: Output::create(fs, dir, number)?,
             block: BlockBuilder::new(),
+            limit: 0,
             raw: Vec::new(),
             index: IndexBuilder::default(),
             filter: FilterBuilder::new(options.filter, options.seed).with_prefixes(options.prefix),
@@ -67,7 +72,9 @@ impl<'a> TableBuilder<'a> {
                 keyspace: options.keyspace,
                 ..Properties::default()
             },
-        })
+        };
+        builder.begin_block();
+        Ok(builder)
     }
 
     /// Entries added so far.
@@ -100,10 +107,10 @@ impl<'a> TableBuilder<'a> {
             self.filter.add_key(key, hash);
             self.fingerprint = hash.fingerprint();
         }
-        let limit = (self.options.block_size as usize).saturating_sub(TRAILER_LEN);
-        if !self.block.add(key, seqno, kind, value, self.fingerprint, limit) {
+        if !self.block.add(key, seqno, kind, value, self.fingerprint, self.limit) {
             self.end_block(Some(key))?;
-            self.block.add(key, seqno, kind, value, self.fingerprint, limit);
+            self.begin_block();
+            self.block.add(key, seqno, kind, value, self.fingerprint, self.limit);
         }
         self.properties.count_entry(key, is_new_key, seqno, kind, value);
         Ok(())
@@ -113,6 +120,26 @@ impl<'a> TableBuilder<'a> {
         let rule = "an entry to be written does not come behind the one before it, so that what was merged into this file must \
                     be damaged";
         Error::corruption(&self.output.path, self.output.offset(), rule)
+    }
+
+    /// Decides where the next data block begins and how long it may become: one that lies in a page is read at the cost of one page. How
+    /// long a compressed block becomes is not known before it is there, so that those just follow each other.
+    fn begin_block(&mut self) {
+        let size = u64::from(self.options.block_size);
+        let mut len = size;
+        if self.options.compression == Compression::None {
+            let page = self.output.offset().next_multiple_of(PAGE);
+            if page - self.output.offset() <= size / PADDING_PART {
+                self.output.pad_to(page);
+            }
+            // Up to the end of a page, if that makes the block little shorter.
+            let start = self.output.offset();
+            let to_page = ((start + size) / PAGE * PAGE).saturating_sub(start);
+            if to_page >= size - size / PADDING_PART {
+                len = to_page;
+            }
+        }
+        self.limit = usize::try_from(len).unwrap_or(usize::MAX).saturating_sub(TRAILER_LEN);
     }
 
     /// Writes the data block; `next` is the first key of the one behind it, if there is one.
@@ -198,6 +225,15 @@ impl<'a> Output<'a> {
     /// The offset of the next byte.
     fn offset(&self) -> u64 {
         self.appended + self.buffer.len() as u64
+    }
+
+    /// Puts zeros up to `offset`, where the next block is to begin; returns them.
+    pub(super) fn pad_to(&mut self, offset: u64) -> &[u8] {
+        let start = self.buffer.len();
+        while self.offset() < offset {
+            self.buffer.push(0);
+        }
+        &self.buffer[start..]
     }
 
     /// Writes a block that is not compressed.

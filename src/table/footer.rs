@@ -12,6 +12,8 @@ use crate::format::header::{FILE_HEADER_LEN, FORMAT_VERSION};
 pub(crate) const FOOTER_LEN: usize = 96;
 /// Length of what follows each block: compression and CRC. Part of the format.
 pub(super) const TRAILER_LEN: usize = 5;
+/// Between data blocks there may be zeros up to a multiple of this. Part of the format.
+pub(super) const PAGE: u64 = 4096;
 /// Length of a handle. Part of the format.
 pub(super) const HANDLE_LEN: usize = 12;
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use heads::Heads;
 
-use super::footer::{HANDLE_LEN, Handle};
+use super::footer::{HANDLE_LEN, Handle, PAGE};
 use crate::format::coding::Decoder;
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{common_prefix_len, head};
@@ -143,11 +143,10 @@ impl Index {
         }
         let mut end = FILE_HEADER_LEN as u64;
         for handle in &self.handles {
+            let follows = handle.offset == end || end.checked_next_multiple_of(PAGE) == Some(handle.offset);
             end = match handle.end() {
-                Some(next) if handle.offset == end => next,
-                _ => {
-                    return Err(Malformed("there is a gap or an overlap between data blocks"));
-                }
+                Some(next) if follows => next,
+                _ => return Err(Malformed("there is a gap or an overlap between data blocks")),
             };
         }
         Ok(())
@@ -320,6 +319,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn between_blocks_there_is_nothing_or_what_is_left_of_a_page() {
+        let decoded = |offsets: [u64; 3]| {
+            let mut builder = IndexBuilder::default();
+            for (separator, offset) in [b"a", b"b", b"c"].into_iter().zip(offsets) {
+                builder.begin(separator);
+                builder.end(Handle { offset, len: 1000 - 5 });
+            }
+            Index::decode(&builder.finish().unwrap())
+        };
+        for right in [[64, 1064, 2064], [64, 4096, 5096], [4096, 8192, 9192], [64, 1064, 4096]] {
+            assert!(decoded(right).is_ok(), "{right:?}");
+        }
+        for wrong in
+            [[64, 1065, 2065], [64, 8192, 9192], [64, 4095, 5095], [64, 1063, 2063], [63, 1063, 2063], [0, 1000, 2000]]
+        {
+            assert!(decoded(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(decoded([64, 1064, u64::MAX]).is_err());
     }
 
     #[test]

@@ -306,13 +306,68 @@ fn huge_values_and_keys_take_blocks_of_their_own() {
 fn blocks_fit_the_block_size_and_fill_it() {
     let fs = file_system();
     let meta = build(&fs, options(), &even_keys(5000));
-    let table = open(&fs, &meta, 0);
-    let index = &table.resident().unwrap().index;
-    for i in 0..index.len() {
-        let len = index.handle(i).stored_len();
-        assert!(len <= 4096, "block {i} takes {len} bytes");
-        assert!(len >= 4000 || i == index.len() - 1, "block {i} takes {len} bytes");
+    for handle in without_last(&fs, &meta) {
+        let len = handle.stored_len();
+        assert!((3960..=4096).contains(&len), "block at {} takes {len} bytes", handle.offset);
     }
+}
+
+#[test]
+fn blocks_lie_in_pages_if_that_costs_little() {
+    // Value lengths: little is left of a page, all sizes of blocks; more than a sixteenth is.
+    for (value_len, block_size, in_pages) in
+        [(100, 4096, true), (100, 16384, true), (10, 1024, true), (700, 4096, false)]
+    {
+        let entries: Vec<Entry> = (0..4000).map(|i| put(even_key(i), 1, vec![b'v'; value_len])).collect();
+        let options = TableOptions { block_size, ..options() };
+        let fs = file_system();
+        let meta = build(&fs, options, &entries);
+        let handles = without_last(&fs, &meta);
+        let size = u64::from(block_size);
+        let pages = size.div_ceil(4096);
+        for handle in &handles {
+            let (first, last) = (handle.offset / 4096, (handle.end().unwrap() - 1) / 4096);
+            assert!(!in_pages || last - first < pages, "{value_len} {block_size}: a block at {}", handle.offset);
+        }
+        let padding = handles.windows(2).map(|pair| pair[1].offset - pair[0].end().unwrap());
+        assert!(padding.clone().all(|padding| padding <= size / 16));
+        assert!(padding.sum::<u64>() > 0 || !in_pages);
+        check(options, &entries, 1 << 20);
+    }
+}
+
+#[test]
+fn compressed_blocks_follow_each_other() {
+    if Compression::Lz4.is_available() {
+        let fs = file_system();
+        let meta = build(&fs, TableOptions { compression: Compression::Lz4, ..options() }, &even_keys(5000));
+        let handles = without_last(&fs, &meta);
+        assert!(handles.windows(2).all(|pair| pair[0].end() == Some(pair[1].offset)));
+    }
+}
+
+/// Places of the data blocks but the last one.
+fn without_last(fs: &SimFileSystem, meta: &TableMeta) -> Vec<Handle> {
+    let table = open(fs, meta, 0);
+    let index = &table.resident().unwrap().index;
+    (0..index.len() - 1).map(|i| index.handle(i)).collect()
+}
+
+/// Zeros between blocks are nobody's data: reads do without them, the checksum of the file does not.
+#[test]
+fn damage_between_blocks_is_found_by_verify_and_goes_with_the_next_copy() {
+    let fs = file_system();
+    let entries = even_keys(2000);
+    let meta = build(&fs, options(), &entries);
+    let between = without_last(&fs, &meta)[0].end().unwrap();
+    assert_eq!(fs.read(PATH).unwrap()[usize::try_from(between).unwrap()], 0);
+    fs.corrupt(PATH, between, 1).unwrap();
+    let table = open(&fs, &meta, 0);
+    assert_eq!(entries_of(&table, false).unwrap(), entries);
+    let error = table.verify().unwrap_err();
+    assert!(error.to_string().contains("checksum of the file"), "{error}");
+    let copy = table.refilter(13, FilterPolicy::DEFAULT, None, &|| false).unwrap().unwrap();
+    open(&fs, &copy, 0).verify().unwrap();
 }
 
 #[test]

@@ -23,6 +23,9 @@ use crate::work::{Bench, Tally, load};
 const KILLED_BYTES: u64 = 40 << 20;
 /// How often a store is closed and opened.
 const OPENINGS: u32 = 7;
+/// A warm-up is over when it gains less than this share in one of its rounds, and after so many of them.
+const LEAST_GAIN: f64 = 0.05;
+const MOST_ROUNDS: u64 = 8;
 
 /// What a process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -194,15 +197,23 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Brings into the caches what stays in them: everything once, then what is asked for at random.
+    /// Brings into the caches what stays in them: everything once, then what is asked for at random, until that becomes no faster.
     fn warm_up<E: Engine>(&self, engine: &E) -> Result<()> {
         engine.reader()?.scan(None, Direction::Forward, |key, value| {
             std::hint::black_box((key, value));
             true
         })?;
-        // Other draws than those that are measured, or caches would hold what comes next.
-        let bench = self.bench(engine);
-        Bench { seed: bench.seed.wrapping_add(1), ..bench }.run(Workload::ReadRandom)?;
+        let mut fastest = 0.0;
+        for round in 1..=MOST_ROUNDS {
+            // Other draws than those that are measured, or caches would hold what comes next.
+            let bench = self.bench(engine);
+            let tally = Bench { seed: bench.seed.wrapping_add(round), ..bench }.run(Workload::ReadRandom)?;
+            let rate = tally.ops as f64 / tally.seconds;
+            if rate < fastest * (1.0 + LEAST_GAIN) {
+                break;
+            }
+            fastest = rate;
+        }
         Ok(())
     }
 
