@@ -5,19 +5,18 @@
 //! are waited for at the same time; and they are looked at without a branch, so that nothing is begun anew when an answer surprises. That
 //! refuses fifteen of sixteen absent keys; of the rest the filter itself is asked, whose next line is on its way by then.
 
-use std::sync::Arc;
-
 use super::hash::{KeyHash, remix};
 use super::line::Line;
 use super::reader::Filter;
 use super::split::{FirstGroup, line_index};
+use crate::pool::Array;
 use crate::prefetch::prefetch;
 
 /// See the module. Where it says no, the filter says no.
 pub(crate) struct FilterBank {
     seed: u64,
     /// Those of each filter; none of one that cannot be asked so.
-    lines: Box<[Arc<[Line]>]>,
+    lines: Box<[Array<Line>]>,
 }
 
 impl FilterBank {

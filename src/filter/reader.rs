@@ -15,6 +15,7 @@ use super::split::{self, GROUP_MAX, Groups};
 use super::standard;
 use crate::format::Malformed;
 use crate::options::PrefixExtractor;
+use crate::pool::{Array, Lasting};
 use crate::prefetch::prefetch;
 
 /// A filter, with its own copy of the bits in whole cache lines.
@@ -34,16 +35,16 @@ enum Answer {
     Split {
         groups: Groups,
         /// Shared with the banks that the filter is part of.
-        lines: Arc<[Line]>,
+        lines: Array<Line>,
         avx2: Option<Avx2>,
     },
     Standard {
         probes: u8,
-        lines: Arc<[Line]>,
+        lines: Array<Line>,
     },
     Fuse {
         shape: Shape,
-        lines: Arc<[Line]>,
+        lines: Array<Line>,
     },
 }
 
@@ -51,6 +52,11 @@ impl Filter {
     /// Opens a block for look-ups with hashes under `seed`. A block that does not verify, is not understood, or was built under another
     /// seed becomes a filter that always answers "maybe" and is [`degraded`](Filter::degraded).
     pub(crate) fn open(block: &[u8], seed: u64) -> Filter {
+        Filter::open_in(None, block, seed)
+    }
+
+    /// The same, in lasting memory if that is given.
+    pub(crate) fn open_in(lasting: Option<&Arc<Lasting>>, block: &[u8], seed: u64) -> Filter {
         let degraded = |reason| Filter { seed, answer: Answer::Maybe(reason), info: None };
         let (header, lines) = match header::decode(block) {
             Ok(decoded) => decoded,
@@ -65,7 +71,7 @@ impl Filter {
         if header.seed != seed {
             return degraded("the filter was built under another hash seed");
         }
-        let lines: Arc<[Line]> = lines.iter().map(Line::decode).collect();
+        let lines = Array::new(lasting, lines.iter().map(Line::decode));
         let info = FilterInfo::new(&header, &lines);
         let answer = match header.content {
             Content::AlwaysMaybe => return degraded("the filter was given up when it was built"),
@@ -118,7 +124,7 @@ impl Filter {
     }
 
     /// The lines of the filter, if it is of the split layout under `seed`, and its first group has as many probes as there can be.
-    pub(super) fn lines_of_full_group(&self, seed: u64) -> Option<&Arc<[Line]>> {
+    pub(super) fn lines_of_full_group(&self, seed: u64) -> Option<&Array<Line>> {
         match &self.answer {
             Answer::Split { groups, lines, .. } if self.seed == seed && groups.first() == GROUP_MAX => Some(lines),
             _ => None,

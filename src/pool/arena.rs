@@ -7,13 +7,14 @@
 //! milliseconds. Whoever takes a piece must not wait for that, and whoever reads one even less. So a thread touches the pages before
 //! pieces are cut from them, always a little ahead of what is taken. As long as it has not come so far there is nothing to be taken.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 use super::CHUNK_LEN;
+use super::extents::{Extents, SEGMENT};
 use super::region::Region;
 
 /// Pieces are aligned to this, and as long as a multiple of it: a cache line.
@@ -24,8 +25,6 @@ const FIRST: usize = 4 * CHUNK_LEN;
 /// The thread begins when less than `LOW` is free, and goes on until it is `HIGH`.
 const LOW: usize = 2 * CHUNK_LEN;
 const HIGH: usize = 8 * CHUNK_LEN;
-/// The memory is taken from the system so many bytes at a time, a multiple of [`CHUNK_LEN`]. Pieces do not reach from one into the next.
-const SEGMENT: usize = 64 << 20;
 
 /// Memory of a fixed length at most, which is taken from the system as it is used.
 ///
@@ -104,9 +103,10 @@ impl Arena {
     /// Gives what is free back to the system. It can be taken as before.
     pub(crate) fn discard_free(&self) {
         let state = self.state.lock();
-        for (&start, &len) in &state.free.by_start {
+        for free in state.free.within(0..state.ready) {
+            let start = free.start % SEGMENT;
             // SAFETY: it is free as long as the lock is held, and no free piece reaches beyond its segment.
-            unsafe { state.segments[start / SEGMENT].discard(start % SEGMENT, start % SEGMENT + len) };
+            unsafe { state.segments[free.start / SEGMENT].discard(start, start + free.len()) };
         }
     }
 
@@ -136,7 +136,7 @@ impl Arena {
 impl State {
     /// Whether `bytes` are free, and the piece that somebody waits for.
     fn has(&self, bytes: usize) -> bool {
-        self.free.bytes >= bytes && self.free.longest() >= self.wanted
+        self.free.bytes() >= bytes && self.free.longest() >= self.wanted
     }
 
     /// The segment in which the first place that is not ready lies, of an arena of `limit` bytes, which must have more than are ready.
@@ -169,112 +169,9 @@ fn prepare(arena: &Weak<Arena>) {
     }
 }
 
-/// What is free: which pieces, by their places and by their lengths. A segment's first byte always begins a piece.
-#[derive(Default)]
-struct Extents {
-    by_start: BTreeMap<usize, usize>,
-    by_len: BTreeSet<(usize, usize)>,
-    bytes: usize,
-}
-
-impl Extents {
-    fn insert(&mut self, start: usize, len: usize) {
-        self.by_start.insert(start, len);
-        self.by_len.insert((len, start));
-        self.bytes += len;
-    }
-
-    fn remove(&mut self, start: usize, len: usize) {
-        self.by_start.remove(&start);
-        self.by_len.remove(&(len, start));
-        self.bytes -= len;
-    }
-
-    fn longest(&self) -> usize {
-        self.by_len.last().map_or(0, |&(len, _)| len)
-    }
-
-    /// Cuts `len` bytes from the front of the shortest piece that has them, or of the first one of these.
-    fn take(&mut self, len: usize) -> Option<usize> {
-        let &(found, start) = self.by_len.range((len, 0)..).next()?;
-        self.remove(start, found);
-        if found > len {
-            self.insert(start + len, found - len);
-        }
-        Some(start)
-    }
-
-    /// Gives back what was taken, or gives what is new. It becomes one piece with what is free around it.
-    fn put(&mut self, mut start: usize, mut len: usize) {
-        if !start.is_multiple_of(SEGMENT)
-            && let Some((&before, &before_len)) = self.by_start.range(..start).next_back()
-            && before + before_len == start
-        {
-            self.remove(before, before_len);
-            (start, len) = (before, before_len + len);
-        }
-        let end = start + len;
-        if !end.is_multiple_of(SEGMENT)
-            && let Some(&behind_len) = self.by_start.get(&end)
-        {
-            self.remove(end, behind_len);
-            len += behind_len;
-        }
-        self.insert(start, len);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Take(usize),
-        Put(prop::sample::Index),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![(1usize..20).prop_map(Step::Take), any::<prop::sample::Index>().prop_map(Step::Put)]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 5 } else { 200 }))]
-
-        #[test]
-        fn pieces_do_not_overlap_and_become_one_again(steps in prop::collection::vec(step(), 0..100)) {
-            const LEN: usize = 200;
-            let (mut extents, mut taken, mut used) = (Extents::default(), Vec::new(), [false; LEN]);
-            extents.insert(0, LEN);
-            for step in steps {
-                match step {
-                    Step::Take(len) => match extents.take(len) {
-                        Some(start) => {
-                            prop_assert!(used[start..start + len].iter().all(|used| !used));
-                            used[start..start + len].fill(true);
-                            taken.push((start, len));
-                        }
-                        None => prop_assert!(used.split(|&used| used).all(|free| free.len() < len)),
-                    },
-                    Step::Put(at) if !taken.is_empty() => {
-                        let (start, len) = taken.swap_remove(at.index(taken.len()));
-                        used[start..start + len].fill(false);
-                        extents.put(start, len);
-                    }
-                    Step::Put(_) => {}
-                }
-                let free: usize = extents.by_start.values().sum();
-                prop_assert_eq!(free, used.iter().filter(|used| !**used).count());
-                prop_assert_eq!(free, extents.bytes);
-                prop_assert_eq!(extents.by_start.len(), extents.by_len.len());
-            }
-            for (start, len) in taken {
-                extents.put(start, len);
-            }
-            prop_assert_eq!(extents.take(LEN), Some(0));
-        }
-    }
 
     /// A piece, as soon as there is one.
     fn take_in_time(arena: &Arc<Arena>, len: usize) -> NonNull<u8> {
@@ -313,8 +210,8 @@ mod tests {
             // SAFETY: the piece is this long, and nobody else has it.
             unsafe { pieces[usize::from(value)].write_bytes(value, CHUNK_LEN / 2) };
             let state = arena.state.lock();
-            assert!(state.ready <= FIRST || state.free.bytes < HIGH + CHUNK_LEN);
-            assert_eq!(state.ready, state.free.bytes + pieces.len() * CHUNK_LEN / 2);
+            assert!(state.ready <= FIRST || state.free.bytes() < HIGH + CHUNK_LEN);
+            assert_eq!(state.ready, state.free.bytes() + pieces.len() * CHUNK_LEN / 2);
         }
         assert_eq!(arena.take(ALIGN), Err(Short::OfRoom));
         for (value, piece) in (0u8..).zip(&pieces) {

@@ -4,7 +4,8 @@
 //! that the host never backed takes milliseconds. So whatever comes and goes in megabytes (memtables above all) takes [`Chunk`]s from
 //! a [`Pool`], and they go back when they are dropped. The pool keeps up to its limit of them, and gives the rest to the system.
 //!
-//! What is cut into many small pieces for good, the cache's blocks, is an [`Arena`].
+//! What is cut into many small pieces for good, the cache's blocks, is an [`Arena`]. What stays of an open table is cut from [`Lasting`]
+//! memory, as an [`Array`].
 //!
 //! Pieces below [`CHUNK_LEN`] come from the allocator, which is good at them, and go back to it.
 
@@ -14,9 +15,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 mod arena;
+mod array;
+mod extents;
+mod lasting;
 mod region;
 
 pub(crate) use arena::{ALIGN, Arena, Short};
+pub(crate) use array::Array;
+pub(crate) use lasting::Lasting;
 use region::Region;
 
 /// The size from which on pieces are kept: that of a huge page on x86-64, and on AArch64 with pages of 4 KiB. Larger ones are multiples.

@@ -5,8 +5,10 @@ use std::ptr::NonNull;
 
 use super::CHUNK_LEN;
 
-/// Alignment of what the allocator gives: a cache line.
-const ALIGN: usize = 64;
+/// What the allocator gives is as long as a multiple of this: a cache line.
+const LINE: usize = 64;
+/// Alignment of that: the two lines that processors fetch in pairs.
+pub(super) const ALIGN: usize = 128;
 /// A multiple of the size of the system's pages, which is 4 to 64 KiB.
 const PAGE_LEN: usize = 64 << 10;
 
@@ -39,12 +41,17 @@ impl Region {
 
     /// The same, without asking for huge pages.
     pub(super) fn in_small_pages(len: usize) -> Region {
-        if len >= CHUNK_LEN
-            && let Some(start) = system::map(len)
-        {
-            return Region { start, len, mapped: true };
-        }
-        let layout = layout(len.max(1).next_multiple_of(ALIGN));
+        Region::mapped(len).unwrap_or_else(|| Region::allocated(len))
+    }
+
+    /// The same, if it comes from the system directly.
+    pub(super) fn mapped(len: usize) -> Option<Region> {
+        let start = if len >= CHUNK_LEN { system::map(len) } else { None };
+        start.map(|start| Region { start, len, mapped: true })
+    }
+
+    fn allocated(len: usize) -> Region {
+        let layout = layout(len.max(1).next_multiple_of(LINE));
         // SAFETY: the layout's size is not 0.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
         Region { start, len: layout.size(), mapped: false }
@@ -71,6 +78,23 @@ impl Region {
                     // SAFETY: a byte of the chunk, which nobody else uses.
                     unsafe { chunk.add(page).write_volatile(0) };
                 }
+            }
+        }
+    }
+
+    /// Puts the chunk at `start` in a huge page, if the system has one, with what stands in it and under the same addresses. Others may read
+    /// it and write to it meanwhile; some wait for the time of a copy.
+    pub(super) fn join_pages(&self, start: usize) {
+        assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "a chunk of the region");
+        if self.mapped {
+            // That copy would take ten times as long to a page that a host has to find first. So a page is touched here and given back: it is
+            // the next one that the system takes. (0.7 ms instead of 7, measured.)
+            Region::in_small_pages(CHUNK_LEN).populate_huge(0);
+            // SAFETY: the chunk lies within the region.
+            let chunk = unsafe { self.start.add(start) };
+            if !system::join_pages(chunk, CHUNK_LEN) {
+                // An older system does that itself in its own time, if it is asked to.
+                system::advise_huge(chunk, CHUNK_LEN);
             }
         }
     }
@@ -112,11 +136,20 @@ fn layout(len: usize) -> Layout {
 /// Linux: anonymous memory in huge pages.
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
+    use std::ffi::{c_int, c_void};
     use std::ptr::{NonNull, null_mut};
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
     use super::super::CHUNK_LEN;
+
+    /// Of Linux. What is missing in rustix is asked of the C library, which the standard library brings along.
+    const MADV_COLLAPSE: c_int = 25;
+
+    unsafe extern "C" {
+        #[link_name = "madvise"]
+        fn madvise_by_number(start: *mut c_void, len: usize, advice: c_int) -> c_int;
+    }
 
     /// Maps `len` bytes, a multiple of [`CHUNK_LEN`], aligned to that; `None` if the system has none to give.
     pub(super) fn map(len: usize) -> Option<NonNull<u8>> {
@@ -151,6 +184,12 @@ mod system {
         unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) }.is_ok()
     }
 
+    /// Joins the small pages of a chunk of what [`map`] gave to a huge one; returns whether the system, from Linux 6.1 on, did that.
+    pub(super) fn join_pages(start: NonNull<u8>, len: usize) -> bool {
+        // SAFETY: the content stays as it is.
+        unsafe { madvise_by_number(start.as_ptr().cast(), len, MADV_COLLAPSE) == 0 }
+    }
+
     /// # Safety
     ///
     /// These are whole pages of what [`map`] gave, which nobody uses.
@@ -180,6 +219,10 @@ mod system {
     pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn populate(_: NonNull<u8>, _: usize) -> bool {
+        true
+    }
+
+    pub(super) fn join_pages(_: NonNull<u8>, _: usize) -> bool {
         true
     }
 

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::slot::{Linked, Retired, Slots, Unlinked};
 use crate::block::{BlockRef, Frame};
 use crate::epoch::Epoch;
-use crate::pool::Arena;
+use crate::pool::{Arena, Lasting};
 
 const MAX_SHARDS: usize = 16;
 /// A smaller cache has fewer shards, so that each still holds many blocks.
@@ -85,8 +85,8 @@ impl BlockCache {
     }
 
     /// Slots for the `len` blocks of table `number`.
-    pub(super) fn slots(&self, number: u64, len: usize) -> Arc<Slots> {
-        Arc::new(Slots::new(Arc::clone(&self.epoch), number, len))
+    pub(super) fn slots(&self, number: u64, len: usize, lasting: &Arc<Lasting>) -> Arc<Slots> {
+        Arc::new(Slots::new(Arc::clone(&self.epoch), number, len, lasting))
     }
 
     /// A frame for the block at position `i` of a table, of `len` bytes, trailer included, if it is to be [inserted](BlockCache::insert) when

@@ -4,6 +4,7 @@ mod heads;
 
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::Arc;
 
 use heads::Heads;
 
@@ -12,6 +13,7 @@ use crate::format::coding::Decoder;
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{common_prefix_len, head};
 use crate::format::{Decoded, Malformed};
+use crate::pool::{Array, Lasting};
 use crate::prefetch::prefetch;
 
 /// Bytes of a head. Part of the format.
@@ -100,15 +102,16 @@ impl IndexBuilder {
 #[derive(Debug)]
 pub(super) struct Index {
     heads: Heads,
-    handles: Box<[Handle]>,
+    handles: Array<Handle>,
     /// One more than there are separators, ascending from 0 to the length of `rests`.
-    ends: Box<[u32]>,
+    ends: Array<u32>,
     prefix: Box<[u8]>,
-    rests: Box<[u8]>,
+    rests: Array<u8>,
 }
 
 impl Index {
-    pub(super) fn decode(bytes: &[u8]) -> Decoded<Index> {
+    /// The index that stands in `bytes`, in lasting memory if that is given.
+    pub(super) fn decode(bytes: &[u8], lasting: Option<&Arc<Lasting>>) -> Decoded<Index> {
         let mut fields = Decoder::new(bytes);
         let n = fields.u32()? as usize;
         let (prefix_len, zero) = (usize::from(fields.u16()?), fields.u16()?);
@@ -123,14 +126,14 @@ impl Index {
         if !heads.is_sorted() {
             return Err(Malformed("the index is out of order"));
         }
-        let handles = (0..n).map(|_| Handle::decode(&mut fields)).collect::<Decoded<Box<_>>>()?;
-        let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<_>>>()?;
+        let handles = (0..n).map(|_| Handle::decode(&mut fields)).collect::<Decoded<Box<[Handle]>>>()?;
+        let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<[u32]>>>()?;
         let index = Index {
-            heads: Heads::new(&heads),
-            handles,
-            ends,
+            heads: Heads::new(&heads, lasting),
+            handles: Array::new(lasting, handles.iter().copied()),
+            ends: Array::new(lasting, ends.iter().copied()),
             prefix: fields.take(prefix_len)?.into(),
-            rests: fields.take(fields.remaining())?.into(),
+            rests: Array::new(lasting, fields.take(fields.remaining())?.iter().copied()),
         };
         index.check()?;
         Ok(index)
@@ -142,7 +145,7 @@ impl Index {
             return Err(Malformed("the separators do not fill the index"));
         }
         let mut end = FILE_HEADER_LEN as u64;
-        for handle in &self.handles {
+        for handle in &*self.handles {
             let follows = handle.offset == end || end.checked_next_multiple_of(PAGE) == Some(handle.offset);
             end = match handle.end() {
                 Some(next) if follows => next,
@@ -283,7 +286,7 @@ mod tests {
 
         #[test]
         fn find_gives_the_first_separator_at_or_behind_the_key(separators in separators(), others in separators()) {
-            let index = Index::decode(&build(&separators)).unwrap();
+            let index = Index::decode(&build(&separators), None).unwrap();
             prop_assert_eq!(index.len(), separators.len());
             let cut = separators.iter().map(|key| key[..key.len() / 2].to_vec());
             let longer = separators.iter().map(|key| [key, &[0][..]].concat());
@@ -314,7 +317,7 @@ mod tests {
             let (at, cut) = (at.index(bytes.len()), cut.index(bytes.len()));
             bytes[at] = to;
             for bytes in [&bytes[..], &bytes[..cut]] {
-                if let Ok(index) = Index::decode(bytes) {
+                if let Ok(index) = Index::decode(bytes, None) {
                     prop_assert!(index.find(&key, |_| ()) <= index.len());
                 }
             }
@@ -329,7 +332,7 @@ mod tests {
                 builder.begin(separator);
                 builder.end(Handle { offset, len: 1000 - 5 });
             }
-            Index::decode(&builder.finish().unwrap())
+            Index::decode(&builder.finish().unwrap(), None)
         };
         for right in [[64, 1064, 2064], [64, 4096, 5096], [4096, 8192, 9192], [64, 1064, 4096]] {
             assert!(decoded(right).is_ok(), "{right:?}");

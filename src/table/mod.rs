@@ -44,6 +44,7 @@ use crate::event::Listener;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::options::{Compression, FilterPolicy, PrefixExtractor};
+use crate::pool::Lasting;
 use crate::vfs::FileSystem;
 
 /// What the manifest knows of a table.
@@ -85,6 +86,8 @@ pub(crate) struct TableContext {
     dir: PathBuf,
     epoch: Arc<Epoch>,
     cache: BlockCache,
+    /// For what stays in memory of open tables.
+    lasting: Arc<Lasting>,
     files: FilePool,
     /// Whether tables without compression are mapped.
     map_tables: Permit,
@@ -99,6 +102,7 @@ impl TableContext {
             dir: dir.to_owned(),
             cache: BlockCache::new(Arc::clone(&epoch), cache_bytes),
             epoch,
+            lasting: Arc::default(),
             files: FilePool::new(max_open_files),
             map_tables: Permit::default(),
             listener: Listener::default(),

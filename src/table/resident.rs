@@ -65,7 +65,7 @@ pub(super) enum TableFilter {
 impl Resident {
     /// Reads it, and compares it with what the manifest says.
     pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta) -> Result<Resident> {
-        let path = &fetcher.path;
+        let (path, lasting) = (&fetcher.path, &fetcher.context.lasting);
         if fetcher.file_len()? != meta.size {
             return Err(fetcher.corrupt(0, "the file is not as long as the manifest says"));
         }
@@ -77,7 +77,7 @@ impl Resident {
         let footer = Footer::decode(&footer, meta.number, footer_offset, path)?;
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
-        let index = Index::decode(&fetcher.meta_block(footer.index)?)
+        let index = Index::decode(&fetcher.meta_block(footer.index)?, Some(lasting))
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
         let filter = TableFilter::read(fetcher, &footer, &properties);
         let mapped = match properties.compression == u64::from(Compression::None.code()) {
@@ -85,7 +85,7 @@ impl Resident {
             false => None,
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };
-        let slots = fetcher.context.cache().slots(meta.number, cached);
+        let slots = fetcher.context.cache().slots(meta.number, cached, lasting);
         let resident = Resident { footer, properties, index, filter, slots, mapped };
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
@@ -205,7 +205,7 @@ impl TableFilter {
             Ok(block) => block,
             Err(error) => return TableFilter::Degraded(error),
         };
-        let filter = Filter::open(&block, footer.seed);
+        let filter = Filter::open_in(Some(&fetcher.context.lasting), &block, footer.seed);
         let foreign = || filter.info().and_then(|info| contradiction_of_filter(properties, info));
         match filter.degraded().or_else(foreign) {
             Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),

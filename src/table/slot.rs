@@ -16,13 +16,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::block::{BlockRef, Borrowed, FramedBlock};
 use crate::epoch::{Epoch, Pin};
+use crate::pool::{Array, Lasting};
 
 /// One slot for each data block of a table, by its position in the index.
 pub(crate) struct Slots {
     epoch: Arc<Epoch>,
     number: u64,
     /// From `BlockRef::into_raw` without a count of its own; or a mark, which is odd as no pointer to a block is; or null.
-    slots: Box<[AtomicPtr<()>]>,
+    slots: Array<AtomicPtr<()>>,
 }
 
 /// The block that a slot points to, if it does.
@@ -32,8 +33,8 @@ fn block_in(slot: *mut ()) -> Option<NonNull<()>> {
 }
 
 impl Slots {
-    pub(super) fn new(epoch: Arc<Epoch>, number: u64, len: usize) -> Slots {
-        Slots { epoch, number, slots: (0..len).map(|_| AtomicPtr::default()).collect() }
+    pub(super) fn new(epoch: Arc<Epoch>, number: u64, len: usize, lasting: &Arc<Lasting>) -> Slots {
+        Slots { epoch, number, slots: Array::new(Some(lasting), (0..len).map(|_| AtomicPtr::default())) }
     }
 
     /// The table's number, as far as it tells tables apart.

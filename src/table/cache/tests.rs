@@ -34,7 +34,7 @@ impl Fixture {
     fn new(capacity: usize, tables: usize, blocks: usize) -> Fixture {
         let epoch = Arc::new(Epoch::default());
         let cache = BlockCache::new(Arc::clone(&epoch), capacity);
-        let slots = (0..tables).map(|table| cache.slots(table as u64, blocks)).collect();
+        let slots = (0..tables).map(|table| cache.slots(table as u64, blocks, &Arc::default())).collect();
         Fixture { cache, epoch, slots }
     }
 
@@ -243,7 +243,7 @@ fn readers_never_see_a_block_that_was_used_again() {
     let epoch = Arc::new(Epoch::default());
     let cache = BlockCache::new(Arc::clone(&epoch), 20_000);
     let tables: Vec<Mutex<(u64, Arc<Slots>)>> =
-        (0..2).map(|table| Mutex::new((table, cache.slots(table, BLOCKS)))).collect();
+        (0..2).map(|table| Mutex::new((table, cache.slots(table, BLOCKS, &Arc::default())))).collect();
     let (numbers, hits, done) = (AtomicUsize::new(2), AtomicUsize::new(0), AtomicBool::new(false));
     let tag = |number: u64, i: usize| number << 8 | i as u64;
     std::thread::scope(|scope| {
@@ -288,7 +288,7 @@ fn readers_never_see_a_block_that_was_used_again() {
                     std::thread::yield_now();
                 }
                 let number = numbers.fetch_add(1, Ordering::Relaxed) as u64;
-                let new = (number, cache.slots(number, BLOCKS));
+                let new = (number, cache.slots(number, BLOCKS, &Arc::default()));
                 let (_, old) = std::mem::replace(&mut *tables[round % 2].lock(), new);
                 cache.forget(&old);
                 std::thread::yield_now();

@@ -6,7 +6,9 @@
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::pool::{Array, Lasting};
 use crate::prefetch::prefetch;
 
 /// Numbers of a node: two cache lines, which processors fetch in pairs.
@@ -21,18 +23,18 @@ struct Node([u64; WIDTH]);
 pub(super) struct Heads {
     len: usize,
     /// The numbers, filled up with the greatest one there is.
-    lowest: Box<[Node]>,
+    lowest: Array<Node>,
     /// Rows above it, the one of a single node first.
-    upper: Box<[Box<[Node]>]>,
+    upper: Box<[Array<Node>]>,
 }
 
 impl Heads {
-    pub(super) fn new(numbers: &[u64]) -> Heads {
-        let lowest = nodes(numbers.iter().copied());
+    pub(super) fn new(numbers: &[u64], lasting: Option<&Arc<Lasting>>) -> Heads {
+        let lowest = nodes(lasting, numbers, |&number| number);
         let mut upper = Vec::new();
         let mut below = &lowest;
         while below.len() > 1 {
-            upper.push(nodes(below.iter().map(|node| node.0[WIDTH - 1])));
+            upper.push(nodes(lasting, below, |node| node.0[WIDTH - 1]));
             below = &upper[upper.len() - 1];
         }
         upper.reverse();
@@ -101,12 +103,14 @@ impl Node {
 
 const _: () = assert!(WIDTH == 16, "it is halved four times");
 
-fn nodes(numbers: impl ExactSizeIterator<Item = u64>) -> Box<[Node]> {
-    let mut nodes = vec![Node([u64::MAX; WIDTH]); numbers.len().div_ceil(WIDTH)];
-    for (i, number) in numbers.enumerate() {
-        nodes[i / WIDTH].0[i % WIDTH] = number;
-    }
-    nodes.into()
+/// The numbers that `number` makes of `below`, in nodes.
+fn nodes<T>(lasting: Option<&Arc<Lasting>>, below: &[T], number: impl Fn(&T) -> u64) -> Array<Node> {
+    let node = |below: &[T]| {
+        let mut node = Node([u64::MAX; WIDTH]);
+        node.0.iter_mut().zip(below).for_each(|(place, below)| *place = number(below));
+        node
+    };
+    Array::new(lasting, below.chunks(WIDTH).map(node))
 }
 
 #[cfg(test)]
@@ -125,7 +129,7 @@ mod tests {
             number in prop_oneof![0u64..510, any::<u64>(), Just(u64::MAX)],
         ) {
             numbers.sort_unstable();
-            let heads = Heads::new(&numbers);
+            let heads = Heads::new(&numbers, None);
             for number in numbers.iter().copied().chain([number]) {
                 let mut among = 0..0;
                 let count = heads.count_less(number, |near| among = near);

@@ -1,0 +1,204 @@
+//! [`Array`]: values that are written once and looked at for long.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::lasting::{ALIGN, Lasting, Piece};
+
+/// What is shorter gains nothing from huge pages: a page.
+const SHORTEST: usize = 4 << 10;
+
+/// A shared slice, as `Arc<[T]>` is, in lasting memory if it is long. The values are not dropped, but need not be.
+pub(crate) struct Array<T> {
+    /// Of `len` values in `memory`.
+    start: NonNull<T>,
+    len: usize,
+    /// `None` if there are no values.
+    memory: Option<Arc<Memory>>,
+}
+
+/// What the values stand in.
+enum Memory {
+    Lasting(#[expect(dead_code, reason = "it is dropped, which gives the memory back")] Piece),
+    Allocated(NonNull<u8>, Layout),
+}
+
+// SAFETY: memory from the allocator has this owner alone.
+unsafe impl Send for Memory {}
+// SAFETY: nobody gets at the memory but through the array that owns it.
+unsafe impl Sync for Memory {}
+
+// SAFETY: arrays share values, as references do.
+unsafe impl<T: Send + Sync> Send for Array<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Array<T> {}
+
+impl Memory {
+    fn new(lasting: Option<&Arc<Lasting>>, layout: Layout) -> (Memory, NonNull<u8>) {
+        if layout.size() >= SHORTEST
+            && let Some(lasting) = lasting
+            && let Some(piece) = lasting.take(layout.size().next_multiple_of(ALIGN))
+        {
+            let start = piece.start();
+            return (Memory::Lasting(piece), start);
+        }
+        // SAFETY: the layout's size is not 0.
+        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        (Memory::Allocated(start, layout), start)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Memory::Allocated(start, layout) = *self {
+            // SAFETY: it was allocated with this layout when this was made, and is freed only here.
+            unsafe { dealloc(start.as_ptr(), layout) };
+        }
+    }
+}
+
+impl<T> Array<T> {
+    /// The values, in lasting memory if that is given and worth it.
+    pub(crate) fn new(lasting: Option<&Arc<Lasting>>, values: impl ExactSizeIterator<Item = T>) -> Array<T> {
+        const { assert!(!std::mem::needs_drop::<T>() && size_of::<T>() > 0 && align_of::<T>() <= ALIGN) };
+        let room = values.len();
+        let layout = match Layout::array::<T>(room) {
+            Ok(layout) if layout.size() > 0 => layout,
+            Ok(_) => return Array::default(),
+            Err(_) => handle_alloc_error(Layout::new::<T>()),
+        };
+        let (memory, start) = Memory::new(lasting, layout);
+        let start = start.cast::<T>();
+        let mut len = 0;
+        for (i, value) in (0..room).zip(values) {
+            // SAFETY: the memory is for as many values, aligned to what they are, and nobody else knows of it yet.
+            unsafe { start.add(i).write(value) };
+            len = i + 1;
+        }
+        if let (Memory::Lasting(_), Some(lasting)) = (&memory, lasting) {
+            lasting.join_pages();
+        }
+        Array { start, len, memory: Some(Arc::new(memory)) }
+    }
+}
+
+impl<T> Default for Array<T> {
+    fn default() -> Array<T> {
+        Array { start: NonNull::dangling(), len: 0, memory: None }
+    }
+}
+
+impl<T> Clone for Array<T> {
+    fn clone(&self) -> Array<T> {
+        Array { start: self.start, len: self.len, memory: self.memory.clone() }
+    }
+}
+
+impl<T> Deref for Array<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: as many values were written when the array was made, and as long as one is there nobody frees them. They do not change, or
+        // only as values may that are shared.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Array<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&**self).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[repr(align(128))]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Pair([u64; 16]);
+
+    /// As many values of one kind as `len`.
+    fn array<T>(lasting: Option<&Arc<Lasting>>, len: u16, value: impl Fn(u16) -> T) -> Array<T> {
+        Array::new(lasting, (0..len).map(value))
+    }
+
+    #[test]
+    fn values_are_found_in_either_memory() {
+        let lasting = Lasting::with_chunks(1);
+        for lasting in [None, Some(&lasting)] {
+            for len in [0, 1, 3, 31, 32, 33, if cfg!(miri) { 50 } else { 5000 }] {
+                let pairs = array(lasting, len, |i| Pair([i.into(); 16]));
+                let other = pairs.clone();
+                let bytes = array(lasting, len * 10, |i| i.to_le_bytes()[0]);
+                drop(pairs);
+                assert!(other.iter().zip(0..len).all(|(pair, i)| pair.0 == [i.into(); 16]), "{len}");
+                assert!(bytes.iter().zip(0..).all(|(byte, i): (_, u16)| *byte == i.to_le_bytes()[0]), "{len}");
+                assert_eq!((other.len(), bytes.len()), (len.into(), 10 * usize::from(len)));
+            }
+        }
+        assert!(Array::<u64>::default().is_empty());
+    }
+
+    /// An iterator that lies about its length.
+    struct Lie(u32, usize);
+
+    impl Iterator for Lie {
+        type Item = u32;
+
+        fn next(&mut self) -> Option<u32> {
+            self.0 = self.0.checked_sub(1)?;
+            Some(self.0)
+        }
+
+        fn size_hint(&self) -> (usize, Option<usize>) {
+            (self.1, Some(self.1))
+        }
+    }
+
+    impl ExactSizeIterator for Lie {}
+
+    #[test]
+    fn no_more_is_shown_than_was_written_and_no_more_written_than_there_is_room_for() {
+        assert_eq!(Array::new(None, Lie(5, 3))[..], [4, 3, 2]);
+        assert_eq!(Array::new(None, Lie(2, 300))[..], [1, 0]);
+    }
+
+    /// Arrays come and go, and as slots are, they are written to: no write is lost, whatever the system does with the pages.
+    #[test]
+    fn threads_share_arrays_and_the_last_gives_them_back() {
+        let lasting = Lasting::with_chunks(2);
+        let (kept_at_most, rounds, longest): (usize, u16, u16) =
+            if cfg!(miri) { (3, 5, 1000) } else { (40, 300, 30_000) };
+        std::thread::scope(|scope| {
+            for thread in 0..3u16 {
+                let lasting = &lasting;
+                scope.spawn(move || {
+                    let mut kept: Vec<Array<AtomicU64>> = Vec::new();
+                    for round in 0..rounds {
+                        let array =
+                            array(Some(lasting), 500 + round.wrapping_mul(7919).wrapping_add(thread) % longest, |_| {
+                                AtomicU64::new(0)
+                            });
+                        let other = array.clone();
+                        scope.spawn(move || other.iter().for_each(|value| _ = value.fetch_add(1, Ordering::Relaxed)));
+                        array.iter().for_each(|value| _ = value.fetch_add(2, Ordering::Relaxed));
+                        kept.push(array);
+                        if kept.len() > kept_at_most {
+                            let array = kept.swap_remove(usize::from(round) % kept_at_most);
+                            // What the other thread has added, all of it or a part.
+                            assert!(array.iter().all(|value| matches!(value.load(Ordering::Relaxed), 2 | 3)));
+                        }
+                    }
+                });
+            }
+        });
+        // All went back, and not to others.
+        assert!(lasting.settled().iter().all(|joined| !joined));
+    }
+}
