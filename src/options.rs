@@ -607,7 +607,8 @@ impl Options {
         self
     }
 
-    /// Who runs background work, instead of threads of the store's own. Several stores may share one.
+    /// Who runs background work, instead of threads of the store's own. Several stores may share one. Only memory is made ready by threads
+    /// beside it, which come and go.
     pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
         self.executor = Some(executor);
         self

@@ -146,7 +146,7 @@ pub struct MemoryStats {
     pub cache: usize,
     /// Limit of the cache.
     pub cache_limit: usize,
-    /// Filters and indexes of the tables in use.
+    /// Filters and indexes of the tables in use, and what is free in their huge pages.
     pub filters_and_indexes: usize,
 }
 
@@ -287,7 +287,8 @@ impl Store {
                 pool: self.memory.idle(),
                 cache: self.tables.cache().usage(),
                 cache_limit: self.tables.cache().capacity(),
-                filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum(),
+                filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum::<usize>()
+                    + self.tables.lasting().idle(),
             },
             flushes: count(&self.counters.flushes),
             flushed_bytes: count(&self.counters.flushed_bytes),

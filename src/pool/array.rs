@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::lasting::{ALIGN, Lasting, Piece};
 
-/// What is shorter gains nothing from huge pages: a page.
-const SHORTEST: usize = 4 << 10;
+/// What is shorter gains little from huge pages, and would leave much of its last page free.
+const SHORTEST: usize = 4 * ALIGN;
 
 /// A shared slice, as `Arc<[T]>` is, in lasting memory if it is long. The values are not dropped, but need not be.
 pub(crate) struct Array<T> {
@@ -40,7 +40,7 @@ impl Memory {
     fn new(lasting: Option<&Arc<Lasting>>, layout: Layout) -> (Memory, NonNull<u8>) {
         if layout.size() >= SHORTEST
             && let Some(lasting) = lasting
-            && let Some(piece) = lasting.take(layout.size().next_multiple_of(ALIGN))
+            && let Some(piece) = lasting.take(layout.size())
         {
             let start = piece.start();
             return (Memory::Lasting(piece), start);

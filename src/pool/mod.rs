@@ -4,10 +4,10 @@
 //! that the host never backed takes milliseconds. So whatever comes and goes in megabytes (memtables above all) takes [`Chunk`]s from
 //! a [`Pool`], and they go back when they are dropped. The pool keeps up to its limit of them, and gives the rest to the system.
 //!
+//! Chunks below [`CHUNK_LEN`] come from the allocator, which is good at them, and go back to it.
+//!
 //! What is cut into many small pieces for good, the cache's blocks, is an [`Arena`]. What stays of an open table is cut from [`Lasting`]
 //! memory, as an [`Array`].
-//!
-//! Pieces below [`CHUNK_LEN`] come from the allocator, which is good at them, and go back to it.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -7,13 +7,8 @@ use super::CHUNK_LEN;
 
 /// What the allocator gives is as long as a multiple of this: a cache line.
 const LINE: usize = 64;
-/// Alignment of that: the two lines that processors fetch in pairs.
-pub(super) const ALIGN: usize = 128;
-/// A multiple of the size of the system's pages, which is 4 to 64 KiB.
-const PAGE_LEN: usize = 64 << 10;
-
-/// That of the smallest ones.
-const LEAST_PAGE: usize = 4 << 10;
+/// Length of the system's smallest pages; there are systems with longer ones.
+pub(super) const LEAST_PAGE: usize = 4 << 10;
 
 /// Memory of its own, zero at first. What is as large as a huge page is aligned to one.
 pub(super) struct Region {
@@ -83,20 +78,20 @@ impl Region {
     }
 
     /// Puts the chunk at `start` in a huge page, if the system has one, with what stands in it and under the same addresses. Others may read
-    /// it and write to it meanwhile; some wait for the time of a copy.
-    pub(super) fn join_pages(&self, start: usize) {
+    /// it and write to it meanwhile; some wait for the time of a copy. Returns whether the system does that at all.
+    pub(super) fn join_pages(&self, start: usize) -> bool {
         assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "a chunk of the region");
-        if self.mapped {
-            // That copy would take ten times as long to a page that a host has to find first. So a page is touched here and given back: it is
-            // the next one that the system takes. (0.7 ms instead of 7, measured.)
-            Region::in_small_pages(CHUNK_LEN).populate_huge(0);
-            // SAFETY: the chunk lies within the region.
-            let chunk = unsafe { self.start.add(start) };
-            if !system::join_pages(chunk, CHUNK_LEN) {
-                // An older system does that itself in its own time, if it is asked to.
-                system::advise_huge(chunk, CHUNK_LEN);
-            }
+        if !self.mapped {
+            return true;
         }
+        // That copy would take ten times as long to a page that a host has to find first. So a page is touched here and given back: it is
+        // the next one that the system takes. (0.7 ms instead of 7, measured.) If it has none, it says so when it is asked to join.
+        if let Some(page) = Region::mapped(CHUNK_LEN) {
+            system::advise_huge(page.start, CHUNK_LEN);
+            system::populate(page.start, CHUNK_LEN);
+        }
+        // SAFETY: the chunk lies within the region.
+        system::join_pages(unsafe { self.start.add(start) }, CHUNK_LEN)
     }
 
     /// Gives the memory of the whole pages between `start` and `end` back to the system, if it came from there. They stay, with zeros in
@@ -106,7 +101,8 @@ impl Region {
     ///
     /// Nobody else uses what stands between the two, which lie within the region.
     pub(super) unsafe fn discard(&self, start: usize, end: usize) {
-        let (start, end) = (start.next_multiple_of(PAGE_LEN), end - end % PAGE_LEN);
+        let page = system::page_len();
+        let (start, end) = (start.next_multiple_of(page), end - end % page);
         if self.mapped && start < end {
             // SAFETY: by the contract above.
             unsafe { system::discard(self.start.add(start), end - start) };
@@ -127,7 +123,9 @@ impl Drop for Region {
 }
 
 fn layout(len: usize) -> Layout {
-    match Layout::from_size_align(len, ALIGN) {
+    // As what is mapped is, from the same length on.
+    let align = if len >= CHUNK_LEN { LEAST_PAGE } else { LINE };
+    match Layout::from_size_align(len, align) {
         Ok(layout) => layout,
         Err(_) => handle_alloc_error(Layout::new::<u8>()),
     }
@@ -184,10 +182,17 @@ mod system {
         unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) }.is_ok()
     }
 
-    /// Joins the small pages of a chunk of what [`map`] gave to a huge one; returns whether the system, from Linux 6.1 on, did that.
+    /// Joins the small pages of a chunk of what [`map`] gave to a huge one, if there is memory for it; returns whether the system, from
+    /// Linux 6.1 on, does that at all.
     pub(super) fn join_pages(start: NonNull<u8>, len: usize) -> bool {
         // SAFETY: the content stays as it is.
-        unsafe { madvise_by_number(start.as_ptr().cast(), len, MADV_COLLAPSE) == 0 }
+        let done = unsafe { madvise_by_number(start.as_ptr().cast(), len, MADV_COLLAPSE) } == 0;
+        done || std::io::Error::last_os_error().kind() != std::io::ErrorKind::InvalidInput
+    }
+
+    /// Length of a page.
+    pub(super) fn page_len() -> usize {
+        rustix::param::page_size()
     }
 
     /// # Safety
@@ -224,6 +229,10 @@ mod system {
 
     pub(super) fn join_pages(_: NonNull<u8>, _: usize) -> bool {
         true
+    }
+
+    pub(super) fn page_len() -> usize {
+        super::LEAST_PAGE
     }
 
     pub(super) unsafe fn discard(_: NonNull<u8>, _: usize) {}

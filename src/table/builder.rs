@@ -20,7 +20,7 @@ use crate::vfs::{FileSystem, WritableFile};
 
 /// Bytes collected before they are appended to the file.
 const WRITE_LEN: usize = 1 << 20;
-/// At most this part of a block's size is left free so that the next block begins with a page.
+/// At most this part of a block's length is left free behind it, so that the next one begins with a page.
 const PADDING_PART: u64 = 16;
 
 /// Writes a table. The file is complete, and synced, when `finish` has returned; that its name lasts is up to the caller, who syncs
@@ -73,7 +73,7 @@ impl<'a> TableBuilder<'a> {
                 ..Properties::default()
             },
         };
-        builder.begin_block();
+        builder.begin_block(0);
         Ok(builder)
     }
 
@@ -108,8 +108,8 @@ impl<'a> TableBuilder<'a> {
             self.fingerprint = hash.fingerprint();
         }
         if !self.block.add(key, seqno, kind, value, self.fingerprint, self.limit) {
-            self.end_block(Some(key))?;
-            self.begin_block();
+            let last = self.end_block(Some(key))?;
+            self.begin_block(last.stored_len());
             self.block.add(key, seqno, kind, value, self.fingerprint, self.limit);
         }
         self.properties.count_entry(key, is_new_key, seqno, kind, value);
@@ -122,14 +122,14 @@ impl<'a> TableBuilder<'a> {
         Error::corruption(&self.output.path, self.output.offset(), rule)
     }
 
-    /// Decides where the next data block begins and how long it may become: one that lies in a page is read at the cost of one page. How
-    /// long a compressed block becomes is not known before it is there, so that those just follow each other.
-    fn begin_block(&mut self) {
+    /// Decides where the next data block begins, behind one of `last` bytes, and how long it may become: one that lies in a page is read at
+    /// the cost of one page. How long a compressed block becomes is not known before it is there, so that those just follow each other.
+    fn begin_block(&mut self, last: u64) {
         let size = u64::from(self.options.block_size);
         let mut len = size;
         if self.options.compression == Compression::None {
             let page = self.output.offset().next_multiple_of(PAGE);
-            if page - self.output.offset() <= size / PADDING_PART {
+            if page - self.output.offset() <= last.min(size) / PADDING_PART {
                 self.output.pad_to(page);
             }
             // Up to the end of a page, if that makes the block little shorter.
@@ -142,8 +142,8 @@ impl<'a> TableBuilder<'a> {
         self.limit = usize::try_from(len).unwrap_or(usize::MAX).saturating_sub(TRAILER_LEN);
     }
 
-    /// Writes the data block; `next` is the first key of the one behind it, if there is one.
-    fn end_block(&mut self, next: Option<&[u8]>) -> Result<()> {
+    /// Writes the data block; `next` is the first key of the one behind it, if there is one. Returns where it is.
+    fn end_block(&mut self, next: Option<&[u8]>) -> Result<Handle> {
         let last = self.block.last().map_or(&[][..], |(key, _)| key);
         self.index.begin(next.map_or(last, |next| separator(last, next)));
         let start = self.output.buffer.len();
@@ -163,7 +163,7 @@ impl<'a> TableBuilder<'a> {
         let handle = self.output.end_block(start, compression)?;
         self.index.end(handle);
         self.properties.count_block(raw_len);
-        Ok(())
+        Ok(handle)
     }
 
     /// Completes the file and syncs it. If that fails, the file is removed as by [`TableBuilder::abandon`].

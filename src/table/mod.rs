@@ -148,6 +148,10 @@ impl TableContext {
         &self.cache
     }
 
+    pub(crate) fn lasting(&self) -> &Lasting {
+        &self.lasting
+    }
+
     #[cfg(test)]
     pub(crate) fn files(&self) -> &FilePool {
         &self.files

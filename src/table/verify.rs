@@ -11,6 +11,7 @@ use crate::block::{BlockCursor, BlockRef, Frame};
 use crate::error::Result;
 use crate::filter::{Filter, KeyHash};
 use crate::format::checksum::FileChecksum;
+use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{SeqNo, compare_entries};
 use crate::format::{Decoded, Malformed};
 
@@ -28,9 +29,14 @@ impl Table {
 
         let mut seen = Seen::default();
         let mut ahead = ReadAhead::of_all(resident.index.data_end());
+        let mut end = FILE_HEADER_LEN as u64;
         for i in 0..resident.index.len() {
             ahead.step_to(i);
             let handle = resident.index.handle(i);
+            if handle.offset > end && fetcher.bytes(end, handle.offset - end)?.iter().any(|&byte| byte != 0) {
+                return Err(fetcher.corrupt(end, "there is something else than zeros before a data block"));
+            }
+            end = handle.offset + handle.stored_len();
             let (_, block) = fetcher.data_block(handle, &resident.properties, Some(&mut ahead), Frame::new)?;
             let mut denied = false;
             let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
