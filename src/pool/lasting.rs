@@ -276,6 +276,22 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_of_small_pages_is_given_back_at_once() {
+        let lasting = Lasting::with_chunks(1);
+        let len = CHUNK_LEN / 16;
+        let mut pieces: Vec<Piece> = (0..13).map(|_| lasting.take(len).unwrap()).collect();
+        (0..).zip(&pieces).for_each(|(value, piece)| fill(piece, value));
+        // Neither crowded nor sparse.
+        assert_eq!(lasting.settled(), [false; SEGMENT / CHUNK_LEN]);
+        pieces.remove(7);
+        assert_eq!(lasting.idle(), 0);
+        let piece = lasting.take(len).unwrap();
+        let is_given_back = cfg!(all(target_os = "linux", not(miri)));
+        assert_eq!(ends(&piece), if is_given_back { [0, 0] } else { [7, 7] });
+        assert_eq!((ends(&pieces[6]), ends(&pieces[7])), ([6, 6], [8, 8]));
+    }
+
+    #[test]
     fn a_store_that_is_gone_leaves_its_pieces() {
         let lasting = Lasting::with_chunks(1);
         let piece = lasting.take(CHUNK_LEN).unwrap();
