@@ -132,7 +132,7 @@ mod tests {
     fn values_are_found_in_either_memory() {
         let lasting = Lasting::with_chunks(1);
         for lasting in [None, Some(&lasting)] {
-            for len in [0, 1, 3, 31, 32, 33, if cfg!(miri) { 50 } else { 5000 }] {
+            for len in [0, 1, 3, 31, 32, 33, if cfg!(miri) { 150 } else { 5000 }] {
                 let pairs = array(lasting, len, |i| Pair([i.into(); 16]));
                 let other = pairs.clone();
                 let bytes = array(lasting, len * 10, |i| i.to_le_bytes()[0]);
@@ -174,7 +174,7 @@ mod tests {
     fn threads_share_arrays_and_the_last_gives_them_back() {
         let lasting = Lasting::with_chunks(2);
         let (kept_at_most, rounds, longest): (usize, u16, u16) =
-            if cfg!(miri) { (3, 5, 1000) } else { (40, 300, 30_000) };
+            if cfg!(miri) { (3, 5, 4000) } else { (40, 300, 30_000) };
         std::thread::scope(|scope| {
             for thread in 0..3u16 {
                 let lasting = &lasting;

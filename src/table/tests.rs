@@ -314,9 +314,9 @@ fn blocks_fit_the_block_size_and_fill_it() {
 
 #[test]
 fn blocks_lie_in_pages_if_that_costs_little() {
-    // Value lengths: little is left of a page, all sizes of blocks; more than a sixteenth is.
+    // Value lengths: little is left of a page; more than a sixteenth of a block is, also of one that is half as long as asked for.
     for (value_len, block_size, in_pages) in
-        [(100, 4096, true), (100, 16384, true), (10, 1024, false), (700, 4096, false)]
+        [(100, 4096, true), (100, 16384, true), (10, 1024, false), (700, 4096, false), (33_000, 65536, false)]
     {
         let count = 1_000_000 / value_len as u64;
         let entries: Vec<Entry> = (0..count).map(|i| put(even_key(i), 1, vec![b'v'; value_len])).collect();
