@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Table;
-use super::fetch::ReadAhead;
+use super::fetch::{Around, ReadAhead};
 use super::reader::Counting;
 use super::resident::Near;
 use crate::block::BlockCursor;
@@ -118,7 +118,7 @@ impl TableCursor {
             };
             let block = match kept {
                 Some(block) => block,
-                None => self.table.read_block(resident, i, fill_cache, self.counting, Some(ahead))?.into(),
+                None => self.table.read_block(resident, i, fill_cache, self.counting, Around::Scan(ahead))?.into(),
             };
             self.block.enter(block);
             self.position = i;

@@ -54,7 +54,7 @@ impl Fetcher {
     /// The `len` bytes at `offset`, unverified.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.checked_len(offset, len)?];
-        self.fill(&mut bytes, offset)?;
+        self.fill(&mut bytes, offset, None)?;
         Ok(bytes)
     }
 
@@ -66,13 +66,31 @@ impl Fetcher {
         }
     }
 
-    /// Reads the bytes at `offset` until `bytes` is full.
-    fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
-        let read = self.file()?.read_at(bytes, offset);
+    /// Reads the bytes at `offset` until `bytes` is full; before it waits for them, `before_wait` has its turn.
+    fn fill(&self, bytes: &mut [u8], offset: u64, before_wait: Option<&mut dyn FnMut()>) -> Result<()> {
+        let file = self.file()?;
+        let read = match before_wait {
+            None => file.read_at(bytes, offset),
+            Some(before_wait) => match file.try_read_at(bytes, offset) {
+                Ok(None) => {
+                    before_wait();
+                    file.read_at(bytes, offset)
+                }
+                Ok(Some(read)) => Ok(read),
+                Err(error) => Err(error),
+            },
+        };
         if read.during("read", &self.path)? < bytes.len() {
             return Err(self.corrupt(offset, "the file ends before the block does"));
         }
         Ok(())
+    }
+
+    /// Asks the file system for a block that will be read soon. What goes wrong, the read says.
+    pub(super) fn will_need(&self, handle: Handle) {
+        if let (Ok(file), Some(end)) = (self.file(), handle.end()) {
+            file.will_need(handle.offset..end);
+        }
     }
 
     /// A filter, properties or index block, verified.
@@ -90,11 +108,16 @@ impl Fetcher {
         &self,
         handle: Handle,
         properties: &Properties,
-        ahead: Option<&mut ReadAhead>,
+        around: Around<'_>,
         frame: impl FnOnce(usize) -> Frame,
     ) -> Result<(Compression, BlockRef)> {
         let longest = properties.largest_block;
         let malformed = |malformed| self.corrupt(handle.offset, malformed);
+        let (ahead, before_wait) = match around {
+            Around::Nothing => (None, None),
+            Around::Scan(ahead) => (Some(ahead), None),
+            Around::Batch(before_wait) => (None, Some(before_wait)),
+        };
         if let Some(stored) = ahead.and_then(|ahead| ahead.block(self, handle)) {
             let (compression, packed) = self.verified(handle, stored)?;
             let block = block_of(compression, packed, longest, frame).map_err(malformed)?;
@@ -105,7 +128,7 @@ impl Fetcher {
             // How long the block is, its stored form says.
             let mut stored = Frame::new(stored_len);
             let bytes = &mut stored.bytes_mut()[..stored_len];
-            self.fill(bytes, handle.offset)?;
+            self.fill(bytes, handle.offset, before_wait)?;
             let (compression, packed) = self.verified(handle, bytes)?;
             let block = block_of(compression, packed, longest, frame).map_err(malformed);
             stored.spare();
@@ -113,7 +136,7 @@ impl Fetcher {
         }
         let mut stored = frame(stored_len);
         let bytes = &mut stored.bytes_mut()[..stored_len];
-        self.fill(bytes, handle.offset)?;
+        self.fill(bytes, handle.offset, before_wait)?;
         let (compression, block) = match self.verified(handle, bytes)? {
             (Compression::None, block) => {
                 let len = block.len();
@@ -193,6 +216,15 @@ fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {
     let mut bytes = stored.into_owned();
     bytes.truncate(bytes.len().saturating_sub(TRAILER_LEN));
     bytes
+}
+
+/// What is read beside a block.
+pub(super) enum Around<'a> {
+    Nothing,
+    /// What a scan comes to next.
+    Scan(&'a mut ReadAhead),
+    /// Other blocks, of which this tells the file system before the first of them is waited for.
+    Batch(&'a mut dyn FnMut()),
 }
 
 /// What a scan has read of a table beyond the block that it asked for.
@@ -308,7 +340,7 @@ impl ReadAhead {
                 self.buffer.resize(len, 0);
             }
             // What fails here may lie beyond the block that was asked for: reading that by itself decides.
-            fetcher.fill(&mut self.buffer[..len], window.start).ok()?;
+            fetcher.fill(&mut self.buffer[..len], window.start, None).ok()?;
             (self.start, self.len) = (window.start, len);
         }
         self.range(handle)

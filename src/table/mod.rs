@@ -15,6 +15,7 @@ mod files;
 mod footer;
 mod index;
 mod mapped;
+mod pending;
 mod prefix;
 mod properties;
 mod reader;
@@ -34,8 +35,9 @@ pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
 pub(crate) use footer::Handle;
+pub(crate) use pending::PendingReads;
 pub(crate) use prefix::PrefixProbe;
-pub(crate) use reader::{LastBlock, PointRead, Probe, ReadMode, Table, TableHit};
+pub(crate) use reader::{PointRead, Probe, ReadMode, Table, TableHit};
 
 use self::mapped::Permit;
 use crate::epoch::Epoch;

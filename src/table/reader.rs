@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::fetch::{Fetcher, ReadAhead};
+use super::fetch::{Around, Fetcher};
+use super::pending::{BlockReads, Place};
 use super::properties::Properties;
 use super::resident::{Near, Resident, TableFilter};
 use super::{TableContext, TableCursor, TableMeta};
@@ -82,18 +83,12 @@ enum Lookup<'p> {
     Absent,
 }
 
-/// The block that a batch of reads has read last, for the next of them.
-#[derive(Default)]
-pub(crate) struct LastBlock(Option<(Place, BlockRef)>);
-
-/// Number of a table and position of a block in it.
-type Place = (u64, usize);
-
 /// A point read on its way through a table whose filter did not end it.
 ///
 /// ```text
-/// probe = Table::probe locate (prefetch_block prefetch_entry?)? finish
+/// probe = Table::probe locate (prefetch_block prefetch_entry?)? will_need? finish
 /// ```
+#[derive(Clone, Copy)]
 pub(crate) struct Probe<'p> {
     table: &'p Table,
     resident: &'p Resident,
@@ -290,19 +285,19 @@ impl Table {
         i: usize,
         fill_cache: bool,
         counting: Counting,
-        ahead: Option<&mut ReadAhead>,
+        around: Around<'_>,
     ) -> Result<BlockRef> {
         let handle = resident.index.handle(i);
         let cache = self.fetcher.context.cache();
         // A long scan would push out what other reads come back to. What is mapped needs no place in the cache.
-        let is_long = ahead.as_ref().is_some_and(|ahead| ahead.is_long());
+        let is_long = matches!(&around, Around::Scan(ahead) if ahead.is_long());
         let mut keep = fill_cache && !is_long && resident.mapped.is_none();
         let frame = |len| {
             let admitted = if keep { cache.admit(&resident.slots, i, len) } else { None };
             keep = admitted.is_some();
             admitted.unwrap_or_else(|| Frame::new(len))
         };
-        let (compression, block) = self.fetcher.data_block(handle, &resident.properties, ahead, frame)?;
+        let (compression, block) = self.fetcher.data_block(handle, &resident.properties, around, frame)?;
         if let Some(mapped) = &resident.mapped
             && compression == Compression::None
         {
@@ -435,22 +430,6 @@ impl fmt::Debug for Table {
     }
 }
 
-impl LastBlock {
-    /// The block at `place`: this one, or what `read` gives.
-    fn get_or(&mut self, place: Place, read: impl FnOnce() -> Result<BlockRef>) -> Result<BlockRef> {
-        match &self.0 {
-            Some((last, block)) if *last == place => Ok(block.clone()),
-            _ => {
-                // First, so that its frame is used again.
-                self.0 = None;
-                let block = read()?;
-                self.0 = Some((place, block.clone()));
-                Ok(block)
-            }
-        }
-    }
-}
-
 impl<'p> TableHit<'p> {
     #[cfg_attr(not(test), expect(unused_variables, reason = "see `seqno`"))]
     fn new(seqno: SeqNo, kind: ValueKind, value: FoundValue<'p>) -> TableHit<'p> {
@@ -471,8 +450,13 @@ impl<'p> Probe<'p> {
     }
 
     /// Where that block is.
-    pub(crate) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> Place {
         (self.table.meta.number, self.position)
+    }
+
+    /// Says that it will be read.
+    pub(super) fn will_need(&self) {
+        self.table.fetcher.will_need(self.resident.index.handle(self.position));
     }
 
     /// Brings that block nearer, if it is in memory; returns whether it is, or there is none to look at.
@@ -495,16 +479,15 @@ impl<'p> Probe<'p> {
         }
     }
 
-    /// The newest version of the key that the read can see; counts the look-up. A block that is not in the cache may be `last`, and
-    /// otherwise becomes it.
+    /// The newest version of the key that the read can see; counts the look-up. `blocks` is asked for a block that is not in the cache.
     #[inline]
     pub(crate) fn finish(
         self,
         pin: &'p Pin<'_>,
-        last: Option<&mut LastBlock>,
+        blocks: Option<&mut BlockReads<'_>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
-        let lookup = self.look_up(pin, last, trace)?;
+        let lookup = self.look_up(pin, blocks, trace)?;
         let table = self.table;
         match (self.answer, &lookup) {
             (FilterAnswer::Skipped, _) => table.count(ReadEvent::Skipped),
@@ -536,7 +519,7 @@ impl<'p> Probe<'p> {
     fn look_up(
         &self,
         pin: &'p Pin<'_>,
-        mut last: Option<&mut LastBlock>,
+        mut blocks: Option<&mut BlockReads<'_>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Lookup<'p>> {
         let (table, resident) = (self.table, self.resident);
@@ -549,10 +532,10 @@ impl<'p> Probe<'p> {
                 Some(Near::Cached(block)) => (HeldBlock::Borrowed(block), true),
                 Some(Near::Mapped(block)) => (HeldBlock::Mapped(block.block().map_err(malformed)?), true),
                 None => {
-                    let read = || table.read_block(resident, i, mode.fill_cache, counting, None);
-                    let block = match last.as_deref_mut() {
-                        Some(last) => last.get_or((table.meta.number, i), read)?,
-                        None => read()?,
+                    let read = |around: Around<'_>| table.read_block(resident, i, mode.fill_cache, counting, around);
+                    let block = match blocks.as_deref_mut() {
+                        Some(blocks) => blocks.get_or((table.meta.number, i), read)?,
+                        None => read(Around::Nothing)?,
                     };
                     (HeldBlock::Counted(block), false)
                 }

@@ -9,7 +9,7 @@ use super::{Level, Version};
 use crate::epoch::{Epoch, Pin};
 use crate::error::Result;
 use crate::explain::Untraced;
-use crate::table::{LastBlock, PointRead, Probe, Table, TableHit};
+use crate::table::{PendingReads, PointRead, Probe, Table, TableHit};
 
 /// So many keys go together: more than a core has memory accesses under way, and few enough that what they asked for is still in its
 /// first cache when they come to it.
@@ -47,17 +47,11 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
     /// Asks one source, in which `table_for` says which table may hold a key.
     fn ask(&mut self, epoch: &Epoch, table_for: impl Fn(&[u8]) -> Option<&'k Arc<Table>>) -> Result<()> {
         let pending = std::mem::take(&mut self.pending);
-        let mut uncached = Vec::new();
+        let mut uncached = PendingReads::default();
         for group in pending.chunks(GROUP) {
             epoch.pin(|pin| self.ask_group(pin, group, &table_for, &mut uncached))?;
         }
-        // In the order of the file, so that each block is read once.
-        uncached.sort_by_key(|(_, probe)| probe.place());
-        let mut last = LastBlock::default();
-        for (i, probe) in uncached {
-            epoch.pin(|pin| self.finish(i, probe, pin, Some(&mut last)))?;
-        }
-        Ok(())
+        uncached.finish(epoch, |i, hit| self.end(i, hit))
     }
 
     /// The same for a few keys. What it takes to read a block for is left in `uncached`.
@@ -66,7 +60,7 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
         pin: &Pin<'_>,
         group: &[usize],
         table_for: &impl Fn(&[u8]) -> Option<&'k Arc<Table>>,
-        uncached: &mut Vec<(usize, Probe<'k>)>,
+        uncached: &mut PendingReads<'k>,
     ) -> Result<()> {
         let mut tables = [None; GROUP];
         for (table, &i) in tables.iter_mut().zip(group) {
@@ -86,7 +80,7 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
         }
         for (probe, &i) in probes.iter_mut().zip(group) {
             if let Some(missed) = probe.take_if(|probe| !probe.prefetch_block(pin)) {
-                uncached.push((i, missed));
+                uncached.push(i, missed);
             }
         }
         for probe in probes.iter().flatten() {
@@ -94,17 +88,16 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
         }
         for (probe, &i) in probes.into_iter().zip(group) {
             if let Some(probe) = probe {
-                self.finish(i, probe, pin, None)?;
+                self.end(i, probe.finish(pin, None, &mut Untraced)?);
             }
         }
         Ok(())
     }
 
-    fn finish(&mut self, i: usize, probe: Probe<'_>, pin: &Pin<'_>, last: Option<&mut LastBlock>) -> Result<()> {
-        match probe.finish(pin, last, &mut Untraced)? {
+    fn end(&mut self, i: usize, hit: Option<TableHit<'_>>) {
+        match hit {
             Some(hit) => (self.found)(i, hit),
             None => self.pending.push(i),
         }
-        Ok(())
     }
 }

@@ -98,6 +98,17 @@ pub trait ReadableFile: Send + Sync + Debug {
     /// Reads at `offset` until `buf` is full or the file ends; returns how many bytes were read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
+    /// The same, unless it would have to wait for a device, as far as that can be told: then `None`, and what is in `buf` means nothing. By
+    /// default it cannot be told.
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        self.read_at(buf, offset).map(Some)
+    }
+
+    /// Says that a part of the file will be read soon, without a wait for it. It need not lie within the file.
+    fn will_need(&self, part: Range<u64>) {
+        let _ = part;
+    }
+
     /// Length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
 

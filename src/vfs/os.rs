@@ -3,6 +3,8 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+#[cfg(target_os = "linux")]
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -176,6 +178,31 @@ impl ReadableFile for OsReadable {
         Ok(done)
     }
 
+    #[cfg(target_os = "linux")]
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = &mut [io::IoSliceMut::new(&mut buf[done..])];
+            match preadv2(&self.0, rest, offset + done as u64, ReadWriteFlags::NOWAIT) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                // The last two are from systems and file systems that cannot tell.
+                Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(done))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn will_need(&self, part: Range<u64>) {
+        let len = std::num::NonZero::new(part.end.saturating_sub(part.start));
+        // An advice that is not taken is no error.
+        let _ = rustix::fs::fadvise(&self.0, part.start, len, rustix::fs::Advice::WillNeed);
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
@@ -198,3 +225,40 @@ impl ReadableFile for OsReadable {
 struct OsLock(#[expect(dead_code, reason = "held open for its lock")] File);
 
 impl FileLock for OsLock {}
+
+#[cfg(test)]
+#[cfg(all(target_os = "linux", not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_at_hand_can_be_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let content: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        let file = OsFileSystem.create(&path).unwrap();
+        file.append(&content).unwrap();
+        let reader = OsFileSystem.open(&path).unwrap();
+        let mut bytes = vec![0; 10_000];
+        // Where the file system can tell, what was just written is at hand. A read that reaches beyond the end is short, as ever.
+        for (offset, len) in [(0, 10_000), (5000, 10_000), (395_000, 5000), (400_000, 0), (500_000, 0)] {
+            if let Some(read) = reader.try_read_at(&mut bytes, offset as u64).unwrap() {
+                assert_eq!(bytes[..read], content[offset.min(content.len())..][..len]);
+            }
+        }
+        // Where it keeps files in memory only, they stay at hand.
+        file.sync().unwrap();
+        rustix::fs::fadvise(File::open(&path).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let first = reader.try_read_at(&mut bytes, 200_000).unwrap();
+        assert!(first.is_none_or(|read| bytes[..read] == content[200_000..210_000]));
+        // Any part may be asked for, also one that is not there.
+        for part in [200_000..210_000, 399_999..500_000, 500_000..600_000, 7..7, u64::MAX - 1..u64::MAX] {
+            reader.will_need(part);
+        }
+        assert_eq!(reader.read_at(&mut bytes, 200_000).unwrap(), bytes.len());
+        assert_eq!(bytes, content[200_000..210_000]);
+        // Now it is at hand wherever that can be told at all.
+        let again = reader.try_read_at(&mut bytes, 200_000).unwrap();
+        assert!(again.is_none_or(|read| read == bytes.len()));
+    }
+}

@@ -19,3 +19,4 @@ mod recovery;
 mod refilter;
 mod support;
 mod trace;
+mod waits;

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
+use tamis::vfs::{FileSystem, ReadableFile, SimFileSystem};
 use tamis::{Compression, Db, Error, Executor, FilterMode, FilterPolicy, KeyspaceOptions, Options, ReadOptions};
 use tamis::{ReadStats, SteppedExecutor, Value, WriteBatch};
 
-use crate::support::count_entries;
+use crate::support::{OpenedBy, count_entries};
 
 const DIR: &str = "/db";
 
@@ -196,14 +196,7 @@ fn tables_keep_the_filter_they_were_written_with() {
     }
 }
 
-/// The simulated file system with a count of the tables that are open for reading.
-#[derive(Debug)]
-struct Counting {
-    fs: SimFileSystem,
-    open: Arc<AtomicUsize>,
-    most: AtomicUsize,
-}
-
+/// A table that is open for reading, and counted.
 #[derive(Debug)]
 struct Counted {
     file: Arc<dyn ReadableFile>,
@@ -226,56 +219,18 @@ impl ReadableFile for Counted {
     }
 }
 
-impl FileSystem for Counting {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
-        self.fs.create(path)
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
-        let file = self.fs.open(path)?;
-        if path.extension().is_none_or(|extension| extension != "sst") {
-            return Ok(file);
-        }
-        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most.fetch_max(open, Ordering::Relaxed);
-        Ok(Arc::new(Counted { file, open: Arc::clone(&self.open) }))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.fs.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.fs.remove(path)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.fs.list(dir)
-    }
-
-    fn create_dir(&self, dir: &Path) -> io::Result<bool> {
-        self.fs.create_dir(dir)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.fs.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
-        self.fs.lock(path)
-    }
-
-    fn free_space(&self, dir: &Path) -> io::Result<u64> {
-        self.fs.free_space(dir)
-    }
-}
-
 #[test]
 fn no_more_tables_are_open_than_allowed() {
     let bench = Bench::new();
     drop(bench.deep(KeyspaceOptions::new().compression(Compression::None)));
-    let fs = Arc::new(Counting { fs: bench.fs.clone(), open: Arc::default(), most: AtomicUsize::new(0) });
-    let db = bench.options().file_system(fs.clone()).max_open_files(8).open(DIR).unwrap();
+    let (open, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let counts = (Arc::clone(&open), Arc::clone(&most));
+    let fs = OpenedBy::new(bench.fs.clone(), move |file| {
+        let open = counts.0.fetch_add(1, Ordering::Relaxed) + 1;
+        counts.1.fetch_max(open, Ordering::Relaxed);
+        Arc::new(Counted { file, open: Arc::clone(&counts.0) })
+    });
+    let db = bench.options().file_system(Arc::new(fs)).max_open_files(8).open(DIR).unwrap();
     let tables: usize = db.stats().keyspaces[0].levels.iter().map(|level| level.tables.len()).sum();
     assert!(tables > 20, "{tables}");
     for n in (0..20_000).step_by(7) {
@@ -286,10 +241,10 @@ fn no_more_tables_are_open_than_allowed() {
     assert!(counts.iter().all(|&count| count == counts[0]));
     db.compact_range(..).unwrap();
     // One more while a file is opened beside those that are held.
-    let most = fs.most.load(Ordering::Relaxed);
+    let most = most.load(Ordering::Relaxed);
     assert!((8..=9).contains(&most), "{most}");
     drop(db);
-    assert_eq!(fs.open.load(Ordering::Relaxed), 0);
+    assert_eq!(open.load(Ordering::Relaxed), 0);
 }
 
 #[test]

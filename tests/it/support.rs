@@ -1,9 +1,12 @@
 //! What several modules of these tests need.
 
+use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::sync::Arc;
 
-use tamis::vfs::SimFileSystem;
+use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
 use tamis::{
     Db, Executor, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, Options, PrefixExtractor, SteppedExecutor,
     WalMode,
@@ -94,4 +97,67 @@ pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
 /// How many entries there are, none of which may be an error.
 pub fn count_entries(mut entries: impl Iterator<Item = tamis::Result<(tamis::Value, tamis::Value)>>) -> usize {
     entries.try_fold(0, |count, entry| entry.map(|_| count + 1)).unwrap()
+}
+
+/// The simulated file system, with something around each table that is opened.
+pub(crate) struct OpenedBy {
+    fs: SimFileSystem,
+    wrap: Box<dyn Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + Send + Sync>,
+}
+
+impl OpenedBy {
+    pub(crate) fn new(
+        fs: SimFileSystem,
+        wrap: impl Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + Send + Sync + 'static,
+    ) -> OpenedBy {
+        OpenedBy { fs, wrap: Box::new(wrap) }
+    }
+}
+
+impl fmt::Debug for OpenedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenedBy").finish_non_exhaustive()
+    }
+}
+
+impl FileSystem for OpenedBy {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
+        self.fs.create(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
+        let file = self.fs.open(path)?;
+        if path.extension().is_none_or(|extension| extension != "sst") {
+            return Ok(file);
+        }
+        Ok((self.wrap)(file))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.fs.remove(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.fs.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<bool> {
+        self.fs.create_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fs.sync_dir(dir)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        self.fs.lock(path)
+    }
+
+    fn free_space(&self, dir: &Path) -> io::Result<u64> {
+        self.fs.free_space(dir)
+    }
 }

@@ -52,6 +52,8 @@ pub enum Workload {
     Scan100,
     /// Gets of a hundred keys in one call.
     MultiGet100,
+    /// The same with nothing cached.
+    MultiGet100Cold,
     /// Half reads, half updates.
     YcsbA,
     /// 95 % reads, 5 % updates.
@@ -75,7 +77,7 @@ pub enum Workload {
 use Workload::*;
 
 /// All workloads, by name.
-const WORKLOADS: [(Workload, &str); 31] = [
+const WORKLOADS: [(Workload, &str); 32] = [
     (FillSeq, "fillseq"),
     (FillBatch, "fillbatch"),
     (FillRandom, "fillrandom"),
@@ -98,6 +100,7 @@ const WORKLOADS: [(Workload, &str); 31] = [
     (SeekRandom, "seekrandom"),
     (Scan100, "scan100"),
     (MultiGet100, "multiget100"),
+    (MultiGet100Cold, "multiget100-cold"),
     (YcsbA, "ycsbA"),
     (YcsbB, "ycsbB"),
     (YcsbC, "ycsbC"),
@@ -142,7 +145,7 @@ impl Workload {
 
     /// Whether it is done with nothing cached.
     pub(crate) fn is_cold(self) -> bool {
-        matches!(self, ReadRandomCold | ReadMissingCold)
+        matches!(self, ReadRandomCold | ReadMissingCold | MultiGet100Cold)
     }
 
     /// Whether the time until the store has settled is part of the workload's.
@@ -273,7 +276,17 @@ pub const GROUPS: &[Group] = &[
             fresh(FRESH_READS),
             filled(
                 FillRandom,
-                &[ReadRandom, ReadMissing, ReadHot, SeekRandom, Scan100, MultiGet100, ReadRandomCold, ReadMissingCold],
+                &[
+                    ReadRandom,
+                    ReadMissing,
+                    ReadHot,
+                    SeekRandom,
+                    Scan100,
+                    MultiGet100,
+                    ReadRandomCold,
+                    ReadMissingCold,
+                    MultiGet100Cold,
+                ],
             ),
         ],
     },

@@ -148,7 +148,7 @@ impl Stage<'_> {
                     record
                 }
                 Workload::OpenKilled => self.measure_open_killed::<E>()?,
-                Workload::MultiGet100 if !has_multi_get(&engine)? => continue,
+                Workload::MultiGet100 | Workload::MultiGet100Cold if !has_multi_get(&engine)? => continue,
                 _ => self.measure(&engine, workload)?,
             };
             // An engine that knows no compaction did nothing.

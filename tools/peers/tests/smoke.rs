@@ -8,7 +8,7 @@ use serde_json::Value;
 use tamis_bench::groups::group_named;
 
 /// Not every engine can.
-const OPTIONAL: [&str; 2] = ["compact", "multiget100"];
+const OPTIONAL: [&str; 3] = ["compact", "multiget100", "multiget100-cold"];
 /// What a process that is killed has written is not lost. redb says so of its own.
 const LOSES_WHAT_IS_NOT_SYNCED: &str = "redb";
 

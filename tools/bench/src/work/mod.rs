@@ -93,7 +93,7 @@ impl<E: Engine> Bench<'_, E> {
             Workload::ReadRandom2 => self.read_existing(2, 1),
             Workload::SeekRandom => self.scan_random(10),
             Workload::Scan100 => self.scan_random(100),
-            Workload::MultiGet100 => self.multi_get(),
+            Workload::MultiGet100 | Workload::MultiGet100Cold => self.multi_get(),
             Workload::YcsbA => self.ycsb(&mixed::YCSB_A),
             Workload::YcsbB => self.ycsb(&mixed::YCSB_B),
             Workload::YcsbC => self.ycsb(&mixed::YCSB_C),

@@ -1,0 +1,143 @@
+//! Are blocks that must be waited for waited for together?
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tamis::vfs::{ReadableFile, SimFileSystem};
+use tamis::{Compression, Db, KeyspaceOptions};
+
+use crate::support::{OpenedBy, stepped_options};
+
+/// What happened to the tables' files since this was looked at last.
+#[derive(Debug, Default)]
+struct Log {
+    /// Whether nothing is at hand that has not been asked for.
+    distant: bool,
+    /// By file and offset: what was asked for and has not been read.
+    asked: BTreeSet<(usize, u64)>,
+    most_asked: usize,
+    /// How many blocks were asked for in all, and how many were asked for twice.
+    asks: usize,
+    repeated: usize,
+    /// Blocks that were waited for, asked for or not.
+    waits: usize,
+    unasked_waits: usize,
+    /// Blocks that were at hand.
+    at_once: usize,
+}
+
+/// A file of which nothing is at hand.
+#[derive(Debug)]
+struct Distant {
+    file: Arc<dyn ReadableFile>,
+    id: usize,
+    log: Arc<Mutex<Log>>,
+}
+
+impl ReadableFile for Distant {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut log = self.log.lock();
+        log.waits += 1;
+        if !log.asked.remove(&(self.id, offset)) {
+            log.unasked_waits += 1;
+        }
+        self.file.read_at(buf, offset)
+    }
+
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        let mut log = self.log.lock();
+        if log.distant && !log.asked.remove(&(self.id, offset)) {
+            buf.fill(0xee);
+            return Ok(None);
+        }
+        log.at_once += 1;
+        self.file.read_at(buf, offset).map(Some)
+    }
+
+    fn will_need(&self, part: Range<u64>) {
+        assert!(part.end <= self.file.len().unwrap() && part.end > part.start);
+        let mut log = self.log.lock();
+        log.asks += 1;
+        if !log.asked.insert((self.id, part.start)) {
+            log.repeated += 1;
+        }
+        log.most_asked = log.most_asked.max(log.asked.len());
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+}
+
+fn key(n: usize) -> String {
+    format!("key{n:05}")
+}
+
+/// A store of 5000 keys in one level, nothing of which is cached, with the log of its files; all tables have been opened.
+fn store(compression: Compression) -> (Db, Arc<Mutex<Log>>) {
+    let fs = SimFileSystem::new();
+    let options = |fs: &SimFileSystem| {
+        let keyspace = KeyspaceOptions::new().block_size(512).compression(compression);
+        stepped_options(fs).0.table_size(64 << 10).cache_size(0).default_keyspace(keyspace)
+    };
+    let db = options(&fs).open("/db").unwrap();
+    for n in 0..5000 {
+        db.put(key(n), [n.to_le_bytes()[0]; 100]).unwrap();
+    }
+    db.compact_range(..).unwrap();
+    db.close().unwrap();
+    let log = Arc::new(Mutex::new(Log::default()));
+    let (shared, ids) = (Arc::clone(&log), Mutex::new(0));
+    let distant = OpenedBy::new(fs.clone(), move |file| {
+        let mut id = ids.lock();
+        *id += 1;
+        Arc::new(Distant { file, id: *id, log: Arc::clone(&shared) })
+    });
+    let db = options(&fs).file_system(Arc::new(distant)).open("/db").unwrap();
+    assert_eq!(db.iter().count(), 5000);
+    (db, log)
+}
+
+/// Reads keys in one call, checks what comes, and returns how many blocks were read beside what happened to the files.
+fn read(db: &Db, log: &Mutex<Log>, distant: bool, keys: &[usize]) -> (usize, Log) {
+    *log.lock() = Log { distant, ..Log::default() };
+    let before = db.stats().reads();
+    let values = db.multi_get(&keys.iter().map(|&n| key(n)).collect::<Vec<_>>()).unwrap();
+    for (&n, value) in keys.iter().zip(values) {
+        let expected = (n < 5000).then(|| [n.to_le_bytes()[0]; 100]);
+        assert_eq!(value.as_deref(), expected.as_ref().map(|value| &value[..]), "{n}");
+    }
+    let blocks = (db.stats().reads() - before).block_reads;
+    (blocks.try_into().unwrap(), std::mem::take(&mut *log.lock()))
+}
+
+#[test]
+fn blocks_of_many_keys_are_asked_for_before_the_first_is_waited_for() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let (db, log) = store(compression);
+        let mut rng = fastrand::Rng::with_seed(1);
+        for count in [2, 3, 60, 1000, 4000] {
+            let keys: Vec<usize> = (0..count).map(|_| rng.usize(0..6000)).collect();
+            let (blocks, log) = read(&db, &log, true, &keys);
+            assert_eq!(log.waits + log.at_once, blocks);
+            assert!(log.unasked_waits <= 1, "{log:?}");
+            assert_eq!(log.asks, blocks - log.unasked_waits);
+            assert_eq!((log.repeated, log.asked.len()), (0, 0), "{log:?}");
+            assert!(log.most_asked <= 128 && (count < 1000 || log.most_asked == 128), "{log:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_asked_for_that_is_at_hand_or_alone() {
+    let (db, log) = store(Compression::None);
+    let many: Vec<usize> = (0..6000).step_by(3).collect();
+    let (blocks, at_hand) = read(&db, &log, false, &many);
+    assert!(blocks > 500);
+    assert_eq!((at_hand.asks, at_hand.waits + at_hand.at_once), (0, blocks), "{at_hand:?}");
+    let (blocks, alone) = read(&db, &log, true, &[17]);
+    assert_eq!((blocks, alone.asks, alone.unasked_waits), (1, 0, 1), "{alone:?}");
+}
