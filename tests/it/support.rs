@@ -100,27 +100,24 @@ pub fn count_entries(mut entries: impl Iterator<Item = tamis::Result<(tamis::Val
 }
 
 /// The simulated file system, with something around each table that is opened.
-pub(crate) struct OpenedBy {
+pub(crate) struct OpenedBy<W> {
     fs: SimFileSystem,
-    wrap: Box<dyn Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + Send + Sync>,
+    wrap: W,
 }
 
-impl OpenedBy {
-    pub(crate) fn new(
-        fs: SimFileSystem,
-        wrap: impl Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + Send + Sync + 'static,
-    ) -> OpenedBy {
-        OpenedBy { fs, wrap: Box::new(wrap) }
+impl<W: Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile>> OpenedBy<W> {
+    pub(crate) fn new(fs: SimFileSystem, wrap: W) -> OpenedBy<W> {
+        OpenedBy { fs, wrap }
     }
 }
 
-impl fmt::Debug for OpenedBy {
+impl<W> fmt::Debug for OpenedBy<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenedBy").finish_non_exhaustive()
     }
 }
 
-impl FileSystem for OpenedBy {
+impl<W: Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + Send + Sync> FileSystem for OpenedBy<W> {
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
         self.fs.create(path)
     }
