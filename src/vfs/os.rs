@@ -39,7 +39,7 @@ impl FileSystem for OsFileSystem {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
-        Ok(Arc::new(OsReadable(File::open(path)?)))
+        Ok(Arc::new(OsReadable(open_for_reads(path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -91,6 +91,21 @@ impl FileSystem for OsFileSystem {
         let stat = rustix::fs::statvfs(dir)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
+}
+
+/// Opens a file whose reads the system need not note in its inode, where that may be asked for: only who owns a file may.
+fn open_for_reads(path: &Path) -> io::Result<File> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = OFlags::NOATIME.bits().cast_signed();
+        match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            opened => return opened,
+        }
+    }
+    File::open(path)
 }
 
 struct OsWritable {
