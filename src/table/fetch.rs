@@ -86,10 +86,10 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Asks the file system for a block that will be read soon. What goes wrong, the read says.
-    pub(super) fn will_need(&self, handle: Handle) {
-        if let (Ok(file), Some(end)) = (self.file(), handle.end()) {
-            file.will_need(handle.offset..end);
+    /// Asks the file system for what will be read soon. What goes wrong, the read says.
+    pub(super) fn will_need(&self, part: Range<u64>) {
+        if let Ok(file) = self.file() {
+            file.will_need(part);
         }
     }
 
@@ -230,7 +230,8 @@ pub(super) enum Around<'a> {
 /// What a scan has read of a table beyond the block that it asked for.
 ///
 /// A cursor that goes through enough blocks in their order, or against it, is on a long scan: it reads ahead, and each time twice as
-/// much. Short scans read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes.
+/// much. Short scans read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes. One that has had to wait for the
+/// device asks from then on, with each read, for what the next one will read, which comes while it looks at what it has.
 pub(super) struct ReadAhead {
     /// Where the data blocks end.
     limit: u64,
@@ -250,8 +251,10 @@ pub(super) struct ReadAhead {
     /// What was read, of this length; the buffer behind it serves for the next read.
     len: usize,
     buffer: Vec<u8>,
-    /// What the system was asked for last.
+    /// What the system was asked for last, of a mapped file.
     asked: Range<u64>,
+    /// Whether it has had to wait.
+    waits: bool,
 }
 
 impl ReadAhead {
@@ -279,6 +282,7 @@ impl ReadAhead {
             len: 0,
             buffer: Vec::new(),
             asked: 0..0,
+            waits: false,
         }
     }
 
@@ -319,6 +323,14 @@ impl ReadAhead {
         (window.start <= handle.offset && end <= window.end).then_some(window)
     }
 
+    /// What it reads after `window` if it goes on, as far as `window` has not brought it.
+    fn following(&self, window: &Range<u64>) -> Range<u64> {
+        match self.forward {
+            true => window.end..window.end.saturating_add(self.window).min(self.limit).max(window.end),
+            false => window.start.saturating_sub(self.window)..window.start,
+        }
+    }
+
     /// Asks the system for what comes next, if the scan is long and goes through a mapped file: that is read by looking at it.
     pub(super) fn ask_for(&mut self, mapped: &Mapped, handle: Handle) {
         if self.is_long()
@@ -339,8 +351,20 @@ impl ReadAhead {
             if self.buffer.len() < len {
                 self.buffer.resize(len, 0);
             }
+            let following = self.following(&window);
+            let bytes = &mut self.buffer[..len];
             // What fails here may lie beyond the block that was asked for: reading that by itself decides.
-            fetcher.fill(&mut self.buffer[..len], window.start, None).ok()?;
+            if self.waits {
+                fetcher.will_need(following);
+                fetcher.fill(bytes, window.start, None).ok()?;
+            } else {
+                let waits = &mut self.waits;
+                let mut before_wait = || {
+                    *waits = true;
+                    fetcher.will_need(window.start.min(following.start)..window.end.max(following.end));
+                };
+                fetcher.fill(bytes, window.start, Some(&mut before_wait)).ok()?;
+            }
             (self.start, self.len) = (window.start, len);
         }
         self.range(handle)

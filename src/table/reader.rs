@@ -456,7 +456,10 @@ impl<'p> Probe<'p> {
 
     /// Says that it will be read.
     pub(super) fn will_need(&self) {
-        self.table.fetcher.will_need(self.resident.index.handle(self.position));
+        let handle = self.resident.index.handle(self.position);
+        if let Some(end) = handle.end() {
+            self.table.fetcher.will_need(handle.offset..end);
+        }
     }
 
     /// Brings that block nearer, if it is in memory; returns whether it is, or there is none to look at.

@@ -213,9 +213,10 @@ impl ReadableFile for OsReadable {
 
     #[cfg(target_os = "linux")]
     fn will_need(&self, part: Range<u64>) {
-        let len = std::num::NonZero::new(part.end.saturating_sub(part.start));
-        // An advice that is not taken is no error.
-        let _ = rustix::fs::fadvise(&self.0, part.start, len, rustix::fs::Advice::WillNeed);
+        if let Some(len) = std::num::NonZero::new(part.end.saturating_sub(part.start)) {
+            // An advice that is not taken is no error.
+            let _ = rustix::fs::fadvise(&self.0, part.start, Some(len), rustix::fs::Advice::WillNeed);
+        }
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -1,6 +1,7 @@
-//! Are blocks that must be waited for waited for together?
+//! Is what must be waited for asked for in time?
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,21 +13,45 @@ use tamis::{Compression, Db, KeyspaceOptions};
 use crate::support::{OpenedBy, stepped_options};
 
 /// What happened to the tables' files since this was looked at last.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Log {
-    /// Whether nothing is at hand that has not been asked for.
+    /// Whether nothing is at hand that has not been asked for or read.
     distant: bool,
+    /// By file and offset: what is at hand, in bytes of this step, some more at either end.
+    near: BTreeSet<(usize, u64)>,
     /// By file and offset: what was asked for and has not been read.
     asked: BTreeSet<(usize, u64)>,
     most_asked: usize,
-    /// How many blocks were asked for in all, and how many were asked for twice.
+    /// How many parts were asked for in all, and how many were asked for twice.
     asks: usize,
     repeated: usize,
-    /// Blocks that were waited for, asked for or not.
+    /// Reads that did not say that they would not wait, and those of them that had to.
     waits: usize,
     unasked_waits: usize,
-    /// Blocks that were at hand.
+    /// Reads of what was at hand.
     at_once: usize,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Log { asks, repeated, most_asked, waits, unasked_waits, at_once, asked, .. } = self;
+        let never_read = asked.len();
+        write!(f, "{asks} asked, {repeated} twice, {never_read} in vain, {most_asked} at most; ")?;
+        write!(f, "{waits} waits, {unasked_waits} of them unasked; {at_once} at once")
+    }
+}
+
+const STEP: u64 = 64;
+
+impl Log {
+    fn bring(&mut self, id: usize, part: Range<u64>) {
+        self.near.extend((part.start / STEP..part.end.div_ceil(STEP)).map(|step| (id, step)));
+    }
+
+    /// Whether all of it is there.
+    fn has(&self, id: usize, part: Range<u64>) -> bool {
+        (part.start / STEP..part.end.div_ceil(STEP)).all(|step| self.near.contains(&(id, step)))
+    }
 }
 
 /// A file of which nothing is at hand.
@@ -40,31 +65,34 @@ struct Distant {
 impl ReadableFile for Distant {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut log = self.log.lock();
+        let part = offset..offset + buf.len() as u64;
         log.waits += 1;
-        if !log.asked.remove(&(self.id, offset)) {
+        log.asked.remove(&(self.id, offset));
+        if log.distant && !log.has(self.id, part.clone()) {
             log.unasked_waits += 1;
         }
+        log.bring(self.id, part);
         self.file.read_at(buf, offset)
     }
 
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         let mut log = self.log.lock();
-        if log.distant && !log.asked.remove(&(self.id, offset)) {
+        if log.distant && !log.has(self.id, offset..offset + buf.len() as u64) {
             buf.fill(0xee);
             return Ok(None);
         }
+        log.asked.remove(&(self.id, offset));
         log.at_once += 1;
         self.file.read_at(buf, offset).map(Some)
     }
 
     fn will_need(&self, part: Range<u64>) {
-        assert!(part.end <= self.file.len().unwrap() && part.end > part.start);
+        assert!(part.start <= part.end && part.end <= self.file.len().unwrap());
         let mut log = self.log.lock();
         log.asks += 1;
-        if !log.asked.insert((self.id, part.start)) {
-            log.repeated += 1;
-        }
+        log.repeated += usize::from(!log.asked.insert((self.id, part.start)));
         log.most_asked = log.most_asked.max(log.asked.len());
+        log.bring(self.id, part);
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -77,11 +105,11 @@ fn key(n: usize) -> String {
 }
 
 /// A store of 5000 keys in one level, nothing of which is cached, with the log of its files; all tables have been opened.
-fn store(compression: Compression) -> (Db, Arc<Mutex<Log>>) {
+fn store(compression: Compression, table_size: u64) -> (Db, Arc<Mutex<Log>>) {
     let fs = SimFileSystem::new();
     let options = |fs: &SimFileSystem| {
         let keyspace = KeyspaceOptions::new().block_size(512).compression(compression);
-        stepped_options(fs).0.table_size(64 << 10).cache_size(0).default_keyspace(keyspace)
+        stepped_options(fs).0.table_size(table_size).cache_size(0).default_keyspace(keyspace)
     };
     let db = options(&fs).open("/db").unwrap();
     for n in 0..5000 {
@@ -117,7 +145,7 @@ fn read(db: &Db, log: &Mutex<Log>, distant: bool, keys: &[usize]) -> (usize, Log
 #[test]
 fn blocks_of_many_keys_are_asked_for_before_the_first_is_waited_for() {
     for compression in [Compression::None, Compression::Lz4] {
-        let (db, log) = store(compression);
+        let (db, log) = store(compression, 64 << 10);
         let mut rng = fastrand::Rng::with_seed(1);
         for count in [2, 3, 60, 1000, 4000] {
             let keys: Vec<usize> = (0..count).map(|_| rng.usize(0..6000)).collect();
@@ -133,11 +161,33 @@ fn blocks_of_many_keys_are_asked_for_before_the_first_is_waited_for() {
 
 #[test]
 fn nothing_is_asked_for_that_is_at_hand_or_alone() {
-    let (db, log) = store(Compression::None);
+    let (db, log) = store(Compression::None, 64 << 10);
     let many: Vec<usize> = (0..6000).step_by(3).collect();
     let (blocks, at_hand) = read(&db, &log, false, &many);
     assert!(blocks > 500);
     assert_eq!((at_hand.asks, at_hand.waits + at_hand.at_once), (0, blocks), "{at_hand:?}");
     let (blocks, alone) = read(&db, &log, true, &[17]);
     assert_eq!((blocks, alone.asks, alone.unasked_waits), (1, 0, 1), "{alone:?}");
+}
+
+#[test]
+fn long_scans_ask_for_what_they_come_to_once_they_have_waited() {
+    let (db, log) = store(Compression::None, 1 << 20);
+    let tables: usize = db.stats().keyspaces[0].levels.iter().map(|level| level.tables.len()).sum();
+    assert_eq!(tables, 1);
+    for backward in [false, true] {
+        for distant in [false, true] {
+            *log.lock() = Log { distant, ..Log::default() };
+            let count = if backward { db.iter().rev().count() } else { db.iter().count() };
+            assert_eq!(count, 5000);
+            let log = std::mem::take(&mut *log.lock());
+            if distant {
+                // The blocks that it reads one by one until it is a long scan. From then on each read has been asked for, and asks.
+                assert_eq!(log.unasked_waits, 16, "{log:?}");
+                assert!(log.asks > 3 && log.waits - log.unasked_waits == log.asks, "{log:?}");
+            } else {
+                assert_eq!(log.asks, 0, "{log:?}");
+            }
+        }
+    }
 }

@@ -28,6 +28,8 @@ pub enum Workload {
     Compact,
     /// A cursor over everything.
     ReadSeq,
+    /// The same with nothing cached.
+    ReadSeqCold,
     /// A cursor over everything, backwards.
     ReadReverse,
     /// Gets of keys that are there.
@@ -77,7 +79,7 @@ pub enum Workload {
 use Workload::*;
 
 /// All workloads, by name.
-const WORKLOADS: [(Workload, &str); 32] = [
+const WORKLOADS: [(Workload, &str); 33] = [
     (FillSeq, "fillseq"),
     (FillBatch, "fillbatch"),
     (FillRandom, "fillrandom"),
@@ -88,6 +90,7 @@ const WORKLOADS: [(Workload, &str); 32] = [
     (DeleteRandom, "deleterandom"),
     (Compact, "compact"),
     (ReadSeq, "readseq"),
+    (ReadSeqCold, "readseq-cold"),
     (ReadReverse, "readreverse"),
     (ReadRandom, "readrandom"),
     (ReadMissing, "readmissing"),
@@ -145,7 +148,7 @@ impl Workload {
 
     /// Whether it is done with nothing cached.
     pub(crate) fn is_cold(self) -> bool {
-        matches!(self, ReadRandomCold | ReadMissingCold | MultiGet100Cold)
+        matches!(self, ReadRandomCold | ReadMissingCold | MultiGet100Cold | ReadSeqCold)
     }
 
     /// Whether the time until the store has settled is part of the workload's.
@@ -286,6 +289,7 @@ pub const GROUPS: &[Group] = &[
                     ReadRandomCold,
                     ReadMissingCold,
                     MultiGet100Cold,
+                    ReadSeqCold,
                 ],
             ),
         ],

@@ -85,7 +85,7 @@ impl<E: Engine> Bench<'_, E> {
             Workload::FillSync8 => self.fill_synced(8),
             Workload::Overwrite => self.overwrite(),
             Workload::DeleteRandom => self.delete_random(),
-            Workload::ReadSeq => self.read_all(crate::engine::Direction::Forward),
+            Workload::ReadSeq | Workload::ReadSeqCold => self.read_all(crate::engine::Direction::Forward),
             Workload::ReadReverse => self.read_all(crate::engine::Direction::Backward),
             Workload::ReadRandom | Workload::ReadRandomFresh | Workload::ReadRandomCold => self.read_existing(1, 1),
             Workload::ReadMissing | Workload::ReadMissingFresh | Workload::ReadMissingCold => self.read_missing(),
