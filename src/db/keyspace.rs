@@ -117,7 +117,7 @@ impl Keyspace {
     /// The values of many keys, in the order of the keys, all of one moment.
     ///
     /// It is the same as one `get` after the other, but takes less time: the keys wait for memory together, a block that several of
-    /// them are in is read once, and blocks that are in no cache are waited for together.
+    /// them are in is read once, and blocks that the disk must bring are asked for ahead (on Linux).
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::fetch::{Around, Fetcher};
+use super::fetch::{Fetcher, ReadHint};
 use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::properties::Properties;
 use super::reader::Counting;
@@ -72,7 +72,7 @@ impl Table {
     pub(crate) fn describe_block(&self, i: usize) -> Result<BlockInfo> {
         let resident = self.resident()?;
         let handle = resident.index.handle(i);
-        let block = self.read_block(resident, i, false, Counting::Uncounted, Around::Nothing)?;
+        let block = self.read_block(resident, i, false, Counting::Uncounted, ReadHint::None)?;
         let trailer = self.fetcher().bytes(handle.offset + u64::from(handle.len), 1)?;
         let mut cursor = BlockCursor::new(block.clone());
         let malformed = |malformed| self.malformed_block(i, malformed);

@@ -69,26 +69,24 @@ impl Fetcher {
     /// Reads the bytes at `offset` until `bytes` is full; before it waits for them, `before_wait` has its turn.
     fn fill(&self, bytes: &mut [u8], offset: u64, before_wait: Option<&mut dyn FnMut()>) -> Result<()> {
         let file = self.file()?;
-        let read = match before_wait {
-            None => file.read_at(bytes, offset),
-            Some(before_wait) => match file.try_read_at(bytes, offset) {
-                Ok(None) => {
-                    before_wait();
-                    file.read_at(bytes, offset)
-                }
-                Ok(Some(read)) => Ok(read),
-                Err(error) => Err(error),
-            },
-        };
+        if let Some(before_wait) = before_wait {
+            if file.try_read_at(bytes, offset) {
+                return Ok(());
+            }
+            before_wait();
+        }
+        let read = file.read_at(bytes, offset);
         if read.during("read", &self.path)? < bytes.len() {
             return Err(self.corrupt(offset, "the file ends before the block does"));
         }
         Ok(())
     }
 
-    /// Asks the file system for what will be read soon. What goes wrong, the read says.
+    /// Asks the file system for what will be read soon, if the file is open.
     pub(super) fn will_need(&self, part: Range<u64>) {
-        if let Ok(file) = self.file() {
+        if !part.is_empty()
+            && let Some(file) = self.context.files.held(self.number)
+        {
             file.will_need(part);
         }
     }
@@ -108,15 +106,15 @@ impl Fetcher {
         &self,
         handle: Handle,
         properties: &Properties,
-        around: Around<'_>,
+        hint: ReadHint<'_>,
         frame: impl FnOnce(usize) -> Frame,
     ) -> Result<(Compression, BlockRef)> {
         let longest = properties.largest_block;
         let malformed = |malformed| self.corrupt(handle.offset, malformed);
-        let (ahead, before_wait) = match around {
-            Around::Nothing => (None, None),
-            Around::Scan(ahead) => (Some(ahead), None),
-            Around::Batch(before_wait) => (None, Some(before_wait)),
+        let (ahead, before_wait) = match hint {
+            ReadHint::None => (None, None),
+            ReadHint::Scan(ahead) => (Some(ahead), None),
+            ReadHint::Batch(before_wait) => (None, Some(before_wait)),
         };
         if let Some(stored) = ahead.and_then(|ahead| ahead.block(self, handle)) {
             let (compression, packed) = self.verified(handle, stored)?;
@@ -218,12 +216,13 @@ fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {
     bytes
 }
 
-/// What is read beside a block.
-pub(super) enum Around<'a> {
-    Nothing,
-    /// What a scan comes to next.
+/// What will be read after a block.
+pub(super) enum ReadHint<'a> {
+    /// Nothing that is known.
+    None,
+    /// What a scan comes to.
     Scan(&'a mut ReadAhead),
-    /// Other blocks, of which this tells the file system before the first of them is waited for.
+    /// Other blocks, which this asks for when the read would have to wait.
     Batch(&'a mut dyn FnMut()),
 }
 
@@ -251,10 +250,10 @@ pub(super) struct ReadAhead {
     /// What was read, of this length; the buffer behind it serves for the next read.
     len: usize,
     buffer: Vec<u8>,
-    /// What the system was asked for last, of a mapped file.
+    /// What the system was asked for last.
     asked: Range<u64>,
-    /// Whether it has had to wait.
-    waits: bool,
+    /// Whether the scan has had to wait for the device.
+    pub(super) has_waited: bool,
 }
 
 impl ReadAhead {
@@ -282,7 +281,7 @@ impl ReadAhead {
             len: 0,
             buffer: Vec::new(),
             asked: 0..0,
-            waits: false,
+            has_waited: false,
         }
     }
 
@@ -354,14 +353,21 @@ impl ReadAhead {
             let following = self.following(&window);
             let bytes = &mut self.buffer[..len];
             // What fails here may lie beyond the block that was asked for: reading that by itself decides.
-            if self.waits {
-                fetcher.will_need(following);
+            let (asked, has_waited) = (&mut self.asked, &mut self.has_waited);
+            let mut ask = || {
+                if !asked.contains(&u64::midpoint(window.start, window.end)) {
+                    fetcher.will_need(window.clone());
+                }
+                fetcher.will_need(following.clone());
+                *asked = following.clone();
+            };
+            if *has_waited {
+                ask();
                 fetcher.fill(bytes, window.start, None).ok()?;
             } else {
-                let waits = &mut self.waits;
                 let mut before_wait = || {
-                    *waits = true;
-                    fetcher.will_need(window.start.min(following.start)..window.end.max(following.end));
+                    *has_waited = true;
+                    ask();
                 };
                 fetcher.fill(bytes, window.start, Some(&mut before_wait)).ok()?;
             }

@@ -46,6 +46,11 @@ impl FilePool {
         Ok(file)
     }
 
+    /// The file of a table, if it is open.
+    pub(super) fn held(&self, number: u64) -> Option<Arc<dyn ReadableFile>> {
+        self.files.lock().get(&number).cloned()
+    }
+
     /// Lets go of the file of a table.
     pub(super) fn remove(&self, number: u64) {
         self.files.lock().remove(&number);

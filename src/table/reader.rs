@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::fetch::{Around, Fetcher};
-use super::pending::{BlockReads, Place};
+use super::fetch::{Fetcher, ReadHint};
+use super::pending::{BlockSource, Place};
 use super::properties::Properties;
 use super::resident::{Near, Resident, TableFilter};
 use super::{TableContext, TableCursor, TableMeta};
@@ -285,19 +285,19 @@ impl Table {
         i: usize,
         fill_cache: bool,
         counting: Counting,
-        around: Around<'_>,
+        hint: ReadHint<'_>,
     ) -> Result<BlockRef> {
         let handle = resident.index.handle(i);
         let cache = self.fetcher.context.cache();
         // A long scan would push out what other reads come back to. What is mapped needs no place in the cache.
-        let is_long = matches!(&around, Around::Scan(ahead) if ahead.is_long());
+        let is_long = matches!(&hint, ReadHint::Scan(ahead) if ahead.is_long());
         let mut keep = fill_cache && !is_long && resident.mapped.is_none();
         let frame = |len| {
             let admitted = if keep { cache.admit(&resident.slots, i, len) } else { None };
             keep = admitted.is_some();
             admitted.unwrap_or_else(|| Frame::new(len))
         };
-        let (compression, block) = self.fetcher.data_block(handle, &resident.properties, around, frame)?;
+        let (compression, block) = self.fetcher.data_block(handle, &resident.properties, hint, frame)?;
         if let Some(mapped) = &resident.mapped
             && compression == Compression::None
         {
@@ -462,6 +462,11 @@ impl<'p> Probe<'p> {
         }
     }
 
+    /// Bytes that it takes in the file.
+    pub(super) fn block_len(&self) -> u64 {
+        self.resident.index.handle(self.position).stored_len()
+    }
+
     /// Brings that block nearer, if it is in memory; returns whether it is, or there is none to look at.
     #[inline]
     pub(crate) fn prefetch_block(&self, pin: &Pin<'_>) -> bool {
@@ -487,7 +492,7 @@ impl<'p> Probe<'p> {
     pub(crate) fn finish(
         self,
         pin: &'p Pin<'_>,
-        blocks: Option<&mut BlockReads<'_>>,
+        blocks: Option<&mut BlockSource<'_>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
         let lookup = self.look_up(pin, blocks, trace)?;
@@ -522,7 +527,7 @@ impl<'p> Probe<'p> {
     fn look_up(
         &self,
         pin: &'p Pin<'_>,
-        mut blocks: Option<&mut BlockReads<'_>>,
+        mut blocks: Option<&mut BlockSource<'_>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Lookup<'p>> {
         let (table, resident) = (self.table, self.resident);
@@ -535,10 +540,10 @@ impl<'p> Probe<'p> {
                 Some(Near::Cached(block)) => (HeldBlock::Borrowed(block), true),
                 Some(Near::Mapped(block)) => (HeldBlock::Mapped(block.block().map_err(malformed)?), true),
                 None => {
-                    let read = |around: Around<'_>| table.read_block(resident, i, mode.fill_cache, counting, around);
+                    let read = |hint: ReadHint<'_>| table.read_block(resident, i, mode.fill_cache, counting, hint);
                     let block = match blocks.as_deref_mut() {
                         Some(blocks) => blocks.get_or((table.meta.number, i), read)?,
-                        None => read(Around::Nothing)?,
+                        None => read(ReadHint::None)?,
                     };
                     (HeldBlock::Counted(block), false)
                 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Table;
-use super::fetch::{Around, Fetcher, ReadAhead};
+use super::fetch::{Fetcher, ReadAhead, ReadHint};
 use super::properties::Properties;
 use super::resident::{Resident, TableFilter};
 use crate::block::{BlockCursor, BlockRef, Frame};
@@ -37,7 +37,8 @@ impl Table {
                 return Err(fetcher.corrupt(end, "there is something else than zeros before a data block"));
             }
             end = handle.offset + handle.stored_len();
-            let (_, block) = fetcher.data_block(handle, &resident.properties, Around::Scan(&mut ahead), Frame::new)?;
+            let (_, block) =
+                fetcher.data_block(handle, &resident.properties, ReadHint::Scan(&mut ahead), Frame::new)?;
             let mut denied = false;
             let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
             seen.check_block(resident, i, &block, ask).map_err(|malformed| table.malformed_block(i, malformed))?;

@@ -98,13 +98,17 @@ pub trait ReadableFile: Send + Sync + Debug {
     /// Reads at `offset` until `buf` is full or the file ends; returns how many bytes were read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// The same, unless it would have to wait for a device, as far as that can be told: then `None`, and what is in `buf` means nothing. By
-    /// default it cannot be told.
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
-        self.read_at(buf, offset).map(Some)
+    /// Fills `buf` with what is at `offset`, if that takes no wait for a device, and returns whether it did. `false` says no more than that:
+    /// errors, and where the file ends, are for [`read_at`](ReadableFile::read_at) to tell, and `buf` holds anything.
+    ///
+    /// By default, and where it cannot be told beforehand, it reads and waits. A file that wraps another one should pass on this and
+    /// [`will_need`](ReadableFile::will_need), without which reads of many keys wait for the device once for each block.
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> bool {
+        self.read_at(buf, offset).is_ok_and(|read| read == buf.len())
     }
 
-    /// Says that a part of the file will be read soon, without a wait for it. It need not lie within the file.
+    /// Says that a part of the file will be read soon. It is no read: it should not wait for one, and has no errors. The part may be empty,
+    /// or lie beyond the end.
     fn will_need(&self, part: Range<u64>) {
         let _ = part;
     }

@@ -8,6 +8,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(target_os = "linux")]
@@ -39,7 +41,7 @@ impl FileSystem for OsFileSystem {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
-        Ok(Arc::new(OsReadable(open_for_reads(path)?)))
+        Ok(Arc::new(OsReadable::new(open_for_reads(path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -100,9 +102,8 @@ fn open_for_reads(path: &Path) -> io::Result<File> {
         use rustix::fs::OFlags;
         use std::os::unix::fs::OpenOptionsExt;
         let flags = OFlags::NOATIME.bits().cast_signed();
-        match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            opened => return opened,
+        if let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) {
+            return Ok(file);
         }
     }
     File::open(path)
@@ -177,13 +178,28 @@ impl WritableFile for OsWritable {
 }
 
 #[derive(Debug)]
-struct OsReadable(File);
+struct OsReadable {
+    file: File,
+    /// Whether it was found out that the system cannot tell if a read would wait.
+    #[cfg(target_os = "linux")]
+    cannot_tell: AtomicBool,
+}
+
+impl OsReadable {
+    fn new(file: File) -> OsReadable {
+        OsReadable {
+            file,
+            #[cfg(target_os = "linux")]
+            cannot_tell: AtomicBool::new(false),
+        }
+    }
+}
 
 impl ReadableFile for OsReadable {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match self.0.read_at(&mut buf[done..], offset + done as u64) {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -194,40 +210,43 @@ impl ReadableFile for OsReadable {
     }
 
     #[cfg(target_os = "linux")]
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> bool {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};
         let mut done = 0;
-        while done < buf.len() {
+        while done < buf.len() && !self.cannot_tell.load(Ordering::Relaxed) {
             let rest = &mut [io::IoSliceMut::new(&mut buf[done..])];
-            match preadv2(&self.0, rest, offset + done as u64, ReadWriteFlags::NOWAIT) {
-                Ok(0) => break,
+            // Offsets beyond these have a meaning of their own, or none.
+            let Ok(at) = i64::try_from(offset.saturating_add(done as u64)) else { return false };
+            match preadv2(&self.file, rest, at.cast_unsigned(), ReadWriteFlags::NOWAIT) {
+                // Linux 5.9 and 5.10 say this in the middle of a file too.
+                Ok(0) => return false,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
-                // The last two are from systems and file systems that cannot tell.
-                Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(None),
-                Err(error) => return Err(error.into()),
+                Err(Errno::AGAIN | Errno::IO) => return false,
+                // A file system, a system or a sandbox that does not know the question.
+                Err(_) => self.cannot_tell.store(true, Ordering::Relaxed),
             }
         }
-        Ok(Some(done))
+        done == buf.len() || self.read_at(buf, offset).is_ok_and(|read| read == buf.len())
     }
 
     #[cfg(target_os = "linux")]
     fn will_need(&self, part: Range<u64>) {
         if let Some(len) = std::num::NonZero::new(part.end.saturating_sub(part.start)) {
             // An advice that is not taken is no error.
-            let _ = rustix::fs::fadvise(&self.0, part.start, Some(len), rustix::fs::Advice::WillNeed);
+            let _ = rustix::fs::fadvise(&self.file, part.start, Some(len), rustix::fs::Advice::WillNeed);
         }
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     unsafe fn map(&self) -> Option<Arc<dyn Mapping>> {
         // A smaller address space has no room for a store.
         if cfg!(target_pointer_width = "64") {
             // SAFETY: what it asks for is what the caller has promised.
-            let mapped = unsafe { mapped::MappedFile::new(&self.0) };
+            let mapped = unsafe { mapped::MappedFile::new(&self.file) };
             Some(Arc::new(mapped.ok()?))
         } else {
             None
@@ -256,25 +275,39 @@ mod tests {
         file.append(&content).unwrap();
         let reader = OsFileSystem.open(&path).unwrap();
         let mut bytes = vec![0; 10_000];
-        // Where the file system can tell, what was just written is at hand. A read that reaches beyond the end is short, as ever.
-        for (offset, len) in [(0, 10_000), (5000, 10_000), (395_000, 5000), (400_000, 0), (500_000, 0)] {
-            if let Some(read) = reader.try_read_at(&mut bytes, offset as u64).unwrap() {
-                assert_eq!(bytes[..read], content[offset.min(content.len())..][..len]);
-            }
+        // What was just written is at hand, and what lies beyond the end is not.
+        for offset in [0, 5000, 390_000] {
+            assert!(reader.try_read_at(&mut bytes, offset as u64));
+            assert_eq!(bytes, content[offset..][..10_000]);
         }
-        // Where it keeps files in memory only, they stay at hand.
+        for offset in [390_001, 400_000, 500_000, u64::MAX] {
+            assert!(!reader.try_read_at(&mut bytes, offset));
+        }
+        // Memory is given up where there is a device.
         file.sync().unwrap();
         rustix::fs::fadvise(File::open(&path).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
-        let first = reader.try_read_at(&mut bytes, 200_000).unwrap();
-        assert!(first.is_none_or(|read| bytes[..read] == content[200_000..210_000]));
+        if reader.try_read_at(&mut bytes, 200_000) {
+            assert_eq!(bytes, content[200_000..210_000]);
+        }
         // Any part may be asked for, also one that is not there.
         for part in [200_000..210_000, 399_999..500_000, 500_000..600_000, 7..7, u64::MAX - 1..u64::MAX] {
             reader.will_need(part);
         }
         assert_eq!(reader.read_at(&mut bytes, 200_000).unwrap(), bytes.len());
         assert_eq!(bytes, content[200_000..210_000]);
-        // Now it is at hand wherever that can be told at all.
-        let again = reader.try_read_at(&mut bytes, 200_000).unwrap();
-        assert!(again.is_none_or(|read| read == bytes.len()));
+        assert!(reader.try_read_at(&mut bytes, 200_000));
+    }
+
+    #[test]
+    fn a_file_of_which_it_cannot_be_told_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "content").unwrap();
+        let reader = OsReadable::new(File::open(&path).unwrap());
+        reader.cannot_tell.store(true, Ordering::Relaxed);
+        let mut bytes = [0; 7];
+        assert!(reader.try_read_at(&mut bytes, 0));
+        assert_eq!(&bytes, b"content");
+        assert!(!reader.try_read_at(&mut bytes, 1));
     }
 }

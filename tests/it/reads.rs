@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -212,6 +213,14 @@ impl Drop for Counted {
 impl ReadableFile for Counted {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(buf, offset)
+    }
+
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> bool {
+        self.file.try_read_at(buf, offset)
+    }
+
+    fn will_need(&self, part: Range<u64>) {
+        self.file.will_need(part);
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -85,8 +85,11 @@ impl<E: Engine> Bench<'_, E> {
             Workload::FillSync8 => self.fill_synced(8),
             Workload::Overwrite => self.overwrite(),
             Workload::DeleteRandom => self.delete_random(),
-            Workload::ReadSeq | Workload::ReadSeqCold => self.read_all(crate::engine::Direction::Forward),
-            Workload::ReadReverse => self.read_all(crate::engine::Direction::Backward),
+            // What has been read once is cached.
+            Workload::ReadSeq | Workload::ReadSeqCold => {
+                self.read_all(crate::engine::Direction::Forward, workload.is_cold())
+            }
+            Workload::ReadReverse => self.read_all(crate::engine::Direction::Backward, false),
             Workload::ReadRandom | Workload::ReadRandomFresh | Workload::ReadRandomCold => self.read_existing(1, 1),
             Workload::ReadMissing | Workload::ReadMissingFresh | Workload::ReadMissingCold => self.read_missing(),
             Workload::ReadHot => self.read_existing(1, 100),
