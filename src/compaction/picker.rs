@@ -35,6 +35,9 @@ const MAX_COST_IF_FULL: u64 = BASE_FANOUT + 4;
 /// The same when nothing is in memory and nothing else to do. What may be left above is then less than a seventh of the store, also if
 /// it overwrites what is below.
 const MAX_COST_AT_REST: u64 = 8;
+/// What is left above then is merged into one run, if the largest of its runs is at most this many times as large as the others together.
+/// So few runs are left, and who lets the store rest again and again writes them seldom.
+const MAX_LARGEST_AT_REST: u64 = 4;
 /// What becomes a run of a free level is at least this part of a full level 0: there are few such levels.
 const MIN_RUN: u64 = 4;
 /// A table of which this share is garbage is compacted although its level is not too large: one entry in …
@@ -250,17 +253,37 @@ impl Picker<'_> {
     }
 
     /// What is above the base level, when the store has come to rest, so that reads find few runs. If level 0 is too little for that, what is
-    /// below it.
+    /// below it. If that is too little too, the runs above are merged among themselves.
     fn pick_idle(&self, shape: &Shape) -> Option<Task> {
         let highest = (1..shape.base_level).find(|&level| !self.levels[level].is_empty());
         // A run alone, in level 0, is few.
         if !self.is_idle || highest.is_none() && self.idle(0).nth(1).is_none() {
             return None;
         }
-        [Some(0), highest].into_iter().flatten().find_map(|start| {
+        let is_much = |bytes: u64| bytes >= self.base_size / L0_TRIGGER as u64;
+        let into_base = [Some(0), highest].into_iter().flatten().find_map(|start| {
             let (task, above) = self.pick_all_above(shape, start)?;
-            let is_much = above >= self.base_size / L0_TRIGGER as u64;
-            (is_much && is_worth_it(&task, above, MAX_COST_AT_REST)).then_some(task)
+            (is_much(above) && is_worth_it(&task, above, MAX_COST_AT_REST)).then_some(task)
+        });
+        into_base.or_else(|| self.pick_runs_above(shape, is_much))
+    }
+
+    /// The runs above the base level, or the newest of them, to be merged into one: as many as are together worth writing the largest again.
+    fn pick_runs_above(&self, shape: &Shape, is_much: impl Fn(u64) -> bool) -> Option<Task> {
+        let occupied = |level: &usize| !self.levels[*level].is_empty();
+        let lowest_free = (1..shape.base_level).take_while(|level| !occupied(level)).last().unwrap_or(0);
+        (0..shape.base_level).rev().filter(occupied).find_map(|last| {
+            let newest: Vec<(usize, &TableMeta)> =
+                (0..=last).flat_map(|level| self.levels[level].iter().map(move |&table| (level, table))).collect();
+            let of_level_0 = self.levels[0].iter().map(|run| run.size);
+            let runs = of_level_0.chain((1..=last).filter(occupied).map(|level| size_of_level(&self.levels[level])));
+            let (total, largest) = runs.fold((0, 0), |(total, largest), run| (total + run, run.max(largest)));
+            if !is_much(total) || largest > (total - largest).saturating_mul(MAX_LARGEST_AT_REST) {
+                return None;
+            }
+            let (start, output) = (newest.first()?.0, if last == 0 { lowest_free } else { last });
+            let is_move = start < output && last == 0 && disjoint(&newest);
+            self.unless_conflicting(build_task(start, output, &newest, is_move)?)
         })
     }
 

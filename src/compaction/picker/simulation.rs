@@ -127,6 +127,29 @@ fn a_store_of_ten_memtables_is_written_less_than_twice_more() {
 }
 
 #[test]
+fn few_runs_are_left_when_a_store_rests() {
+    for flushes in 1..200_u64 {
+        let tree = filled(flushes);
+        // From there on, two levels are full.
+        let levels = 1 + usize::from(flushes > L0_TRIGGER as u64 * BASE_FANOUT);
+        assert!(tree.runs() <= levels + 1, "{flushes} flushes: {} runs", tree.runs());
+    }
+}
+
+#[test]
+fn a_store_that_rests_after_each_memtable_is_not_rewritten_all_the_time() {
+    let mut tree = Tree::new(64 * MIB, 64 * MIB);
+    let mut most = 0;
+    for _ in 0..500 {
+        tree.flush();
+        tree.settle(true);
+        most = most.max(tree.runs());
+    }
+    println!("{:.1} times, at most {most} runs", tree.amplification());
+    assert!(tree.amplification() < 20.0 && most <= 4);
+}
+
+#[test]
 fn amplification_grows_slowly_with_the_store() {
     // 640 MiB, 6.4 GiB, 64 GiB.
     let all = [10, 100, 1000].map(|flushes| filled(flushes).amplification());

@@ -195,7 +195,23 @@ fn runs_of_free_levels_stay_until_the_store_rests() {
     let tree = ["4:22 a c 20", "5:21 a c 20", "6:20 a c 280"];
     assert_eq!(pick(&tree, false), "nothing");
     assert_eq!(pick(&tree, true), "4->6: 4/22 5/21 6/20");
-    assert_eq!(pick(&["4:22 a c 20", "5:21 a c 20", "6:20 a c 281"], true), "nothing", "too much would be rewritten");
+    let large = ["4:22 a c 20", "5:21 a c 20", "6:20 a c 281"];
+    assert_eq!(
+        (pick(&large, false), pick(&large, true)),
+        ("nothing".into(), "4->5: 4/22 5/21".into()),
+        "not of what is below"
+    );
+    assert_eq!(pick(&["4:22 a c 5", "5:21 a c 20", "6:20 a c 300"], true), "4->5: 4/22 5/21");
+    assert_eq!(pick(&["4:22 a c 5", "5:21 a c 21", "6:20 a c 300"], true), "nothing", "one is too large");
+    assert_eq!(pick(&["3:23 a c 3", "4:22 a c 3", "5:21 a c 25", "6:20 a c 300"], true), "3->4: 3/23 4/22", "not that");
+    assert_eq!(pick(&["0:31 a c 3", "0:30 a c 3", "4:21 a c 25", "6:20 a c 300"], true), "0->3: 0/30 0/31");
+    assert_eq!(pick(&["0:31 a c 3", "0:30 d f 3", "4:21 a f 25", "6:20 a f 300"], true), "0->3 move: 0/30 0/31");
+    assert_eq!(
+        pick(&["0:31 a c 3", "0:30 a c 3", "1:21 a c 25", "6:20 a c 300"], true),
+        "0->0: 0/30 0/31",
+        "none is free"
+    );
+    assert_eq!(pick(&["0:31 a c 3", "0:30 a c 3", "4:21 a c 24", "6:20 a c 300"], true), "0->4: 0/30 0/31 4/21");
     assert_eq!(pick(&["0:30 a c 3", "5:21 a c 3", "6:20 a c 40"], true), "0->6: 0/30 5/21 6/20");
     assert_eq!(pick(&["5:21 d f 20", "6:20 a c 280"], true), "5->6 move: 5/21");
     assert_eq!(pick(&["0:30 x z 1", "5:21 a c 20", "6:20 a c 100"], true), "5->6: 5/21 6/20", "level 0 has too little");
@@ -256,7 +272,8 @@ fn the_last_runs_are_merged_when_the_store_rests() {
     let tree = with_runs(2, "a c 8", &["6:20 a c 100"]);
     assert_eq!(idle(&tree), "0->6: 0/1 0/2 6/20");
     assert_eq!(picked(&tree, &[]), "nothing", "more may come");
-    assert_eq!(idle(&with_runs(2, "a c 8", &["6:20 a c 113"])), "nothing", "too much would be rewritten");
+    assert_eq!(idle(&with_runs(2, "a c 8", &["6:20 a c 113"])), "0->5: 0/1 0/2", "too much would be rewritten below");
+    assert_eq!(idle(&with_runs(2, "a c 2", &["6:20 a c 113"])), "nothing", "too little above");
     assert_eq!(idle(&with_runs(1, "a c 8", &["6:20 a c 8"])), "nothing", "one run is few");
     assert_eq!(idle(&with_runs(2, "a c 2", &["6:20 a c 8"])), "nothing", "flushed by hand, time and again");
     assert_eq!(idle(&["0:2 c d 8".into(), "0:1 a b 8".into(), "6:20 e f 500".into()]), "0->6 move: 0/1 0/2");

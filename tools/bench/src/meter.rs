@@ -156,6 +156,15 @@ pub fn drop_pages(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Has the file system of `dir` write all that it has: what others, and what was removed before, left it to do is no part of what is measured.
+pub fn settle_file_system(dir: &Path) -> Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::fs::syncfs(File::open(dir)?)?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = dir;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -114,6 +114,7 @@ impl Stage<'_> {
         work: &[Workload],
         report: &mut dyn FnMut(Record) -> Result<()>,
     ) -> Result<()> {
+        meter::settle_file_system(self.dir)?;
         let mut engine = self.open::<E>()?;
         if let Some(fill) = fill {
             report(self.measure(&engine, fill)?)?;
