@@ -27,8 +27,6 @@ pub(crate) struct TableCursor {
     sought: usize,
     seeking: Seeking,
     ahead: Option<ReadAhead>,
-    /// Whether it has had to wait for the device, in the tables before this one.
-    has_waited: bool,
 }
 
 /// So many entries before the end of a block the directory of the next one is asked for, and so many before, with that at hand, what of
@@ -59,7 +57,6 @@ impl TableCursor {
             sought: 0,
             seeking: Seeking::End { searched: false },
             ahead: None,
-            has_waited: false,
         }
     }
 
@@ -69,7 +66,7 @@ impl TableCursor {
         if !Arc::ptr_eq(&self.table, table) {
             self.table = Arc::clone(table);
             self.position = usize::MAX;
-            self.has_waited |= self.ahead.take().is_some_and(|ahead| ahead.has_waited);
+            self.ahead = None;
         }
     }
 
@@ -104,11 +101,10 @@ impl TableCursor {
         if !self.is_in(i) {
             let resident = self.table.resident()?;
             let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
-            let (of_all, has_waited) = (self.of_all, self.has_waited);
-            let ahead = self.ahead.get_or_insert_with(|| {
-                let mut ahead = if of_all { ReadAhead::of_all(limit) } else { ReadAhead::new(limit, fill_cache) };
-                ahead.has_waited = has_waited;
-                ahead
+            let of_all = self.of_all;
+            let ahead = self.ahead.get_or_insert_with(|| match of_all {
+                true => ReadAhead::of_all(limit),
+                false => ReadAhead::new(limit, fill_cache),
             });
             ahead.step_to(i);
             let kept = match &resident.mapped {

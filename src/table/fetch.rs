@@ -230,7 +230,7 @@ pub(super) enum ReadHint<'a> {
 ///
 /// A cursor that goes through enough blocks in their order, or against it, is on a long scan: it reads ahead, and each time twice as
 /// much. Short scans read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes. One that has had to wait for the
-/// device asks from then on, with each read, for what the next one will read, which comes while it looks at what it has.
+/// device asks from then on, with each read of the table, for what the next one will read, which comes while it looks at what it has.
 pub(super) struct ReadAhead {
     /// Where the data blocks end.
     limit: u64,
@@ -253,7 +253,7 @@ pub(super) struct ReadAhead {
     /// What the system was asked for last.
     asked: Range<u64>,
     /// Whether the scan has had to wait for the device.
-    pub(super) has_waited: bool,
+    has_waited: bool,
 }
 
 impl ReadAhead {
