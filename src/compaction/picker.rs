@@ -205,9 +205,15 @@ impl Picker<'_> {
         runs.or(Some(down))
     }
 
+    /// [`all_above`](Picker::all_above), unless a running task is in the way.
+    fn pick_all_above(&self, shape: &Shape, start: usize) -> Option<(Task, u64)> {
+        let (task, above) = self.all_above(shape, start)?;
+        Some((self.unless_conflicting(task)?, above))
+    }
+
     /// All of level 0 or of a free level, and what it overlaps in the free levels below and in the base level; and how many of the bytes are
     /// above that.
-    fn pick_all_above(&self, shape: &Shape, start: usize) -> Option<(Task, u64)> {
+    fn all_above(&self, shape: &Shape, start: usize) -> Option<(Task, u64)> {
         let mut chosen: Vec<(usize, &TableMeta)> = self.idle(start).map(|table| (start, table)).collect();
         let are_apart = disjoint(&chosen);
         let below = (start + 1..=shape.base_level).filter(|&level| !self.levels[level].is_empty());
@@ -218,8 +224,7 @@ impl Picker<'_> {
         let above = chosen.iter().filter(|(level, _)| *level < shape.base_level).map(|(_, table)| table.size).sum();
         let is_alone = chosen.iter().all(|(level, _)| *level == start);
         let is_move = is_alone && are_apart && (shape.base_level < LAST || self.moves_to_last);
-        let task = self.unless_conflicting(build_task(start, shape.base_level, &chosen, is_move)?)?;
-        Some((task, above))
+        Some((build_task(start, shape.base_level, &chosen, is_move)?, above))
     }
 
     /// All of level 0 into the lowest free level above all that it overlaps; as long as there is one, and enough in level 0.
@@ -261,15 +266,20 @@ impl Picker<'_> {
             return None;
         }
         let is_much = |bytes: u64| bytes >= self.base_size / L0_TRIGGER as u64;
-        let into_base = [Some(0), highest].into_iter().flatten().find_map(|start| {
-            let (task, above) = self.pick_all_above(shape, start)?;
+        let into_base = [Some(0), highest].into_iter().flatten().filter_map(|start| {
+            let (task, above) = self.all_above(shape, start)?;
             (is_much(above) && is_worth_it(&task, above, MAX_COST_AT_REST)).then_some(task)
         });
-        into_base.or_else(|| self.pick_runs_above(shape, is_much))
+        // Should a running task be in the way of what is worth it, that waits: what is merged meanwhile would be written twice.
+        let mut into_base = into_base.peekable();
+        match into_base.peek() {
+            Some(_) => into_base.find_map(|task| self.unless_conflicting(task)),
+            None => self.unless_conflicting(self.runs_above(shape, is_much)?),
+        }
     }
 
     /// The runs above the base level, or the newest of them, to be merged into one: as many as are together worth writing the largest again.
-    fn pick_runs_above(&self, shape: &Shape, is_much: impl Fn(u64) -> bool) -> Option<Task> {
+    fn runs_above(&self, shape: &Shape, is_much: impl Fn(u64) -> bool) -> Option<Task> {
         let occupied = |level: &usize| !self.levels[*level].is_empty();
         let lowest_free = (1..shape.base_level).take_while(|level| !occupied(level)).last().unwrap_or(0);
         (0..shape.base_level).rev().filter(occupied).find_map(|last| {
@@ -283,7 +293,7 @@ impl Picker<'_> {
             }
             let (start, output) = (newest.first()?.0, if last == 0 { lowest_free } else { last });
             let is_move = start < output && last == 0 && disjoint(&newest);
-            self.unless_conflicting(build_task(start, output, &newest, is_move)?)
+            build_task(start, output, &newest, is_move)
         })
     }
 

@@ -213,6 +213,19 @@ fn runs_of_free_levels_stay_until_the_store_rests() {
     );
     assert_eq!(pick(&["0:31 a c 3", "0:30 a c 3", "4:21 a c 24", "6:20 a c 300"], true), "0->4: 0/30 0/31 4/21");
     assert_eq!(pick(&["0:30 a c 3", "5:21 a c 3", "6:20 a c 40"], true), "0->6: 0/30 5/21 6/20");
+    // What is worth it waits for a running task, and so does what is worth less.
+    let tree = ["4:22 a c 20", "5:21 a c 20", "6:20 a c 280"];
+    let running = with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_table(20) {
+        Requested::Task(task) => task,
+        other => panic!("{other:?}"),
+    });
+    with_picker(&tree, SeqNo::MAX, std::slice::from_ref(&running), |picker| {
+        assert_eq!(Picker { is_idle: true, ..picker }.pick(), None);
+    });
+    with_picker(&large, SeqNo::MAX, &[running], |picker| {
+        let (_, task) = Picker { is_idle: true, ..picker }.pick().unwrap();
+        assert_eq!(words(&task), "4->5: 4/22 5/21", "it is not in the way");
+    });
     assert_eq!(pick(&["5:21 d f 20", "6:20 a c 280"], true), "5->6 move: 5/21");
     assert_eq!(pick(&["0:30 x z 1", "5:21 a c 20", "6:20 a c 100"], true), "5->6: 5/21 6/20", "level 0 has too little");
 }
