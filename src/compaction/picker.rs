@@ -283,14 +283,14 @@ impl Picker<'_> {
         let occupied = |level: &usize| !self.levels[*level].is_empty();
         let lowest_free = (1..shape.base_level).take_while(|level| !occupied(level)).last().unwrap_or(0);
         (0..shape.base_level).rev().filter(occupied).find_map(|last| {
-            let newest: Vec<(usize, &TableMeta)> =
-                (0..=last).flat_map(|level| self.levels[level].iter().map(move |&table| (level, table))).collect();
             let of_level_0 = self.levels[0].iter().map(|run| run.size);
             let runs = of_level_0.chain((1..=last).filter(occupied).map(|level| size_of_level(&self.levels[level])));
             let (total, largest) = runs.fold((0, 0), |(total, largest), run| (total + run, run.max(largest)));
             if !is_much(total) || largest > (total - largest).saturating_mul(MAX_LARGEST_AT_REST) {
                 return None;
             }
+            let newest: Vec<(usize, &TableMeta)> =
+                (0..=last).flat_map(|level| self.levels[level].iter().map(move |&table| (level, table))).collect();
             let (start, output) = (newest.first()?.0, if last == 0 { lowest_free } else { last });
             let is_move = start < output && last == 0 && disjoint(&newest);
             build_task(start, output, &newest, is_move)

@@ -212,22 +212,20 @@ impl ReadableFile for OsReadable {
     #[cfg(target_os = "linux")]
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> bool {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};
-        let mut done = 0;
-        while done < buf.len() && !self.cannot_tell.load(Ordering::Relaxed) {
-            let rest = &mut [io::IoSliceMut::new(&mut buf[done..])];
-            // Offsets beyond these have a meaning of their own, or none.
-            let Ok(at) = i64::try_from(offset.saturating_add(done as u64)) else { return false };
-            match preadv2(&self.file, rest, at.cast_unsigned(), ReadWriteFlags::NOWAIT) {
-                // Linux 5.9 and 5.10 say this in the middle of a file too.
-                Ok(0) => return false,
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::IO) => return false,
+        // Offsets beyond these have a meaning of their own, or none.
+        if i64::try_from(offset).is_err() {
+            return false;
+        }
+        if !self.cannot_tell.load(Ordering::Relaxed) {
+            match preadv2(&self.file, &mut [io::IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
+                // A part of it says nothing: not even 0 says that the file ends, on Linux 5.9 and 5.10.
+                Ok(read) => return read == buf.len(),
+                Err(Errno::AGAIN | Errno::INTR | Errno::IO) => return false,
                 // A file system, a system or a sandbox that does not know the question.
                 Err(_) => self.cannot_tell.store(true, Ordering::Relaxed),
             }
         }
-        done == buf.len() || self.read_at(buf, offset).is_ok_and(|read| read == buf.len())
+        self.read_at(buf, offset).is_ok_and(|read| read == buf.len())
     }
 
     #[cfg(target_os = "linux")]
@@ -303,6 +301,16 @@ mod tests {
         assert_eq!(reader.read_at(&mut bytes, 200_000).unwrap(), bytes.len());
         assert_eq!(bytes, content[200_000..210_000]);
         assert!(reader.try_read_at(&mut bytes, 200_000));
+    }
+
+    #[test]
+    fn reads_of_own_files_leave_no_access_times_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "content").unwrap();
+        let flags = rustix::fs::fcntl_getfl(open_for_reads(&path).unwrap()).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::NOATIME));
+        assert_eq!(open_for_reads(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
