@@ -4,10 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::clock::Clock;
-use crate::vfs::ReadableFile;
+use crate::vfs::{ReadableFile, is_out_of_descriptors};
 
 /// Open files by table number. Only reads from disk come here, so that one lock does. A reader keeps its file open while it reads,
 /// also when the pool has let go of it.
@@ -37,6 +36,8 @@ impl FilePool {
         }
         // Opened without the lock; should two readers do so at once, the later file stays.
         let mut opened = open();
+        // Other parts of the program may have used up the descriptors that the limit left to the pool:
+        // the pool gives its own back.
         if opened.as_ref().is_err_and(is_out_of_descriptors) {
             self.files.lock().retain(|_| false);
             opened = open();
@@ -57,17 +58,10 @@ impl FilePool {
     }
 }
 
-/// Whether the process, or the system, has too many files open: other parts of the program may have taken what the limit allowed
-/// the pool, and the pool can give its own back.
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::vfs::{FileSystem, SimFileSystem};
-    use std::cell::Cell;
     use std::path::Path;
 
     fn file() -> Arc<dyn ReadableFile> {
@@ -76,18 +70,19 @@ mod tests {
         fs.open(path).unwrap()
     }
 
+    #[cfg(unix)]
     #[test]
     fn the_pool_gives_its_files_back_when_descriptors_run_out() {
         let pool = FilePool::new(8);
         for number in 0..5 {
             pool.get(number, || Ok(file())).unwrap();
         }
-        let attempts = Cell::new(0);
+        let attempts = std::cell::Cell::new(0);
         let out_of_descriptors = || {
             attempts.set(attempts.get() + 1);
             match pool.open_files() {
                 0 => Ok(file()),
-                _ => Err(Errno::MFILE.into()),
+                _ => Err(rustix::io::Errno::MFILE.into()),
             }
         };
         pool.get(9, out_of_descriptors).unwrap();
@@ -98,8 +93,8 @@ mod tests {
     fn other_errors_are_not_tried_again() {
         let pool = FilePool::new(8);
         pool.get(1, || Ok(file())).unwrap();
-        let error = pool.get(2, || Err(Errno::IO.into())).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        let error = pool.get(2, || Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(pool.open_files(), 1);
     }
 }

@@ -13,6 +13,7 @@ mod os;
 mod sim;
 
 pub use os::OsFileSystem;
+pub(crate) use os::is_out_of_descriptors;
 pub use sim::{Fault, FaultMode, SimFileSystem};
 
 /// What tamis needs of a file system.

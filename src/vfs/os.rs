@@ -5,22 +5,32 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 #[cfg(target_os = "linux")]
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 #[cfg(target_os = "linux")]
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(unix)]
+use super::Mapping;
 #[cfg(target_os = "linux")]
 use super::Window;
-use super::{FileLock, FileSystem, Mapping, ReadableFile, WritableFile};
+use super::{FileLock, FileSystem, ReadableFile, WritableFile};
 
 #[cfg(target_os = "linux")]
 mod ahead;
+#[cfg(unix)]
 mod mapped;
+#[cfg(unix)]
+#[path = "os/unix.rs"]
+mod platform;
+#[cfg(windows)]
+#[path = "os/windows.rs"]
+mod platform;
 #[cfg(target_os = "linux")]
 mod write_back;
+
+pub(crate) use platform::is_out_of_descriptors;
 
 /// Files of the operating system, by positional reads and writes, and `fdatasync`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,15 +51,15 @@ impl FileSystem for OsFileSystem {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
-        Ok(Arc::new(OsReadable::new(open_for_reads(path)?)))
+        Ok(Arc::new(OsReadable::new(platform::open_for_reads(path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
+        platform::rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        platform::remove(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -72,8 +82,7 @@ impl FileSystem for OsFileSystem {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        File::open(dir)?.sync_all()
+        platform::sync_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
@@ -90,23 +99,8 @@ impl FileSystem for OsFileSystem {
     }
 
     fn free_space(&self, dir: &Path) -> io::Result<u64> {
-        let stat = rustix::fs::statvfs(dir)?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        platform::free_space(dir)
     }
-}
-
-/// Opens a file whose reads the system need not note in its inode, where that may be asked for: only who owns a file may.
-fn open_for_reads(path: &Path) -> io::Result<File> {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::OFlags;
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = OFlags::NOATIME.bits().cast_signed();
-        if let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            return Ok(file);
-        }
-    }
-    File::open(path)
 }
 
 struct OsWritable {
@@ -131,7 +125,7 @@ impl OsWritable {
 impl WritableFile for OsWritable {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
         let end = self.end.load(Ordering::Relaxed);
-        self.file.write_all_at(bytes, end)?;
+        platform::write_all_at(&self.file, bytes, end)?;
         self.end.store(end + bytes.len() as u64, Ordering::Relaxed);
         Ok(())
     }
@@ -199,7 +193,7 @@ impl ReadableFile for OsReadable {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+            match platform::read_at(&self.file, &mut buf[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -247,6 +241,7 @@ impl ReadableFile for OsReadable {
         Ok(self.file.metadata()?.len())
     }
 
+    #[cfg(unix)]
     unsafe fn map(&self) -> Option<Arc<dyn Mapping>> {
         // A smaller address space has no room for a store.
         if cfg!(target_pointer_width = "64") {
@@ -301,16 +296,6 @@ mod tests {
         assert_eq!(reader.read_at(&mut bytes, 200_000).unwrap(), bytes.len());
         assert_eq!(bytes, content[200_000..210_000]);
         assert!(reader.try_read_at(&mut bytes, 200_000));
-    }
-
-    #[test]
-    fn reads_of_own_files_leave_no_access_times_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("file");
-        std::fs::write(&path, "content").unwrap();
-        let flags = rustix::fs::fcntl_getfl(open_for_reads(&path).unwrap()).unwrap();
-        assert!(flags.contains(rustix::fs::OFlags::NOATIME));
-        assert_eq!(open_for_reads(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

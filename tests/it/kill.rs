@@ -8,9 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -129,6 +128,18 @@ impl Model {
     }
 }
 
+#[cfg(unix)]
+fn was_killed(status: ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    status.signal() == Some(9)
+}
+
+/// On Windows, [`std::process::Child::kill`] ends a process with code 1; a test that fails ends with 101.
+#[cfg(not(unix))]
+fn was_killed(status: ExitStatus) -> bool {
+    status.code() == Some(1)
+}
+
 /// Runs the child on `dir` and kills it after `lifetime`; returns the last write that each writer acknowledged.
 fn run_and_kill(dir: &Path, models: &[Model], lifetime: Duration) -> Vec<u64> {
     let mut acknowledged: Vec<u64> = models.iter().map(|model| model.done).collect();
@@ -155,7 +166,7 @@ fn run_and_kill(dir: &Path, models: &[Model], lifetime: Duration) -> Vec<u64> {
     let status = child.wait().unwrap();
     let text = early.unwrap_or_else(|| output.recv().unwrap());
     reader.join().unwrap();
-    assert_eq!(status.signal(), Some(9), "the child was to be killed, but: {text}");
+    assert!(was_killed(status), "the child was to be killed, but: {text}");
     for line in text.lines() {
         let mut numbers = line.split(' ').map(str::parse::<u64>);
         let (Some(Ok(writer)), Some(Ok(n))) = (numbers.next(), numbers.next()) else {

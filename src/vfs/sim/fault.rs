@@ -2,8 +2,6 @@
 
 use std::io;
 
-use rustix::io::Errno;
-
 use super::crash::Rng;
 
 /// A failure that [`SimFileSystem::set_fault`](super::SimFileSystem::set_fault) arms.
@@ -91,8 +89,10 @@ impl Failure {
 impl From<Failure> for io::Error {
     fn from(failure: Failure) -> io::Error {
         match failure {
-            Failure::Fault(FaultMode::NoSpace, _) => Errno::NOSPC.into(),
-            Failure::PowerCut | Failure::PowerOff | Failure::Fault(..) => Errno::IO.into(),
+            Failure::Fault(FaultMode::NoSpace, _) => io::ErrorKind::StorageFull.into(),
+            Failure::PowerCut | Failure::PowerOff | Failure::Fault(..) => {
+                io::Error::other("simulated failure of the device")
+            }
         }
     }
 }

@@ -14,8 +14,6 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
 pub(super) type Inode = u64;
 
 pub(super) const ROOT: Inode = 0;
@@ -282,7 +280,7 @@ impl State {
         let fits = bytes.get(..room).unwrap_or(bytes);
         file.append(fits);
         if fits.len() < bytes.len() {
-            return Err(Errno::NOSPC.into());
+            return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
     }
@@ -292,7 +290,7 @@ impl State {
         let (free, len) = (self.free_space(), usize::try_from(len).unwrap_or(usize::MAX));
         let file = self.file_mut(inode)?;
         if len.saturating_sub(file.taken()) as u64 > free {
-            return Err(Errno::NOSPC.into());
+            return Err(io::ErrorKind::StorageFull.into());
         }
         file.reserved = file.reserved.max(len);
         Ok(())
@@ -309,7 +307,7 @@ impl State {
             Arc::make_mut(&mut file.data).resize(old_len + more.min(room), 0);
         }
         if more > room {
-            return Err(Errno::NOSPC.into());
+            return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
     }

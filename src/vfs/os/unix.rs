@@ -1,0 +1,79 @@
+//! The system calls of Unix that the real file system is made of.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+/// Opens a file for reading. On Linux, reads of a file that this user owns do not update its access
+/// time (`O_NOATIME`).
+pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = OFlags::NOATIME.bits().cast_signed();
+        if let Ok(file) = fs::OpenOptions::new().read(true).custom_flags(flags).open(path) {
+            return Ok(file);
+        }
+    }
+    File::open(path)
+}
+
+pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    file.read_at(buf, offset)
+}
+
+pub(super) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    file.write_all_at(bytes, offset)
+}
+
+pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)
+}
+
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Bytes that this user can still write to the file system of `dir`.
+pub(super) fn free_space(dir: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Whether the process or the system has too many files open.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_out_of_descriptors_is_recognised() {
+        assert!(is_out_of_descriptors(&Errno::MFILE.into()) && is_out_of_descriptors(&Errno::NFILE.into()));
+        assert!(!is_out_of_descriptors(&Errno::IO.into()) && !is_out_of_descriptors(&io::Error::other("other")));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn reads_of_own_files_leave_no_access_times_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "content").unwrap();
+        let flags = rustix::fs::fcntl_getfl(open_for_reads(&path).unwrap()).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::NOATIME));
+        assert_eq!(open_for_reads(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

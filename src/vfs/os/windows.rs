@@ -1,0 +1,136 @@
+//! The system calls of Windows that the real file system is made of.
+//!
+//! What differs from Unix:
+//!
+//! - A directory cannot be synced. NTFS journals names; a rename is durable when the journal is, which
+//!   a later `FlushFileBuffers` of any file on the volume forces in practice. No document promises it.
+//! - A virus scanner or an indexer may hold a file for a moment. Renaming and removing are retried for
+//!   up to [`PATIENCE`].
+//! - Files are not mapped: a mapped file can be neither removed nor shortened.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
+
+use std::fs::{self, File};
+use std::io;
+use std::os::windows::ffi::OsStrExt;
+use std::os::windows::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{
+    ERROR_ACCESS_DENIED, ERROR_LOCK_VIOLATION, ERROR_SHARING_VIOLATION, ERROR_TOO_MANY_OPEN_FILES,
+};
+use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
+
+/// How long renaming and removing are retried while another process holds the file.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The pause before the first retry; each further one doubles it.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
+    File::open(path)
+}
+
+/// Reads at `offset`. The file's own position changes, but nothing uses it.
+pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    file.seek_read(buf, offset)
+}
+
+pub(super) fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.seek_write(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    retry(|| fs::rename(from, to))
+}
+
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    retry(|| fs::remove_file(path))
+}
+
+/// Does nothing but check that the directory is there.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    match fs::metadata(dir)?.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    }
+}
+
+/// Bytes that this user can still write to the volume of `dir`.
+pub(super) fn free_space(dir: &Path) -> io::Result<u64> {
+    let name: Vec<u16> = dir.as_os_str().encode_wide().chain([0]).collect();
+    let mut available = 0;
+    // SAFETY: `name` ends with a zero and lives until the call returns, and so does `available`. The
+    // call takes null for the figures that are not wanted.
+    let done =
+        unsafe { GetDiskFreeSpaceExW(name.as_ptr(), &raw mut available, std::ptr::null_mut(), std::ptr::null_mut()) };
+    match done {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(available),
+    }
+}
+
+/// Whether the process has too many files open.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    is_one_of(error, &[ERROR_TOO_MANY_OPEN_FILES])
+}
+
+/// Repeats `call` while another process holds the file, with a pause that doubles.
+fn retry(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let (mut pause, mut waited) = (FIRST_PAUSE, Duration::ZERO);
+    loop {
+        match call() {
+            Err(error)
+                if waited < PATIENCE
+                    && is_one_of(&error, &[ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION]) =>
+            {
+                thread::sleep(pause);
+                waited += pause;
+                pause *= 2;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn is_one_of(error: &io::Error, codes: &[u32]) -> bool {
+    let code = error.raw_os_error().map(i32::cast_unsigned);
+    code.is_some_and(|code| codes.contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_held_file_is_tried_again() {
+        let mut calls = 0;
+        let error = retry(|| {
+            calls += 1;
+            match calls {
+                1..4 => Err(io::Error::from_raw_os_error(ERROR_SHARING_VIOLATION.cast_signed())),
+                _ => Err(io::ErrorKind::NotFound.into()),
+            }
+        });
+        assert_eq!((error.unwrap_err().kind(), calls), (io::ErrorKind::NotFound, 4));
+    }
+
+    #[test]
+    fn a_volume_has_free_space() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(free_space(dir.path()).unwrap() > 0);
+        assert!(free_space(&dir.path().join("none")).is_err());
+        assert!(sync_dir(dir.path()).is_ok() && sync_dir(&dir.path().join("none")).is_err());
+    }
+}
