@@ -77,6 +77,8 @@ pub struct TableProperties {
     pub filter_millibits: u32,
     /// Distinct keys and prefixes in the filter.
     pub filter_keys: u64,
+    /// Hash of the filter block: XXH3 with 64 bits, seed 0. 0 if there is no filter.
+    pub filter_hash: u64,
     /// Where the filter is, if there is one.
     pub filter_block: Option<Handle>,
     /// Where the properties are.
@@ -178,6 +180,7 @@ fn properties(table: &Table) -> Result<TableProperties> {
         filter_policy: properties.filter_policy,
         filter_millibits: properties.filter_millibits,
         filter_keys: properties.filter_keys,
+        filter_hash: properties.filter_hash,
         filter_block: footer.filter.map(Handle::from),
         properties_block: footer.properties.into(),
         index_block: footer.index.into(),

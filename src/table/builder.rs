@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::compress::compress;
 use super::footer::{FOOTER_LEN, Footer, Handle, PAGE, TRAILER_LEN};
 use super::index::{IndexBuilder, separator};
-use super::properties::Properties;
+use super::properties::{Properties, filter_hash};
 use super::{TableMeta, TableOptions};
 use crate::block::BlockBuilder;
 use crate::error::{Error, IoContext, Result};
@@ -270,6 +270,7 @@ impl<'a> Output<'a> {
         let filter = match filter.finish() {
             Some(filter) => {
                 properties.filter_keys = filter.info.keys;
+                properties.filter_hash = filter_hash(&filter.bytes);
                 Some(self.write_block(&filter.bytes)?)
             }
             None => None,

@@ -1,5 +1,7 @@
 //! [`Properties`]: what a table says of itself. The manifest repeats some of it, and opening a table compares the two.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::format::coding::{Decoder, put_field, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
@@ -38,11 +40,21 @@ pub(crate) struct Properties {
     pub(crate) filter_millibits: u32,
     /// Distinct keys in the filter.
     pub(crate) filter_keys: u64,
+    /// [`filter_hash`] of the filter block, 0 if there is none.
+    pub(crate) filter_hash: u64,
     pub(crate) keyspace: u32,
 }
 
+/// Hash of a filter block, header included: XXH3 with 64 bits, seed 0. Part of the format.
+///
+/// A filter describes itself, but says nothing of the table that it belongs to: the filter of
+/// another table with as many keys would look sound, and deny this table's keys.
+pub(super) fn filter_hash(block: &[u8]) -> u64 {
+    xxh3_64(block)
+}
+
 /// One bit per tag of version 1, all of which must be there.
-const ALL_TAGS: u32 = (1 << 20) - 2;
+const ALL_TAGS: u32 = (1 << 21) - 2;
 
 impl Properties {
     /// Takes in an entry of the table; the largest key is set when all are in.
@@ -89,6 +101,7 @@ impl Properties {
         number(19, self.keys);
         put_field(&mut out, 7, &self.smallest);
         put_field(&mut out, 8, &self.largest);
+        put_field(&mut out, 20, &self.filter_hash.to_le_bytes());
         out
     }
 
@@ -97,7 +110,7 @@ impl Properties {
         let mut seen = 0u32;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=19).contains(&tag) {
+            if !(1..=20).contains(&tag) {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -136,7 +149,8 @@ impl Properties {
             16 => self.filter_millibits = content.varint_u32()?,
             17 => self.filter_keys = content.varint()?,
             18 => self.keyspace = content.varint_u32()?,
-            _ => self.keys = content.varint()?,
+            19 => self.keys = content.varint()?,
+            _ => self.filter_hash = content.u64()?,
         }
         Ok(())
     }
@@ -167,6 +181,7 @@ mod tests {
             filter_policy: 1,
             filter_millibits: 10_000,
             filter_keys: 90,
+            filter_hash: 0x1234_5678_9abc_def0,
             keyspace: 7,
         }
     }

@@ -78,6 +78,7 @@ impl Table {
             filter_policy: policy.code().into(),
             filter_millibits: policy.millibits(),
             filter_keys: 0,
+            filter_hash: 0,
             ..resident.properties.clone()
         };
         let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);

@@ -7,7 +7,7 @@ use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::mapped::{InPlace, Mapped};
-use super::properties::Properties;
+use super::properties::{Properties, filter_hash};
 use super::slot::Slots;
 use crate::block::{Block, Borrowed};
 use crate::epoch::Pin;
@@ -205,6 +205,10 @@ impl TableFilter {
             Ok(block) => block,
             Err(error) => return TableFilter::Degraded(error),
         };
+        if filter_hash(&block) != properties.filter_hash {
+            let rule = "the hash of the filter is not the one in the properties";
+            return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
+        }
         let filter = Filter::open_in(Some(&fetcher.context.lasting), &block, footer.seed);
         let foreign = || filter.info().and_then(|info| contradiction_of_filter(properties, info));
         match filter.degraded().or_else(foreign) {

@@ -161,6 +161,7 @@ impl Seen {
             filter_policy: stated.filter_policy,
             filter_millibits: stated.filter_millibits,
             filter_keys: stated.filter_keys,
+            filter_hash: stated.filter_hash,
             keyspace: stated.keyspace,
             ..self.properties
         };

@@ -119,17 +119,93 @@ fn a_damaged_filter_means_maybe_and_is_reported() {
     assert!(matches!(error, Error::Corruption { offset, .. } if offset == handle.offset), "{error}");
 }
 
-/// The same file with the filter of other keys in it, all checksums right.
+/// Keys of the small table that a read finds by its filter.
+fn found_by_filter(table: &Table) -> u64 {
+    let is_found = |i: &u64| {
+        let key = format!("key{i:04}");
+        let read = point_read(key.as_bytes(), MAX_SEQNO, FilterMode::Use);
+        look_up(table, &read, &mut Untraced).unwrap().is_some()
+    };
+    (0..KEYS).filter(is_found).count() as u64
+}
+
+/// Issue 13, fault 20. Such a filter is sound in itself and fits the table in all that it says.
+#[test]
+fn the_filter_of_another_table_with_as_many_keys_means_maybe() {
+    for policy in [FilterPolicy::DEFAULT, FilterPolicy::StandardBloom { bits_per_key: 10.0 }] {
+        let (fs, meta, _) = small(policy, Compression::None);
+        let handle = open(&fs, &meta, 0).resident().unwrap().footer.filter.unwrap();
+        let mut other = FilterBuilder::new(policy, SEED);
+        (0..KEYS).for_each(|i| other.add(KeyHash::new(SEED, &i.to_le_bytes())));
+        let mut bytes = fs.read(PATH).unwrap();
+        put_block(&mut bytes, handle, &other.finish().unwrap().bytes);
+        fs.write(PATH, &bytes[..]).unwrap();
+        let meta = TableMeta { checksum: file_checksum(&bytes), ..meta };
+
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&told);
+        let listener = Listener::new(move |event| listener.lock().push(event.to_string()));
+        let context = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 0, 8).with_listener(listener);
+        let table = Table::new(Arc::new(context), meta.clone());
+        assert_eq!(found_by_filter(&table), KEYS);
+        let rule = "the hash of the filter is not the one in the properties";
+        assert_eq!(table.filter_state().unwrap(), FilterState::Degraded(rule.to_owned()));
+        assert_eq!(table.ledger().reads.degraded, KEYS);
+        assert!(told.lock().len() == 1 && told.lock()[0].contains(rule), "{:?}", told.lock());
+        let error = table.verify().unwrap_err();
+        assert!(error.to_string().contains(rule), "{error}");
+
+        // A rebuild of the filter makes the table sound again.
+        assert!(!table.has_filter(policy, None, 0).unwrap());
+        let copy = table.refilter(13, policy, None, &|| false).unwrap().unwrap();
+        let copy = open(&fs, &copy, 0);
+        copy.verify().unwrap();
+        assert_eq!((found_by_filter(&copy), copy.has_filter(policy, None, 0).unwrap()), (KEYS, true));
+    }
+}
+
+/// The properties hold the filter's hash, so they must not come with it from the other table.
+#[test]
+fn the_filter_and_properties_of_another_table_are_refused() {
+    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
+    let resident_footer = open(&fs, &meta, 0).footer().unwrap();
+    let sound = fs.read(PATH).unwrap();
+    let keys: Vec<Entry> = (0..KEYS)
+        .flat_map(|i| {
+            let key = format!("yek{i:04}");
+            [put(&key, i + 50, format!("new{i}")), put(&key, i + 1, "old old old old")]
+        })
+        .collect();
+    let other_fs = file_system();
+    let other_options = TableOptions { block_size: 256, ..options() };
+    for (number, rule) in [(NUMBER + 1, "properties are those of another table"), (NUMBER, "range of keys")] {
+        let mut builder = TableBuilder::new(&other_fs, Path::new("/db"), number, other_options).unwrap();
+        for (key, seqno, kind, value) in &keys {
+            builder.add(key, *seqno, *kind, value).unwrap();
+        }
+        let other = open(&other_fs, &builder.finish().unwrap(), 0);
+        let (footer, mut bytes) = (other.footer().unwrap(), sound.clone());
+        let pairs = [
+            (footer.filter.unwrap(), resident_footer.filter.unwrap()),
+            (footer.properties, resident_footer.properties),
+        ];
+        for (from, to) in pairs {
+            put_block(&mut bytes, to, &other.fetcher().meta_block(from).unwrap());
+        }
+        fs.write(PATH, &bytes[..]).unwrap();
+        let meta = TableMeta { checksum: file_checksum(&bytes), ..meta.clone() };
+        let error = get(&open(&fs, &meta, 0), "key0001", MAX_SEQNO).unwrap_err();
+        assert!(error.to_string().contains(rule), "{error}");
+    }
+}
+
+/// A filter of other keys that the properties vouch for: a fault of the writer.
 #[test]
 fn a_filter_that_denies_a_key_is_found_by_shadow_reads_and_by_verify() {
-    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
-    let handle = open(&fs, &meta, 0).resident().unwrap().footer.filter.unwrap();
     let mut other = FilterBuilder::new(FilterPolicy::DEFAULT, SEED);
     (KEYS..2 * KEYS).for_each(|i| other.add(KeyHash::new(SEED, &i.to_le_bytes())));
-    let mut bytes = fs.read(PATH).unwrap();
-    put_block(&mut bytes, handle, &other.finish().unwrap().bytes);
-    fs.write(PATH, &bytes[..]).unwrap();
-    let meta = TableMeta { checksum: file_checksum(&bytes), ..meta };
+    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
+    let (fs, meta) = with_filter(&fs, &meta, other, |_| {});
 
     let table = open(&fs, &meta, 0);
     let errors = (0..KEYS)
@@ -141,7 +217,6 @@ fn a_filter_that_denies_a_key_is_found_by_shadow_reads_and_by_verify() {
     assert!(error.to_string().contains("denies"), "{error}");
 }
 
-/// The same for prefixes.
 #[test]
 fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     let extractor = crate::options::PrefixExtractor::Fixed(6);
@@ -149,16 +224,12 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     let keys: Vec<String> = (0..KEYS).map(|i| format!("key{i:04}")).collect();
     let entries: Vec<Entry> = keys.iter().map(|key| put(key, 1, "")).collect();
     let meta = build(&fs, TableOptions { prefix: Some(extractor), ..options() }, &entries);
-    let handle = open(&fs, &meta, 0).resident().unwrap().footer.filter.unwrap();
     // All keys, but the prefixes of others.
     let mut other = FilterBuilder::new(FilterPolicy::DEFAULT, SEED).with_prefixes(Some(extractor));
     for (i, key) in keys.iter().enumerate() {
         other.add_key(format!("not{i:04}").as_bytes(), KeyHash::new(SEED, key.as_bytes()));
     }
-    let mut bytes = fs.read(PATH).unwrap();
-    put_block(&mut bytes, handle, &other.finish().unwrap().bytes);
-    fs.write(PATH, &bytes[..]).unwrap();
-    let meta = TableMeta { checksum: file_checksum(&bytes), ..meta };
+    let (fs, meta) = with_filter(&fs, &meta, other, |_| {});
 
     let table = open(&fs, &meta, 0);
     let probe = |mode| table.may_hold_prefix(&PrefixProbe::new(extractor, b"key000", SEED, mode));
@@ -169,10 +240,14 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     assert!(error.to_string().contains("or its prefix"), "{error}");
 }
 
-/// The same table with another filter in it, all checksums right, and `change` made to the properties.
-fn with_filter(filter: FilterBuilder, change: impl FnOnce(&mut Properties)) -> (SimFileSystem, TableMeta) {
-    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
-    let table = open(&fs, &meta, 0);
+/// Writes a copy of a table with another filter, all checksums and hashes right, and `change` made to the properties.
+fn with_filter(
+    fs: &SimFileSystem,
+    meta: &TableMeta,
+    filter: FilterBuilder,
+    change: impl FnOnce(&mut Properties),
+) -> (SimFileSystem, TableMeta) {
+    let table = open(fs, meta, 0);
     let (fetcher, resident) = (table.fetcher(), table.resident().unwrap());
     let other = file_system();
     let mut output = Output::create(&other, Path::new("/db"), NUMBER).unwrap();
@@ -208,13 +283,10 @@ fn a_filter_that_contradicts_the_table_is_not_believed() {
         (filter(policy, keys + 1), |_| {}, Some("as many keys")),
     ];
     for (filter, change, expected) in cases {
-        let (fs, meta) = with_filter(filter, change);
+        let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
+        let (fs, meta) = with_filter(&fs, &meta, filter, change);
         let table = open(&fs, &meta, 0);
-        let found = (0..KEYS).filter(|i| {
-            let key = format!("key{i:04}");
-            look_up(&table, &point_read(key.as_bytes(), MAX_SEQNO, FilterMode::Use), &mut Untraced).unwrap().is_some()
-        });
-        let found = found.count() as u64;
+        let found = found_by_filter(&table);
         let verified = table.verify().unwrap_err().to_string();
         match expected {
             // What agrees is believed, and only verify and shadow reads see that it is wrong.
