@@ -28,7 +28,6 @@ mod log;
 mod order;
 mod table;
 mod verify;
-mod version;
 
 #[cfg(test)]
 mod tests;

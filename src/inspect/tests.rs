@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::order::{Contradiction, find_contradiction};
 use super::*;
 use crate::filter::FilterState;
+use crate::format::header::of_version;
 use crate::format::key::ValueKind;
 use crate::format::record::MARKER_LEN;
 use crate::options::{Compression, FilterPolicy, KeyspaceOptions, Options, WalMode};
@@ -189,6 +190,22 @@ fn damage_anywhere_is_found_with_its_file() {
             assert_eq!(verified.damaged > 0, !last_marker, "{:?} {offset}: {faults:?}", file.kind);
             assert!(faults.iter().any(|fault| fault.file == file.path), "{:?} {offset}: {faults:?}", file.kind);
         }
+    }
+}
+
+#[test]
+fn a_file_of_a_later_version_cannot_be_checked_and_is_not_damaged() {
+    let sound = sample_store();
+    for kind in [is_table, |kind| matches!(kind, FileKind::Manifest(_))] {
+        let fs = sound.kill();
+        let path = find(&fs, kind);
+        let bytes = fs.read(&path).unwrap();
+        let (header, rest) = bytes.split_first_chunk().unwrap();
+        FileSystem::remove(&fs, &path).unwrap();
+        fs.write(&path, [&of_version(*header, 2)[..], rest].concat()).unwrap();
+        let (verified, faults) = verify(&fs);
+        assert_eq!((verified.damaged, verified.unchecked), (0, 1), "{faults:?}");
+        assert_eq!((faults[0].kind, &faults[0].file), (FaultKind::Unsupported, &path));
     }
 }
 

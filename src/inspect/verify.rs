@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::log::{LogEnd, LogFile};
 use super::order::find_contradiction;
-use super::{FileKind, Inspector, version};
+use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
 use crate::manifest::{self, Loaded, ManifestState};
 use crate::table::{Table, TableContext, TableMeta};
@@ -153,9 +153,6 @@ impl Verify<'_> {
     fn error(&mut self, file: &Path, error: &Error) {
         match error {
             Error::Corruption { file, offset, rule } => self.fault(file, *offset, FaultKind::Damaged, rule),
-            Error::Unsupported { file, .. } if version::is_damaged(&*self.inspector.fs, file) => {
-                self.fault(file, 0, FaultKind::Damaged, format_args!("its format version is damaged: {error}"));
-            }
             Error::Unsupported { file, .. } => self.fault(file, 0, FaultKind::Unsupported, error),
             Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 self.fault(path, 0, FaultKind::Missing, "the store needs this file, but it is not there");

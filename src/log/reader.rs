@@ -86,8 +86,6 @@ impl LogReader {
             }
             Ok(header) => Ok(header),
             Err(Error::Corruption { rule, .. }) => Err(rule),
-            // There is no version 0: those are the zeros of a header of which only the magic bytes reached the disk.
-            Err(Error::Unsupported { found: 0, .. }) => Err("the format version in the file header is zero".into()),
             Err(error) => return Err(error),
         };
         Ok(LogReader {

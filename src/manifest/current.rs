@@ -5,6 +5,8 @@
 //! MANIFEST-000003
 //! crc32 89abcdef
 //! ```
+//!
+//! The first and the last line, and the limit of the length, are those of every version.
 
 use std::io;
 use std::path::Path;
@@ -15,8 +17,11 @@ use crate::format::filename::FileKind;
 use crate::format::header::FORMAT_VERSION;
 use crate::vfs::{FileSystem, read_small_file};
 
-/// Longer than any valid `CURRENT`.
-const MAX_LEN: usize = 128;
+/// Longest `CURRENT` of any version. Part of the format.
+const MAX_LEN: usize = 4096;
+
+/// What every `CURRENT` begins with. Part of the format.
+pub(super) const START: &str = "tamis ";
 
 /// The number of the manifest in force, or `None` if there is no `CURRENT`.
 pub(crate) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
@@ -44,36 +49,47 @@ pub(super) fn switch(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()>
 }
 
 fn encode(number: u64) -> String {
-    let lines = format!("tamis {FORMAT_VERSION}\n{}\n", FileKind::Manifest(number).name());
-    format!("{lines}crc32 {:08x}\n", crc(lines.as_bytes()))
+    let lines = format!("{START}{FORMAT_VERSION}\n{}\n", FileKind::Manifest(number).name());
+    format!("{lines}{}", checksum_line(&lines))
 }
 
 /// The number of the manifest that the content of `CURRENT` puts in force.
-pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<u64> {
+fn decode(bytes: &[u8], path: &Path) -> Result<u64> {
     let corrupt = |rule| Error::corruption(path, 0, rule);
     let text = std::str::from_utf8(bytes).map_err(|_| corrupt("CURRENT is not text"))?;
-    let mut lines = text.split_inclusive('\n');
-    let version = lines
-        .next()
-        .and_then(|line| line.strip_prefix("tamis ")?.strip_suffix('\n'))
+    let (version, rest) = text
+        .split_once('\n')
+        .and_then(|(first, rest)| Some((first.strip_prefix(START)?, rest)))
         .ok_or_else(|| corrupt("CURRENT does not begin with its version"))?;
-    // Of a later version, the other lines may be anything.
-    if let Ok(found) = version.parse::<u32>()
-        && found > FORMAT_VERSION
-    {
-        return Err(Error::Unsupported {
-            file: path.to_owned(),
-            what: "format version",
-            found: found.into(),
-            known: FORMAT_VERSION.into(),
-        });
+    let checked = text.len().saturating_sub(last_line(text).len());
+    if last_line(text) != checksum_line(&text[..checked]) {
+        return Err(corrupt("the checksum of CURRENT does not match"));
     }
-    let name = lines.next().and_then(|line| line.strip_suffix('\n'));
-    match name.and_then(FileKind::parse) {
+    match version.parse::<u32>() {
+        Ok(FORMAT_VERSION) => {}
+        Ok(found) => {
+            return Err(Error::Unsupported {
+                file: path.to_owned(),
+                what: "format version",
+                found: found.into(),
+                known: FORMAT_VERSION.into(),
+            });
+        }
+        Err(_) => return Err(corrupt("the version in CURRENT is not a number")),
+    }
+    let name = rest.split_once('\n').and_then(|(name, _)| FileKind::parse(name));
+    match name {
         Some(FileKind::Manifest(number)) if text == encode(number) => Ok(number),
-        Some(FileKind::Manifest(_)) => Err(corrupt("the checksum of CURRENT does not match")),
         _ => Err(corrupt("CURRENT does not name a manifest")),
     }
+}
+
+fn last_line(text: &str) -> &str {
+    text.split_inclusive('\n').next_back().unwrap_or_default()
+}
+
+fn checksum_line(checked: &str) -> String {
+    format!("crc32 {:08x}\n", crc(checked.as_bytes()))
 }
 
 #[cfg(test)]
@@ -98,7 +114,7 @@ mod tests {
         let good = encode(3).into_bytes();
         let refused = |bytes: &[u8]| {
             let error = decode(bytes, Path::new("CURRENT")).unwrap_err();
-            assert!(matches!(error, Error::Corruption { .. } | Error::Unsupported { .. }), "{error}");
+            assert!(matches!(error, Error::Corruption { .. }), "{error}");
         };
         for len in 0..good.len() {
             refused(&good[..len]);
@@ -113,8 +129,12 @@ mod tests {
 
     #[test]
     fn later_version_is_named_as_such() {
-        let error = decode(b"tamis 2\nwhatever", Path::new("CURRENT")).unwrap_err();
-        assert!(matches!(error, Error::Unsupported { found: 2, known: 1, .. }));
+        for content in ["tamis 2\n", "tamis 2\nwhatever\nin more lines\n"] {
+            let text = format!("{content}{}", checksum_line(content));
+            let error = decode(text.as_bytes(), Path::new("CURRENT")).unwrap_err();
+            assert!(matches!(error, Error::Unsupported { found: 2, known: 1, .. }));
+        }
+        assert!(decode(b"tamis 2\nwhatever\n", Path::new("CURRENT")).unwrap_err().is_corruption());
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod current;
 mod edit;
 mod state;
 
-pub(crate) use current::{decode as decode_current, read as read_current};
+pub(crate) use current::read as read_current;
 pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, VersionEdit};
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
 

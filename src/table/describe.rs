@@ -9,8 +9,9 @@ use super::reader::Counting;
 use super::verify::file_checksum;
 use super::{Table, TableContext, TableMeta};
 use crate::block::BlockCursor;
-use crate::error::{IoContext, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 
 /// One data block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,12 @@ impl Table {
         let size = context.fs().open(&path).and_then(|file| file.len()).during("open", &path)?;
         let fetcher = Fetcher::new(Arc::clone(&context), number, size);
         let footer_offset = size.saturating_sub(FOOTER_LEN as u64);
+        // The footer of a later version may be anything; the header says which version it is.
+        if let Err(later @ Error::Unsupported { .. }) =
+            FileHeader::decode(&fetcher.bytes(0, FILE_HEADER_LEN as u64)?, Magic::Table, number, &path)
+        {
+            return Err(later);
+        }
         let footer = Footer::decode(&fetcher.bytes(footer_offset, FOOTER_LEN as u64)?, number, footer_offset, &path)?;
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
