@@ -61,6 +61,14 @@ pub enum Error {
     /// There is no store in the directory, and the options say not to create one.
     #[error("there is no store in {}; create it with `create_if_missing`", .0.display())]
     NotFound(PathBuf),
+    /// The directory holds something, but no store. Nothing in it was changed.
+    #[error("{} is not a tamis store: {found}; a store is created only in an absent or an empty directory", dir.display())]
+    NotAStore {
+        /// The directory.
+        dir: PathBuf,
+        /// What was seen there.
+        found: String,
+    },
     /// Another process, or another handle in this process, has the store open for writing.
     #[error("{} is locked by {holder}; close it there, or open it read-only", path.display())]
     Locked {

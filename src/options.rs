@@ -510,7 +510,9 @@ impl Options {
         Options::default()
     }
 
-    /// Whether to create the store when its directory holds none. Default: true.
+    /// Whether to create the store when its directory is absent or empty. Default: true.
+    ///
+    /// In a directory that holds anything else no store is ever created: see [`Error::NotAStore`](crate::Error::NotAStore).
     pub fn create_if_missing(mut self, create: bool) -> Self {
         self.create_if_missing = create;
         self

@@ -40,7 +40,8 @@ impl Store {
     pub(super) fn open(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let fs = Arc::clone(&options.file_system);
-        if !options.create_if_missing && manifest::load(&*fs, dir)?.is_none() {
+        // Before anything is created: a directory that is another program's is left as it is.
+        if manifest::find(&*fs, dir)?.is_none() && !options.create_if_missing {
             return Err(Error::NotFound(dir.to_owned()));
         }
         fs.create_dir(dir).during("create", dir)?;

@@ -114,11 +114,6 @@ pub struct Verified {
 }
 
 pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {
-    // Without the directory there is nothing to check.
-    match inspector.fs.list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NotFound(dir.to_owned())),
-        listed => listed.during("list", dir)?,
-    };
     let mut verify = Verify { inspector, dir, report, done: Verified::default() };
     match verify.manifest()? {
         Some(Loaded { state, number, .. }) => {
@@ -168,6 +163,7 @@ impl Verify<'_> {
         let loaded = match manifest::load(&*self.inspector.fs, self.dir) {
             Ok(Some(loaded)) => loaded,
             Ok(None) => return Err(Error::NotFound(self.dir.to_owned())),
+            Err(error @ Error::NotAStore { .. }) => return Err(error),
             Err(error) => {
                 self.error(&current, &error);
                 return Ok(None);

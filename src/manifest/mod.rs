@@ -20,10 +20,12 @@ use crate::vfs::FileSystem;
 
 mod current;
 mod edit;
+mod place;
 mod state;
 
 pub(crate) use current::read as read_current;
 pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, VersionEdit};
+pub(crate) use place::find;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
 
 /// The first edit of a manifest. Part of the format.
@@ -92,10 +94,7 @@ pub(crate) struct Loaded {
 
 /// Reads the manifest in force. `None` if there is no store in `dir`, not even the directory, or one whose creation died half way.
 pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
-    let Some(number) = current::read(fs, dir)? else {
-        refuse_data_without_current(fs, dir)?;
-        return Ok(None);
-    };
+    let Some(number) = find(fs, dir)? else { return Ok(None) };
     let path = FileKind::Manifest(number).path(dir);
     let mut state: Option<ManifestState> = None;
     let logs = [(number, path.clone())];
@@ -125,30 +124,6 @@ pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
         }
         (Err(error), _) => Err(error),
     }
-}
-
-/// A store comes to life with its `CURRENT`, so that without one there can be no table and no entry in a log.
-fn refuse_data_without_current(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-    let names = match fs.list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        names => names.during("list", dir)?,
-    };
-    for kind in names.iter().filter_map(|name| FileKind::parse(name)) {
-        let path = kind.path(dir);
-        let has_data = match kind {
-            FileKind::Table(_) => true,
-            FileKind::Wal(_) => {
-                let len = fs.open(&path).and_then(|file| file.len());
-                len.during("open", &path)? > FILE_HEADER_LEN as u64
-            }
-            _ => false,
-        };
-        if has_data {
-            let rule = format!("there is no CURRENT, but {} has data", kind.name());
-            return Err(Error::corruption(&FileKind::Current.path(dir), 0, rule));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -151,11 +151,10 @@ fn store_without_current_is_one_only_if_it_has_data() {
     assert_eq!(load(&OsFileSystem, &dir.path().join("absent")).unwrap(), None);
     assert_eq!(load_dir(&dir).unwrap(), None);
     // Creation died half way.
-    put_file(&MANIFEST.path(dir.path()), b"half");
+    put_file(&MANIFEST.path(dir.path()), b"tami");
     put_file(&FileKind::CurrentTemp.path(dir.path()), b"half");
     put_file(&FileKind::Lock.path(dir.path()), b"1\n");
     put_file(&FileKind::Wal(4).path(dir.path()), &[0; FILE_HEADER_LEN]);
-    put_file(&dir.path().join("notes.txt"), &[0; 100]);
     assert_eq!(load_dir(&dir).unwrap(), None);
     for kind in [FileKind::Wal(5), FileKind::Table(6)] {
         let path = kind.path(dir.path());

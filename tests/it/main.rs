@@ -5,6 +5,7 @@ mod concurrency;
 mod damage;
 mod explain;
 mod faults;
+mod foreign;
 mod history;
 mod kill;
 mod layers;

@@ -109,8 +109,8 @@ fn entries_of_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
 fn stray_file_with_a_great_number_does_no_harm() {
     for name in ["36028797018963967.sst", "18446744073709551615.sst", "18446744073709551615.wal", "MANIFEST-999999"] {
         let fs = SimFileSystem::new();
-        fs.write(Path::new(DIR).join("kept"), "not ours").unwrap();
         options(&fs).open(DIR).unwrap().put("key", "value").unwrap();
+        fs.write(Path::new(DIR).join("kept"), "not ours").unwrap();
         fs.write(Path::new(DIR).join(name), "").unwrap();
         for _ in 0..2 {
             let db = options(&fs).open(DIR).unwrap();
