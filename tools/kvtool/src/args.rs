@@ -17,18 +17,29 @@ pub(crate) use filter::{
 };
 
 const AFTER_HELP: &str = r#"Keys and values:
-  Printable characters stand for themselves, \\ for a backslash, \t for a tab,
-  \n for a newline, \xNN for any byte. The same form is read and written, so that
-  what was printed can be pasted back. With --hex it is two hexadecimal digits per
-  byte instead. With --json, bytes are a string if they are UTF-8, and otherwise
-  (or with --hex) an object {"hex": "00ff"}; every document has "schema": 1.
+  Arguments are bytes as typed; the shell's quotes and nothing else change them.
+  In lines of input and output, a key or value is text as it is, backslashes too, or
+  $'...' around escapes. kvtool prints $'...' for what a line cannot hold or show: tabs,
+  newlines, other control characters, bytes that are not UTF-8, an empty key, and text
+  that itself begins with $' and ends with '. Lines that kvtool prints are read back
+  exactly, so that `kvtool scan A | kvtool import B` copies any keys and values.
+  Shells read $'...' too: `kvtool get DB $'a\tb'`.
+  Escapes are \\ for a backslash, \t for a tab, \n for a newline, \xNN for any byte.
+  With --escaped, arguments and lines are escapes throughout, without $'...'.
+  With --hex, they are two hexadecimal digits per byte.
+  A line of input is a key, or a key, a tab and a value. Empty lines are passed over and
+  counted; a line with a value and no key is refused, unless by --escaped or --hex.
+  With --json, bytes are a string if they are UTF-8, and otherwise (or with --hex) an
+  object {"hex": "00ff"}; every document has "schema": 1.
 
 Exit codes:
-  0  done
-  1  the key was not found; `filter check` selected no line
-  2  the command line, or a line of input, is not valid
-  3  the store is damaged, or a measurement contradicts what it should be
-  4  input or output failed, the store is locked, or there is none"#;
+  0    done
+  1    the key was not found; `filter check` selected no line
+  2    the command line, or a line of input, is not valid
+  3    the store is damaged, or a measurement contradicts what it should be
+  4    input or output failed, or there is no store that could be used: it is locked,
+       of a newer version, or another program's
+  130  interrupted (Ctrl-C); `import` says how to resume"#;
 
 /// Command line of the tamis key-value store.
 ///
@@ -48,7 +59,10 @@ pub(crate) struct Common {
     /// The keyspace to work in (`default` if not given; `stats`, `levels`, `compact` and `filter rebuild` then take all of them)
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
-    /// Keys and values are hexadecimal, on the command line as well as in input and output
+    /// Keys and values are escaped, in arguments, input and output: \\, \t, \n, \xNN
+    #[arg(long, global = true, conflicts_with = "hex")]
+    pub(crate) escaped: bool,
+    /// Keys and values are hexadecimal, in arguments, input and output
     #[arg(long, global = true)]
     pub(crate) hex: bool,
     /// Write JSON to standard output
@@ -57,18 +71,20 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// How keys and values are read and shown.
     pub(crate) fn form(&self) -> Form {
-        if self.hex { Form::Hex } else { Form::Escaped }
+        match (self.hex, self.escaped) {
+            (true, _) => Form::Hex,
+            (_, true) => Form::Escaped,
+            _ => Form::Plain,
+        }
     }
 
     /// The bytes that an argument stands for.
     pub(crate) fn bytes(&self, what: &str, argument: &OsStr) -> Result<Vec<u8>> {
-        self.form().parse(argument.as_encoded_bytes()).map_err(|why| Failure::usage(format_args!("{what}: {why}")))
-    }
-
-    /// The form of lines of input; `None` for bytes as they are.
-    pub(crate) fn line_form(&self, escaped: bool) -> Option<Form> {
-        (self.hex || escaped).then(|| self.form())
+        self.form()
+            .parse_argument(argument.as_encoded_bytes())
+            .map_err(|why| Failure::usage(format_args!("{what}: {why}")))
     }
 
     pub(crate) fn optional_bytes(&self, what: &str, argument: Option<&OsString>) -> Result<Option<Vec<u8>>> {
@@ -132,8 +148,12 @@ pub(crate) struct Put {
     /// Directory of the store
     pub(crate) db: PathBuf,
     pub(crate) key: OsString,
-    /// The value; `-` reads it from standard input, where every byte counts, a final newline too
-    pub(crate) value: OsString,
+    /// The value; `-` reads it from standard input, as `--file -` does
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    pub(crate) value: Option<OsString>,
+    /// Take the bytes of FILE as the value (`-` for standard input); every byte counts, a final newline too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, Group)]
@@ -143,15 +163,12 @@ pub(crate) struct Get {
     #[arg(required_unless_present = "keys_from", conflicts_with = "keys_from")]
     pub(crate) key: Option<OsString>,
     /// Print the value's bytes as they are, without a newline behind them
-    #[arg(long, conflicts_with_all = ["json", "hex", "keys_from"])]
+    #[arg(long, conflicts_with_all = ["json", "keys_from"])]
     pub(crate) raw: bool,
     /// Look up each line of FILE (`-` for standard input), print those that are there as key, tab, value, and say on standard error
     /// what it cost
     #[arg(long, value_name = "FILE")]
     pub(crate) keys_from: Option<PathBuf>,
-    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
-    #[arg(long, requires = "keys_from", conflicts_with = "hex")]
-    pub(crate) escaped: bool,
     /// How filters are treated
     #[arg(long, value_enum, default_value_t)]
     pub(crate) filters: Filters,
@@ -222,21 +239,21 @@ pub(crate) struct Import {
     pub(crate) db: PathBuf,
     /// What to import; standard input if it is `-` or absent
     pub(crate) file: Option<PathBuf>,
+    /// Pass over the first N lines: those that an interrupted import has put into the store
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) skip: u64,
     /// Form of the lines; by default JSON lines if FILE ends in .jsonl, .ndjson or .json, and otherwise TSV
     #[arg(long, value_enum)]
     pub(crate) format: Option<ImportFormat>,
-    /// TSV fields are in the escaped form, as `scan` prints it; otherwise their bytes are taken as they are
-    #[arg(long, conflicts_with = "hex")]
-    pub(crate) escaped: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImportFormat {
-    /// Key, tab, value; the value may hold tabs. A line without a tab is a key with an empty value. Only the final newline of a line
-    /// is taken off, not a carriage return before it
+    /// Key, tab, value, as `scan` prints them; a value that is not quoted may hold tabs. A line without a tab is a key with an empty
+    /// value. Only the final newline of a line is taken off, not a carriage return before it
     Tsv,
     /// {"key": "…", "value": "…"}, with "key_hex" and "value_hex", or an object {"hex": "…"} as `scan --json` writes it, for bytes
-    /// that are not UTF-8. An absent value is empty; other fields are passed over, and so are empty lines
+    /// that are not UTF-8. An absent value is empty; other fields are passed over
     Jsonl,
 }
 
@@ -247,9 +264,6 @@ pub(crate) struct Stats {
     /// Look up each line of FILE (`-` for standard input) first, so that there are reads to count
     #[arg(long, value_name = "FILE")]
     pub(crate) keys_from: Option<PathBuf>,
-    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
-    #[arg(long, requires = "keys_from", conflicts_with = "hex")]
-    pub(crate) escaped: bool,
     /// How filters are treated
     #[arg(long, value_enum, default_value_t, requires = "keys_from")]
     pub(crate) filters: Filters,
@@ -332,9 +346,6 @@ pub(crate) struct BenchReads {
     /// Ask for the lines of FILE as keys that are missing; otherwise for existing keys with one more byte
     #[arg(long, value_name = "FILE", requires = "db")]
     pub(crate) missing_from: Option<PathBuf>,
-    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
-    #[arg(long, requires = "db", conflicts_with = "hex")]
-    pub(crate) escaped: bool,
     /// Sizes of the filters, in bits per key, 1 to 24, fractions too
     #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "4,6,8,10,12,16,20", value_parser = bits_per_key)]
     pub(crate) bits: Vec<f32>,

@@ -11,6 +11,8 @@ const NOT_FOUND: u8 = 1;
 const USAGE: u8 = 2;
 const CORRUPTION: u8 = 3;
 const IO: u8 = 4;
+/// 128 and the number of SIGINT, as shells have it.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 

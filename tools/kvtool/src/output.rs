@@ -40,12 +40,17 @@ impl Output {
     /// Key, tab, value.
     pub(crate) fn row(&mut self, form: Form, key: &[u8], value: &[u8]) -> Result<()> {
         let mut write = || {
-            form.write(&mut self.out, key)?;
+            form.write_key(&mut self.out, key)?;
             self.out.write_all(b"\t")?;
             form.write(&mut self.out, value)?;
             self.out.write_all(b"\n")
         };
         write().map_err(Failure::output)
+    }
+
+    /// A value on a line of its own.
+    pub(crate) fn value(&mut self, form: Form, value: &[u8]) -> Result<()> {
+        form.write(&mut self.out, value).and_then(|()| self.out.write_all(b"\n")).map_err(Failure::output)
     }
 
     /// One JSON document on one line: the schema number and the fields of `content`.
@@ -73,7 +78,7 @@ impl Output {
 /// Bytes in JSON: a string if they are UTF-8, otherwise, or if `form` asks for it, `{"hex": "00ff"}`.
 pub(crate) fn json_bytes(form: Form, bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
-        Ok(text) if form == Form::Escaped => json!(text),
+        Ok(text) if form != Form::Hex => json!(text),
         _ => json!({ "hex": hex(bytes) }),
     }
 }

@@ -1,15 +1,22 @@
 //! Bytes as text and back.
 //!
 //! The *escaped form* shows printable characters as they are (any valid UTF-8, not only ASCII), a backslash as `\\`, a tab as `\t`,
-//! a newline as `\n`, and every other byte as `\xNN`. It never contains a tab or a newline, so that lines and columns can be cut
-//! apart, and it can be pasted back. The *hex form* is two digits per byte.
+//! a newline as `\n`, and every other byte as `\xNN`. The *hex form* is two digits per byte.
+//!
+//! The *plain form* shows text as it is, backslashes too, and anything else as `$'…'` around the escaped form. The quotes are those
+//! of POSIX shells, so that printed text can be pasted into a command line. Text that looks quoted is quoted itself. What is printed
+//! is read back exactly, and no form prints a tab or a newline inside of a key or value: lines and columns can be cut apart.
+//! Arguments of the command line are never quoted, because the shell has taken the quotes off.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
 /// How keys and values are shown and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
+    /// As it is, or quoted.
+    Plain,
     Escaped,
     Hex,
 }
@@ -17,8 +24,17 @@ pub(crate) enum Form {
 impl Form {
     pub(crate) fn write(self, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
         match self {
+            Form::Plain => write_plain(out, bytes),
             Form::Escaped => write_escaped(out, bytes),
             Form::Hex => bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}")),
+        }
+    }
+
+    /// Writes the key at the beginning of a line. A line that begins with nothing has no key, so that the empty one is quoted.
+    pub(crate) fn write_key(self, out: &mut impl Write, key: &[u8]) -> io::Result<()> {
+        match self {
+            Form::Plain if key.is_empty() => out.write_all(EMPTY_KEY.as_bytes()),
+            _ => self.write(out, key),
         }
     }
 
@@ -39,12 +55,62 @@ impl Form {
         format!("{cut}… ({} bytes)", count(bytes.len() as u64))
     }
 
-    pub(crate) fn parse(self, text: &[u8]) -> Result<Vec<u8>, String> {
+    /// The bytes that an argument of the command line stands for.
+    pub(crate) fn parse_argument(self, text: &[u8]) -> Result<Vec<u8>, String> {
         match self {
-            Form::Escaped => unescape(text),
-            Form::Hex => parse_hex(text),
+            Form::Plain => Ok(text.to_vec()),
+            Form::Escaped | Form::Hex => self.parse_field(text).map(Cow::into_owned),
         }
     }
+
+    /// The bytes that a key or value in a line of input stands for.
+    pub(crate) fn parse_field(self, text: &[u8]) -> Result<Cow<'_, [u8]>, String> {
+        match self {
+            Form::Plain => match quoted(text) {
+                Some(escaped) => unescape(escaped).map(Cow::Owned),
+                None => Ok(Cow::Borrowed(text)),
+            },
+            Form::Escaped if !text.contains(&b'\\') => Ok(Cow::Borrowed(text)),
+            Form::Escaped => unescape(text).map(Cow::Owned),
+            Form::Hex => parse_hex(text).map(Cow::Owned),
+        }
+    }
+
+    /// The most bytes that one byte takes in a line, apart from quotes.
+    pub(crate) fn longest_byte(self) -> usize {
+        match self {
+            // `\xNN`
+            Form::Plain | Form::Escaped => 4,
+            Form::Hex => 2,
+        }
+    }
+}
+
+/// Bytes that quotes take.
+pub(crate) const QUOTES: usize = 3;
+
+/// The empty key at the beginning of a line.
+pub(crate) const EMPTY_KEY: &str = "$''";
+
+/// What stands between the quotes, if `text` is quoted.
+fn quoted(text: &[u8]) -> Option<&[u8]> {
+    text.strip_prefix(b"$'")?.strip_suffix(b"'")
+}
+
+fn write_plain(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    let is_plain = |text: &str| quoted(bytes).is_none() && text.chars().all(|c| c == '\\' || is_plain(c));
+    if std::str::from_utf8(bytes).is_ok_and(is_plain) {
+        return out.write_all(bytes);
+    }
+    out.write_all(b"$'")?;
+    // A quote inside would end the shell's string.
+    for (i, part) in bytes.split(|&byte| byte == b'\'').enumerate() {
+        if i > 0 {
+            out.write_all(br"\x27")?;
+        }
+        write_escaped(out, part)?;
+    }
+    out.write_all(b"'")
 }
 
 fn write_escaped(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
@@ -160,6 +226,17 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
+/// A number of things, with the noun in its number: "1 table", "2 tables".
+pub(crate) fn counted(n: u64, noun: &str) -> String {
+    let number = count(n);
+    match (n, noun.strip_suffix("ry")) {
+        (1, _) => format!("{number} {noun}"),
+        (_, Some(stem)) => format!("{number} {stem}ries"),
+        _ if noun.ends_with("ch") => format!("{number} {noun}es"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
 /// A number of bytes with three significant digits or so.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -214,7 +291,7 @@ mod tests {
             ),
         ] {
             assert_eq!(Form::Escaped.show(bytes), text);
-            assert_eq!(Form::Escaped.parse(text.as_bytes()).unwrap(), bytes);
+            assert_eq!(&*Form::Escaped.parse_field(text.as_bytes()).unwrap(), bytes);
         }
     }
 
@@ -222,24 +299,91 @@ mod tests {
     fn every_pair_of_bytes_round_trips_without_tab_or_newline() {
         for a in 0..=255u8 {
             for b in 0..=255u8 {
-                for form in [Form::Escaped, Form::Hex] {
+                for form in [Form::Plain, Form::Escaped, Form::Hex] {
                     let shown = form.show(&[a, b]);
                     assert!(!shown.contains(['\t', '\n', '\r', '\0', '\x1b']));
-                    assert_eq!(form.parse(shown.as_bytes()).unwrap(), [a, b]);
+                    assert_eq!(&*form.parse_field(shown.as_bytes()).unwrap(), [a, b]);
                 }
             }
         }
     }
 
     #[test]
+    fn plain_form_quotes_what_is_not_text_and_what_looks_quoted() {
+        for (bytes, text) in [
+            (&b"plain words"[..], "plain words"),
+            (b"", ""),
+            (br#"{"a":"x\ty"}"#, r#"{"a":"x\ty"}"#),
+            (br"C:\new", r"C:\new"),
+            (b"it's", "it's"),
+            (b"$'", "$'"),
+            (b"$'open", "$'open"),
+            (b"$''", r"$'$\x27\x27'"),
+            (b"$'x'", r"$'$\x27x\x27'"),
+            (b"a\tb\nc", r"$'a\tb\nc'"),
+            (b"it's\r", r"$'it\x27s\x0d'"),
+            (b"\\\0", r"$'\\\x00'"),
+            ("größe 你好 😀".as_bytes(), "größe 你好 😀"),
+            (b"\xff", r"$'\xff'"),
+        ] {
+            assert_eq!(Form::Plain.show(bytes), text);
+            assert_eq!(&*Form::Plain.parse_field(text.as_bytes()).unwrap(), bytes);
+        }
+        let raw = b"raw\ttab and \xff";
+        assert_eq!(&*Form::Plain.parse_field(raw).unwrap(), raw, "what is not quoted is taken as it is");
+        assert!(Form::Plain.parse_field(br"$'\q'").is_err());
+        let mut empty = Vec::new();
+        Form::Plain.write_key(&mut empty, b"").unwrap();
+        assert_eq!(empty, EMPTY_KEY.as_bytes());
+    }
+
+    #[test]
+    fn arguments_are_bytes_as_typed_unless_a_form_is_asked_for() {
+        for typed in [&br#"{"a":"x\ty"}"#[..], br"C:\new", br#"say \"hi\""#, br"\q", b"$'x'", b"\xff"] {
+            assert_eq!(Form::Plain.parse_argument(typed).unwrap(), typed);
+        }
+        assert_eq!(Form::Escaped.parse_argument(br"a\tb").unwrap(), b"a\tb");
+        assert_eq!(Form::Hex.parse_argument(b"6109").unwrap(), b"a\t");
+    }
+
+    #[test]
+    fn any_bytes_survive_every_form() {
+        let seed = fastrand::get_seed();
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        // Bytes that mean something in a form come up often.
+        let special = b"$''\\\\tnx\t\n\r\0\xff\xc3\xa9 ";
+        for _ in 0..20_000 {
+            let len = random.usize(..12);
+            let byte = |random: &mut fastrand::Rng| match random.bool() {
+                true => special[random.usize(..special.len())],
+                false => random.u8(..),
+            };
+            let bytes: Vec<u8> = (0..len).map(|_| byte(&mut random)).collect();
+            for form in [Form::Plain, Form::Escaped, Form::Hex] {
+                let shown = form.show(&bytes);
+                assert!(!shown.contains(['\t', '\n', '\r', '\0']), "{shown}");
+                assert_eq!(&*form.parse_field(shown.as_bytes()).unwrap(), bytes, "{form:?} {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn nouns_agree_with_their_number() {
+        let words =
+            [(1, "table"), (2, "table"), (0, "entry"), (1000, "batch"), (2, "key")].map(|(n, noun)| counted(n, noun));
+        assert_eq!(words, ["1 table", "2 tables", "0 entries", "1,000 batches", "2 keys"]);
+    }
+
+    #[test]
     fn invalid_escapes_are_refused() {
         for text in [r"\", r"a\", r"\q", r"\x", r"\x1", r"\xg0", r"\x0g", r"\X00", "\\\u{e9}"] {
-            assert!(Form::Escaped.parse(text.as_bytes()).is_err(), "{text}");
+            assert!(Form::Escaped.parse_field(text.as_bytes()).is_err(), "{text}");
         }
         for text in ["1", "0g", "abc", "0x00", " 1"] {
-            assert!(Form::Hex.parse(text.as_bytes()).is_err(), "{text}");
+            assert!(Form::Hex.parse_field(text.as_bytes()).is_err(), "{text}");
         }
-        assert_eq!(Form::Hex.parse(b"00fFAb").unwrap(), [0, 0xff, 0xab]);
+        assert_eq!(&*Form::Hex.parse_field(b"00fFAb").unwrap(), [0, 0xff, 0xab]);
     }
 
     #[test]

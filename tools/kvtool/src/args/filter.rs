@@ -35,9 +35,6 @@ pub(crate) struct FilterAdvise {
     /// Look up each line of FILE (`-` for standard input), to weigh the runs by what these look-ups find there
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// The lines of FILE are in the escaped form; otherwise their bytes are taken as they are
-    #[arg(long, requires = "trace", conflicts_with = "hex")]
-    pub(crate) escaped: bool,
 }
 
 #[derive(Debug, Group)]
@@ -82,7 +79,7 @@ pub(crate) enum Policy {
 pub(crate) struct FilterCreate {
     /// The file to make
     pub(crate) filter: PathBuf,
-    /// The lines; standard input if it is `-` or absent. Every byte but the newline counts
+    /// The lines; standard input if it is `-` or absent. Each is a key, as under *Keys and values* in `kvtool --help`
     pub(crate) lines: Option<PathBuf>,
     /// Bits for each line, 1 to 24; 10 if nothing else is asked for
     #[arg(long, value_name = "N", conflicts_with_all = ["error_rate", "scalable"])]

@@ -18,13 +18,12 @@ pub(crate) fn run(common: &Common, args: Get) -> Result<()> {
     }
     let Some(file) = &args.keys_from else { return Err(Failure::usage("a KEY or --keys-from is needed")) };
     let mut output = Output::new();
-    let summary =
-        look_up_all(&keyspace, file, common.line_form(args.escaped), options, |key, value| match common.json {
-            true => {
-                output.json(json!({ "key": json_bytes(common.form(), key), "value": json_bytes(common.form(), value) }))
-            }
-            false => output.row(common.form(), key, value),
-        })?;
+    let summary = look_up_all(&keyspace, file, common.form(), options, |key, value| match common.json {
+        true => {
+            output.json(json!({ "key": json_bytes(common.form(), key), "value": json_bytes(common.form(), value) }))
+        }
+        false => output.row(common.form(), key, value),
+    })?;
     let reads = db.stats().reads();
     if common.json {
         output.json(json!({ "summary": summary.json(json_reads(&reads)) }))?;
@@ -46,7 +45,7 @@ fn get_one(common: &Common, keyspace: &Keyspace, key: &[u8], raw: bool, options:
     } else if let Some(value) = &value {
         match raw {
             true => output.write(value)?,
-            false => output.line(common.form().show(value))?,
+            false => output.value(common.form(), value)?,
         }
     }
     output.finish()?;

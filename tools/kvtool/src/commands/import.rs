@@ -1,6 +1,12 @@
 //! `import`: many puts, in batches, from TSV or JSON lines.
+//!
+//! The thread that reads lines and the one that is told of Ctrl-C share the importer behind a lock, which is free while a line is waited
+//! for. So an interruption waits for the batch at hand and for nothing else; it writes what was read, and says where to resume.
 
+use std::borrow::Cow;
 use std::path::Path;
+use std::process::exit;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,9 +16,9 @@ use tamis::{Db, Keyspace, MAX_KEY_LEN, MAX_VALUE_LEN, WriteBatch};
 use super::lines::Lines;
 use super::store::open_to_write;
 use crate::args::{Common, Import, ImportFormat};
-use crate::failure::Result;
+use crate::failure::{INTERRUPTED, Result};
 use crate::output::{Output, say};
-use crate::text::{Decimal, Form, count};
+use crate::text::{Decimal, EMPTY_KEY, Form, QUOTES, count, counted};
 
 /// A batch is written when it has this many lines or bytes. Larger ones gain nothing: the write-ahead log's share of the cost is
 /// small by then.
@@ -21,24 +27,68 @@ const BATCH_BYTES: usize = 1 << 20;
 
 pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     let file = args.file.as_deref();
-    let source =
-        Source { format: args.format.unwrap_or_else(|| format_of(file)), form: common.line_form(args.escaped) };
+    let source = Source { format: args.format.unwrap_or_else(|| format_of(file)), form: common.form() };
     let mut lines = Lines::open(file, source.longest_line())?;
+    lines.skip(args.skip)?;
     let (db, keyspace) = open_to_write(&args.db, common)?;
     let start = Instant::now();
-    let mut import = Importer { db: &db, keyspace: &keyspace, batch: WriteBatch::new(), imported: 0 };
     let progress = progress_bar(lines.len());
-    let result = import.all(&source, &mut lines, &progress);
+    let import = Importer {
+        db,
+        keyspace,
+        batch: WriteBatch::new(),
+        imported: 0,
+        read: args.skip,
+        written: args.skip,
+        json: common.json,
+        name: lines.name().to_owned(),
+        progress: progress.clone(),
+    };
+    let shared = Arc::new(Mutex::new(import));
+    let interrupted = Arc::clone(&shared);
+    let handled = ctrlc::set_handler(move || {
+        let code = lock(&interrupted).interrupted();
+        exit(code)
+    });
+    if let Err(error) = handled {
+        say(format_args!("kvtool: Ctrl-C will not say how far the import got: {error}"));
+    }
+    let result = import_all(&source, &mut lines, &shared, &progress);
+    let mut import = lock(&shared);
     progress.finish_and_clear();
     // What was imported is there to stay, also when a later line is not valid.
-    let (imported, name) = (import.imported, lines.name());
-    let closed = db.sync().and_then(|()| db.clone().close());
+    let closed = import.close();
     if let Err(failure) = result {
-        say(format_args!("kvtool: {} lines of {name} were imported before this:", count(imported)));
+        import.say_how_to_resume();
         return Err(failure);
     }
     closed?;
-    report(common, imported, start.elapsed())
+    report(common, import.imported, start.elapsed())
+}
+
+/// A panic under the lock ends the process, so that the importer is never seen in between.
+fn lock(import: &Mutex<Importer>) -> MutexGuard<'_, Importer> {
+    import.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn import_all(source: &Source, lines: &mut Lines, import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
+    loop {
+        let failure = match lines.advance() {
+            Ok(true) => match source.parse(lines.line()) {
+                Ok(entry) => {
+                    if lock(import).add(entry, lines.number())? {
+                        progress.set_position(lines.bytes());
+                    }
+                    continue;
+                }
+                Err(why) => lines.invalid(why),
+            },
+            Ok(false) => return lock(import).write_batch(),
+            Err(failure) => failure,
+        };
+        lock(import).write_batch()?;
+        return Err(failure);
+    }
 }
 
 fn format_of(file: Option<&Path>) -> ImportFormat {
@@ -59,7 +109,7 @@ fn report(common: &Common, imported: u64, time: Duration) -> Result<()> {
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "to be read by people")]
     let rounded = per_second as u64;
-    say(format_args!("{} lines in {} s, {} keys/s", count(imported), Decimal(seconds), count(rounded)));
+    say(format_args!("{} in {} s, {} keys/s", counted(imported, "line"), Decimal(seconds), count(rounded)));
     Ok(())
 }
 
@@ -75,41 +125,34 @@ fn progress_bar(bytes: Option<u64>) -> ProgressBar {
     }
 }
 
-struct Importer<'a> {
-    db: &'a Db,
-    keyspace: &'a Keyspace,
+struct Importer {
+    db: Db,
+    keyspace: Keyspace,
     batch: WriteBatch,
-    /// Lines written to the store.
+    /// Entries in the store.
     imported: u64,
+    /// The last line of which the batch has the entry.
+    read: u64,
+    /// The last line that is in the store, with all lines before it.
+    written: u64,
+    json: bool,
+    /// What is imported.
+    name: String,
+    progress: ProgressBar,
 }
 
-impl Importer<'_> {
-    fn all(&mut self, source: &Source, lines: &mut Lines, progress: &ProgressBar) -> Result<()> {
-        loop {
-            let entry = match lines.next() {
-                Ok(Some(line)) => match source.parse(line) {
-                    Ok(Some(entry)) => Ok(entry),
-                    Ok(None) => continue,
-                    Err(why) => Err(lines.invalid(why)),
-                },
-                Ok(None) => break,
-                Err(failure) => Err(failure),
-            };
-            let (key, value) = match entry {
-                Ok(entry) => entry,
-                Err(failure) => {
-                    self.write_batch()?;
-                    return Err(failure);
-                }
-            };
-            self.batch.put_in(self.keyspace, key, value);
-            if self.batch.len() >= BATCH_LINES || self.batch.byte_size() >= BATCH_BYTES {
-                self.write_batch()?;
-                progress.set_position(lines.bytes());
-                progress.set_message(count(self.imported));
-            }
+impl Importer {
+    /// Adds the entry of line `number`, if it has one. Returns whether that filled a batch, which was written.
+    fn add(&mut self, entry: Option<Entry<'_>>, number: u64) -> Result<bool> {
+        self.read = number;
+        let Some((key, value)) = entry else { return Ok(false) };
+        self.batch.put_in(&self.keyspace, key, value);
+        let is_full = self.batch.len() >= BATCH_LINES || self.batch.byte_size() >= BATCH_BYTES;
+        if is_full {
+            self.write_batch()?;
+            self.progress.set_message(count(self.imported));
         }
-        self.write_batch()
+        Ok(is_full)
     }
 
     fn write_batch(&mut self) -> Result<()> {
@@ -117,34 +160,71 @@ impl Importer<'_> {
         let len = batch.len() as u64;
         self.db.write(batch)?;
         self.imported += len;
+        self.written = self.read;
         Ok(())
+    }
+
+    /// Makes what was imported durable, and closes the store.
+    fn close(&mut self) -> Result<()> {
+        self.db.sync()?;
+        Ok(self.db.clone().close()?)
+    }
+
+    /// Ends an interrupted import; returns the exit code.
+    fn interrupted(&mut self) -> i32 {
+        self.progress.finish_and_clear();
+        let written = self.write_batch();
+        let closed = self.close();
+        self.say_how_to_resume();
+        if self.json {
+            let mut output = Output::new();
+            let document = json!({ "lines": self.imported, "interrupted": true, "skip": self.written });
+            // The message has said it already.
+            let _ = output.json(document).and_then(|()| output.finish());
+        }
+        if let Err(failure) = written.and(closed) {
+            say(format_args!("kvtool: {}", failure.message().unwrap_or_default()));
+        }
+        INTERRUPTED.into()
+    }
+
+    fn say_how_to_resume(&self) {
+        let Importer { name, written, .. } = self;
+        match written {
+            0 => say(format_args!("kvtool: nothing of {name} was imported")),
+            1 => say(format_args!("kvtool: the first line of {name} is in the store; resume with --skip 1")),
+            n => {
+                say(format_args!(
+                    "kvtool: the first {} lines of {name} are in the store; resume with --skip {n}",
+                    count(*n)
+                ));
+            }
+        }
     }
 }
 
 /// How lines become entries.
 struct Source {
     format: ImportFormat,
-    /// Form of TSV fields; `None` for bytes as they are.
-    form: Option<Form>,
+    /// Form of TSV fields.
+    form: Form,
 }
 
-type Entry = (Vec<u8>, Vec<u8>);
+type Entry<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 
 impl Source {
     /// No valid line is longer: the limits of key and value in the form that takes most room for a byte.
     fn longest_line(&self) -> usize {
-        let per_byte = match (self.format, self.form) {
-            (ImportFormat::Tsv, None) => 1,
-            (ImportFormat::Tsv, Some(Form::Hex)) => 2,
-            (ImportFormat::Tsv, Some(Form::Escaped)) => 4,
+        let per_byte = match self.format {
+            ImportFormat::Tsv => self.form.longest_byte(),
             // `\u0000`
-            (ImportFormat::Jsonl, _) => 6,
+            ImportFormat::Jsonl => 6,
         };
-        (MAX_KEY_LEN + MAX_VALUE_LEN) * per_byte + 1024
+        (MAX_KEY_LEN + MAX_VALUE_LEN) * per_byte + 2 * QUOTES + 1024
     }
 
     /// The entry in a line; `None` if there is none, or what is wrong with it.
-    fn parse(&self, line: &[u8]) -> Result<Option<Entry>, String> {
+    fn parse<'a>(&self, line: &'a [u8]) -> Result<Option<Entry<'a>>, String> {
         let entry = match self.format {
             ImportFormat::Tsv => Some(self.parse_tsv(line)?),
             ImportFormat::Jsonl => parse_json(line)?,
@@ -158,19 +238,19 @@ impl Source {
         }
     }
 
-    fn parse_tsv(&self, line: &[u8]) -> Result<Entry, String> {
+    fn parse_tsv<'a>(&self, line: &'a [u8]) -> Result<Entry<'a>, String> {
         let (key, value) = match line.iter().position(|&byte| byte == b'\t') {
+            Some(0) if self.form == Form::Plain => {
+                return Err(format!("it has no key before the tab (the empty key is {EMPTY_KEY})"));
+            }
             Some(tab) => (&line[..tab], &line[tab + 1..]),
             None => (line, &[][..]),
         };
-        match self.form {
-            Some(form) => Ok((form.parse(key)?, form.parse(value)?)),
-            None => Ok((key.to_vec(), value.to_vec())),
-        }
+        Ok((self.form.parse_field(key)?, self.form.parse_field(value)?))
     }
 }
 
-fn parse_json(line: &[u8]) -> Result<Option<Entry>, String> {
+fn parse_json(line: &[u8]) -> Result<Option<Entry<'static>>, String> {
     if line.trim_ascii().is_empty() {
         return Ok(None);
     }
@@ -182,13 +262,17 @@ fn parse_json(line: &[u8]) -> Result<Option<Entry>, String> {
         match (object.remove(name), object.remove(&hex_name)) {
             (Some(_), Some(_)) => Err(format!("it has both {name} and {hex_name}")),
             (Some(value), None) => json_field(name, value).map(Some),
-            (None, Some(Value::String(hex))) => Form::Hex.parse(hex.as_bytes()).map(Some),
+            (None, Some(Value::String(hex))) => parse_hex(&hex).map(Some),
             (None, Some(_)) => Err(format!("{hex_name} is not a string")),
             (None, None) => Ok(None),
         }
     };
     let key = field("key")?.ok_or("it has no key")?;
-    Ok(Some((key, field("value")?.unwrap_or_default())))
+    Ok(Some((key.into(), field("value")?.unwrap_or_default().into())))
+}
+
+fn parse_hex(digits: &str) -> Result<Vec<u8>, String> {
+    Form::Hex.parse_field(digits.as_bytes()).map(Cow::into_owned)
 }
 
 /// A string, or `{"hex": "…"}`.
@@ -196,7 +280,7 @@ fn json_field(name: &str, value: Value) -> Result<Vec<u8>, String> {
     match value {
         Value::String(text) => Ok(text.into_bytes()),
         Value::Object(object) => match object.get("hex") {
-            Some(Value::String(hex)) if object.len() == 1 => Form::Hex.parse(hex.as_bytes()),
+            Some(Value::String(hex)) if object.len() == 1 => parse_hex(hex),
             _ => Err(format!("{name} is an object that is not of the form {{\"hex\": \"…\"}}")),
         },
         _ => Err(format!("{name} is not a string")),
@@ -207,22 +291,33 @@ fn json_field(name: &str, value: Value) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    fn tsv(form: Option<Form>, line: &[u8]) -> Result<Entry, String> {
+    fn tsv(form: Form, line: &[u8]) -> Result<Entry<'_>, String> {
         Source { format: ImportFormat::Tsv, form }.parse(line).map(Option::unwrap)
     }
 
-    fn entry(key: &[u8], value: &[u8]) -> Result<Entry, String> {
-        Ok((key.to_vec(), value.to_vec()))
+    fn entry(key: &'static [u8], value: &'static [u8]) -> Result<Entry<'static>, String> {
+        Ok((key.into(), value.into()))
     }
 
     #[test]
-    fn tsv_fields_are_bytes_unless_a_form_is_given() {
-        assert_eq!(tsv(None, b"a\\b\tc\td\r"), entry(b"a\\b", b"c\td\r"));
-        assert_eq!(tsv(None, b"word"), entry(b"word", b""));
-        assert_eq!(tsv(None, b""), entry(b"", b""));
-        assert_eq!(tsv(Some(Form::Escaped), br"a\\b\t	\x00"), entry(b"a\\b\t", b"\0"));
-        assert_eq!(tsv(Some(Form::Hex), b"00ff\t41"), entry(b"\0\xff", b"A"));
-        assert!(tsv(Some(Form::Escaped), br"\q").is_err());
+    fn tsv_fields_are_bytes_unless_they_are_quoted_or_a_form_is_given() {
+        assert_eq!(tsv(Form::Plain, b"a\\b\tc\td\r"), entry(b"a\\b", b"c\td\r"));
+        assert_eq!(tsv(Form::Plain, b"word"), entry(b"word", b""));
+        assert_eq!(tsv(Form::Plain, br"$'a\tb'	$'\n'"), entry(b"a\tb", b"\n"));
+        assert_eq!(tsv(Form::Plain, b"$''\tv"), entry(b"", b"v"));
+        assert_eq!(tsv(Form::Escaped, br"a\\b\t	\x00"), entry(b"a\\b\t", b"\0"));
+        assert_eq!(tsv(Form::Hex, b"00ff\t41"), entry(b"\0\xff", b"A"));
+        assert!(tsv(Form::Escaped, br"\q").is_err());
+        assert!(tsv(Form::Plain, br"$'\q'").is_err());
+    }
+
+    #[test]
+    fn a_line_without_a_key_is_refused_where_people_write_lines() {
+        for line in [&b"\t"[..], b"\tvalue"] {
+            assert!(tsv(Form::Plain, line).unwrap_err().contains("no key"));
+        }
+        assert_eq!(tsv(Form::Escaped, b"\tv"), entry(b"", b"v"));
+        assert_eq!(tsv(Form::Hex, b"\t41"), entry(b"", b"A"));
     }
 
     #[test]
@@ -232,9 +327,9 @@ mod tests {
             r#"{"key_hex": "6b", "value_hex": "76"}"#,
             r#" {"key": {"hex": "6b"}, "value": {"hex": "76"}} "#,
         ] {
-            assert_eq!(parse_json(line.as_bytes()), Ok(Some((b"k".to_vec(), b"v".to_vec()))), "{line}");
+            assert_eq!(parse_json(line.as_bytes()), entry(b"k", b"v").map(Some), "{line}");
         }
-        assert_eq!(parse_json(br#"{"key": ""}"#), Ok(Some((vec![], vec![]))));
+        assert_eq!(parse_json(br#"{"key": ""}"#), entry(b"", b"").map(Some));
         assert_eq!(parse_json(b" \r"), Ok(None));
         for line in [
             "{",
@@ -252,8 +347,8 @@ mod tests {
 
     #[test]
     fn keys_beyond_the_limit_are_refused_before_they_are_written() {
-        assert!(tsv(None, &[b'k'; MAX_KEY_LEN]).is_ok());
-        assert!(tsv(None, &[b'k'; MAX_KEY_LEN + 1]).is_err());
+        assert!(tsv(Form::Plain, &[b'k'; MAX_KEY_LEN]).is_ok());
+        assert!(tsv(Form::Plain, &[b'k'; MAX_KEY_LEN + 1]).is_err());
     }
 
     #[test]

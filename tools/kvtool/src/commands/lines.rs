@@ -5,8 +5,13 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::failure::{Attempt, Failure, Result};
+use crate::output::say;
+use crate::text::{Form, counted};
 
-/// Reads lines of any length up to a limit. Only the final newline is taken off.
+/// The buffer of a longer line is given back when the next line is read.
+const KEPT_BUFFER: usize = 1 << 20;
+
+/// Reads lines of any length up to a limit. Only the final newline is taken off. Empty lines are counted and passed over.
 pub(crate) struct Lines {
     input: Box<dyn BufRead>,
     name: String,
@@ -15,6 +20,7 @@ pub(crate) struct Lines {
     limit: usize,
     line: Vec<u8>,
     number: u64,
+    empty: u64,
     bytes: u64,
 }
 
@@ -34,17 +40,67 @@ impl Lines {
                 (Box::new(BufReader::with_capacity(1 << 16, file)), path.display().to_string(), len)
             }
         };
-        Ok(Lines { input, name, len, limit, line: Vec::new(), number: 0, bytes: 0 })
+        Ok(Lines { input, name, len, limit, line: Vec::new(), number: 0, empty: 0, bytes: 0 })
     }
 
-    /// The next line, or `None` at the end.
+    /// Goes to the next line that is not empty. At the end it returns `false`, and says how many were.
+    pub(crate) fn advance(&mut self) -> Result<bool> {
+        while self.read()? {
+            if !self.line.is_empty() {
+                return Ok(true);
+            }
+            self.empty += 1;
+        }
+        if self.empty > 0 {
+            say(format_args!("{} of {} passed over", counted(self.empty, "empty line"), self.name));
+            self.empty = 0;
+        }
+        Ok(false)
+    }
+
+    /// The line that was read last.
+    pub(crate) fn line(&self) -> &[u8] {
+        &self.line
+    }
+
+    /// The next line that is not empty, or `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>> {
+        Ok(if self.advance()? { Some(&self.line) } else { None })
+    }
+
+    /// Passes over the first `count` lines, empty ones too.
+    pub(crate) fn skip(&mut self, count: u64) -> Result<()> {
+        while self.number < count {
+            if !self.read()? {
+                let lines = counted(self.number, "line");
+                return Err(Failure::usage(format_args!("{} has {lines}, and {count} were to be skipped", self.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands each line to `on_line`: as it stands there, and as the key that it is in `form`.
+    pub(crate) fn each_key(mut self, form: Form, mut on_line: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        while self.advance()? {
+            match form.parse_field(&self.line) {
+                Ok(key) => on_line(&self.line, &key)?,
+                Err(why) => return Err(self.invalid(why)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one line into the buffer; returns whether there was one.
+    fn read(&mut self) -> Result<bool> {
         self.line.clear();
+        if self.line.capacity() > KEPT_BUFFER {
+            self.line = Vec::new();
+        }
         let most = self.limit as u64 + 1;
         let read = (&mut self.input).take(most).read_until(b'\n', &mut self.line);
         let read = read.attempt(format_args!("cannot read {}", self.name))?;
         if read == 0 {
-            return Ok(None);
+            return Ok(false);
         }
         self.number += 1;
         self.bytes += read as u64;
@@ -54,12 +110,17 @@ impl Lines {
         if self.line.len() > self.limit {
             return Err(self.invalid(format_args!("it is longer than {} bytes", self.limit)));
         }
-        Ok(Some(&self.line))
+        Ok(true)
     }
 
     /// The failure that the line read last is not valid.
     pub(crate) fn invalid(&self, why: impl std::fmt::Display) -> Failure {
         Failure::usage(format_args!("line {} of {} is not valid: {why}", self.number, self.name))
+    }
+
+    /// How many lines have been read.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -83,16 +144,28 @@ mod tests {
 
     fn lines(text: &[u8], limit: usize) -> Lines {
         let input = Box::new(io::Cursor::new(text.to_vec()));
-        Lines { input, name: "test".into(), len: None, limit, line: Vec::new(), number: 0, bytes: 0 }
+        Lines { input, name: "test".into(), len: None, limit, line: Vec::new(), number: 0, empty: 0, bytes: 0 }
     }
 
     #[test]
     fn only_the_final_newline_is_taken_off() {
         let mut lines = lines(b"a\r\n\n b\tc \nlast", 10);
-        for line in [&b"a\r"[..], b"", b" b\tc ", b"last"] {
+        for line in [&b"a\r"[..], b" b\tc ", b"last"] {
             assert_eq!(lines.next().unwrap(), Some(line));
         }
+        assert_eq!((lines.number(), lines.empty), (4, 1));
         assert_eq!(lines.next().unwrap(), None);
+    }
+
+    #[test]
+    fn skipping_counts_empty_lines_too() {
+        let mut first = lines(b"a\n\nb\nc\n", 10);
+        first.skip(3).unwrap();
+        assert_eq!(first.next().unwrap(), Some(&b"c"[..]));
+        let mut all = lines(b"a\n\nb", 10);
+        all.skip(3).unwrap();
+        assert_eq!(all.next().unwrap(), None);
+        assert!(lines(b"a\n\nb", 10).skip(4).unwrap_err().message().unwrap().contains("3 lines"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tamis::{Keyspace, MAX_KEY_LEN, ReadOptions, ReadStats};
 use super::lines::Lines;
 use crate::failure::Result;
 use crate::output::say;
-use crate::text::{Decimal, Form, count, size};
+use crate::text::{Decimal, Form, QUOTES, count, counted, size};
 
 /// How many keys were asked for, and how long the answers took.
 #[derive(Default)]
@@ -19,27 +19,16 @@ pub(super) struct Summary {
     pub(super) time: Duration,
 }
 
-/// Hands each line of `file` to `on_key` as a key. Lines are in `form`, or bytes as they are.
-pub(super) fn each_key(file: &Path, form: Option<Form>, mut on_key: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    // The longest form of a byte is `\xNN`.
-    let mut lines = Lines::open(Some(file), MAX_KEY_LEN * 4)?;
-    while let Some(line) = lines.next()? {
-        let parsed = form.map(|form| form.parse(line)).transpose();
-        match &parsed {
-            Ok(Some(key)) => on_key(key)?,
-            Ok(None) => on_key(line)?,
-            Err(why) => return Err(lines.invalid(why)),
-        }
-    }
-    Ok(())
+/// Hands each line of `file` to `on_key` as a key in `form`.
+pub(super) fn each_key(file: &Path, form: Form, mut on_key: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    Lines::open(Some(file), MAX_KEY_LEN * form.longest_byte() + QUOTES)?.each_key(form, |_, key| on_key(key))
 }
 
-/// Looks up each line of `file` and hands those that are there, with their values, to `on_found`. Lines are in `form`, or bytes as
-/// they are.
+/// Looks up each line of `file`, a key in `form`, and hands those that are there, with their values, to `on_found`.
 pub(super) fn look_up_all(
     keyspace: &Keyspace,
     file: &Path,
-    form: Option<Form>,
+    form: Form,
     options: ReadOptions,
     mut on_found: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<Summary> {
@@ -86,8 +75,8 @@ impl Summary {
             self.per_key(self.time.as_secs_f64() * 1e6)
         ));
         say(format_args!(
-            "filters asked {} times: no {}, rightly maybe {}, wrongly maybe {}; damaged {}, not asked {}",
-            count(reads.probes),
+            "filters asked {}: no {}, rightly maybe {}, wrongly maybe {}; damaged {}, not asked {}",
+            counted(reads.probes, "time"),
             count(reads.negatives),
             count(reads.true_positives),
             count(reads.false_positives),

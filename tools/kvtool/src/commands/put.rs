@@ -1,6 +1,8 @@
 //! `put` and `delete`.
 
+use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 
 use serde_json::json;
 use tamis::{Db, MAX_VALUE_LEN, SeqNo, WriteBatch, WriteOptions};
@@ -10,11 +12,16 @@ use crate::args::{Common, Delete, Put};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::Output;
 
+/// Stands for standard input.
+const STDIN: &str = "-";
+
 pub(crate) fn put(common: &Common, args: Put) -> Result<()> {
     let key = common.bytes("KEY", &args.key)?;
-    let value = match args.value.as_encoded_bytes() {
-        b"-" => read_value()?,
-        _ => common.bytes("VALUE", &args.value)?,
+    let value = match (&args.file, &args.value) {
+        (Some(file), _) => read_value(file)?,
+        (None, Some(value)) if value == STDIN => read_value(Path::new(STDIN))?,
+        (None, Some(value)) => common.bytes("VALUE", value)?,
+        (None, None) => return Err(Failure::usage("a VALUE or --file is needed")),
     };
     let (db, keyspace) = open_to_write(&args.db, common)?;
     let mut batch = WriteBatch::new();
@@ -30,14 +37,23 @@ pub(crate) fn delete(common: &Common, args: Delete) -> Result<()> {
     write(common, db, batch)
 }
 
-/// The value on standard input.
-fn read_value() -> Result<Vec<u8>> {
-    let mut value = Vec::new();
+/// The value in a file, or on standard input.
+fn read_value(file: &Path) -> Result<Vec<u8>> {
+    let (name, len, input): (_, _, Box<dyn Read>) = match file == Path::new(STDIN) {
+        true => ("standard input".to_owned(), 0, Box::new(io::stdin().lock())),
+        false => {
+            let name = file.display().to_string();
+            let opened = File::open(file).attempt(format_args!("cannot read {name}"))?;
+            let len = opened.metadata().attempt(format_args!("cannot read {name}"))?.len();
+            (name, len, Box::new(opened))
+        }
+    };
     // One byte more than can be, so that too long a value is refused and not cut.
     let limit = MAX_VALUE_LEN as u64 + 1;
-    io::stdin().lock().take(limit).read_to_end(&mut value).attempt("cannot read the value from standard input")?;
+    let mut value = Vec::with_capacity(usize::try_from(len.min(limit)).unwrap_or_default());
+    input.take(limit).read_to_end(&mut value).attempt(format_args!("cannot read {name}"))?;
     if value.len() > MAX_VALUE_LEN {
-        return Err(Failure::usage(format_args!("a value takes up to {MAX_VALUE_LEN} bytes; standard input has more")));
+        return Err(Failure::usage(format_args!("a value takes up to {MAX_VALUE_LEN} bytes; {name} has more")));
     }
     Ok(value)
 }

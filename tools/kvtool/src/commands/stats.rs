@@ -17,7 +17,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         Some(file) => {
             let options = ReadOptions::new().filters(args.filters.into());
             let keyspace = existing_keyspace(&db, common)?;
-            Some(look_up_all(&keyspace, file, common.line_form(args.escaped), options, |_, _| Ok(()))?)
+            Some(look_up_all(&keyspace, file, common.form(), options, |_, _| Ok(()))?)
         }
         None => None,
     };

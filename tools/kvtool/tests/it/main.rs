@@ -10,4 +10,7 @@ mod bench;
 mod commands;
 mod filter_lines;
 mod filters;
+mod import;
+mod refused;
+mod round_trip;
 mod sandbox;

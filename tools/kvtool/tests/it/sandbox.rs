@@ -16,6 +16,7 @@ pub(crate) const NOT_FOUND: i32 = 1;
 pub(crate) const USAGE: i32 = 2;
 pub(crate) const CORRUPTION: i32 = 3;
 pub(crate) const IO: i32 = 4;
+pub(crate) const INTERRUPTED: i32 = 130;
 
 /// A directory with a store called `db`, or room for one.
 pub(crate) struct Sandbox {

@@ -23,7 +23,7 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
     let levels = stats.keyspaces.iter().find(|stats| stats.name == keyspace.name());
     let mut tree = Tree::of(db.path(), levels)?;
     let look_ups = match &args.trace {
-        Some(file) => Some(tree.weigh(&keyspace, common, args, file)?),
+        Some(file) => Some(tree.weigh(&keyspace, common, file)?),
         None => None,
     };
     let layout = match keyspace.options()?.filter {
@@ -108,10 +108,10 @@ impl Tree {
 
     /// Looks up every line of a trace, and sets the weight of each run to how many of the look-ups come to it in vain, as a share of all.
     /// Returns how many there are.
-    fn weigh(&mut self, keyspace: &Keyspace, common: &Common, args: &FilterAdvise, file: &Path) -> Result<u64> {
+    fn weigh(&mut self, keyspace: &Keyspace, common: &Common, file: &Path) -> Result<u64> {
         let mut look_ups = 0u64;
         let mut in_vain = vec![0u64; self.runs.len()];
-        each_key(file, common.line_form(args.escaped), |key| {
+        each_key(file, common.form(), |key| {
             let explained = keyspace.explain(key)?;
             explained.outcome?;
             look_ups += 1;

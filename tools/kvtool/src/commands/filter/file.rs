@@ -1,6 +1,5 @@
 //! A file that holds a filter of either kind, and the lines that go into it.
 
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +12,7 @@ use crate::args::Common;
 use crate::commands::lines::Lines;
 use crate::failure::{Attempt, Result};
 use crate::output::say;
-use crate::text::{Form, count};
+use crate::text::counted;
 
 pub(super) enum AnyFilter {
     Bloom(BloomFilter),
@@ -91,8 +90,8 @@ impl AnyFilter {
         };
         if self.count() > capacity {
             say(format_args!(
-                "it was made for {} lines: with more, false positives are more than was asked for",
-                count(capacity)
+                "it was made for {}: with more, false positives are more than was asked for",
+                counted(capacity, "line")
             ));
         }
     }
@@ -102,17 +101,9 @@ impl AnyFilter {
 pub(super) fn each_line(
     common: &Common,
     file: Option<&Path>,
-    mut on_line: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    on_line: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut lines = Lines::open(file, MAX_LINE)?;
-    while let Some(line) = lines.next()? {
-        let key = if common.hex { Form::Hex.parse(line).map(Cow::Owned) } else { Ok(Cow::Borrowed(line)) };
-        match key {
-            Ok(key) => on_line(line, &key)?,
-            Err(why) => return Err(lines.invalid(why)),
-        }
-    }
-    Ok(())
+    Lines::open(file, MAX_LINE)?.each_key(common.form(), on_line)
 }
 
 /// Waits until nobody else changes the filter at `path`, and keeps others from it until the result is dropped. Saving replaces the

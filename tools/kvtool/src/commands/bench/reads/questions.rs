@@ -13,7 +13,7 @@ use crate::commands::workload::keys::Keys;
 use crate::commands::workload::measure::Question;
 use crate::failure::{Failure, Result};
 use crate::output::say;
-use crate::text::{Form, count};
+use crate::text::{Form, QUOTES, count};
 
 /// Keys asked for of each kind, if the command line does not say.
 const ASKED: usize = 100_000;
@@ -56,7 +56,7 @@ impl Questions {
                 missing: all(|keys, i| keys.missing(i)),
             });
         }
-        let form = common.line_form(args.escaped);
+        let form = common.form();
         let mut rng = Rng::with_seed(args.seed);
         let existing = match &args.keys_from {
             Some(file) => from_file(keyspace, file, form, asked, true)?,
@@ -76,17 +76,16 @@ fn is_there(keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
 }
 
 /// The first `most` different lines of a file that are there, or are not.
-fn from_file(keyspace: &Keyspace, file: &Path, form: Option<Form>, most: usize, there: bool) -> Result<Vec<Key>> {
-    let mut lines = Lines::open(Some(file), MAX_KEY_LEN * 4)?;
+fn from_file(keyspace: &Keyspace, file: &Path, form: Form, most: usize, there: bool) -> Result<Vec<Key>> {
+    let mut lines = Lines::open(Some(file), MAX_KEY_LEN * form.longest_byte() + QUOTES)?;
     let (mut seen, mut keys, mut passed_over) = (HashSet::new(), Vec::new(), 0);
     while keys.len() < most
         && let Some(line) = lines.next()?
     {
-        let key = match form.map(|form| form.parse(line)).transpose() {
-            Ok(parsed) => parsed.unwrap_or_else(|| line.to_vec()),
+        let key = match form.parse_field(line) {
+            Ok(key) => Key::from(&*key),
             Err(why) => return Err(lines.invalid(why)),
         };
-        let key = Key::from(key);
         if seen.contains(&key) || is_there(keyspace, &key)? != there {
             passed_over += 1;
         } else {

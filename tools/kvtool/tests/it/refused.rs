@@ -1,0 +1,107 @@
+//! Directories that are no store, and files that are damaged or too new: what is said, and that nothing is changed.
+
+use std::fs;
+use std::path::Path;
+
+use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox};
+
+const COMMANDS: [&[&str]; 13] = [
+    &["put", "db", "k", "v"],
+    &["get", "db", "k"],
+    &["delete", "db", "k"],
+    &["scan", "db"],
+    &["import", "db"],
+    &["stats", "db"],
+    &["explain", "db", "k"],
+    &["levels", "db"],
+    &["keyspaces", "db"],
+    &["compact", "db"],
+    &["verify", "db"],
+    &["filter", "rebuild", "db", "--bits", "9"],
+    &["filter", "advise", "db"],
+];
+
+#[test]
+fn another_programs_directory_is_refused_and_left_as_it_is() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path("db")).unwrap();
+    for (name, content) in [
+        ("CURRENT", &b"MANIFEST-000002\n"[..]),
+        ("MANIFEST-000002", b"\x56\xf9\xb8\xf8\x1c\0\x01\x01\x1aleveldb.BytewiseComparator"),
+        ("000005.ldb", b"\0\x08\x04key"),
+    ] {
+        fs::write(sandbox.path("db").join(name), content).unwrap();
+    }
+    let before = sandbox.files("db");
+    for command in COMMANDS {
+        let said = sandbox.words(command, IO);
+        assert!(said.contains("db is not a tamis store: it is a LevelDB store"), "{command:?}: {said}");
+        assert_eq!(sandbox.files("db"), before, "{command:?}");
+    }
+}
+
+#[test]
+fn a_store_is_made_in_an_absent_or_an_empty_directory_alone() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path("db")).unwrap();
+    sandbox.words(&["get", "db", "k"], IO);
+    sandbox.text(&["put", "db", "k", "v"]);
+    fs::create_dir(sandbox.path("other")).unwrap();
+    fs::write(sandbox.path("other/notes.txt"), "mine").unwrap();
+    let said = sandbox.words(&["put", "other", "k", "v"], IO);
+    assert!(said.contains("it holds notes.txt") && said.contains("absent or an empty directory"), "{said}");
+    assert_eq!(sandbox.files("other").len(), 1);
+    let said = sandbox.words(&["get", "db/CURRENT", "k"], IO);
+    assert!(said.contains("it is not a directory"), "{said}");
+}
+
+fn flip(path: &Path, offset: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[offset] ^= 2;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_flipped_bit_in_a_version_is_damage_to_every_command() {
+    let manifest = |sandbox: &Sandbox| {
+        let is_manifest = |name: &str| name.starts_with("MANIFEST");
+        let mut files = sandbox.files("db").into_keys();
+        files.find(|path| is_manifest(path.file_name().unwrap().to_str().unwrap())).unwrap()
+    };
+    // "tamis 1" becomes "tamis 3", and version 1 in headers becomes 3.
+    for (file, offset) in [("CURRENT", 6), ("MANIFEST", 8), ("sst", 8), ("footer", 80)] {
+        let sandbox = Sandbox::with_store(100, 3, &[]);
+        let path = match file {
+            "CURRENT" => sandbox.path("db/CURRENT"),
+            "MANIFEST" => manifest(&sandbox),
+            _ => sandbox.file("sst"),
+        };
+        let footer = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap().saturating_sub(96);
+        flip(&path, if file == "footer" { footer + offset } else { offset });
+        for command in [&["get", "db", "key001"][..], &["scan", "db"], &["verify", "db"], &["compact", "db"]] {
+            let output = sandbox.run(command, b"", CORRUPTION);
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert!(said.contains("damaged") && !said.contains("newer"), "{file} {command:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn compact_fails_on_a_damaged_table() {
+    for offset in [64 + 500, 8] {
+        let sandbox = Sandbox::with_store(100, 3, &[]);
+        sandbox.run(&["import", "db"], b"key050\tnew\n", DONE);
+        let table = sandbox.files("db").into_keys().find(|path| path.extension().is_some_and(|e| e == "sst")).unwrap();
+        flip(&table, offset);
+        let said = sandbox.words(&["compact", "db"], CORRUPTION);
+        assert!(said.contains("damaged"), "{said}");
+        sandbox.check(&["compact", "db", "--from", "key050"], CORRUPTION);
+    }
+}
+
+#[test]
+fn a_key_that_is_not_there_is_no_failure_to_report() {
+    let sandbox = Sandbox::with_store(10, 3, &[]);
+    assert_eq!(sandbox.words(&["get", "db", "absent"], NOT_FOUND), "");
+}
