@@ -9,7 +9,7 @@ use super::store::open_to_read;
 use crate::args::{Common, Explain};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say, table};
-use crate::text::{Decimal, count};
+use crate::text::{Decimal, count, counted};
 
 pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
     let key = common.bytes("KEY", &args.key)?;
@@ -25,14 +25,14 @@ pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
     }
     output.finish()?;
     say(format_args!(
-        "{}: {} tables opened, {} blocks read, {} bytes, {} µs",
+        "{}: {} opened, {} read, {}, {} µs",
         match &explained.outcome {
             Ok(found) => found.to_string(),
             Err(_) => "failed".to_owned(),
         },
-        explained.tables_opened(),
-        explained.block_reads(),
-        count(explained.bytes_read()),
+        counted(explained.tables_opened() as u64, "table"),
+        counted(explained.block_reads() as u64, "block"),
+        counted(explained.bytes_read(), "byte"),
         Decimal(explained.time.as_secs_f64() * 1e6)
     ));
     match explained.outcome {

@@ -1,5 +1,6 @@
 //! What the filters of some tables are, taken together.
 
+use std::fmt;
 use std::iter::Sum;
 use std::path::Path;
 
@@ -8,6 +9,7 @@ use tamis::filter::FilterState;
 use tamis::inspect::{FileKind, Inspector};
 
 use crate::failure::Result;
+use crate::text::{count, size};
 
 /// Filters of several tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,6 +20,10 @@ pub(super) struct Filters {
     bits: f64,
     /// Expected false positives if every table were asked for as many absent keys as it has keys.
     expected: f64,
+    /// Tables that were written without a filter.
+    pub(super) none: u64,
+    /// Tables whose filter cannot be used and means "maybe".
+    pub(super) damaged: u64,
 }
 
 impl Filters {
@@ -31,6 +37,19 @@ impl Filters {
     }
 }
 
+impl fmt::Display for Filters {
+    /// Their size, and which tables add nothing to it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = [(self.none, "without"), (self.damaged, "damaged")];
+        let why: Vec<String> =
+            why.iter().filter(|(n, _)| *n > 0).map(|(n, why)| format!("{} {why}", count(*n))).collect();
+        match why.is_empty() {
+            true => write!(f, "{}", size(self.bytes)),
+            false => write!(f, "{} ({})", size(self.bytes), why.join(", ")),
+        }
+    }
+}
+
 impl Sum for Filters {
     fn sum<I: Iterator<Item = Filters>>(filters: I) -> Filters {
         filters.fold(Filters::default(), |sum, more| Filters {
@@ -38,6 +57,8 @@ impl Sum for Filters {
             keys: sum.keys + more.keys,
             bits: sum.bits + more.bits,
             expected: sum.expected + more.expected,
+            none: sum.none + more.none,
+            damaged: sum.damaged + more.damaged,
         })
     }
 }
@@ -48,14 +69,17 @@ pub(super) fn filters_of(dir: &Path, tables: &[TableStats]) -> Result<Filters> {
     let mut sum = Vec::new();
     for table in tables {
         let file = inspector.table(&FileKind::Table(table.number).path(dir))?;
-        if let FilterState::Usable(info) = file.filter() {
-            sum.push(Filters {
+        sum.push(match file.filter() {
+            FilterState::Usable(info) => Filters {
                 bytes: info.bytes,
                 keys: info.keys,
                 bits: info.bits_per_key() * info.keys as f64,
                 expected: info.expected_fpr * info.keys as f64,
-            });
-        }
+                ..Filters::default()
+            },
+            FilterState::None => Filters { none: 1, ..Filters::default() },
+            _ => Filters { damaged: 1, ..Filters::default() },
+        });
     }
     Ok(sum.into_iter().sum())
 }

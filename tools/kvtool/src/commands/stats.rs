@@ -9,7 +9,7 @@ use super::store::{existing_keyspace, stats_of};
 use crate::args::{Common, Stats};
 use crate::failure::Result;
 use crate::output::{Output, json_ledger, say, table};
-use crate::text::{count, percent, size};
+use crate::text::{count, counted, percent, size};
 
 pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
     let db = Db::open_read_only(&args.db)?;
@@ -58,6 +58,11 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             output.line("")?;
         }
     }
+    let all: Filters = filters.iter().flatten().copied().sum();
+    for note in notes(&all) {
+        output.line(note)?;
+        output.line("")?;
+    }
     for warning in warnings(&stats) {
         output.line(format_args!("warning: {warning}"))?;
         output.line("")?;
@@ -71,7 +76,8 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             ("kept for the next memtable", memory.pool),
             ("cached blocks", memory.cache),
             ("limit of the cache", memory.cache_limit),
-            ("filters and indexes in use", memory.filters_and_indexes),
+            // A table is opened by the first read that comes to it.
+            ("filters and indexes of opened tables", memory.filters_and_indexes),
         ]
         .map(|(what, bytes)| vec![what.to_owned(), size(bytes as u64)]),
     ))?;
@@ -85,10 +91,28 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
     match looked_up {
         Some(summary) => summary.say(&stats.reads()),
         None => say(
-            "Reads are counted while a store is open: --keys-from FILE looks keys up first and shows what that took.",
+            "Reads are counted, and tables opened, while a store is open: --keys-from FILE looks keys up first and shows what that took.",
         ),
     }
     Ok(())
+}
+
+/// Why tables have no filter that counts.
+fn notes(filters: &Filters) -> Vec<String> {
+    let none = (filters.none > 0).then(|| {
+        format!(
+            "{} without a filter: they were written when the keyspace's policy, or its budget, gave them none (`kvtool keyspaces`); \
+             `kvtool filter rebuild --bits N` gives them one.",
+            counted(filters.none, "table")
+        )
+    });
+    let damaged = (filters.damaged > 0).then(|| {
+        format!(
+            "{} with a damaged filter, which means \"maybe\": `kvtool sst` says why, `kvtool filter rebuild` makes it anew.",
+            counted(filters.damaged, "table")
+        )
+    });
+    none.into_iter().chain(damaged).collect()
 }
 
 /// What the levels hold.
@@ -100,7 +124,7 @@ fn layout(keyspace: &KeyspaceStats, filters: &[Filters]) -> comfy_table::Table {
             size(level.size()),
             count(level.entries()),
             count(level.tables.iter().map(|table| table.tombstones).sum()),
-            size(filters.bytes),
+            filters.to_string(),
             filters.bits_per_key().map_or_else(|| "–".into(), |bits| format!("{bits:.2}")),
             percent(filters.expected_rate()),
         ]
@@ -212,6 +236,8 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[Filters]) -> Value {
                 "entries": level.entries(),
                 "tombstones": level.tables.iter().map(|table| table.tombstones).sum::<u64>(),
                 "filter_bytes": filters.bytes,
+                "tables_without_filter": filters.none,
+                "tables_with_damaged_filter": filters.damaged,
                 "filter_bits_per_key": filters.bits_per_key(),
                 "expected_false_positive_rate": filters.expected_rate(),
                 "reads": json_ledger(&level.ledger()),

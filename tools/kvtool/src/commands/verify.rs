@@ -6,7 +6,7 @@ use tamis::inspect::{Fault, Inspector, Verified};
 use crate::args::{Common, Verify};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
-use crate::text::{count, size};
+use crate::text::{count, counted, size};
 
 pub(crate) fn run(common: &Common, args: Verify) -> Result<()> {
     let mut output = Output::new();
@@ -56,11 +56,11 @@ fn fault_json(fault: &Fault) -> serde_json::Value {
 
 fn report(verified: &Verified) {
     say(format_args!(
-        "checked {} version edits, {} batches, {} tables with {} entries in {}",
-        count(verified.edits),
-        count(verified.batches),
-        count(verified.tables),
-        count(verified.entries),
+        "checked {}, {}, {} with {} in {}",
+        counted(verified.edits, "version edit"),
+        counted(verified.batches, "batch"),
+        counted(verified.tables, "table"),
+        counted(verified.entries, "entry"),
         size(verified.bytes)
     ));
     match (verified.damaged, verified.unchecked) {

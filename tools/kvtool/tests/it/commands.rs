@@ -215,6 +215,36 @@ fn stats_compare_filters_with_their_design() {
 }
 
 #[test]
+fn stats_say_why_a_filter_counts_nothing() {
+    let sandbox = with_store();
+    assert!(!sandbox.text(&["stats", "db"]).contains("without"));
+    sandbox.text(&["filter", "rebuild", "db", "--policy", "none"]);
+    let stats = sandbox.text(&["stats", "db"]);
+    assert!(stats.contains("0 B (1 without)") && stats.contains("1 table without a filter: "), "{stats}");
+    sandbox.text(&["filter", "rebuild", "db", "--policy", "bloom"]);
+    let table = sandbox.file("sst");
+    let json = sandbox.check(&["sst", table.to_str().unwrap(), "--json"], DONE);
+    let filter = document(&json)["properties"]["filter_block"]["offset"].as_u64().unwrap();
+    flip(&table, usize::try_from(filter).unwrap() + 70);
+    let stats = sandbox.text(&["stats", "db"]);
+    assert!(stats.contains("0 B (1 damaged)") && stats.contains("1 table with a damaged filter"), "{stats}");
+    let level = &sandbox.json(&["stats", "db"])["keyspaces"][0]["levels"][0];
+    assert_eq!((&level["tables_without_filter"], &level["tables_with_damaged_filter"]), (&0.into(), &1.into()));
+}
+
+#[test]
+fn words_agree_with_their_number() {
+    let sandbox = Sandbox::new();
+    let said = sandbox.run(&["import", "db"], b"k\n", DONE).stderr;
+    assert!(String::from_utf8_lossy(&said).starts_with("1 line in "), "{said:?}");
+    sandbox.words(&["compact", "db"], DONE);
+    let said = sandbox.words(&["verify", "db"], DONE);
+    assert!(said.contains("0 batches, 1 table with 1 entry in "), "{said}");
+    let said = sandbox.words(&["explain", "db", "k"], DONE);
+    assert!(said.contains("1 table opened, 1 block read"), "{said}");
+}
+
+#[test]
 fn keyspaces_are_apart() {
     let sandbox = with_store();
     sandbox.check(&["put", "db", "--keyspace", "users", "key000", "Ann"], DONE);

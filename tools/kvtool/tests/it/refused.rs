@@ -98,6 +98,13 @@ fn compact_fails_on_a_damaged_table() {
         assert!(said.contains("damaged"), "{said}");
         sandbox.check(&["compact", "db", "--from", "key050"], CORRUPTION);
     }
+    // A table that is in its place is not merged.
+    let sandbox = Sandbox::with_store(100, 3, &[]);
+    sandbox.words(&["compact", "db"], DONE);
+    sandbox.words(&["compact", "db"], DONE);
+    flip(&sandbox.file("sst"), 64 + 500);
+    sandbox.words(&["compact", "db"], CORRUPTION);
+    sandbox.words(&["compact", "db", "--from", "z"], DONE);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::file::{AnyFilter, each_line, lock};
 use crate::args::{Common, FilterAdd};
 use crate::failure::Result;
 use crate::output::{Output, say};
-use crate::text::count;
+use crate::text::{count, counted};
 
 pub(super) fn run(common: &Common, args: &FilterAdd) -> Result<()> {
     let lock = lock(&args.filter)?;
@@ -30,7 +30,7 @@ pub(super) fn run(common: &Common, args: &FilterAdd) -> Result<()> {
         }))?;
         output.finish()?;
     }
-    say(format_args!("{} lines, {} new; expected false positives {:.4} %", count(lines), count(new), rate * 100.0));
+    say(format_args!("{}, {} new; expected false positives {:.4} %", counted(lines, "line"), count(new), rate * 100.0));
     filter.warn_if_overfull();
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::file::{AnyFilter, each_line};
 use crate::args::{Common, FilterCreate};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
-use crate::text::{count, size};
+use crate::text::{count, counted, size};
 
 const BITS_PER_KEY: f64 = 10.0;
 const SCALABLE_RATE: f64 = 0.01;
@@ -78,9 +78,9 @@ fn report(common: &Common, args: &FilterCreate, lines: u64, filter: &AnyFilter) 
         output.finish()?;
     }
     say(format_args!(
-        "{}: {} lines, {} new to the filter, {}; expected false positives {:.4} %",
+        "{}: {}, {} new to the filter, {}; expected false positives {:.4} %",
         args.filter.display(),
-        count(lines),
+        counted(lines, "line"),
         count(filter.count()),
         size(bytes),
         rate * 100.0

@@ -10,7 +10,7 @@ use super::super::store::{open_existing, selected_keyspaces};
 use crate::args::{Common, FilterRebuild, Policy};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
-use crate::text::{Decimal, count, size};
+use crate::text::{Decimal, count, counted, size};
 
 pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     // Mistakes that no keyspace makes right are told before anything is opened.
@@ -44,9 +44,9 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
         let rebuild = if args.all { keyspace.remake_filters(progress)? } else { keyspace.renew_filters(progress)? };
         bar.suspend(|| {
             say(format_args!(
-                "keyspace {}: new filters for {} tables, {} before and {} after; {} had theirs",
+                "keyspace {}: new filters for {}, {} before and {} after; {} had theirs",
                 keyspace.name(),
-                count(rebuild.replaced),
+                counted(rebuild.replaced, "table"),
                 size(rebuild.bytes_before),
                 size(rebuild.bytes_after),
                 count(rebuild.unchanged)

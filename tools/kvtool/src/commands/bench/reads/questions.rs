@@ -13,7 +13,7 @@ use crate::commands::workload::keys::Keys;
 use crate::commands::workload::measure::Question;
 use crate::failure::{Failure, Result};
 use crate::output::say;
-use crate::text::{Form, QUOTES, count};
+use crate::text::{Form, QUOTES, counted};
 
 /// Keys asked for of each kind, if the command line does not say.
 const ASKED: usize = 100_000;
@@ -98,7 +98,7 @@ fn from_file(keyspace: &Keyspace, file: &Path, form: Form, most: usize, there: b
         return Err(Failure::usage(format_args!("no line of {} is a key that is {what}", file.display())));
     }
     if passed_over > 0 {
-        say(format_args!("{} lines of {} are passed over", count(passed_over), file.display()));
+        say(format_args!("{} of {} passed over", counted(passed_over, "line"), file.display()));
     }
     Ok(keys)
 }

@@ -13,7 +13,7 @@ use crate::commands::workload::level_json;
 use crate::commands::workload::measure::Question;
 use crate::failure::Result;
 use crate::output::{Output, json_reads, table};
-use crate::text::{Decimal, count, size};
+use crate::text::{Decimal, count, counted, size};
 
 pub(super) struct Report {
     /// Entries and bytes of the store's tables.
@@ -209,9 +209,9 @@ impl Report {
             }))?;
         } else {
             output.line(format_args!(
-                "{} entries in {} levels, {}; all figures but \"asked\" are per key",
-                count(self.entries),
-                self.levels.len(),
+                "{} in {}, {}; all figures but \"asked\" are per key",
+                counted(self.entries, "entry"),
+                counted(self.levels.len() as u64, "level"),
                 size(self.bytes)
             ))?;
             output.line("")?;
