@@ -6,6 +6,8 @@ use crate::format::key::{SeqNo, ValueKind, common_prefix_len};
 
 /// Memory kept for the next block; what one huge entry took beyond it is given back.
 const RETAINED: usize = 1 << 20;
+/// Length of an entry from which on it is worth a way of its own.
+const LARGE: usize = 1 << 20;
 /// A block of at most this length has narrow offsets.
 const NARROW: usize = 1 << 16;
 
@@ -139,7 +141,9 @@ impl BlockBuilder {
             let entries_len: usize = self.entries.iter().map(|entry| entry.encoded_len(prefix_len, base)).sum();
             HEADER_LEN + n * directory_len(false) + prefix_len + entries_len > NARROW
         };
-        out.reserve(most);
+        // A single large value is moved rather than copied: of 300 MB there is one copy less.
+        let is_moved = n == 1 && self.data.len() >= LARGE;
+        out.reserve(if is_moved { 0 } else { most });
         let block_start = out.len();
 
         out.push(if wide { WIDE_OFFSETS } else { 0 });
@@ -165,7 +169,13 @@ impl BlockBuilder {
             put_varint(out, (entry.key_len - prefix_len) as u64);
             put_varint(out, entry.value_len as u64);
             put_varint(out, entry.packed(base));
-            out.extend_from_slice(entry.rest_and_value(&self.data, prefix_len));
+            if !is_moved {
+                out.extend_from_slice(entry.rest_and_value(&self.data, prefix_len));
+            }
+        }
+        if is_moved {
+            self.data.splice(..prefix_len, out.drain(..));
+            std::mem::swap(out, &mut self.data);
         }
         self.clear();
     }

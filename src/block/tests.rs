@@ -323,6 +323,15 @@ fn keys_longer_than_the_longest_prefix_work() {
 }
 
 #[test]
+fn a_single_large_value_is_laid_out_like_any_other() {
+    // Around the length from which on it is moved, and with keys longer than the longest prefix.
+    for (key_len, value_len) in [(0, 1 << 20), (5, (1 << 20) - 6), (5, (1 << 20) - 5), (70_000, 3 << 20)] {
+        let value: Vec<u8> = (0..value_len).map(|i: u32| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
+        check(&vec![(vec![b'k'; key_len], 9, ValueKind::Put, value)]);
+    }
+}
+
+#[test]
 fn one_empty_key_with_an_empty_value_makes_a_block() {
     check(&vec![(Vec::new(), 1, ValueKind::Delete, Vec::new())]);
 }

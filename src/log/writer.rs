@@ -16,6 +16,8 @@ use crate::vfs::{FileSystem, Window, WritableFile};
 
 /// The buffer that gathers an append keeps this much; what one long record needed beyond it is given back.
 const KEPT_BUFFER_LEN: usize = 1 << 20;
+/// A longer payload is appended by a call of its own, and not copied into the buffer: a value of 300 MB takes 300 MB less.
+const LARGE_PAYLOAD: usize = 1 << 20;
 
 /// A record to append. The payload's checksum is the caller's, who can compute it outside of the lock that appends are made under.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +174,12 @@ impl LogWriter {
             if self.buffer.is_empty() && self.store(&header, record.payload) {
                 continue;
             }
+            if record.payload.len() >= LARGE_PAYLOAD {
+                self.push_header(&header);
+                self.flush_buffer()?;
+                self.append_uncopied(record.payload)?;
+                continue;
+            }
             self.buffer.reserve(MAX_RECORD_HEADER_LEN + record.payload.len());
             self.push_header(&header);
             self.buffer.extend_from_slice(record.payload);
@@ -305,6 +313,17 @@ impl LogWriter {
         self.len += self.buffer.len() as u64;
         self.buffer.clear();
         self.buffer.shrink_to(KEPT_BUFFER_LEN);
+        Ok(())
+    }
+
+    fn append_uncopied(&mut self, bytes: &[u8]) -> Result<()> {
+        // Another record may follow, and a window knows only of its own appends.
+        if let Some(ahead) = &mut self.ahead {
+            ahead.window = None;
+        }
+        let result = self.file.append(bytes).during("write", &self.path);
+        self.remember(result)?;
+        self.len += bytes.len() as u64;
         Ok(())
     }
 

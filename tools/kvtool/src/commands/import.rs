@@ -76,7 +76,10 @@ fn import_all(source: &Source, lines: &mut Lines, import: &Mutex<Importer>, prog
         let failure = match lines.advance() {
             Ok(true) => match source.parse(lines.line()) {
                 Ok(entry) => {
-                    if lock(import).add(entry, lines.number())? {
+                    let is_full = lock(import).add(entry, lines.number());
+                    if is_full {
+                        lines.release();
+                        lock(import).write_batch()?;
                         progress.set_position(lines.bytes());
                     }
                     continue;
@@ -142,17 +145,12 @@ struct Importer {
 }
 
 impl Importer {
-    /// Adds the entry of line `number`, if it has one. Returns whether that filled a batch, which was written.
-    fn add(&mut self, entry: Option<Entry<'_>>, number: u64) -> Result<bool> {
+    /// Adds the entry of line `number`, if it has one. Returns whether the batch is to be written.
+    fn add(&mut self, entry: Option<Entry<'_>>, number: u64) -> bool {
         self.read = number;
-        let Some((key, value)) = entry else { return Ok(false) };
+        let Some((key, value)) = entry else { return false };
         self.batch.put_in(&self.keyspace, key, value);
-        let is_full = self.batch.len() >= BATCH_LINES || self.batch.byte_size() >= BATCH_BYTES;
-        if is_full {
-            self.write_batch()?;
-            self.progress.set_message(count(self.imported));
-        }
-        Ok(is_full)
+        self.batch.len() >= BATCH_LINES || self.batch.byte_size() >= BATCH_BYTES
     }
 
     fn write_batch(&mut self) -> Result<()> {
@@ -161,6 +159,7 @@ impl Importer {
         self.db.write(batch)?;
         self.imported += len;
         self.written = self.read;
+        self.progress.set_message(count(self.imported));
         Ok(())
     }
 

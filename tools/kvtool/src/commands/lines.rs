@@ -8,7 +8,7 @@ use crate::failure::{Attempt, Failure, Result};
 use crate::output::say;
 use crate::text::{Form, counted};
 
-/// The buffer of a longer line is given back when the next line is read.
+/// The buffer of a longer line is given back when the line has been used.
 const KEPT_BUFFER: usize = 1 << 20;
 
 /// Reads lines of any length up to a limit. Only the final newline is taken off. Empty lines are counted and passed over.
@@ -68,6 +68,14 @@ impl Lines {
         Ok(if self.advance()? { Some(&self.line) } else { None })
     }
 
+    /// Gives up the line that was read last, and the memory of a long one.
+    pub(crate) fn release(&mut self) {
+        self.line.clear();
+        if self.line.capacity() > KEPT_BUFFER {
+            self.line = Vec::new();
+        }
+    }
+
     /// Passes over the first `count` lines, empty ones too.
     pub(crate) fn skip(&mut self, count: u64) -> Result<()> {
         while self.number < count {
@@ -92,10 +100,7 @@ impl Lines {
 
     /// Reads one line into the buffer; returns whether there was one.
     fn read(&mut self) -> Result<bool> {
-        self.line.clear();
-        if self.line.capacity() > KEPT_BUFFER {
-            self.line = Vec::new();
-        }
+        self.release();
         let most = self.limit as u64 + 1;
         let read = (&mut self.input).take(most).read_until(b'\n', &mut self.line);
         let read = read.attempt(format_args!("cannot read {}", self.name))?;
