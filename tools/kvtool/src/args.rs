@@ -9,6 +9,7 @@ use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use tamis::FilterMode;
 use tamis_bench::cli::RunArgs;
 
+use crate::commands::soak::FaultKind;
 use crate::failure::{Failure, Result};
 use crate::text::Form;
 
@@ -125,6 +126,15 @@ pub(crate) enum Command {
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
+    /// Work on a store, kill it and make it fail, again and again, and check that nothing acknowledged is lost
+    ///
+    /// A process puts, deletes, scans, flushes and compacts by several threads. It is killed at random moments, or one of its calls to
+    /// the file system fails: any call, a sync, an append that is cut short, or some calls for want of space. After each the store is
+    /// opened and compared with what was acknowledged. Exit code 3 if anything is lost, invented, or left open.
+    Soak(Soak),
+    /// The process that `soak` kills
+    #[command(hide = true)]
+    SoakWorker(SoakWorker),
     /// Measure, and compare with what theory says
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -327,6 +337,34 @@ pub(crate) struct Demo {
     /// Keep the store, and say where it is
     #[arg(long)]
     pub(crate) keep: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Soak {
+    /// Where to make the store, which is kept; by default where temporary files go
+    pub(crate) db: Option<PathBuf>,
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub(crate) seconds: u64,
+    /// How many rounds instead, each of which ends in a kill or a fault
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    pub(crate) rounds: Option<u64>,
+    /// Seed of the load, the kills and the faults; another one each time, which is printed, if not given
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct SoakWorker {
+    pub(crate) db: PathBuf,
+    #[arg(long)]
+    pub(crate) seed: u64,
+    #[arg(long)]
+    pub(crate) steps: u64,
+    #[arg(long, value_enum, requires = "at")]
+    pub(crate) fault: Option<FaultKind>,
+    #[arg(long, default_value_t = 1)]
+    pub(crate) at: u64,
 }
 
 #[derive(Debug, Group)]

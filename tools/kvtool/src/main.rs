@@ -38,6 +38,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => commands::verify::run(&common, args),
         Command::Filter(command) => commands::filter::run(&common, command),
         Command::Demo(args) => commands::demo::run(&common, args),
+        Command::Soak(args) => commands::soak::run(&common, &args),
+        Command::SoakWorker(args) => commands::soak::worker::run(&args),
         Command::Bench(command) => commands::bench::run(&common, command),
     };
     match result {

@@ -15,6 +15,7 @@ mod lines;
 mod look_up;
 pub(crate) mod put;
 pub(crate) mod scan;
+pub(crate) mod soak;
 pub(crate) mod sst;
 pub(crate) mod stats;
 mod store;

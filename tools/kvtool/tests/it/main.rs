@@ -14,3 +14,4 @@ mod import;
 mod refused;
 mod round_trip;
 mod sandbox;
+mod soak;
