@@ -288,7 +288,7 @@ fn six_levels(n: usize, absent: &[Key]) -> (f64, f64) {
         once.push(nanos_per_key(absent.len(), || {
             let asked = absent.iter().map(|key| {
                 let hash = hasher.hash(key);
-                levels.iter().filter(|level| level.contains_hash(hash)).count()
+                levels.iter().filter(|level| level.contains_hashed(hash)).count()
             });
             asked.sum::<usize>()
         }));

@@ -13,7 +13,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-use tamis::filter::BloomFilter;
+use tamis::filter::{BloomFilter, HashedKeys};
 use tamis::{Db, WriteBatch};
 
 /// The share of free names for which the store is asked all the same.
@@ -45,23 +45,22 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct UserNames {
     db: Db,
     filter: BloomFilter,
+    registered: u64,
     look_ups: u64,
 }
 
 impl UserNames {
     /// Opens the store. The filter is made from the names in it; it could as well be kept in a file beside the store.
     fn open(db: Db) -> Result<UserNames, tamis::Error> {
-        let mut hashes = Vec::new();
         let builder = BloomFilter::builder();
-        let hasher = builder.hasher()?;
+        let mut names = HashedKeys::new(builder.hasher()?);
         for entry in db.iter() {
-            hashes.push(hasher.hash(&entry?.0));
+            names.push(entry?.0);
         }
-        let mut filter = builder.with_rate((hashes.len() as u64).max(1), RATE)?;
-        for hash in hashes {
-            filter.insert_hash(hash);
-        }
-        Ok(UserNames { db, filter, look_ups: 0 })
+        let registered = names.distinct();
+        let mut filter = builder.with_rate(registered.max(1), RATE)?;
+        filter.insert_all(&names)?;
+        Ok(UserNames { db, filter, registered, look_ups: 0 })
     }
 
     fn is_taken(&mut self, name: &[u8]) -> Result<bool, tamis::Error> {
@@ -108,7 +107,7 @@ fn run(input: impl BufRead) -> Result<Report, Box<dyn Error>> {
         }
     }
     Ok(Report {
-        registered: users.filter.count(),
+        registered: users.registered,
         filter_bytes: users.filter.encoded_len(),
         asked,
         taken,

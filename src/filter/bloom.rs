@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::avx2::Avx2;
 use super::file;
-use super::hasher::{HashFunction, KeyHasher};
+use super::hasher::{HashFunction, HashedKey, HashedKeys, KeyHasher};
 use super::header::{self, Content, Header};
 use super::layout::Layout;
 use super::line::{Fill, LINE_BITS, Line};
@@ -16,6 +16,10 @@ use super::split::Groups;
 use crate::error::{Error, Result};
 use crate::format::{Decoded, Malformed};
 use crate::vfs::{FileSystem, OsFileSystem};
+
+/// The number of keys in the header of a stand-alone filter: it counts none. A table's filter has
+/// lines only with keys, so that none is taken for the other. Part of the format.
+const UNCOUNTED: u64 = 0;
 
 /// The rate for which a filter that is collected from keys is made.
 const COLLECTED_RATE: f64 = 0.01;
@@ -30,7 +34,7 @@ const COLLECTED_RATE: f64 = 0.01;
 /// assert!(!words.insert("tamis"), "nothing has changed");
 /// assert!(words.contains("tamis"));
 /// assert!(!words.contains("sieve"));
-/// assert_eq!((words.count(), words.k()), (1, 7));
+/// assert_eq!((words.estimated_keys().round(), words.k()), (1.0, 7));
 /// let copy = BloomFilter::from_bytes(&words.to_bytes())?;
 /// assert_eq!(copy, words);
 /// # Ok::<(), tamis::Error>(())
@@ -39,8 +43,9 @@ const COLLECTED_RATE: f64 = 0.01;
 /// Its size is fixed when it is made; a [`ScalableBloomFilter`](super::ScalableBloomFilter) grows. Keys are whatever is
 /// `AsRef<[u8]>`: only the bytes count.
 ///
-/// Two filters are equal (`==`) when they answer alike: same size, layout, hash and seed, same bits. How many keys they
-/// [count](BloomFilter::count), and for how many they were made, does not matter.
+/// Two filters are equal (`==`) when they answer alike: same size, layout, hash and seed, same
+/// bits. For how many keys they were made does not matter. Filters that also agree in that have the
+/// same bytes; see [the module](super).
 #[derive(Clone)]
 pub struct BloomFilter {
     lines: Box<[Line]>,
@@ -48,7 +53,6 @@ pub struct BloomFilter {
     hasher: KeyHasher,
     /// The fast way to ask, if the layout and the processor have one.
     fast: Option<(Avx2, Groups)>,
-    count: u64,
     /// Bits that are set.
     ones: u64,
     /// Bits per key when it is full, in thousandths; not 0.
@@ -92,8 +96,8 @@ impl BloomBuilder {
         self
     }
 
-    /// The hash with its seed. With it keys can be hashed before the filter is made, when their number is not known yet: 8 bytes
-    /// each are kept until then.
+    /// The hash with its seed. With it keys can be hashed before the filter is made, when their
+    /// number is not known yet: see [`HashedKeys`].
     pub fn hasher(&self) -> Result<KeyHasher> {
         KeyHasher::new(self.function, self.seed).map_err(|Malformed(rule)| Error::invalid(rule))
     }
@@ -149,7 +153,7 @@ impl BloomFilter {
             Layout::Split(groups) => Avx2::detect().map(|avx2| (avx2, groups)),
             Layout::Standard { .. } => None,
         };
-        let mut filter = BloomFilter { lines, layout, hasher, fast, count: 0, ones: 0, millibits, full_ones: 0 };
+        let mut filter = BloomFilter { lines, layout, hasher, fast, ones: 0, millibits, full_ones: 0 };
         filter.ones = filter.count_ones();
         filter.full_ones = filter.ones_at_capacity();
         filter
@@ -169,27 +173,49 @@ impl BloomFilter {
     /// "maybe" to it by chance.
     #[inline]
     pub fn insert(&mut self, key: impl AsRef<[u8]>) -> bool {
-        self.insert_hash(self.hasher.hash(key.as_ref()))
+        self.insert_value(self.hasher.value(key.as_ref()))
     }
 
     /// Whether the key may be in the set. "No" is certain.
     #[inline]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> bool {
-        self.contains_hash(self.hasher.hash(key.as_ref()))
+        self.contains_value(self.hasher.value(key.as_ref()))
     }
 
-    /// [`insert`](BloomFilter::insert) of the key whose hash this is, under a [`hasher`](BloomFilter::hasher) equal to the filter's.
-    pub fn insert_hash(&mut self, hash: u64) -> bool {
+    /// [`insert`](BloomFilter::insert) of a key that was hashed before. Fails, and changes nothing,
+    /// if its hash is of another function or seed than the filter's
+    /// [`hasher`](BloomFilter::hasher).
+    pub fn insert_hashed(&mut self, key: HashedKey) -> Result<bool> {
+        Ok(self.insert_value(self.hasher.expect_value_of(key)?))
+    }
+
+    /// Adds many keys that were hashed before, and returns how many insertions changed a bit.
+    /// Fails, and changes nothing, if they were hashed by another function or seed than the
+    /// filter's.
+    pub fn insert_all(&mut self, keys: &HashedKeys) -> Result<u64> {
+        let mut changed = 0;
+        for &value in keys.values_for(&self.hasher)? {
+            changed += u64::from(self.layout.insert(&mut self.lines, value) > 0);
+        }
+        self.ones = self.count_ones();
+        Ok(changed)
+    }
+
+    /// [`contains`](BloomFilter::contains) for a key that was hashed before. "Maybe" if its hash is
+    /// of another function or seed than the filter's: nothing can be said of it.
+    #[inline]
+    pub fn contains_hashed(&self, key: HashedKey) -> bool {
+        self.hasher.value_of(key).is_none_or(|value| self.contains_value(value))
+    }
+
+    pub(super) fn insert_value(&mut self, hash: u64) -> bool {
         let changed = self.layout.insert(&mut self.lines, hash);
         self.ones += changed;
-        self.count = self.count.saturating_add(u64::from(changed > 0));
         changed > 0
     }
 
-    /// [`contains`](BloomFilter::contains) for the key whose hash this is, under a [`hasher`](BloomFilter::hasher) equal to the
-    /// filter's. Under another one the answer means nothing.
     #[inline]
-    pub fn contains_hash(&self, hash: u64) -> bool {
+    pub(super) fn contains_value(&self, hash: u64) -> bool {
         match self.fast {
             Some((avx2, groups)) => avx2.may_contain(groups, &self.lines, hash),
             None => self.layout.may_contain(&self.lines, hash),
@@ -209,17 +235,11 @@ impl BloomFilter {
         }
     }
 
-    /// How often [`insert`](BloomFilter::insert) returned `true`: the number of distinct keys, less the few that the filter said
-    /// "maybe" to by chance when they came. It is kept in the encoding. A union or an intersection cannot know it; theirs is
-    /// [`estimated_keys`](BloomFilter::estimated_keys) within what is possible (see there), and insertions count on from that.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
     /// The number of keys for which the filter was made: with so many it has the rate that was asked for. Never fewer than were
     /// asked for; some more, because there are only whole lines and bits per key are noted in thousandths.
     ///
-    /// A filter that was made from bits and probes is full when half of its bits are set.
+    /// A filter that was made from bits and probes is full when half of its bits are set. A union
+    /// or an intersection has the lesser capacity of the two.
     pub fn capacity(&self) -> u64 {
         let keys = u128::from(self.bits()) * 1000 / u128::from(self.millibits);
         u64::try_from(keys).map_or(u64::MAX, |keys| keys.max(1))
@@ -256,18 +276,24 @@ impl BloomFilter {
         self.ones as f64 / self.bits() as f64
     }
 
-    /// Share of the bits that as many keys as it [counts](BloomFilter::count) set on average. Far from
-    /// [`fill_ratio`](BloomFilter::fill_ratio), something is wrong with the bits or with the hash.
-    pub fn estimated_fill_ratio(&self) -> f64 {
-        self.layout.model_fill(self.count, self.lines.len() as u64)
-    }
-
     /// The false-positive rate of these very bits: the share of keys not in the set to which it says "maybe".
+    ///
+    /// Standard layout: the share of set bits to the power of k. Split layout: the product, over
+    /// the [groups](BloomFilter::groups), of the mean, over lines, of the line's share of set bits
+    /// to the power of the group's probes.
     pub fn expected_fpr(&self) -> f64 {
         self.layout.exact_fpr(&self.fill())
     }
 
     /// The number of distinct keys that the bits speak for. Infinite when all bits are set.
+    ///
+    /// With m bits, of which a share f is set, it is −(m / d) · ln(1 − f), where d is the number of
+    /// bits that one key sets in an empty filter of many lines: k in the standard layout, 512 · Σ
+    /// (1 − (1 − 1/512)^g) in the split one, over the probes g of each group. For d = 1 this is the
+    /// linear counting of Whang, Vander-Zanden and Taylor ("A linear-time probabilistic counting
+    /// algorithm", 1990), for d = k the estimate of Swamidass and Baldi (2007). Its standard error,
+    /// in relation to the number, is √(eᵗ − t − 1) / (t · √m) with t = −ln(1 − f): 0.8 / √m for a
+    /// filter that is half full, 0.03 % for a million keys at 10 bits.
     pub fn estimated_keys(&self) -> f64 {
         self.layout.estimated_keys(&self.fill())
     }
@@ -280,7 +306,7 @@ impl BloomFilter {
     /// Removes all keys.
     pub fn clear(&mut self) {
         self.lines.fill(Line::default());
-        (self.count, self.ones) = (0, 0);
+        self.ones = 0;
     }
 
     /// Whether the two can be united and intersected: same size, layout, probes, hash and seed.
@@ -306,23 +332,18 @@ impl BloomFilter {
     }
 
     /// Adds all keys of `other`, which must be [compatible](BloomFilter::is_compatible). The bits are those of a filter to which the
-    /// keys of both were added one by one: no key of either is denied. The count becomes the estimate from the bits, no less than
-    /// the larger count of the two and no more than their sum.
+    /// keys of both were added one by one: no key of either is denied.
     pub fn union_with(&mut self, other: &BloomFilter) -> Result<()> {
-        self.combine(other, |a, b| a | b)?;
-        let (least, most) = (self.count.max(other.count), self.count.saturating_add(other.count));
-        self.count = self.estimated_count().clamp(least, most);
-        Ok(())
+        self.combine(other, |a, b| a | b)
     }
 
-    /// Keeps the bits that are also set in `other`, which must be [compatible](BloomFilter::is_compatible). No key that is in both
-    /// sets is denied, and none to which one of the two says "no" is let pass; but the rate is higher than that of a filter to which
-    /// only the common keys were added, because other keys leave bits in common. The count becomes the estimate from the bits, no
-    /// more than the smaller count of the two: rather an upper bound of the common keys.
+    /// Keeps the bits that are also set in `other`, which must be
+    /// [compatible](BloomFilter::is_compatible). No key that is in both sets is denied, and none to
+    /// which one of the two says "no" is let pass; but the rate is higher than that of a filter to
+    /// which only the common keys were added, because other keys leave bits in common. For the same
+    /// reason the estimate of its keys is rather an upper bound.
     pub fn intersect_with(&mut self, other: &BloomFilter) -> Result<()> {
-        self.combine(other, |a, b| a & b)?;
-        self.count = self.estimated_count().min(self.count).min(other.count);
-        Ok(())
+        self.combine(other, |a, b| a & b)
     }
 
     /// A new filter of the keys of both; see [`union_with`](BloomFilter::union_with).
@@ -347,26 +368,29 @@ impl BloomFilter {
             }
         }
         self.ones = self.count_ones();
+        // Of the lesser capacity, so that it does not matter which of the two comes first.
+        self.millibits = self.millibits.max(other.millibits);
+        self.full_ones = self.ones_at_capacity();
         Ok(())
-    }
-
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and a float cast saturates")]
-    fn estimated_count(&self) -> u64 {
-        self.estimated_keys().round() as u64
     }
 
     /// The filter in the form of a table's filter block: a header of 64 bytes that describes and verifies itself and the bits, then
     /// the bits. docs/FORMAT.md describes it.
+    ///
+    /// Equal sets have equal bytes in filters of one make: see [the module](super).
     pub fn to_bytes(&self) -> Vec<u8> {
-        let header = Header {
+        header::encode(&self.header(), &self.lines)
+    }
+
+    fn header(&self) -> Header {
+        Header {
             content: Content::Lines(self.layout),
             hash: self.hasher.function(),
             seed: self.hasher.seed(),
-            keys: self.count,
+            keys: UNCOUNTED,
             millibits: self.millibits,
             prefixes: None,
-        };
-        header::encode(&header, &self.lines)
+        }
     }
 
     /// How many bytes [`to_bytes`](BloomFilter::to_bytes) returns.
@@ -391,12 +415,15 @@ impl BloomFilter {
         if header.millibits == 0 {
             return Err(Malformed("the filter has no bits per key"));
         }
+        if header.keys != UNCOUNTED {
+            return Err(Malformed("the filter is one of a table, which counts its keys"));
+        }
         let lines = lines.iter().map(Line::decode).collect();
         let hasher = KeyHasher::new(header.hash, header.seed)?;
-        let mut filter = BloomFilter::of_lines(lines, layout, header.millibits, hasher);
-        filter.count = header.keys;
-        if filter.count > 0 && filter.is_empty() {
-            return Err(Malformed("the filter has keys but no bits"));
+        let filter = BloomFilter::of_lines(lines, layout, header.millibits, hasher);
+        // One set of keys has one encoding.
+        if header::stated_rate(bytes) != header::rate_of(&header, &filter.lines) {
+            return Err(Malformed("the rate in the filter's header is not that of its bits"));
         }
         Ok(filter)
     }
@@ -472,7 +499,7 @@ impl<K: AsRef<[u8]>> Extend<K> for BloomFilter {
 impl<K: AsRef<[u8]>> FromIterator<K> for BloomFilter {
     fn from_iter<I: IntoIterator<Item = K>>(keys: I) -> BloomFilter {
         let hasher = KeyHasher::unseeded();
-        let mut hashes: Vec<u64> = keys.into_iter().map(|key| hasher.hash(key.as_ref())).collect();
+        let mut hashes: Vec<u64> = keys.into_iter().map(|key| hasher.value(key.as_ref())).collect();
         hashes.sort_unstable();
         hashes.dedup();
         // So many hashes that the largest filter is too small for them take 100 GiB.
@@ -482,7 +509,7 @@ impl<K: AsRef<[u8]>> FromIterator<K> for BloomFilter {
         let lines = (0..shape.lines).map(|_| Line::default()).collect();
         let mut filter = BloomFilter::of_lines(lines, shape.layout, shape.millibits, hasher);
         for hash in hashes {
-            filter.insert_hash(hash);
+            filter.insert_value(hash);
         }
         filter
     }
@@ -494,10 +521,9 @@ impl fmt::Display for BloomFilter {
         let fill = self.fill();
         write!(
             f,
-            "Bloom filter for {} keys, with {} (estimated {:.0}): {} bits, k = {}, {:.2} % set, expected false positives \
-             {:.4} %, {} layout, {} with seed {}",
+            "Bloom filter for {} keys, with about {:.0}: {} bits, k = {}, {:.2} % set, expected false positives {:.4} %, {} \
+             layout, {} with seed {}",
             self.capacity(),
-            self.count,
             self.layout.estimated_keys(&fill),
             self.bits(),
             self.k(),
@@ -516,7 +542,6 @@ impl fmt::Debug for BloomFilter {
             .field("layout", &self.layout)
             .field("lines", &self.lines.len())
             .field("hasher", &self.hasher)
-            .field("count", &self.count)
             .field("capacity", &self.capacity())
             .finish_non_exhaustive()
     }

@@ -14,6 +14,7 @@ use siphasher::sip::SipHasher13;
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::{xxh3_64_with_secret, xxh3_64_with_seed};
 
+use crate::error::{Error, Result};
 use crate::format::{Decoded, Malformed};
 
 /// Keys up to this length are hashed by XXH3 with the seed itself, longer ones with a secret derived from it.
@@ -21,7 +22,7 @@ const XXH3_MID_SIZE: usize = 240;
 const XXH3_SECRET_LEN: usize = 192;
 
 /// A hash function of a stand-alone filter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HashFunction {
     /// XXH3 with 64 bits: the fastest, and what tables use. Not for keys that somebody chooses in order to collide.
@@ -59,7 +60,7 @@ impl fmt::Display for HashFunction {
     }
 }
 
-/// A hash function with its seed: what makes hashes that several filters may be asked with.
+/// A hash function with its seed: it makes hashes with which several filters can be asked.
 #[derive(Clone)]
 pub struct KeyHasher {
     seed: u64,
@@ -91,24 +92,47 @@ impl KeyHasher {
         KeyHasher { seed: 0, state: State::Xxh3(Box::new(const_custom_default_secret(0))) }
     }
 
-    /// The hash of a key, for `insert_hash` and `contains_hash`.
+    /// Hashes a key, for `insert_hashed` and `contains_hashed`.
+    #[inline(always)]
+    pub fn hash(&self, key: &[u8]) -> HashedKey {
+        HashedKey { value: self.value(key), seed: self.seed, function: self.function() }
+    }
+
+    /// The hash of a key as a number.
     // Inlined where the length is known, XXH3 of a short key is a dozen instructions; a call that has to find that out takes as long
     // as the look-up behind it.
     #[inline(always)]
-    pub fn hash(&self, key: &[u8]) -> u64 {
+    pub(super) fn value(&self, key: &[u8]) -> u64 {
         match &self.state {
             State::Xxh3(_) if key.len() <= XXH3_MID_SIZE => xxh3_64_with_seed(key, self.seed),
-            _ => self.hash_elsewhere(key),
+            _ => self.value_elsewhere(key),
         }
     }
 
     #[inline(never)]
-    fn hash_elsewhere(&self, key: &[u8]) -> u64 {
+    fn value_elsewhere(&self, key: &[u8]) -> u64 {
         match &self.state {
             State::Xxh3(secret) => xxh3_64_with_secret(key, &**secret),
             State::SipHash13(hasher) => hasher.hash(key),
             State::Murmur3(seed) => mur3::murmurhash3_x64_128(key, *seed).0,
         }
+    }
+
+    /// The number in a key's hash if this hasher, or one equal to it, made it.
+    #[inline]
+    pub(super) fn value_of(&self, key: HashedKey) -> Option<u64> {
+        (key.seed == self.seed && key.function == self.function()).then_some(key.value)
+    }
+
+    /// [`value_of`](KeyHasher::value_of), or an error that names the difference.
+    pub(super) fn expect_value_of(&self, key: HashedKey) -> Result<u64> {
+        self.value_of(key).ok_or_else(|| {
+            let (function, seed) = (self.function(), self.seed);
+            Error::invalid(format_args!(
+                "the filter hashes keys by {function} with seed {seed}, and the key was hashed by {} with seed {}",
+                key.function, key.seed
+            ))
+        })
     }
 
     /// The function.
@@ -123,6 +147,86 @@ impl KeyHasher {
     /// The seed.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+}
+
+/// The hash of a key, with the function and the seed that made it.
+///
+/// Only a [`KeyHasher`] makes one. Therefore no filter holds, or is asked for, hashes of another
+/// function than its header names. A number that the program has hashed itself is refused by the
+/// compiler:
+///
+/// ```compile_fail
+/// # let mut filter = tamis::filter::BloomFilter::with_rate(100, 0.01)?;
+/// filter.insert_hashed(0x9e37_79b9_7f4a_7c15_u64)?;
+/// # Ok::<(), tamis::Error>(())
+/// ```
+///
+/// Its bytes are a key of eight bytes, which the filter hashes again. That takes a nanosecond or
+/// two, and makes numbers usable whose bits are not random:
+///
+/// ```
+/// # let mut filter = tamis::filter::BloomFilter::with_rate(100, 0.01)?;
+/// filter.insert(0x9e37_79b9_7f4a_7c15_u64.to_le_bytes());
+/// # Ok::<(), tamis::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HashedKey {
+    value: u64,
+    seed: u64,
+    function: HashFunction,
+}
+
+impl HashedKey {
+    /// The hash as a number.
+    pub fn value(self) -> u64 {
+        self.value
+    }
+}
+
+/// Hashes of keys whose number is not known yet: eight bytes for each key.
+///
+/// ```
+/// use tamis::filter::{BloomFilter, HashedKeys};
+///
+/// let builder = BloomFilter::builder();
+/// let mut keys = HashedKeys::new(builder.hasher()?);
+/// for line in "one\ntwo\none\n".lines() {
+///     keys.push(line);
+/// }
+/// let mut filter = builder.with_rate(keys.distinct(), 0.001)?;
+/// filter.insert_all(&keys)?;
+/// assert!(filter.contains("one") && filter.contains("two"));
+/// # Ok::<(), tamis::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashedKeys {
+    hasher: KeyHasher,
+    values: Vec<u64>,
+}
+
+impl HashedKeys {
+    /// No keys yet, to be hashed by `hasher`.
+    pub fn new(hasher: KeyHasher) -> HashedKeys {
+        HashedKeys { hasher, values: Vec::new() }
+    }
+
+    /// Hashes a key.
+    pub fn push(&mut self, key: impl AsRef<[u8]>) {
+        self.values.push(self.hasher.value(key.as_ref()));
+    }
+
+    /// Sorts the hashes, drops those that are there twice, and returns how many are left.
+    pub fn distinct(&mut self) -> u64 {
+        self.values.sort_unstable();
+        self.values.dedup();
+        self.values.len() as u64
+    }
+
+    /// The numbers, for a filter that hashes keys by `hasher`.
+    pub(super) fn values_for(&self, hasher: &KeyHasher) -> Result<&[u64]> {
+        hasher.expect_value_of(HashedKey { value: 0, seed: self.hasher.seed, function: self.hasher.function() })?;
+        Ok(&self.values)
     }
 }
 
@@ -150,7 +254,7 @@ mod tests {
     use super::*;
 
     fn hash(function: HashFunction, seed: u64, key: &[u8]) -> u64 {
-        KeyHasher::new(function, seed).unwrap().hash(key)
+        KeyHasher::new(function, seed).unwrap().hash(key).value()
     }
 
     #[test]
@@ -159,7 +263,7 @@ mod tests {
         for seed in [0, 1, 77, u64::MAX] {
             let hasher = KeyHasher::new(HashFunction::Xxh3, seed).unwrap();
             for len in (0..520).chain([1023, 1024, 1025, 3000]) {
-                assert_eq!(hasher.hash(&bytes[..len]), KeyHash::new(seed, &bytes[..len]).value(), "{len}");
+                assert_eq!(hasher.hash(&bytes[..len]).value(), KeyHash::new(seed, &bytes[..len]).value(), "{len}");
             }
         }
         assert_eq!(KeyHasher::unseeded(), KeyHasher::new(HashFunction::Xxh3, 0).unwrap());

@@ -8,7 +8,7 @@
 //! | 6 | 1 | hash: 1 XXH3, 2 SipHash-1-3, 3 Murmur3, as `hasher` says; 1 in every table |
 //! | 7 | 1 | flags: 1, whole user keys; 2, the keys' prefixes beside them; 4 (salted) is reserved |
 //! | 8 | 8 | seed of the hash |
-//! | 16 | 8 | distinct keys and prefixes; never 0 in a table's block with lines; policy 4: at most one per slot |
+//! | 16 | 8 | number of keys, below |
 //! | 24 | 4 | bits per key asked for, in thousandths (policy 4: bits of a fingerprint) |
 //! | 28 | 1 | k, the probes per key, 1 to 32 (policy 4: 3) |
 //! | 29 | 1 | number of groups (policy 1) |
@@ -29,6 +29,9 @@
 //! | 34 | 1 | attempt, 0 to 99 |
 //! | 35 | 4 | number of segments, at least 3 |
 //! | 39 | 1 | xor of the seven bytes before |
+//!
+//! The number of keys is that of distinct keys and prefixes. It is never 0 in a table's block with
+//! lines, at most one per slot in policy 4, and always 0 in a stand-alone filter.
 //!
 //! Where a Bloom filter stands in for a binary fuse, because there are few keys or they found no places, the policy is 1, and the bits
 //! per key are r / ln 2, which have the rate of the fuse.
@@ -130,23 +133,30 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     for line in lines {
         block.extend_from_slice(&line.encode());
     }
+    let hash = xxh3_64(&block[HEADER_LEN..]);
+    block[48..56].copy_from_slice(&hash.to_le_bytes());
+    block[56..60].copy_from_slice(&rate_of(header, lines).to_le_bytes());
+    let checksum = crc(&block[..60]);
+    block[60..64].copy_from_slice(&checksum.to_le_bytes());
+    block
+}
+
+/// The false-positive rate of these bits, in parts per 10^9: what belongs in the header.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is 0 to 1")]
+pub(super) fn rate_of(header: &Header, lines: &[Line]) -> u32 {
     let rate = match header.content {
         Content::AlwaysMaybe => 1.0,
         Content::Empty => 0.0,
         Content::Lines(layout) => layout.exact_fpr(&Fill::of(lines)),
         Content::Fuse(shape) => shape.fpr(),
     };
-    let hash = xxh3_64(&block[HEADER_LEN..]);
-    block[48..56].copy_from_slice(&hash.to_le_bytes());
-    block[56..60].copy_from_slice(&parts_per_billion(rate).to_le_bytes());
-    let checksum = crc(&block[..60]);
-    block[60..64].copy_from_slice(&checksum.to_le_bytes());
-    block
+    (rate * 1e9).round() as u32
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is 0 to 1")]
-fn parts_per_billion(rate: f64) -> u32 {
-    (rate * 1e9).round() as u32
+/// The rate that the header of a block states; 0 in a block that is shorter than its header.
+pub(super) fn stated_rate(block: &[u8]) -> u32 {
+    let field = block.get(56..60).and_then(|field| field.first_chunk());
+    field.map_or(0, |field| u32::from_le_bytes(*field))
 }
 
 /// Checks a whole block; the rule that it breaks is the error. Returns the header and the lines' bytes.

@@ -21,6 +21,23 @@
 //! assert_eq!(BloomFilter::load(&path)?, seen);
 //! # Ok::<(), tamis::Error>(())
 //! ```
+//!
+//! # A filter is its bits
+//!
+//! A [`BloomFilter`] keeps the bits, how they are placed and hashed, and the number of keys for
+//! which it was made. What it says of itself follows from these. Filters of one make that hold the
+//! same set have the same bytes, whatever the order of insertions and unions, and however often a
+//! key came: an insertion sets bits, a union is their *or*, and neither minds order or repetition.
+//!
+//! It counts no insertions, because a count would depend on their order: whether a key changes a
+//! bit depends on the keys before it. The [estimate](BloomFilter::estimated_keys) comes from the
+//! bits; a program that wants to know how many keys were new counts how often
+//! [`insert`](BloomFilter::insert) returns `true`.
+//!
+//! This does **not** hold for [`ScalableBloomFilter`]: a key goes into the filter that is the last
+//! one when the key comes, and a key to which an older filter says "maybe" goes into none. Another
+//! order therefore gives other bytes, and two of them cannot be united. The same keys in the same
+//! order give the same bytes.
 // In a table, a `FilterBuilder` takes the hashes of the keys and makes a block; a `Filter` is that block in memory. All filters work
 // on an array of 64-byte lines, whose bits one of two layouts places, `split` (the default) or `standard` (the textbook, to compare
 // with), or which hold the packed fingerprints of `fuse`. `header` draws the block, `sizing` and `shape` say how many lines and
@@ -58,7 +75,7 @@ mod tests;
 
 pub use allocate::{Run, allocate, expected_rate, filter_bytes};
 pub use bloom::{BloomBuilder, BloomFilter};
-pub use hasher::{HashFunction, KeyHasher};
+pub use hasher::{HashFunction, HashedKey, HashedKeys, KeyHasher};
 pub use scalable::{ScalableBloomFilter, ScalableBuilder};
 pub use shape::BloomLayout;
 

@@ -33,7 +33,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::bloom::{BloomBuilder, BloomFilter};
 use super::file;
-use super::hasher::{HashFunction, KeyHasher};
+use super::hasher::{HashFunction, HashedKey, HashedKeys, KeyHasher};
 use super::header::{self, HEADER_LEN};
 use super::line::LINE_BITS;
 use super::shape::{BloomLayout, check_rate};
@@ -62,6 +62,9 @@ const MAX_FILTERS: u32 = 64;
 ///
 /// It takes more bits than a [`BloomFilter`] of the right size, and a look-up asks each of its filters: use it when the number of
 /// keys is not known. Two are equal when they answer alike and grow alike.
+///
+/// Its bytes depend on the order in which keys come, and two of them cannot be united: see [the
+/// module](super).
 #[derive(Clone)]
 pub struct ScalableBloomFilter {
     builder: ScalableBuilder,
@@ -179,24 +182,43 @@ impl ScalableBloomFilter {
     /// Adds a key. Returns whether any bit changed: `false` means that the key was there already, or that the filter already said
     /// "maybe" to it by chance.
     pub fn insert(&mut self, key: impl AsRef<[u8]>) -> bool {
-        self.insert_hash(self.hasher.hash(key.as_ref()))
+        self.insert_value(self.hasher.value(key.as_ref()))
     }
 
     /// Whether the key may be in the set. "No" is certain.
     pub fn contains(&self, key: impl AsRef<[u8]>) -> bool {
-        self.contains_hash(self.hasher.hash(key.as_ref()))
+        self.contains_value(self.hasher.value(key.as_ref()))
     }
 
-    /// [`insert`](ScalableBloomFilter::insert) of the key whose hash this is, under a [`hasher`](ScalableBloomFilter::hasher) equal to
-    /// the filter's.
-    pub fn insert_hash(&mut self, hash: u64) -> bool {
-        if self.contains_hash(hash) {
+    /// [`insert`](ScalableBloomFilter::insert) of a key that was hashed before. Fails, and changes
+    /// nothing, if its hash is of another function or seed than the filter's
+    /// [`hasher`](ScalableBloomFilter::hasher).
+    pub fn insert_hashed(&mut self, key: HashedKey) -> Result<bool> {
+        Ok(self.insert_value(self.hasher.expect_value_of(key)?))
+    }
+
+    /// Adds many keys that were hashed before, in their order, and returns how many insertions
+    /// changed a bit. Fails, and changes nothing, if they were hashed by another function or seed
+    /// than the filter's.
+    pub fn insert_all(&mut self, keys: &HashedKeys) -> Result<u64> {
+        let values = keys.values_for(&self.hasher)?;
+        Ok(values.iter().map(|&value| u64::from(self.insert_value(value))).sum())
+    }
+
+    /// [`contains`](ScalableBloomFilter::contains) for a key that was hashed before. "Maybe" if its
+    /// hash is of another function or seed than the filter's: nothing can be said of it.
+    pub fn contains_hashed(&self, key: HashedKey) -> bool {
+        self.hasher.value_of(key).is_none_or(|value| self.contains_value(value))
+    }
+
+    fn insert_value(&mut self, hash: u64) -> bool {
+        if self.contains_value(hash) {
             return false;
         }
         if self.last.is_full() {
             self.grow();
         }
-        self.last.insert_hash(hash)
+        self.last.insert_value(hash)
     }
 
     /// Begins the next filter, if there can be one.
@@ -211,11 +233,9 @@ impl ScalableBloomFilter {
         }
     }
 
-    /// [`contains`](ScalableBloomFilter::contains) for the key whose hash this is, under a [`hasher`](ScalableBloomFilter::hasher)
-    /// equal to the filter's.
-    pub fn contains_hash(&self, hash: u64) -> bool {
+    fn contains_value(&self, hash: u64) -> bool {
         // The largest holds the most keys.
-        self.each().any(|filter| filter.contains_hash(hash))
+        self.each().any(|filter| filter.contains_value(hash))
     }
 
     /// The filters, newest and largest first.
@@ -231,12 +251,6 @@ impl ScalableBloomFilter {
     /// The layout.
     pub fn layout(&self) -> BloomLayout {
         self.last.layout()
-    }
-
-    /// How often [`insert`](ScalableBloomFilter::insert) returned `true`: the number of distinct keys, less the few that the filter
-    /// said "maybe" to by chance when they came.
-    pub fn count(&self) -> u64 {
-        self.each().map(BloomFilter::count).sum()
     }
 
     /// The number of keys that its filters, as they are, were made for.
@@ -286,7 +300,9 @@ impl ScalableBloomFilter {
         1.0 - self.each().map(|filter| 1.0 - filter.expected_fpr()).product::<f64>()
     }
 
-    /// The number of distinct keys that the bits speak for.
+    /// The number of distinct keys that the bits speak for: the sum of the estimates of all
+    /// filters, as [`BloomFilter::estimated_keys`] has them. Keys that were let pass by chance when
+    /// they came are in none.
     pub fn estimated_keys(&self) -> f64 {
         self.each().map(BloomFilter::estimated_keys).sum()
     }
@@ -469,11 +485,10 @@ impl fmt::Display for ScalableBloomFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "scalable Bloom filter of {} filters for {} keys, with {} (estimated {:.0}): {} bits, {:.2} % set, expected false \
-             positives {:.4} % of at most {:.4} %, {} layout, {} with seed {}",
+            "scalable Bloom filter of {} filters for {} keys, with about {:.0}: {} bits, {:.2} % set, expected false positives \
+             {:.4} % of at most {:.4} %, {} layout, {} with seed {}",
             self.filters(),
             self.capacity(),
-            self.count(),
             self.estimated_keys(),
             self.bits(),
             self.fill_ratio() * 100.0,

@@ -13,7 +13,7 @@ pub(super) fn run(common: &Common, args: &FilterCheck) -> Result<()> {
     let (mut asked, mut selected) = (0u64, 0u64);
     each_line(common, args.lines.as_deref(), |line, key| {
         asked += 1;
-        if filter.contains_hash(filter.hasher().hash(key)) == args.invert {
+        if filter.contains(key) == args.invert {
             return Ok(());
         }
         selected += 1;

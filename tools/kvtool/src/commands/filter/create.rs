@@ -1,7 +1,7 @@
 //! `filter create`: a filter of lines, of the size that they need.
 
 use serde_json::json;
-use tamis::filter::{BloomBuilder, BloomFilter, ScalableBloomFilter};
+use tamis::filter::{BloomBuilder, BloomFilter, HashedKeys, ScalableBloomFilter};
 
 use super::file::{AnyFilter, each_line};
 use crate::args::{Common, FilterCreate};
@@ -19,37 +19,32 @@ pub(super) fn run(common: &Common, args: &FilterCreate) -> Result<()> {
     }
     let builder = BloomFilter::builder().seed(args.seed).hash(args.hash.into()).layout(args.layout.into());
     let mut lines = 0;
-    let filter = match args.capacity {
+    let (filter, new) = match args.capacity {
         Some(capacity) => {
-            let mut filter = empty(args, &builder, capacity)?;
+            let (mut filter, mut new) = (empty(args, &builder, capacity)?, 0);
             each_line(common, args.lines.as_deref(), |_, key| {
                 lines += 1;
-                filter.insert_hash(filter.hasher().hash(key));
+                new += u64::from(filter.insert(key));
                 Ok(())
             })?;
-            filter
+            (filter, new)
         }
         None => {
-            let hasher = builder.hasher()?;
+            let mut keys = HashedKeys::new(builder.hasher()?);
             // What cannot be made shall not cost reading all the lines first.
             empty(args, &builder, 1)?;
-            let mut hashes = Vec::new();
             each_line(common, args.lines.as_deref(), |_, key| {
                 lines += 1;
-                hashes.push(hasher.hash(key));
+                keys.push(key);
                 Ok(())
             })?;
-            hashes.sort_unstable();
-            hashes.dedup();
-            let mut filter = empty(args, &builder, (hashes.len() as u64).max(1))?;
-            for hash in hashes {
-                filter.insert_hash(hash);
-            }
-            filter
+            let mut filter = empty(args, &builder, keys.distinct().max(1))?;
+            let new = filter.insert_all(&keys)?;
+            (filter, new)
         }
     };
     filter.save(&args.filter)?;
-    report(common, args, lines, &filter)
+    report(common, args, lines, new, &filter)
 }
 
 fn empty(args: &FilterCreate, builder: &BloomBuilder, capacity: u64) -> Result<AnyFilter> {
@@ -65,13 +60,13 @@ fn empty(args: &FilterCreate, builder: &BloomBuilder, capacity: u64) -> Result<A
     Ok(AnyFilter::Bloom(filter))
 }
 
-fn report(common: &Common, args: &FilterCreate, lines: u64, filter: &AnyFilter) -> Result<()> {
+fn report(common: &Common, args: &FilterCreate, lines: u64, new: u64, filter: &AnyFilter) -> Result<()> {
     let (bytes, rate) = (filter.bytes(), filter.expected_fpr());
     if common.json {
         let mut output = Output::new();
         output.json(json!({
             "lines": lines,
-            "keys": filter.count(),
+            "new": new,
             "bytes": bytes,
             "expected_false_positive_rate": rate,
         }))?;
@@ -81,7 +76,7 @@ fn report(common: &Common, args: &FilterCreate, lines: u64, filter: &AnyFilter) 
         "{}: {}, {} new to the filter, {}; expected false positives {:.4} %",
         args.filter.display(),
         counted(lines, "line"),
-        count(filter.count()),
+        count(new),
         size(bytes),
         rate * 100.0
     ));

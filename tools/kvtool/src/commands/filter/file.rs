@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use tamis::filter::{BloomFilter, KeyHasher, ScalableBloomFilter};
+use tamis::filter::{BloomFilter, HashedKeys, ScalableBloomFilter};
 
 use super::MAX_LINE;
 use crate::args::Common;
@@ -39,24 +39,25 @@ impl AnyFilter {
         Ok(())
     }
 
-    pub(super) fn hasher(&self) -> &KeyHasher {
+    pub(super) fn insert(&mut self, key: &[u8]) -> bool {
         match self {
-            AnyFilter::Bloom(filter) => filter.hasher(),
-            AnyFilter::Scalable(filter) => filter.hasher(),
+            AnyFilter::Bloom(filter) => filter.insert(key),
+            AnyFilter::Scalable(filter) => filter.insert(key),
         }
     }
 
-    pub(super) fn insert_hash(&mut self, hash: u64) -> bool {
-        match self {
-            AnyFilter::Bloom(filter) => filter.insert_hash(hash),
-            AnyFilter::Scalable(filter) => filter.insert_hash(hash),
-        }
+    /// Adds all keys; returns how many were new to the filter.
+    pub(super) fn insert_all(&mut self, keys: &HashedKeys) -> Result<u64> {
+        Ok(match self {
+            AnyFilter::Bloom(filter) => filter.insert_all(keys)?,
+            AnyFilter::Scalable(filter) => filter.insert_all(keys)?,
+        })
     }
 
-    pub(super) fn contains_hash(&self, hash: u64) -> bool {
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
         match self {
-            AnyFilter::Bloom(filter) => filter.contains_hash(hash),
-            AnyFilter::Scalable(filter) => filter.contains_hash(hash),
+            AnyFilter::Bloom(filter) => filter.contains(key),
+            AnyFilter::Scalable(filter) => filter.contains(key),
         }
     }
 
@@ -64,13 +65,6 @@ impl AnyFilter {
         match self {
             AnyFilter::Bloom(filter) => filter.expected_fpr(),
             AnyFilter::Scalable(filter) => filter.expected_fpr(),
-        }
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        match self {
-            AnyFilter::Bloom(filter) => filter.count(),
-            AnyFilter::Scalable(filter) => filter.count(),
         }
     }
 
@@ -84,11 +78,12 @@ impl AnyFilter {
 
     /// Says so if there are more lines in it than it was made for.
     pub(super) fn warn_if_overfull(&self) {
-        let capacity = match self {
-            AnyFilter::Bloom(filter) => filter.capacity(),
-            AnyFilter::Scalable(filter) => filter.capacity(),
+        let (capacity, estimate) = match self {
+            AnyFilter::Bloom(filter) => (filter.capacity(), filter.estimated_keys()),
+            AnyFilter::Scalable(filter) => (filter.capacity(), filter.estimated_keys()),
         };
-        if self.count() > capacity {
+        // An estimate is a little more than the truth, now and then.
+        if estimate > 1.02 * capacity as f64 {
             say(format_args!(
                 "it was made for {}: with more, false positives are more than was asked for",
                 counted(capacity, "line")

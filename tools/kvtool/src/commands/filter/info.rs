@@ -42,10 +42,8 @@ fn bloom_rows(filter: &BloomFilter) -> Vec<(&'static str, String)> {
         ("k", filter.k().to_string()),
         ("groups", groups(filter)),
         ("capacity", count(filter.capacity())),
-        ("keys", count(filter.count())),
         ("estimated keys", format!("{:.0}", filter.estimated_keys())),
         ("fill", format!("{:.2} %", filter.fill_ratio() * 100.0)),
-        ("estimated fill", format!("{:.2} %", filter.estimated_fill_ratio() * 100.0)),
         ("expected false positives", rate(filter.expected_fpr())),
     ]
 }
@@ -58,7 +56,6 @@ fn scalable_rows(filter: &ScalableBloomFilter) -> Vec<(&'static str, String)> {
         ("bits", count(filter.bits())),
         ("filters", filter.filters().to_string()),
         ("capacity", count(filter.capacity())),
-        ("keys", count(filter.count())),
         ("estimated keys", format!("{:.0}", filter.estimated_keys())),
         ("fill", format!("{:.2} %", filter.fill_ratio() * 100.0)),
         ("expected false positives", rate(filter.expected_fpr())),
@@ -74,12 +71,12 @@ fn parts(filter: &ScalableBloomFilter) -> comfy_table::Table {
             part.k().to_string(),
             groups(part),
             count(part.capacity()),
-            count(part.count()),
+            format!("{:.0}", part.estimated_keys()),
             format!("{:.2} %", part.fill_ratio() * 100.0),
             rate(part.expected_fpr()),
         ]
     });
-    table(1, &["part", "bits", "k", "groups", "capacity", "keys", "fill", "expected false"], rows)
+    table(1, &["part", "bits", "k", "groups", "capacity", "estimated keys", "fill", "expected false"], rows)
 }
 
 fn groups(filter: &BloomFilter) -> String {
@@ -103,10 +100,8 @@ fn bloom_json(filter: &BloomFilter) -> Value {
         "k": filter.k(),
         "groups": filter.groups(),
         "capacity": filter.capacity(),
-        "keys": filter.count(),
         "estimated_keys": finite(filter.estimated_keys()),
         "fill_ratio": filter.fill_ratio(),
-        "estimated_fill_ratio": filter.estimated_fill_ratio(),
         "expected_false_positive_rate": filter.expected_fpr(),
         "full": filter.is_full(),
         "bytes": filter.encoded_len(),
@@ -121,7 +116,6 @@ fn scalable_json(filter: &ScalableBloomFilter) -> Value {
         "seed": filter.hasher().seed(),
         "bits": filter.bits(),
         "capacity": filter.capacity(),
-        "keys": filter.count(),
         "estimated_keys": filter.estimated_keys().is_finite().then(|| filter.estimated_keys()),
         "fill_ratio": filter.fill_ratio(),
         "expected_false_positive_rate": filter.expected_fpr(),
