@@ -66,14 +66,21 @@ fn pack(compression: Compression, raw: &[u8], packed: &mut [u8]) -> Option<usize
 #[cfg(feature = "zstd")]
 const ZSTD_LEVEL: i32 = 3;
 
-/// Length of the block whose stored form is `stored`. It must not be longer than `longest`, which is what bounds the allocation.
-pub(super) fn raw_len(stored: &[u8], longest: u32) -> Decoded<usize> {
+/// Length of the block whose stored form is `stored`. It must not exceed `longest`, nor what LZ4 can
+/// pack into the stored length: that bounds the allocation.
+pub(super) fn raw_len(compression: Compression, stored: &[u8], longest: u32) -> Decoded<usize> {
     let raw_len = Decoder::new(stored).u32()?;
     if raw_len > longest {
         return Err(Malformed("a compressed block is longer than the largest one of its table"));
     }
+    if compression == Compression::Lz4 && raw_len as usize / LZ4_MOST > stored.len() {
+        return Err(Malformed("a compressed block claims more bytes than LZ4 can pack into its length"));
+    }
     Ok(raw_len as usize)
 }
+
+/// Bytes that one byte of LZ4 stands for, at most: one of a length that goes on.
+const LZ4_MOST: usize = 255;
 
 /// Fills `raw`, which is [`raw_len`] bytes long, with the block whose stored form is `stored`.
 pub(super) fn decompress_into(compression: Compression, stored: &[u8], raw: &mut [u8]) -> Decoded<()> {
@@ -103,7 +110,7 @@ mod tests {
     use super::*;
 
     fn decompress(compression: Compression, stored: &[u8], longest: u32) -> Decoded<Vec<u8>> {
-        let mut raw = vec![0; raw_len(stored, longest)?];
+        let mut raw = vec![0; raw_len(compression, stored, longest)?];
         decompress_into(compression, stored, &mut raw)?;
         Ok(raw)
     }
@@ -139,6 +146,20 @@ mod tests {
             let mut out = vec![1, 2, 3];
             assert_eq!(compress(compression, &raw, &mut out), Compression::None);
             assert_eq!(out[3..], raw[..]);
+        }
+    }
+
+    #[test]
+    fn no_more_memory_is_taken_than_packed_bytes_can_stand_for() {
+        if Compression::Lz4.is_available() {
+            let stored = [&(1u32 << 30).to_le_bytes()[..], &[0xff; 100]].concat();
+            assert!(raw_len(Compression::Lz4, &stored, u32::MAX).is_err());
+            // Nothing packs more densely than one byte again and again.
+            let raw = vec![7; 1 << 20];
+            let mut densest = Vec::new();
+            compress(Compression::Lz4, &raw, &mut densest);
+            assert!(raw.len() / densest.len() > 240, "{}", densest.len());
+            assert_eq!(raw_len(Compression::Lz4, &densest, u32::MAX), Ok(raw.len()));
         }
     }
 

@@ -200,7 +200,7 @@ fn block_of(
 ) -> Decoded<BlockRef> {
     let len = match compression {
         Compression::None => packed.len(),
-        _ => raw_len(packed, longest)?,
+        _ => raw_len(compression, packed, longest)?,
     };
     let mut raw = frame(len);
     match (compression, &mut raw.bytes_mut()[..len]) {
