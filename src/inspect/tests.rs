@@ -1,3 +1,6 @@
+#[cfg(feature = "lz4")]
+pub(super) mod golden;
+
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
