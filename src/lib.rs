@@ -37,6 +37,9 @@ mod exec;
 mod explain;
 pub mod filter;
 mod format;
+#[cfg(any(fuzzing, test))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod inspect;
 mod iter;
 mod log;

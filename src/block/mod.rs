@@ -11,6 +11,8 @@ mod builder;
 mod cursor;
 mod fingerprints;
 mod frame;
+#[cfg(any(fuzzing, test))]
+pub(crate) mod fuzz;
 mod kept;
 mod reader;
 #[cfg(test)]

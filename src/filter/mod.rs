@@ -57,6 +57,8 @@ mod bloom;
 mod builder;
 mod file;
 mod fuse;
+#[cfg(any(fuzzing, test))]
+pub(crate) mod fuzz;
 mod hash;
 mod hasher;
 mod header;

@@ -31,6 +31,8 @@ mod verify;
 
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "lz4"))]
+pub(crate) use tests::golden::golden_store;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -13,6 +13,8 @@ mod describe;
 mod fetch;
 mod files;
 mod footer;
+#[cfg(any(fuzzing, test))]
+pub(crate) mod fuzz;
 mod index;
 mod mapped;
 mod pending;

@@ -1,0 +1,94 @@
+//! The decoder of data blocks, for `crate::fuzz`.
+
+use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame, head};
+use crate::filter::KeyHash;
+use crate::format::Decoded;
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
+
+/// Seed of the fingerprints.
+const SEED: u64 = 3;
+
+type Entry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
+
+fn fingerprint(seed: u64, key: &[u8]) -> u8 {
+    KeyHash::new(seed, key).fingerprint()
+}
+
+fn open(bytes: &[u8]) -> Decoded<BlockRef> {
+    let mut frame = Frame::new(bytes.len());
+    frame.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+    frame.into_block(bytes.len())
+}
+
+/// Makes the fingerprints and heads of a block those of its keys, as far as they can be decoded.
+pub(crate) fn seal(bytes: &mut [u8], seed: u64) {
+    let Ok(block) = open(bytes) else { return };
+    let view = block.block();
+    let (n, wide) = (view.len(), bytes[0] & super::WIDE_OFFSETS != 0);
+    let heads = super::HEADER_LEN + n * if wide { 5 } else { 3 };
+    for i in 0..n {
+        let Ok(entry) = view.entry(i) else { continue };
+        let key = [view.prefix(), entry.rest].concat();
+        bytes[super::HEADER_LEN + i] = fingerprint(seed, &key);
+        bytes[heads + 4 * i..][..4].copy_from_slice(&head(entry.rest).to_le_bytes());
+    }
+}
+
+/// All entries in one direction, up to the first that cannot be decoded.
+fn walk(block: &BlockRef, forward: bool) -> Decoded<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let mut cursor = BlockCursor::new(block.clone());
+    if forward {
+        cursor.seek_to_first()?
+    } else {
+        cursor.seek_to_last()?
+    }
+    while cursor.valid() {
+        entries.push((cursor.key().to_vec(), cursor.seqno(), cursor.kind(), cursor.value().to_vec()));
+        assert!(entries.len() <= block.block().len(), "a cursor ends");
+        if forward { cursor.next()? } else { cursor.prev()? }
+    }
+    Ok(entries)
+}
+
+/// A data block.
+pub(crate) fn data_block(sealed: bool, data: &[u8]) -> bool {
+    let mut bytes = data.to_vec();
+    if sealed {
+        seal(&mut bytes, SEED);
+    }
+    let Ok(block) = open(&bytes) else { return false };
+    let (forward, backward) = (walk(&block, true), walk(&block, false));
+    let verified = block.verify(|key| fingerprint(SEED, key));
+    for key in [&b""[..], b"key", b"key0005", &[0xff; 20]] {
+        let mut cursor = BlockCursor::new(block.clone());
+        let _ = (cursor.seek(key, MAX_SEQNO), block.block().get(key, fingerprint(SEED, key), MAX_SEQNO));
+    }
+    if verified.is_err() {
+        return false;
+    }
+    let entries = forward.expect("what verifies is decoded");
+    let mut backward = backward.expect("what verifies is decoded");
+    backward.reverse();
+    assert_eq!(entries, backward);
+    let is_sorted = entries.is_sorted_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)).is_lt());
+    if !is_sorted {
+        // `Table::verify` sees that, across blocks too.
+        return false;
+    }
+    let mut builder = BlockBuilder::new();
+    for (key, seqno, kind, value) in &entries {
+        let hit = block.block().get(key, fingerprint(SEED, key), *seqno).expect("what verifies is decoded");
+        assert!(matches!(hit, BlockHit::Found { seqno: found, .. } if found == *seqno), "{hit:?}");
+        let mut cursor = BlockCursor::new(block.clone());
+        cursor.seek(key, *seqno).expect("what verifies is decoded");
+        assert_eq!((cursor.key(), cursor.seqno()), (&key[..], *seqno));
+        builder.add(key, *seqno, *kind, value, fingerprint(SEED, key), usize::MAX);
+    }
+    let mut again = Vec::new();
+    builder.finish(&mut again);
+    let again = open(&again).expect("what was encoded is decoded");
+    assert_eq!(again.verify(|key| fingerprint(SEED, key)), Ok(()));
+    assert_eq!(walk(&again, true), Ok(entries));
+    true
+}

@@ -1,0 +1,152 @@
+//! Decoders of filters, for `crate::fuzz`.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::header::{self, HEADER_LEN};
+use super::line::Line;
+use super::{BloomFilter, Filter, KeyHash, ScalableBloomFilter};
+use crate::format::checksum::crc;
+
+/// Seed of the hashes with which filters are asked.
+pub(crate) const SEED: u64 = 3;
+
+/// Makes the hash of what follows a header, and the header's checksum, right. That is at the same
+/// offsets in a filter block and in a scalable filter.
+pub(crate) fn seal(block: &mut [u8]) {
+    if block.len() >= HEADER_LEN {
+        let hash = xxh3_64(&block[HEADER_LEN..]);
+        block[48..56].copy_from_slice(&hash.to_le_bytes());
+        let checksum = crc(&block[..60]);
+        block[60..64].copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
+/// Puts the rate in the header of a stand-alone filter that its bits have.
+fn seal_rate(block: &mut [u8]) {
+    seal(block);
+    if let Ok((header, lines)) = header::decode(block) {
+        let lines: Vec<Line> = lines.iter().map(Line::decode).collect();
+        let rate = header::rate_of(&header, &lines);
+        block[56..60].copy_from_slice(&rate.to_le_bytes());
+        seal(block);
+    }
+}
+
+/// Lengths of the parts of a scalable filter, as far as they follow each other.
+fn part_lens(mut blocks: &[u8]) -> Vec<usize> {
+    let mut lens = Vec::new();
+    while let Some(header) = blocks.first_chunk::<HEADER_LEN>() {
+        let lines = u64::from_le_bytes(header[40..48].try_into().unwrap_or_default());
+        let len = lines.checked_mul(64).and_then(|len| usize::try_from(len + 64).ok());
+        match len.and_then(|len| Some((len, blocks.get(len..)?))) {
+            Some((len, rest)) => {
+                lens.push(len);
+                blocks = rest;
+            }
+            None => break,
+        }
+    }
+    lens
+}
+
+fn hashes() -> impl Iterator<Item = KeyHash> {
+    let random = (0..64u64).map(|i| KeyHash::new(SEED, &i.to_be_bytes()));
+    random.chain([0, 1, u64::MAX, 1 << 63].map(|value| KeyHash::from_value(SEED, value)))
+}
+
+/// A table's filter block.
+pub(crate) fn filter_block(sealed: bool, data: &[u8]) -> bool {
+    let mut block = data.to_vec();
+    if sealed {
+        seal(&mut block);
+    }
+    let filter = Filter::open(&block, SEED);
+    assert_eq!(filter.info().is_none(), filter.degraded().is_some());
+    let answers: Vec<bool> = hashes().map(|hash| filter.may_contain(hash)).collect();
+    assert!(filter.memory() <= size_of::<Filter>() + block.len());
+    let Ok((header, lines)) = header::decode(&block) else {
+        assert!(answers.iter().all(|&maybe| maybe), "what is not understood means maybe");
+        return false;
+    };
+    let lines: Vec<Line> = lines.iter().map(Line::decode).collect();
+    let again = header::encode(&header, &lines);
+    let (decoded, same) = header::decode(&again).expect("what was encoded is decoded");
+    assert_eq!(decoded, header);
+    assert!(same.iter().map(Line::decode).eq(lines));
+    let again = Filter::open(&again, SEED);
+    assert_eq!(again.degraded(), filter.degraded());
+    assert!(hashes().map(|hash| again.may_contain(hash)).eq(answers));
+    filter.degraded().is_none()
+}
+
+/// A stand-alone filter.
+pub(crate) fn bloom_filter(sealed: bool, data: &[u8]) -> bool {
+    let mut bytes = data.to_vec();
+    if sealed {
+        seal_rate(&mut bytes);
+    }
+    let streamed = BloomFilter::read_from(&bytes[..]);
+    let Ok(filter) = BloomFilter::from_bytes(&bytes) else { return false };
+    assert_eq!(filter.to_bytes(), bytes, "one set has one encoding");
+    assert_eq!(streamed.expect("read from a stream too"), filter);
+    assert_eq!(filter.encoded_len(), bytes.len() as u64);
+    let absent: Vec<[u8; 8]> = (0..32u64).map(u64::to_be_bytes).filter(|key| !filter.contains(key)).collect();
+    let (mut more, mut reverse) = (filter.clone(), filter.clone());
+    absent.iter().for_each(|key| _ = more.insert(key));
+    absent.iter().rev().for_each(|key| _ = reverse.insert(key));
+    assert!(absent.iter().all(|key| more.contains(key) && !more.insert(key)));
+    assert_eq!(more.to_bytes(), reverse.to_bytes());
+    assert_eq!(more.union(&filter).expect("of one make").to_bytes(), more.to_bytes());
+    assert_eq!(more.intersection(&filter).expect("of one make").to_bytes(), filter.to_bytes());
+    assert_eq!(BloomFilter::from_bytes(&more.to_bytes()).expect("sound"), more);
+    let rates = [filter.fill_ratio(), filter.expected_fpr(), more.expected_fpr()];
+    assert!(rates.iter().all(|rate| (0.0..=1.0).contains(rate)) && filter.estimated_keys() >= 0.0);
+    assert!(filter.capacity() > 0 && !filter.to_string().is_empty());
+    true
+}
+
+/// A scalable filter.
+pub(crate) fn scalable_filter(sealed: bool, data: &[u8]) -> bool {
+    let mut bytes = data.to_vec();
+    if sealed && bytes.len() >= HEADER_LEN {
+        let mut start = HEADER_LEN;
+        for len in part_lens(&bytes[HEADER_LEN..]) {
+            seal_rate(&mut bytes[start..start + len]);
+            start += len;
+        }
+        let len = bytes.len() as u64;
+        bytes[40..48].copy_from_slice(&len.to_le_bytes());
+        seal(&mut bytes);
+    }
+    let streamed = ScalableBloomFilter::read_from(&bytes[..]);
+    let Ok(filter) = ScalableBloomFilter::from_bytes(&bytes) else { return false };
+    assert_eq!(filter.to_bytes(), bytes, "one filter has one encoding");
+    assert_eq!(streamed.expect("read from a stream too"), filter);
+    let mut more = filter.clone();
+    let keys = || (0..300u32).map(u32::to_be_bytes);
+    more.extend(keys());
+    assert!(keys().all(|key| more.contains(key)));
+    let again = ScalableBloomFilter::from_bytes(&more.to_bytes()).expect("sound");
+    assert_eq!(again.to_bytes(), more.to_bytes());
+    assert!((0.0..=1.0).contains(&filter.expected_fpr()) && !filter.to_string().is_empty());
+    true
+}
+
+/// A filter block of `keys` keys.
+#[cfg(all(test, feature = "lz4"))]
+pub(crate) fn block_of(policy: crate::options::FilterPolicy, keys: u64) -> Vec<u8> {
+    let mut builder = super::FilterBuilder::new(policy, SEED);
+    (0..keys).for_each(|key| builder.add(KeyHash::new(SEED, &key.to_be_bytes())));
+    builder.finish().expect("a policy that is not none").bytes
+}
+
+/// A binary fuse of few keys, for which a table would have a Bloom filter.
+#[cfg(all(test, feature = "lz4"))]
+pub(crate) fn small_fuse(fingerprint_bits: u8) -> Vec<u8> {
+    let values: Vec<u64> = (0..60u64).map(|key| KeyHash::new(SEED, &key.to_be_bytes()).value()).collect();
+    let (shape, lines) = super::fuse::build(fingerprint_bits, &values).expect("places for all keys");
+    let (content, hash) = (header::Content::Fuse(shape), super::HashFunction::Xxh3);
+    let millibits = 1000 * u32::from(fingerprint_bits);
+    let header = header::Header { content, hash, seed: SEED, keys: 60, millibits, prefixes: None };
+    header::encode(&header, &lines)
+}
