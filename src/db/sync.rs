@@ -34,7 +34,7 @@ pub(super) struct Syncing {
 struct Turn {
     /// Whether somebody syncs, or is about to.
     led: bool,
-    /// How many came since the last sync began.
+    /// Threads that came since the last sync began, and have not left: [`Turn::enter`], [`Turn::leave`].
     waiting: usize,
     /// The next sync waits for so many.
     expected: usize,
@@ -42,7 +42,7 @@ struct Turn {
     until: Option<Instant>,
     /// Whether one of those who wait looks at the clock; never while somebody leads.
     watched: bool,
-    /// Syncs that have begun: who came before one and leaves after it is not among `waiting` any more.
+    /// Syncs that have begun.
     begun: u64,
     /// So many of the next syncs wait for nobody.
     hasty: u32,
@@ -53,20 +53,32 @@ struct Turn {
 /// Most syncs that wait for nobody before one tries again.
 const MOST_HASTY: u32 = 63;
 
+/// A thread's place among `Turn::waiting`: how many syncs had begun when it came. The next sync takes the place away.
+#[derive(Clone, Copy)]
+struct Place(u64);
+
 /// The leader's right, given up however the sync ends.
 struct Lead<'a> {
     syncing: &'a Syncing,
-    /// When the sync began, and how many it serves.
-    begun: Option<(Instant, usize)>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The leader has not begun its sync. A sync that began before, and failed, may have taken its place.
+    Waiting(Place),
+    Syncing {
+        start: Instant,
+        served: usize,
+    },
 }
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut turn = self.syncing.lock();
         turn.led = false;
-        match self.begun {
-            Some((start, served)) => turn.ended(served, start.elapsed()),
-            None => turn.waiting -= 1,
+        match self.stage {
+            Stage::Waiting(place) => turn.leave(place),
+            Stage::Syncing { start, served } => turn.ended(served, start.elapsed()),
         }
         drop(turn);
         self.syncing.ended.notify_all();
@@ -81,15 +93,12 @@ impl Syncing {
     /// Waits until `done`, or until it is this thread's turn to lead.
     fn wait(&self, done: impl Fn() -> bool) -> Option<Lead<'_>> {
         let mut turn = self.lock();
-        turn.waiting += 1;
-        let came = turn.begun;
+        let place = turn.enter();
         // The deadline that this thread looks at the clock for.
         let mut watching = None;
         loop {
             if done() {
-                if came == turn.begun {
-                    turn.waiting -= 1;
-                }
+                turn.leave(place);
                 if turn.watched && watching == turn.until {
                     // A flush has made the write durable, and no sync: somebody else has to look at the clock.
                     turn.watched = false;
@@ -103,7 +112,7 @@ impl Syncing {
             } else if patience.is_zero() {
                 turn.led = true;
                 turn.watched = false;
-                return Some(Lead { syncing: self, begun: None });
+                return Some(Lead { syncing: self, stage: Stage::Waiting(place) });
             } else if watching == turn.until || !turn.watched {
                 // One clock is enough: each would wake its thread, most of them in the middle of the next sync.
                 watching = turn.until;
@@ -117,6 +126,19 @@ impl Syncing {
 }
 
 impl Turn {
+    /// Counts the calling thread as waiting.
+    fn enter(&mut self) -> Place {
+        self.waiting += 1;
+        Place(self.begun)
+    }
+
+    /// Ends that, unless a sync has begun since and counts from zero.
+    fn leave(&mut self, place: Place) {
+        if place.0 == self.begun {
+            self.waiting -= 1;
+        }
+    }
+
     /// How long to wait for others.
     fn patience(&self) -> Duration {
         match self.until {
@@ -152,7 +174,7 @@ impl Lead<'_> {
     /// Everybody who has written by now is served by this sync.
     fn begin(&mut self) {
         let served = self.syncing.lock().begin();
-        self.begun = Some((Instant::now(), served));
+        self.stage = Stage::Syncing { start: Instant::now(), served };
     }
 }
 
@@ -169,7 +191,13 @@ impl Store {
         if is_durable() {
             return Ok(());
         }
-        let Some(mut lead) = self.syncing.wait(is_durable) else { return Ok(()) };
+        match self.syncing.wait(is_durable) {
+            Some(lead) => self.lead_sync(lead),
+            None => Ok(()),
+        }
+    }
+
+    fn lead_sync(self: &Arc<Self>, mut lead: Lead<'_>) -> Result<()> {
         self.check_poison()?;
         self.await_recovered()?;
         lead.begin();
@@ -231,6 +259,10 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
     use super::*;
+    use crate::error::Error;
+    use crate::exec::SteppedExecutor;
+    use crate::options::Options;
+    use crate::vfs::{Fault, FaultMode, SimFileSystem};
 
     const WRITES: u64 = if cfg!(miri) { 20 } else { 1000 };
 
@@ -341,13 +373,55 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_an_earlier_sync_counted_may_lead_and_leave_without_one() {
+        // Issue 13: the sync that counted it failed, and it finds the store poisoned. The count fell below zero.
+        let syncing = Syncing::default();
+        let mut lead = syncing.wait(|| false).unwrap();
+        std::thread::scope(|scope| {
+            let next: Vec<_> = (0..3).map(|_| scope.spawn(|| drop(syncing.wait(|| false).unwrap()))).collect();
+            while syncing.lock().waiting < 4 {
+                std::thread::yield_now();
+            }
+            lead.begin();
+            drop(lead);
+            next.into_iter().for_each(|next| next.join().unwrap());
+        });
+        assert_eq!(syncing.lock().waiting, 0);
+    }
+
+    #[test]
+    fn a_failed_sync_refuses_all_who_wait_for_it_and_every_later_one() {
+        let fs = SimFileSystem::new();
+        let options = Options::new().file_system(Arc::new(fs.clone())).memtable_size(64 << 10);
+        let db = options.executor(Arc::new(SteppedExecutor::new())).open("/db").unwrap();
+        let store = db.store();
+        let seqno = db.put("k", "v").unwrap();
+        let lead = store.syncing.wait(|| false).unwrap();
+        std::thread::scope(|scope| {
+            let waiting: Vec<_> = (0..4).map(|_| scope.spawn(|| store.sync_through(seqno))).collect();
+            while store.syncing.lock().waiting < 5 {
+                std::thread::yield_now();
+            }
+            // The disk fails once, and is well again.
+            fs.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: false }));
+            assert!(matches!(store.lead_sync(lead), Err(Error::Io { .. })));
+            for waiting in waiting {
+                assert!(matches!(waiting.join().unwrap(), Err(Error::Poisoned(_))));
+            }
+        });
+        assert!(matches!(db.sync(), Err(Error::Poisoned(_))));
+        assert!(matches!(db.put("k", "w"), Err(Error::Poisoned(_))));
+        assert_eq!((db.synced_seqno(), store.syncing.lock().waiting), (0, 0));
+    }
+
+    #[test]
     fn last_writer_that_is_expected_begins_at_once() {
         let syncing = Syncing::default();
         let hour = Duration::from_secs(3600);
         *syncing.lock() = Turn { waiting: 1, expected: 2, until: Some(Instant::now() + hour), ..Turn::default() };
         let mut lead = syncing.wait(|| false).unwrap();
         lead.begin();
-        assert_eq!(lead.begun.unwrap().1, 2);
+        assert!(matches!(lead.stage, Stage::Syncing { served: 2, .. }));
         drop(lead);
         assert_eq!(syncing.lock().expected, 2);
     }
