@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tamis::{Db, Keyspace, KeyspaceOptions, Options, WalMode, WriteBatch, WriteOptions};
 
-use crate::support::count_from_env;
+use crate::support::{Watchdog, count_from_env};
 
 /// What the child is told: directory, and by writer the number of its last write.
 const DIR: &str = "TAMIS_KILL_DIR";
@@ -194,13 +194,18 @@ fn check(db: &Db, models: &mut [Model], acknowledged: &[u64]) {
     }
 }
 
-/// Kills children that have `writers` writers on one directory, `kills` times.
+/// Kills children that have `writers` writers on one directory, `kills` times; if that is often, until all of them have come far.
 fn kill_again_and_again(writers: usize, kills: u64) {
+    let _watchdog = Watchdog::new("kills");
     let dir = tempfile::tempdir().unwrap();
     let mut rng = fastrand::Rng::with_seed(writers as u64);
     let mut models: Vec<Model> = (0..writers).map(|_| Model::default()).collect();
     let mut deep = false;
-    for round in 0..kills {
+    let mut round = 0;
+    // A busy machine gives a short life no time to do anything.
+    let is_far = |deep: bool, models: &[Model]| deep && models.iter().all(|model| model.done > 10 * kills);
+    while round < kills || kills >= 20 && !is_far(deep, &models) {
+        round += 1;
         // The shortest lives end while the store is being opened.
         let longest = [20, 60, 200][rng.usize(0..3)];
         let lifetime = Duration::from_micros(rng.u64(3000..longest * 1000));
@@ -224,10 +229,6 @@ fn kill_again_and_again(writers: usize, kills: u64) {
     let db = options().paranoid(true).open(dir.path()).unwrap();
     let acknowledged: Vec<u64> = models.iter().map(|model| model.done).collect();
     check(&db, &mut models, &acknowledged);
-    if kills >= 20 {
-        assert!(deep, "compactions are part of the test");
-        assert!(acknowledged.iter().all(|&n| n > 10 * kills), "{acknowledged:?}");
-    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What several modules of these tests need.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
 use tamis::{
@@ -38,6 +40,36 @@ impl Drop for Scene {
         if std::thread::panicking() {
             eprintln!("{}", self.0);
         }
+    }
+}
+
+/// After this time a test hangs: the slowest takes seconds, on a loaded machine a minute.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Ends the process if the test does not end: a deadlock should say so.
+pub(crate) struct Watchdog(Arc<AtomicBool>);
+
+impl Watchdog {
+    pub(crate) fn new(test: &'static str) -> Watchdog {
+        let done = Arc::new(AtomicBool::new(false));
+        let watched = Arc::clone(&done);
+        std::thread::spawn(move || {
+            let start = Instant::now();
+            while !watched.load(Ordering::Relaxed) {
+                if start.elapsed() > PATIENCE {
+                    let _ = writeln!(io::stderr(), "{test} hangs");
+                    std::process::abort();
+                }
+                std::thread::park_timeout(Duration::from_millis(100));
+            }
+        });
+        Watchdog(done)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -22,14 +22,17 @@ fn closing_while_others_work_loses_nothing_and_tells_them() {
         let fs = SimFileSystem::new();
         let db = options(Arc::new(fs.clone())).open("/db").unwrap();
         let writers = 2;
+        // Puts by all writers, and rounds of everybody else's work.
+        let (put, worked) = (AtomicU64::new(0), AtomicU64::new(0));
         let counts = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..writers)
                 .map(|thread| {
-                    let db = db.clone();
+                    let (db, put) = (db.clone(), &put);
                     scope.spawn(move || {
                         let mut n = 0;
                         while is_open(put_count(&db, thread, n + 1)) {
                             n += 1;
+                            put.fetch_add(1, Ordering::Relaxed);
                         }
                         n
                     })
@@ -49,10 +52,18 @@ fn closing_while_others_work_loses_nothing_and_tells_them() {
                 },
             ];
             for work in work {
-                let db = db.clone();
-                scope.spawn(move || while work(&db) {});
+                let (db, worked) = (db.clone(), &worked);
+                scope.spawn(move || {
+                    while work(&db) {
+                        worked.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
             }
-            std::thread::sleep(Duration::from_millis(10 + round * 3));
+            // At another moment of everybody's work in each round. If a thread has panicked, closing tells the others.
+            let is_under_way = || put.load(Ordering::Relaxed) > 20 * round && worked.load(Ordering::Relaxed) > round;
+            while !is_under_way() && !workers.iter().any(|worker| worker.is_finished()) {
+                std::thread::yield_now();
+            }
             db.clone().close().unwrap();
             // The lock is free at once, and the threads of the old handle can do no harm any more.
             let reopened = options(Arc::new(fs.clone())).paranoid(true).open("/db").unwrap();
