@@ -374,6 +374,30 @@ mod tests {
     }
 
     #[test]
+    fn no_count_is_lost_between_threads_that_share_a_shard() {
+        // As many threads own a shard as can; all the others count in the shared one, for so long that they run at the same time.
+        const COUNTS: u64 = if cfg!(miri) { 100 } else { 400_000 };
+        let (counters, counted) = (ReadCounters::default(), AtomicU64::new(0));
+        let together = Barrier::new(OWNED_SHARDS + 4);
+        std::thread::scope(|scope| {
+            for _ in 0..OWNED_SHARDS + 4 {
+                scope.spawn(|| {
+                    let is_shared = shard_number() == OWNED_SHARDS;
+                    together.wait();
+                    if is_shared {
+                        (0..COUNTS).for_each(|_| _ = counters.count(ReadEvent::Negative));
+                        counted.fetch_add(COUNTS, Ordering::Relaxed);
+                    }
+                    together.wait();
+                });
+            }
+        });
+        let counted = counted.into_inner();
+        assert!(counted >= 4 * COUNTS, "four threads at least own no shard");
+        assert_eq!(counters.read().negatives, counted);
+    }
+
+    #[test]
     fn what_is_usual_follows_the_last_look_ups_of_a_thread() {
         let counters = ReadCounters::default();
         let after = |event, times: usize| {

@@ -674,6 +674,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_key_with_the_head_of_a_bound_that_all_runs_share_is_compared_as_a_whole() {
+        let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+        // All runs have the keys from "p12345678b" to "p1234567cx" in common.
+        let bounds = [("p12345678b", "p2"), ("p1", "p1234567cx"), ("p0", "p3")];
+        let runs = bounds.iter().zip(1..).map(|(&(from, to), number)| (0, table(&context, number, from, to)));
+        let version = Version::default().edited(&[], runs.collect());
+        let runs = &version.levels[0];
+        for key in ["p12345678", "p12345678a", "p12345678b", "p1234567a", "p1234567c", "p1234567cx", "p1234567cy"] {
+            let ranges = runs.in_range_from(0, key.as_bytes());
+            for (at, table) in runs.tables.iter().enumerate() {
+                let meta = table.meta();
+                let expected = *meta.smallest <= *key.as_bytes() && *key.as_bytes() <= *meta.largest;
+                assert_eq!(ranges >> at & 1 == 1, expected, "{key} {:?}", meta.number);
+            }
+        }
+        assert_eq!(runs.in_range_from(0, b"p1234567a"), u64::MAX, "between the heads of all bounds");
+    }
+
     /// What a read tells of its way.
     #[derive(Debug, PartialEq)]
     enum Told {

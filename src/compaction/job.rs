@@ -137,3 +137,59 @@ impl Below for TablesBelow<'_> {
         self.overlapped = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A level of tables with these smallest and largest keys.
+    fn level(ranges: &[(&str, &str)]) -> Vec<TableMeta> {
+        let meta = |(number, (smallest, largest)): (u64, &(&str, &str))| TableMeta {
+            number,
+            size: 100,
+            checksum: 0,
+            entries: 2,
+            keys: 2,
+            tombstones: 0,
+            smallest_seqno: 1,
+            largest_seqno: 2,
+            smallest: smallest.as_bytes().into(),
+            largest: largest.as_bytes().into(),
+        };
+        (1..).zip(ranges).map(meta).collect()
+    }
+
+    fn below(levels: &[Vec<TableMeta>]) -> TablesBelow<'_> {
+        TablesBelow {
+            levels: levels.iter().map(|metas| LevelBelow { tables: metas.iter().collect(), at: 0 }).collect(),
+            next: LevelBelow { tables: Vec::new(), at: 0 },
+            overlapped: 0,
+            max_overlapped: u64::MAX,
+        }
+    }
+
+    #[test]
+    fn a_level_below_may_hold_the_keys_in_the_ranges_of_its_tables_and_no_others() {
+        let levels =
+            [level(&[("b", "b"), ("d", "dm"), ("dn", "e")]), level(&[]), level(&[("a", "aa"), ("e", "f"), ("x", "y")])];
+        let letters = || ('a'..='z').map(String::from);
+        let mut keys: Vec<String> =
+            letters().chain(letters().flat_map(|a| letters().map(move |b| a.clone() + &b))).collect();
+        keys.extend([String::new(), "dm\0".to_owned()]);
+        keys.sort_unstable();
+        // Every key asked, or only some: what was not asked for is passed over.
+        for step in [1, 2, 3, 7, 100, 300] {
+            for first in 0..step.min(keys.len()) {
+                let mut below = below(&levels);
+                for key in keys.iter().skip(first).step_by(step) {
+                    let key = key.as_bytes();
+                    let held = |meta: &TableMeta| *meta.smallest <= *key && *key <= *meta.largest;
+                    let expected = levels.iter().flatten().any(held);
+                    assert_eq!(below.may_hold(key), expected, "{:?}", key.escape_ascii().to_string());
+                    // Once more, as for another version of the key.
+                    assert_eq!(below.may_hold(key), expected);
+                }
+            }
+        }
+    }
+}

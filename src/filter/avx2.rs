@@ -132,6 +132,12 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    fn avx2_is_found_where_the_processor_has_it() {
+        assert_eq!(Avx2::detect().is_some(), std::arch::is_x86_feature_detected!("avx2"));
+    }
+
+    #[test]
     fn avx2_answers_as_the_portable_code() {
         let Some(avx2) = Avx2::detect() else {
             return;

@@ -546,3 +546,16 @@ impl fmt::Debug for BloomFilter {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_filter_is_asked_with_avx2_where_there_is_any() {
+        for (layout, is_split) in [(BloomLayout::Split, true), (BloomLayout::Standard, false)] {
+            let filter = BloomFilter::builder().layout(layout).with_rate(100, 0.01).unwrap();
+            assert_eq!(filter.fast.is_some(), is_split && Avx2::detect().is_some());
+        }
+    }
+}

@@ -202,6 +202,13 @@ mod tests {
     }
 
     #[test]
+    fn a_split_filter_is_asked_with_avx2_where_there_is_any() {
+        let filter = Filter::open(&block(1, 100), 1);
+        let Answer::Split { avx2, .. } = &filter.answer else { panic!("the default filter has the split layout") };
+        assert_eq!(avx2.is_some(), Avx2::detect().is_some());
+    }
+
+    #[test]
     fn a_filter_of_no_keys_says_no() {
         let filter = Filter::open(&block(1, 0), 1);
         assert_eq!(filter.degraded(), None);

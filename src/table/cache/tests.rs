@@ -112,6 +112,23 @@ fn blocks_that_are_asked_for_once_push_out_nothing() {
 }
 
 #[test]
+fn a_block_that_was_asked_for_long_ago_is_a_stranger_again() {
+    // So small that each block that the door lets in has the hand go on at once.
+    let fixture = Fixture::new(20_000, 2, 100);
+    let block = block(4000);
+    let kept: Vec<usize> = (0..10).filter(|&i| fixture.ask(0, i, &block)).collect();
+    let are_kept = || fixture.epoch.pin(|pin| kept.iter().all(|&i| fixture.slots[0].get(i, pin).is_some()));
+    assert!(kept.len() > 2 && kept.len() < SHORTEST_MEMORY);
+    assert!(!fixture.ask(1, 0, &block));
+    for i in 1..=SHORTEST_MEMORY {
+        assert!(!fixture.ask(1, i, &block));
+    }
+    assert!(!fixture.ask(1, 0, &block) && are_kept(), "forgotten: nothing is evicted for it");
+    // It was asked for just now, and comes in.
+    assert!(fixture.insist(2, 1, 0, &block) && !are_kept());
+}
+
+#[test]
 #[cfg_attr(miri, ignore = "about thousands of blocks")]
 fn hot_blocks_survive_others_that_come_again() {
     let (len, hot) = (5000, 20);
