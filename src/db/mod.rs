@@ -350,6 +350,7 @@ impl Store {
         });
         self.stopping.store(true, Ordering::Release);
         self.wait_until_idle();
+        self.tables.janitor().stop();
         let commit = self.commit.lock().take();
         let ended = match (&flushed, commit) {
             // All is in tables. The log says no more than that, which gives away a manifest that loses its last edits.

@@ -123,6 +123,7 @@ impl Store {
             options,
         });
         let store = Arc::new(store);
+        store.tables.janitor().start(Arc::clone(&store.executor));
         store.verify_if_paranoid()?;
         store.schedule();
         Ok(store)

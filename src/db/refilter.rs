@@ -62,6 +62,9 @@ impl Store {
             })?;
             let tree = self.tree(keyspace, name)?;
             let (wanted, unchanged) = tables_to_refilter(&tree, scope)?;
+            let options = tree.options.clone();
+            // It would keep the file of every table that is replaced until the end.
+            drop(tree);
             rebuild.wanted += wanted.len() as u64;
             rebuild.unchanged = unchanged;
             progress(&rebuild);
@@ -78,7 +81,7 @@ impl Store {
             }
             // Each table was made by the options of its moment. Whoever changed them meanwhile had better find all filters by the last
             // ones when this returns, too.
-            if self.tree(keyspace, name)?.options == tree.options {
+            if self.tree(keyspace, name)?.options == options {
                 return Ok(rebuild);
             }
             scope = Scope::Unfit;
@@ -105,6 +108,8 @@ impl Store {
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
         let copy = table.refilter(self.new_file_number(), policy, prefix, &|| self.is_stopping())?;
         let copy = copy.ok_or(Error::Closed)?;
+        // Its file goes with the edit, unless a reader holds it.
+        drop(table);
         if self.options.paranoid {
             let written = Table::new(Arc::clone(&self.tables), copy.clone()).verify();
             written.inspect_err(|_| self.tables.remove_file(copy.number))?;

@@ -133,6 +133,13 @@ impl Manifest {
     }
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        // If opening or closing has failed half-way: the lock goes with this value, and with it the right to remove files.
+        self.tables.janitor().stop();
+    }
+}
+
 /// The parts of a [`Store`] that opening finds out.
 pub(super) struct Opened {
     pub(super) dir: PathBuf,
@@ -250,8 +257,8 @@ impl Store {
     ///
     /// A failure poisons the store: whether the edit is in the manifest is unknown until it is read again.
     pub(super) fn install(&self, mut edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
-        let mut manifest = self.manifest.lock();
-        let Some(manifest) = manifest.as_mut() else { return Err(Error::Closed) };
+        let mut locked = self.manifest.lock();
+        let Some(manifest) = locked.as_mut() else { return Err(Error::Closed) };
         self.check_poison()?;
         // A keyspace may have been dropped while its tables were written.
         let gone = |id: &u32| !manifest.state.keyspaces.contains_key(id);
@@ -287,12 +294,10 @@ impl Store {
             gone.extend(tables);
         }
         drop(retired);
-        // Their files go when the last reader lets go too.
-        gone.iter().for_each(|table| table.mark_obsolete());
-        drop(gone);
-        for number in orphans {
-            self.tables.remove_file(number);
-        }
+        drop(locked);
+        // Files that readers still hold go when the last reader lets go.
+        let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();
+        self.tables.janitor().remove(free.into_iter().chain(orphans));
         Ok(())
     }
 

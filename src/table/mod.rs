@@ -16,6 +16,7 @@ mod footer;
 #[cfg(any(fuzzing, test))]
 pub(crate) mod fuzz;
 mod index;
+mod janitor;
 mod mapped;
 mod pending;
 mod prefix;
@@ -41,6 +42,7 @@ pub(crate) use pending::PendingReads;
 pub(crate) use prefix::PrefixProbe;
 pub(crate) use reader::{PointRead, Probe, ReadMode, Table, TableHit};
 
+use self::janitor::Janitor;
 use self::mapped::Permit;
 use crate::epoch::Epoch;
 use crate::error::{IoContext, Result};
@@ -93,6 +95,7 @@ pub(crate) struct TableContext {
     /// For what stays in memory of open tables.
     lasting: Arc<Lasting>,
     files: FilePool,
+    janitor: Arc<Janitor>,
     /// Whether tables without compression are mapped.
     map_tables: Permit,
     listener: Listener,
@@ -102,6 +105,7 @@ impl TableContext {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_bytes: usize, max_open_files: usize) -> TableContext {
         let epoch = Arc::<Epoch>::default();
         TableContext {
+            janitor: Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned())),
             fs,
             dir: dir.to_owned(),
             cache: BlockCache::new(Arc::clone(&epoch), cache_bytes),
@@ -137,8 +141,13 @@ impl TableContext {
         self.files.get(number, || self.fs.open(&path)).during("open", &path).map(drop)
     }
 
-    /// Removes the file of a table that no version names and nobody reads. One that is left behind is removed when the store is
-    /// opened next.
+    /// What removes the files of obsolete tables.
+    pub(crate) fn janitor(&self) -> &Janitor {
+        &self.janitor
+    }
+
+    /// Removes the file of a table that no version has ever named, for a caller that works under the store's lock. One that is left
+    /// behind is removed when the store is opened next.
     pub(crate) fn remove_file(&self, number: u64) {
         let _ = self.fs.remove(&FileKind::Table(number).path(&self.dir));
     }

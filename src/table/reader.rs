@@ -337,9 +337,14 @@ impl Table {
         TableCursor::new(Arc::clone(self), fill_cache)
     }
 
-    /// Says that the table belongs to no current version. Its file is removed when the last reference goes.
-    pub(crate) fn mark_obsolete(&self) {
+    /// Says that the table belongs to no current version. Returns its number if nobody else holds it: its file can be removed.
+    /// Otherwise the last one to let go hands the number to the janitor.
+    pub(crate) fn retire(self: Arc<Table>) -> Option<u64> {
         self.obsolete.store(true, Ordering::Release);
+        let mut last = Arc::into_inner(self)?;
+        *last.obsolete.get_mut() = false;
+        last.fetcher.context.files.remove(last.meta.number);
+        Some(last.meta.number)
     }
 
     /// The error of a data block that verifies but does not follow the format.
@@ -419,7 +424,7 @@ impl Drop for Table {
         }
         if self.obsolete.load(Ordering::Acquire) {
             context.files.remove(self.meta.number);
-            context.remove_file(self.meta.number);
+            context.janitor.hand_in(self.meta.number);
         }
     }
 }

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::{Error, Result};
+use crate::exec::{Executor, SteppedExecutor};
 use crate::explain::{ReadTrace, Untraced};
 use crate::filter::{FilterState, KeyHash};
 use crate::format::checksum::FileChecksum;

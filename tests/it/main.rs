@@ -1,6 +1,7 @@
 //! Behaviour of the whole engine: one binary, one module per question.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "tests")]
 
+mod closing;
 mod concurrency;
 mod damage;
 mod explain;

@@ -1,5 +1,6 @@
-//! A file system that keeps a list of the mutating calls that went through it to the one in memory.
+//! A file system that keeps a list of the mutating calls that went through it to the one in memory, and lets a test interfere.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -33,23 +34,38 @@ pub fn file_number(name: &str) -> Option<u64> {
 }
 
 /// Clones share the list.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Trace {
     fs: SimFileSystem,
     events: Arc<Mutex<Vec<Event>>>,
+    hook: Arc<Hook>,
+}
+
+/// Called before each call, with the file's name: it may wait, fail the call, or panic.
+type Hook = dyn Fn(Call, &str) -> io::Result<()> + Send + Sync;
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("fs", &self.fs).finish_non_exhaustive()
+    }
 }
 
 impl Trace {
     pub fn new(fs: &SimFileSystem) -> Trace {
-        Trace { fs: fs.clone(), events: Arc::default() }
+        Trace::with_hook(fs, |_, _| Ok(()))
+    }
+
+    pub fn with_hook(fs: &SimFileSystem, hook: impl Fn(Call, &str) -> io::Result<()> + Send + Sync + 'static) -> Trace {
+        Trace { fs: fs.clone(), events: Arc::default(), hook: Arc::new(hook) }
     }
 
     pub fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap().clone()
     }
 
-    fn note<T>(&self, call: Call, path: &Path, result: io::Result<T>) -> io::Result<T> {
+    fn note<T>(&self, call: Call, path: &Path, carry_out: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let result = (self.hook)(call, &name).and_then(|()| carry_out());
         self.events.lock().unwrap().push(Event { call, name, ok: result.is_ok() });
         result
     }
@@ -57,7 +73,7 @@ impl Trace {
 
 impl FileSystem for Trace {
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
-        let file = self.note(Call::Create, path, self.fs.create(path))?;
+        let file = self.note(Call::Create, path, || self.fs.create(path))?;
         Ok(Box::new(TracedFile { file, path: path.to_owned(), trace: self.clone() }))
     }
 
@@ -66,11 +82,11 @@ impl FileSystem for Trace {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.note(Call::Rename, to, self.fs.rename(from, to))
+        self.note(Call::Rename, to, || self.fs.rename(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.note(Call::Remove, path, self.fs.remove(path))
+        self.note(Call::Remove, path, || self.fs.remove(path))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -82,7 +98,7 @@ impl FileSystem for Trace {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.note(Call::SyncDir, dir, self.fs.sync_dir(dir))
+        self.note(Call::SyncDir, dir, || self.fs.sync_dir(dir))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
@@ -102,15 +118,15 @@ struct TracedFile {
 
 impl WritableFile for TracedFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.trace.note(Call::Append, &self.path, self.file.append(bytes))
+        self.trace.note(Call::Append, &self.path, || self.file.append(bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.trace.note(Call::Sync, &self.path, self.file.sync())
+        self.trace.note(Call::Sync, &self.path, || self.file.sync())
     }
 
     fn begin_sync(&self) {
-        let _ = self.trace.note(Call::BeginSync, &self.path, Ok(()));
+        let _ = self.trace.note(Call::BeginSync, &self.path, || Ok(()));
         self.file.begin_sync();
     }
 

@@ -245,14 +245,16 @@ fn cursors_and_values_outlive_a_table_and_its_file() {
     let values: Vec<Value> = entries.iter().map(|e| get(&table, &e.0, 1).unwrap().unwrap().value).collect();
     let mut cursor = table.cursor(true);
     cursor.seek_to_first().unwrap();
-    table.mark_obsolete();
-    drop(table);
+    let context = Arc::clone(&table.fetcher().context);
+    context.janitor().start(Arc::new(SteppedExecutor::new()));
+    assert_eq!(table.retire(), None);
     assert_eq!(fs.list(dir.path()).unwrap().len(), 1, "the cursor has the table");
     for entry in &entries {
         assert_eq!(current(&cursor).as_ref(), Some(entry));
         cursor.next().unwrap();
     }
     drop(cursor);
+    context.janitor().stop();
     assert!(fs.list(dir.path()).unwrap().is_empty());
     assert!(values.iter().zip(&entries).all(|(value, entry)| *value == entry.3));
 }

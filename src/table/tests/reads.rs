@@ -221,18 +221,63 @@ fn no_more_files_stay_open_than_allowed() {
 }
 
 #[test]
-fn the_last_reference_to_an_obsolete_table_removes_its_file() {
+fn the_file_of_an_obsolete_table_goes_when_the_last_reader_has_let_go() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
     let context = Arc::clone(&table.fetcher().context);
+    let executor = Arc::new(SteppedExecutor::new());
+    context.janitor().start(executor.clone());
     let mut cursor = table.cursor(true);
     cursor.seek_to_first().unwrap();
-    table.mark_obsolete();
-    drop(table);
-    assert!(fs.file_len(PATH).is_ok());
+    assert_eq!(table.retire(), None);
+    assert_eq!(executor.pending(), 0);
     cursor.next().unwrap();
     drop(cursor);
-    assert!(fs.file_len(PATH).is_err());
     assert_eq!(context.files().open_files(), 0);
+    // The reader's thread removes nothing.
+    assert!(fs.file_len(PATH).is_ok());
+    assert!(executor.step());
+    assert!(fs.file_len(PATH).is_err());
+}
+
+#[test]
+fn an_obsolete_table_that_nobody_reads_is_for_the_caller_to_remove() {
+    let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
+    let context = Arc::clone(&table.fetcher().context);
+    let executor = Arc::new(SteppedExecutor::new());
+    context.janitor().start(executor.clone());
+    get(&table, "key", MAX_SEQNO).unwrap();
+    assert_eq!(context.files().open_files(), 1);
+    let number = table.retire();
+    assert_eq!((number, context.files().open_files(), executor.pending()), (Some(NUMBER), 0, 0));
+    context.janitor().remove(number);
+    assert!(fs.file_len(PATH).is_err());
+}
+
+#[test]
+fn an_obsolete_table_that_outlives_its_store_leaves_the_directory_alone() {
+    let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
+    let context = Arc::clone(&table.fetcher().context);
+    let executor = Arc::new(SteppedExecutor::new());
+    context.janitor().start(executor.clone());
+    let reader = Arc::clone(&table);
+    assert_eq!(table.retire(), None);
+    context.janitor().stop();
+    drop(reader);
+    context.janitor().remove([NUMBER]);
+    assert!(fs.file_len(PATH).is_ok());
+    assert_eq!(executor.pending(), 0);
+}
+
+#[test]
+fn a_table_that_is_dropped_gives_back_what_the_cache_holds_of_it() {
+    let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
+    let context = Arc::clone(&table.fetcher().context);
+    for i in 0..2000 {
+        assert!(get(&table, even_key(i), MAX_SEQNO).unwrap().is_some());
+    }
+    assert!(context.cache().usage() > 50_000, "{}", context.cache().usage());
+    drop(table);
+    assert_eq!(context.cache().usage(), 0);
 }
 
 #[test]
