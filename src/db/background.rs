@@ -165,10 +165,10 @@ impl Store {
     }
 
     fn begin_work(&self) -> Option<Work> {
+        let mut background = self.background.lock();
         if self.is_stopping() || self.read_only || self.is_poisoned() {
             return None;
         }
-        let mut background = self.background.lock();
         let work = self.next_work(&mut background)?;
         background.jobs += 1;
         Some(work)
@@ -227,8 +227,11 @@ impl Store {
         let claim = Claim(self, keyspace);
         let outcome = Outcome::default();
         loop {
-            self.check_writable()?;
             let mut background = self.background.lock();
+            self.check_writable()?;
+            if self.is_stopping() {
+                return Err(Error::Closed);
+            }
             let view = self.view.load();
             let Some(tree) = view.tree(keyspace) else { return Ok(None) };
             match self.with_picker(tree, &background, &pick) {
@@ -338,8 +341,11 @@ impl Store {
         }
     }
 
-    /// Waits until no background job is left. Used when closing, when none is started any more.
-    pub(super) fn wait_until_idle(&self) {
+    /// Has no more background work begun, and waits until there is none. Used when closing.
+    pub(super) fn stop_background(&self) {
+        let background = self.background.lock();
+        self.stopping.store(true, Ordering::Release);
+        drop(background);
         loop {
             if self.executor.step() {
                 continue;

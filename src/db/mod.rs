@@ -5,6 +5,7 @@
 //! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in `Store::install`.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,7 +40,7 @@ use background::Waiting;
 use store::Store;
 
 use crate::batch::WriteBatch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::explain::Explanation;
 use crate::format::key::SeqNo;
 use crate::manifest::DEFAULT_KEYSPACE;
@@ -53,7 +54,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Whoever wants to know of a failure calls `Db::close`.
+        // To learn of a failure, a caller uses `Db::close`.
         let _ = self.store.close();
     }
 }
@@ -320,23 +321,34 @@ impl Db {
     }
 
     /// Closes the store: writes everything in memory to tables, ends background work and releases the lock. Other handles fail with
-    /// [`Error::Closed`](crate::Error::Closed) from then on; iterators go on.
+    /// [`Error::Closed`] from then on; iterators go on, and no file is removed any more.
     ///
-    /// Without it, the same happens when the last handle is dropped, but nobody hears of a failure.
+    /// A store is closed once. Whichever handles call this, before or after the end: each call waits until the store is closed, and
+    /// returns the one result. It may be called from within [`read`](Db::read), but not from a listener of
+    /// [`on_event`](Options::on_event), which must not wait for the store.
+    ///
+    /// Dropping the last handle closes the store too, and hides a failure.
     pub fn close(self) -> Result<()> {
         self.store().close()
     }
 }
 
 impl Store {
-    /// Ends the store; the second call does nothing.
+    /// Ends the store once. Every caller waits for the end, and gets the one result.
     fn close(self: &Arc<Self>) -> Result<()> {
+        let shut_down = || {
+            // After a panic the store keeps its lock until it is dropped: background work may still be writing.
+            let panicked = |_| Err(self.poison(Error::invalid("closing the store panicked; this is a bug in tamis")));
+            catch_unwind(AssertUnwindSafe(|| self.shut_down())).unwrap_or_else(panicked)
+        };
+        self.close_result.get_or_init(shut_down).clone()
+    }
+
+    fn shut_down(self: &Arc<Self>) -> Result<()> {
         let last = {
             // Under the lock: every write that was acknowledged is in a memtable that is flushed below.
             let mut commit = self.commit.lock();
-            if self.closed.swap(true, Ordering::AcqRel) {
-                return Ok(());
-            }
+            self.closed.store(true, Ordering::Release);
             let Some(commit) = commit.as_mut() else { return Ok(()) };
             let poison = self.check_poison();
             if poison.is_ok() && !commit.memtable.is_empty() {
@@ -348,8 +360,7 @@ impl Store {
             self.wait_for_progress(Waiting::Flush, |_| self.view.load().sealed.is_empty())?;
             self.check_poison()
         });
-        self.stopping.store(true, Ordering::Release);
-        self.wait_until_idle();
+        self.stop_background();
         self.tables.janitor().stop();
         let commit = self.commit.lock().take();
         let ended = match (&flushed, commit) {

@@ -86,7 +86,9 @@ pub(super) struct Store {
     poison: OnceLock<Arc<Error>>,
     /// No operation is taken any more.
     pub(super) closed: AtomicBool,
-    /// Background work ends as soon as it can.
+    /// How closing ended, for every caller of it.
+    pub(super) close_result: OnceLock<Result<()>>,
+    /// Background work ends as soon as it can. Set while `background` is locked: no job is begun from then on.
     pub(super) stopping: AtomicBool,
     pub(super) lock: Mutex<Option<Box<dyn FileLock>>>,
 }
@@ -193,6 +195,7 @@ impl Store {
             counters: Counters::default(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
+            close_result: OnceLock::new(),
             stopping: AtomicBool::new(false),
             lock: Mutex::new(opened.lock),
         }

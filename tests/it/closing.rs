@@ -1,4 +1,4 @@
-//! Are files removed in time, and never after the end?
+//! Is a store closed once, whoever closes it? Are files removed in time, and never after the end?
 
 use std::io;
 use std::path::Path;
@@ -13,6 +13,140 @@ use crate::trace::{Call, Trace};
 
 fn options(fs: impl FileSystem + 'static) -> Options {
     Options::new().file_system(Arc::new(fs)).memtable_size(16 << 10).table_size(16 << 10)
+}
+
+/// Where a call waits until the test lets it pass.
+#[derive(Default)]
+struct Gate {
+    reached: AtomicBool,
+    open: AtomicBool,
+}
+
+impl Gate {
+    fn pass(&self) {
+        self.reached.store(true, Ordering::SeqCst);
+        while !self.is_open() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn is_reached(&self) -> bool {
+        self.reached.load(Ordering::SeqCst)
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn every_close_waits_for_the_end_and_reports_it() {
+    // Issue 13: the second of two concurrent calls returned Ok at once.
+    let _watchdog = Watchdog::new("closing twice");
+    for fails in [false, true] {
+        let fs = SimFileSystem::new();
+        let gate = Arc::new(Gate::default());
+        let at_gate = Arc::clone(&gate);
+        let hooked = Trace::with_hook(&fs, move |call, name| {
+            if call == Call::Create && name.ends_with(".sst") {
+                at_gate.pass();
+                if fails {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+            }
+            Ok(())
+        });
+        let db = options(hooked).open("/db").unwrap();
+        db.put("k", "v").unwrap();
+        let check = |result: tamis::Result<()>| match result {
+            Ok(()) => assert!(!fails),
+            Err(error) => assert!(fails && error.is_no_space(), "{error}"),
+        };
+        std::thread::scope(|scope| {
+            let close = || {
+                let (db, gate) = (db.clone(), &gate);
+                scope.spawn(move || {
+                    let result = db.close();
+                    (result, gate.is_open())
+                })
+            };
+            let first = close();
+            while !gate.is_reached() {
+                std::thread::yield_now();
+            }
+            let others = [close(), close()];
+            // Time for them to return too early.
+            for _ in 0..20 {
+                std::thread::yield_now();
+            }
+            assert!(matches!(db.put("k", "w"), Err(Error::Closed)));
+            gate.open.store(true, Ordering::SeqCst);
+            for closing in others.into_iter().chain([first]) {
+                let (result, ended) = closing.join().unwrap();
+                assert!(ended, "closed before the flush had ended");
+                check(result);
+            }
+        });
+        check(db.clone().close());
+        let reopened = options(fs).open("/db").unwrap();
+        assert_eq!(reopened.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+        // Neither does the end of the last old handle close the new store.
+        drop(db);
+        reopened.put("k", "w").unwrap();
+    }
+}
+
+#[test]
+fn a_store_can_be_closed_in_the_middle_of_a_read_and_of_an_iterator() {
+    let _watchdog = Watchdog::new("closing within a read");
+    let fs = SimFileSystem::new();
+    for stepped in [false, true] {
+        for in_table in [false, true] {
+            let options = if stepped { stepped_options(&fs).0 } else { options(fs.clone()) };
+            let db = options.open("/db").unwrap();
+            db.put("a", "1").unwrap();
+            db.put("b", "2").unwrap();
+            if in_table {
+                db.compact_range(..).unwrap();
+            }
+            let mut iter = db.iter();
+            assert_eq!(iter.next().unwrap().unwrap().0, "a");
+            let read = db.read("a", |value| {
+                db.clone().close().unwrap();
+                assert!(matches!(db.get("b"), Err(Error::Closed)));
+                assert!(Options::new().file_system(Arc::new(fs.clone())).open("/db").is_ok());
+                value.to_vec()
+            });
+            assert_eq!(read.unwrap().as_deref(), Some(&b"1"[..]));
+            assert_eq!(iter.next().unwrap().unwrap().1, "2");
+            assert!(iter.next().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_panic_while_closing_is_the_result_of_every_close_and_keeps_the_lock() {
+    let fs = SimFileSystem::new();
+    let armed = Arc::new(AtomicBool::new(false));
+    let is_armed = Arc::clone(&armed);
+    // The last thing that is written is a marker in a new log.
+    let hooked = Trace::with_hook(&fs, move |call, name| {
+        let strikes = call == Call::Create && name.ends_with(".wal") && is_armed.load(Ordering::SeqCst);
+        assert!(!strikes, "a panic that is part of the test");
+        Ok(())
+    });
+    let (options, _) = stepped_options(&fs);
+    let db = options.file_system(Arc::new(hooked)).open("/db").unwrap();
+    db.put("k", "v").unwrap();
+    armed.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        let error = db.clone().close().unwrap_err();
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert!(matches!(open_plain(&fs), Err(Error::Locked { .. })));
+    }
+    drop(db);
+    let (db, _) = open_plain(&fs).unwrap();
+    assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
 fn fill(db: &Db, keyspace: &Keyspace, round: u8) {
