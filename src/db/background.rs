@@ -78,6 +78,8 @@ type Outcome = Arc<Mutex<Option<Result<u64>>>>;
 pub(super) enum Waiting {
     Flush,
     Compaction,
+    /// For the end of all flushes and compactions.
+    All,
     /// For a task whose own outcome says how it ended.
     Outcome,
 }
@@ -311,6 +313,7 @@ impl Store {
         let mine = |kind: &Kind| match waiting {
             Waiting::Flush => *kind == Kind::Flush,
             Waiting::Compaction => *kind != Kind::Flush,
+            Waiting::All => true,
             Waiting::Outcome => false,
         };
         let known = {
@@ -339,6 +342,22 @@ impl Store {
             // The bound is for what no job's end announces, such as the end of a rest.
             self.background_done.wait_for(&mut background, Duration::from_millis(100));
         }
+    }
+
+    /// Waits until no flush or compaction is running or due.
+    pub(super) fn wait_for_compactions(self: &Arc<Self>) -> Result<()> {
+        self.check_open()?;
+        if self.read_only {
+            return Ok(());
+        }
+        // What is due has been begun just before this is asked, unless it has failed and rests, and a job that ends begins what is
+        // due after it.
+        self.wait_for_progress(Waiting::All, |background| background.jobs == 0 && background.failed.is_empty())?;
+        // Of a store that is poisoned or being closed, no more work is begun.
+        self.check_open()?;
+        self.check_poison()?;
+        self.tables.janitor().remove([]);
+        Ok(())
     }
 
     /// Has no more background work begun, and waits until there is none. Used when closing.

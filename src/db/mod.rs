@@ -320,6 +320,18 @@ impl Db {
         self.store().flushed.load(Ordering::Acquire)
     }
 
+    /// Waits until flushes and compactions have nothing left to do.
+    ///
+    /// The active memtable is not written: call [`flush`](Db::flush) before, to have the whole store at rest. Writes go on meanwhile; while
+    /// others write, this returns at a moment at which no background work was running or due, and that may take as long as they write.
+    /// On an executor that leaves its jobs to callers, this runs them. A store opened read-only has no background work.
+    ///
+    /// Fails with the error of a flush or compaction that fails meanwhile, and with [`Error::Closed`] in a store that is closed.
+    /// Work that had failed before is tried again.
+    pub fn wait_for_compactions(&self) -> Result<()> {
+        self.store().wait_for_compactions()
+    }
+
     /// Closes the store: writes everything in memory to tables, ends background work and releases the lock. Other handles fail with
     /// [`Error::Closed`] from then on; iterators go on, and no file is removed any more.
     ///

@@ -1,4 +1,4 @@
-//! Is a store closed once, whoever closes it? Are files removed in time, and never after the end?
+//! Is a store closed once, whoever closes it? Are files removed in time, and never after the end? When is a store at rest?
 
 use std::io;
 use std::path::Path;
@@ -274,4 +274,74 @@ fn an_iterator_that_outlives_its_store_removes_nothing_of_the_next_one_in_its_di
     db.close().unwrap();
     let (db, _) = open_plain(&fs).unwrap();
     assert_eq!(count_entries(db.iter()), 100);
+}
+
+#[test]
+fn a_store_is_at_rest_when_the_wait_for_compactions_ends() {
+    let fs = SimFileSystem::new();
+    let (db, executor) = open_plain(&fs).unwrap();
+    for n in 0..2000u32 {
+        db.put(n.to_be_bytes(), [1; 40]).unwrap();
+    }
+    assert!(executor.pending() > 0);
+    db.wait_for_compactions().unwrap();
+    assert_eq!(executor.pending(), 0);
+    let unflushed = db.last_seqno() - db.flushed_seqno();
+    assert!(0 < unflushed && unflushed < 200, "the active memtable stays: {unflushed}");
+    db.flush().unwrap();
+    db.wait_for_compactions().unwrap();
+    let (stats, before) = (db.stats(), fs.mutations());
+    assert_eq!((stats.compaction_debt, stats.flushed_seqno), (0, stats.last_seqno));
+    assert_eq!(tables(&fs).len(), live(&db));
+    db.wait_for_compactions().unwrap();
+    assert_eq!((executor.pending(), fs.mutations()), (0, before));
+    db.clone().close().unwrap();
+    assert!(matches!(db.wait_for_compactions(), Err(Error::Closed)));
+    let reader = options(fs).open_read_only("/db").unwrap();
+    reader.wait_for_compactions().unwrap();
+}
+
+#[test]
+fn the_wait_for_compactions_reports_what_fails_and_tries_again() {
+    let fs = SimFileSystem::new();
+    let (db, executor) = open_plain(&fs).unwrap();
+    for n in 0..300u32 {
+        db.put(n.to_be_bytes(), [1; 40]).unwrap();
+    }
+    assert!(executor.pending() > 0);
+    // The next calls are those of the flush.
+    fs.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: true }));
+    for _ in 0..2 {
+        let error = db.wait_for_compactions().unwrap_err();
+        assert!(matches!(&error, Error::Io { path, .. } if path.extension().is_some_and(|e| e == "sst")), "{error}");
+    }
+    fs.set_fault(None);
+    db.wait_for_compactions().unwrap();
+    assert!(db.stats().background_error.is_none());
+    assert_eq!(count_entries(db.iter()), 300);
+}
+
+#[test]
+fn the_wait_for_compactions_ends_beside_writers_on_one_thread() {
+    let _watchdog = Watchdog::new("waiting for compactions");
+    let fs = SimFileSystem::new();
+    let db = options(fs.clone()).background_threads(1).open("/db").unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..2u8 {
+            let db = &db;
+            scope.spawn(move || {
+                for n in 0..3000u32 {
+                    db.put([&[thread][..], &n.to_be_bytes()].concat(), [1; 40]).unwrap();
+                    if n % 500 == 0 {
+                        db.wait_for_compactions().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    db.flush().unwrap();
+    db.wait_for_compactions().unwrap();
+    assert_eq!(db.stats().compaction_debt, 0);
+    assert_eq!(tables(&fs).len(), live(&db));
+    assert_eq!(count_entries(db.iter()), 6000);
 }
