@@ -60,7 +60,7 @@ mod wal;
 pub use batch::WriteBatch;
 pub use db::{
     Cursor, Db, FilterRebuild, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats, ReadOptions, Snapshot,
-    Stats, TableStats, WriteOptions,
+    Stall, Stats, TableStats, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use event::Event;

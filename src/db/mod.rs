@@ -1,6 +1,7 @@
 //! The store: [`Db`] and everything behind it.
 //!
-//! - write: `write` (group commit) → log → memtable; `sync` makes it durable; `throttle` slows it down.
+//! - write: `write` (group commit) → log → memtable; `sync` makes it durable; `throttle` slows it down, and
+//!   `stalls` counts what it waits for.
 //! - read: `read` → `view` → memtables → versions.
 //! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in `Store::install`.
 
@@ -21,6 +22,7 @@ mod open;
 mod read;
 mod refilter;
 mod snapshot;
+mod stalls;
 mod stats;
 mod store;
 mod sync;
@@ -33,6 +35,7 @@ pub use keyspace::Keyspace;
 pub use read::ReadOptions;
 pub use refilter::FilterRebuild;
 pub use snapshot::Snapshot;
+pub use stalls::{Stall, WriteStalls};
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use write::WriteOptions;
 

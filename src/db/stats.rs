@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::stalls::WriteStalls;
 use super::store::Store;
 use super::view::{ReadView, Tree};
 use crate::error::Error;
@@ -126,6 +127,8 @@ pub struct Stats {
     pub delayed_writes: u64,
     /// How long they waited in all.
     pub delayed_time: Duration,
+    /// How long writes waited for anything, by cause.
+    pub write_stalls: WriteStalls,
     /// The last failure of background work, while nothing has succeeded since.
     pub background_error: Option<Error>,
     /// Each keyspace, by id.
@@ -272,7 +275,8 @@ impl Store {
         // Each of these locks is let go before the next is taken.
         let (debt, background_error) = (self.debt(), self.background_error());
         let snapshots = self.snapshots.lock().values().sum();
-        let (delayed_writes, delayed_time) = self.throttle.delays();
+        let write_stalls = self.stalls.read();
+        let delays = [write_stalls.slowed, write_stalls.flush, write_stalls.compaction];
         let mut retired = self.counters.retired.lock();
         let view = self.view.load();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -298,8 +302,9 @@ impl Store {
             moves: count(&self.counters.moves),
             compaction_debt: debt,
             write_pressure: self.throttle.pressure(),
-            delayed_writes,
-            delayed_time,
+            delayed_writes: delays.iter().map(|stall| stall.count).sum(),
+            delayed_time: delays.iter().map(|stall| stall.total).sum(),
+            write_stalls,
             background_error,
             keyspaces: keyspace_stats(&view, &mut retired),
             dropped_keyspaces: retired.dropped.ledger(),

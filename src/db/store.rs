@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex};
 
 use super::background::Background;
+use super::stalls::Stalls;
 use super::stats::Counters;
 use super::sync::Syncing;
 use super::throttle::Throttle;
@@ -80,6 +81,7 @@ pub(super) struct Store {
     /// Set while some background work has failed and not succeeded since.
     pub(super) retry_wanted: AtomicBool,
     pub(super) throttle: Throttle,
+    pub(super) stalls: Stalls,
     pub(super) counters: Counters,
 
     /// The first failure of the log or the manifest.
@@ -192,6 +194,7 @@ impl Store {
             background_done: Condvar::new(),
             retry_wanted: AtomicBool::new(false),
             throttle: Throttle::default(),
+            stalls: Stalls::default(),
             counters: Counters::default(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),

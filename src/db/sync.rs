@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::background::Waiting;
+use super::stalls::Cause;
 use super::store::Store;
 use crate::error::{IoContext, Result};
 use crate::format::key::SeqNo;
@@ -216,7 +217,7 @@ impl Store {
         if is_flushed() {
             return Ok(());
         }
-        self.wait_for_progress(Waiting::Flush, |_| is_flushed())
+        self.stalls.measure(Cause::Flush, || self.wait_for_progress(Waiting::Flush, |_| is_flushed()))
     }
 
     fn sync_logs(&self) -> Result<()> {

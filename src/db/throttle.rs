@@ -6,7 +6,7 @@
 //! Flushes that are behind count likewise, from the moment when no more memtables may wait for them: as far as the memtable that is
 //! being written has filled up. Otherwise whoever fills it would wait for a whole flush.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -56,8 +56,6 @@ pub(super) struct Throttle {
     unflushed: AtomicBool,
     /// When the writes let through so far have been paid for.
     paid_until: Mutex<Option<Instant>>,
-    delayed_writes: AtomicU64,
-    delayed_nanos: AtomicU64,
 }
 
 impl Throttle {
@@ -70,11 +68,6 @@ impl Throttle {
     /// From 0 to 1.
     pub(super) fn pressure(&self) -> f64 {
         f64::from(self.pressure.load(Ordering::Relaxed)) / 1000.0
-    }
-
-    /// Counts of writes that were delayed or stopped, and how long they waited in all.
-    pub(super) fn delays(&self) -> (u64, Duration) {
-        (self.delayed_writes.load(Ordering::Relaxed), Duration::from_nanos(self.delayed_nanos.load(Ordering::Relaxed)))
     }
 
     /// Says whether as many memtables, of `size` bytes each, wait to be flushed as may.
@@ -100,12 +93,6 @@ impl Throttle {
         *paid_until = Some(until.min(now + LONGEST_WAIT));
         let wait = until - now;
         if wait < SHORTEST_WAIT { Duration::ZERO } else { wait.min(LONGEST_WAIT) }
-    }
-
-    pub(super) fn count_delay(&self, waited: Duration) {
-        self.delayed_writes.fetch_add(1, Ordering::Relaxed);
-        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        self.delayed_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 }
 

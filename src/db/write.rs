@@ -9,11 +9,11 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::background::Waiting;
+use super::stalls::Cause;
 use super::store::{LogFile, Store};
 use super::throttle::MAX_SEALED;
 use crate::batch::{BatchReader, WriteBatch, encode_op};
@@ -179,7 +179,7 @@ impl Store {
         }
         let last = self.commit(encoded)?;
         if sync {
-            self.sync_through(last)?;
+            self.stalls.measure(Cause::Sync, || self.sync_through(last))?;
         }
         Ok(last)
     }
@@ -189,8 +189,7 @@ impl Store {
         let filled = || self.view.load().active.used() as f64 / self.options.memtable_size as f64;
         let wait = self.throttle.charge(bytes, filled);
         if !wait.is_zero() && !self.executor.step() {
-            std::thread::sleep(wait);
-            self.throttle.count_delay(wait);
+            self.stalls.measure(Cause::Slowed, || std::thread::sleep(wait));
         }
     }
 
@@ -211,7 +210,7 @@ impl Store {
         }
         let pending = Arc::new(Pending { encoded: encoded.into_owned(), result: Mutex::new(None) });
         self.queue.push(Arc::clone(&pending));
-        let mut commit = self.commit.lock();
+        let mut commit = self.stalls.measure(Cause::Commit, || self.commit.lock());
         loop {
             if let Some(result) = pending.result.lock().take() {
                 return result;
@@ -277,6 +276,7 @@ impl Store {
             log.append_lazily(records, durable)
         };
         appended.map_err(|error| self.poison(error))?;
+        self.stalls.count(Cause::Log, log.take_waited());
 
         // What is in the log must come to the memtable, or nothing may be written behind it.
         let unfinished = Unfinished(self);
@@ -289,8 +289,10 @@ impl Store {
                 writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
             }
         }
+        let waited = writer.waited();
         drop(writer);
         std::mem::forget(unfinished);
+        self.stalls.count(Cause::Memtable, waited);
         self.visible.store(seqno, Ordering::Release);
         Ok(before)
     }
@@ -306,16 +308,17 @@ impl Store {
             if !full || commit.memtable.is_empty() {
                 return Ok(());
             }
-            let start = Instant::now();
             let unflushed = || self.view.load().sealed.len() >= MAX_SEALED;
             let uncompacted = || self.throttle.pressure() >= 1.0;
-            if unflushed() || uncompacted() {
-                let flushed = self.wait_for_progress(Waiting::Flush, |_| !unflushed());
-                let waited = flushed.and_then(|()| self.wait_for_progress(Waiting::Compaction, |_| !uncompacted()));
-                self.throttle.count_delay(start.elapsed());
-                waited?;
+            if unflushed() {
+                let flushed = || self.wait_for_progress(Waiting::Flush, |_| !unflushed());
+                self.stalls.measure(Cause::Flush, flushed)?;
             }
-            self.rotate(commit);
+            if uncompacted() {
+                let compacted = || self.wait_for_progress(Waiting::Compaction, |_| !uncompacted());
+                self.stalls.measure(Cause::Compaction, compacted)?;
+            }
+            self.stalls.measure(Cause::Memtable, || self.rotate(commit));
         }
     }
 
@@ -341,13 +344,15 @@ impl Store {
     /// The log, with space for all that may come to it, so that a full disk shows when the log is begun, where it harms nobody, and not
     /// in the middle. It makes syncs faster, too: the file need not be extended for each.
     fn reserved_log<'a>(&self, commit: &'a mut Commit) -> Result<&'a mut LogWriter> {
-        let log = self.begun_log(&mut commit.log, commit.header)?;
         if !commit.is_reserved {
-            let len = wal::log_size(self.options.memtable_size);
-            log.file().reserve(len).during("reserve space for", log.path())?;
+            self.stalls.measure(Cause::Log, || -> Result<()> {
+                let log = self.begun_log(&mut commit.log, commit.header)?;
+                let len = wal::log_size(self.options.memtable_size);
+                log.file().reserve(len).during("reserve space for", log.path())
+            })?;
             commit.is_reserved = true;
         }
-        Ok(log)
+        self.begun_log(&mut commit.log, commit.header)
     }
 
     fn begun_log<'a>(&self, log: &'a mut Option<LogWriter>, header: FileHeader) -> Result<&'a mut LogWriter> {

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
@@ -58,6 +59,8 @@ pub(crate) struct LogWriter {
     header: [u8; FILE_HEADER_LEN],
     buffer: Vec<u8>,
     ahead: Option<Ahead>,
+    /// Time in calls of the file system, as far as an append makes any.
+    waited: Duration,
     failed: Option<Error>,
 }
 
@@ -75,6 +78,14 @@ struct Ahead {
     calls_until: u64,
 }
 
+/// Adds the time that `call` takes to `waited`.
+fn timed<R>(waited: &mut Duration, call: impl FnOnce() -> R) -> R {
+    let start = Instant::now();
+    let result = call();
+    *waited += start.elapsed();
+    result
+}
+
 impl Ahead {
     /// Gives up the window, as long as what was synced is near: up to `len` or so.
     fn go_by_calls(&mut self, len: u64) {
@@ -82,14 +93,15 @@ impl Ahead {
         self.calls_until = len + CALLS_AFTER_SYNC.min(self.step);
     }
 
-    /// Gets ready for `need` bytes behind `len`, which are not to be synced at once if `lazily`.
-    fn get_ready(&mut self, file: &dyn WritableFile, len: u64, need: u64, lazily: bool) {
+    /// Gets ready for `need` bytes behind `len`, which are not to be synced at once if `lazily`. Adds the time that this takes of the file
+    /// system to `waited`.
+    fn get_ready(&mut self, file: &dyn WritableFile, len: u64, need: u64, lazily: bool, waited: &mut Duration) {
         // What is longer than a step is written once only, and not with zeros before.
         if self.can_prepare && len + need > self.prepared && need <= self.step {
             self.window = None;
             let step = len.clamp(FIRST_STEP.min(self.step), self.step).max(need);
             let end = (len + step).next_multiple_of(STEP_UNIT);
-            self.can_prepare = matches!(file.prepare(end), Ok(true));
+            self.can_prepare = matches!(timed(waited, || file.prepare(end)), Ok(true));
             if self.can_prepare {
                 self.prepared = end;
             }
@@ -97,7 +109,7 @@ impl Ahead {
         if !lazily {
             self.go_by_calls(len + need);
         } else if self.can_map && self.window.is_none() && len >= self.calls_until && len + need <= self.prepared {
-            self.window = file.window().unwrap_or(None);
+            self.window = timed(waited, || file.window()).unwrap_or(None);
             self.can_map = self.window.is_some();
         }
     }
@@ -120,6 +132,7 @@ impl LogWriter {
             header: header.encode(magic),
             buffer: Vec::new(),
             ahead: None,
+            waited: Duration::ZERO,
             failed: None,
         })
     }
@@ -159,7 +172,7 @@ impl LogWriter {
         let first = self.next;
         let (next, need) = self.measure(records.clone())?;
         if let Some(ahead) = &mut self.ahead {
-            ahead.get_ready(&*self.file, self.len, need, lazily);
+            ahead.get_ready(&*self.file, self.len, need, lazily, &mut self.waited);
         }
         self.begin_buffer();
         for record in records {
@@ -283,6 +296,11 @@ impl LogWriter {
         self.len
     }
 
+    /// How long appends have waited for the file system since this was asked last.
+    pub(crate) fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
+    }
+
     /// The ordinal that the next record will begin with.
     pub(crate) fn next(&self) -> u64 {
         self.next
@@ -308,7 +326,8 @@ impl LogWriter {
 
     fn flush_buffer(&mut self) -> Result<()> {
         self.check()?;
-        let result = self.file.append(&self.buffer).during("write", &self.path);
+        let appended = timed(&mut self.waited, || self.file.append(&self.buffer));
+        let result = appended.during("write", &self.path);
         self.remember(result)?;
         self.len += self.buffer.len() as u64;
         self.buffer.clear();
@@ -389,6 +408,7 @@ mod tests {
             header: [0; FILE_HEADER_LEN],
             buffer: Vec::new(),
             ahead: None,
+            waited: Duration::ZERO,
             failed: None,
         }
     }

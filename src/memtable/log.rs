@@ -26,6 +26,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -135,7 +136,7 @@ impl Log {
 
     /// Takes the right to append.
     pub(super) fn writer(&self) -> LogWriter<'_> {
-        LogWriter { log: self, writing: self.writing.lock() }
+        LogWriter { log: self, writing: self.writing.lock(), waited: Duration::ZERO }
     }
 
     /// Bytes that the entries take.
@@ -227,9 +228,15 @@ impl Drop for Log {
 pub(super) struct LogWriter<'a> {
     log: &'a Log,
     writing: MutexGuard<'a, Writing>,
+    waited: Duration,
 }
 
 impl LogWriter<'_> {
+    /// How long this writer has waited for memory.
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
+    }
+
     /// As [`Log::used`], with what was appended by now.
     pub(super) fn used(&self) -> usize {
         self.writing.next * UNIT + self.log.outside.load(Relaxed)
@@ -329,8 +336,13 @@ impl LogWriter<'_> {
 
     /// Memory that is freed with the log.
     fn own(&mut self, len: usize) -> *mut u8 {
+        let begun = Instant::now();
         let chunk = self.log.pool.take(len);
         let start = chunk.start().as_ptr();
+        // The first touch: where the memory is new, the system finds it now, and often a whole chunk at once.
+        // SAFETY: the chunk is as long as that, and this writer's own.
+        unsafe { start.write_volatile(0) };
+        self.waited += begun.elapsed();
         self.log.allocated.fetch_add(chunk.len(), Relaxed);
         self.writing.owned.push(chunk);
         start

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, ValueKind};
@@ -145,6 +146,11 @@ impl MemtableWriter<'_> {
     /// As [`Memtable::used`], with what was inserted by now.
     pub(crate) fn used(&self) -> usize {
         self.log.used() + self.memtable.index.grown()
+    }
+
+    /// How long this writer has waited for memory from the system.
+    pub(crate) fn waited(&self) -> Duration {
+        self.log.waited()
     }
 
     /// Adds an entry. Sequence numbers ascend from call to call.
