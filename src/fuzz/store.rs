@@ -61,7 +61,7 @@ pub(super) fn store(sealed: bool, data: &[u8]) -> bool {
 fn expect_typed<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
-        Err(Error::Unsupported { .. } | Error::NotFound(_)) => None,
+        Err(Error::Unsupported { .. } | Error::NotFound(_) | Error::NotAStore { .. }) => None,
         Err(error) if error.is_corruption() => None,
         Err(error) => panic!("{error}"),
     }
