@@ -11,7 +11,7 @@ use crate::merge::MergingCursor;
 use crate::options::KeyspaceOptions;
 use crate::table::{PointRead, PrefixProbe};
 use crate::value::FoundValue;
-use crate::version::{AskedAhead, Source, Version};
+use crate::version::{Source, Version};
 
 /// Memtables and versions of all keyspaces. A view never changes; whoever holds one keeps its memtables and tables alive.
 ///
@@ -76,15 +76,14 @@ impl ReadView {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<FoundValue<'p>>> {
-        // All sources are asked for their lines of memory before the first one is asked for an answer: they come together. The runs' filters
-        // come first: what they need next is on its way while the memtables answer.
-        let mut ahead = AskedAhead::NOTHING;
-        if tree.version.has_several_runs() {
-            for memtable in self.memtables() {
+        // Every source has its first cache line prefetched before any is asked for an answer: the
+        // read waits for all of them at once.
+        if tree.version.run_count() > 0 {
+            for memtable in self.memtables().filter(|memtable| !memtable.is_empty()) {
                 memtable.prefetch(tree.id, read.hash);
             }
-            ahead = tree.version.ask_ahead(read);
         }
+        let candidates = tree.version.prefetch(read);
         for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
             trace.enter(ReadSource::Memtable(i));
             let Some(entry) = memtable.get(tree.id, read.key, read.hash, read.snapshot) else {
@@ -98,7 +97,7 @@ impl ReadView {
             trace.leave(Found::Value(entry.value.len()));
             return Ok(Some(FoundValue::Lent(entry.value)));
         }
-        let hit = tree.version.get(read, pin, ahead, trace)?;
+        let hit = tree.version.get(read, pin, &candidates, trace)?;
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| hit.value))
     }
 

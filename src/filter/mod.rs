@@ -81,7 +81,7 @@ pub use hasher::{HashFunction, HashedKey, HashedKeys, KeyHasher};
 pub use scalable::{ScalableBloomFilter, ScalableBuilder};
 pub use shape::BloomLayout;
 
-pub(crate) use bank::FilterBank;
+pub(crate) use bank::{FilterBank, FirstProbes};
 pub(crate) use builder::FilterBuilder;
 pub(crate) use hash::KeyHash;
 pub use info::{FilterInfo, FilterState};

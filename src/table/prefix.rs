@@ -11,7 +11,7 @@ use super::resident::TableFilter;
 use super::{Table, TableCursor};
 use crate::error::Result;
 use crate::filter::KeyHash;
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, compare, strip};
 use crate::iter::InternalCursor;
 use crate::options::{FilterMode, PrefixExtractor};
 use crate::stats::ReadEvent;
@@ -39,10 +39,10 @@ impl PrefixProbe {
 
     /// Which of the tables `run` of `tables`, which are ordered by key and do not overlap, have room for keys with the prefix.
     pub(crate) fn in_range(&self, tables: &[Arc<Table>], run: Range<usize>) -> Range<usize> {
-        let before = |table: &Arc<Table>| *table.meta().largest < *self.prefix;
+        let before = |table: &Arc<Table>| compare(&table.meta().largest, &self.prefix).is_lt();
         let not_behind = |table: &Arc<Table>| {
             let smallest = &*table.meta().smallest;
-            *smallest <= *self.prefix || smallest.starts_with(&self.prefix)
+            compare(smallest, &self.prefix).is_le() || strip(smallest, &self.prefix).is_some()
         };
         let start = run.start + tables[run.clone()].partition_point(before);
         start..start + tables[start..run.end].partition_point(not_behind)

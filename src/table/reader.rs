@@ -155,7 +155,7 @@ impl Table {
     ) -> Result<Option<TableHit<'p>>> {
         let resident = self.open(trace)?;
         // If the key is most likely there, the search for its block and that for the filter's lines are one wait.
-        let expected = self.fetcher.counters.is_usually_found().then(|| {
+        let expected = self.is_usually_found().then(|| {
             if read.mode.filters != FilterMode::Ignore {
                 resident.prefetch_filter(read.hash);
             }
@@ -203,37 +203,33 @@ impl Table {
         trace.leave(Found::Absent);
     }
 
-    /// Whether the table has been looked into.
-    pub(crate) fn is_open(&self) -> bool {
-        self.resident.get().is_some()
+    /// Whether this thread's look-ups in the table lately found their keys more often than not.
+    #[inline]
+    pub(crate) fn is_usually_found(&self) -> bool {
+        self.fetcher.counters.is_usually_found()
     }
 
-    /// The filter, if the table has been looked into and has a usable one.
-    #[inline]
-    pub(crate) fn usable_filter(&self) -> Option<&Filter> {
-        match &self.resident.get()?.filter {
+    /// `None` if the table has not been looked into; else its filter, if it has a usable one.
+    pub(crate) fn opened_filter(&self) -> Option<Option<&Filter>> {
+        Some(match &self.resident.get()?.filter {
             TableFilter::Usable(filter) => Some(filter),
             TableFilter::None | TableFilter::Degraded(_) => None,
-        }
-    }
-
-    /// Brings nearer what [`Table::probe`] will ask.
-    #[inline]
-    pub(crate) fn prefetch_filter(&self, hash: KeyHash) {
-        if let Some(filter) = self.usable_filter() {
-            filter.prefetch(hash);
-        }
+        })
     }
 
     /// Brings nearer what [`Table::probe`] and, if that most likely finds something, [`Probe::locate`] will wait for.
     #[inline]
     pub(crate) fn prefetch_probe(&self, read: &PointRead<'_>) {
         match self.resident.get() {
-            Some(resident) if self.fetcher.counters.is_usually_found() => {
+            Some(resident) if self.is_usually_found() => {
                 resident.prefetch_filter(read.hash);
                 resident.index.prefetch(read.key);
             }
-            _ => self.prefetch_filter(read.hash),
+            _ => {
+                if let Some(Some(filter)) = self.opened_filter() {
+                    filter.prefetch(read.hash);
+                }
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Level, Version};
+use super::Version;
 use crate::epoch::{Epoch, Pin};
 use crate::error::Result;
 use crate::explain::Untraced;
@@ -31,15 +31,15 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
 
     /// Asks all sources of a version, newest first.
     pub(crate) fn run(mut self, version: &'k Version, epoch: &Epoch) -> Result<()> {
-        let [overlapping, sorted @ ..] = version.levels();
+        let overlapping = &version.levels()[0];
         for (i, table) in overlapping.tables().iter().enumerate() {
             self.ask(epoch, |key| {
                 let head = overlapping.bounds.head(key)?;
                 overlapping.in_range(i, key, head).then_some(table)
             })?;
         }
-        for level in sorted {
-            self.ask(epoch, |key| Level::candidate(level, key))?;
+        for level in version.sorted() {
+            self.ask(epoch, |key| level.candidate(key).map(|at| &level.tables[at]))?;
         }
         Ok(())
     }
