@@ -7,7 +7,7 @@ use super::reader::{AHEAD, PlainEntry};
 use super::view::LINE;
 use super::{Block, KeptBlock, head};
 use crate::format::Decoded;
-use crate::format::key::{SeqNo, ValueKind, compare_entries};
+use crate::format::key::{SeqNo, ValueKind, compare, compare_entries, strip};
 use crate::iter::{self, HEAD_LEN};
 
 /// A position in a block, before which, behind which and at which all is reachable without state: each entry is found by its
@@ -123,9 +123,9 @@ impl BlockCursor {
         self.invalidate();
         let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return };
         let prefix = block.prefix();
-        self.ties = match key.strip_prefix(prefix) {
+        self.ties = match strip(key, prefix) {
             Some(rest) => block.equal_heads(head(rest)),
-            None if key < prefix => 0..0,
+            None if compare(key, prefix).is_lt() => 0..0,
             None => block.len()..block.len(),
         };
         block.prefetch_entries(self.ties.start, true);

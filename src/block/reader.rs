@@ -7,7 +7,7 @@ use super::fingerprints::{AT_ONCE, matches};
 use super::view::{Block, LINE};
 use super::{HEAD_LEN, HEADER_LEN};
 use crate::format::coding::Decoder;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, equal};
 use crate::format::{Decoded, Malformed};
 use crate::prefetch::prefetch;
 
@@ -263,14 +263,14 @@ impl<'a> Block<'a> {
     #[inline]
     pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit> {
         let mut hit = BlockHit::Absent;
+        let Some((front, back)) = key.split_at_checked(self.prefix().len()) else { return Ok(hit) };
         for start in (0..self.len()).step_by(AT_ONCE) {
-            let mut equal = matches(self.room(), HEADER_LEN + start, self.len() - start, fingerprint);
-            while equal != 0 {
-                let entry = self.entry(start + equal.trailing_zeros() as usize)?;
-                equal &= equal - 1;
+            let mut alike = matches(self.room(), HEADER_LEN + start, self.len() - start, fingerprint);
+            while alike != 0 {
+                let entry = self.entry(start + alike.trailing_zeros() as usize)?;
+                alike &= alike - 1;
                 // The prefix is looked at last, and as a rule once: it stands behind the directory, in a line of its own.
-                let is_key = key.len() == self.prefix().len() + entry.rest.len() && key.ends_with(entry.rest);
-                if !is_key || !key.starts_with(self.prefix()) {
+                if !equal(back, entry.rest) || !equal(front, self.prefix()) {
                     continue;
                 }
                 if entry.seqno <= snapshot {

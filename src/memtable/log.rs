@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{SeqNo, ValueKind, equal};
 use crate::pool::{CHUNK_LEN, Chunk, Pool};
 use crate::prefetch::prefetch;
 
@@ -417,7 +417,7 @@ impl<'a> Entry<'a> {
 
     /// Whether this is a version of `key` in `keyspace`.
     pub(super) fn is_of(self, keyspace: u32, key: &[u8]) -> bool {
-        self.keyspace() == keyspace && self.key() == key
+        self.keyspace() == keyspace && equal(self.key(), key)
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::log::{Entry, Log, Position};
-use crate::format::key::{SeqNo, common_prefix_len, compare_entries};
+use crate::format::key::{SeqNo, common_prefix_len, compare, compare_entries};
 use crate::pool::{Chunk, Pool};
 
 /// Runs of a keyspace are not more.
@@ -226,7 +226,7 @@ impl Run {
     /// How many entries stand before `(key, seqno)`.
     pub(super) fn seek(&self, log: &Log, key: &[u8], seqno: SeqNo) -> usize {
         let common = key.len().min(self.prefix.len());
-        match key[..common].cmp(&self.prefix[..common]) {
+        match compare(&key[..common], &self.prefix[..common]) {
             Ordering::Less => return 0,
             Ordering::Greater => return self.len,
             Ordering::Equal if common < self.prefix.len() => return 0,

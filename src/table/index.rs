@@ -11,7 +11,7 @@ use heads::Heads;
 use super::footer::{HANDLE_LEN, Handle, PAGE};
 use crate::format::coding::Decoder;
 use crate::format::header::FILE_HEADER_LEN;
-use crate::format::key::{common_prefix_len, head};
+use crate::format::key::{common_prefix_len, compare, head, strip};
 use crate::format::{Decoded, Malformed};
 use crate::pool::{Array, Lasting};
 use crate::prefetch::prefetch;
@@ -184,8 +184,8 @@ impl Index {
     /// nearly found, `near` is told among which positions it is.
     #[inline]
     pub(super) fn find(&self, key: &[u8], near: impl FnOnce(Range<usize>)) -> usize {
-        let Some(rest) = key.strip_prefix(&*self.prefix) else {
-            return if *key < *self.prefix { 0 } else { self.len() };
+        let Some(rest) = strip(key, &self.prefix) else {
+            return if compare(key, &self.prefix).is_lt() { 0 } else { self.len() };
         };
         let head = head(rest);
         let start = self.heads.count_less(head, near);
@@ -195,7 +195,7 @@ impl Index {
     /// Brings nearer what [`Index::find`] will wait for.
     #[inline]
     pub(super) fn prefetch(&self, key: &[u8]) {
-        if let Some(rest) = key.strip_prefix(&*self.prefix) {
+        if let Some(rest) = strip(key, &self.prefix) {
             self.heads.prefetch(head(rest));
         }
     }
@@ -207,7 +207,7 @@ impl Index {
         let mut ties = start..end;
         while !ties.is_empty() {
             let middle = ties.start + ties.len() / 2;
-            if self.rest(middle) < rest {
+            if compare(self.rest(middle), rest).is_lt() {
                 ties.start = middle + 1;
             } else {
                 ties.end = middle;
@@ -218,9 +218,9 @@ impl Index {
 
     /// How the separator behind block `i` compares to `key`.
     pub(super) fn compare_separator(&self, i: usize, key: &[u8]) -> Ordering {
-        match key.strip_prefix(&*self.prefix) {
-            Some(rest) => self.rest(i).cmp(rest),
-            None => (*self.prefix).cmp(key),
+        match strip(key, &self.prefix) {
+            Some(rest) => compare(self.rest(i), rest),
+            None => compare(&self.prefix, key),
         }
     }
 
