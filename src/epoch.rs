@@ -9,12 +9,17 @@
 //! unlinked to be gone. If it sees the note of an epoch at or behind its own, the reader had read what `advance` wrote, and with it sees
 //! that it is gone. Any other note keeps it from freeing.
 //!
-//! A pin is a store and a fence: no line is written that other readers read.
+//! A pin is a store and a fence: no line is written that other readers read. A long pin keeps
+//! everything from being freed that was replaced since it began. Therefore nothing runs under a pin
+//! that may last: no code of the caller, who may do anything. What others pay for a pin that lasts
+//! all the same, because a disk is slow, does not depend on how much it keeps.
 
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -22,7 +27,8 @@ use crate::thread::{self, NUMBERED};
 
 /// The note of a thread that is not pinned.
 const IDLE: u64 = u64::MAX;
-/// How often a pinned reader is looked at again before its garbage is left to others: a read from memory ends in that time.
+/// How often the notes are looked at after a value was replaced, before freeing it is left to the
+/// reader who keeps it: a read from memory ends in that time.
 const PATIENCE: u32 = 200;
 
 /// A cache line of its own, and the one that the processor fetches along with it.
@@ -48,7 +54,8 @@ pub(crate) struct Pin<'e> {
 }
 
 enum Note {
-    Own(usize),
+    /// In the line of the thread of this number.
+    Own(usize, u64),
     /// A pin outside of this one has its note, which is older.
     Outer,
     Crowd(u64),
@@ -73,8 +80,9 @@ impl Epoch {
     fn pinned(&self) -> Pin<'_> {
         let note = match thread::number() {
             Some(number) if self.notes[number].0.load(Ordering::Relaxed) == IDLE => {
-                note_and_fence(&self.notes[number].0, self.now.0.load(Ordering::Acquire));
-                Note::Own(number)
+                let now = self.now.0.load(Ordering::Acquire);
+                note_and_fence(&self.notes[number].0, now);
+                Note::Own(number, now)
             }
             Some(_) => Note::Outer,
             None => self.join_crowd(),
@@ -124,7 +132,7 @@ impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
         match self.note {
-            Note::Own(number) => self.epoch.notes[number].0.store(IDLE, Ordering::Release),
+            Note::Own(number, _) => self.epoch.notes[number].0.store(IDLE, Ordering::Release),
             Note::Outer => {}
             Note::Crowd(noted) => self.leave_crowd(noted),
         }
@@ -140,6 +148,15 @@ impl Pin<'_> {
         }
     }
 
+    /// The epoch that this pin keeps from passing. An inner pin keeps none.
+    #[inline]
+    fn kept_epoch(&self) -> u64 {
+        match self.note {
+            Note::Own(_, epoch) | Note::Crowd(epoch) => epoch,
+            Note::Outer => IDLE,
+        }
+    }
+
     /// Whether it is a pin of this epoch.
     #[inline]
     pub(crate) fn is_of(&self, epoch: &Epoch) -> bool {
@@ -152,11 +169,30 @@ pub(crate) struct Published<T> {
     epoch: Arc<Epoch>,
     /// From `Arc::into_raw`.
     current: AtomicPtr<T>,
-    /// Whether `replaced` holds any.
-    waiting: AtomicBool,
-    /// Former values that readers may still see, and the epochs from which on they cannot.
-    replaced: Mutex<Vec<(u64, Arc<T>)>>,
+    /// Former values that readers may still see, oldest first.
+    replaced: Mutex<VecDeque<Replaced<T>>>,
+    /// `since` of the last one of them; 0 if there is none.
+    last_replaced: AtomicU64,
+    /// How often the notes of all threads were looked at.
+    #[cfg(test)]
+    looks: AtomicU64,
     _owns: PhantomData<Arc<T>>,
+}
+
+/// A former value.
+struct Replaced<T> {
+    /// The epoch from which on no reader can see it.
+    since: u64,
+    at: Instant,
+    value: Arc<T>,
+}
+
+/// Former values that are not free yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) values: usize,
+    /// How long ago the oldest one was replaced.
+    pub(crate) oldest: Option<Duration>,
 }
 
 impl<T: Send + Sync> Published<T> {
@@ -164,8 +200,10 @@ impl<T: Send + Sync> Published<T> {
         Published {
             epoch,
             current: AtomicPtr::new(Arc::into_raw(value).cast_mut()),
-            waiting: AtomicBool::new(false),
             replaced: Mutex::default(),
+            last_replaced: AtomicU64::new(0),
+            #[cfg(test)]
+            looks: AtomicU64::new(0),
             _owns: PhantomData,
         }
     }
@@ -193,9 +231,11 @@ impl<T: Send + Sync> Published<T> {
     /// begin, has become the oldest.
     #[inline]
     fn pinned<R>(&self, read: impl FnOnce(*const T, &Pin<'_>) -> R) -> R {
-        let answer = self.epoch.pin(|pin| read(self.current.load(Ordering::Acquire).cast_const(), pin));
-        // Who keeps a value from being freed sees to it in the end.
-        if self.waiting.load(Ordering::Relaxed) {
+        let (answer, kept) =
+            self.epoch.pin(|pin| (read(self.current.load(Ordering::Acquire).cast_const(), pin), pin.kept_epoch()));
+        // A reader that kept a value from being freed tries to free it. Others, who came later,
+        // cannot help: they do nothing.
+        if kept < self.last_replaced.load(Ordering::Relaxed) {
             self.collect();
         }
         answer
@@ -203,32 +243,52 @@ impl<T: Send + Sync> Published<T> {
 
     /// Replaces the value. The former one is freed as soon as no reader can see it, if possible at once.
     pub(crate) fn store(&self, value: Arc<T>) {
+        let mut replaced = self.replaced.lock();
         let former = self.current.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
         // SAFETY: the pointer is from `Arc::into_raw`, and nobody else took it out.
         let former = unsafe { Arc::from_raw(former) };
+        // Under the lock, so that the oldest comes first.
         let since = self.epoch.advance();
-        self.replaced.lock().push((since, former));
-        self.waiting.store(true, Ordering::Relaxed);
+        replaced.push_back(Replaced { since, at: Instant::now(), value: former });
+        self.last_replaced.store(since, Ordering::Relaxed);
+        drop(replaced);
         for _ in 0..PATIENCE {
-            self.collect();
-            if !self.waiting.load(Ordering::Relaxed) {
+            // A reader that keeps an earlier value as well takes its time: no use waiting for it.
+            if self.collect() != 1 {
                 break;
             }
             std::hint::spin_loop();
         }
     }
 
-    /// Frees the former values that nobody can see any more.
+    /// Former values that readers may still see.
+    pub(crate) fn kept(&self) -> Kept {
+        self.collect();
+        let replaced = self.replaced.lock();
+        Kept { values: replaced.len(), oldest: replaced.front().map(|oldest| oldest.at.elapsed()) }
+    }
+
+    /// Frees the former values that nobody can see any more; returns how many are left. It looks at
+    /// the notes of all threads, but does not go through the values that it leaves.
+    ///
+    /// Two readers may leave a value behind: one that ends in the moment in which the value is
+    /// replaced, and one that pins the epoch by itself. The next value that is replaced, or the
+    /// next call of [`kept`](Published::kept), frees what they left.
     #[cold]
-    fn collect(&self) {
+    fn collect(&self) -> usize {
+        #[cfg(test)]
+        self.looks.fetch_add(1, Ordering::Relaxed);
         let mut replaced = self.replaced.lock();
         // Under the lock: of a value that is put in later, an older look at the notes would say nothing.
         let oldest = self.epoch.oldest();
-        let free: Vec<(u64, Arc<T>)> = replaced.extract_if(.., |(since, _)| *since <= oldest).collect();
-        self.waiting.store(!replaced.is_empty(), Ordering::Relaxed);
+        let free = replaced.partition_point(|former| former.since <= oldest);
+        let free: Vec<Arc<T>> = replaced.drain(..free).map(|former| former.value).collect();
+        let left = replaced.len();
+        self.last_replaced.store(replaced.back().map_or(0, |last| last.since), Ordering::Relaxed);
         drop(replaced);
         // Without the lock: what is freed may do anything.
         drop(free);
+        left
     }
 }
 
@@ -241,7 +301,7 @@ impl<T> Drop for Published<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use super::*;
 
@@ -284,6 +344,45 @@ mod tests {
         published.store(Arc::new(3));
         assert_eq!((*kept, *published.load()), (2, 3));
         assert_eq!(Arc::strong_count(&kept), 1);
+    }
+
+    #[test]
+    fn a_reader_that_stays_costs_others_no_look_at_what_it_keeps() {
+        let published = Published::new(Arc::default(), Arc::new(0));
+        let looks = |work: &dyn Fn()| {
+            let before = published.looks.load(Ordering::Relaxed);
+            work();
+            published.looks.load(Ordering::Relaxed) - before
+        };
+        let rounds: usize = if cfg!(miri) { 20 } else { 1000 };
+        let together = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                published.with(|_, _| {
+                    together.wait();
+                    together.wait();
+                });
+                together.wait();
+            });
+            together.wait();
+            for round in 1..=rounds {
+                let to_store = looks(&|| published.store(Arc::new(round)));
+                assert!(to_store <= u64::from(if round == 1 { PATIENCE } else { 1 }), "{to_store} looks");
+                let to_read = looks(&|| {
+                    for _ in 0..10 {
+                        assert_eq!(published.with(|value, _| *value), round);
+                        assert_eq!(*published.load(), round);
+                    }
+                });
+                assert_eq!(to_read, 0);
+            }
+            let kept = published.kept();
+            assert!(kept.values == rounds && kept.oldest.is_some(), "{kept:?}");
+            together.wait();
+            together.wait();
+        });
+        // It has freed what it kept, or says so when asked.
+        assert_eq!(published.kept(), Kept::default());
     }
 
     /// Says when it is dropped, and notices when it is read afterwards.

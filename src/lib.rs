@@ -59,8 +59,8 @@ mod wal;
 
 pub use batch::WriteBatch;
 pub use db::{
-    Cursor, Db, FilterRebuild, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats, ReadOptions, Snapshot,
-    Stall, Stats, TableStats, WriteOptions, WriteStalls,
+    Cursor, Db, FilterRebuild, HeldStats, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats,
+    ReadOptions, Snapshot, Stall, Stats, TableStats, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use event::Event;

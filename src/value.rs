@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::block::{BlockRef, Borrowed, HeldBlock};
+use crate::block::{BlockRef, Borrowed, HeldBlock, KeptBlock, LentBlock};
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
@@ -49,12 +49,12 @@ impl Value {
     }
 }
 
-/// A value where a read found it, before anybody owns it.
+/// A value where a read found it in a table, before anybody owns it.
 pub(crate) enum FoundValue<'a> {
-    /// In memory that belongs to what is read from, which is borrowed: a memtable, or a table that has mapped its file. That is not kept for
-    /// longer, so that after the call nobody but cursors looks at a file that a disk may fail to bring, and a value does not keep a
-    /// file.
-    Lent(&'a [u8]),
+    /// The `len` bytes from `start` on of a block in a mapped file, which is borrowed. A [`Value`]
+    /// does not keep the file, so that after the call nobody but cursors looks at what a disk may
+    /// fail to bring.
+    Mapped { block: LentBlock<'a>, start: u32, len: u32 },
     /// The `len` bytes from `start` on, which lie within a block of the cache.
     Cached { block: Borrowed<'a>, start: u32, len: u32 },
     /// The same in a block that was read.
@@ -68,20 +68,20 @@ impl<'a> FoundValue<'a> {
         match block {
             HeldBlock::Borrowed(block) => FoundValue::Cached { block, start, len },
             HeldBlock::Counted(block) => FoundValue::Read { block, start, len },
-            HeldBlock::Mapped(block) => FoundValue::Lent(block.part(start, len)),
+            HeldBlock::Mapped(block) => FoundValue::Mapped { block, start, len },
         }
     }
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            FoundValue::Lent(bytes) => bytes,
+            FoundValue::Mapped { block, start, len } => block.block().part(*start, *len),
             FoundValue::Cached { block, start, len } => block.framed().block().part(*start, *len),
             FoundValue::Read { block, start, len } => block.block().part(*start, *len),
         }
     }
 
-    /// The value for keeps: copied if it is short, or only lent.
+    /// The value for keeps: copied if it is short, or stands in a mapped file.
     #[inline]
     pub(crate) fn into_value(self) -> Value {
         match self {
@@ -93,6 +93,29 @@ impl<'a> FoundValue<'a> {
             }
             found => Value::copy_of(found.bytes()),
         }
+    }
+
+    /// The value where it stands, with a count of the block or the mapping that it stands in.
+    pub(crate) fn keep(self) -> KeptValue {
+        let (block, start, len) = match self {
+            FoundValue::Mapped { block, start, len } => (block.kept(), start, len),
+            FoundValue::Cached { block, start, len } => (block.counted().into(), start, len),
+            FoundValue::Read { block, start, len } => (block.into(), start, len),
+        };
+        KeptValue { block, start, len }
+    }
+}
+
+/// A value where a read found it, after the read.
+pub(crate) struct KeptValue {
+    block: KeptBlock,
+    start: u32,
+    len: u32,
+}
+
+impl KeptValue {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.block.block().part(self.start, self.len)
     }
 }
 

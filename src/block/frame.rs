@@ -16,6 +16,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
+use super::kept::LentBlock;
 use super::view::{Block, PREFETCHED, Parts, prefetch_lines};
 use crate::format::Decoded;
 use crate::pool::{ALIGN, Arena, Short};
@@ -355,7 +356,7 @@ pub(crate) enum HeldBlock<'a> {
     /// It was read, whether the cache has taken it or not.
     Counted(BlockRef),
     /// It stands in the file that a table has mapped; the table is borrowed, and keeps that.
-    Mapped(Block<'a>),
+    Mapped(LentBlock<'a>),
 }
 
 impl HeldBlock<'_> {
@@ -364,7 +365,7 @@ impl HeldBlock<'_> {
         match self {
             HeldBlock::Borrowed(block) => block.framed().block(),
             HeldBlock::Counted(block) => block.block(),
-            HeldBlock::Mapped(block) => *block,
+            HeldBlock::Mapped(block) => block.block(),
         }
     }
 }

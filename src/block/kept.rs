@@ -31,8 +31,7 @@ unsafe impl Sync for KeptBlock {}
 impl KeptBlock {
     /// The block of `len` bytes that begins at `start` in a mapped file.
     pub(crate) fn in_file(file: Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<KeptBlock> {
-        let block = Block::decode(file.bytes().get(start..).unwrap_or_default(), len)?;
-        Ok(KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::File(file) })
+        Ok(LentBlock::in_file(&file, start, len)?.kept())
     }
 
     #[inline]
@@ -48,6 +47,34 @@ impl KeptBlock {
             Keeper::Frame(_) => None,
             Keeper::File(file) => Some(file),
         }
+    }
+}
+
+/// A block in a mapped file, for as long as a read takes.
+#[derive(Clone, Copy)]
+pub(crate) struct LentBlock<'a> {
+    block: Block<'a>,
+    /// Lends the block's bytes.
+    file: &'a Arc<dyn Mapping>,
+}
+
+impl<'a> LentBlock<'a> {
+    /// The block of `len` bytes that begins at `start` in a mapped file.
+    #[inline]
+    pub(crate) fn in_file(file: &'a Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<LentBlock<'a>> {
+        let block = Block::decode(file.bytes().get(start..).unwrap_or_default(), len)?;
+        Ok(LentBlock { block, file })
+    }
+
+    #[inline]
+    pub(crate) fn block(&self) -> Block<'a> {
+        self.block
+    }
+
+    /// The block for longer.
+    pub(crate) fn kept(self) -> KeptBlock {
+        let LentBlock { block, file } = self;
+        KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::File(Arc::clone(file)) }
     }
 }
 

@@ -23,7 +23,7 @@ mod view;
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::BlockCursor;
 pub(crate) use frame::{BlockRef, Borrowed, Frame, FramedBlock, HeldBlock};
-pub(crate) use kept::KeptBlock;
+pub(crate) use kept::{KeptBlock, LentBlock};
 pub(crate) use reader::BlockHit;
 pub(crate) use view::{Block, prefetch_block};
 

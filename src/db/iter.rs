@@ -15,8 +15,9 @@ const SEEK_AFTER: u32 = 8;
 
 /// A position among the entries that a snapshot sees, in either direction.
 ///
-/// Key and value are lent, not copied. A cursor keeps what it reads from alive and outlives the handle it came from; files that
-/// compaction replaced meanwhile stay on disk until it is dropped.
+/// Key and value are lent, not copied. A cursor outlives the handle it came from. Until it is
+/// dropped, it keeps the memtables and tables of the moment at which it was made: memory and files
+/// that the store has replaced since are counted in [`Stats::held`](crate::Stats::held).
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -360,6 +361,9 @@ impl HalfOpen {
 }
 
 /// The entries of a range, from both ends. It owns what it needs: no lifetime ties it to a handle or a snapshot.
+///
+/// Until it is dropped, it keeps the memtables and tables of the moment at which it was made, as a
+/// [`Cursor`] does.
 ///
 /// After an error it ends.
 pub struct Iter {

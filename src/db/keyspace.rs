@@ -97,9 +97,13 @@ impl Keyspace {
         self.store().get_into(self.source(), key.as_ref(), value)
     }
 
-    /// Does `read` with the value of a key where it stands, without a copy; `None` if the key is not there.
+    /// Calls `read` with the value of a key; `None` if the key is not there. A long value is not
+    /// copied.
     ///
-    /// While `read` runs, nothing that the store replaces meanwhile is freed: it should be short. It may use the store.
+    /// `read` may take its time and use the store, and other threads do not notice. While it runs,
+    /// a value of up to 512 bytes keeps nothing. A longer one keeps the block, the mapped file or
+    /// the memtable in which it stands; a flushed memtable that is kept is counted in
+    /// [`Stats::held`](crate::Stats::held).
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {
@@ -155,7 +159,7 @@ impl Keyspace {
 
     /// Whether a key is there.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.read(key, |_| ())?.is_some())
+        self.store().contains_key(self.source(), key.as_ref())
     }
 
     /// All entries, in key order, as they are now.

@@ -15,6 +15,7 @@ mod background;
 mod compact;
 mod explain;
 mod flush;
+mod held;
 mod iter;
 mod keyspace;
 mod multi_get;
@@ -30,6 +31,7 @@ mod throttle;
 mod view;
 mod write;
 
+pub use held::HeldStats;
 pub use iter::{Cursor, Iter, KeyRange};
 pub use keyspace::Keyspace;
 pub use read::ReadOptions;
@@ -227,7 +229,7 @@ impl Db {
         self.default.get_into(key, value)
     }
 
-    /// Does `read` with the value of a key where it stands, without a copy; see [`Keyspace::read`].
+    /// Calls `read` with the value of a key; see [`Keyspace::read`].
     pub fn read<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.default.read(key, read)
     }

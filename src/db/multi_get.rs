@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::key::ValueKind;
 use crate::table::PointRead;
-use crate::value::{FoundValue, Value};
+use crate::value::Value;
 use crate::version::Batch;
 
 impl Store {
@@ -34,7 +34,7 @@ impl Store {
             pending.retain(|&i| {
                 let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
                 if entry.kind == ValueKind::Put {
-                    values[i] = Some(FoundValue::Lent(entry.value).into_value());
+                    values[i] = Some(Value::copy_of(entry.value));
                 }
                 false
             });

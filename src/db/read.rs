@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 
 use super::iter::{Cursor, HalfOpen, Iter};
 use super::store::Store;
-use super::view::{ReadView, Tree};
+use super::view::{Hit, ReadView, Tree};
 use crate::error::{Error, Result};
 use crate::explain::{ReadTrace, Untraced};
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
+use crate::memtable::Memtable;
 use crate::options::FilterMode;
 use crate::table::{PointRead, PrefixProbe, ReadMode};
-use crate::value::FoundValue;
+use crate::value::KeptValue;
 
 /// How a read is done.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,19 @@ impl ReadOptions {
     }
 }
 
+/// Up to this length [`Keyspace::read`](super::Keyspace::read) copies a value: that takes less time
+/// than to count references up and down, above all if several threads do so.
+const COPIED: usize = 512;
+
+/// A value for the caller's code, which may take its time: nothing is pinned any more.
+enum Kept {
+    /// This many bytes of a buffer.
+    Copied(usize),
+    InTable(KeptValue),
+    /// The version of the key with this sequence number.
+    InMemtable(Arc<Memtable>, SeqNo),
+}
+
 /// What is read from: a keyspace, as it is now or as a snapshot sees it.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
@@ -67,7 +81,8 @@ pub(super) fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Resu
 }
 
 impl Store {
-    /// Reads a key, does `take` with its value, and tells `trace` of its way.
+    /// Reads a key, does `take` with its value, and tells `trace` of its way. `take` runs pinned:
+    /// it must not be the caller's code.
     #[inline]
     pub(super) fn get<R>(
         &self,
@@ -75,7 +90,7 @@ impl Store {
         key: &[u8],
         options: ReadOptions,
         trace: &mut impl ReadTrace,
-        take: impl FnOnce(FoundValue<'_>) -> R,
+        take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
         self.check_open()?;
         let hash = KeyHash::new(self.seed, key);
@@ -94,8 +109,33 @@ impl Store {
         Ok(found.is_some())
     }
 
+    pub(super) fn contains_key(&self, source: Source<'_>, key: &[u8]) -> Result<bool> {
+        Ok(self.get(source, key, ReadOptions::default(), &mut Untraced, |_| ())?.is_some())
+    }
+
     pub(super) fn read<R>(&self, source: Source<'_>, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        self.get(source, key, ReadOptions::default(), &mut Untraced, |value| read(value.bytes()))
+        let mut buffer = [0; COPIED];
+        let kept = self.get(source, key, ReadOptions::default(), &mut Untraced, |hit| {
+            if let Some(copy) = buffer.get_mut(..hit.bytes().len()) {
+                copy.copy_from_slice(hit.bytes());
+                return Kept::Copied(copy.len());
+            }
+            match hit {
+                Hit::Memtable { memtable, seqno, .. } => Kept::InMemtable(Arc::clone(memtable), seqno),
+                Hit::Table(value) => Kept::InTable(value.keep()),
+            }
+        })?;
+        Ok(match kept {
+            None => None,
+            Some(Kept::Copied(len)) => Some(read(&buffer[..len])),
+            Some(Kept::InTable(value)) => Some(read(value.bytes())),
+            Some(Kept::InMemtable(memtable, seqno)) => {
+                // Found once more: what a memtable has it keeps, and only a borrow of it can lend
+                // the value.
+                let entry = memtable.get(source.keyspace, key, KeyHash::new(self.seed, key), seqno);
+                entry.map(|entry| read(entry.value))
+            }
+        })
     }
 
     pub(super) fn cursor(

@@ -14,7 +14,8 @@ use crate::value::Value;
 
 /// All keyspaces as they were when it was taken, whatever is written meanwhile.
 ///
-/// It is owned, and cheap to take and to clone. While it lives, versions that it can see are kept on disk, and the store stays open.
+/// It is owned, and cheap to take and to clone. While it lives, versions that it can see are kept
+/// on disk, and the store stays open. It keeps no memtable and no replaced table.
 /// Its own methods read the default keyspace; [`Snapshot::keyspace`] reads any other.
 ///
 /// ```
@@ -105,7 +106,7 @@ impl Snapshot {
         self.store().get_into(self.source(), key.as_ref(), value)
     }
 
-    /// Does `read` with the value of a key where it stands; see [`Keyspace::read`].
+    /// Calls `read` with the value of a key; see [`Keyspace::read`].
     pub fn read<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.store().read(self.source(), key.as_ref(), read)
     }
@@ -127,7 +128,7 @@ impl Snapshot {
 
     /// Whether a key is there.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.read(key, |_| ())?.is_some())
+        self.store().contains_key(self.source(), key.as_ref())
     }
 
     /// All entries, in key order.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::held::{Held, HeldStats};
 use super::stalls::WriteStalls;
 use super::store::Store;
 use super::view::{ReadView, Tree};
@@ -25,6 +26,7 @@ pub(super) struct Counters {
     pub(super) compacted_bytes_in: AtomicU64,
     pub(super) compacted_bytes_out: AtomicU64,
     pub(super) moves: AtomicU64,
+    pub(super) held: Held,
     /// Held while a table leaves the view, and while the statistics are read: each table is in one of the two.
     pub(super) retired: Mutex<RetiredTables>,
 }
@@ -107,6 +109,9 @@ pub struct Stats {
     pub snapshots: usize,
     /// Memory, by what it is for.
     pub memory: MemoryStats,
+    /// What the store has replaced and somebody still uses; it is no part of `memory` and of the
+    /// sizes of levels.
+    pub held: HeldStats,
     /// Flushes.
     pub flushes: u64,
     /// Bytes of tables written by flushes.
@@ -277,6 +282,7 @@ impl Store {
         let snapshots = self.snapshots.lock().values().sum();
         let write_stalls = self.stalls.read();
         let delays = [write_stalls.slowed, write_stalls.flush, write_stalls.compaction];
+        let held = self.held();
         let mut retired = self.counters.retired.lock();
         let view = self.view.load();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -294,6 +300,7 @@ impl Store {
                 filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum::<usize>()
                     + self.tables.lasting().idle(),
             },
+            held,
             flushes: count(&self.counters.flushes),
             flushed_bytes: count(&self.counters.flushed_bytes),
             compactions: count(&self.counters.compactions),

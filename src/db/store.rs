@@ -23,6 +23,7 @@ use crate::exec::Executor;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
+use crate::memtable::Memtable;
 use crate::options::Options;
 use crate::pool::Pool;
 use crate::table::{Table, TableContext};
@@ -254,8 +255,12 @@ impl Store {
     /// Replaces the view by what `change` makes of it.
     pub(super) fn change_view(&self, change: impl FnOnce(&mut ReadView)) {
         let _changing = self.view_change.lock();
-        let mut view = ReadView::clone(&self.view.load());
+        let former = self.view.load();
+        let mut view = ReadView::clone(&former);
         change(&mut view);
+        let is_flushed = |memtable: &&Arc<Memtable>| view.memtables().all(|other| !Arc::ptr_eq(memtable, other));
+        former.memtables().filter(is_flushed).for_each(|memtable| self.counters.held.add_memtable(memtable));
+        drop(former);
         self.view.store(Arc::new(view));
     }
 
@@ -300,6 +305,7 @@ impl Store {
             gone.extend(tables);
         }
         drop(retired);
+        gone.iter().for_each(|table| self.counters.held.add_table(table));
         drop(locked);
         // Files that readers still hold go when the last reader lets go.
         let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use crate::epoch::Pin;
 use crate::error::Result;
 use crate::explain::{Found, ReadSource, ReadTrace};
-use crate::format::key::ValueKind;
+use crate::format::key::{SeqNo, ValueKind};
 use crate::memtable::Memtable;
 use crate::merge::MergingCursor;
 use crate::options::KeyspaceOptions;
 use crate::table::{PointRead, PrefixProbe};
-use crate::value::FoundValue;
+use crate::value::{FoundValue, Value};
 use crate::version::{Source, Version};
 
 /// Memtables and versions of all keyspaces. A view never changes; whoever holds one keeps its memtables and tables alive.
@@ -34,6 +34,30 @@ pub(super) struct Tree {
     pub(super) name: Arc<str>,
     pub(super) options: KeyspaceOptions,
     pub(super) version: Arc<Version>,
+}
+
+/// A value where a read found it.
+pub(super) enum Hit<'p> {
+    Memtable { memtable: &'p Arc<Memtable>, seqno: SeqNo, value: &'p [u8] },
+    Table(FoundValue<'p>),
+}
+
+impl Hit<'_> {
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Hit::Memtable { value, .. } => value,
+            Hit::Table(value) => value.bytes(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn into_value(self) -> Value {
+        match self {
+            Hit::Memtable { value, .. } => Value::copy_of(value),
+            Hit::Table(value) => value.into_value(),
+        }
+    }
 }
 
 impl Tree {
@@ -75,7 +99,7 @@ impl ReadView {
         read: &PointRead<'p>,
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
-    ) -> Result<Option<FoundValue<'p>>> {
+    ) -> Result<Option<Hit<'p>>> {
         // Every source has its first cache line prefetched before any is asked for an answer: the
         // read waits for all of them at once.
         if tree.version.run_count() > 0 {
@@ -95,10 +119,10 @@ impl ReadView {
                 return Ok(None);
             }
             trace.leave(Found::Value(entry.value.len()));
-            return Ok(Some(FoundValue::Lent(entry.value)));
+            return Ok(Some(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value }));
         }
         let hit = tree.version.get(read, pin, &candidates, trace)?;
-        Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| hit.value))
+        Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| Hit::Table(hit.value)))
     }
 
     /// All entries of a keyspace, every version of them; with a probe, at least those whose keys have its prefix.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::fetch::Fetcher;
 use super::footer::Handle;
 use super::index::Index;
-use crate::block::{Block, KeptBlock, prefetch_block};
+use crate::block::{KeptBlock, LentBlock, prefetch_block};
 use crate::format::Decoded;
 use crate::vfs::Mapping;
 
@@ -117,8 +117,8 @@ impl<'p> InPlace<'p> {
 
     /// The block, which a checksum has vouched for; its front is looked at all the same, as that of every block.
     #[inline]
-    pub(super) fn block(self) -> Decoded<Block<'p>> {
-        Block::decode(self.room, self.len)
+    pub(super) fn block(self) -> Decoded<LentBlock<'p>> {
+        LentBlock::in_file(self.file, self.start, self.len)
     }
 
     /// The block, for somebody who may outlive the table. `file` may be a reference to the same mapping that has done its service.

@@ -48,7 +48,7 @@ impl<'p> Near<'p> {
     pub(super) fn block(self) -> Option<Block<'p>> {
         match self {
             Near::Cached(block) => Some(block.framed().block()),
-            Near::Mapped(block) => block.block().ok(),
+            Near::Mapped(block) => block.block().ok().map(|block| block.block()),
         }
     }
 }

@@ -7,6 +7,7 @@ mod damage;
 mod explain;
 mod faults;
 mod foreign;
+mod held;
 mod history;
 mod kill;
 mod layers;
