@@ -76,9 +76,11 @@ impl SimFileSystem {
     /// Synced contents and synced names are there exactly. Of what was not synced, `seed` decides:
     /// - of the creations, renamings and removals in a directory none, all, the first few or any of them have happened. Each is
     ///   atomic; on the same name they happen in order, on different names in any;
-    /// - of what was appended to a file nothing, all, the first few appends or the first few sectors of 512 bytes are there, or the
-    ///   file has the length but zeros in place of a run of sectors, or of some while later ones are there. Prepared zeros behind
-    ///   are there if they were synced, and may be if they were not.
+    /// - of what was appended to a file nothing, all, the first few appends or the first few
+    ///   sectors of 512 bytes are there, or the file has the length but zeros in place of a run of
+    ///   sectors, or of some while later ones are there. Or each sector, or page of 4096 bytes, is
+    ///   as it was at a moment of its own since the last sync, which may be in the middle of an
+    ///   append. Prepared zeros behind are there if they were synced, and may be if they were not.
     ///
     /// Bytes whose sync has failed are zero, or missing at the end of the file.
     pub fn crash(&self, seed: u64) -> SimFileSystem {
@@ -123,7 +125,8 @@ impl SimFileSystem {
         self.inner.lock().faults.mutations
     }
 
-    /// How many reading calls there were: `open`, `list`, `free_space`, and `read_at` and `len` of files, successful or not.
+    /// How many reading calls there were: `open`, `list`, `free_space`, and `read_at`
+    /// and `len` of files, successful or not.
     pub fn reads(&self) -> u64 {
         self.inner.lock().faults.reads
     }
@@ -296,10 +299,10 @@ impl WritableFile for SimWritable {
         let Handle { fs, inode } = &self.0;
         let Inner { state, faults } = &mut *fs.inner.lock();
         match faults.mutation(Call::Append) {
-            Ok(()) => state.append(*inode, bytes),
+            Ok(()) => state.append(*inode, bytes, 0),
             Err(failure) => {
                 let written = bytes.get(..failure.appended(bytes.len()));
-                state.append(*inode, written.unwrap_or_default())?;
+                state.append(*inode, written.unwrap_or_default(), 0)?;
                 Err(failure.into())
             }
         }
@@ -350,7 +353,9 @@ impl WritableFile for SimWritable {
             return Ok(None);
         }
         let limit = file.data.len();
-        Ok(Some(Box::new(SimWindow { handle: fs.handle(state, *inode)?, limit })))
+        // Some windows get old sooner than others, always the same.
+        let lifetime = 1 + file.end % 64;
+        Ok(Some(Box::new(SimWindow { handle: fs.handle(state, *inode)?, limit, lifetime })))
     }
 }
 
@@ -359,6 +364,8 @@ struct SimWindow {
     handle: Handle,
     /// Where the window ends.
     limit: usize,
+    /// Stores until it is too old.
+    lifetime: usize,
 }
 
 impl Window for SimWindow {
@@ -366,12 +373,13 @@ impl Window for SimWindow {
         let Handle { fs, inode } = &self.handle;
         let Inner { state, faults } = &mut *fs.inner.lock();
         let fits = |file: &state::File| file.end + head.len() + body.len() <= self.limit;
-        if !state.file(*inode).is_ok_and(fits) {
+        if self.lifetime == 0 || !state.file(*inode).is_ok_and(fits) {
             return false;
         }
+        self.lifetime -= 1;
         match faults.mutation(Call::Store) {
             // The bytes of a store that the power interrupts are in flight, as those of an append.
-            Ok(()) | Err(Failure::PowerCut) => state.append(*inode, &[head, body].concat()).is_ok(),
+            Ok(()) | Err(Failure::PowerCut) => state.append(*inode, &[head, body].concat(), head.len()).is_ok(),
             Err(_) => false,
         }
     }

@@ -13,6 +13,7 @@ mod kill;
 mod layers;
 mod ledger;
 mod levels;
+mod mapped_log;
 mod model;
 mod parts;
 mod power_cut;

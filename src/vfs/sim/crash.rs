@@ -11,6 +11,8 @@ use super::state::{Dir, File, Inode, NameOp, ROOT, State};
 
 /// What a disk writes as a whole or not at all, in bytes.
 const SECTOR_SIZE: usize = 512;
+/// What a system writes to the disk at one moment, in bytes.
+const PAGE_SIZE: usize = 4096;
 
 /// SplitMix64.
 pub(super) struct Rng(u64);
@@ -158,7 +160,7 @@ impl File {
     /// Where the content ends, and which parts of its unsynced tail are zero.
     fn tail_fate(&self, rng: &mut Rng) -> (usize, Vec<Range<usize>>) {
         let whole = self.end;
-        match rng.below(6) {
+        match rng.below(9) {
             _ if self.appends.is_empty() => (self.len_without_tail(rng), Vec::new()),
             0 => (whole, Vec::new()),
             1 => (self.some_append_end(rng), Vec::new()),
@@ -181,8 +183,50 @@ impl File {
                     sectors.into_iter().enumerate().filter(|&(i, _)| i == missing || (i != present && rng.coin()));
                 (len, zeroed.map(|(_, sector)| sector).collect())
             }
-            _ => (self.len_without_tail(rng), Vec::new()),
+            5 => (self.len_without_tail(rng), Vec::new()),
+            _ => {
+                let len = if rng.coin() { whole } else { self.some_append_end(rng) };
+                (len, self.not_yet_written(len, rng))
+            }
         }
+    }
+
+    /// The bytes before `len` that are zero when each sector, or each page, is as it was at a
+    /// moment of its own. A moment is a number of bytes that were written since the last sync.
+    fn not_yet_written(&self, len: usize, rng: &mut Rng) -> Vec<Range<usize>> {
+        let unit = if rng.coin() { SECTOR_SIZE } else { PAGE_SIZE };
+        let all = self.end - self.settled;
+        let earliest = rng.below(all + 1);
+        let latest = earliest + rng.below(all - earliest + 1);
+        let amid_appends = rng.coin();
+        let mut draw_moment = |_| {
+            let most = earliest + rng.below(latest - earliest + 1);
+            let moment = if rng.below(8) == 0 { rng.below(all + 1) } else { most };
+            let ended = self.appends.partition_point(|append| append.end - self.settled <= moment);
+            let last_end =
+                ended.checked_sub(1).and_then(|last| self.appends.get(last)).map_or(0, |last| last.end - self.settled);
+            if amid_appends { moment } else { last_end }
+        };
+        let first_unit = self.settled / unit;
+        let moments: Vec<usize> = (first_unit..len.div_ceil(unit)).map(&mut draw_moment).collect();
+        let mut absent = Vec::new();
+        let mut start = self.settled;
+        for append in &self.appends {
+            let (end, head_end) = (append.end, append.end.min(start + append.head_len));
+            for (place, moment) in (first_unit..).zip(&moments).skip(start / unit - first_unit) {
+                let (from, to) = (place * unit, (place + 1) * unit);
+                if from >= end {
+                    break;
+                }
+                let written = moment.saturating_sub(start - self.settled);
+                let written_of_head = written.saturating_sub(end - head_end);
+                absent.push(from.max(head_end + written)..to.min(end));
+                absent.push(from.max(start + written_of_head)..to.min(head_end));
+            }
+            start = end;
+        }
+        absent.retain(|range| range.start < range.end);
+        absent
     }
 
     /// The length was written by a failed sync or not; what is behind the last byte of a good one is not promised.
@@ -198,7 +242,7 @@ impl File {
 
     fn some_append_end(&self, rng: &mut Rng) -> usize {
         let index = rng.below(self.appends.len());
-        self.appends.get(index).copied().unwrap_or(self.settled)
+        self.appends.get(index).map_or(self.settled, |append| append.end)
     }
 
     /// Up to the end of a sector of the tail; nothing of the tail, when it has no such end inside.

@@ -62,12 +62,20 @@ pub(super) struct File {
     pub(super) reserved: usize,
     /// Ranges of the settled part whose sync failed. They are clean as far as later syncs are concerned, and on no disk.
     pub(super) lost: Vec<Range<usize>>,
-    /// Where the appends since the last sync end.
-    pub(super) appends: Vec<usize>,
+    /// The appends since the last sync.
+    pub(super) appends: Vec<Append>,
     /// Whether the file has a volatile name.
     pub(super) linked: bool,
     /// How many handles are open.
     pub(super) handles: usize,
+}
+
+/// Bytes that were added to a file. They begin where the append before them ends.
+#[derive(Clone, Copy)]
+pub(super) struct Append {
+    pub(super) end: usize,
+    /// How many of the first bytes came into memory after all others.
+    pub(super) head_len: usize,
 }
 
 impl File {
@@ -76,14 +84,14 @@ impl File {
         File { end: data.len(), settled: data.len(), data, linked: true, ..File::default() }
     }
 
-    fn append(&mut self, bytes: &[u8]) {
+    fn append(&mut self, bytes: &[u8], head_len: usize) {
         if !bytes.is_empty() {
             let data = Arc::make_mut(&mut self.data);
             let over = bytes.len().min(data.len() - self.end);
             data[self.end..self.end + over].copy_from_slice(&bytes[..over]);
             data.extend_from_slice(&bytes[over..]);
             self.end += bytes.len();
-            self.appends.push(self.end);
+            self.appends.push(Append { end: self.end, head_len });
         }
     }
 
@@ -124,10 +132,10 @@ impl File {
             range.end = range.end.min(len);
         }
         self.lost.retain(|range| range.start < range.end);
-        for end in &mut self.appends {
-            *end = len.min(*end);
+        for append in &mut self.appends {
+            append.end = len.min(append.end);
         }
-        self.appends.retain(|&end| end > self.settled);
+        self.appends.retain(|append| append.end > self.settled);
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -272,13 +280,13 @@ impl State {
         Ok(())
     }
 
-    /// Appends as much as there is room for.
-    pub(super) fn append(&mut self, inode: Inode, bytes: &[u8]) -> io::Result<()> {
+    /// Appends as much as there is room for, the first `head_len` bytes last.
+    pub(super) fn append(&mut self, inode: Inode, bytes: &[u8], head_len: usize) -> io::Result<()> {
         let room = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
         let file = self.file_mut(inode)?;
         let room = room.saturating_add(file.taken() - file.end);
         let fits = bytes.get(..room).unwrap_or(bytes);
-        file.append(fits);
+        file.append(fits, head_len);
         if fits.len() < bytes.len() {
             return Err(io::ErrorKind::StorageFull.into());
         }
