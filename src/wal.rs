@@ -41,8 +41,9 @@ pub(crate) fn create(
     })
 }
 
-/// Bytes to be reserved for a log of `memtable_size` bytes of entries, and the most that it may have unless a single write takes more: what
-/// records take beyond entries is a quarter at most, or the log is full before the memtable.
+/// The most bytes that a log of `memtable_size` bytes of entries may have, unless a single write
+/// takes more: what records take beyond entries is a quarter at most, or the log is full before the
+/// memtable.
 pub(crate) fn log_size(memtable_size: usize) -> u64 {
     let memtable_size = memtable_size as u64;
     memtable_size.saturating_add(memtable_size / 4)

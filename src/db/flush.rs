@@ -1,5 +1,6 @@
 //! Flushes: the oldest full memtable becomes a run in level 0 of each keyspace it holds entries of.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,8 +16,9 @@ use crate::memtable::Memtable;
 use crate::options::{Compression, FilterPolicy};
 use crate::table::{TableMeta, TableOptions};
 
-/// Bytes that flushes and compactions leave free on the file system, so that the log and the manifest can still be written.
-const FREE_SPACE_FLOOR: u64 = 16 << 20;
+/// Bytes that flushes and compactions leave free on the file system, so that the log and the
+/// manifest can still be written: as many as they write themselves, but within these bounds.
+const FREE_SPACE_FLOOR: RangeInclusive<u64> = 256 << 10..=16 << 20;
 
 impl Store {
     /// Writes everything that is in memory to tables, and waits for that.
@@ -126,7 +128,8 @@ impl Store {
     /// Refuses to begin what may not end for lack of space.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;
-        if free < bytes.saturating_add(FREE_SPACE_FLOOR.min(self.base_size())) {
+        let floor = bytes.clamp(*FREE_SPACE_FLOOR.start(), *FREE_SPACE_FLOOR.end()).min(self.base_size());
+        if free < bytes.saturating_add(floor) {
             return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", &self.dir);
         }
         Ok(())

@@ -29,8 +29,11 @@ use crate::wal;
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;
 
-/// What a log takes that has nothing but a header and a sync marker.
+/// More than a file header and a sync marker take.
 const MARKER_ROOM: u64 = 4 << 10;
+
+/// Bytes that are reserved for a log when it is begun, if there is room.
+const FIRST_RESERVATION: u64 = 256 << 10;
 
 /// A thread keeps the memory in which it has encoded an operation, if it is not more than this.
 const KEPT_LEN: usize = 64 << 10;
@@ -53,14 +56,14 @@ pub(super) struct Commit {
     header: FileHeader,
     /// The memtable's log, once something is to be written to it: a store that rests has none.
     pub(super) log: Option<LogWriter>,
-    /// Whether there is space for all that may come to the log.
-    is_reserved: bool,
+    /// Length of the log for which space is reserved.
+    reserved: u64,
 }
 
 impl Commit {
     /// Goes on in an empty memtable, with a log that follows the one of `header.previous`.
     pub(super) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
-        Commit { memtable, header, log: None, is_reserved: false }
+        Commit { memtable, header, log: None, reserved: 0 }
     }
 
     /// The sequence number that the next write begins with.
@@ -261,8 +264,9 @@ impl Store {
     ) -> Result<SeqNo> {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
         let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
-        self.make_room(commit, len(0), len(MAX_RECORD_HEADER_LEN))?;
-        let log = self.reserved_log(commit)?;
+        let log_bytes = len(MAX_RECORD_HEADER_LEN);
+        self.make_room(commit, len(0), log_bytes)?;
+        let log = self.reserved_log(commit, log_bytes as u64)?;
         let before = log.next() - 1;
         let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
         if before + count > MAX_SEQNO {
@@ -341,18 +345,20 @@ impl Store {
         self.schedule();
     }
 
-    /// The log, with space for all that may come to it, so that a full disk shows when the log is begun, where it harms nobody, and not
-    /// in the middle. It makes syncs faster, too: the file need not be extended for each.
-    fn reserved_log<'a>(&self, commit: &'a mut Commit) -> Result<&'a mut LogWriter> {
-        if !commit.is_reserved {
-            self.stalls.measure(Cause::Log, || -> Result<()> {
-                let log = self.begun_log(&mut commit.log, commit.header)?;
-                let len = wal::log_size(self.options.memtable_size);
-                log.file().reserve(len).during("reserve space for", log.path())
-            })?;
-            commit.is_reserved = true;
+    /// The log, with space for `bytes` bytes more and a sync marker, so that a full disk shows
+    /// before an append, where it harms nobody, and not in the middle. As much again as the log has
+    /// is reserved with them, if there is room: syncs are faster when the file need not be extended
+    /// for each.
+    fn reserved_log<'a>(&self, commit: &'a mut Commit, bytes: u64) -> Result<&'a mut LogWriter> {
+        let log = self.begun_log(&mut commit.log, commit.header)?;
+        let need = log.len() + bytes + MARKER_ROOM;
+        if need > commit.reserved {
+            let ample = (2 * need).max(FIRST_RESERVATION).min(wal::log_size(self.options.memtable_size)).max(need);
+            let reserve = |len| log.file().reserve(len).map(|()| len);
+            let reserved = self.stalls.measure(Cause::Log, || reserve(ample).or_else(|_| reserve(need)));
+            commit.reserved = reserved.during("reserve space for", log.path())?;
         }
-        self.begun_log(&mut commit.log, commit.header)
+        Ok(log)
     }
 
     fn begun_log<'a>(&self, log: &'a mut Option<LogWriter>, header: FileHeader) -> Result<&'a mut LogWriter> {
@@ -375,7 +381,7 @@ impl Store {
             return Ok(());
         }
         let Ok(log) = self.begun_log(&mut commit.log, commit.header) else { return Ok(()) };
-        if !commit.is_reserved && log.file().reserve(MARKER_ROOM).is_err() {
+        if commit.reserved == 0 && log.file().reserve(MARKER_ROOM).is_err() {
             return Ok(());
         }
         log.append_marker(durable).map_err(|error| self.poison(error))

@@ -21,6 +21,7 @@ mod prefix;
 mod reads;
 mod recovery;
 mod refilter;
+mod space;
 mod support;
 mod trace;
 mod waits;
