@@ -8,7 +8,7 @@
 //! Nothing is written that need not be. The manifest stays in force if it is known to be durable and nothing has changed; a log is begun
 //! by the first write. So no open waits for the disk after a clean close, nor after a kill if what was written fits into one memtable.
 
-use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
+use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy, Unsupported};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -130,37 +130,75 @@ impl Store {
     }
 
     /// Opens the store in `dir` without changing anything in it. No lock is taken: a process that writes may go on, and what is read
-    /// is the store as it was at the moment of opening.
+    /// is the store as it was at a moment of the opening.
+    ///
+    /// That process may let go of logs, tables and the manifest while they are read. Nothing in the
+    /// directory stays as it was for two attempts but damage: an attempt's failure counts if the
+    /// next one fails in the same way.
     pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let memory = new_pool(&options);
-        let mut attempts = 0;
-        let (state, tables, recovered) = loop {
-            attempts += 1;
-            let before = manifest::load(&*options.file_system, dir);
-            let read = before.clone().and_then(|loaded| {
-                let mut state = loaded.ok_or_else(|| Error::NotFound(dir.to_owned()))?.state;
-                let files = list_files(&options, dir)?;
-                let tables = new_tables(&options, dir);
-                let recovery =
-                    Recovery { dir, options: &options, tables: &tables, memory: &memory, keep: Keep::InMemory };
-                let recovered = recovery.recover(&mut state, &files)?;
-                hold_files(&state, &tables, options.max_open_files)?;
-                Ok((state, tables, recovered))
-            });
-            // A process that writes may have let go of logs, tables or the manifest between two looks at the directory. What was read
-            // is good if no log was let go; what failed is damage if nothing has changed at all.
-            let after = manifest::load(&*options.file_system, dir);
-            let settled = match (&before, &read, &after) {
-                (Ok(Some(before)), Ok(_), Ok(Some(after))) => before.state.min_log == after.state.min_log,
-                (Ok(before), _, Ok(after)) => before == after,
-                (Err(before), _, Err(after)) => before.to_string() == after.to_string(),
-                _ => false,
-            };
-            if settled || attempts == READ_ONLY_ATTEMPTS {
-                break read?;
+        let mut last_failure = String::new();
+        for _ in 0..READ_ONLY_ATTEMPTS {
+            match read_beside_writer(dir, &options, &memory) {
+                Ok(Some(found)) => return found.into_store(dir, options, memory),
+                Ok(None) => last_failure.clear(),
+                Err(error) => {
+                    let failure = error.to_string();
+                    if last_failure == failure {
+                        return Err(error);
+                    }
+                    last_failure = failure;
+                }
             }
-        };
+        }
+        Err(std::io::Error::from(ResourceBusy)).during("find a moment at rest to open", dir)
+    }
+
+    fn verify_if_paranoid(&self) -> Result<()> {
+        if self.options.paranoid {
+            for tree in &self.view.load().trees {
+                tree.version.tables().try_for_each(|(_, table)| table.verify())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a reader finds beside a process that may write.
+struct Found {
+    state: ManifestState,
+    tables: Arc<TableContext>,
+    recovered: Recovered,
+}
+
+/// Reads manifest and logs. `None` if entries have gone from a log to a table meanwhile that were
+/// found in neither.
+fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<Pool>) -> Result<Option<Found>> {
+    let fs = &*options.file_system;
+    let mut state = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?.state;
+    let files = list_files(options, dir)?;
+    let tables = new_tables(options, dir);
+    check_tables(dir, &state, &files)?;
+    // First, because replaying takes long, and compactions remove them meanwhile.
+    hold_files(&state, &tables, options.max_open_files)?;
+    let recovery = Recovery { dir, options, tables: &tables, memory, keep: Keep::InMemory };
+    let recovered = recovery.recover(&mut state, &files)?;
+    // A log is removed after an edit has said that its entries are in tables.
+    let flushed = manifest::load(fs, dir)?.map_or(0, |now| now.state.flushed_seqno);
+    Ok((flushed <= recovered.last_seqno).then_some(Found { state, tables, recovered }))
+}
+
+/// Opens the files of tables, as many as may be open: a process that writes may remove them
+/// meanwhile.
+fn hold_files(state: &ManifestState, tables: &TableContext, most: usize) -> Result<()> {
+    let all = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+    all.take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))
+}
+
+impl Found {
+    fn into_store(self, dir: &Path, options: Options, memory: Arc<Pool>) -> Result<Arc<Store>> {
+        let Found { state, tables, recovered } = self;
         let mut memtables = recovered.memtables.into_iter().rev();
         let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
         let active = memtables.next().unwrap_or_else(new_memtable);
@@ -184,28 +222,13 @@ impl Store {
         store.verify_if_paranoid()?;
         Ok(store)
     }
-
-    fn verify_if_paranoid(&self) -> Result<()> {
-        if self.options.paranoid {
-            for tree in &self.view.load().trees {
-                tree.version.tables().try_for_each(|(_, table)| table.verify())?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Opens the files of tables, as many as may be open: a process that writes may remove them meanwhile.
-fn hold_files(state: &ManifestState, tables: &TableContext, most: usize) -> Result<()> {
-    let all = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
-    all.take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))
 }
 
 /// Opening counts on from the greatest number in the directory, but not from a greater one than half of what the format allows: a stray file
 /// must not use up the numbers.
 const GREATEST_COUNTED: u64 = 1 << 55;
 
-/// How often a read-only open looks again when the store changes meanwhile.
+/// How often a read-only open reads again when the store changes meanwhile.
 const READ_ONLY_ATTEMPTS: u32 = 100;
 
 /// Where recovery puts what it finds in the logs.
@@ -346,7 +369,7 @@ struct Rebuilt<'a> {
 }
 
 /// An operation that was found in a log.
-struct Found<'a> {
+struct Insertion<'a> {
     operation: Op<'a>,
     hash: KeyHash,
     seqno: SeqNo,
@@ -376,18 +399,18 @@ impl Rebuilt<'_> {
                 let hash = KeyHash::new(self.state.hash_seed, operation.key);
                 self.memtable().prefetch(operation.keyspace, hash);
                 let begins_in = (seqno == batch.first).then_some(batch.log);
-                group.push(Found { operation, hash, seqno, begins_in });
+                group.push(Insertion { operation, hash, seqno, begins_in });
             }
         }
         self.insert(&group)
     }
 
-    fn insert(&mut self, mut group: &[Found<'_>]) -> Result<()> {
+    fn insert(&mut self, mut group: &[Insertion<'_>]) -> Result<()> {
         let size = self.recovery.options.memtable_size;
         while !group.is_empty() {
             let mut inserted = 0;
             let mut writer = self.memtable().writer();
-            for Found { operation, hash, seqno, begins_in } in group {
+            for Insertion { operation, hash, seqno, begins_in } in group {
                 // No batch is divided.
                 if begins_in.is_some() && writer.used() >= size {
                     break;

@@ -367,7 +367,8 @@ impl Store {
             none => none,
         };
         let header = FileHeader { synced: self.durable.load(Ordering::Acquire), ..header };
-        let log = wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size)?;
+        let create = || wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size);
+        let log = self.stalls.measure(Cause::Log, create)?;
         self.logs.lock().push(LogFile::of(&log));
         self.log_files.lock().push(header.number);
         Ok(none.insert(log))

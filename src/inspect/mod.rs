@@ -144,7 +144,8 @@ impl Inspector {
     /// entries, the filter (every key must pass) and all counts and ranges, and that the tables of a level, and the levels among
     /// each other, do not contradict each other. Each fault goes to `report` as it is found.
     ///
-    /// Fails only if nothing can be checked at all. A process may write to the store meanwhile.
+    /// Fails only if nothing can be checked at all. A process may write to the store meanwhile,
+    /// which does no harm and is told by [`Verified::being_written`].
     pub fn verify(&self, dir: &Path, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {
         verify::run(self, dir, report)
     }

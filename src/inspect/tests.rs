@@ -174,6 +174,23 @@ fn sound_store_has_no_faults() {
 }
 
 #[test]
+fn issue_13_a_store_that_is_being_written_has_no_torn_tail_and_no_leftovers() {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).open(DIR).unwrap();
+    db.put("apple", "1").unwrap();
+    // A record that is half stored, and a table that no version names yet.
+    let log = find(&fs, |kind| matches!(kind, FileKind::Wal(_)));
+    let len = fs.file_len(&log).unwrap();
+    fs.corrupt(&log, len - 1, 1).unwrap();
+    fs.write(Path::new(DIR).join("000999.sst"), *b"half").unwrap();
+    let (verified, faults) = verify(&fs);
+    assert_eq!((verified.being_written, verified.notes, faults), (true, 0, vec![]));
+    let (verified, faults) = verify(&fs.kill());
+    let kinds: Vec<FaultKind> = faults.iter().map(|fault| fault.kind).collect();
+    assert_eq!((verified.being_written, kinds), (false, vec![FaultKind::TornTail, FaultKind::Leftover]));
+}
+
+#[test]
 fn damage_anywhere_is_found_with_its_file() {
     let sound = sample_store();
     for file in inspector(&sound).files(Path::new(DIR)).unwrap() {

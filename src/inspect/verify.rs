@@ -4,8 +4,14 @@
 //! verify = CURRENT and manifest, logs, each table, the order among tables, what else is in the directory
 //! ```
 //!
-//! Damage to one file does not keep the others from being checked; without a manifest, each table is checked by itself. Another
-//! process may write to the store meanwhile: a file that has gone because the manifest no longer names it is no fault.
+//! Damage to one file does not keep the others from being checked; without a manifest, each table
+//! is checked by itself.
+//!
+//! Another process may write to the store meanwhile. Nobody can read its files at one moment, so
+//! that they seem to contradict each other: a file that has gone because the manifest no longer
+//! names it is no fault, and a failure to read the manifest or the logs counts if a second attempt
+//! fails in the same way. While that process holds the store's lock, the end of its log and files
+//! that no version names are work in progress.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::log::{LogEnd, LogFile};
+use super::log::LogEnd;
 use super::order::find_contradiction;
 use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
@@ -51,8 +57,8 @@ pub enum FaultKind {
     Unreadable,
     /// A log ends in what was not synced when the power failed. Opening the store leaves it out. No damage.
     TornTail,
-    /// The file belongs to no version: left by an interruption, it is removed when the store is opened, unless a process writes to
-    /// the store just now. No damage.
+    /// The file belongs to no version: left by an interruption, it is removed when the store is
+    /// opened. No damage.
     Leftover,
     /// The file is not one of a store's. It is left alone. No damage.
     Foreign,
@@ -111,20 +117,27 @@ pub struct Verified {
     pub unchecked: u64,
     /// What is worth a note and no damage.
     pub notes: u64,
+    /// Whether a process had the store open for writing. The end of its log, and files that no
+    /// version names yet or any more, are its own then, and were left out.
+    pub being_written: bool,
 }
 
 pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {
     let mut verify = Verify { inspector, dir, report, done: Verified::default() };
+    verify.is_being_written();
     match verify.manifest()? {
-        Some(Loaded { state, number, .. }) => {
-            verify.logs(&state)?;
+        Some(Loaded { state, .. }) => {
+            verify.logs()?;
             verify.tables(&state);
-            verify.leftovers(&state, number)?;
+            verify.leftovers()?;
         }
         None => verify.lone_tables()?,
     }
     Ok(verify.done)
 }
+
+/// How often something is read again that another process keeps changing.
+const ATTEMPTS: usize = 100;
 
 struct Verify<'a> {
     inspector: &'a Inspector,
@@ -157,53 +170,100 @@ impl Verify<'_> {
         }
     }
 
+    /// Whether a process has had the store open for writing, now or when this was asked before.
+    fn is_being_written(&mut self) -> bool {
+        // Where the lock cannot be looked at, the store is checked as one that rests.
+        let is_locked = || self.inspector.fs.is_locked(&FileKind::Lock.path(self.dir)).unwrap_or(false);
+        self.done.being_written = self.done.being_written || is_locked();
+        self.done.being_written
+    }
+
+    /// Does `read` until it succeeds, or fails as it did before: then returns that error. `None`
+    /// from `read` means that another process has changed what was read.
+    fn settled<T>(&self, read: impl Fn() -> Result<Option<T>>) -> Result<T> {
+        let mut last_failure = String::new();
+        for _ in 0..ATTEMPTS {
+            match read() {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => last_failure.clear(),
+                Err(error) if error.to_string() == last_failure => return Err(error),
+                Err(error) => last_failure = error.to_string(),
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::ResourceBusy)).during("find a moment at rest to read", self.dir)
+    }
+
+    fn load(&self) -> Result<Loaded> {
+        manifest::load(&*self.inspector.fs, self.dir)?.ok_or_else(|| Error::NotFound(self.dir.to_owned()))
+    }
+
     /// The manifest in force; `None` if it cannot be known.
     fn manifest(&mut self) -> Result<Option<Loaded>> {
         let current = FileKind::Current.path(self.dir);
-        let loaded = match manifest::load(&*self.inspector.fs, self.dir) {
-            Ok(Some(loaded)) => loaded,
-            Ok(None) => return Err(Error::NotFound(self.dir.to_owned())),
-            Err(error @ Error::NotAStore { .. }) => return Err(error),
+        let loaded = match self.settled(|| {
+            let loaded = self.load()?;
+            Ok(Some((self.count_edits(loaded.number)?, loaded)))
+        }) {
+            Ok(((edits, end), loaded)) => {
+                self.done.edits = edits;
+                let path = FileKind::Manifest(loaded.number).path(self.dir);
+                self.note_torn_tail(&path, end);
+                loaded
+            }
+            Err(error @ (Error::NotFound(_) | Error::NotAStore { .. })) => return Err(error),
             Err(error) => {
                 self.error(&current, &error);
                 return Ok(None);
             }
         };
-        let path = FileKind::Manifest(loaded.number).path(self.dir);
-        if let Err(error) = self.count_edits(&path) {
-            self.error(&path, &error);
-        }
         Ok(Some(loaded))
     }
 
-    fn count_edits(&mut self, path: &Path) -> Result<()> {
-        let mut log = self.inspector.log(path)?;
+    /// The edits of a manifest, and how it ends.
+    fn count_edits(&self, number: u64) -> Result<(u64, Option<LogEnd>)> {
+        let mut log = self.inspector.log(&FileKind::Manifest(number).path(self.dir))?;
+        let mut edits = 0;
         while let Some(record) = log.next_record()? {
-            self.done.edits += u64::from(record.count);
+            edits += u64::from(record.count);
         }
-        self.note_torn_tail(&log);
-        Ok(())
+        Ok((edits, log.end().cloned()))
     }
 
     /// Notes how a log ends that loads all the same.
-    fn note_torn_tail(&mut self, log: &LogFile) {
-        if let Some(LogEnd::Bad { offset, rule }) = log.end() {
-            self.fault(&log.path(), *offset, FaultKind::TornTail, format_args!("what was not synced is lost: {rule}"));
+    fn note_torn_tail(&mut self, path: &Path, end: Option<LogEnd>) {
+        if let Some(LogEnd::Bad { offset, rule }) = end
+            && !self.is_being_written()
+        {
+            self.fault(path, offset, FaultKind::TornTail, format_args!("what was not synced is lost: {rule}"));
         }
     }
 
-    fn logs(&mut self, state: &ManifestState) -> Result<()> {
-        let numbers: Vec<u64> = self
-            .files()?
-            .into_iter()
-            .filter_map(|kind| match kind {
-                FileKind::Wal(number) if number >= state.min_log => Some(number),
-                _ => None,
-            })
-            .collect();
-        let fs = &*self.inspector.fs;
+    fn logs(&mut self) -> Result<()> {
+        match self.settled(|| self.replay_logs()) {
+            Ok((batches, torn)) => {
+                self.done.batches = batches;
+                if let Some((path, offset)) = torn
+                    && !self.is_being_written()
+                {
+                    self.fault(&path, offset, FaultKind::TornTail, "what was not synced is lost from here on");
+                }
+            }
+            Err(error) => self.error(self.dir, &error),
+        }
+        Ok(())
+    }
+
+    /// The batches in the logs that the manifest needs, and where they end in a torn tail. `None`
+    /// if entries have gone from a log to a table meanwhile that were found in neither.
+    fn replay_logs(&self) -> Result<Option<(u64, Option<(PathBuf, u64)>)>> {
+        let state = self.load()?.state;
+        let needed = |kind| match kind {
+            FileKind::Wal(number) if number >= state.min_log => Some(number),
+            _ => None,
+        };
+        let numbers: Vec<u64> = self.files()?.into_iter().filter_map(needed).collect();
         let mut batches = 0;
-        let recovered = wal::recover(fs, self.dir, &numbers, state.flushed_seqno, false, &mut |stretch| {
+        let end = wal::recover(&*self.inspector.fs, self.dir, &numbers, state.flushed_seqno, false, &mut |stretch| {
             stretch.batches().try_for_each(|batch| {
                 batches += 1;
                 let mut operations = batch.operations();
@@ -211,18 +271,9 @@ impl Verify<'_> {
                     .try_for_each(|operation| operation.map(|_| ()))
                     .map_err(|rule| batch.corruption(self.dir, rule))
             })
-        });
-        self.done.batches = batches;
-        match recovered {
-            Ok(replayed) => {
-                if let Some((path, offset)) = replayed.torn {
-                    self.fault(&path, offset, FaultKind::TornTail, "what was not synced is lost from here on");
-                }
-            }
-            Err(error) if is_missing(&error) && self.is_outdated(state) => {}
-            Err(error) => self.error(self.dir, &error),
-        }
-        Ok(())
+        })?;
+        let is_whole = self.load()?.state.flushed_seqno <= end.last_seqno;
+        Ok(is_whole.then_some((batches, end.torn)))
     }
 
     fn tables(&mut self, state: &ManifestState) {
@@ -312,8 +363,11 @@ impl Verify<'_> {
         Ok(())
     }
 
-    fn leftovers(&mut self, state: &ManifestState, manifest: u64) -> Result<()> {
-        for name in self.names()? {
+    fn leftovers(&mut self) -> Result<()> {
+        let names = self.names()?;
+        // After the names: a file that a process has finished by now is in the manifest, or gone.
+        let Ok(Loaded { state, number: manifest, .. }) = self.settled(|| self.load().map(Some)) else { return Ok(()) };
+        for name in names {
             let path = self.dir.join(&name);
             let belongs = match FileKind::parse(&name) {
                 None => {
@@ -326,7 +380,7 @@ impl Verify<'_> {
                 Some(FileKind::Wal(number)) => number >= state.min_log,
                 Some(FileKind::Table(number)) => state.has_table(number),
             };
-            if !belongs {
+            if !belongs && !self.is_being_written() {
                 self.fault(
                     &path,
                     0,
@@ -340,7 +394,7 @@ impl Verify<'_> {
 
     /// Whether the manifest says something else by now.
     fn is_outdated(&self, state: &ManifestState) -> bool {
-        manifest::load(&*self.inspector.fs, self.dir).is_ok_and(|loaded| loaded.is_some_and(|now| now.state != *state))
+        self.settled(|| self.load().map(Some)).is_ok_and(|now| now.state != *state)
     }
 
     /// Names in the directory, sorted.

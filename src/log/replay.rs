@@ -11,6 +11,12 @@
 //!
 //! Whatever is not replayed, be it void or behind a record that does not verify, must not say that what is missing was once
 //! durable.
+//!
+//! A writer may append meanwhile, because readers take no lock. A reader that has passed the end of
+//! a log then comes to a newer record, which says truly that an entry behind that end is durable.
+//! Such a statement is therefore doubted once: the logs are read again, and the entry is damaged
+//! only if it is still missing. Every further doubt needs entries that the reading before it did
+//! not find, so that the length of the logs bounds the number of readings.
 
 use std::path::PathBuf;
 
@@ -51,8 +57,9 @@ pub(crate) struct Replayed {
     pub(crate) torn: Option<(PathBuf, u64)>,
 }
 
-/// Applies, in order, the records of `logs` (numbers ascending, with their paths) that begin at or behind ordinal `expected`;
-/// what is before it is known from elsewhere.
+/// Applies, in order, the records of `logs` (numbers ascending, with their paths) that begin at or
+/// behind ordinal `expected`; what is before it is known from elsewhere. So is that everything up
+/// to ordinal `durable` was on stable storage.
 ///
 /// Damage to what was durable is `Error::Corruption`; anything else that cannot be read is a torn tail, and replay ends before it.
 pub(crate) fn replay(
@@ -63,17 +70,24 @@ pub(crate) fn replay(
     apply: &mut dyn FnMut(&Record<'_>) -> Result<(), ApplyError>,
 ) -> Result<Replayed> {
     debug_assert!(logs.is_sorted_by(|a, b| a.0 < b.0));
-    let readers = logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
-    let readers = readers.collect::<Result<Vec<_>>>()?;
-    let parts = find_parts(&readers, expected);
-    let mut replay = Replay { expected, apply, next: expected, synced: 0, stop: None, broken: false };
-    for (reader, part) in readers.into_iter().zip(parts) {
-        match part {
-            Some(part) if !replay.broken => replay.log(reader, &part)?,
-            _ => replay.skip(reader)?,
+    let mut doubted = None;
+    loop {
+        let mut replay = Replay {
+            expected,
+            applied: doubted.unwrap_or(expected),
+            apply: &mut *apply,
+            next: expected,
+            synced: 0,
+            stop: None,
+            broken: false,
+            refused: false,
+        };
+        match replay.run(fs, magic, logs) {
+            Ok(()) => return Ok(replay.finish()),
+            Err(_) if replay.refused && doubted.is_none_or(|next| next < replay.next) => doubted = Some(replay.next),
+            Err(error) => return Err(error),
         }
     }
-    Ok(replay.finish())
 }
 
 /// What counts of a log: its ordinals from `first` on and before `end`, with which the next log that counts begins.
@@ -101,6 +115,8 @@ fn find_parts(readers: &[LogReader], expected: u64) -> Vec<Option<Part>> {
 
 struct Replay<'a> {
     expected: u64,
+    /// An earlier reading has applied what is before this ordinal.
+    applied: u64,
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<(), ApplyError>,
     /// The first ordinal that is neither replayed nor known.
     next: u64,
@@ -109,6 +125,8 @@ struct Replay<'a> {
     stop: Option<Stop>,
     /// Set when ordinal `next` was not where it should have been: no later log can be replayed.
     broken: bool,
+    /// Set when ordinal `next` is missing although something says that it was durable.
+    refused: bool,
 }
 
 struct Stop {
@@ -120,6 +138,19 @@ struct Stop {
 }
 
 impl Replay<'_> {
+    fn run(&mut self, fs: &dyn FileSystem, magic: Magic, logs: &[(u64, PathBuf)]) -> Result<()> {
+        let readers = logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
+        let readers = readers.collect::<Result<Vec<_>>>()?;
+        let parts = find_parts(&readers, self.expected);
+        for (reader, part) in readers.into_iter().zip(parts) {
+            match part {
+                Some(part) if !self.broken => self.log(reader, &part)?,
+                _ => self.skip(reader)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Replays the part of a log that counts.
     fn log(&mut self, mut reader: LogReader, part: &Part) -> Result<()> {
         if part.first > self.next {
@@ -161,7 +192,7 @@ impl Replay<'_> {
         if record.first < self.expected {
             return Err(record.corruption("part of the record is in tables already"));
         }
-        if record.count == 0 {
+        if record.count == 0 || record.first < self.applied {
             return Ok(());
         }
         (self.apply)(record).map_err(|error| match error {
@@ -187,12 +218,13 @@ impl Replay<'_> {
     }
 
     /// Fails if what was not read of a log says that the first missing ordinal was once durable.
-    fn refuse_if_durable(&self, reader: LogReader) -> Result<()> {
+    fn refuse_if_durable(&mut self, reader: LogReader) -> Result<()> {
         let path = reader.path().to_owned();
         let missing = self.next;
         let (Some((offset, synced)), Some(stop)) = (reader.find_synced(missing)?, &self.stop) else {
             return Ok(());
         };
+        self.refused = true;
         let rule = format!(
             "{}, and entry {missing} is missing, although everything up to entry {synced} was on stable storage according to {} \
              at offset {offset}",

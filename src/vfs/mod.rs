@@ -46,6 +46,14 @@ pub trait FileSystem: Send + Sync + Debug {
     /// `None` when another process or another handle in this one holds it. The lock ends when the result is dropped.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
 
+    /// Whether somebody holds the lock on the file at `path`. To ask is harmless: a
+    /// [`lock`](FileSystem::lock) at the same time succeeds. `false`, as by default, where the
+    /// answer cannot be had.
+    fn is_locked(&self, path: &Path) -> io::Result<bool> {
+        let _ = path;
+        Ok(false)
+    }
+
     /// Bytes that can still be written to the file system of `dir`.
     fn free_space(&self, dir: &Path) -> io::Result<u64>;
 }

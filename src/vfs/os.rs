@@ -10,6 +10,7 @@ use std::sync::Arc;
 #[cfg(target_os = "linux")]
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 #[cfg(unix)]
 use super::Mapping;
@@ -88,18 +89,44 @@ impl FileSystem for OsFileSystem {
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         // Not truncated on opening: until the lock is ours, the content is the holder's.
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
+        let mut attempts = 0;
+        while !holds(file.try_lock())? {
+            // What excludes an exclusive lock but no shared one is a question, which takes no
+            // longer than two system calls.
+            if attempts == LOCK_ATTEMPTS || !holds(file.try_lock_shared())? {
+                return Ok(None);
+            }
+            file.unlock()?;
+            attempts += 1;
+            std::thread::sleep(Duration::from_micros(attempts));
         }
         file.set_len(0)?;
         writeln!(file, "{}", std::process::id())?;
         Ok(Some(Box::new(OsLock(file))))
     }
 
+    /// A question is a shared lock for a moment, which [`lock`](FileSystem::lock) waits for.
+    fn is_locked(&self, path: &Path) -> io::Result<bool> {
+        match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            file => Ok(!holds(file?.try_lock_shared())?),
+        }
+    }
+
     fn free_space(&self, dir: &Path) -> io::Result<u64> {
         platform::free_space(dir)
+    }
+}
+
+/// Half a second in all, for a process that is stopped while it asks.
+const LOCK_ATTEMPTS: u64 = 1000;
+
+/// Whether the lock that was tried for is held now.
+fn holds(tried: Result<(), TryLockError>) -> io::Result<bool> {
+    match tried {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -296,6 +323,37 @@ mod tests {
         assert_eq!(reader.read_at(&mut bytes, 200_000).unwrap(), bytes.len());
         assert_eq!(bytes, content[200_000..210_000]);
         assert!(reader.try_read_at(&mut bytes, 200_000));
+    }
+
+    #[test]
+    fn asking_for_a_lock_keeps_nobody_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("LOCK");
+        assert!(!OsFileSystem.is_locked(&path).unwrap() && !path.exists());
+        let asks = AtomicU64::new(0);
+        let locks = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while locks.load(Ordering::Relaxed) < 3000 {
+                        OsFileSystem.is_locked(&path).unwrap();
+                        asks.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            while locks.fetch_add(1, Ordering::Relaxed) < 3000 {
+                let held = OsFileSystem.lock(&path).unwrap();
+                let is_refused = held.is_none();
+                if is_refused {
+                    locks.store(3000, Ordering::Relaxed);
+                }
+                assert!(!is_refused);
+                assert!(OsFileSystem.is_locked(&path).unwrap());
+                assert!(OsFileSystem.lock(&path).unwrap().is_none());
+            }
+        });
+        assert!(asks.into_inner() > 0);
+        assert!(!OsFileSystem.is_locked(&path).unwrap());
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl SimFileSystem {
         self.inner.lock().faults.mutations
     }
 
-    /// How many reading calls there were: `open`, `list`, `free_space`, and `read_at`
+    /// How many reading calls there were: `open`, `list`, `is_locked`, `free_space`, and `read_at`
     /// and `len` of files, successful or not.
     pub fn reads(&self) -> u64 {
         self.inner.lock().faults.reads
@@ -266,6 +266,13 @@ impl FileSystem for SimFileSystem {
             let holder = format!("{}\n", std::process::id());
             state.file_mut(inode)?.set_data(holder.into_bytes());
             Ok(Some(Box::new(SimLock(self.handle(state, inode)?)) as _))
+        })
+    }
+
+    fn is_locked(&self, path: &Path) -> io::Result<bool> {
+        self.observe(|state| match state.find_file(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            found => Ok(state.locked.contains(&found?.0)),
         })
     }
 

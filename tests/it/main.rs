@@ -2,6 +2,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "tests")]
 
 mod closing;
+mod beside_writer;
 mod concurrency;
 mod damage;
 mod explain;

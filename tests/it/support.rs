@@ -186,6 +186,10 @@ impl<W: Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + Send + Sync> FileSy
         self.fs.lock(path)
     }
 
+    fn is_locked(&self, path: &Path) -> io::Result<bool> {
+        self.fs.is_locked(path)
+    }
+
     fn free_space(&self, dir: &Path) -> io::Result<u64> {
         self.fs.free_space(dir)
     }

@@ -32,6 +32,7 @@ pub(crate) fn run(common: &Common, args: Verify) -> Result<()> {
             "tables": verified.tables,
             "entries": verified.entries,
             "bytes": verified.bytes,
+            "being_written": verified.being_written,
         }));
     }
     let printed = printed.and_then(|()| output.finish());
@@ -63,6 +64,9 @@ fn report(verified: &Verified) {
         counted(verified.entries, "entry"),
         size(verified.bytes)
     ));
+    if verified.being_written {
+        say("the store is being written: the end of its log, and files that no version names, are left out");
+    }
     match (verified.damaged, verified.unchecked) {
         (0, 0) => say("no damage"),
         (damaged, 0) => say(format_args!("damage: {}", count(damaged))),

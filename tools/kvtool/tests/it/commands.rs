@@ -302,6 +302,17 @@ fn sst_lists_every_entry() {
 }
 
 #[test]
+fn verify_beside_a_writer_says_so_and_reports_nothing() {
+    let sandbox = with_store();
+    let db = tamis::Db::open(sandbox.path("db")).unwrap();
+    db.put("logged", "1").unwrap();
+    assert_eq!(sandbox.text(&["verify", "db"]), "");
+    assert_eq!(document(&sandbox.check(&["verify", "db", "--json"], DONE))["being_written"], true);
+    db.close().unwrap();
+    assert_eq!(document(&sandbox.check(&["verify", "db", "--json"], DONE))["being_written"], false);
+}
+
+#[test]
 fn commands_that_read_change_no_file() {
     let sandbox = with_store();
     // With writes that are in the log alone, which opening for writing would move to a table.
