@@ -12,7 +12,10 @@
 //! 5. A failed write may be there or not, never in part. After a failed write or sync of the log or the manifest, writes are refused
 //!    with the first cause ([`Error::Poisoned`]) until the store is opened again, and reads go on.
 //! 6. Opening after a crash needs no option and no tool.
-//! 7. Damage is reported with file and offset ([`Error::Corruption`]); it is never returned as data and never as "not found".
+//! 7. Damage is reported with file and offset ([`Error::Corruption`]); it is never returned as data
+//!    and never as "not found". What cannot be told from a torn write is damage to the log behind
+//!    its last sync, and a newest log that was cut short behind its first sync together with
+//!    everything that says how far it was synced.
 //! 8. One process writes; a second one is refused ([`Error::Locked`]).
 //!
 //! # What reads cost

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
@@ -62,22 +62,45 @@ pub(crate) struct WalEnd {
     pub(crate) torn: Option<(PathBuf, u64)>,
 }
 
-/// Applies the batches behind sequence number `flushed` that are found in the logs `numbers` (ascending: all that the manifest has
-/// not let go). `apply` gets them in their order, a stretch at a time; by another thread, if there are many and `threaded` allows it.
+/// A log that holds entries which were synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SyncedLog {
+    pub(crate) number: u64,
+    /// Every entry up to this one was on stable storage, the last of them in this log.
+    pub(crate) seqno: SeqNo,
+}
+
+/// What the manifest says of the logs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// Everything up to this sequence number is in tables.
+    pub(crate) flushed: SeqNo,
+    pub(crate) synced_log: Option<SyncedLog>,
+}
+
+/// Applies the batches behind what is flushed that are found in the logs `numbers` (ascending: all
+/// that the manifest has not let go). `apply` gets them in their order, a stretch at a time; by
+/// another thread, if there are many and `threaded` allows it.
 pub(crate) fn recover<'a>(
     fs: &dyn FileSystem,
     dir: &Path,
     numbers: &[u64],
-    flushed: SeqNo,
+    known: Known,
     threaded: bool,
     apply: &'a mut Apply<'a>,
 ) -> Result<WalEnd> {
+    let Known { flushed, synced_log } = known;
+    if let Some(log) = synced_log.filter(|log| !numbers.contains(&log.number)) {
+        let rule = format!("there is no such file, although entry {} in it was on stable storage", log.seqno);
+        return Err(Error::corruption(&FileKind::Wal(log.number).path(dir), 0, rule));
+    }
+    let durable = synced_log.map_or(0, |log| log.seqno);
     let logs: Vec<_> = numbers.iter().map(|&number| (number, FileKind::Wal(number).path(dir))).collect();
     let apply = Mutex::new(apply);
     let replayed = std::thread::scope(|scope| {
         let mut relay = Relay::new(scope, &apply, threaded);
         let add = &mut |record: &Record<'_>| relay.add(record).map_err(ApplyError::Failed);
-        let replayed = replay(fs, Magic::Wal, &logs, flushed + 1, add);
+        let replayed = replay(fs, Magic::Wal, &logs, flushed + 1, durable, add);
         relay.finish()?;
         replayed
     })?;
@@ -88,7 +111,6 @@ pub(crate) fn recover<'a>(
 mod tests {
     use super::*;
     use crate::batch::WriteBatch;
-    use crate::error::Error;
     use crate::format::checksum::crc;
     use crate::format::key::ValueKind;
     use crate::log::LogRecord;
@@ -117,7 +139,7 @@ mod tests {
 
     fn recover_all(dir: &Path, numbers: &[u64], flushed: SeqNo) -> Result<(Applied, WalEnd)> {
         let mut applied = Applied::new();
-        let end = recover(&OsFileSystem, dir, numbers, flushed, true, &mut |stretch| {
+        let end = recover(&OsFileSystem, dir, numbers, Known { flushed, synced_log: None }, true, &mut |stretch| {
             for batch in stretch.batches() {
                 for (seqno, op) in (batch.first..).zip(batch.operations()) {
                     let op = op.map_err(|rule| batch.corruption(dir, rule))?;

@@ -21,19 +21,19 @@ use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::ThreadPool;
 use crate::filter::KeyHash;
-use crate::format::Malformed;
 use crate::format::filename::FileKind;
-use crate::format::header::FileHeader;
+use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
+use crate::log::reader::LogReader;
 use crate::manifest::DEFAULT_KEYSPACE;
-use crate::manifest::{self, KeyspaceState, ManifestState};
+use crate::manifest::{self, KeyspaceState, Loaded, ManifestState};
 use crate::memtable::Memtable;
 use crate::options::{Compression, Options};
 use crate::pool::{CHUNK_LEN, Pool};
 use crate::table::{Table, TableContext, TableMeta, TableOptions};
 use crate::version::Version;
 use crate::vfs::FileSystem;
-use crate::wal::{self, Stretch};
+use crate::wal::{self, Known, Stretch};
 
 impl Store {
     /// Opens the store in `dir` for reading and writing.
@@ -51,11 +51,11 @@ impl Store {
         };
 
         // The number of the manifest in force, as long as it may stay that.
-        let (mut state, mut in_force) = match manifest::load(&*fs, dir)? {
-            Some(loaded) => (loaded.state, loaded.is_durable.then_some(loaded.number)),
+        let (mut state, found, mut in_force) = match manifest::load(&*fs, dir)? {
+            Some(loaded) => (loaded.state, loaded.number, loaded.is_durable.then_some(loaded.number)),
             None => {
                 sync_names_above(&*fs, dir)?;
-                (new_state(&options), None)
+                (new_state(&options), 0, None)
             }
         };
         if let Some(wanted) = &options.default_keyspace
@@ -74,8 +74,10 @@ impl Store {
         }
         let tables = new_tables(&options, dir);
         let memory = new_pool(&options);
-        let recovery = Recovery { dir, options: &options, tables: &tables, memory: &memory, keep: Keep::InTables };
-        let recovered = recovery.recover(&mut state, &files)?;
+        let sources = Sources { dir, manifest: found, files: &files, tables: &tables };
+        sources.check_tables(&state)?;
+        let recovery = Recovery { sources, options: &options, memory: &memory, keep: Keep::InTables };
+        let recovered = recovery.recover(&mut state)?;
         let log_number = state.take_number();
         let header = FileHeader { number: log_number, first: recovered.last_seqno + 1, ..FileHeader::default() };
         let seed = state.hash_seed;
@@ -176,14 +178,15 @@ struct Found {
 /// found in neither.
 fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<Pool>) -> Result<Option<Found>> {
     let fs = &*options.file_system;
-    let mut state = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?.state;
+    let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
     let files = list_files(options, dir)?;
     let tables = new_tables(options, dir);
-    check_tables(dir, &state, &files)?;
+    let sources = Sources { dir, manifest: number, files: &files, tables: &tables };
+    sources.check_tables(&state)?;
     // First, because replaying takes long, and compactions remove them meanwhile.
     hold_files(&state, &tables, options.max_open_files)?;
-    let recovery = Recovery { dir, options, tables: &tables, memory, keep: Keep::InMemory };
-    let recovered = recovery.recover(&mut state, &files)?;
+    let recovery = Recovery { sources, options, memory, keep: Keep::InMemory };
+    let recovered = recovery.recover(&mut state)?;
     // A log is removed after an edit has said that its entries are in tables.
     let flushed = manifest::load(fs, dir)?.map_or(0, |now| now.state.flushed_seqno);
     Ok((flushed <= recovered.last_seqno).then_some(Found { state, tables, recovered }))
@@ -250,23 +253,88 @@ struct Recovered {
     logs: Vec<u64>,
 }
 
-/// Refuses a store that lacks a table, before anything in its directory is changed: the manifest may be an older one than the tables.
-fn check_tables(dir: &Path, state: &ManifestState, files: &[FileKind]) -> Result<()> {
-    let mut named = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
-    match named.find(|(_, table)| files.binary_search(&FileKind::Table(table.number)).is_err()) {
-        None => Ok(()),
-        Some((_, table)) => {
-            let rule = "the manifest names this table, but there is no such file";
-            Err(Error::corruption(&FileKind::Table(table.number).path(dir), 0, rule))
+/// What a store is opened from.
+///
+/// A manifest that has lost its last edits looks like one that never had them. It shows in what it
+/// does not know of: a table or log that it asks for has gone, and a newer table, in which its
+/// entries are now, is not named by it. The error names the manifest then, and the missing file
+/// otherwise.
+#[derive(Clone, Copy)]
+struct Sources<'a> {
+    dir: &'a Path,
+    /// Number of the manifest.
+    manifest: u64,
+    /// In the directory, sorted.
+    files: &'a [FileKind],
+    tables: &'a Arc<TableContext>,
+}
+
+impl Sources<'_> {
+    /// Refuses a store that lacks a table, before anything in its directory is changed.
+    fn check_tables(&self, state: &ManifestState) -> Result<()> {
+        let mut named = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+        let is_missing = |meta: &TableMeta| self.files.binary_search(&FileKind::Table(meta.number)).is_err();
+        let Some((_, meta)) = named.find(|(_, meta)| is_missing(meta)) else { return Ok(()) };
+        let missing = FileKind::Table(meta.number);
+        match self.unnamed_tables(state).find(|number| *number > meta.number) {
+            Some(newer) => {
+                let newer = FileKind::Table(newer).name();
+                Err(self.outdated(format_args!(
+                    "it names {}, which is gone, and not {newer}, which is newer",
+                    missing.name()
+                )))
+            }
+            None => {
+                let rule = "the manifest names this table, but there is no such file";
+                Err(Error::corruption(&missing.path(self.dir), 0, rule))
+            }
         }
+    }
+
+    /// Tables in the directory that the manifest does not name.
+    fn unnamed_tables(&self, state: &ManifestState) -> impl Iterator<Item = u64> {
+        self.files.iter().filter_map(|kind| match *kind {
+            FileKind::Table(number) if !state.has_table(number) => Some(number),
+            _ => None,
+        })
+    }
+
+    /// The error to return when `logs` could not be replayed because of `error`: that of the
+    /// manifest if they all begin behind what is missing, and a table that it does not name has it.
+    fn explain(&self, error: Error, state: &ManifestState, logs: &[u64]) -> Error {
+        if !error.is_corruption() {
+            return error;
+        }
+        let missing = state.flushed_seqno + 1;
+        let begins_behind = |&log: &u64| {
+            let reader = LogReader::open(self.tables.fs(), &FileKind::Wal(log).path(self.dir), Magic::Wal, log);
+            reader.is_ok_and(|reader| reader.header().is_ok_and(|header| header.first > missing))
+        };
+        let has_it = |number: &u64| {
+            let table = Table::alone(Arc::clone(self.tables), *number, false);
+            table.is_ok_and(|table| table.meta().largest_seqno >= missing)
+        };
+        match self.unnamed_tables(state).find(has_it) {
+            Some(table) if logs.iter().all(begins_behind) => {
+                let table = FileKind::Table(table).name();
+                self.outdated(format_args!(
+                    "entry {missing} is in no log, and {table}, which it does not name, has later ones"
+                ))
+            }
+            _ => error,
+        }
+    }
+
+    fn outdated(&self, proof: impl std::fmt::Display) -> Error {
+        let rule = format!("the manifest has lost its last edits, or an older one is in force: {proof}");
+        Error::corruption(&FileKind::Manifest(self.manifest).path(self.dir), 0, rule)
     }
 }
 
 /// What recovery works with.
 struct Recovery<'a> {
-    dir: &'a Path,
+    sources: Sources<'a>,
     options: &'a Options,
-    tables: &'a Arc<TableContext>,
     memory: &'a Arc<Pool>,
     keep: Keep,
 }
@@ -274,22 +342,23 @@ struct Recovery<'a> {
 impl Recovery<'_> {
     /// Replays the logs that `state` still needs, and takes the numbers in the directory for used: they may belong to files that no
     /// edit has named yet.
-    fn recover(&self, state: &mut ManifestState, files: &[FileKind]) -> Result<Recovered> {
-        check_tables(self.dir, state, files)?;
+    fn recover(&self, state: &mut ManifestState) -> Result<Recovered> {
         let known_ids = state.next_file_number;
-        let numbers = files.iter().filter_map(|kind| kind.number());
+        let numbers = self.sources.files.iter().filter_map(|kind| kind.number());
         let seen = numbers.filter(|&number| number <= GREATEST_COUNTED).max().unwrap_or(0);
         state.next_file_number = known_ids.max(seen + 1);
         let unused = state.next_file_number;
-        self.replay_logs(state, files, known_ids).inspect_err(|_| {
+        self.replay_logs(state, known_ids).inspect_err(|_| {
             // However often opening is tried, it leaves nothing more behind.
-            (unused..state.next_file_number).for_each(|number| self.tables.remove_file(number));
+            (unused..state.next_file_number).for_each(|number| self.sources.tables.remove_file(number));
         })
     }
 
-    fn replay_logs(&self, state: &mut ManifestState, files: &[FileKind], known_ids: u64) -> Result<Recovered> {
-        let Recovery { dir, options, keep, .. } = *self;
-        let mut logs: Vec<u64> = files
+    fn replay_logs(&self, state: &mut ManifestState, known_ids: u64) -> Result<Recovered> {
+        let Recovery { sources: Sources { dir, .. }, options, keep, .. } = *self;
+        let mut logs: Vec<u64> = self
+            .sources
+            .files
             .iter()
             .filter_map(|kind| match *kind {
                 FileKind::Wal(number) if number >= state.min_log => Some(number),
@@ -300,19 +369,27 @@ impl Recovery<'_> {
 
         // It stands for all of the logs, and comes before those that are to be begun.
         let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));
-        let known = state.flushed_seqno;
-        let mut rebuilt =
-            Rebuilt { recovery: self, state, known_ids, newest, current: None, full: Vec::new(), flushed: known };
+        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log() };
+        let mut rebuilt = Rebuilt {
+            recovery: self,
+            state,
+            known_ids,
+            newest,
+            current: None,
+            full: Vec::new(),
+            flushed: known.flushed,
+        };
         // An executor that runs one job at a time is for those who want to know what comes after what.
         let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
         let apply = &mut |stretch: Stretch<'_>| rebuilt.add(stretch);
-        let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply)?;
-        let Rebuilt { current, mut full, mut flushed, .. } = rebuilt;
+        let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
+        let Rebuilt { state, current, mut full, mut flushed, .. } = rebuilt;
+        let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
         match current {
             Some(memtable) => full.push(memtable),
             None => flushed = end.last_seqno,
         }
-        if keep == Keep::InTables && flushed > known {
+        if keep == Keep::InTables && flushed > known.flushed {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
         Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, logs })
@@ -328,7 +405,7 @@ impl Recovery<'_> {
             let filter = policy_of_output(&options_of, &keyspace.metas(), 0, keys, || 0, |_, _| false);
             let number = state.take_number();
             let context = OutputContext {
-                tables: self.tables,
+                tables: self.sources.tables,
                 options: TableOptions {
                     filter,
                     prefix: options_of.prefix,
@@ -382,15 +459,16 @@ const GROUP: usize = 32;
 
 impl Rebuilt<'_> {
     fn add(&mut self, stretch: Stretch<'_>) -> Result<()> {
-        let dir = self.recovery.dir;
+        let Sources { dir, .. } = self.recovery.sources;
         let mut group = Vec::with_capacity(GROUP);
         for batch in stretch.batches() {
             for (seqno, operation) in (batch.first..).zip(batch.operations()) {
                 let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
                 // That of a dropped one is below: the manifest names a keyspace before the first write to it.
                 if u64::from(operation.keyspace) >= self.known_ids {
-                    let rule = Malformed("a batch names a keyspace that the manifest does not know of");
-                    return Err(batch.corruption(dir, rule));
+                    let (id, log) = (operation.keyspace, FileKind::Wal(batch.log).name());
+                    let proof = format_args!("{log} names keyspace {id} at offset {}", batch.offset);
+                    return Err(self.recovery.sources.outdated(proof));
                 }
                 if group.len() == GROUP {
                     self.insert(&group)?;

@@ -102,8 +102,12 @@ pub(super) struct LogFile {
     pub(super) number: u64,
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn WritableFile>,
+    /// The first sequence number in it.
+    pub(super) first: SeqNo,
     /// Whether the directory has been synced since the file was created.
     pub(super) name_durable: Arc<AtomicBool>,
+    /// Whether the manifest says that it holds synced entries.
+    pub(super) is_named: Arc<AtomicBool>,
 }
 
 /// The manifest in force and what it says.

@@ -13,12 +13,17 @@ use std::time::{Duration, Instant};
 
 use super::background::Waiting;
 use super::stalls::Cause;
-use super::store::Store;
+use super::store::{LogFile, Store};
 use crate::error::{IoContext, Result};
 use crate::format::key::SeqNo;
+use crate::manifest::VersionEdit;
+use crate::wal::SyncedLog;
 
 /// A sync waits for others no longer than this, nor than the last one took: eight threads on two cores come back within 120 µs.
 const GRACE: Duration = Duration::from_micros(200);
+
+/// More than a manifest takes that is begun anew, but for those of large stores.
+const EDIT_ROOM: u64 = 1 << 20;
 
 /// The turns of those who want to sync.
 ///
@@ -204,7 +209,8 @@ impl Store {
         lead.begin();
         // Every write up to here is in one of the logs below.
         let target = self.visible.load(Ordering::Acquire);
-        self.sync_logs().map_err(|error| self.poison(error))?;
+        let logs = self.sync_logs().map_err(|error| self.poison(error))?;
+        self.name_synced_log(&logs, target)?;
         self.durable.fetch_max(target, Ordering::AcqRel);
         drop(lead);
         self.mark_synced()
@@ -220,7 +226,8 @@ impl Store {
         self.stalls.measure(Cause::Flush, || self.wait_for_progress(Waiting::Flush, |_| is_flushed()))
     }
 
-    fn sync_logs(&self) -> Result<()> {
+    /// Syncs the logs that may need it, and returns them, oldest first.
+    fn sync_logs(&self) -> Result<Vec<LogFile>> {
         let logs = self.logs.lock().clone();
         if logs.iter().any(|log| !log.name_durable.load(Ordering::Acquire)) {
             self.fs.sync_dir(&self.dir).during("sync", &self.dir)?;
@@ -236,6 +243,24 @@ impl Store {
         if let Some(current) = logs.last() {
             self.logs.lock().retain(|log| log.number >= current.number);
         }
+        Ok(logs)
+    }
+
+    /// Has the manifest name the log that holds `target`, which is durable, before anybody is told
+    /// so: without that log the store is damaged from now on. One edit does for all syncs of a log.
+    /// It comes after the first of them, so that a log that is named has at least its header.
+    ///
+    /// On a nearly full disk there is less proof, and no less data: an edit that failed would put
+    /// an end to all writes.
+    fn name_synced_log(&self, logs: &[LogFile], target: SeqNo) -> Result<()> {
+        let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
+        let is_needless = log.is_named.load(Ordering::Acquire) || self.flushed.load(Ordering::Acquire) >= target;
+        if is_needless || self.fs.free_space(&self.dir).is_ok_and(|free| free < EDIT_ROOM) {
+            return Ok(());
+        }
+        let synced_log = Some(SyncedLog { number: log.number, seqno: target });
+        self.install(VersionEdit { synced_log, ..VersionEdit::default() }, |_| ())?;
+        log.is_named.store(true, Ordering::Release);
         Ok(())
     }
 

@@ -426,7 +426,10 @@ impl LogFile {
             number: log.number(),
             path: log.path().to_owned(),
             file: log.file(),
-            name_durable: Arc::new(AtomicBool::new(false)),
+            // It holds nothing yet.
+            first: log.next(),
+            name_durable: Arc::default(),
+            is_named: Arc::default(),
         }
     }
 }

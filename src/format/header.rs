@@ -65,6 +65,15 @@ impl FileHeader {
         out
     }
 
+    /// The file number in a header at the front of `bytes` whose checksum matches; `None` if there
+    /// is no such header.
+    pub(crate) fn sound_number(bytes: &[u8], magic: Magic) -> Option<u64> {
+        let bytes = bytes.first_chunk::<FILE_HEADER_LEN>()?;
+        let number = Decoder::new(&bytes[16..]).u64().ok()?;
+        let crc = bound_crc(number, 0, &bytes[..60]).to_le_bytes();
+        (bytes[..8] == magic.bytes()[..] && bytes[60..] == crc).then_some(number)
+    }
+
     /// Decodes the first bytes of `file`, which must be the file number `number`.
     ///
     /// A header that verifies and states another version is `Error::Unsupported`.

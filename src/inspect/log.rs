@@ -94,6 +94,13 @@ pub enum Change {
     FlushedSeqno(SeqNo),
     /// Seed of the filters' hash.
     HashSeed(u64),
+    /// A log must be there as long as it is needed, because it holds entries that were synced.
+    SyncedLog {
+        /// The log's number.
+        number: u64,
+        /// Every entry up to this one was on stable storage, the last of them in this log.
+        seqno: SeqNo,
+    },
     /// A keyspace exists from here on, or its options change.
     Keyspace {
         /// Its id.
@@ -238,6 +245,7 @@ fn changes(edit: VersionEdit) -> Vec<Change> {
     changes.extend(edit.min_log.map(Change::MinLog));
     changes.extend(edit.flushed_seqno.map(Change::FlushedSeqno));
     changes.extend(edit.hash_seed.map(Change::HashSeed));
+    changes.extend(edit.synced_log.map(|log| Change::SyncedLog { number: log.number, seqno: log.seqno }));
     changes.extend(edit.dropped.into_iter().map(|id| Change::DropKeyspace { id }));
     changes.extend(edit.created.into_iter().map(|(id, name, options)| Change::Keyspace { id, name, options }));
     changes.extend(edit.removed.into_iter().map(|(keyspace, level, number)| Change::RemoveTable {
@@ -273,6 +281,9 @@ impl fmt::Display for Change {
             Change::MinLog(n) => write!(f, "logs below {n} are no longer needed"),
             Change::FlushedSeqno(n) => write!(f, "entries up to {n} are in tables"),
             Change::HashSeed(seed) => write!(f, "the hash seed is {seed:#018x}"),
+            Change::SyncedLog { number, seqno } => {
+                write!(f, "log {number} holds synced entries, up to {seqno} and maybe more")
+            }
             Change::Keyspace { id, name, options } => {
                 write!(f, "keyspace {id} is {name:?}: {options:?}")
             }

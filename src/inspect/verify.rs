@@ -25,7 +25,7 @@ use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
 use crate::manifest::{self, Loaded, ManifestState};
 use crate::table::{Table, TableContext, TableMeta};
-use crate::wal;
+use crate::wal::{self, Known};
 
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -263,7 +263,8 @@ impl Verify<'_> {
         };
         let numbers: Vec<u64> = self.files()?.into_iter().filter_map(needed).collect();
         let mut batches = 0;
-        let end = wal::recover(&*self.inspector.fs, self.dir, &numbers, state.flushed_seqno, false, &mut |stretch| {
+        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log() };
+        let end = wal::recover(&*self.inspector.fs, self.dir, &numbers, known, false, &mut |stretch| {
             stretch.batches().try_for_each(|batch| {
                 batches += 1;
                 let mut operations = batch.operations();

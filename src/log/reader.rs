@@ -72,13 +72,20 @@ struct Window {
 }
 
 impl LogReader {
-    /// Opens log `number` and reads its header. A header that does not verify is not an error: the log ends before its first
-    /// record. That of a later format version is.
+    /// Opens log `number` and reads its header. A header that does not verify is not an error: the
+    /// log ends before its first record. That of a later format version is, and one that is sound
+    /// but of another log: no creation that was interrupted leaves it.
     pub(crate) fn open(fs: &dyn FileSystem, path: &Path, magic: Magic, number: u64) -> Result<LogReader> {
         let file = fs.open(path).during("open", path)?;
         let len = file.len().during("read the length of", path)?;
         let mut bytes = [0; FILE_HEADER_LEN];
         let read = file.read_at(&mut bytes, 0).during("read", path)?;
+        if let Some(found) = FileHeader::sound_number(&bytes[..read], magic)
+            && found != number
+        {
+            let rule = format!("the file holds log number {found}, not the one in its name");
+            return Err(Error::corruption(path, 0, rule));
+        }
         let header = match FileHeader::decode(&bytes[..read], magic, number, path) {
             Ok(header) if header.synced >= header.first => {
                 let rule = "the log says that its first record was durable before it was written";

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use super::reader::{End, LogReader, Record, Step};
 use crate::error::{Error, Result};
 use crate::format::Malformed;
+use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::vfs::FileSystem;
 
@@ -67,6 +68,7 @@ pub(crate) fn replay(
     magic: Magic,
     logs: &[(u64, PathBuf)],
     expected: u64,
+    durable: u64,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<(), ApplyError>,
 ) -> Result<Replayed> {
     debug_assert!(logs.is_sorted_by(|a, b| a.0 < b.0));
@@ -83,7 +85,7 @@ pub(crate) fn replay(
             refused: false,
         };
         match replay.run(fs, magic, logs) {
-            Ok(()) => return Ok(replay.finish()),
+            Ok(()) => return replay.finish(durable),
             Err(_) if replay.refused && doubted.is_none_or(|next| next < replay.next) => doubted = Some(replay.next),
             Err(error) => return Err(error),
         }
@@ -135,6 +137,17 @@ struct Stop {
     reason: String,
     /// Nothing but the end of the file was found there.
     clean: bool,
+}
+
+impl Stop {
+    fn corruption(&self, missing: u64, synced: u64, source: impl std::fmt::Display) -> Error {
+        let rule = format!(
+            "{}, and entry {missing} is missing, although everything up to entry {synced} was on stable storage according to \
+             {source}",
+            self.reason
+        );
+        Error::corruption(&self.file, self.offset, rule)
+    }
 }
 
 impl Replay<'_> {
@@ -203,11 +216,16 @@ impl Replay<'_> {
 
     /// Passes over a log of which nothing is replayed.
     fn skip(&mut self, reader: LogReader) -> Result<()> {
-        let reason = match reader.header() {
-            Ok(header) => format!("the log begins with entry {}", header.first),
-            Err(rule) => rule.to_owned(),
+        let path = reader.path();
+        let (file, reason) = match reader.header() {
+            Ok(header) if header.previous > 0 && self.stop.is_none() => {
+                let previous = path.with_file_name(FileKind::Wal(header.previous).name());
+                (previous, format!("there is no such file, and the log after it begins with entry {}", header.first))
+            }
+            Ok(header) => (path.to_owned(), format!("the log begins with entry {}", header.first)),
+            Err(rule) => (path.to_owned(), rule.to_owned()),
         };
-        let here = Stop { file: reader.path().to_owned(), offset: 0, reason, clean: false };
+        let here = Stop { file, offset: 0, reason, clean: false };
         match &mut self.stop {
             // The log before this one is whole as far as it goes: what is wrong is this header.
             Some(stop) if stop.clean && reader.header().is_err() => *stop = here,
@@ -225,17 +243,16 @@ impl Replay<'_> {
             return Ok(());
         };
         self.refused = true;
-        let rule = format!(
-            "{}, and entry {missing} is missing, although everything up to entry {synced} was on stable storage according to {} \
-             at offset {offset}",
-            stop.reason,
-            path.display()
-        );
-        Err(Error::corruption(&stop.file, stop.offset, rule))
+        Err(stop.corruption(missing, synced, format_args!("{} at offset {offset}", path.display())))
     }
 
-    fn finish(self) -> Replayed {
-        let torn = self.stop.filter(|stop| !stop.clean);
-        Replayed { next: self.next, synced: self.synced, torn: torn.map(|stop| (stop.file, stop.offset)) }
+    fn finish(self, durable: u64) -> Result<Replayed> {
+        match self.stop {
+            Some(stop) if self.next <= durable => Err(stop.corruption(self.next, durable, "the manifest")),
+            stop => {
+                let torn = stop.filter(|stop| !stop.clean).map(|stop| (stop.file, stop.offset));
+                Ok(Replayed { next: self.next, synced: self.synced, torn })
+            }
+        }
     }
 }

@@ -54,7 +54,7 @@ impl Logs {
     fn replay(&self, expected: u64) -> Result<(Applied, Replayed)> {
         let logs: Vec<_> = self.numbers.iter().map(|&n| (n, self.path(n))).collect();
         let mut applied = Applied::new();
-        let replayed = replay(&OsFileSystem, Magic::Wal, &logs, expected, &mut |record| {
+        let replayed = replay(&OsFileSystem, Magic::Wal, &logs, expected, 0, &mut |record| {
             applied.push((record.first, record.payload.to_vec()));
             Ok(())
         })?;
@@ -398,7 +398,7 @@ fn failure_to_apply_names_the_record() {
     let offsets = append_four(&mut logs.create(5, 1, 0));
     let files = [(5, logs.path(5))];
     let run = |error: fn() -> ApplyError| {
-        replay(&OsFileSystem, Magic::Wal, &files, 1, &mut |record| match record.first {
+        replay(&OsFileSystem, Magic::Wal, &files, 1, 0, &mut |record| match record.first {
             4 => Err(error()),
             _ => Ok(()),
         })

@@ -8,6 +8,7 @@ use crate::options::{
     PrefixExtractor,
 };
 use crate::table::TableMeta;
+use crate::wal::SyncedLog;
 
 /// Number of levels of a keyspace. Part of the format.
 pub(crate) const LEVEL_COUNT: usize = 7;
@@ -24,6 +25,7 @@ mod tag {
     pub(super) const DROPPED: u64 = 6;
     pub(super) const ADDED: u64 = 7;
     pub(super) const REMOVED: u64 = 8;
+    pub(super) const SYNCED_LOG: u64 = 9;
     /// Tags from here on may be skipped by a reader that does not know them.
     pub(super) const OPTIONAL: u64 = 64;
 }
@@ -39,6 +41,8 @@ pub(crate) struct VersionEdit {
     /// Every entry up to it is in a table, or superseded by one.
     pub(crate) flushed_seqno: Option<SeqNo>,
     pub(crate) hash_seed: Option<u64>,
+    /// A log that must be there from here on, until it is no longer needed.
+    pub(crate) synced_log: Option<SyncedLog>,
     /// Keyspaces that exist from here on, or whose options change: id, name, options.
     pub(crate) created: Vec<(u32, String, KeyspaceOptions)>,
     pub(crate) dropped: Vec<u32>,
@@ -64,10 +68,15 @@ impl VersionEdit {
         if let Some(seed) = self.hash_seed {
             put_field(&mut out, tag::HASH_SEED, &seed.to_le_bytes());
         }
+        let mut content = Vec::new();
+        if let Some(SyncedLog { number, seqno }) = self.synced_log {
+            put_varint(&mut content, number);
+            put_varint(&mut content, seqno);
+            put_field(&mut out, tag::SYNCED_LOG, &content);
+        }
         for &id in &self.dropped {
             put_varint_field(&mut out, tag::DROPPED, id.into());
         }
-        let mut content = Vec::new();
         for (id, name, options) in &self.created {
             content.clear();
             put_varint(&mut content, (*id).into());
@@ -101,6 +110,10 @@ impl VersionEdit {
                 tag::MIN_LOG => set_once(&mut edit.min_log, number(&mut content)?)?,
                 tag::FLUSHED_SEQNO => set_once(&mut edit.flushed_seqno, number(&mut content)?)?,
                 tag::HASH_SEED => set_once(&mut edit.hash_seed, content.u64()?)?,
+                tag::SYNCED_LOG => {
+                    let synced = SyncedLog { number: number(&mut content)?, seqno: number(&mut content)? };
+                    set_once(&mut edit.synced_log, synced)?;
+                }
                 tag::CREATED => {
                     let (id, name) = (content.varint_u32()?, name(&mut content)?);
                     edit.created.push((id, name, options(&mut content)?));
@@ -425,12 +438,14 @@ pub(super) mod tests {
             min_log in option::of(0..=MAX_SEQNO),
             flushed_seqno in option::of(0..=MAX_SEQNO),
             hash_seed: Option<u64>,
+            synced_log in option::of((0..=MAX_SEQNO, 0..=MAX_SEQNO)),
             created in vec((any::<u32>(), "\\PC{1,60}", any_options()), 0..4),
             dropped in vec(any::<u32>(), 0..4),
             added in vec((any::<u32>(), 0u8..7, any_table()), 0..4),
             removed in vec((any::<u32>(), 0u8..7, 0..=MAX_SEQNO), 0..4),
         ) -> VersionEdit {
             VersionEdit {
+                synced_log: synced_log.map(|(number, seqno)| SyncedLog { number, seqno }),
                 next_file_number, min_log, flushed_seqno, hash_seed, created, dropped, added, removed,
             }
         }

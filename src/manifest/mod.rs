@@ -98,7 +98,7 @@ pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
     let path = FileKind::Manifest(number).path(dir);
     let mut state: Option<ManifestState> = None;
     let logs = [(number, path.clone())];
-    let replayed = replay(fs, Magic::Manifest, &logs, FIRST_EDIT, &mut |record| {
+    let replayed = replay(fs, Magic::Manifest, &logs, FIRST_EDIT, 0, &mut |record| {
         if record.count != 1 {
             return Err(Malformed("a record of the manifest is not one version edit").into());
         }

@@ -8,6 +8,7 @@ use crate::format::key::SeqNo;
 use crate::format::{Decoded, Malformed};
 use crate::options::KeyspaceOptions;
 use crate::table::TableMeta;
+use crate::wal::SyncedLog;
 
 /// Keyspaces that can exist at a time. Part of the format.
 pub(crate) const MAX_KEYSPACES: usize = 65_535;
@@ -22,6 +23,8 @@ pub(crate) struct ManifestState {
     pub(crate) min_log: u64,
     pub(crate) flushed_seqno: SeqNo,
     pub(crate) hash_seed: u64,
+    /// The last one that was said to be; see [`ManifestState::synced_log`].
+    synced_log: Option<SyncedLog>,
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
 }
 
@@ -69,6 +72,7 @@ impl ManifestState {
             min_log: Some(self.min_log),
             flushed_seqno: Some(self.flushed_seqno),
             hash_seed: Some(self.hash_seed),
+            synced_log: self.synced_log(),
             ..VersionEdit::default()
         };
         for (&id, keyspace) in &self.keyspaces {
@@ -83,6 +87,11 @@ impl ManifestState {
         let number = self.next_file_number;
         self.next_file_number += 1;
         number
+    }
+
+    /// The newest log that is known to hold synced entries, if it is still needed.
+    pub(crate) fn synced_log(&self) -> Option<SyncedLog> {
+        self.synced_log.filter(|log| log.number >= self.min_log)
     }
 
     /// Whether a table of that number belongs to the store.
@@ -109,6 +118,15 @@ impl ManifestState {
         raise(&mut self.flushed_seqno, edit.flushed_seqno)?;
         if edit.hash_seed.is_some_and(|seed| seed != self.hash_seed) {
             return Err(Malformed("the hash seed changes"));
+        }
+        if let Some(synced) = edit.synced_log {
+            if synced.number >= self.next_file_number {
+                return Err(Malformed("a log's number was not taken from the counter"));
+            }
+            if self.synced_log.is_some_and(|last| synced.number < last.number || synced.seqno < last.seqno) {
+                return Err(Malformed("a synced log comes before the last one"));
+            }
+            self.synced_log = Some(synced);
         }
         for id in &edit.dropped {
             self.drop_keyspace(*id)?;
@@ -284,6 +302,7 @@ mod tests {
                 next_file_number: Some(101),
                 min_log: Some(13),
                 flushed_seqno: Some(77),
+                synced_log: Some(SyncedLog { number: 13, seqno: 80 }),
                 added: vec![(1, 3, sample_table(14, (b"", b"")))],
                 ..VersionEdit::default()
             },
@@ -297,6 +316,25 @@ mod tests {
         let tables: Vec<_> = state.keyspaces[&0].tables().map(|(level, table)| (level, table.number)).collect();
         assert_eq!(tables, [(0, 10), (0, 11), (6, 12)]);
         assert!(state.has_table(14) && !state.has_table(13));
+    }
+
+    #[test]
+    fn synced_log_must_be_there_until_it_is_no_longer_needed() {
+        let synced =
+            |number, seqno| VersionEdit { synced_log: Some(SyncedLog { number, seqno }), ..VersionEdit::default() };
+        let mut state = new_state();
+        state.apply(&synced(13, 80)).unwrap();
+        state.apply(&synced(15, 95)).unwrap();
+        assert_eq!(state.synced_log(), Some(SyncedLog { number: 15, seqno: 95 }));
+        for (min_log, is_needed) in [(15, true), (16, false)] {
+            state.apply(&VersionEdit { min_log: Some(min_log), ..VersionEdit::default() }).unwrap();
+            assert_eq!(state.synced_log().is_some(), is_needed);
+            let snapshot = ManifestState::from_snapshot(&state.snapshot_edit()).unwrap();
+            assert_eq!(snapshot.synced_log(), state.synced_log());
+        }
+        check_refused(&[synced(100, 1)], "counter");
+        check_refused(&[synced(15, 80), synced(14, 90)], "before the last");
+        check_refused(&[synced(15, 80), synced(16, 79)], "before the last");
     }
 
     #[test]

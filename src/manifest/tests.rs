@@ -9,6 +9,7 @@ use crate::format::record::MARKER_LEN;
 use crate::log::testing::{get_file, put_file, unhex};
 use crate::options::{Compression, FilterPolicy, KeyspaceOptions};
 use crate::vfs::OsFileSystem;
+use crate::wal::SyncedLog;
 
 const MANIFEST: FileKind = FileKind::Manifest(3);
 const GOLDEN: &str = include_str!("../../tests/golden/MANIFEST-000003.hex");
@@ -25,7 +26,7 @@ fn new_state() -> ManifestState {
 }
 
 /// The edits behind the snapshot in the golden manifest.
-fn edits() -> [VersionEdit; 2] {
+fn edits() -> [VersionEdit; 3] {
     let words = KeyspaceOptions::new().compression(Compression::Zstd).filter(FilterPolicy::None).block_size(16_384);
     [
         VersionEdit { created: vec![(1, "words".into(), words)], ..VersionEdit::default() },
@@ -36,6 +37,7 @@ fn edits() -> [VersionEdit; 2] {
             added: vec![(1, 0, sample_table(12, (b"apple", b"pear")))],
             ..VersionEdit::default()
         },
+        VersionEdit { synced_log: Some(SyncedLog { number: 13, seqno: 45 }), ..VersionEdit::default() },
     ]
 }
 

@@ -24,5 +24,6 @@ mod recovery;
 mod refilter;
 mod space;
 mod support;
+mod synced_log;
 mod trace;
 mod waits;

@@ -83,7 +83,8 @@ fn manifest_that_has_lost_its_end_is_found_after_a_clean_close() {
         match options(&fs).open(DIR) {
             Ok(db) => assert_eq!(entries(&db), whole, "cut from {len} to {at}"),
             Err(error) => {
-                assert!(error.is_corruption(), "cut from {len} to {at}: {error}");
+                let Error::Corruption { file, .. } = &error else { panic!("cut from {len} to {at}: {error}") };
+                assert_eq!(file, &path, "cut from {len} to {at}: {error}");
                 found += 1;
             }
         }
@@ -101,7 +102,7 @@ fn entries_of_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
     let fs = fs.kill();
     fs.truncate(&manifest, len).unwrap();
     let error = options(&fs).open(DIR).unwrap_err();
-    assert!(error.is_corruption(), "{error}");
+    assert!(matches!(&error, Error::Corruption { file, .. } if *file == manifest), "{error}");
 }
 
 /// Opening counts on from the greatest number in the directory.
