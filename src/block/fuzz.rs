@@ -1,4 +1,4 @@
-//! The decoder of data blocks, for `crate::fuzz`.
+//! The decoder of data blocks, for the module `fuzz`.
 
 use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame, head};
 use crate::filter::KeyHash;

@@ -1,4 +1,4 @@
-//! Decoders of filters, for `crate::fuzz`.
+//! Decoders of filters, for the module `fuzz`.
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -14,7 +14,7 @@ use crate::format::record::RecordHeader;
 use crate::log::reader::{LogReader, Step};
 use crate::manifest::{self, ManifestState, VersionEdit};
 use crate::vfs::{FileSystem, SimFileSystem};
-use crate::wal;
+use crate::wal::{self, Known};
 
 const DIR: &str = "/db";
 
@@ -115,9 +115,10 @@ pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
     }
     numbers.sort_unstable();
     numbers.dedup();
+    let known = Known { flushed: flushed.into(), synced_log: None };
     let recover = || {
         let mut seqnos: Vec<SeqNo> = Vec::new();
-        let end = wal::recover(&fs, Path::new(DIR), &numbers, flushed.into(), false, &mut |stretch| {
+        let end = wal::recover(&fs, Path::new(DIR), &numbers, known, false, &mut |stretch| {
             for batch in stretch.batches() {
                 for (seqno, op) in (batch.first..).zip(batch.operations()) {
                     op.map_err(|rule| batch.corruption(Path::new(DIR), rule))?;

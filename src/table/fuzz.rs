@@ -1,4 +1,4 @@
-//! Decoders of tables and their parts, for `crate::fuzz`.
+//! Decoders of tables and their parts, for the module `fuzz`.
 
 use std::path::Path;
 use std::sync::Arc;

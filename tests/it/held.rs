@@ -97,5 +97,6 @@ fn what_iterators_keep_is_counted_until_they_go() {
     assert_eq!(db.stats().held, held, "the cursor keeps the same");
     drop(cursor);
     assert_eq!(db.stats().held, HeldStats::default());
+    while executor.step() {}
     assert_eq!(tables(), 1);
 }

@@ -1,8 +1,8 @@
 //! Behaviour of the whole engine: one binary, one module per question.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "tests")]
 
-mod closing;
 mod beside_writer;
+mod closing;
 mod concurrency;
 mod damage;
 mod explain;
