@@ -139,6 +139,9 @@ pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fau
 /// How often something is read again that another process keeps changing.
 const ATTEMPTS: usize = 100;
 
+/// File and offset at which a log ends in a torn record.
+type TornTail = (PathBuf, u64);
+
 struct Verify<'a> {
     inspector: &'a Inspector,
     dir: &'a Path,
@@ -255,7 +258,7 @@ impl Verify<'_> {
 
     /// The batches in the logs that the manifest needs, and where they end in a torn tail. `None`
     /// if entries have gone from a log to a table meanwhile that were found in neither.
-    fn replay_logs(&self) -> Result<Option<(u64, Option<(PathBuf, u64)>)>> {
+    fn replay_logs(&self) -> Result<Option<(u64, Option<TornTail>)>> {
         let state = self.load()?.state;
         let needed = |kind| match kind {
             FileKind::Wal(number) if number >= state.min_log => Some(number),

@@ -53,7 +53,7 @@ fn issue_13_small_puts_need_little_room() {
             {
                 count += 1;
             }
-            assert!(count * 600 > room as usize / 4 || count == 2000, "{room}: {count}");
+            assert!(count as u64 * 600 > room / 4 || count == 2000, "{room}: {count}");
             db.sync().unwrap();
             fs.set_capacity(None);
             db.put("later", "v").unwrap();

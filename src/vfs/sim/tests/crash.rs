@@ -348,7 +348,7 @@ fn mapped_sectors_show_moments_of_their_own() {
             amid += usize::from(
                 written > 0 && written < bytes.len() && order(bytes[written]).0 == order(bytes[written - 1]).0,
             );
-            headless += usize::from(written < bytes.len() && bytes[written] % LEN == 0);
+            headless += usize::from(written < bytes.len() && bytes[written].is_multiple_of(LEN));
             newer_before_older += usize::from(written < bytes.len() && (end..STORES * LEN).any(there));
         }
         let whole_pages = (0..STORES * LEN / 4096).filter(|page| (page * 4096..(page + 1) * 4096).all(there)).count();
