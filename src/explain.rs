@@ -134,6 +134,11 @@ impl Explanation {
         self.steps.iter().filter_map(|step| step.opened).map(|opening| opening.bytes).sum::<u64>() + self.block_bytes()
     }
 
+    /// Tombstones that the read met. One at most: it hides everything older.
+    pub fn tombstones_passed(&self) -> usize {
+        self.steps.iter().filter(|step| step.found == Some(Found::Deleted)).count()
+    }
+
     /// Bytes of data blocks that were read from files.
     pub fn block_bytes(&self) -> u64 {
         self.steps.iter().flat_map(|step| &step.blocks).filter(|block| !block.cached).map(|block| block.len).sum()

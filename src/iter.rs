@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
+use crate::stats::ReadCounters;
 
 /// A position in a sequence of entries ordered by user key, then newest first.
 ///
@@ -9,7 +10,7 @@ use crate::format::key::{SeqNo, ValueKind};
 /// borrow from the cursor, and the next step ends the borrow.
 ///
 /// ```text
-/// cursor = new (position step*)*      position = seek | seek_to_first | seek_to_last      step = next | prev | plain, only while valid
+/// cursor = new (position step*)*      position = seek | seek_to_first | seek_to_last      step = next | prev | jump | plain, only while valid
 /// seek   = begin_seek continue_seek* end_seek
 /// plain  = plain_steps plain_step* end_plain_steps, which a position may take the place of
 /// ```
@@ -43,6 +44,22 @@ pub(crate) trait InternalCursor {
     fn next(&mut self) -> Result<()>;
 
     fn prev(&mut self) -> Result<()>;
+
+    /// Jumps over entries that a scan need not look at: those numbered `seen` or less whose keys come
+    /// before `end` in the direction of travel. Stops at the first other entry. `end` is the exclusive
+    /// upper end of a range going forward, and its inclusive lower end going backward; `None` is the end
+    /// of the key space. The cursor must be valid.
+    fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        while self.valid() && self.seqno() <= seen && is_within(self.key(), end, forward) {
+            if forward { self.next()? } else { self.prev()? }
+        }
+        Ok(())
+    }
+
+    /// Where reads of the current entry are counted, if the cursor has counters of its own.
+    fn counters(&self) -> Option<&ReadCounters> {
+        None
+    }
 
     /// How many of the next steps in a direction are *plain*, as far as the cursor knows that without a look at the entries: each leads to
     /// another key, of which there is one version, and `snapshot` can see that; and the heads of these keys come before `bound` in
@@ -95,6 +112,12 @@ pub(crate) trait InternalCursor {
     fn kind(&self) -> ValueKind;
 
     fn value(&self) -> &[u8];
+}
+
+/// Whether `key` comes before the `end` of a range in the direction of travel, as in
+/// [`InternalCursor::jump`].
+pub(crate) fn is_within(key: &[u8], end: Option<&[u8]>, forward: bool) -> bool {
+    end.is_none_or(|end| if forward { key < end } else { key >= end })
 }
 
 /// Bytes of a head.

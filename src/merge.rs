@@ -6,6 +6,7 @@ use std::hint::select_unpredictable;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::iter::InternalCursor;
+use crate::stats::ReadCounters;
 
 /// Yields the entries of all its children in order. If several children hold the same one, with key and sequence number (as levels do
 /// amid a compaction), it comes as often, except after turning around at it.
@@ -335,6 +336,18 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
             self.turn(Direction::Backward)?;
         }
         self.step(C::prev)
+    }
+
+    /// In the direction of travel only: other children may be left further on than the new current entry.
+    fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        debug_assert!(!self.is_ahead, "plain steps end before others");
+        debug_assert_eq!(forward, self.direction == Direction::Forward);
+        self.position(self.direction, |child| if child.valid() { child.jump(end, seen, forward) } else { Ok(()) })
+    }
+
+    #[inline]
+    fn counters(&self) -> Option<&ReadCounters> {
+        self.current().counters()
     }
 
     /// Going backward. All other children stand before the current entry; the first of them in this direction tells of all.

@@ -44,6 +44,10 @@ pub struct ReadStats {
     pub avoidable_reads: u64,
     /// Of `block_bytes`, those of `avoidable_reads`.
     pub avoidable_bytes: u64,
+    /// Tombstones that scans stepped over on the way to an entry. Point reads count none: they meet one
+    /// at most. Scans remember long stretches of deleted keys and jump over them later; what they jump
+    /// over is not counted.
+    pub tombstones_passed: u64,
 }
 
 impl ReadStats {
@@ -90,6 +94,7 @@ impl ReadStats {
             block_bytes: by(self.block_bytes, other.block_bytes),
             avoidable_reads: by(self.avoidable_reads, other.avoidable_reads),
             avoidable_bytes: by(self.avoidable_bytes, other.avoidable_bytes),
+            tombstones_passed: by(self.tombstones_passed, other.tombstones_passed),
         }
     }
 }
@@ -214,9 +219,10 @@ pub(crate) enum ReadEvent {
     PrefixSkip,
     AvoidableRead,
     AvoidableBytes,
+    TombstonePassed,
 }
 
-const EVENTS: usize = 12;
+const EVENTS: usize = 13;
 
 /// What usual reads count is in its first line.
 #[repr(align(64))]
@@ -325,6 +331,7 @@ impl ReadCounters {
             block_bytes: sum(ReadEvent::BlockBytes),
             avoidable_reads: sum(ReadEvent::AvoidableRead),
             avoidable_bytes: sum(ReadEvent::AvoidableBytes),
+            tombstones_passed: sum(ReadEvent::TombstonePassed),
         }
     }
 }

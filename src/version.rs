@@ -7,6 +7,7 @@
 //! there as well (see `compaction::stages`).
 
 mod multi_get;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -14,16 +15,17 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 pub(crate) use multi_get::Batch;
+pub(crate) use source::Source;
 
 use crate::epoch::Pin;
 use crate::error::Result;
 use crate::explain::{Found, ReadSource, ReadTrace};
 use crate::filter::{FilterBank, FirstProbes};
-use crate::format::key::{SeqNo, ValueKind, common_prefix_len, compare, head, strip};
-use crate::iter::InternalCursor;
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len, compare, head, strip};
+use crate::iter::{InternalCursor, is_within};
 use crate::manifest::LEVEL_COUNT;
-use crate::memtable::MemtableCursor;
 use crate::options::FilterMode;
+use crate::stats::ReadCounters;
 use crate::table::{PointRead, PrefixProbe, Table, TableCursor, TableHit, TableMeta};
 
 /// Number of levels; the last one is `LEVELS - 1`.
@@ -37,6 +39,8 @@ pub(crate) struct Version {
     sorted: Box<[SortedLevel]>,
     /// The filters of all tables, level by level. Made by the first read.
     bank: OnceLock<FilterBank>,
+    /// The largest sequence number in the tables, 0 without tables.
+    largest_seqno: SeqNo,
 }
 
 /// A level below level 0.
@@ -162,6 +166,7 @@ impl Version {
         for level in sorted {
             level.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         }
+        let largest_seqno = levels.iter().flatten().map(|table| table.meta().largest_seqno).max().unwrap_or_default();
         let level = |tables: Vec<Arc<Table>>| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() };
         let (mut sorted, mut place) = (Vec::new(), 0);
         for (number, level) in levels.iter().enumerate() {
@@ -170,11 +175,16 @@ impl Version {
             }
             place += level.len();
         }
-        Version { levels: levels.map(level), sorted: sorted.into(), bank: OnceLock::new() }
+        Version { levels: levels.map(level), sorted: sorted.into(), bank: OnceLock::new(), largest_seqno }
     }
 
     pub(crate) fn levels(&self) -> &[Level; LEVELS] {
         &self.levels
+    }
+
+    /// The largest sequence number in the tables, 0 without tables.
+    pub(crate) fn largest_seqno(&self) -> SeqNo {
+        self.largest_seqno
     }
 
     pub(crate) fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
@@ -394,6 +404,33 @@ impl RunCursor {
     }
 }
 
+impl RunCursor {
+    /// Leaves the current table, all of whose entries are numbered `seen` or less: goes to where
+    /// [`jump`](InternalCursor::jump) has to look on.
+    fn jump_over_old(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        let is_newer = |table: &Table| table.meta().largest_seqno > seen;
+        let stops = |&i: &usize| {
+            let (table, meta) = (&self.tables[i], self.tables[i].meta());
+            let last = if forward { &meta.largest } else { &meta.smallest };
+            is_newer(table) || !is_within(last, end, forward)
+        };
+        let (direction, at) = match forward {
+            true => (Direction::Forward, (self.at..self.run.end).find(stops)),
+            false => (Direction::Backward, (self.run.start..=self.at).rev().find(stops)),
+        };
+        let end = end.filter(|_| at.is_some_and(|at| !is_newer(&self.tables[at])));
+        self.open(direction, at, |cursor| match (end, forward) {
+            (None, true) => cursor.seek_to_first(),
+            (None, false) => cursor.seek_to_last(),
+            (Some(end), true) => cursor.seek(end, MAX_SEQNO),
+            (Some(end), false) => {
+                cursor.seek(end, MAX_SEQNO)?;
+                if cursor.valid() { cursor.prev() } else { cursor.seek_to_last() }
+            }
+        })
+    }
+}
+
 impl InternalCursor for RunCursor {
     #[inline]
     fn valid(&self) -> bool {
@@ -450,6 +487,22 @@ impl InternalCursor for RunCursor {
         if self.valid() { Ok(()) } else { self.previous_table() }
     }
 
+    /// Seeks where the tables have no entry numbered above `seen`, and steps in the others.
+    fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        while self.valid() && self.seqno() <= seen && is_within(self.key(), end, forward) {
+            if self.tables[self.at].meta().largest_seqno > seen {
+                if forward { self.next()? } else { self.prev()? }
+            } else {
+                self.jump_over_old(end, seen, forward)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Option<&ReadCounters> {
+        self.cursor.counters()
+    }
+
     #[inline]
     fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
         self.cursor.plain_steps(snapshot, bound, forward)
@@ -492,117 +545,5 @@ impl InternalCursor for RunCursor {
     #[inline]
     fn value(&self) -> &[u8] {
         self.cursor.value()
-    }
-}
-
-/// One source of a merge. An enum, so that a step costs a branch and not a virtual call.
-#[expect(clippy::large_enum_variant, reason = "nearly all are runs, and a seek should not pay for a box of each")]
-pub(crate) enum Source {
-    Memtable(MemtableCursor),
-    Run(RunCursor),
-}
-
-/// Calls the same method on whichever cursor it is.
-macro_rules! dispatch {
-    ($self:ident, $cursor:ident => $call:expr) => {
-        match $self {
-            Source::Memtable($cursor) => $call,
-            Source::Run($cursor) => $call,
-        }
-    };
-}
-
-impl InternalCursor for Source {
-    #[inline]
-    fn valid(&self) -> bool {
-        dispatch!(self, cursor => cursor.valid())
-    }
-
-    fn seek_to_first(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.seek_to_first())
-    }
-
-    fn seek_to_last(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.seek_to_last())
-    }
-
-    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        dispatch!(self, cursor => cursor.seek(key, seqno))
-    }
-
-    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
-        dispatch!(self, cursor => cursor.begin_seek(key))
-    }
-
-    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
-        dispatch!(self, cursor => cursor.continue_seek(key))
-    }
-
-    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        dispatch!(self, cursor => cursor.end_seek(key, seqno))
-    }
-
-    #[inline]
-    fn next(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.next())
-    }
-
-    #[inline]
-    fn prev(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.prev())
-    }
-
-    #[inline]
-    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
-        dispatch!(self, cursor => cursor.plain_steps(snapshot, bound, forward))
-    }
-
-    #[inline]
-    fn plain_step(&mut self, forward: bool) -> bool {
-        dispatch!(self, cursor => cursor.plain_step(forward))
-    }
-
-    fn end_plain_steps(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.end_plain_steps())
-    }
-
-    #[inline]
-    fn is_first_of_key(&self) -> bool {
-        dispatch!(self, cursor => cursor.is_first_of_key())
-    }
-
-    #[inline]
-    fn key(&self) -> &[u8] {
-        dispatch!(self, cursor => cursor.key())
-    }
-
-    #[inline(always)]
-    fn head(&self) -> u128 {
-        dispatch!(self, cursor => cursor.head())
-    }
-
-    #[inline(always)]
-    fn head_if_valid(&self) -> Option<u128> {
-        dispatch!(self, cursor => cursor.head_if_valid())
-    }
-
-    #[inline(always)]
-    fn shows(&self, snapshot: SeqNo) -> bool {
-        dispatch!(self, cursor => cursor.shows(snapshot))
-    }
-
-    #[inline]
-    fn seqno(&self) -> SeqNo {
-        dispatch!(self, cursor => cursor.seqno())
-    }
-
-    #[inline]
-    fn kind(&self) -> ValueKind {
-        dispatch!(self, cursor => cursor.kind())
-    }
-
-    #[inline]
-    fn value(&self) -> &[u8] {
-        dispatch!(self, cursor => cursor.value())
     }
 }

@@ -1,17 +1,24 @@
 //! [`Cursor`] and [`Iter`]: what a snapshot sees of a keyspace, in order.
 
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+use std::sync::Arc;
 
+use super::gaps::{Claim, Gaps};
 use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind, prefix_successor};
-use crate::iter::{HEAD_LEN, InternalCursor, MarkedKey};
+use crate::iter::{HEAD_LEN, InternalCursor, MarkedKey, is_within};
 use crate::merge::MergingCursor;
 use crate::options::PrefixExtractor;
+use crate::stats::ReadEvent;
 use crate::value::Value;
 use crate::version::Source;
 
 /// After this many entries that it cannot see a cursor seeks past those of the key instead of stepping over each.
 const SEEK_AFTER: u32 = 8;
+
+/// A cursor asks [`Gaps`] after this many keys in a row of which it sees nothing. To step over them costs
+/// about as much as to ask and to jump.
+const ASK_AFTER: u32 = 16;
 
 /// A position among the entries that a snapshot sees, in either direction.
 ///
@@ -35,10 +42,11 @@ const SEEK_AFTER: u32 = 8;
 pub struct Cursor {
     inner: MergingCursor<Source>,
     snapshot: SeqNo,
+    gaps: Arc<Gaps>,
     state: State,
     /// Going forward: the key whose older versions are to be passed over. Going backward: that of the entry being looked at.
     marked: MarkedKey,
-    /// In the state `Backward`: the current key and value.
+    /// In the state `Backward`: the current key and value. During a move, `key` has other uses.
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -54,10 +62,41 @@ enum State {
     Backward,
 }
 
+/// A stretch of keys of which a cursor sees nothing, while one move passes over it.
+#[derive(Default)]
+struct Stretch {
+    /// Keys passed since the gaps were asked.
+    passed: u32,
+    /// Where a claim would begin: an inclusive lower bound going forward, an exclusive upper one going backward.
+    start: Option<Arc<[u8]>>,
+    /// The largest number that the snapshot sees among entries passed since `start`.
+    newest: SeqNo,
+    /// Whether a claim would say anything worth knowing.
+    is_news: bool,
+}
+
+impl Stretch {
+    fn begin(&mut self, start: &[u8]) {
+        (self.start, self.newest) = (Some(start.into()), 0);
+    }
+}
+
+/// What a cursor does behind a key of which it sees nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Passing {
+    /// It goes on to the next entry.
+    Step,
+    /// It has jumped, and stands on the next entry already.
+    Jumped,
+    /// It has come to the end of its range.
+    Ended,
+}
+
 impl Cursor {
-    pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo) -> Cursor {
+    /// The view that the sources are of must not be older than `snapshot`: see `ReadView::clamp`.
+    pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo, gaps: Arc<Gaps>) -> Cursor {
         let (marked, key, value) = Default::default();
-        Cursor { inner, snapshot, state: State::Invalid, marked, key, value }
+        Cursor { inner, snapshot, gaps, state: State::Invalid, marked, key, value }
     }
 
     /// Whether the cursor stands on an entry.
@@ -87,23 +126,38 @@ impl Cursor {
 
     /// Goes to the first entry. Returns whether there is one; so do all the other moves.
     pub fn seek_to_first(&mut self) -> Result<bool> {
+        self.seek_to_first_before(None)
+    }
+
+    /// Goes to the first entry, if that is before `end`.
+    fn seek_to_first_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
         self.state = State::Invalid;
         self.inner.seek_to_first()?;
-        self.settle_forward(false)
+        self.settle_forward(false, end)
     }
 
     /// Goes to the last entry.
     pub fn seek_to_last(&mut self) -> Result<bool> {
+        self.seek_to_last_from(None)
+    }
+
+    /// Goes to the last entry, if that is at `end` or behind.
+    fn seek_to_last_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
         self.state = State::Invalid;
         self.inner.seek_to_last()?;
-        self.settle_backward()
+        self.settle_backward(end)
     }
 
     /// Goes to the first entry whose key is `key` or greater.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.seek_within(key.as_ref(), None)
+    }
+
+    /// Goes to the first entry whose key is `key` or greater, if that is before `end`.
+    fn seek_within(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
         self.state = State::Invalid;
-        self.inner.seek(key.as_ref(), self.snapshot)?;
-        self.settle_forward(false)
+        self.inner.seek(key, self.snapshot)?;
+        self.settle_forward(false, end)
     }
 
     /// Goes to the last entry whose key is `key` or less.
@@ -111,24 +165,30 @@ impl Cursor {
         self.state = State::Invalid;
         // No entry has sequence number 0, so this is behind every version of the key.
         self.inner.seek_before(key.as_ref(), 0)?;
-        self.settle_backward()
+        self.settle_backward(None)
     }
 
-    /// Goes to the last entry whose key is less than `key`.
-    pub(super) fn seek_before(&mut self, key: &[u8]) -> Result<bool> {
+    /// Goes to the last entry whose key is less than `key`, if that is at `end` or behind.
+    fn seek_before(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
         self.state = State::Invalid;
         self.inner.seek_before(key, SeqNo::MAX)?;
-        self.settle_backward()
+        self.settle_backward(end)
     }
 
     /// Goes to the next entry. A cursor that stands on none stays there.
     #[expect(clippy::should_implement_trait, reason = "the field's name; a lending cursor cannot be an Iterator")]
     #[inline]
     pub fn next(&mut self) -> Result<bool> {
-        if self.state == State::Forward && self.inner.step_plainly(true) { Ok(true) } else { self.next_entry() }
+        self.next_before(None)
     }
 
-    fn next_entry(&mut self) -> Result<bool> {
+    /// Goes to the next entry. Stops looking for it at `end`, and may go to one there or behind.
+    #[inline]
+    fn next_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        if self.state == State::Forward && self.inner.step_plainly(true) { Ok(true) } else { self.next_entry(end) }
+    }
+
+    fn next_entry(&mut self, end: Option<&[u8]>) -> Result<bool> {
         let state = std::mem::replace(&mut self.state, State::Invalid);
         self.inner.catch_up()?;
         match state {
@@ -142,11 +202,11 @@ impl Cursor {
                     self.inner.expect_plain_steps(self.snapshot);
                     return Ok(true);
                 }
-                self.settle_forward(true)
+                self.settle_forward(true, end)
             }
             State::Backward => {
                 self.inner.seek(&self.key, 0)?;
-                self.settle_forward(false)
+                self.settle_forward(false, end)
             }
         }
     }
@@ -154,25 +214,31 @@ impl Cursor {
     /// Goes to the previous entry. A cursor that stands on none stays there.
     #[inline]
     pub fn prev(&mut self) -> Result<bool> {
-        if self.state == State::First && self.inner.step_plainly(false) { Ok(true) } else { self.prev_entry() }
+        self.prev_from(None)
     }
 
-    fn prev_entry(&mut self) -> Result<bool> {
+    /// Goes to the previous entry. Stops looking for it before `end`, and may go to one there.
+    #[inline]
+    fn prev_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        if self.state == State::First && self.inner.step_plainly(false) { Ok(true) } else { self.prev_entry(end) }
+    }
+
+    fn prev_entry(&mut self, end: Option<&[u8]>) -> Result<bool> {
         let state = std::mem::replace(&mut self.state, State::Invalid);
         self.inner.catch_up()?;
         match state {
             State::Invalid => Ok(false),
-            State::Forward => self.turn_backward(),
+            State::Forward => self.turn_backward(end),
             State::First => {
                 self.inner.prev()?;
-                self.settle_backward()
+                self.settle_backward(end)
             }
-            State::Backward => self.settle_backward(),
+            State::Backward => self.settle_backward(end),
         }
     }
 
     /// From the current entry, under `inner`, to the one before.
-    fn turn_backward(&mut self) -> Result<bool> {
+    fn turn_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
         self.marked.mark(&self.inner);
         // Newer versions of the key, which the snapshot does not see, may stand before this one.
         let mut passed = 0;
@@ -184,23 +250,32 @@ impl Cursor {
                 self.inner.seek_before(self.marked.key(&mut [0; HEAD_LEN]), SeqNo::MAX)?;
             }
         }
-        self.settle_backward()
+        self.settle_backward(end)
     }
 
     /// From `inner` on forward to the first entry that can be seen. With `skip_key`, versions of the marked key are passed over.
-    fn settle_forward(&mut self, mut skip_key: bool) -> Result<bool> {
+    /// Stops looking at `end`, in its own time.
+    fn settle_forward(&mut self, mut skip_key: bool, end: Option<&[u8]>) -> Result<bool> {
+        let mut stretch = Stretch::default();
         let mut passed = 0;
         while self.inner.valid() {
             let hidden = skip_key && self.marked.is_at(&self.inner);
             let too_new = self.inner.seqno() > self.snapshot;
             if !hidden && !too_new {
                 if self.inner.kind() == ValueKind::Put {
+                    self.note(&stretch, true, true, end);
                     self.state = State::Forward;
                     return Ok(true);
                 }
                 skip_key = true;
                 passed = 0;
                 self.marked.mark(&self.inner);
+                self.count_tombstone();
+                match self.pass(&mut stretch, self.inner.seqno(), true, end)? {
+                    Passing::Step => {}
+                    Passing::Jumped => continue,
+                    Passing::Ended => break,
+                }
             }
             passed += 1;
             if passed <= SEEK_AFTER {
@@ -217,34 +292,40 @@ impl Cursor {
                 self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), self.snapshot)?;
             }
         }
+        self.note(&stretch, false, true, end);
         Ok(false)
     }
 
     /// From `inner` on, which stands on the last version of a key, backward to the first key of which something can be seen.
+    /// Stops looking before `end`, in its own time.
     #[inline]
-    fn settle_backward(&mut self) -> Result<bool> {
+    fn settle_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
         // As a rule a key has one version, and that can be seen: it is lent from where it stands.
         if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() {
             self.state = State::First;
             self.inner.expect_plain_steps(self.snapshot);
             return Ok(true);
         }
-        self.settle_backward_over_versions()
+        self.settle_backward_over_versions(end)
     }
 
     /// The same, whatever versions there are. The one that can be seen is copied: to know that it is the newest such, all have to be
     /// passed.
-    fn settle_backward_over_versions(&mut self) -> Result<bool> {
+    fn settle_backward_over_versions(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        let mut stretch = Stretch::default();
         while self.inner.valid() {
             self.marked.mark(&self.inner);
             // The newest version that can be seen comes last.
-            let mut visible = false;
+            let (mut visible, mut newest) = (false, 0);
             loop {
                 if self.inner.seqno() <= self.snapshot {
+                    newest = self.inner.seqno();
                     visible = self.inner.kind() == ValueKind::Put;
                     if visible {
                         self.value.clear();
                         self.value.extend_from_slice(self.inner.value());
+                    } else {
+                        self.count_tombstone();
                     }
                 }
                 self.inner.prev()?;
@@ -255,11 +336,99 @@ impl Cursor {
             if visible {
                 self.key.clear();
                 self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
+                self.note(&stretch, true, false, end);
                 self.state = State::Backward;
                 return Ok(true);
             }
+            if self.pass(&mut stretch, newest, false, end)? == Passing::Ended {
+                break;
+            }
         }
+        self.note(&stretch, false, false, end);
         Ok(false)
+    }
+
+    /// Passes the marked key, of which nothing can be seen. The newest of its entries that the snapshot sees has the
+    /// number `newest`.
+    #[inline]
+    fn pass(&mut self, stretch: &mut Stretch, newest: SeqNo, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
+        stretch.passed += 1;
+        stretch.newest = stretch.newest.max(newest);
+        if stretch.passed < ASK_AFTER { Ok(Passing::Step) } else { self.jump(stretch, forward, end) }
+    }
+
+    /// Jumps behind the marked key over a gap, if one begins there.
+    #[cold]
+    fn jump(&mut self, stretch: &mut Stretch, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
+        stretch.passed = 0;
+        self.key.clear();
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
+        if !is_within(&self.key, end, forward) {
+            return Ok(Passing::Ended);
+        }
+        // The least key behind, or all keys before.
+        self.key.extend(forward.then_some(0));
+        let Some(gap) = self.gaps.find(&self.key, self.snapshot, forward) else {
+            match stretch.start {
+                Some(_) => stretch.is_news = true,
+                None => stretch.begin(&self.key),
+            }
+            return Ok(Passing::Step);
+        };
+        let to = match (gap.end.as_deref(), end) {
+            (Some(gap), Some(end)) => Some(if forward { gap.min(end) } else { gap.max(end) }),
+            (gap, end) => gap.or(end),
+        };
+        // Of entries that are newer than the snapshot it sees none.
+        let seen = if self.snapshot <= gap.claim.to { SeqNo::MAX } else { gap.claim.to };
+        if self.inner.valid() {
+            self.inner.jump(to, seen, forward)?;
+        }
+        let stopped_short = self.inner.valid() && is_within(self.inner.key(), to, forward);
+        if stretch.start.is_none() && !stopped_short {
+            if gap.claim.to < self.snapshot {
+                let (low, high) = if forward { (&*self.key, to) } else { (to.unwrap_or_default(), Some(&*self.key)) };
+                self.gaps.extend(low, high, gap.claim.to, self.snapshot);
+            }
+            to.into_iter().for_each(|to| stretch.begin(to));
+        } else {
+            if stretch.start.is_none() {
+                stretch.begin(&self.key);
+            }
+            stretch.newest = stretch.newest.max(gap.claim.from);
+            stretch.is_news = true;
+        }
+        Ok(Passing::Jumped)
+    }
+
+    /// Notes for later scans that there is nothing to see in a stretch. It ends at the entry that was found, or at
+    /// the end of the range.
+    #[inline]
+    fn note(&mut self, stretch: &Stretch, found: bool, forward: bool, end: Option<&[u8]>) {
+        if stretch.is_news {
+            self.note_news(stretch, found, forward, end);
+        }
+    }
+
+    #[cold]
+    fn note_news(&mut self, stretch: &Stretch, found: bool, forward: bool, end: Option<&[u8]>) {
+        let Some(start) = stretch.start.as_deref() else { return };
+        let claim = Claim { from: stretch.newest, to: self.snapshot };
+        if forward {
+            let found = found.then(|| self.inner.key());
+            self.gaps.claim(start, found.into_iter().chain(end).min(), claim);
+        } else {
+            // The least key behind the one that was found.
+            let found = found.then(|| [&self.key[..], &[0]].concat());
+            let low = found.as_deref().into_iter().chain(end).max();
+            self.gaps.claim(low.unwrap_or_default(), Some(start), claim);
+        }
+    }
+
+    #[inline]
+    fn count_tombstone(&self) {
+        let counters = self.inner.counters().unwrap_or(&self.gaps.counters);
+        counters.count(ReadEvent::TombstonePassed);
     }
 }
 
@@ -387,7 +556,10 @@ impl Iter {
     pub(super) fn failed(error: Error) -> Iter {
         Iter {
             failure: Some(error),
-            ..Iter::new(HalfOpen::default(), Box::new(|| Cursor::new(MergingCursor::new(Vec::new()), 0)))
+            ..Iter::new(
+                HalfOpen::default(),
+                Box::new(|| Cursor::new(MergingCursor::new(Vec::new()), 0, Arc::default())),
+            )
         }
     }
 
@@ -395,13 +567,14 @@ impl Iter {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
+        let end = self.range.upper.as_deref();
         match &mut self.front {
-            Some(cursor) => cursor.next()?,
+            Some(cursor) => cursor.next_before(end)?,
             None => {
                 let cursor = self.front.insert((self.open)());
                 match &self.range.lower {
-                    Some(lower) => cursor.seek(lower)?,
-                    None => cursor.seek_to_first()?,
+                    Some(lower) => cursor.seek_within(lower, end)?,
+                    None => cursor.seek_to_first_before(end)?,
                 }
             }
         };
@@ -415,13 +588,14 @@ impl Iter {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
+        let end = self.range.lower.as_deref();
         match &mut self.back {
-            Some(cursor) => cursor.prev()?,
+            Some(cursor) => cursor.prev_from(end)?,
             None => {
                 let cursor = self.back.insert((self.open)());
                 match &self.range.upper {
-                    Some(upper) => cursor.seek_before(upper)?,
-                    None => cursor.seek_to_last()?,
+                    Some(upper) => cursor.seek_before(upper, end)?,
+                    None => cursor.seek_to_last_from(end)?,
                 }
             }
         };
@@ -482,6 +656,34 @@ impl std::iter::FusedIterator for Iter {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::view::{ReadView, Tree};
+    use crate::memtable::Memtable;
+    use crate::pool::Pool;
+
+    /// Reads take the view first and the snapshot second. Between the two, memtable 2 may take the place of memtable
+    /// 1 as the active one.
+    #[test]
+    fn a_scan_whose_view_is_older_than_its_snapshot_uses_no_gap_that_is_newer_than_the_view() {
+        let memtable = Arc::new(Memtable::new(1, 4096, 0, &Pool::new(0)));
+        let mut writer = memtable.writer();
+        (0..40).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 1, ValueKind::Put, b""));
+        (0..35).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 41, ValueKind::Delete, b""));
+        drop(writer);
+        let (options, version, gaps) = Default::default();
+        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps };
+        let view = ReadView { active: memtable, sealed: Vec::new(), trees: Vec::new() };
+        // In memtable 2, entries 76 to 80 delete the other keys. A scan at 80 has found nothing.
+        tree.gaps.claim(b"", None, Claim { from: 80, to: 80 });
+        let cursor = || Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), Arc::clone(&tree.gaps));
+        let (mut forward, mut backward) = (cursor(), cursor());
+        assert!(forward.seek_to_first().unwrap());
+        assert_eq!(forward.key(), Some(&[35][..]));
+        assert!(backward.seek_to_last().unwrap() && backward.seek_for_prev([37]).unwrap());
+        assert_eq!(backward.key(), Some(&[37][..]));
+        // What it notes itself says nothing of memtable 2.
+        let gap = tree.gaps.find(&[20], 75, true).expect("the scan passed more than it notes");
+        assert_eq!((gap.end.as_deref(), gap.claim), (Some(&[35][..]), Claim { from: 75, to: 75 }));
+    }
 
     #[test]
     fn a_range_tells_its_prefix_if_all_its_keys_have_one() {

@@ -302,6 +302,7 @@ impl Store {
                 name: Arc::from(name),
                 options: options.unwrap_or_default(),
                 version: Arc::new(Version::default()),
+                gaps: Arc::default(),
             },
         };
         self.install_keyspace(tree.clone())?;

@@ -15,6 +15,7 @@ mod background;
 mod compact;
 mod explain;
 mod flush;
+mod gaps;
 mod held;
 mod iter;
 mod keyspace;

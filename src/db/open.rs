@@ -581,6 +581,7 @@ fn view_of(
         version: Arc::new(
             Version::default().edited(&[], keyspace.tables().map(|(level, meta)| (level, table(meta))).collect()),
         ),
+        gaps: Arc::default(),
     });
     let trees = trees.collect();
     ReadView { active, sealed, trees }

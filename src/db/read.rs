@@ -149,7 +149,8 @@ impl Store {
         let view = self.view.load();
         let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
         let tree = tree_of(&view, keyspace, name)?;
-        Ok(Cursor::new(view.cursor(tree, options.fill_cache, None), seqno))
+        let sources = view.cursor(tree, options.fill_cache, None);
+        Ok(Cursor::new(sources, view.clamp(tree, seqno), Arc::clone(&tree.gaps)))
     }
 
     pub(super) fn iter(
@@ -177,6 +178,10 @@ impl Store {
         };
         // No more of the view than this keyspace needs.
         let view = ReadView { active: Arc::clone(&view.active), sealed: view.sealed.clone(), trees: Vec::new() };
-        Iter::new(range, Box::new(move || Cursor::new(view.cursor(&tree, options.fill_cache, probe.as_ref()), seqno)))
+        let open = move || {
+            let sources = view.cursor(&tree, options.fill_cache, probe.as_ref());
+            Cursor::new(sources, view.clamp(&tree, seqno), Arc::clone(&tree.gaps))
+        };
+        Iter::new(range, Box::new(open))
     }
 }

@@ -78,7 +78,7 @@ impl RetiredTables {
     }
 
     /// Keeps the counts of a keyspace that is dropped, and of the tables that it had till now.
-    pub(super) fn drop_keyspace(&mut self, keyspace: u32, tables: &[Arc<Table>]) {
+    pub(super) fn drop_keyspace(&mut self, keyspace: u32, tables: &[Arc<Table>], memtables: &Arc<ReadCounters>) {
         self.levels.retain(|(id, _), retired| {
             if *id == keyspace {
                 self.dropped.sum += retired.sum;
@@ -86,7 +86,7 @@ impl RetiredTables {
             }
             *id != keyspace
         });
-        self.dropped.in_use.extend(tables.iter().map(|table| table.counters()));
+        self.dropped.in_use.extend(tables.iter().map(|table| table.counters()).chain([Arc::clone(memtables)]));
         self.dropped.settle();
     }
 
@@ -166,6 +166,8 @@ pub struct KeyspaceStats {
     pub name: String,
     /// Its levels, first to last.
     pub levels: Vec<LevelStats>,
+    /// What scans met in memtables. Counts `tombstones_passed` and nothing else.
+    pub memtables: ReadStats,
 }
 
 /// One level of a keyspace.
@@ -236,14 +238,16 @@ impl LevelStats {
 }
 
 impl KeyspaceStats {
-    /// What reads asked of all levels.
+    /// What reads asked of all levels, and met in memtables.
     pub fn reads(&self) -> ReadStats {
         self.ledger().reads
     }
 
     /// The same, beside what theory says of the filters.
     pub fn ledger(&self) -> FilterLedger {
-        self.levels.iter().map(LevelStats::ledger).sum()
+        let mut ledger: FilterLedger = self.levels.iter().map(LevelStats::ledger).sum();
+        ledger.reads += self.memtables;
+        ledger
     }
 
     /// Bytes of all tables.
@@ -345,5 +349,10 @@ fn keyspace_stats(view: &ReadView, retired: &mut RetiredTables) -> Vec<KeyspaceS
             })
             .collect()
     };
-    view.trees.iter().map(|tree| KeyspaceStats { name: tree.name.to_string(), levels: level_stats(tree) }).collect()
+    let keyspaces = view.trees.iter().map(|tree| KeyspaceStats {
+        name: tree.name.to_string(),
+        levels: level_stats(tree),
+        memtables: tree.gaps.counters.ledger().reads,
+    });
+    keyspaces.collect()
 }

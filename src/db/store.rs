@@ -305,7 +305,7 @@ impl Store {
         });
         for tree in dropped {
             let tables: Vec<Arc<Table>> = tree.version.tables().map(|(_, table)| Arc::clone(table)).collect();
-            retired.drop_keyspace(tree.id, &tables);
+            retired.drop_keyspace(tree.id, &tables, &tree.gaps.counters);
             gone.extend(tables);
         }
         drop(retired);

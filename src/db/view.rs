@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::gaps::Gaps;
 use crate::epoch::Pin;
 use crate::error::Result;
 use crate::explain::{Found, ReadSource, ReadTrace};
@@ -34,6 +35,8 @@ pub(super) struct Tree {
     pub(super) name: Arc<str>,
     pub(super) options: KeyspaceOptions,
     pub(super) version: Arc<Version>,
+    /// Where scans found nothing to see; shared by all views of the keyspace.
+    pub(super) gaps: Arc<Gaps>,
 }
 
 /// A value where a read found it.
@@ -123,6 +126,14 @@ impl ReadView {
         }
         let hit = tree.version.get(read, pin, &candidates, trace)?;
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| Hit::Table(hit.value)))
+    }
+
+    /// What `snapshot`, taken after the view, sees of it: an equivalent snapshot that is not newer than the
+    /// view. A memtable may have been begun since, so the view need not have all that `snapshot` sees.
+    pub(super) fn clamp(&self, tree: &Tree, snapshot: SeqNo) -> SeqNo {
+        let mut memtables = self.memtables().map(|memtable| memtable.last_seqno());
+        let last = memtables.find(|&last| last > 0).unwrap_or_else(|| tree.version.largest_seqno());
+        last.min(snapshot)
     }
 
     /// All entries of a keyspace, every version of them; with a probe, at least those whose keys have its prefix.

@@ -7,7 +7,7 @@ use super::log::Entry;
 use super::order::{MAX_RUNS, Run, Runs, entry, expect, place, same_head};
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
-use crate::iter::InternalCursor;
+use crate::iter::{InternalCursor, is_within};
 
 /// A cursor over one keyspace's entries in a memtable. Entries that are inserted after its first move it does not meet; those that were
 /// there when it was made, it does.
@@ -137,6 +137,32 @@ impl InternalCursor for MemtableCursor {
 
     fn prev(&mut self) -> Result<()> {
         self.take_last();
+        Ok(())
+    }
+
+    fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        let (Some((current, _)), Some(runs)) = (self.current, self.runs.clone()) else { return Ok(()) };
+        if self.seqno() > seen || !is_within(self.key(), end, forward) {
+            return Ok(());
+        }
+        let memtable = Arc::clone(&self.memtable);
+        let log = &memtable.log;
+        for (i, (run, before)) in runs.iter().zip(&mut self.before).enumerate() {
+            *before = match forward {
+                true => run.jump(log, *before, end, seen),
+                false => run.jump_back(log, *before + usize::from(i == current), end, seen),
+            };
+        }
+        if forward {
+            self.take_first()
+        } else {
+            self.take_last()
+        }
+        // Short of the end, runs may have been left further on than the entry that stopped the jump.
+        if self.valid() && is_within(self.key(), end, forward) {
+            let (key, seqno) = place(self.current());
+            self.before = std::array::from_fn(|i| runs.get(i).map_or(0, |run| run.seek(log, key, seqno)));
+        }
         Ok(())
     }
 

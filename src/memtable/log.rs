@@ -68,7 +68,7 @@ struct Header {
 }
 
 /// Where an entry is. That of a later one is greater. Never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position(u32);
 
 impl Position {

@@ -9,12 +9,13 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::log::{Entry, Log, Position};
-use crate::format::key::{SeqNo, common_prefix_len, compare, compare_entries};
+use crate::format::key::{MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries};
 use crate::pool::{Chunk, Pool};
 
 /// Runs of a keyspace are not more.
@@ -146,24 +147,26 @@ pub(super) struct Run {
     prefix: Arc<[u8]>,
     /// The length of all keys, if they are of one length and their heads take them up to their ends: equal heads are equal keys.
     exact: Option<usize>,
+    /// The entry written last; `None` in a run of no entries.
+    newest: Option<Position>,
 }
 
 impl Run {
-    fn new(pool: &Arc<Pool>, len: usize, prefix: Arc<[u8]>, key_len: Option<usize>) -> Run {
+    fn new(pool: &Arc<Pool>, len: usize, prefix: Arc<[u8]>, key_len: Option<usize>, newest: Option<Position>) -> Run {
         let exact = key_len.filter(|len| len - prefix.len() <= HEAD_LEN);
-        Run { memory: pool.take(len * size_of::<u128>()), len, prefix, exact }
+        Run { memory: pool.take(len * size_of::<u128>()), len, prefix, exact, newest }
     }
 
     /// A run of entries of one keyspace, which come in the order in which they were written.
     fn sorted(log: &Log, pool: &Arc<Pool>, entries: &[Position]) -> Run {
         let Some(first) = entries.first().map(|&position| log.entry(position).key()) else {
-            return Run::new(pool, 0, Arc::default(), None);
+            return Run::new(pool, 0, Arc::default(), None, None);
         };
         let keys = Keys::of(entries.iter().map(|&position| log.entry(position).key()), first);
         // So that heads are whole where keys are long enough: those are made faster.
         let prefix = &first[..keys.common.min(keys.shortest.saturating_sub(HEAD_LEN))];
         let key_len = (keys.shortest == keys.longest).then_some(keys.longest);
-        let mut run = Run::new(pool, entries.len(), prefix.into(), key_len);
+        let mut run = Run::new(pool, entries.len(), prefix.into(), key_len, entries.last().copied());
         let exact = run.exact.is_some();
         let elements = &mut run.memory.slice_mut::<u128>()[..entries.len()];
         for (element, position) in elements.iter_mut().zip(entries) {
@@ -179,7 +182,9 @@ impl Run {
             true => Arc::clone(&a.prefix),
             false => a.prefix[..common_prefix_len(&a.prefix, &b.prefix)].into(),
         };
-        let mut run = Run::new(pool, a.len + b.len, prefix, a.exact.filter(|_| a.exact == b.exact));
+        let exact = a.exact.filter(|_| a.exact == b.exact);
+        let newest = a.newest.max(b.newest);
+        let mut run = Run::new(pool, a.len + b.len, prefix, exact, newest);
         let (exact, prefix_len) = (run.exact.is_some(), run.prefix.len());
         let precedes = |a: u128, b: u128| match exact || !same_head(a, b) {
             true => a < b,
@@ -237,6 +242,48 @@ impl Run {
             true => compare_entries(place(entry(log, element)), (key, seqno)).is_lt(),
             false => element < wanted,
         })
+    }
+}
+
+impl Run {
+    /// Where a cursor forward goes on that has `before` entries behind it: see `InternalCursor::jump`.
+    pub(super) fn jump(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
+        let to = end.map_or(self.len, |end| self.seek(log, end, MAX_SEQNO)).max(before);
+        if self.are_seen(log, before..to, seen) {
+            return to;
+        }
+        let mut is_seen = self.looks(log, seen);
+        (before..to).find(|&at| !is_seen(at)).unwrap_or(to)
+    }
+
+    /// The counterpart of [`jump`](Run::jump) for a cursor backward: how many entries stay before it.
+    pub(super) fn jump_back(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
+        let from = end.map_or(0, |end| self.seek(log, end, MAX_SEQNO)).min(before);
+        if self.are_seen(log, from..before, seen) {
+            return from;
+        }
+        let mut is_seen = self.looks(log, seen);
+        (from..before).rev().find(|&at| !is_seen(at)).map_or(from, |at| at + 1)
+    }
+
+    /// Whether all entries of a range are numbered `seen` or less: whether the newest is, which has the
+    /// greatest position. As a rule the newest of the whole run answers.
+    fn are_seen(&self, log: &Log, range: Range<usize>, seen: SeqNo) -> bool {
+        let is_seen = |position: Position| log.entry(position).seqno() <= seen;
+        let newest = || self.elements()[range].iter().map(|&element| !low(element)).max().and_then(Position::new);
+        self.newest.is_none_or(is_seen) || newest().is_none_or(is_seen)
+    }
+
+    /// Tells of single entries whether they are numbered `seen` or less. Looks only at those with a
+    /// greater position than the ones that were.
+    fn looks(&self, log: &Log, seen: SeqNo) -> impl FnMut(usize) -> bool {
+        let mut known = 0;
+        move |at| {
+            let position = position(self.elements()[at]);
+            let is_seen = position.get() <= known || log.entry(position).seqno() <= seen;
+            known = if is_seen { known.max(position.get()) } else { known };
+            is_seen
+        }
     }
 }
 

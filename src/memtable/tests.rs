@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::key::MAX_SEQNO;
+use crate::format::key::{MAX_SEQNO, compare_entries};
 use crate::iter::InternalCursor;
 use crate::pool::CHUNK_LEN;
 
@@ -387,4 +387,66 @@ proptest! {
         }
         (0..3).for_each(|keyspace| tested.step(Step::Check { keyspace }));
     }
+}
+
+#[test]
+fn a_jump_stops_at_the_first_entry_that_is_newer_or_behind_its_end() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let (mut jumps, mut stops) = (0, 0);
+    for _ in 0..if cfg!(miri) { 4 } else { 300 } {
+        let memtable = new(1 << 16);
+        let mut model: Vec<(Vec<u8>, SeqNo)> = Vec::new();
+        let entries = rng.u64(1..if cfg!(miri) { 60 } else { 1500 });
+        let in_order = rng.bool();
+        for seqno in 1..=entries {
+            // The first keys are long, so that runs differ in their prefixes.
+            let number = if in_order { seqno / 2 } else { rng.u64(0..200) };
+            let key = [&b"prefix"[..rng.usize(5..=6)], &number.to_be_bytes()[6..]].concat();
+            memtable.writer().insert(0, &key, seqno, ValueKind::Delete, b"");
+            model.push((key, seqno));
+            if rng.u8(0..20) == 0 {
+                memtable.cursor(0).seek_to_first().unwrap();
+            }
+        }
+        model.sort_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)));
+        for _ in 0..20 {
+            let from = rng.usize(0..model.len());
+            let (forward, seen) = (rng.bool(), rng.u64(0..=entries + 1));
+            let end = (rng.u8(0..5) > 0).then(|| model[rng.usize(0..model.len())].0.clone());
+            let mut cursor = memtable.cursor(0);
+            cursor.seek(&model[from].0, model[from].1).unwrap();
+            cursor.jump(end.as_deref(), seen, forward).unwrap();
+            let goes_on = |(key, seqno): &(Vec<u8>, SeqNo)| {
+                let is_before = end.as_ref().is_none_or(|end| if forward { key < end } else { key >= end });
+                is_before && *seqno <= seen
+            };
+            let mut at = Some(from);
+            while let Some(here) = at.filter(|&here| model.get(here).is_some_and(goes_on)) {
+                at = if forward { Some(here + 1) } else { here.checked_sub(1) };
+                jumps += 1;
+            }
+            // Steps in both directions from there are those of a cursor that was never elsewhere.
+            for step in [None, Some(forward), Some(!forward), Some(!forward), Some(forward)] {
+                match step {
+                    None => {}
+                    Some(true) => {
+                        cursor.next().unwrap();
+                        at = at.map(|at| at + 1);
+                    }
+                    Some(false) => {
+                        cursor.prev().unwrap();
+                        at = at.and_then(|at| at.checked_sub(1));
+                    }
+                }
+                let expected = at.and_then(|at| model.get(at));
+                let found = cursor.valid().then(|| (cursor.key().to_vec(), cursor.seqno()));
+                assert_eq!(found.as_ref(), expected);
+                stops += 1;
+                if expected.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(jumps > stops || cfg!(miri));
 }

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
+use crate::stats::ReadCounters;
 
 /// Two levels: a position among the blocks, by the index, and one inside the block there, which it keeps alive.
 pub(crate) struct TableCursor {
@@ -295,6 +296,10 @@ impl InternalCursor for TableCursor {
 
     fn is_first_of_key(&self) -> bool {
         self.block.is_first_of_key()
+    }
+
+    fn counters(&self) -> Option<&ReadCounters> {
+        (self.counting != Counting::Uncounted).then(|| &*self.table.fetcher().counters)
     }
 
     #[inline]

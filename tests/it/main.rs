@@ -19,6 +19,7 @@ mod model;
 mod parts;
 mod power_cut;
 mod prefix;
+mod queue;
 mod reads;
 mod recovery;
 mod refilter;

@@ -101,6 +101,7 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
         "block_bytes": reads.block_bytes,
         "avoidable_reads": reads.avoidable_reads,
         "avoidable_bytes": reads.avoidable_bytes,
+        "tombstones_passed": reads.tombstones_passed,
     })
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
     }
     output.finish()?;
     say(format_args!(
-        "{}: {} opened, {} read, {}, {} µs",
+        "{}: {} opened, {} read, {}, {} passed, {} µs",
         match &explained.outcome {
             Ok(found) => found.to_string(),
             Err(_) => "failed".to_owned(),
@@ -33,6 +33,7 @@ pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
         counted(explained.tables_opened() as u64, "table"),
         counted(explained.block_reads() as u64, "block"),
         counted(explained.bytes_read(), "byte"),
+        counted(explained.tombstones_passed() as u64, "tombstone"),
         Decimal(explained.time.as_secs_f64() * 1e6)
     ));
     match explained.outcome {
@@ -73,6 +74,7 @@ fn document(explained: &Explanation) -> Value {
         "block_reads": explained.block_reads(),
         "block_bytes": explained.block_bytes(),
         "bytes_read": explained.bytes_read(),
+        "tombstones_passed": explained.tombstones_passed(),
         "steps": steps,
     })
 }

@@ -186,10 +186,19 @@ fn costs(keyspace: &KeyspaceStats) -> comfy_table::Table {
             count(reads.cache_hits),
             count(reads.avoidable_reads),
             size(reads.avoidable_bytes),
+            count(reads.tombstones_passed),
         ]
     };
-    let heads =
-        ["level", "looked into", "blocks read", "bytes read", "in cache", "blocks filters save", "bytes filters save"];
+    let heads = [
+        "level",
+        "looked into",
+        "blocks read",
+        "bytes read",
+        "in cache",
+        "blocks filters save",
+        "bytes filters save",
+        "tombstones passed",
+    ];
     table(1, &heads, rows_of(keyspace, row))
 }
 

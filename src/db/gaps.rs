@@ -1,0 +1,305 @@
+//! [`Gaps`]: where scans of a keyspace have found nothing to see.
+//!
+//! Workload: a queue, pushed at its back and popped at its front. Each pop scans from the front over
+//! every key popped before, until a compaction drops their tombstones. After 50,000 pops one pop took
+//! 1.1 ms without this memo, and each took longer. With it a queue of 1 M entries has a median of 4.5 µs
+//! and a p99 of 9.3 µs (built with opt-level 1, on a loaded machine), and a pop passes 24 tombstones.
+//! To remove it, delete this module, `Cursor::jump` in `db/iter`, and `InternalCursor::jump`.
+//!
+//! A [`Claim`] states a fact about a range of keys: a snapshot `from` or later sees no entry there
+//! numbered `to` or less. Later writes have greater numbers, and flushes and compactions keep the
+//! numbers of entries. So a claim stays true for ever: nothing invalidates it, and none of it needs to
+//! be right when the store is opened again. A scan at snapshot `from` or later jumps over the range
+//! and looks only at entries numbered above `to`, in memtables and tables alike.
+//!
+//! Example: keys 1 to 9 are put with numbers 1 to 9, then 1 to 5 deleted with numbers 10 to 14. A
+//! scan at snapshot 20 notes for keys `1..6` that `from` is 14, the last tombstone it passed, and `to`
+//! is 20. At 21, key 3 is put again. A scan at 25 jumps over `1..6`, looks only at entries above 20,
+//! and finds key 3. A scan at 17 jumps over all of `1..6`. One at 12 may not jump: it sees 4 and 5.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::format::key::SeqNo;
+use crate::stats::ReadCounters;
+
+/// Limits that keep the memory of a keyspace's memo below 140 KiB. A queue fills a piece every
+/// 16 pops, and the oldest pieces are joined.
+const MAX_PIECES: usize = 128;
+const MAX_KEY_LEN: usize = 1 << 10;
+
+/// What scans of one keyspace remember and count.
+#[derive(Default)]
+pub(super) struct Gaps {
+    pieces: Mutex<Pieces>,
+    /// Counts what scans did in memtables; tables have counters of their own.
+    pub(super) counters: Arc<ReadCounters>,
+}
+
+/// A snapshot `from` or later sees no entry of a range that is numbered `to` or less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) from: SeqNo,
+    pub(super) to: SeqNo,
+}
+
+impl Claim {
+    /// What holds in two ranges together.
+    fn and(self, other: Claim) -> Claim {
+        Claim { from: self.from.max(other.from), to: self.to.min(other.to) }
+    }
+}
+
+/// A range in which a scan sees no entry numbered `claim.to` or less.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// Where the scan goes on: the exclusive upper end of the range for a scan forward, the inclusive
+    /// lower end for one backward. `None` if the range reaches the end of the key space.
+    pub(super) end: Option<Arc<[u8]>>,
+    pub(super) claim: Claim,
+}
+
+/// The key space in pieces.
+#[derive(Debug, Default)]
+struct Pieces(Vec<Piece>);
+
+/// All keys from `start` up to the next piece's.
+#[derive(Clone, Debug)]
+struct Piece {
+    start: Arc<[u8]>,
+    claim: Option<Claim>,
+}
+
+impl Gaps {
+    /// The gap that a scan at `snapshot` comes to: the one that holds `bound` for a scan forward, the one that
+    /// holds the keys right before it for one backward.
+    pub(super) fn find(&self, bound: &[u8], snapshot: SeqNo, forward: bool) -> Option<Gap> {
+        self.pieces.lock().find(bound, snapshot, forward)
+    }
+
+    /// Notes a claim for the keys from `start` up to `end`, in place of what was known of them. A claim that
+    /// goes up to a later number stays instead: a scan of an old snapshot does not slow later ones down.
+    pub(super) fn claim(&self, start: &[u8], end: Option<&[u8]>, claim: Claim) {
+        if is_noted(start, end) {
+            self.pieces.lock().claim(start, end, claim);
+        }
+    }
+
+    /// Notes that the keys from `start` up to `end` have no entry numbered above `seen` and up to `to`.
+    pub(super) fn extend(&self, start: &[u8], end: Option<&[u8]>, seen: SeqNo, to: SeqNo) {
+        if is_noted(start, end) {
+            self.pieces.lock().extend(start, end, seen, to);
+        }
+    }
+}
+
+/// Whether the keys from `start` up to `end` are a range that is worth its memory.
+fn is_noted(start: &[u8], end: Option<&[u8]>) -> bool {
+    end.is_none_or(|end| start < end) && start.len().max(end.map_or(0, <[u8]>::len)) <= MAX_KEY_LEN
+}
+
+impl Pieces {
+    fn find(&self, bound: &[u8], snapshot: SeqNo, forward: bool) -> Option<Gap> {
+        let known = |piece: &Piece| piece.claim.filter(|claim| claim.from <= snapshot);
+        let is_before = |piece: &Piece| *piece.start < *bound || forward && *piece.start == *bound;
+        let here = self.0.partition_point(is_before).checked_sub(1)?;
+        let mut claim = known(&self.0[here])?;
+        if forward {
+            let mut end = here + 1;
+            while let Some(next) = self.0.get(end).and_then(known) {
+                claim = claim.and(next);
+                end += 1;
+            }
+            Some(Gap { end: self.0.get(end).map(|piece| Arc::clone(&piece.start)), claim })
+        } else {
+            let mut start = here;
+            while let Some(next) = start.checked_sub(1).and_then(|before| known(&self.0[before])) {
+                claim = claim.and(next);
+                start -= 1;
+            }
+            let end = Arc::clone(&self.0[start].start);
+            Some(Gap { end: (!end.is_empty()).then_some(end), claim })
+        }
+    }
+
+    fn claim(&mut self, start: &[u8], end: Option<&[u8]>, claim: Claim) {
+        let pieces = self.cut_out(start, end);
+        let is_later = |piece: &Piece| piece.claim.is_some_and(|known| known.to > claim.to);
+        if !self.0[pieces.clone()].iter().any(is_later) {
+            self.0[pieces.start].claim = Some(claim);
+            self.0.drain(pieces.start + 1..pieces.end);
+        }
+        self.shrink();
+    }
+
+    fn extend(&mut self, start: &[u8], end: Option<&[u8]>, seen: SeqNo, to: SeqNo) {
+        let pieces = self.cut_out(start, end);
+        for claim in self.0[pieces].iter_mut().filter_map(|piece| piece.claim.as_mut()) {
+            if claim.to >= seen {
+                claim.to = claim.to.max(to);
+            }
+        }
+        self.shrink();
+    }
+
+    /// Has pieces begin at `start` and at `end`; returns those between the two.
+    fn cut_out(&mut self, start: &[u8], end: Option<&[u8]>) -> std::ops::Range<usize> {
+        let start = self.cut(start);
+        start..end.map_or(self.0.len(), |end| self.cut(end))
+    }
+
+    /// Has a piece begin at `key`; returns its position.
+    fn cut(&mut self, key: &[u8]) -> usize {
+        let at = self.0.partition_point(|piece| *piece.start <= *key);
+        let before = at.checked_sub(1).map(|before| &self.0[before]);
+        if before.is_some_and(|before| *before.start == *key) {
+            return at - 1;
+        }
+        let claim = before.and_then(|before| before.claim);
+        self.0.insert(at, Piece { start: key.into(), claim });
+        at
+    }
+
+    /// Drops pieces until there are no more than allowed.
+    fn shrink(&mut self) {
+        self.0.dedup_by(|piece, before| piece.claim == before.claim);
+        while self.0.len() > MAX_PIECES {
+            // Neighbours that were confirmed together become one. The oldest first: a scan that began a
+            // moment ago can use all but the newest pieces of a busy queue.
+            let join = |at: usize| {
+                let (before, here) = (self.0[at - 1].claim?, self.0[at].claim?);
+                (before.to == here.to).then(|| (at, before.and(here)))
+            };
+            if let Some((at, claim)) = (1..self.0.len()).filter_map(join).min_by_key(|(_, claim)| claim.from) {
+                self.0[at - 1].claim = Some(claim);
+                self.0.remove(at);
+            } else {
+                self.forget_least_confirmed();
+            }
+        }
+    }
+
+    fn forget_least_confirmed(&mut self) {
+        let claimed = self.0.iter_mut().filter_map(|piece| Some((piece.claim?.to, piece)));
+        if let Some((_, piece)) = claimed.min_by_key(|(to, _)| *to) {
+            piece.claim = None;
+        }
+        self.0.dedup_by(|piece, before| piece.claim == before.claim);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(i: u64) -> [u8; 8] {
+        i.to_be_bytes()
+    }
+
+    #[test]
+    fn a_queue_is_one_gap_however_many_claims_were_made_and_where_its_front_is() {
+        let gaps = Gaps::default();
+        for i in 1..2000 {
+            gaps.claim(&key(i), Some(&key(i + 1)), Claim { from: i, to: i });
+            // The tombstones at the front go from time to time.
+            let front = 1 + i / 300 * 50;
+            gaps.extend(&key(front), Some(&key(i + 1)), i - 1, i);
+            let gap = gaps.find(&key(front), i, true).expect("it was claimed");
+            assert_eq!((gap.end.as_deref(), gap.claim), (Some(&key(i + 1)[..]), Claim { from: i, to: i }));
+            let back = gaps.find(&key(i + 1), i, false).expect("it was claimed");
+            assert!(back.end.is_some_and(|end| *end <= key(front)[..]));
+            // A scan that began before the last pops.
+            let stale = gaps.find(&key(front), i - 10.min(i), true).and_then(|gap| gap.end);
+            assert!(i < 12 || stale.is_some_and(|end| *end == key(i - 9)[..]), "{i}");
+            assert!(gaps.pieces.lock().0.len() <= MAX_PIECES);
+        }
+    }
+
+    /// A put or delete of a key, numbered from 1 on.
+    type History = Vec<(u64, bool)>;
+
+    /// The number of the newest entry of `key` that `snapshot` sees, and whether it is a put.
+    fn newest(history: &History, key: u64, snapshot: SeqNo) -> (SeqNo, bool) {
+        let seen = history.iter().zip(1..=snapshot).filter(|((of, _), _)| *of == key);
+        seen.last().map_or((0, false), |((_, put), number)| (number, *put))
+    }
+
+    /// Claims what `snapshot` finds in a range, if it sees nothing there.
+    fn scan(gaps: &Gaps, history: &History, keys: std::ops::Range<u64>, snapshot: SeqNo) -> bool {
+        let found: Vec<_> = keys.clone().map(|key| newest(history, key, snapshot)).collect();
+        let from = found.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        let is_gap = found.iter().all(|(_, put)| !put);
+        if is_gap {
+            gaps.claim(&key(keys.start), Some(&key(keys.end)), Claim { from, to: snapshot });
+        }
+        is_gap
+    }
+
+    #[test]
+    fn claims_stay_true_whatever_is_written_and_forgotten() {
+        const KEYS: u64 = 600;
+        let mut rng = fastrand::Rng::with_seed(1);
+        let (gaps, mut history, mut claimed) = (Gaps::default(), History::new(), 0);
+        for _ in 0..if cfg!(miri) { 30 } else { 1500 } {
+            let (first, len) = (rng.u64(0..KEYS), rng.u64(1..12));
+            match rng.u8(0..4) {
+                0 => history.push((first, true)),
+                1 => history.extend((first..KEYS.min(first + len)).map(|key| (key, false))),
+                _ => {}
+            }
+            let now = history.len() as SeqNo;
+            let snapshot = rng.u64(0..=now);
+            let keys = first..first + len;
+            claimed += u32::from(scan(&gaps, &history, keys.clone(), snapshot));
+            let seen = rng.u64(0..=now);
+            let to = (seen + rng.u64(0..20)).min(now);
+            let is_quiet = |number: SeqNo| !keys.contains(&history[usize::try_from(number).unwrap() - 1].0);
+            if (seen + 1..=to).all(is_quiet) {
+                gaps.extend(&key(keys.start), Some(&key(keys.end)), seen, to);
+            }
+            // No snapshot `from` or later sees an entry of the piece that is numbered `to` or less.
+            let pieces = gaps.pieces.lock();
+            let at = rng.usize(0..pieces.0.len().max(1));
+            let Some((Piece { start, claim: Some(claim) }, next)) = pieces.0.get(at).zip(pieces.0.get(at + 1)) else {
+                continue;
+            };
+            let number = |key: &[u8]| u64::from_be_bytes(key.try_into().unwrap());
+            for key in number(start)..number(&next.start) {
+                for snapshot in [claim.from, rng.u64(claim.from..=now), now] {
+                    let (number, put) = newest(&history, key, snapshot);
+                    assert!(!put || number > claim.to, "{claim:?} is wrong of key {key} at {snapshot}");
+                }
+            }
+            let gap = pieces.find(start, claim.from, true).expect("there is one");
+            assert!(gap.end >= Some(Arc::clone(&next.start)) && gap.claim.to <= claim.to);
+        }
+        assert!(claimed > if cfg!(miri) { 1 } else { 300 }, "{claimed}");
+    }
+
+    #[test]
+    fn a_scan_of_an_old_snapshot_takes_no_claim_from_later_scans() {
+        let (gaps, later) = (Gaps::default(), Claim { from: 90, to: 100 });
+        gaps.claim(b"c", Some(b"f"), later);
+        gaps.claim(b"b", Some(b"d"), Claim { from: 10, to: 20 });
+        assert_eq!(gaps.find(b"c", 100, true), Some(Gap { end: Some(b"f"[..].into()), claim: later }));
+        assert_eq!(gaps.find(b"b", 100, true), None);
+        gaps.claim(b"b", Some(b"d"), Claim { from: 90, to: 101 });
+        assert_eq!(gaps.find(b"b", 100, true).and_then(|gap| gap.end).as_deref(), Some(&b"f"[..]));
+    }
+
+    #[test]
+    fn ranges_without_keys_and_long_keys_are_not_noted() {
+        let gaps = Gaps::default();
+        let claim = Claim { from: 1, to: 1 };
+        gaps.claim(b"b", Some(b"b"), claim);
+        gaps.claim(b"b", Some(b"a"), claim);
+        gaps.claim(&[1; MAX_KEY_LEN + 1], None, claim);
+        gaps.claim(b"", Some(&[1; MAX_KEY_LEN + 1]), claim);
+        assert!(gaps.pieces.lock().0.is_empty());
+        gaps.claim(b"", None, claim);
+        assert_eq!(gaps.find(b"anything", 1, true), Some(Gap { end: None, claim }));
+        assert_eq!(gaps.find(b"anything", 1, false), Some(Gap { end: None, claim }));
+        assert_eq!(gaps.find(b"anything", 0, true), None);
+    }
+}
