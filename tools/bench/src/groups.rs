@@ -70,6 +70,8 @@ pub enum Workload {
     YcsbF,
     /// Gets beside a thread that overwrites.
     ReadWhileWriting,
+    /// Takes the first entry and deletes it, again and again, in a queue of a thousand.
+    Queue,
     /// Opening after a close.
     Open,
     /// Opening after the process was killed with 40 MB of log.
@@ -79,7 +81,7 @@ pub enum Workload {
 use Workload::*;
 
 /// All workloads, by name.
-const WORKLOADS: [(Workload, &str); 33] = [
+const WORKLOADS: [(Workload, &str); 34] = [
     (FillSeq, "fillseq"),
     (FillBatch, "fillbatch"),
     (FillRandom, "fillrandom"),
@@ -111,6 +113,7 @@ const WORKLOADS: [(Workload, &str); 33] = [
     (YcsbE, "ycsbE"),
     (YcsbF, "ycsbF"),
     (ReadWhileWriting, "readwhilewriting"),
+    (Queue, "queue"),
     (Open, "open"),
     (OpenKilled, "open-killed"),
 ];
@@ -138,12 +141,12 @@ impl Workload {
 
     /// Whether the store has something to do in the background when it is done.
     pub(crate) fn writes(self) -> bool {
-        self.only_writes() || matches!(self, BulkLoad | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting)
+        self.only_writes() || matches!(self, BulkLoad | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting | Queue)
     }
 
     /// Whether it is done when every key has had its turn; the others go on until time runs out.
     pub(crate) fn is_finite(self) -> bool {
-        matches!(self, FillSeq | FillBatch | FillRandom | BulkLoad | Overwrite | DeleteRandom)
+        matches!(self, FillSeq | FillBatch | FillRandom | BulkLoad | Overwrite | DeleteRandom | Queue)
     }
 
     /// Whether it is done with nothing cached.
@@ -329,6 +332,12 @@ pub const GROUPS: &[Group] = &[
         about: "ten times as many keys, and ten times the cache",
         shape: Shape { keys_percent: 1000, ..USUAL },
         scenes: &[filled(FillRandom, &[ReadRandom, ReadMissing, ReadHot, SeekRandom])],
+    },
+    Group {
+        name: "queue",
+        about: "an empty store, through which a queue of a thousand entries passes; latencies are those of pops alone",
+        shape: Shape { keys_percent: 20, ..USUAL },
+        scenes: &[Scene { fill: None, unmeasured_fill: true, state: State::AsItIs, work: &[Queue] }],
     },
 ];
 

@@ -2,6 +2,7 @@
 
 mod fill;
 mod mixed;
+mod queue;
 mod read;
 
 use std::sync::Barrier;
@@ -104,6 +105,7 @@ impl<E: Engine> Bench<'_, E> {
             Workload::YcsbE => self.ycsb(&mixed::YCSB_E),
             Workload::YcsbF => self.ycsb(&mixed::YCSB_F),
             Workload::ReadWhileWriting => self.read_while_writing(),
+            Workload::Queue => self.queue(),
             Workload::Compact | Workload::Open | Workload::OpenKilled => {
                 Err(format!("{} is not done to an open store", workload.name()).into())
             }
