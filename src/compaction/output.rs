@@ -18,7 +18,8 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) snapshots: Vec<SeqNo>,
     /// Takes the next file number.
     pub(crate) new_number: &'a dyn Fn() -> u64,
-    /// Asked now and then; true means that the result is not wanted any more.
+    /// Called every [`YIELD_INTERVAL`] bytes: true means that the result is not wanted any more. It
+    /// may do more urgent work before it returns.
     pub(crate) cancelled: &'a dyn Fn() -> bool,
     /// Reads each table back and compares checksums.
     pub(crate) paranoid: bool,
@@ -51,8 +52,11 @@ impl Below for Unknown {
     fn table_ended(&mut self) {}
 }
 
-/// How many entries pass between two looks at `cancelled`.
-const CANCEL_INTERVAL: u64 = 1024;
+/// Bytes of entries that are read between two calls of `cancelled`. A flush that is due waits for
+/// them.
+const YIELD_INTERVAL: usize = 256 << 10;
+/// What an entry counts beside its key and value.
+const ENTRY_COST: usize = 64;
 
 /// A part of the key space: from the first key on, and up to but without the second. An open end is `None`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,17 +105,20 @@ impl<'a> Output<'a> {
         let mut retention = Retention::new(self.context.snapshots.clone());
         // Whether the table being written, if there is one, has a version of the current key: all of them go to one table.
         let mut in_table = false;
-        let mut entries = 0u64;
+        let mut since_yield = 0;
         match part.from {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
             None => cursor.seek_to_first()?,
         }
         while cursor.valid() {
-            entries += 1;
-            if entries.is_multiple_of(CANCEL_INTERVAL) && (self.context.cancelled)() {
-                return Ok(false);
-            }
             let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
+            since_yield += ENTRY_COST + key.len() + cursor.value().len();
+            if since_yield >= YIELD_INTERVAL {
+                since_yield = 0;
+                if (self.context.cancelled)() {
+                    return Ok(false);
+                }
+            }
             if retention.enter(key) {
                 if part.to.is_some_and(|to| key >= to) {
                     break;

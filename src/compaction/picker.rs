@@ -9,8 +9,16 @@
 //! is: tiering above the base level (as RocksDB's universal compaction, which places its runs in levels too), leveling from there on.
 //! So a store that grows is written as often as it doubles, and not once more for each level 0; at rest, the runs are merged.
 //!
-//! Tasks run in parallel when they cannot meet: two tasks conflict if the levels they span have one in common and their key ranges
-//! overlap.
+//! Tasks run in parallel when they cannot meet. Reads go through *places*: the runs of level 0,
+//! newest first, and then the other levels. Two tasks conflict if they span a common place and
+//! their key ranges overlap. While a task takes the oldest runs of level 0 to the last level, newer
+//! runs may be merged among themselves, but they may not pass it.
+//!
+//! A tombstone weighs what it deletes (module `garbage`): bytes that a task frees count for it like
+//! bytes that it brings down. A tombstone that a snapshot may need frees nothing. Otherwise a task
+//! would be picked again and again for what it cannot drop.
+
+mod garbage;
 
 use std::ops::Range;
 
@@ -18,9 +26,20 @@ use crate::format::key::SeqNo;
 use crate::table::TableMeta;
 use crate::version::LEVELS;
 
+pub(crate) use garbage::has_garbage;
+use garbage::{freed, garbage};
+
 /// Runs in level 0 that start a compaction. Every run costs a read a filter probe, and a seek a block; the more are merged at once,
 /// the less often the level below is written again. `simulation` measures what it comes to: 3.3 times for 100 memtables, 8.6 for 1000.
 pub(crate) const L0_TRIGGER: usize = 12;
+/// Runs in level 0 at which writes begin to be slowed down. From here on, fewer runs are worth more
+/// writing.
+pub(crate) const L0_SLOWDOWN: usize = 2 * L0_TRIGGER;
+/// A merge that is done only to have fewer runs takes at least this many.
+const MIN_RELIEF: usize = L0_TRIGGER / 2;
+/// For each further step of this many runs in level 0, twice as much is written to have one run
+/// less.
+const RELIEF_STEP: usize = L0_TRIGGER / 3;
 /// Each level's target is this many times that of the level above it.
 const FANOUT: u64 = 10;
 /// Level 0 is compacted straight into a level of up to this many times the base size. Below that, a level in between would make
@@ -40,8 +59,11 @@ const MAX_COST_AT_REST: u64 = 8;
 const MAX_LARGEST_AT_REST: u64 = 4;
 /// What becomes a run of a free level is at least this part of a full level 0: there are few such levels.
 const MIN_RUN: u64 = 4;
-/// A table of which this share is garbage is compacted although its level is not too large: one entry in …
+/// A task or table of which this share is garbage is compacted although its level is not too large:
+/// one byte or entry in …
 const GARBAGE_SHARE: u64 = 4;
+/// The share of garbage that is enough when the store is idle.
+const GARBAGE_SHARE_AT_REST: u64 = 10;
 const LAST: usize = LEVELS - 1;
 
 /// A closed range of user keys.
@@ -52,6 +74,10 @@ pub(crate) struct Hull {
 }
 
 impl Hull {
+    fn of_one(table: &TableMeta) -> Hull {
+        Hull { smallest: table.smallest.clone(), largest: table.largest.clone() }
+    }
+
     fn of(tables: &[&TableMeta]) -> Option<Hull> {
         Some(Hull {
             smallest: tables.iter().map(|t| &t.smallest).min()?.clone(),
@@ -81,15 +107,28 @@ pub(crate) struct Task {
     pub(crate) bytes: u64,
     /// The tables change their level and are not rewritten.
     pub(crate) is_move: bool,
+    /// The oldest and the newest of the inputs in level 0, by their largest sequence numbers; 0 if
+    /// there are none.
+    pub(crate) runs: (SeqNo, SeqNo),
 }
+
+/// A run of level 0, or a whole level below it, in the order in which reads visit them.
+type Place = (u8, std::cmp::Reverse<SeqNo>);
 
 impl Task {
     pub(crate) fn takes(&self, level: usize, number: u64) -> bool {
         u8::try_from(level).is_ok_and(|level| self.inputs.binary_search(&(level, number)).is_ok())
     }
 
+    /// The first place of the inputs, and the last one, where the output goes.
+    fn places(&self) -> (Place, Place) {
+        let place = |level: u8, run: SeqNo| (level, std::cmp::Reverse(if level == 0 { run } else { 0 }));
+        (place(self.start_level, self.runs.1), place(self.output_level, self.runs.0))
+    }
+
     fn conflicts(&self, other: &Task) -> bool {
-        self.start_level <= other.output_level && other.start_level <= self.output_level && self.hull.meets(&other.hull)
+        let ((first, last), (other_first, other_last)) = (self.places(), other.places());
+        first <= other_last && other_first <= last && self.hull.meets(&other.hull)
     }
 }
 
@@ -110,6 +149,25 @@ pub(crate) struct Picker<'a> {
     pub(crate) moves_to_last: bool,
 }
 
+/// A task that takes what is above the base level into it, and what that comes to.
+struct Descent {
+    task: Task,
+    /// Bytes that it brings down.
+    above: u64,
+    /// Bytes that it drops.
+    freed_now: u64,
+    /// Bytes that the tombstones among its inputs delete there and further below.
+    freed: u64,
+}
+
+impl Descent {
+    /// Whether what it brings down and frees is worth what it writes.
+    fn is_worth(&self, factor: u64) -> bool {
+        let written = self.task.bytes.saturating_sub(self.freed_now);
+        self.task.is_move || written <= self.above.saturating_add(self.freed).saturating_mul(factor)
+    }
+}
+
 /// Target sizes of the levels.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -117,6 +175,15 @@ pub(crate) struct Shape {
     pub(crate) base_level: usize,
     /// Bytes; 0 above the base level.
     pub(crate) targets: [u64; LEVELS],
+}
+
+/// Bytes to be compacted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Debt {
+    /// Bytes that have to move down until every level is within its target.
+    pub(crate) data: u64,
+    /// Bytes that compactions that are due or running will drop.
+    pub(crate) garbage: u64,
 }
 
 /// What is to be done for a caller.
@@ -129,7 +196,7 @@ pub(crate) enum Requested {
     Task(Task),
 }
 
-impl Picker<'_> {
+impl<'a> Picker<'a> {
     pub(crate) fn shape(&self) -> Shape {
         let limit = self.base_size.saturating_mul(BASE_FANOUT);
         let mut targets = [0; LEVELS];
@@ -144,20 +211,25 @@ impl Picker<'_> {
         Shape { base_level: level, targets }
     }
 
-    /// Bytes that have to be compacted until every level is within its target.
-    pub(crate) fn debt(&self) -> u64 {
+    /// What is owed: more than nothing as long as a task is due or running.
+    pub(crate) fn debt(&self) -> Debt {
         let shape = self.shape();
-        let mut debt = 0;
-        let idle = self.pick_idle(&shape);
+        let due = self.pick_garbage(&shape).or_else(|| self.pick_idle(&shape));
+        let tasks = || self.running.iter().chain(&due);
+        let mut data = 0;
         for (level, tables) in self.levels[..shape.base_level].iter().enumerate() {
             let is_full = level == 0 && tables.len() >= L0_TRIGGER;
-            let is_taken = |number: u64| self.running.iter().chain(&idle).any(|task| task.takes(level, number));
-            debt += tables.iter().filter(|t| is_full || is_taken(t.number)).map(|t| t.size).sum::<u64>();
+            let is_taken = |number: u64| tasks().any(|task| task.takes(level, number));
+            data += tables.iter().filter(|t| is_full || is_taken(t.number)).map(|t| t.size).sum::<u64>();
         }
+        let mut garbage = tasks().map(|task| self.freed_by(task).max(1)).sum::<u64>();
         for level in shape.base_level..LAST {
-            debt += size_of_level(&self.levels[level]).saturating_sub(shape.targets[level]);
+            let weight = self.levels[level].iter().map(|table| self.weight(level, table)).sum::<u64>();
+            let (size, target) = (size_of_level(&self.levels[level]), shape.targets[level]);
+            data += size.saturating_sub(target);
+            garbage += size.saturating_add(weight).saturating_sub(target.max(size));
         }
-        debt
+        Debt { data, garbage }
     }
 
     /// The most useful compaction that can be started now, and how urgent it is: thousandths of the target of its level.
@@ -167,7 +239,7 @@ impl Picker<'_> {
         let mut scores = [0; LAST];
         scores[0] = self.idle(0).count() as u64 * 1000 / L0_TRIGGER as u64;
         for (level, score) in scores.iter_mut().enumerate().skip(shape.base_level) {
-            let size: u64 = self.idle(level).map(|table| table.size).sum();
+            let size: u64 = self.idle(level).map(|table| table.size.saturating_add(self.weight(level, table))).sum();
             let target = shape.targets[level].max(1);
             *score = u64::try_from(u128::from(size) * 1000 / u128::from(target)).unwrap_or(u64::MAX);
         }
@@ -183,38 +255,69 @@ impl Picker<'_> {
         by_size.or_else(|| Some((0, self.pick_garbage(&shape).or_else(|| self.pick_idle(&shape))?)))
     }
 
+    /// A task that takes runs of level 0 alone and leaves fewer of them, when there are too many.
+    /// It may start beyond the limit on compactions, and while a caller claims the keyspace.
+    pub(crate) fn pick_relief(&self) -> Option<Task> {
+        let excess = self.levels[0].len().checked_sub(L0_SLOWDOWN)?;
+        self.pick_run_of_free_level(&self.shape()).or_else(|| {
+            let task = self.pick_runs(MIN_RELIEF)?;
+            // The running task needs the disk, too. One run less is worth two memtables of writing,
+            // and more when there are more runs.
+            let worth = (self.memtable_size() * 2) << (excess / RELIEF_STEP).min(16);
+            (task.bytes / (task.inputs.len() as u64 - 1) <= worth).then_some(task)
+        })
+    }
+
     /// Tables of a level that no running task takes.
-    fn idle(&self, level: usize) -> impl Iterator<Item = &TableMeta> {
-        self.levels[level]
-            .iter()
-            .copied()
-            .filter(move |table| !self.running.iter().any(|task| task.takes(level, table.number)))
+    fn idle(&self, level: usize) -> impl Iterator<Item = &'a TableMeta> {
+        self.levels[level].iter().copied().filter(move |table| !self.is_busy(level, table))
+    }
+
+    fn is_busy(&self, level: usize, table: &TableMeta) -> bool {
+        self.running.iter().any(|task| task.takes(level, table.number))
+    }
+
+    /// Tables of a level that may be taken to a lower one. In level 0: the runs that are older than
+    /// all that running tasks take.
+    fn movable(&self, level: usize) -> Vec<&'a TableMeta> {
+        match level {
+            0 => self.levels[0].iter().rev().copied().take_while(|run| !self.is_busy(0, run)).collect(),
+            _ => self.idle(level).collect(),
+        }
     }
 
     /// All that is above the base level into it, if that is cheap; else level 0 into a free level, if one is left; else, if there is
     /// too little of level 0, some of its runs into one.
     fn pick_l0(&self, shape: &Shape) -> Option<Task> {
-        let Some((down, above)) = self.pick_all_above(shape, 0) else { return self.pick_run_of_free_level(shape) };
-        if is_worth_it(&down, above, MAX_COST) {
-            return Some(down);
+        let is_whole = self.movable(0).len() == self.levels[0].len();
+        let down = self.all_above(shape, 0).and_then(|down| self.unless_blocked(down));
+        if let Some(down) = &down
+            && down.is_worth(MAX_COST)
+        {
+            return Some(down.task.clone());
         }
         if let Some(task) = self.pick_run_of_free_level(shape) {
             return Some(task);
         }
-        let runs = if is_worth_it(&down, above, MAX_COST_IF_FULL) { None } else { self.pick_runs() };
-        runs.or(Some(down))
+        match down {
+            Some(down) if is_whole => {
+                let runs = if down.is_worth(MAX_COST_IF_FULL) { None } else { self.pick_runs(2) };
+                runs.or(Some(down.task))
+            }
+            // A running task is in the way: all runs wait for its end, unless there are too many.
+            _ => self.pick_relief(),
+        }
     }
 
-    /// [`all_above`](Picker::all_above), unless a running task is in the way.
-    fn pick_all_above(&self, shape: &Shape, start: usize) -> Option<(Task, u64)> {
-        let (task, above) = self.all_above(shape, start)?;
-        Some((self.unless_conflicting(task)?, above))
+    fn unless_blocked(&self, down: Descent) -> Option<Descent> {
+        Some(Descent { task: self.unless_conflicting(down.task)?, ..down })
     }
 
-    /// All of level 0 or of a free level, and what it overlaps in the free levels below and in the base level; and how many of the bytes are
-    /// above that.
-    fn all_above(&self, shape: &Shape, start: usize) -> Option<(Task, u64)> {
-        let mut chosen: Vec<(usize, &TableMeta)> = self.idle(start).map(|table| (start, table)).collect();
+    /// All of level 0 or of a free level that may be taken lower, and what it overlaps in the free
+    /// levels below and in the base level.
+    fn all_above(&self, shape: &Shape, start: usize) -> Option<Descent> {
+        let mut chosen: Vec<(usize, &'a TableMeta)> =
+            self.movable(start).into_iter().map(|table| (start, table)).collect();
         let are_apart = disjoint(&chosen);
         let below = (start + 1..=shape.base_level).filter(|&level| !self.levels[level].is_empty());
         for level in below {
@@ -224,12 +327,23 @@ impl Picker<'_> {
         let above = chosen.iter().filter(|(level, _)| *level < shape.base_level).map(|(_, table)| table.size).sum();
         let is_alone = chosen.iter().all(|(level, _)| *level == start);
         let is_move = is_alone && are_apart && (shape.base_level < LAST || self.moves_to_last);
-        Some((build_task(start, shape.base_level, &chosen, is_move)?, above))
+        let task = build_task(start, shape.base_level, &chosen, is_move)?;
+        Some(self.descent(task, above, chosen))
+    }
+
+    /// What `task`, which reads `chosen`, brings down and frees.
+    fn descent(&self, task: Task, above: u64, mut chosen: Vec<(usize, &'a TableMeta)>) -> Descent {
+        let freed_now = freed(&chosen, self.oldest_snapshot);
+        // A tombstone comes closer to what it deletes, too.
+        for level in usize::from(task.output_level) + 1..LEVELS {
+            chosen.extend(self.overlapping(level, &task.hull).iter().map(|&table| (level, table)));
+        }
+        Descent { freed: freed(&chosen, self.oldest_snapshot), task, above, freed_now }
     }
 
     /// All of level 0 into the lowest free level above all that it overlaps; as long as there is one, and enough in level 0.
     fn pick_run_of_free_level(&self, shape: &Shape) -> Option<Task> {
-        let inputs: Vec<&TableMeta> = self.idle(0).collect();
+        let inputs = self.movable(0);
         if inputs.iter().map(|table| table.size).sum::<u64>() < self.base_size / MIN_RUN {
             return None;
         }
@@ -240,19 +354,22 @@ impl Picker<'_> {
         (1..lowest).rev().find_map(|level| self.task(0, level, &inputs))
     }
 
-    /// Runs of level 0 that lie side by side in age, to be merged into one: those of which each that goes costs least, where the cost
-    /// counts less the more go at once. So small ones are merged with their like, and a large one when there are as large ones. (Tiny
-    /// runs flushed for ever into a level 0 of eight are written 7 times by this rule, and 21 times if only the cost of each counts.)
-    fn pick_runs(&self) -> Option<Task> {
+    /// Runs of level 0 that lie side by side in age, at least `fewest`, to be merged into one:
+    /// those of which each that goes costs least, where the cost counts less the more go at once.
+    /// So small ones are merged with their like, and a large one when there are as large ones.
+    /// (Tiny runs flushed for ever into a level 0 of eight are written 7 times by this rule, and 21
+    /// times if only the cost of each counts.)
+    fn pick_runs(&self, fewest: usize) -> Option<Task> {
         let runs = &self.levels[0];
-        let windows = (0..runs.len()).flat_map(|start| (start + 2..=runs.len()).map(move |end| start..end));
+        let windows = (0..runs.len()).flat_map(|start| (start + fewest..=runs.len()).map(move |end| start..end));
         let cost = |window: &Range<usize>| {
             let bytes = runs[window.clone()].iter().fold(0, |sum: u64, run| sum.saturating_add(run.size));
             let gone = window.len() as u64 - 1;
             bytes / (gone * gone)
         };
-        let is_idle = |run: &TableMeta| !self.running.iter().any(|task| task.takes(0, run.number));
-        let window = windows.filter(|window| runs[window.clone()].iter().all(|run| is_idle(run))).min_by_key(cost)?;
+        let busy: Vec<bool> = runs.iter().map(|run| self.is_busy(0, run)).collect();
+        let is_idle = |window: &Range<usize>| !busy[window.clone()].contains(&true);
+        let window = windows.filter(is_idle).min_by_key(cost)?;
         let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
         self.unless_conflicting(build_task(0, 0, &inputs, false)?)
     }
@@ -260,22 +377,30 @@ impl Picker<'_> {
     /// What is above the base level, when the store has come to rest, so that reads find few runs. If level 0 is too little for that, what is
     /// below it. If that is too little too, the runs above are merged among themselves.
     fn pick_idle(&self, shape: &Shape) -> Option<Task> {
-        let highest = (1..shape.base_level).find(|&level| !self.levels[level].is_empty());
-        // A run alone, in level 0, is few.
-        if !self.is_idle || highest.is_none() && self.idle(0).nth(1).is_none() {
+        if !self.is_idle {
             return None;
         }
-        let is_much = |bytes: u64| bytes >= self.base_size / L0_TRIGGER as u64;
+        let highest = (1..shape.base_level).find(|&level| !self.levels[level].is_empty());
+        let is_much = |bytes: u64| bytes >= self.memtable_size();
+        // A single run in level 0 stays there, unless its tombstones free much.
+        let is_alone = highest.is_none() && self.idle(0).nth(1).is_none();
         let into_base = [Some(0), highest].into_iter().flatten().filter_map(|start| {
-            let (task, above) = self.all_above(shape, start)?;
-            (is_much(above) && is_worth_it(&task, above, MAX_COST_AT_REST)).then_some(task)
+            let down = self.all_above(shape, start)?;
+            let is_due = !is_alone || down.freed.saturating_mul(GARBAGE_SHARE_AT_REST) > down.task.bytes;
+            let gain = down.above.saturating_add(down.freed);
+            (is_due && is_much(gain) && down.is_worth(MAX_COST_AT_REST)).then_some(down.task)
         });
         // Should a running task be in the way of what is worth it, that waits: what is merged meanwhile would be written twice.
         let mut into_base = into_base.peekable();
         match into_base.peek() {
             Some(_) => into_base.find_map(|task| self.unless_conflicting(task)),
+            None if is_alone => None,
             None => self.unless_conflicting(self.runs_above(shape, is_much)?),
         }
+    }
+
+    fn memtable_size(&self) -> u64 {
+        self.base_size / L0_TRIGGER as u64
     }
 
     /// The runs above the base level, or the newest of them, to be merged into one: as many as are together worth writing the largest again.
@@ -299,36 +424,69 @@ impl Picker<'_> {
 
     /// The table whose compaction into the next level rewrites least for what it moves.
     fn pick_level(&self, level: usize) -> Option<Task> {
-        let overlap = |table: &TableMeta| -> u64 {
-            let (smallest, largest) = (&table.smallest, &table.largest);
-            let below = &self.levels[level + 1];
-            let from = below.partition_point(|t| t.largest < *smallest);
-            below[from..].iter().take_while(|t| t.smallest <= *largest).map(|t| t.size).sum()
-        };
+        let overlap = |table: &TableMeta| size_of_level(self.overlapping(level + 1, &Hull::of_one(table)));
+        let gain = |table: &TableMeta| table.size.saturating_add(self.weight(level, table)).max(1);
         let mut tables: Vec<(u64, &TableMeta)> =
-            self.idle(level).map(|table| (overlap(table).saturating_mul(1000) / table.size.max(1), table)).collect();
+            self.idle(level).map(|table| (overlap(table).saturating_mul(1000) / gain(table), table)).collect();
         tables.sort_by_key(|&(cost, table)| (cost, table.number));
         tables.into_iter().find_map(|(_, table)| self.task(level, level + 1, &[table]))
     }
 
-    /// A table with much garbage: down towards what its tombstones delete, or, in the last level, rewritten without it once no
-    /// snapshot holds it.
+    /// The tables of a level below level 0 that overlap `hull`.
+    fn overlapping(&self, level: usize, hull: &Hull) -> &'a [&'a TableMeta] {
+        let tables = &self.levels[level];
+        let from = tables.partition_point(|table| table.largest < hull.smallest);
+        let len = tables[from..].partition_point(|table| table.smallest <= hull.largest);
+        &tables[from..from + len]
+    }
+
+    /// Bytes that the tombstones of a table of a level below level 0 delete in the levels below
+    /// that.
+    fn weight(&self, level: usize, table: &TableMeta) -> u64 {
+        if !has_garbage(table) || table.largest_seqno > self.oldest_snapshot {
+            return 0;
+        }
+        let (hull, mut chosen) = (Hull::of_one(table), vec![(level, table)]);
+        for below in level + 1..LEVELS {
+            chosen.extend(self.overlapping(below, &hull).iter().map(|&table| (below, table)));
+        }
+        let beneath = freed(&chosen[1..], self.oldest_snapshot);
+        freed(&chosen, self.oldest_snapshot).saturating_sub(beneath)
+    }
+
+    /// Bytes that a task drops.
+    fn freed_by(&self, task: &Task) -> u64 {
+        let of_level =
+            |level: u8| self.levels[usize::from(level)].iter().map(move |&table| (usize::from(level), table));
+        let inputs = (task.start_level..=task.output_level).flat_map(of_level);
+        let chosen: Vec<_> = inputs.filter(|(level, table)| task.takes(*level, table.number)).collect();
+        freed(&chosen, self.oldest_snapshot)
+    }
+
+    /// Tables with much garbage: down towards what their tombstones delete or, in the last level,
+    /// rewritten without it once no snapshot holds it.
     fn pick_garbage(&self, shape: &Shape) -> Option<Task> {
-        let many = |table: &&TableMeta| garbage(table).saturating_mul(GARBAGE_SHARE) > table.entries;
-        // What is above the base level is merged with all that it overlaps; for a little of it that would be to rewrite much.
-        let above = (0..shape.base_level).find_map(|level| {
-            self.idle(level).find(many)?;
-            let (task, above) = self.pick_all_above(shape, level)?;
-            is_worth_it(&task, above, BASE_FANOUT).then_some(task)
+        let share = if self.is_idle { GARBAGE_SHARE_AT_REST } else { GARBAGE_SHARE };
+        let is_much = |freed: u64, task: &Task| freed.saturating_mul(share) > task.bytes;
+        // What is above the base level is merged with all that it overlaps, which may be much more.
+        // In an idle store, `pick_idle` decides that.
+        let above = (0..shape.base_level).filter(|_| !self.is_idle).find_map(|level| {
+            self.idle(level).find(|table| table.tombstones > 0)?;
+            let down = self.all_above(shape, level)?;
+            let is_due =
+                is_much(down.freed, &down.task) && down.is_worth(MAX_COST) && down.freed >= self.memtable_size();
+            self.unless_conflicting(is_due.then_some(down.task)?)
         });
         if above.is_some() {
             return above;
         }
+        let many = |table: &TableMeta, share: u64| garbage(table).saturating_mul(share) > table.entries;
         (shape.base_level..LEVELS).find_map(|level| {
-            self.idle(level).filter(many).find_map(|table| {
+            self.idle(level).filter(|table| has_garbage(table)).find_map(|table| {
                 if level < LAST {
-                    self.task(level, level + 1, &[table])
-                } else if table.largest_seqno <= self.oldest_snapshot {
+                    let task = self.task(level, level + 1, &[table])?;
+                    (many(table, GARBAGE_SHARE) || is_much(self.weight(level, table), &task)).then_some(task)
+                } else if many(table, share) && table.largest_seqno <= self.oldest_snapshot {
                     self.task(LAST, LAST, &[table])
                 } else {
                     None
@@ -407,11 +565,6 @@ impl Picker<'_> {
     }
 }
 
-/// Entries that say nothing once everything older is in the same table: tombstones and older versions.
-fn garbage(table: &TableMeta) -> u64 {
-    table.tombstones + (table.entries - table.keys)
-}
-
 fn hull_of(tables: &[(usize, &TableMeta)]) -> Option<Hull> {
     let tables: Vec<&TableMeta> = tables.iter().map(|&(_, table)| table).collect();
     Hull::of(&tables)
@@ -419,11 +572,6 @@ fn hull_of(tables: &[(usize, &TableMeta)]) -> Option<Hull> {
 
 fn size_of_level(tables: &[&TableMeta]) -> u64 {
     tables.iter().map(|table| table.size).sum()
-}
-
-/// Whether what a task brings down is worth what it reads.
-fn is_worth_it(task: &Task, brought_down: u64, factor: u64) -> bool {
-    task.is_move || task.bytes <= brought_down.saturating_mul(factor)
 }
 
 fn disjoint(tables: &[(usize, &TableMeta)]) -> bool {
@@ -437,7 +585,9 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
     let bytes = inputs.iter().map(|(_, table)| table.size).sum();
     let mut numbers: Vec<(u8, u64)> = inputs.iter().map(|&(level, table)| (level as u8, table.number)).collect();
     numbers.sort_unstable();
+    let runs = || inputs.iter().filter(|(level, _)| *level == 0).map(|(_, table)| table.largest_seqno);
     Some(Task {
+        runs: (runs().min().unwrap_or(0), runs().max().unwrap_or(0)),
         start_level: start as u8,
         output_level: output as u8,
         inputs: numbers,
@@ -447,6 +597,8 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
     })
 }
 
+#[cfg(test)]
+mod churn;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

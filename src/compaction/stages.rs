@@ -108,6 +108,7 @@ mod tests {
             hull: Hull { smallest: key('a'), largest: key('z') },
             bytes: 10 * tables.len() as u64,
             is_move: false,
+            runs: (1, 1),
         };
         let level =
             |level: usize| metas.iter().filter(|(l, _)| usize::from(*l) == level).map(|(_, meta)| meta).collect();

@@ -3,6 +3,16 @@
 //! One flush at a time, oldest memtable first; compactions beside it as far as the executor's threads go and key ranges allow. A job
 //! that fails leaves its inputs as they were, or as after a stage of it that has ended, and its kind of work rests for a moment; then
 //! whoever writes or waits starts it again.
+//!
+//! A flush waits for no compaction, whatever the executor is. It is *urgent* work, which stands in
+//! a list beside the executor's queue until a thread takes it. Compactions look at that list
+//! between blocks, and so do callers that wait. *Relief* is urgent too: a compaction of runs of
+//! level 0 alone, when they have become many while the limit on compactions is reached or a caller
+//! claims the keyspace. So a task that takes minutes does not stop writers.
+//!
+//! Every event that can make work due calls [`Store::schedule`]: a memtable is sealed, work ends, a
+//! claim ends, a snapshot goes that held garbage, a keyspace is changed or dropped, the store
+//! opens.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
-use crate::compaction::picker::{Picker, Requested, Task};
+use crate::compaction::picker::{Debt, Picker, Requested, Task, has_garbage};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::format::key::SeqNo;
@@ -30,9 +40,14 @@ pub(super) struct Background {
     flushing: bool,
     /// Running compactions, with their keyspaces.
     compactions: Vec<(u32, Task)>,
-    /// Jobs given to the executor and not ended yet.
+    /// Whether one of them is relief.
+    relieving: bool,
+    /// Jobs given to the executor and not ended yet, and urgent work in the hands of another
+    /// thread.
     jobs: usize,
-    /// Keyspaces of which something is about to be done for a caller: nothing else of them is begun.
+    /// Urgent work that no thread has taken.
+    urgent: Vec<Work>,
+    /// Keyspaces of which something is about to be done for a caller: only relief may start there.
     claimed: Vec<u32>,
     /// Failures since which the same kind of work has not succeeded.
     failed: BTreeMap<Kind, Failure>,
@@ -58,6 +73,8 @@ struct Failure {
 enum Work {
     Flush,
     Compaction(u32, Task),
+    /// A compaction for which writers may have to wait.
+    Relief(u32, Task),
     /// For a caller who waits for the result.
     Requested(u32, Task, Request, Outcome),
 }
@@ -84,18 +101,31 @@ pub(super) enum Waiting {
     Outcome,
 }
 
+/// Which urgent work a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgent {
+    Flush,
+    All,
+}
+
 impl Work {
     fn kind(&self) -> Kind {
         match self {
             Work::Flush => Kind::Flush,
-            Work::Compaction(keyspace, _) | Work::Requested(keyspace, ..) => Kind::Compaction(*keyspace),
+            Work::Compaction(keyspace, _) | Work::Relief(keyspace, _) | Work::Requested(keyspace, ..) => {
+                Kind::Compaction(*keyspace)
+            }
         }
+    }
+
+    fn is_urgent(&self) -> bool {
+        matches!(self, Work::Flush | Work::Relief(..))
     }
 
     fn priority(&self) -> Priority {
         match self {
             Work::Flush => Priority::High,
-            Work::Compaction(..) | Work::Requested(..) => Priority::Low,
+            Work::Compaction(..) | Work::Relief(..) | Work::Requested(..) => Priority::Low,
         }
     }
 }
@@ -113,10 +143,11 @@ impl Background {
     fn ended(&mut self, work: &Work, result: &Result<u64>) {
         match work {
             Work::Flush => self.flushing = false,
-            Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, ..) => {
+            Work::Compaction(keyspace, task) | Work::Relief(keyspace, task) | Work::Requested(keyspace, task, ..) => {
                 self.compactions.retain(|(id, running)| id != keyspace || running != task);
             }
         }
+        self.relieving &= !matches!(work, Work::Relief(..));
         match result {
             Ok(_) => drop(self.failed.remove(&work.kind())),
             Err(error) => {
@@ -139,7 +170,14 @@ impl Drop for JobGuard<'_> {
 }
 
 /// Keeps other compactions of a keyspace from being begun.
-struct Claim<'a>(&'a Store, u32);
+struct Claim<'a>(&'a Arc<Store>, u32);
+
+impl<'a> Claim<'a> {
+    fn new(store: &'a Arc<Store>, keyspace: u32) -> Claim<'a> {
+        store.background.lock().claimed.push(keyspace);
+        Claim(store, keyspace)
+    }
+}
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
@@ -147,6 +185,9 @@ impl Drop for Claim<'_> {
         if let Some(at) = background.claimed.iter().position(|id| *id == self.1) {
             background.claimed.swap_remove(at);
         }
+        drop(background);
+        // What became due meanwhile was not begun.
+        self.0.schedule();
     }
 }
 
@@ -154,8 +195,14 @@ impl Store {
     /// Starts whatever background work is due and can run.
     pub(super) fn schedule(self: &Arc<Self>) {
         self.update_pressure();
-        while let Some(work) = self.begin_work() {
-            self.spawn(work);
+        loop {
+            while let Some(work) = self.begin_work() {
+                self.spawn(work);
+            }
+            // A snapshot may have gone since the picker looked.
+            if !self.note_held_garbage() {
+                return;
+            }
         }
     }
 
@@ -176,9 +223,54 @@ impl Store {
         Some(work)
     }
 
+    /// Gives work that is counted among the jobs to the executor.
     fn spawn(self: &Arc<Self>, work: Work) {
-        let store = Arc::clone(self);
-        self.executor.spawn(work.priority(), Box::new(move || store.run(&work)));
+        let (store, priority) = (Arc::clone(self), work.priority());
+        if work.is_urgent() {
+            let mut background = self.background.lock();
+            background.urgent.push(work);
+            self.urgent_waiting.store(true, Ordering::Relaxed);
+            drop(background);
+            return self.executor.spawn(
+                priority,
+                Box::new(move || {
+                    let _ended = JobGuard(&store);
+                    store.do_urgent(Urgent::All);
+                }),
+            );
+        }
+        self.executor.spawn(
+            priority,
+            Box::new(move || {
+                let _ended = JobGuard(&store);
+                store.carry_out(&work);
+            }),
+        );
+    }
+
+    /// Carries out one piece of urgent work that no thread has taken; returns whether there was
+    /// one.
+    ///
+    /// The job that was spawned for it may stand behind a compaction, also of another store that
+    /// shares the executor. Therefore compactions call this between blocks, and callers that wait
+    /// do. It costs nothing while no urgent work waits.
+    pub(super) fn do_urgent(self: &Arc<Self>, which: Urgent) -> bool {
+        if !self.urgent_waiting.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut background = self.background.lock();
+        let is_flush = |work: &Work| matches!(work, Work::Flush);
+        let flush = background.urgent.iter().position(is_flush);
+        let other = (which == Urgent::All && !background.urgent.is_empty()).then_some(0);
+        let Some(at) = flush.or(other) else { return false };
+        let work = background.urgent.remove(at);
+        self.urgent_waiting.store(!background.urgent.is_empty(), Ordering::Relaxed);
+        // Closing waits for it, although its own job may end meanwhile.
+        background.jobs += 1;
+        drop(background);
+        let _ended = JobGuard(self);
+        self.carry_out(&work);
+        true
     }
 
     /// Has another thread help with a compaction that is running.
@@ -204,17 +296,29 @@ impl Store {
             background.flushing = true;
             return Some(Work::Flush);
         }
-        if background.compactions.len() >= self.executor.parallelism().saturating_sub(1).max(1) {
+        let trees = || view.trees.iter().filter(|tree| !background.is_resting(Kind::Compaction(tree.id)));
+        if background.compactions.len() < self.executor.parallelism().saturating_sub(1).max(1) {
+            let candidates = trees().filter(|tree| !background.claimed.contains(&tree.id)).filter_map(|tree| {
+                let (score, task) = self.with_picker(tree, background, |picker| picker.pick())?;
+                Some((score, tree.id, task))
+            });
+            if let Some((_, keyspace, task)) = candidates.max_by_key(|(score, ..)| *score) {
+                background.compactions.push((keyspace, task.clone()));
+                return Some(Work::Compaction(keyspace, task));
+            }
+        }
+        if background.relieving {
             return None;
         }
-        let idle = |id: u32| !background.claimed.contains(&id) && !background.is_resting(Kind::Compaction(id));
-        let candidates = view.trees.iter().filter(|tree| idle(tree.id)).filter_map(|tree| {
-            let (score, task) = self.with_picker(tree, background, |picker| picker.pick())?;
-            Some((score, tree.id, task))
+        let mut relief = trees().filter_map(|tree| {
+            let task = self.with_picker(tree, background, |picker| picker.pick_relief())?;
+            Some((tree.id, task))
         });
-        let (_, keyspace, task) = candidates.max_by_key(|(score, ..)| *score)?;
+        let (keyspace, task) = relief.next()?;
+        drop(relief);
+        background.relieving = true;
         background.compactions.push((keyspace, task.clone()));
-        Some(Work::Compaction(keyspace, task))
+        Some(Work::Relief(keyspace, task))
     }
 
     /// Registers the task that `pick` chooses for a caller and starts it, as soon as nothing is in its way, and waits for its end.
@@ -225,8 +329,7 @@ impl Store {
         request: Request,
         pick: impl Fn(&Picker<'_>) -> Requested,
     ) -> Result<Option<u64>> {
-        self.background.lock().claimed.push(keyspace);
-        let claim = Claim(self, keyspace);
+        let claim = Claim::new(self, keyspace);
         let outcome = Outcome::default();
         loop {
             let mut background = self.background.lock();
@@ -259,28 +362,26 @@ impl Store {
     }
 
     fn with_picker<R>(&self, tree: &Tree, background: &Background, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
-        let oldest_snapshot = self.snapshots.lock().keys().next().copied();
         let view = self.view.load();
         pick(&Picker {
             levels: &tree.version.metas(),
             running: &background.running(tree.id),
             base_size: self.base_size(),
             is_idle: view.sealed.is_empty() && view.active.is_empty(),
-            oldest_snapshot: oldest_snapshot.unwrap_or(SeqNo::MAX),
+            oldest_snapshot: self.oldest_snapshot(),
             moves_to_last: tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,
         })
     }
 
-    /// Does one piece of work on an executor's thread, and starts whatever is due after it.
-    fn run(self: Arc<Self>, work: &Work) {
-        let _ended = JobGuard(&self);
+    /// Carries out one piece of work, and starts whatever is due after it.
+    fn carry_out(self: &Arc<Self>, work: &Work) {
         let done = catch_unwind(AssertUnwindSafe(|| {
             let result = match work {
                 Work::Flush => self.flush_oldest(),
-                Work::Compaction(keyspace, task) | Work::Requested(keyspace, task, Request::Compact, _) => {
-                    self.compact(*keyspace, task)
-                }
+                Work::Compaction(keyspace, task)
+                | Work::Relief(keyspace, task)
+                | Work::Requested(keyspace, task, Request::Compact, _) => self.compact(*keyspace, task),
                 Work::Requested(keyspace, task, Request::Refilter, _) => self.refilter(*keyspace, task),
             };
             self.finish(work, result);
@@ -310,6 +411,8 @@ impl Store {
         waiting: Waiting,
         done: impl Fn(&Background) -> bool,
     ) -> Result<()> {
+        // A writer that waits must not begin anything that takes longer than a flush.
+        let urgent = if waiting == Waiting::Outcome { Urgent::All } else { Urgent::Flush };
         let mine = |kind: &Kind| match waiting {
             Waiting::Flush => *kind == Kind::Flush,
             Waiting::Compaction => *kind != Kind::Flush,
@@ -336,7 +439,8 @@ impl Store {
             if background.jobs == 0 && self.is_stopping() {
                 return Err(Error::Closed);
             }
-            if MutexGuard::unlocked(&mut background, || self.executor.step()) || done(&background) {
+            let help = || self.do_urgent(urgent) || self.executor.step();
+            if MutexGuard::unlocked(&mut background, help) || done(&background) {
                 continue;
             }
             // The bound is for what no job's end announces, such as the end of a rest.
@@ -384,16 +488,37 @@ impl Store {
         last.map(|failure| failure.error.clone())
     }
 
-    /// Bytes that have to be compacted until every level is within its target.
-    pub(super) fn debt(&self) -> u64 {
+    /// Bytes that have to be compacted, of all keyspaces.
+    pub(super) fn debt(&self) -> Debt {
         let background = self.background.lock();
-        self.view.load().trees.iter().map(|tree| self.with_picker(tree, &background, |picker| picker.debt())).sum()
+        let view = self.view.load();
+        let debts = view.trees.iter().map(|tree| self.with_picker(tree, &background, |picker| picker.debt()));
+        debts.fold(Debt::default(), |sum, debt| Debt {
+            data: sum.data.saturating_add(debt.data),
+            garbage: sum.garbage.saturating_add(debt.garbage),
+        })
+    }
+
+    /// Notes until when live snapshots hold garbage; returns whether they have already let go of
+    /// it.
+    fn note_held_garbage(&self) -> bool {
+        // Locked, so that the last one to write it has seen the newest view.
+        let _background = self.background.lock();
+        let oldest = self.oldest_snapshot();
+        let mut held_until = SeqNo::MAX;
+        if oldest < SeqNo::MAX {
+            let view = self.view.load();
+            let metas = view.trees.iter().flat_map(|tree| tree.version.tables()).map(|(_, table)| table.meta());
+            let held = metas.filter(|meta| meta.largest_seqno > oldest && has_garbage(meta));
+            held_until = held.map(|meta| meta.largest_seqno).min().unwrap_or(SeqNo::MAX);
+        }
+        self.hold_garbage(held_until)
     }
 
     fn update_pressure(&self) {
         let view = self.view.load();
         let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
-        self.throttle.set_pressure(throttle::pressure(runs, self.debt(), self.base_size()));
+        self.throttle.set_pressure(throttle::pressure(runs, self.debt().data, self.base_size()));
         self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::background::Request;
+use super::background::{Request, Urgent};
 use super::iter::HalfOpen;
 use super::store::Store;
 use super::view::Tree;
@@ -210,7 +210,7 @@ impl Store {
     }
 
     /// Does the next part of a compaction that nobody has begun; returns whether there was one.
-    fn do_part(&self, compaction: &Compaction) -> bool {
+    fn do_part(self: &Arc<Self>, compaction: &Compaction) -> bool {
         let Some(i) = compaction.claim() else { return false };
         let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(compaction, i)));
         let panicked = || Err(self.poison(Error::invalid("a compaction panicked; this is a bug in tamis")));
@@ -218,10 +218,13 @@ impl Store {
         true
     }
 
-    fn rewrite_part(&self, compaction: &Compaction, i: usize) -> PartResult {
+    fn rewrite_part(self: &Arc<Self>, compaction: &Compaction, i: usize) -> PartResult {
         let Compaction { tree, task, filter, compression, .. } = compaction;
         let new_number = || self.new_file_number();
-        let cancelled = || self.is_stopping() || compaction.failed.load(Ordering::Relaxed);
+        let cancelled = || {
+            self.do_urgent(Urgent::All);
+            self.is_stopping() || compaction.failed.load(Ordering::Relaxed)
+        };
         if cancelled() {
             return Ok(None);
         }

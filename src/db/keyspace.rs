@@ -264,7 +264,7 @@ impl WriteBatch {
 
 impl Store {
     /// The keyspace called `name`: id and name. It is created when absent; `options`, if given, replace the stored ones.
-    pub(super) fn keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
+    pub(super) fn keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
         self.check_open()?;
         if name.is_empty() || name.len() > MAX_NAME_LEN {
             return Err(Error::invalid(format_args!(
@@ -284,7 +284,7 @@ impl Store {
         self.define_keyspace(name, options)
     }
 
-    fn define_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
+    fn define_keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
         let _defining = self.defining.lock();
         let view = self.view.load();
         let (existing, count) = (view.tree_named(name).cloned(), view.trees.len());
@@ -310,18 +310,21 @@ impl Store {
     }
 
     /// Creates a keyspace, or gives one other options; the caller holds `defining`.
-    fn install_keyspace(&self, tree: Tree) -> Result<()> {
+    fn install_keyspace(self: &Arc<Self>, tree: Tree) -> Result<()> {
         let created = vec![(tree.id, tree.name.to_string(), tree.options.clone())];
         self.install(VersionEdit { created, ..VersionEdit::default() }, |view| {
             // A flush or compaction may have changed the version meanwhile.
             let version = view.tree(tree.id).map(|tree| Arc::clone(&tree.version));
             view.set_tree(Tree { version: version.unwrap_or_else(|| Arc::clone(&tree.version)), ..tree });
-        })
+        })?;
+        // What options decide of compactions may have changed.
+        self.schedule();
+        Ok(())
     }
 
     /// Changes the options of a keyspace that exists.
     pub(super) fn change_options(
-        &self,
+        self: &Arc<Self>,
         keyspace: u32,
         name: &str,
         change: impl FnOnce(&mut KeyspaceOptions),
@@ -340,7 +343,7 @@ impl Store {
     }
 
     /// Drops a keyspace and all its tables; returns whether there was one of that name.
-    pub(super) fn drop_keyspace(&self, name: &str) -> Result<bool> {
+    pub(super) fn drop_keyspace(self: &Arc<Self>, name: &str) -> Result<bool> {
         self.check_writable()?;
         let _defining = self.defining.lock();
         let Some(tree) = self.view.load().tree_named(name).cloned() else { return Ok(false) };
@@ -349,6 +352,8 @@ impl Store {
         }
         let edit = VersionEdit { dropped: vec![tree.id], ..VersionEdit::default() };
         self.install(edit, |view| view.trees.retain(|other| other.id != tree.id))?;
+        // Writers are not slowed down any longer by what it had to compact.
+        self.schedule();
         Ok(true)
     }
 }

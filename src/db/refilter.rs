@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::background::Request;
+use super::background::{Request, Urgent};
 use super::store::Store;
 use super::view::Tree;
 use crate::compaction::filters::policies;
@@ -93,7 +93,7 @@ impl Store {
     }
 
     /// Replaces the one table of `task` by a copy with the filter that it should have; returns the bytes of the copy.
-    pub(super) fn refilter(&self, keyspace: u32, task: &Task) -> Result<u64> {
+    pub(super) fn refilter(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // The keyspace may have been dropped.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         let tables = tree.version.tables().zip(policies(&tree.options, &tree.version.metas()));
@@ -106,7 +106,11 @@ impl Store {
         let keys = table.meta().keys.saturating_mul(if prefix.is_some() { 2 } else { 1 });
         let filter_bytes = filter_bytes(policy, keys);
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
-        let copy = table.refilter(self.new_file_number(), policy, prefix, &|| self.is_stopping())?;
+        let cancelled = || {
+            self.do_urgent(Urgent::All);
+            self.is_stopping()
+        };
+        let copy = table.refilter(self.new_file_number(), policy, prefix, &cancelled)?;
         let copy = copy.ok_or(Error::Closed)?;
         // Its file goes with the edit, unless a reader holds it.
         drop(table);

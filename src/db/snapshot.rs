@@ -54,12 +54,18 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let mut snapshots = self.handle.store.snapshots.lock();
+        let store = &self.handle.store;
+        let mut snapshots = store.snapshots.lock();
         if let Some(count) = snapshots.get_mut(&self.seqno) {
             *count -= 1;
             if *count == 0 {
                 snapshots.remove(&self.seqno);
             }
+        }
+        let releases = store.releases_garbage(&snapshots);
+        drop(snapshots);
+        if releases {
+            store.schedule();
         }
     }
 }

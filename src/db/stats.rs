@@ -124,7 +124,8 @@ pub struct Stats {
     pub compacted_bytes_out: u64,
     /// Compactions that only moved tables to another level.
     pub moves: u64,
-    /// Bytes that have to be compacted until every level is within its target.
+    /// Bytes that have to be compacted until every level is within its target, and bytes of deleted
+    /// data that compactions are going to drop. 0 when no compaction is due or running.
     pub compaction_debt: u64,
     /// How far compaction is behind, from 0 to 1; above 0 writes are slowed down, at 1 they stop.
     pub write_pressure: f64,
@@ -311,7 +312,7 @@ impl Store {
             compacted_bytes_in: count(&self.counters.compacted_bytes_in),
             compacted_bytes_out: count(&self.counters.compacted_bytes_out),
             moves: count(&self.counters.moves),
-            compaction_debt: debt,
+            compaction_debt: debt.data.saturating_add(debt.garbage),
             write_pressure: self.throttle.pressure(),
             delayed_writes: delays.iter().map(|stall| stall.count).sum(),
             delayed_time: delays.iter().map(|stall| stall.total).sum(),

@@ -61,6 +61,10 @@ pub(super) struct Store {
     pub(super) next_file: AtomicU64,
     /// Live snapshots and how many handles each has.
     pub(super) snapshots: Mutex<BTreeMap<SeqNo, usize>>,
+    /// Compactions can drop more once no snapshot is older than this. The scheduler writes it
+    /// before it looks at `snapshots`; a snapshot's end reads it under that lock. So one of them
+    /// sees the other.
+    held_until: AtomicU64,
 
     /// The log and what goes with it; held by whoever commits. `None` in a store that is closed or was
     /// opened read-only.
@@ -81,6 +85,8 @@ pub(super) struct Store {
     pub(super) background_done: Condvar,
     /// Set while some background work has failed and not succeeded since.
     pub(super) retry_wanted: AtomicBool,
+    /// Set while there is urgent work that no thread has taken. Changed with `background` locked.
+    pub(super) urgent_waiting: AtomicBool,
     pub(super) throttle: Throttle,
     pub(super) stalls: Stalls,
     pub(super) counters: Counters,
@@ -188,6 +194,7 @@ impl Store {
             recovered: opened.last_seqno,
             next_file: AtomicU64::new(opened.next_file),
             snapshots: Mutex::default(),
+            held_until: AtomicU64::new(SeqNo::MAX),
             commit: Mutex::new(opened.commit),
             queue: Queue::default(),
             defining: Mutex::new(()),
@@ -198,6 +205,7 @@ impl Store {
             background: Mutex::default(),
             background_done: Condvar::new(),
             retry_wanted: AtomicBool::new(false),
+            urgent_waiting: AtomicBool::new(false),
             throttle: Throttle::default(),
             stalls: Stalls::default(),
             counters: Counters::default(),
@@ -383,6 +391,23 @@ impl Store {
     /// Sequence numbers of the live snapshots, ascending.
     pub(super) fn live_snapshots(&self) -> Vec<SeqNo> {
         self.snapshots.lock().keys().copied().collect()
+    }
+
+    /// The oldest live snapshot, or the greatest number if there is none.
+    pub(super) fn oldest_snapshot(&self) -> SeqNo {
+        self.snapshots.lock().keys().next().copied().unwrap_or(SeqNo::MAX)
+    }
+
+    /// Notes that snapshots older than `until` hold garbage; returns whether none of them is left.
+    pub(super) fn hold_garbage(&self, until: SeqNo) -> bool {
+        self.held_until.store(until, Ordering::Relaxed);
+        self.releases_garbage(&self.snapshots.lock())
+    }
+
+    /// Whether compactions can drop what snapshots have held, now that `snapshots` are left.
+    pub(super) fn releases_garbage(&self, snapshots: &BTreeMap<SeqNo, usize>) -> bool {
+        let until = self.held_until.load(Ordering::Relaxed);
+        until < SeqNo::MAX && snapshots.keys().next().is_none_or(|oldest| *oldest >= until)
     }
 
     /// Bytes that level 0 holds when it is compacted.

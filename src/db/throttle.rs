@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::compaction::picker::L0_TRIGGER;
+use crate::compaction::picker::{L0_SLOWDOWN, L0_TRIGGER};
 
-/// Runs in level 0 at which writes begin to be slowed down.
-const L0_SLOWDOWN: usize = 2 * L0_TRIGGER;
 /// Runs in level 0 at which writes stop.
 pub(super) const L0_STOP: usize = 4 * L0_TRIGGER;
 /// Full memtables that may wait to be flushed before writes stop.

@@ -46,7 +46,7 @@ impl Tree {
             largest: key(to),
         });
         match level {
-            0 => self.levels[0].sort_by_key(|table| std::cmp::Reverse(table.number)),
+            0 => self.levels[0].sort_by_key(|table| std::cmp::Reverse(table.largest_seqno)),
             _ => self.levels[level].sort_by(|a, b| a.smallest.cmp(&b.smallest)),
         }
     }
@@ -98,6 +98,56 @@ impl Tree {
         }
         self.compacted += bytes;
         self.add_tables(output, bytes, number(&task.hull.smallest), number(&task.hull.largest));
+        if output == 0 {
+            // It is as old as what it was made of.
+            self.levels[0][0].largest_seqno = task.runs.1;
+            self.levels[0].sort_by_key(|table| std::cmp::Reverse(table.largest_seqno));
+        }
+    }
+
+    /// Memtables come all the time while a caller has everything compacted at once. For each that
+    /// comes at full speed, compactions get through `speed` percent of one: relief, if there is
+    /// some, and otherwise that one task. Writes are slowed down as the throttle does, by 50 where
+    /// they are stopped. Returns the most runs that level 0 had.
+    fn compact_under_load(&mut self, speed: u64) -> usize {
+        let ask = |tree: &Tree, running: &[Task], pick: &dyn Fn(&Picker<'_>) -> Option<Task>| {
+            let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| tree.levels[level].iter().collect());
+            let base_size = tree.memtable * L0_TRIGGER as u64;
+            let (is_idle, oldest_snapshot, moves_to_last) = (false, SeqNo::MAX, true);
+            pick(&Picker { levels: &metas, running, base_size, is_idle, oldest_snapshot, moves_to_last })
+        };
+        let all = ask(self, &[], &|picker| match picker.pick_range(None, None) {
+            Requested::Task(task) => Some(task),
+            _ => None,
+        });
+        let all = all.unwrap();
+        let (mut left, mut relief, mut most) = (all.bytes, None, 0);
+        for _ in 0..10_000 {
+            self.add(0, self.memtable, 0, u64::MAX);
+            self.flushed += self.memtable;
+            let runs = self.levels[0].len();
+            most = most.max(runs);
+            let pressure = runs.saturating_sub(L0_SLOWDOWN) as f64 / L0_SLOWDOWN as f64;
+            #[expect(clippy::cast_possible_truncation, reason = "a few memtables")]
+            let mut time = (self.memtable as f64 * speed as f64 / 100.0 * 50f64.powf(pressure)) as u64;
+            while time > 0 {
+                if relief.is_none() {
+                    let task = ask(self, std::slice::from_ref(&all), &|picker| picker.pick_relief());
+                    relief = task.map(|task| (task.bytes, task));
+                }
+                let work = relief.as_mut().map_or(&mut left, |(left, _)| left);
+                let spent = time.min(*work);
+                *work -= spent;
+                time -= spent;
+                if let Some((_, task)) = relief.take_if(|(left, _)| *left == 0) {
+                    self.carry_out(&task);
+                } else if left == 0 {
+                    self.carry_out(&all);
+                    return most;
+                }
+            }
+        }
+        panic!("{} MiB are left", left / MIB);
     }
 
     /// Bytes written to tables for each byte that came.
@@ -204,4 +254,19 @@ fn a_store_that_is_flushed_all_the_time_is_not_rewritten_all_the_time() {
     assert!(tree.flushed < base);
     assert!(tree.amplification() < 20.0);
     assert!(tree.runs() <= L0_TRIGGER);
+}
+
+#[test]
+fn level_0_stays_short_while_a_large_task_runs_issue_13() {
+    for speed in [100, 300, 1000] {
+        let mut tree = Tree::new(64 * MIB, 64 * MIB);
+        tree.add_tables(LAST, 20_000 * MIB, 0, u64::MAX);
+        (0..9).for_each(|_| tree.flush());
+        let (flushed, compacted) = (tree.flushed, tree.compacted);
+        let most = tree.compact_under_load(speed);
+        let (flushed, compacted) = ((tree.flushed - flushed) / MIB, (tree.compacted - compacted) / MIB);
+        println!("speed {speed} %: at most {most} runs, {flushed} MiB came, {compacted} were compacted");
+        assert!(most < 2 * L0_SLOWDOWN, "writers are stopped");
+        assert!(compacted < 21_000 + 3 * flushed);
+    }
 }

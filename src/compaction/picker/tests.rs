@@ -109,6 +109,7 @@ fn a_task_that_would_meet_a_running_one_waits() {
         hull: Hull { smallest: (*b"b").into(), largest: (*b"x").into() },
         bytes: 1,
         is_move: false,
+        runs: (0, 0),
     };
     assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");
     let elsewhere = Task { hull: Hull { smallest: (*b"d").into(), largest: (*b"x").into() }, ..running };
@@ -142,16 +143,19 @@ fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
     assert_eq!(pick(1, std::slice::from_ref(&compaction)), "Wait");
     assert_eq!(pick(28, &[compaction]), "Wait");
     assert_eq!(pick(28, &[task(27)]), "6->6: 6/28", "they are on different levels");
-    assert_eq!(pick(4, &[task(1)]), "Wait");
+    assert_eq!(pick(4, &[task(4)]), "Wait");
+    assert_eq!(pick(4, &[task(1)]), "0->0: 0/4", "each stays in its place");
 }
 
 #[test]
 fn tombstones_move_down_and_vanish_in_the_last_level() {
     assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 16"], &[]), "0->6: 0/1 6/2");
-    assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 160"], &[]), "nothing", "too much would be rewritten");
+    // 60 entries of the 100 beneath go, 96 MiB.
+    assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 160"], &[]), "0->6: 0/1 6/2");
+    assert_eq!(picked(&["0:1 a c 16 20", "6:2 b d 160"], &[]), "nothing", "too much would be rewritten");
     assert_eq!(picked(&["5:1 a c 16 60", "6:2 d e 3000"], &[]), "5->6 move: 5/1");
     assert_eq!(picked(&["5:1 a c 16 60", "5:3 d e 16", "6:2 a c 100"], &[]), "5->6: 5/1 5/3 6/2");
-    assert_eq!(picked(&["5:1 a c 16 60", "6:2 b d 160"], &[]), "nothing", "also from a free level");
+    assert_eq!(picked(&["5:1 a c 16 20", "6:2 b d 160"], &[]), "nothing", "also from a free level");
     assert_eq!(picked(&["6:1 a c 16 60"], &[]), "6->6: 6/1");
     with_picker(&["6:1 a c 16 60"], 150, &[], |picker| {
         assert_eq!(picker.pick(), None, "a snapshot still sees what the tombstones hide");
@@ -188,7 +192,7 @@ fn runs_of_free_levels_stay_until_the_store_rests() {
     let pick = |tree: &[&str], is_idle| {
         with_picker(tree, SeqNo::MAX, &[], |picker| {
             let picker = Picker { is_idle, ..picker };
-            assert_eq!(picker.pick().is_some(), picker.debt() > 0);
+            assert_eq!(picker.pick().is_some(), picker.debt() != Debt::default());
             picker.pick().map_or("nothing".into(), |(_, task)| words(&task))
         })
     };
@@ -258,7 +262,7 @@ fn runs_that_are_small_for_what_is_below_are_merged_with_their_like() {
     tree.insert(0, "0:12 a c 9".into());
     tree.insert(0, "0:13 a c 9".into());
     assert_eq!(picked(&tree, &[]), "0->0: 0/1 0/2 0/3 0/4 0/5 0/6 0/7 0/8 0/9 0/10 0/11");
-    let running = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick_runs().unwrap());
+    let running = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick_runs(2).unwrap());
     assert_eq!(picked(&tree, &[running]), "nothing", "what is left are three runs");
     assert_eq!(
         picked(&with_runs(12, "a c 8", &["1:21 a c 1", "6:20 a c 300"]), &[]),
@@ -272,11 +276,11 @@ fn the_last_runs_are_merged_when_the_store_rests() {
     let idle = |tree: &[String]| {
         with_picker(tree, SeqNo::MAX, &[], |picker| {
             let picker = Picker { is_idle: true, ..picker };
-            assert_eq!(picker.pick().is_some(), picker.debt() > 0);
+            assert_eq!(picker.pick().is_some(), picker.debt() != Debt::default());
             let task = picker.pick().map(|(_, task)| task);
             if let Some(running) = task.clone() {
                 let picker = Picker { running: &[running], ..picker };
-                assert!(picker.pick().is_none() && picker.debt() > 0, "it is owed until it is done");
+                assert!(picker.pick().is_none() && picker.debt() != Debt::default(), "it is owed until it is done");
             }
             task.map_or("nothing".into(), |task| words(&task))
         })
@@ -290,4 +294,67 @@ fn the_last_runs_are_merged_when_the_store_rests() {
     assert_eq!(idle(&with_runs(1, "a c 8", &["6:20 a c 8"])), "nothing", "one run is few");
     assert_eq!(idle(&with_runs(2, "a c 2", &["6:20 a c 8"])), "nothing", "flushed by hand, time and again");
     assert_eq!(idle(&["0:2 c d 8".into(), "0:1 a b 8".into(), "6:20 e f 500".into()]), "0->6 move: 0/1 0/2");
+}
+
+#[test]
+fn level_0_is_relieved_while_a_task_takes_its_oldest_runs_issue_13() {
+    let tree = |count: u64| with_runs(count, "a c 5", &["6:0 a c 40"]);
+    let task = with_picker(&tree(12), SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
+    assert_eq!(words(&task), format!("0->6: {TWELVE} 6/0"));
+    let running = [task];
+    assert_eq!(picked(&tree(23), &running), "nothing", "they are few, and go down together when it has ended");
+    let newer: Vec<String> = (13..=24).map(|number| format!("0/{number}")).collect();
+    assert_eq!(picked(&tree(24), &running), format!("0->0: {}", newer.join(" ")));
+    let relief = |tree: &[String], running: &[Task]| {
+        with_picker(tree, SeqNo::MAX, running, |picker| {
+            picker.pick_relief().map_or("nothing".into(), |task| words(&task))
+        })
+    };
+    assert_eq!(relief(&tree(23), &running), "nothing");
+    assert_eq!(relief(&tree(24), &running), format!("0->0: {}", newer.join(" ")));
+    // Nothing else is in the way than that no more may be begun: a run of a free level.
+    let all: Vec<String> = (1..=24).map(|number| format!("0/{number}")).collect();
+    assert_eq!(relief(&tree(24), &[]), format!("0->5: {}", all.join(" ")));
+    // Two newer runs are not worth it.
+    let task = with_picker(&tree(22), SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
+    assert_eq!(relief(&tree(24), &[task]), "nothing");
+    // Nor are six large ones, unless there are many.
+    let task = with_picker(&tree(18), SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
+    let with_large = |more: u64| {
+        let large = (19..=24 + more).rev().map(|number| format!("0:{number} a c 30"));
+        relief(&large.chain(tree(18)).collect::<Vec<_>>(), std::slice::from_ref(&task))
+    };
+    assert_eq!((with_large(7).as_str(), with_large(8).starts_with("0->0")), ("nothing", true));
+}
+
+#[test]
+fn older_runs_go_down_while_newer_ones_are_merged_issue_13() {
+    let tree = with_runs(24, "a c 16", &["6:0 a c 100"]);
+    let merge = with_picker(&tree, SeqNo::MAX, &[], |picker| {
+        let newest: Vec<(usize, &TableMeta)> = picker.levels[0][..12].iter().map(|&run| (0, run)).collect();
+        build_task(0, 0, &newest, false).unwrap()
+    });
+    assert_eq!(picked(&tree, std::slice::from_ref(&merge)), format!("0->6: {TWELVE} 6/0"));
+    // What is between two others passes neither by.
+    let between =
+        with_picker(&tree, SeqNo::MAX, &[], |picker| build_task(0, 5, &[(0, picker.levels[0][12])], false).unwrap());
+    assert!(between.conflicts(&Task { output_level: 4, ..between.clone() }) && !between.conflicts(&merge));
+}
+
+#[test]
+fn garbage_is_owed_until_it_is_dropped_issue_13() {
+    let tree = ["0:1 a c 16 60", "6:2 b d 160"];
+    let debt = |running: &[Task], oldest_snapshot| with_picker(&tree, oldest_snapshot, running, |picker| picker.debt());
+    let task = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
+    let owed = Debt { data: 16 * MIB, garbage: 96 * MIB };
+    assert_eq!((debt(&[], SeqNo::MAX), debt(&[task], SeqNo::MAX)), (owed, owed));
+    assert_eq!(debt(&[], 150), Debt::default(), "a snapshot sees what was deleted");
+    // In the last level: a tenth is worth it at rest.
+    for (tombstones, at_rest, at_work) in [(10, 0, 0), (11, 1, 0), (26, 1, 1)] {
+        let table = [format!("6:1 a c 16 {tombstones}")];
+        let is_picked = |is_idle| {
+            with_picker(&table, SeqNo::MAX, &[], |picker| u8::from(Picker { is_idle, ..picker }.pick().is_some()))
+        };
+        assert_eq!((is_picked(true), is_picked(false)), (at_rest, at_work), "{tombstones}");
+    }
 }

@@ -1,0 +1,294 @@
+//! Is background work begun as soon as it is due, and does what is urgent wait for nothing that
+//! takes long?
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tamis::vfs::{ReadableFile, SimFileSystem};
+use tamis::{Compression, Db, Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor, ThreadPool};
+
+use crate::support::{OpenedBy, stepped_options};
+
+const DIR: &str = "/db";
+/// Runs of level 0 that are compacted.
+const TRIGGER: usize = 12;
+
+/// Does something once, at the next read of a table's file, by the thread that reads.
+#[derive(Default)]
+struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Hook {
+    fn set(&self, act: impl FnOnce() + Send + 'static) {
+        *self.0.lock() = Some(Box::new(act));
+    }
+}
+
+struct Hooked {
+    file: Arc<dyn ReadableFile>,
+    hook: Arc<Hook>,
+}
+
+impl fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+impl ReadableFile for Hooked {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        // Not locked: what is done may read tables too.
+        let act = self.hook.0.lock().take();
+        if let Some(act) = act {
+            act();
+        }
+        self.file.read_at(buf, offset)
+    }
+
+    fn will_need(&self, part: Range<u64>) {
+        self.file.will_need(part);
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+}
+
+/// A file system whose tables are read with the hook.
+fn hooked(hook: &Arc<Hook>) -> Arc<OpenedBy<impl Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + use<>>> {
+    let hook = Arc::clone(hook);
+    let wrap = move |file| Arc::new(Hooked { file, hook: Arc::clone(&hook) }) as Arc<dyn ReadableFile>;
+    Arc::new(OpenedBy::new(SimFileSystem::new(), wrap))
+}
+
+fn with_memtables_of(options: Options, bytes: usize) -> Options {
+    let keyspace = KeyspaceOptions::new().compression(Compression::None);
+    options.memtable_size(bytes).default_keyspace(keyspace)
+}
+
+/// Writes about so many bytes to keys in no order.
+fn write(db: &Db, bytes: usize, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for _ in 0..bytes / 1000 {
+        db.put(rng.u64(..).to_be_bytes(), [rng.u8(..); 950]).unwrap();
+    }
+}
+
+fn runs(db: &Db) -> usize {
+    db.stats().keyspaces[0].levels[0].tables.len()
+}
+
+/// Writes until a compaction is due, which waits to be stepped. Something stays in memory, so that
+/// the store does not rest.
+fn fill_level_0(db: &Db, executor: &SteppedExecutor) {
+    for seed in 0.. {
+        if runs(db) == TRIGGER {
+            break;
+        }
+        write(db, 2000, seed);
+        while runs(db) < TRIGGER && executor.step() {}
+    }
+    assert!(executor.pending() > 0 && db.stats().compaction_debt > 0);
+}
+
+/// Whether some read of the next compactions finds that `flushes` are done while no further
+/// compaction is.
+fn watch(hook: &Arc<Hook>, db: &Db, flushes: u64, compactions: u64, seen: &Arc<Mutex<bool>>) {
+    let (next, db, seen) = (Arc::clone(hook), db.clone(), Arc::clone(seen));
+    hook.set(move || {
+        let stats = db.stats();
+        *seen.lock() |= stats.flushes >= flushes && stats.compactions == compactions;
+        watch(&next, &db, flushes, compactions, &seen);
+    });
+}
+
+/// A memtable that is full in the middle of a compaction is flushed in the middle of it: with one
+/// thread, which is the compaction's; in a compaction of many parts and in one of a single part.
+#[test]
+fn a_flush_waits_for_no_compaction_on_the_same_thread_issue_13() {
+    for (memtable_size, table_size) in [(64 << 10, 64 << 10), (2 << 20, 1 << 30)] {
+        let hook = Arc::new(Hook::default());
+        let (options, executor) = stepped_options(&SimFileSystem::new());
+        let options = with_memtables_of(options, memtable_size).table_size(table_size).file_system(hooked(&hook));
+        let db = options.open(DIR).unwrap();
+        fill_level_0(&db, &executor);
+        let (before, seen) = (db.stats(), Arc::<Mutex<bool>>::default());
+        {
+            let (hook_again, db, seen) = (Arc::clone(&hook), db.clone(), Arc::clone(&seen));
+            let flushes = before.flushes + 1;
+            hook.set(move || {
+                write(&db, memtable_size * 3 / 2, 77);
+                assert!(db.stats().flushes < flushes, "it is due, and not done by the writer");
+                watch(&hook_again, &db, flushes, before.compactions, &seen);
+            });
+        }
+        while db.stats().compactions == before.compactions {
+            assert!(executor.step());
+        }
+        *hook.0.lock() = None;
+        assert!(*seen.lock(), "tables of {table_size} bytes");
+    }
+}
+
+/// Holds a thread until the test lets go of it, or for a minute.
+fn gate() -> (impl FnOnce() + Send, Receiver<()>, Sender<()>) {
+    let ((enter, entered), (release, released)) = (channel(), channel::<()>());
+    let hold = move || {
+        let _ = enter.send(());
+        let _ = released.recv_timeout(Duration::from_secs(60));
+    };
+    (hold, entered, release)
+}
+
+/// The only thread is held in the middle of a compaction, and does not come to look at anything:
+/// whoever waits for a flush does it. So it is, too, if the compaction is another store's.
+#[test]
+fn a_flush_waits_for_no_compaction_on_the_only_thread_issue_13() {
+    for other_store in [false, true] {
+        let (hook, pool) = (Arc::new(Hook::default()), Arc::new(ThreadPool::new(1)));
+        let open = |fs| {
+            let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
+            with_memtables_of(options, 64 << 10).file_system(fs).open(DIR).unwrap()
+        };
+        let compacted = open(hooked(&hook));
+        let (hold, entered, release) = gate();
+        hook.set(hold);
+        for run in 0..TRIGGER as u64 {
+            write(&compacted, 32 << 10, run);
+            compacted.flush().unwrap();
+        }
+        entered.recv().unwrap();
+        let written = if other_store { open(Arc::new(SimFileSystem::new())) } else { compacted.clone() };
+        let flushes = written.stats().flushes;
+        // Writers wait when several memtables are full.
+        write(&written, 5 * (64 << 10), 77);
+        written.flush().unwrap();
+        assert!(written.stats().flushes > flushes + 4);
+        assert_eq!(compacted.stats().compactions, 0, "it is still held");
+        release.send(()).unwrap();
+        written.close().unwrap();
+        compacted.close().unwrap_or(());
+    }
+}
+
+#[test]
+fn what_came_due_during_a_claim_is_begun_when_it_ends_issue_13() {
+    let hook = Arc::new(Hook::default());
+    let (options, executor) = stepped_options(&SimFileSystem::new());
+    let keyspace = KeyspaceOptions::new().compression(Compression::None).filter(FilterPolicy::None);
+    let options = options.memtable_size(64 << 10).default_keyspace(keyspace).file_system(hooked(&hook));
+    let db = options.open(DIR).unwrap();
+    fill_level_0(&db, &executor);
+    // While the compaction runs, filters are to be renewed: that claims the keyspace until nothing runs,
+    // and then finds that all filters are right.
+    let writer = db.clone();
+    hook.set(move || {
+        for run in 100..108 {
+            write(&writer, 32 << 10, run);
+            writer.flush().unwrap();
+        }
+    });
+    assert_eq!(db.rebuild_filters(FilterPolicy::None).unwrap().wanted, 0);
+    assert!(runs(&db) >= 8 && db.stats().compaction_debt > 0);
+    assert!(executor.pending() > 0, "{} runs stay", runs(&db));
+    while executor.step() {}
+    assert!(runs(&db) < 2, "{} runs stay", runs(&db));
+}
+
+#[test]
+fn the_end_of_a_snapshot_has_what_it_held_reclaimed_issue_13() {
+    let (options, executor) = stepped_options(&SimFileSystem::new());
+    let db = with_memtables_of(options, 64 << 10).open(DIR).unwrap();
+    for key in 0..1000u32 {
+        db.put(key.to_be_bytes(), [7; 500]).unwrap();
+    }
+    let (snapshot, newer) = (db.snapshot(), db.snapshot());
+    for key in 0..990u32 {
+        db.delete(key.to_be_bytes()).unwrap();
+    }
+    let newest = db.snapshot();
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    while executor.step() {}
+    let size = || db.stats().keyspaces[0].size();
+    let held = size();
+    assert!(held > 500_000);
+    assert_eq!(snapshot.iter().count(), 1000);
+    // One that is not the oldest holds nothing alone, and another one of the same moment holds the
+    // same.
+    drop(newest);
+    assert_eq!(executor.pending(), 0);
+    drop(snapshot);
+    assert_eq!(executor.pending(), 0);
+    drop(newer);
+    while executor.step() {}
+    assert!(size() < 20_000, "{} bytes are left of {held}", size());
+    assert_eq!((db.iter().count(), db.stats().compaction_debt), (10, 0));
+}
+
+#[test]
+fn a_dropped_keyspace_slows_no_writes_down_issue_13() {
+    let (options, executor) = stepped_options(&SimFileSystem::new());
+    let db = with_memtables_of(options, 64 << 10).open(DIR).unwrap();
+    let keyspace = db.keyspace("to be dropped").unwrap();
+    let mut rng = fastrand::Rng::with_seed(3);
+    // Flushes are done by whoever waits, compactions by nobody.
+    while db.stats().write_pressure == 0.0 {
+        keyspace.put(rng.u64(..).to_be_bytes(), [1; 950]).unwrap();
+        db.flush().unwrap();
+    }
+    assert!(executor.pending() > 0);
+    assert!(db.drop_keyspace("to be dropped").unwrap());
+    assert_eq!(db.stats().write_pressure, 0.0);
+}
+
+/// No more compactions may be begun than the one that runs, of which a caller waits for the end or
+/// nobody does; runs that come meanwhile are merged among themselves in the midst of it.
+#[test]
+fn a_compaction_that_takes_long_does_not_keep_level_0_from_being_merged_issue_13() {
+    for requested in [false, true] {
+        let hook = Arc::new(Hook::default());
+        let (options, executor) = stepped_options(&SimFileSystem::new());
+        let options = with_memtables_of(options, 64 << 10).table_size(64 << 10).file_system(hooked(&hook));
+        let db = options.open(DIR).unwrap();
+        fill_level_0(&db, &executor);
+        let oldest = db.stats().keyspaces[0].levels[0].tables.last().unwrap().number;
+        let most = Arc::<Mutex<Vec<usize>>>::default();
+        {
+            let (next, db, most) = (Arc::clone(&hook), db.clone(), Arc::clone(&most));
+            hook.set(move || {
+                for run in 100..100 + 2 * TRIGGER as u64 {
+                    write(&db, 8 << 10, run);
+                    db.flush().unwrap();
+                }
+                most.lock().push(runs(&db));
+                count_runs(&next, &db, oldest, &most);
+            });
+        }
+        if requested {
+            db.compact_range(..).unwrap();
+        }
+        while executor.step() {}
+        *hook.0.lock() = None;
+        let seen = most.lock();
+        // Without relief, there are all that came beside those that the compaction takes.
+        assert!(seen.iter().any(|runs| *runs < 2 * TRIGGER), "{seen:?}");
+        assert_eq!(db.stats().background_error.map(|error| error.to_string()), None);
+    }
+}
+
+/// Counts runs at each read of a table, as long as run `oldest` is one of them.
+fn count_runs(hook: &Arc<Hook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usize>>>) {
+    let (next, db, counts) = (Arc::clone(hook), db.clone(), Arc::clone(counts));
+    hook.set(move || {
+        let level_0 = &db.stats().keyspaces[0].levels[0].tables;
+        if level_0.iter().any(|table| table.number == oldest) {
+            counts.lock().push(level_0.len());
+            count_runs(&next, &db, oldest, &counts);
+        }
+    });
+}
