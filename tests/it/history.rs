@@ -31,7 +31,7 @@ pub struct History {
     rng: fastrand::Rng,
     pub fs: SimFileSystem,
     pub db: Option<Db>,
-    pub executor: Arc<SteppedExecutor>,
+    pub executor: Arc<dyn Executor>,
     pub ledger: Ledger,
     snapshots: Vec<(Snapshot, Ledger)>,
     trouble: Trouble,
@@ -59,7 +59,7 @@ impl History {
         History {
             rng: fastrand::Rng::with_seed(seed),
             db: None,
-            executor: Arc::default(),
+            executor: Arc::new(SteppedExecutor::new()),
             ledger,
             snapshots: Vec::new(),
             trouble: Trouble::None,
@@ -180,10 +180,11 @@ impl History {
             32..40 => self.delete(&db),
             40..56 => self.write_batch(&db),
             56..62 => self.sync(&db),
-            62..74 => {
+            62..73 => {
                 self.executor.step();
                 Ok(())
             }
+            73 => self.pile_up(&db),
             74..78 => self.flush(&db),
             78..81 => {
                 let (_, keyspace) = self.keyspace(&db);
@@ -295,6 +296,16 @@ impl History {
     fn flush(&mut self, db: &Db) -> Result<()> {
         db.flush()?;
         self.ledger.promised(db.last_seqno());
+        Ok(())
+    }
+
+    /// Now and then, more runs in level 0 than are worked off meanwhile.
+    fn pile_up(&mut self, db: &Db) -> Result<()> {
+        let runs = if self.rng.u8(0..4) == 0 { self.rng.u8(10..30) } else { 1 };
+        for _ in 0..runs {
+            self.put(db)?;
+            self.flush(db)?;
+        }
         Ok(())
     }
 

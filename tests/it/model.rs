@@ -7,9 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{
-    Cursor, Db, Executor, FilterMode, Keyspace, ReadOptions, Snapshot, SteppedExecutor, Value, WriteBatch, WriteOptions,
-};
+use tamis::{Cursor, Db, Executor, FilterMode, Keyspace, ReadOptions, Snapshot, Value, WriteBatch, WriteOptions};
 
 use crate::support::{count_from_env, for_each_seed, tiny_keyspace, tiny_options};
 
@@ -21,7 +19,7 @@ struct Pair {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
-    executor: Arc<SteppedExecutor>,
+    executor: Arc<dyn Executor>,
     model: Model,
     snapshots: Vec<(Snapshot, Model)>,
     /// Makes long common prefixes in some cases.
@@ -162,7 +160,19 @@ impl Pair {
                 assert_eq!(keyspace.options().unwrap().filter, policy);
                 assert_eq!(keyspace.rebuild_filters(policy).unwrap().wanted, 0);
             }
+            98 if self.rng.bool() => self.pile_up(),
             _ => self.db().sync().unwrap(),
+        }
+    }
+
+    /// More runs in level 0 than are worked off meanwhile.
+    fn pile_up(&mut self) {
+        let (name, keyspace) = self.keyspace();
+        for _ in 0..self.rng.u8(10..40) {
+            let (key, value) = (self.key(), self.value());
+            keyspace.put(&key, &value).unwrap();
+            self.model.get_mut(&name).unwrap().insert(key, value);
+            self.db().flush().unwrap();
         }
     }
 

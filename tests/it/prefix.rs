@@ -19,7 +19,7 @@ struct Pair {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
-    executor: Arc<SteppedExecutor>,
+    executor: Arc<dyn Executor>,
     model: Map,
     snapshots: Vec<(Snapshot, Map)>,
     skips: u64,
