@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Executor, Iter, Options, Snapshot, SteppedExecutor};
+use tamis::{Db, Executor, Iter, Options, Snapshot};
 
 use crate::support::{count_from_env, for_each_seed, stepped_options, tiny_keyspace, tiny_options};
 
@@ -22,7 +22,7 @@ fn key(i: u64) -> [u8; 8] {
 /// A queue in the default keyspace.
 struct Queue {
     db: Db,
-    executor: Arc<SteppedExecutor>,
+    executor: Arc<dyn Executor>,
     live: std::collections::VecDeque<u64>,
     next: u64,
 }
@@ -144,7 +144,7 @@ struct Queues {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
-    executor: Arc<SteppedExecutor>,
+    executor: Arc<dyn Executor>,
     model: Map,
     snapshots: Vec<(Snapshot, Map)>,
     /// Iterators that were begun at some time, and what they must still return.

@@ -141,7 +141,8 @@ impl Workload {
 
     /// Whether the store has something to do in the background when it is done.
     pub(crate) fn writes(self) -> bool {
-        self.only_writes() || matches!(self, BulkLoad | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting | Queue)
+        self.only_writes()
+            || matches!(self, BulkLoad | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting | Queue)
     }
 
     /// Whether it is done when every key has had its turn; the others go on until time runs out.

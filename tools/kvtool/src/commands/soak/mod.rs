@@ -48,6 +48,8 @@ const VERIFIED: u64 = 4;
 const SAID: Duration = Duration::from_secs(5);
 /// Acknowledgements between two looks at the worker's memory and files.
 const WATCHED: u64 = 64;
+/// How long files may stay open after the last store was closed.
+const LETTING_GO: Duration = Duration::from_secs(10);
 /// What the worker may take: its limits are a cache of 1 MiB, three memtables of 256 KiB and 64 open tables.
 const MOST_MEMORY: u64 = 512 << 20;
 const MOST_FILES: u64 = 64 + 64;
@@ -79,7 +81,7 @@ pub(crate) fn run(common: &Common, args: &Soak) -> Result<()> {
             say(soak.in_words());
         }
     }
-    let leaked = open_files().zip(files_before).map_or(0, |(after, before)| after.saturating_sub(before));
+    let leaked = leaked_files(files_before);
     if leaked > 0 {
         soak.lost.push(format!("{} left open after the store was closed", counted(leaked, "file")));
     }
@@ -91,6 +93,19 @@ pub(crate) fn run(common: &Common, args: &Soak) -> Result<()> {
         temporary.disable_cleanup(true);
     }
     Err(Failure::Wrong(format!("seed {seed}: the store is kept in {}", path.display())))
+}
+
+/// How many files are open that were not open before. A background thread may let go of a store a
+/// moment after `close` has returned, so this waits for up to [`LETTING_GO`].
+fn leaked_files(before: Option<u64>) -> u64 {
+    let start = Instant::now();
+    loop {
+        let leaked = open_files().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
+        if leaked == 0 || start.elapsed() > LETTING_GO {
+            return leaked;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// What was acknowledged, what was found, and what it took.
