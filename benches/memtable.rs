@@ -34,6 +34,10 @@ mod memtable;
 mod pool;
 #[path = "../src/prefetch.rs"]
 mod prefetch;
+#[path = "../src/stats.rs"]
+mod stats;
+#[path = "../src/thread.rs"]
+mod thread;
 
 mod filter {
     pub(crate) use super::hash::KeyHash;

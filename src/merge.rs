@@ -338,7 +338,8 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
         self.step(C::prev)
     }
 
-    /// In the direction of travel only: other children may be left further on than the new current entry.
+    /// In the direction of travel only. Other children may be left further on than the new current
+    /// entry: a caller that has stopped short of `end` must seek before it goes on.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         debug_assert!(!self.is_ahead, "plain steps end before others");
         debug_assert_eq!(forward, self.direction == Direction::Forward);

@@ -385,6 +385,9 @@ impl Cursor {
             self.inner.jump(to, seen, forward)?;
         }
         let stopped_short = self.inner.valid() && is_within(self.inner.key(), to, forward);
+        if stopped_short {
+            self.gather(forward)?;
+        }
         if stretch.start.is_none() && !stopped_short {
             if gap.claim.to < self.snapshot {
                 let (low, high) = if forward { (&*self.key, to) } else { (to.unwrap_or_default(), Some(&*self.key)) };
@@ -399,6 +402,18 @@ impl Cursor {
             stretch.is_news = true;
         }
         Ok(Passing::Jumped)
+    }
+
+    /// Has all sources stand where the first of them has stopped. After a jump the others may stand
+    /// further on, behind tombstones that hide what comes next in the first one.
+    fn gather(&mut self, forward: bool) -> Result<()> {
+        let is_passed = self.marked.is_at(&self.inner);
+        let key = self.inner.key().to_vec();
+        match forward {
+            // No entry has sequence number 0: that is behind every version of the key.
+            true => self.inner.seek(&key, if is_passed { 0 } else { SeqNo::MAX }),
+            false => self.inner.seek_before(&key, 0),
+        }
     }
 
     /// Notes for later scans that there is nothing to see in a stretch. It ends at the entry that was found, or at
@@ -656,6 +671,7 @@ impl std::iter::FusedIterator for Iter {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::gaps::Gap;
     use crate::db::view::{ReadView, Tree};
     use crate::memtable::Memtable;
     use crate::pool::Pool;
@@ -673,15 +689,20 @@ mod tests {
         let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps };
         let view = ReadView { active: memtable, sealed: Vec::new(), trees: Vec::new() };
         // In memtable 2, entries 76 to 80 delete the other keys. A scan at 80 has found nothing.
-        tree.gaps.claim(b"", None, Claim { from: 80, to: 80 });
-        let cursor = || Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), Arc::clone(&tree.gaps));
-        let (mut forward, mut backward) = (cursor(), cursor());
+        let later = Claim { from: 80, to: 80 };
+        tree.gaps.claim(b"", None, later);
+        let cursor =
+            |gaps: &Arc<Gaps>| Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), Arc::clone(gaps));
+        let (mut forward, mut backward) = (cursor(&tree.gaps), cursor(&tree.gaps));
         assert!(forward.seek_to_first().unwrap());
         assert_eq!(forward.key(), Some(&[35][..]));
         assert!(backward.seek_to_last().unwrap() && backward.seek_for_prev([37]).unwrap());
         assert_eq!(backward.key(), Some(&[37][..]));
-        // What it notes itself says nothing of memtable 2.
-        let gap = tree.gaps.find(&[20], 75, true).expect("the scan passed more than it notes");
+        assert_eq!(tree.gaps.find(&[20], 80, true), Some(Gap { end: None, claim: later }), "the later claim stays");
+        // What the scan notes itself says nothing of memtable 2.
+        let gaps = Arc::default();
+        assert!(cursor(&gaps).seek_to_first().unwrap());
+        let gap = gaps.find(&[20], 75, true).expect("the scan passed more than it notes");
         assert_eq!((gap.end.as_deref(), gap.claim), (Some(&[35][..]), Claim { from: 75, to: 75 }));
     }
 
