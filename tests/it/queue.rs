@@ -117,7 +117,8 @@ fn a_scan_of_deleted_keys_that_a_snapshot_keeps_passes_few_the_second_time() {
     let backward = || queue.db.iter().rev().count();
     let bounded = || queue.db.range(key(100)..key(1500)).count();
     let then = || snapshot.iter().count();
-    (now(), backward());
+    now();
+    backward();
     for scan in [&now as &dyn Fn() -> usize, &backward] {
         let passed = passed_by(scan, 1);
         assert!((1..MOST_PASSED).contains(&passed), "{passed}");

@@ -59,6 +59,7 @@ impl ReadableFile for Hooked {
 }
 
 /// A file system whose tables are read with the hook.
+#[expect(clippy::type_complexity, reason = "the type of a closure has no shorter name")]
 fn hooked(hook: &Arc<Hook>) -> Arc<OpenedBy<impl Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + use<>>> {
     let hook = Arc::clone(hook);
     let wrap = move |file| Arc::new(Hooked { file, hook: Arc::clone(&hook) }) as Arc<dyn ReadableFile>;
