@@ -5,18 +5,11 @@
 //!
 //! # What it promises
 //!
-//! 1. Writes are ordered. After any crash the store shows a prefix of that order.
-//! 2. A batch is there whole or not at all: after a crash, to readers, to snapshots.
-//! 3. A write that has returned survives the end of the process for any reason. A power cut may take a suffix of such writes.
-//! 4. When a write with [`WriteOptions::sync`] or [`Db::sync`] returns, it and all writes before it survive a power cut.
-//! 5. A failed write may be there or not, never in part. After a failed write or sync of the log or the manifest, writes are refused
-//!    with the first cause ([`Error::Poisoned`]) until the store is opened again, and reads go on.
-//! 6. Opening after a crash needs no option and no tool.
-//! 7. Damage is reported with file and offset ([`Error::Corruption`]); it is never returned as data
-//!    and never as "not found". What cannot be told from a torn write is damage to the log behind
-//!    its last sync, and a newest log that was cut short behind its first sync together with
-//!    everything that says how far it was synced.
-//! 8. One process writes; a second one is refused ([`Error::Locked`]).
+//! Writes are ordered, and a batch is there whole or not at all. A write that has returned survives
+//! the end of the process for any reason; once a write with [`WriteOptions::sync`] or [`Db::sync`]
+//! has returned, it and all writes before it survive a power cut. Damage is reported
+//! ([`Error::Corruption`]), and never returned as data. `docs/RELIABILITY.md` in the repository has
+//! the promise in full, and the tests that hold it.
 //!
 //! # What reads cost
 //!

@@ -109,8 +109,9 @@ impl fmt::Debug for Db {
 impl Options {
     /// Opens the store in directory `path`.
     ///
-    /// After a crash this recovers what the contract in the README promises; it needs no option for that. Fails with
-    /// [`Error::Locked`](crate::Error::Locked) when the store is open for writing elsewhere.
+    /// After a crash this recovers what docs/RELIABILITY.md promises; it needs no option for that.
+    /// Fails with [`Error::Locked`](crate::Error::Locked) when the store is open for writing
+    /// elsewhere.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
         Ok(Db::of(Store::open(path.as_ref(), self)?))
     }
