@@ -2,11 +2,8 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::Result;
 
@@ -78,8 +75,19 @@ impl Io {
 
 /// Processor time of all threads of this process.
 pub fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+    cpu_time::ProcessTime::now().as_duration()
+}
+
+/// Bytes that a file takes on its device; its length where the system does not say.
+fn allocated(metadata: &fs::Metadata) -> u64 {
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::MetadataExt::blocks(metadata) * 512
+    }
+    #[cfg(not(unix))]
+    {
+        metadata.len()
+    }
 }
 
 /// Waits until this process hardly computes any more: its engine has nothing to do in the background. Returns for how long it did.
@@ -132,7 +140,7 @@ pub fn disk_usage(dir: &Path) -> Result<u64> {
         let entry = entry?;
         match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => sum += disk_usage(&entry.path())?,
-            Ok(metadata) => sum += metadata.blocks() * 512,
+            Ok(metadata) => sum += allocated(&metadata),
             Err(_) => {}
         }
     }

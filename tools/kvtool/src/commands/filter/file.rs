@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use tamis::filter::{BloomFilter, HashedKeys, ScalableBloomFilter};
@@ -108,8 +107,7 @@ pub(super) fn lock(path: &Path) -> Result<File> {
         loop {
             let file = File::open(path)?;
             file.lock()?;
-            let (held, named) = (file.metadata()?, std::fs::metadata(path)?);
-            if (held.dev(), held.ino()) == (named.dev(), named.ino()) {
+            if same_file::Handle::from_file(file.try_clone()?)? == same_file::Handle::from_path(path)? {
                 return Ok(file);
             }
         }
