@@ -154,7 +154,7 @@ impl Drop for Real {
 }
 
 #[test]
-#[ignore = "takes minutes and gigabytes"]
+#[ignore = "takes minutes and gigabytes; cargo test --release --test it garbage -- --ignored --nocapture"]
 fn what_is_deleted_leaves_a_real_store_within_15_seconds() {
     for size in SIZES {
         let count = count_from_env("TAMIS_KEYS", 1_000_000).min(320_000_000 / size.max(1) as u64);
@@ -172,7 +172,7 @@ fn what_is_deleted_leaves_a_real_store_within_15_seconds() {
 }
 
 #[test]
-#[ignore = "takes minutes and gigabytes"]
+#[ignore = "takes minutes and gigabytes; cargo test --release --test it garbage -- --ignored --nocapture"]
 fn a_window_of_ten_million_entries_leaves_nothing_behind_within_15_seconds() {
     let window = count_from_env("TAMIS_KEYS", 10_000_000);
     let store = Real::new("window");
@@ -184,7 +184,7 @@ fn a_window_of_ten_million_entries_leaves_nothing_behind_within_15_seconds() {
 
 /// Prints how long puts take while everything is compacted.
 #[test]
-#[ignore = "takes minutes and gigabytes"]
+#[ignore = "takes minutes and gigabytes; cargo test --release --test it garbage -- --ignored --nocapture"]
 fn how_long_puts_take_while_everything_is_compacted() {
     let count = count_from_env("TAMIS_KEYS", 20_000_000);
     let store = Real::new("latency");
