@@ -45,10 +45,10 @@ pub(crate) trait InternalCursor {
 
     fn prev(&mut self) -> Result<()>;
 
-    /// Jumps over entries that a scan need not look at: those numbered `seen` or less whose keys come
-    /// before `end` in the direction of travel. Stops at the first other entry. `end` is the exclusive
-    /// upper end of a range going forward, and its inclusive lower end going backward; `None` is the end
-    /// of the key space. The cursor must be valid.
+    /// Jumps over entries that a scan need not look at: those numbered `seen` or less whose keys
+    /// come before `end` in the direction of travel. Stops at the first other entry. `end` is the
+    /// exclusive upper end of a range going forward, and its inclusive lower end going backward;
+    /// `None` is the end of the key space. The cursor must be valid.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         while self.valid() && self.seqno() <= seen && is_within(self.key(), end, forward) {
             if forward { self.next()? } else { self.prev()? }

@@ -512,7 +512,8 @@ impl Options {
 
     /// Whether to create the store when its directory is absent or empty. Default: true.
     ///
-    /// In a directory that holds anything else no store is ever created: see [`Error::NotAStore`](crate::Error::NotAStore).
+    /// In a directory that holds anything else no store is ever created: see
+    /// [`Error::NotAStore`](crate::Error::NotAStore).
     pub fn create_if_missing(mut self, create: bool) -> Self {
         self.create_if_missing = create;
         self

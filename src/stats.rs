@@ -44,9 +44,9 @@ pub struct ReadStats {
     pub avoidable_reads: u64,
     /// Of `block_bytes`, those of `avoidable_reads`.
     pub avoidable_bytes: u64,
-    /// Tombstones that scans stepped over on the way to an entry. Point reads count none: they meet one
-    /// at most. Scans remember long stretches of deleted keys and jump over them later; what they jump
-    /// over is not counted.
+    /// Tombstones that scans stepped over on the way to an entry. Point reads count none: they meet
+    /// one at most. Scans remember long stretches of deleted keys and jump over them later; what
+    /// they jump over is not counted.
     pub tombstones_passed: u64,
 }
 
@@ -382,7 +382,8 @@ mod tests {
 
     #[test]
     fn no_count_is_lost_between_threads_that_share_a_shard() {
-        // As many threads own a shard as can; all the others count in the shared one, for so long that they run at the same time.
+        // As many threads own a shard as can; all the others count in the shared one, for so long
+        // that they run at the same time.
         const COUNTS: u64 = if cfg!(miri) { 100 } else { 400_000 };
         let (counters, counted) = (ReadCounters::default(), AtomicU64::new(0));
         let together = Barrier::new(OWNED_SHARDS + 4);

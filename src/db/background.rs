@@ -454,8 +454,8 @@ impl Store {
         if self.read_only {
             return Ok(());
         }
-        // What is due has been begun just before this is asked, unless it has failed and rests, and a job that ends begins what is
-        // due after it.
+        // What is due has been begun just before this is asked, unless it has failed and rests, and
+        // a job that ends begins what is due after it.
         self.wait_for_progress(Waiting::All, |background| background.jobs == 0 && background.failed.is_empty())?;
         // Of a store that is poisoned or being closed, no more work is begun.
         self.check_open()?;

@@ -1,21 +1,23 @@
 //! [`Gaps`]: where scans of a keyspace have found nothing to see.
 //!
-//! Workload: a queue, pushed at its back and popped at its front. Each pop scans from the front over
-//! every key popped before, until a compaction drops their tombstones. After 50,000 pops one pop took
-//! 1.1 ms without this memo, and each took longer. With it a queue of 1 M entries has a median of 4.5 µs
-//! and a p99 of 9.3 µs (built with opt-level 1, on a loaded machine), and a pop passes 24 tombstones.
-//! To remove it, delete this module, `Cursor::jump` in `db/iter`, and `InternalCursor::jump`.
+//! Workload: a queue, pushed at its back and popped at its front. Each pop scans from the front
+//! over every key popped before, until a compaction drops their tombstones. After 50,000 pops one
+//! pop took 1.1 ms without this memo, and each took longer. With it a queue of 1 M entries has a
+//! median of 4.5 µs and a p99 of 9.3 µs (built with opt-level 1, on a loaded machine), and a pop
+//! passes 24 tombstones. To remove it, delete this module, `Cursor::jump` in `db/iter`, and
+//! `InternalCursor::jump`.
 //!
 //! A [`Claim`] states a fact about a range of keys: a snapshot `from` or later sees no entry there
 //! numbered `to` or less. Later writes have greater numbers, and flushes and compactions keep the
-//! numbers of entries. So a claim stays true for ever: nothing invalidates it, and none of it needs to
-//! be right when the store is opened again. A scan at snapshot `from` or later jumps over the range
-//! and looks only at entries numbered above `to`, in memtables and tables alike.
+//! numbers of entries. So a claim stays true for ever: nothing invalidates it, and none of it needs
+//! to be right when the store is opened again. A scan at snapshot `from` or later jumps over the
+//! range and looks only at entries numbered above `to`, in memtables and tables alike.
 //!
 //! Example: keys 1 to 9 are put with numbers 1 to 9, then 1 to 5 deleted with numbers 10 to 14. A
-//! scan at snapshot 20 notes for keys `1..6` that `from` is 14, the last tombstone it passed, and `to`
-//! is 20. At 21, key 3 is put again. A scan at 25 jumps over `1..6`, looks only at entries above 20,
-//! and finds key 3. A scan at 17 jumps over all of `1..6`. One at 12 may not jump: it sees 4 and 5.
+//! scan at snapshot 20 notes for keys `1..6` that `from` is 14, the last tombstone it passed, and
+//! `to` is 20. At 21, key 3 is put again. A scan at 25 jumps over `1..6`, looks only at entries
+//! above 20, and finds key 3. A scan at 17 jumps over all of `1..6`. One at 12 may not jump: it
+//! sees 4 and 5.
 
 use std::sync::Arc;
 
@@ -54,8 +56,8 @@ impl Claim {
 /// A range in which a scan sees no entry numbered `claim.to` or less.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// Where the scan goes on: the exclusive upper end of the range for a scan forward, the inclusive
-    /// lower end for one backward. `None` if the range reaches the end of the key space.
+    /// Where the scan goes on: the exclusive upper end of the range for a scan forward, the
+    /// inclusive lower end for one backward. `None` if the range reaches the end of the key space.
     pub(super) end: Option<Arc<[u8]>>,
     pub(super) claim: Claim,
 }
@@ -72,21 +74,23 @@ struct Piece {
 }
 
 impl Gaps {
-    /// The gap that a scan at `snapshot` comes to: the one that holds `bound` for a scan forward, the one that
-    /// holds the keys right before it for one backward.
+    /// The gap that a scan at `snapshot` comes to: the one that holds `bound` for a scan forward,
+    /// the one that holds the keys right before it for one backward.
     pub(super) fn find(&self, bound: &[u8], snapshot: SeqNo, forward: bool) -> Option<Gap> {
         self.pieces.lock().find(bound, snapshot, forward)
     }
 
-    /// Notes a claim for the keys from `start` up to `end`, in place of what was known of them. A claim that
-    /// goes up to a later number stays instead: a scan of an old snapshot does not slow later ones down.
+    /// Notes a claim for the keys from `start` up to `end`, in place of what was known of them. A
+    /// claim that goes up to a later number stays instead: a scan of an old snapshot does not slow
+    /// later ones down.
     pub(super) fn claim(&self, start: &[u8], end: Option<&[u8]>, claim: Claim) {
         if is_noted(start, end) {
             self.pieces.lock().claim(start, end, claim);
         }
     }
 
-    /// Notes that the keys from `start` up to `end` have no entry numbered above `seen` and up to `to`.
+    /// Notes that the keys from `start` up to `end` have no entry numbered above `seen` and up to
+    /// `to`.
     pub(super) fn extend(&self, start: &[u8], end: Option<&[u8]>, seen: SeqNo, to: SeqNo) {
         if is_noted(start, end) {
             self.pieces.lock().extend(start, end, seen, to);
@@ -165,8 +169,8 @@ impl Pieces {
     fn shrink(&mut self) {
         self.0.dedup_by(|piece, before| piece.claim == before.claim);
         while self.0.len() > MAX_PIECES {
-            // Neighbours that were confirmed together become one. The oldest first: a scan that began a
-            // moment ago can use all but the newest pieces of a busy queue.
+            // Neighbours that were confirmed together become one. The oldest first: a scan that
+            // began a moment ago can use all but the newest pieces of a busy queue.
             let join = |at: usize| {
                 let (before, here) = (self.0[at - 1].claim?, self.0[at].claim?);
                 (before.to == here.to).then(|| (at, before.and(here)))

@@ -16,8 +16,8 @@ use crate::version::Source;
 /// After this many entries that it cannot see a cursor seeks past those of the key instead of stepping over each.
 const SEEK_AFTER: u32 = 8;
 
-/// A cursor asks [`Gaps`] after this many keys in a row of which it sees nothing. To step over them costs
-/// about as much as to ask and to jump.
+/// A cursor asks [`Gaps`] after this many keys in a row of which it sees nothing. To step over them
+/// costs about as much as to ask and to jump.
 const ASK_AFTER: u32 = 16;
 
 /// A position among the entries that a snapshot sees, in either direction.
@@ -67,7 +67,8 @@ enum State {
 struct Stretch {
     /// Keys passed since the gaps were asked.
     passed: u32,
-    /// Where a claim would begin: an inclusive lower bound going forward, an exclusive upper one going backward.
+    /// Where a claim would begin: an inclusive lower bound going forward, an exclusive upper one
+    /// going backward.
     start: Option<Arc<[u8]>>,
     /// The largest number that the snapshot sees among entries passed since `start`.
     newest: SeqNo,
@@ -348,8 +349,8 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Passes the marked key, of which nothing can be seen. The newest of its entries that the snapshot sees has the
-    /// number `newest`.
+    /// Passes the marked key, of which nothing can be seen. The newest of its entries that the
+    /// snapshot sees has the number `newest`.
     #[inline]
     fn pass(&mut self, stretch: &mut Stretch, newest: SeqNo, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
         stretch.passed += 1;
@@ -416,8 +417,8 @@ impl Cursor {
         }
     }
 
-    /// Notes for later scans that there is nothing to see in a stretch. It ends at the entry that was found, or at
-    /// the end of the range.
+    /// Notes for later scans that there is nothing to see in a stretch. It ends at the entry that
+    /// was found, or at the end of the range.
     #[inline]
     fn note(&mut self, stretch: &Stretch, found: bool, forward: bool, end: Option<&[u8]>) {
         if stretch.is_news {
@@ -676,8 +677,8 @@ mod tests {
     use crate::memtable::Memtable;
     use crate::pool::Pool;
 
-    /// Reads take the view first and the snapshot second. Between the two, memtable 2 may take the place of memtable
-    /// 1 as the active one.
+    /// Reads take the view first and the snapshot second. Between the two, memtable 2 may take the
+    /// place of memtable 1 as the active one.
     #[test]
     fn a_scan_whose_view_is_older_than_its_snapshot_uses_no_gap_that_is_newer_than_the_view() {
         let memtable = Arc::new(Memtable::new(1, 4096, 0, &Pool::new(0)));

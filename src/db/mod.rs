@@ -1,6 +1,7 @@
 //! The store: [`Db`] and everything behind it.
 //!
-//! - write: `write` (group commit) → log → memtable; `sync` makes it durable; `throttle` slows it down, and
+//! - write: `write` (group commit) → log → memtable; `sync` makes it durable; `throttle` slows it
+//!   down, and
 //!   `stalls` counts what it waits for.
 //! - read: `read` → `view` → memtables → versions.
 //! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in `Store::install`.
@@ -329,12 +330,14 @@ impl Db {
 
     /// Waits until flushes and compactions have nothing left to do.
     ///
-    /// The active memtable is not written: call [`flush`](Db::flush) before, to have the whole store at rest. Writes go on meanwhile; while
-    /// others write, this returns at a moment at which no background work was running or due, and that may take as long as they write.
-    /// On an executor that leaves its jobs to callers, this runs them. A store opened read-only has no background work.
+    /// The active memtable is not written: call [`flush`](Db::flush) before, to have the whole
+    /// store at rest. Writes go on meanwhile; while others write, this returns at a moment at which
+    /// no background work was running or due, and that may take as long as they write. On an
+    /// executor that leaves its jobs to callers, this runs them. A store opened read-only has no
+    /// background work.
     ///
-    /// Fails with the error of a flush or compaction that fails meanwhile, and with [`Error::Closed`] in a store that is closed.
-    /// Work that had failed before is tried again.
+    /// Fails with the error of a flush or compaction that fails meanwhile, and with
+    /// [`Error::Closed`] in a store that is closed. Work that had failed before is tried again.
     pub fn wait_for_compactions(&self) -> Result<()> {
         self.store().wait_for_compactions()
     }
@@ -342,8 +345,9 @@ impl Db {
     /// Closes the store: writes everything in memory to tables, ends background work and releases the lock. Other handles fail with
     /// [`Error::Closed`] from then on; iterators go on, and no file is removed any more.
     ///
-    /// A store is closed once. Whichever handles call this, before or after the end: each call waits until the store is closed, and
-    /// returns the one result. It may be called from within [`read`](Db::read), but not from a listener of
+    /// A store is closed once. Whichever handles call this, before or after the end: each call
+    /// waits until the store is closed, and returns the one result. It may be called from within
+    /// [`read`](Db::read), but not from a listener of
     /// [`on_event`](Options::on_event), which must not wait for the store.
     ///
     /// Dropping the last handle closes the store too, and hides a failure.
@@ -356,7 +360,8 @@ impl Store {
     /// Ends the store once. Every caller waits for the end, and gets the one result.
     fn close(self: &Arc<Self>) -> Result<()> {
         let shut_down = || {
-            // After a panic the store keeps its lock until it is dropped: background work may still be writing.
+            // After a panic the store keeps its lock until it is dropped: background work may still
+            // be writing.
             let panicked = |_| Err(self.poison(Error::invalid("closing the store panicked; this is a bug in tamis")));
             catch_unwind(AssertUnwindSafe(|| self.shut_down())).unwrap_or_else(panicked)
         };

@@ -1,10 +1,11 @@
 //! [`Stalls`]: how long writes have waited, and for what.
 //!
-//! A put takes less than a microsecond; a write that takes milliseconds was waiting. Every place where it can wait is measured, and no
-//! other: a put that waits for nothing reads no clock. What remains is time in which the system did not run the thread, or fetched memory
-//! for it.
+//! A put takes less than a microsecond; a write that takes milliseconds was waiting. Every place
+//! where it can wait is measured, and no other: a put that waits for nothing reads no clock. What
+//! remains is time in which the system did not run the thread, or fetched memory for it.
 //!
-//! Each writer's wait is counted by itself: while the thread that commits is stopped for a flush, those behind it wait for the commit.
+//! Each writer's wait is counted by itself: while the thread that commits is stopped for a flush,
+//! those behind it wait for the commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,14 +34,15 @@ impl Cause {
     }
 }
 
-/// How long writes have waited, by cause. The first three are ordered by the store, and always counted; of the others, waits of less
-/// than half a millisecond are left out.
+/// How long writes have waited, by cause. The first three are ordered by the store, and always
+/// counted; of the others, waits of less than half a millisecond are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteStalls {
     /// Slowed down, because flushes or compactions are behind.
     pub slowed: Stall,
-    /// Stopped until a memtable is flushed: too many are full, or the first synced write came before recovery was flushed.
+    /// Stopped until a memtable is flushed: too many are full, or the first synced write came
+    /// before recovery was flushed.
     pub flush: Stall,
     /// Stopped until compaction has caught up.
     pub compaction: Stall,

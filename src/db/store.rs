@@ -97,7 +97,8 @@ pub(super) struct Store {
     pub(super) closed: AtomicBool,
     /// How closing ended, for every caller of it.
     pub(super) close_result: OnceLock<Result<()>>,
-    /// Background work ends as soon as it can. Set while `background` is locked: no job is begun from then on.
+    /// Background work ends as soon as it can. Set while `background` is locked: no job is begun
+    /// from then on.
     pub(super) stopping: AtomicBool,
     pub(super) lock: Mutex<Option<Box<dyn FileLock>>>,
 }
@@ -150,7 +151,8 @@ impl Manifest {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // If opening or closing has failed half-way: the lock goes with this value, and with it the right to remove files.
+        // If opening or closing has failed half-way: the lock goes with this value, and with it the
+        // right to remove files.
         self.tables.janitor().stop();
     }
 }

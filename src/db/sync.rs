@@ -40,7 +40,8 @@ pub(super) struct Syncing {
 struct Turn {
     /// Whether somebody syncs, or is about to.
     led: bool,
-    /// Threads that came since the last sync began, and have not left: [`Turn::enter`], [`Turn::leave`].
+    /// Threads that came since the last sync began, and have not left: [`Turn::enter`],
+    /// [`Turn::leave`].
     waiting: usize,
     /// The next sync waits for so many.
     expected: usize,
@@ -59,7 +60,8 @@ struct Turn {
 /// Most syncs that wait for nobody before one tries again.
 const MOST_HASTY: u32 = 63;
 
-/// A thread's place among `Turn::waiting`: how many syncs had begun when it came. The next sync takes the place away.
+/// A thread's place among `Turn::waiting`: how many syncs had begun when it came. The next sync
+/// takes the place away.
 #[derive(Clone, Copy)]
 struct Place(u64);
 
@@ -70,7 +72,8 @@ struct Lead<'a> {
 }
 
 enum Stage {
-    /// The leader has not begun its sync. A sync that began before, and failed, may have taken its place.
+    /// The leader has not begun its sync. A sync that began before, and failed, may have taken its
+    /// place.
     Waiting(Place),
     Syncing {
         start: Instant,
@@ -400,7 +403,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_an_earlier_sync_counted_may_lead_and_leave_without_one() {
-        // Issue 13: the sync that counted it failed, and it finds the store poisoned. The count fell below zero.
+        // Issue 13: the sync that counted it failed, and it finds the store poisoned. The count
+        // fell below zero.
         let syncing = Syncing::default();
         let mut lead = syncing.wait(|| false).unwrap();
         std::thread::scope(|scope| {

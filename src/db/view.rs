@@ -128,8 +128,9 @@ impl ReadView {
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| Hit::Table(hit.value)))
     }
 
-    /// What `snapshot`, taken after the view, sees of it: an equivalent snapshot that is not newer than the
-    /// view. A memtable may have been begun since, so the view need not have all that `snapshot` sees.
+    /// What `snapshot`, taken after the view, sees of it: an equivalent snapshot that is not newer
+    /// than the view. A memtable may have been begun since, so the view need not have all that
+    /// `snapshot` sees.
     pub(super) fn clamp(&self, tree: &Tree, snapshot: SeqNo) -> SeqNo {
         let mut memtables = self.memtables().map(|memtable| memtable.last_seqno());
         let last = memtables.find(|&last| last > 0).unwrap_or_else(|| tree.version.largest_seqno());

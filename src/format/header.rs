@@ -1,7 +1,8 @@
 //! The 64 bytes with which every WAL, manifest and table begins.
 //!
-//! Length, magic, version, number and checksum keep their place and their rule in every version of the format. A header that verifies
-//! is therefore what was written, and only then is its version believed: a flipped bit is damage, and never "a newer version".
+//! Length, magic, version, number and checksum keep their place and their rule in every version of
+//! the format. A header that verifies is therefore what was written, and only then is its version
+//! believed: a flipped bit is damage, and never "a newer version".
 
 use std::path::Path;
 

@@ -17,7 +17,8 @@ use crate::vfs::{FileSystem, Window, WritableFile};
 
 /// The buffer that gathers an append keeps this much; what one long record needed beyond it is given back.
 const KEPT_BUFFER_LEN: usize = 1 << 20;
-/// A longer payload is appended by a call of its own, and not copied into the buffer: a value of 300 MB takes 300 MB less.
+/// A longer payload is appended by a call of its own, and not copied into the buffer: a value of
+/// 300 MB takes 300 MB less.
 const LARGE_PAYLOAD: usize = 1 << 20;
 
 /// A record to append. The payload's checksum is the caller's, who can compute it outside of the lock that appends are made under.
@@ -93,8 +94,8 @@ impl Ahead {
         self.calls_until = len + CALLS_AFTER_SYNC.min(self.step);
     }
 
-    /// Gets ready for `need` bytes behind `len`, which are not to be synced at once if `lazily`. Adds the time that this takes of the file
-    /// system to `waited`.
+    /// Gets ready for `need` bytes behind `len`, which are not to be synced at once if `lazily`.
+    /// Adds the time that this takes of the file system to `waited`.
     fn get_ready(&mut self, file: &dyn WritableFile, len: u64, need: u64, lazily: bool, waited: &mut Duration) {
         // What is longer than a step is written once only, and not with zeros before.
         if self.can_prepare && len + need > self.prepared && need <= self.step {

@@ -1,7 +1,8 @@
 //! Where a store may be: what a directory holds if its `CURRENT` is absent or unreadable.
 //!
-//! A store is created in an absent or an empty directory, and nowhere else. A directory also counts as empty if it holds only what an
-//! interrupted creation left, and `lost+found`. A look changes nothing.
+//! A store is created in an absent or an empty directory, and nowhere else. A directory also counts
+//! as empty if it holds only what an interrupted creation left, and `lost+found`. A look changes
+//! nothing.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +18,8 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// Names that an error lists before it only counts.
 const LISTED: usize = 3;
 
-/// The number of the manifest in force; `None` if `dir` is free for a new store. Refuses a directory that holds anything else.
+/// The number of the manifest in force; `None` if `dir` is free for a new store. Refuses a
+/// directory that holds anything else.
 pub(crate) fn find(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     let error = match current::read(fs, dir) {
         Ok(None) => match refuse_content(fs, dir) {
@@ -40,7 +42,8 @@ pub(crate) fn find(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     }
 }
 
-/// A store comes to life with its `CURRENT`, so that without one there can be no table and no entry in a log.
+/// A store comes to life with its `CURRENT`, so that without one there can be no table and no entry
+/// in a log.
 fn refuse_content(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     let content = Content::of(fs, dir)?;
     if let Some(kind) = content.data {

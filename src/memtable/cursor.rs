@@ -158,7 +158,8 @@ impl InternalCursor for MemtableCursor {
         } else {
             self.take_last()
         }
-        // Short of the end, runs may have been left further on than the entry that stopped the jump.
+        // Short of the end, runs may have been left further on than the entry that stopped the
+        // jump.
         if self.valid() && is_within(self.key(), end, forward) {
             let (key, seqno) = place(self.current());
             self.before = std::array::from_fn(|i| runs.get(i).map_or(0, |run| run.seek(log, key, seqno)));

@@ -339,8 +339,8 @@ impl LogWriter<'_> {
         let begun = Instant::now();
         let chunk = self.log.pool.take(len);
         let start = chunk.start().as_ptr();
-        // The first touch: where the memory is new, the system finds it now, and often a whole chunk at once.
-        // SAFETY: the chunk is as long as that, and this writer's own.
+        // The first touch: where the memory is new, the system finds it now, and often a whole
+        // chunk at once. SAFETY: the chunk is as long as that, and this writer's own.
         unsafe { start.write_volatile(0) };
         self.waited += begun.elapsed();
         self.log.allocated.fetch_add(chunk.len(), Relaxed);

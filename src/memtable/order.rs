@@ -246,7 +246,8 @@ impl Run {
 }
 
 impl Run {
-    /// Where a cursor forward goes on that has `before` entries behind it: see `InternalCursor::jump`.
+    /// Where a cursor forward goes on that has `before` entries behind it: see
+    /// `InternalCursor::jump`.
     pub(super) fn jump(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
         let to = end.map_or(self.len, |end| self.seek(log, end, MAX_SEQNO)).max(before);
         if self.are_seen(log, before..to, seen) {
@@ -256,7 +257,8 @@ impl Run {
         (before..to).find(|&at| !is_seen(at)).unwrap_or(to)
     }
 
-    /// The counterpart of [`jump`](Run::jump) for a cursor backward: how many entries stay before it.
+    /// The counterpart of [`jump`](Run::jump) for a cursor backward: how many entries stay before
+    /// it.
     pub(super) fn jump_back(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
         let from = end.map_or(0, |end| self.seek(log, end, MAX_SEQNO)).min(before);
         if self.are_seen(log, from..before, seen) {
@@ -266,8 +268,8 @@ impl Run {
         (from..before).rev().find(|&at| !is_seen(at)).map_or(from, |at| at + 1)
     }
 
-    /// Whether all entries of a range are numbered `seen` or less: whether the newest is, which has the
-    /// greatest position. As a rule the newest of the whole run answers.
+    /// Whether all entries of a range are numbered `seen` or less: whether the newest is, which has
+    /// the greatest position. As a rule the newest of the whole run answers.
     fn are_seen(&self, log: &Log, range: Range<usize>, seen: SeqNo) -> bool {
         let is_seen = |position: Position| log.entry(position).seqno() <= seen;
         let newest = || self.elements()[range].iter().map(|&element| !low(element)).max().and_then(Position::new);

@@ -66,8 +66,8 @@ fn pack(compression: Compression, raw: &[u8], packed: &mut [u8]) -> Option<usize
 #[cfg(feature = "zstd")]
 const ZSTD_LEVEL: i32 = 3;
 
-/// Length of the block whose stored form is `stored`. It must not exceed `longest`, nor what LZ4 can
-/// pack into the stored length: that bounds the allocation.
+/// Length of the block whose stored form is `stored`. It must not exceed `longest`, nor what LZ4
+/// can pack into the stored length: that bounds the allocation.
 pub(super) fn raw_len(compression: Compression, stored: &[u8], longest: u32) -> Decoded<usize> {
     let raw_len = Decoder::new(stored).u32()?;
     if raw_len > longest {

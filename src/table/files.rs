@@ -36,8 +36,8 @@ impl FilePool {
         }
         // Opened without the lock; should two readers do so at once, the later file stays.
         let mut opened = open();
-        // Other parts of the program may have used up the descriptors that the limit left to the pool:
-        // the pool gives its own back.
+        // Other parts of the program may have used up the descriptors that the limit left to the
+        // pool: the pool gives its own back.
         if opened.as_ref().is_err_and(is_out_of_descriptors) {
             self.files.lock().retain(|_| false);
             opened = open();

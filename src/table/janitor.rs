@@ -1,11 +1,14 @@
 //! [`Janitor`]: removes the files of tables that no version names and no reader holds any more.
 //!
-//! A table becomes obsolete when an edit drops it, and its file can go when the last view, cursor or compaction lets go of it. That
-//! happens on any thread, under any lock, and also after the store was closed, when the directory may hold another store. A destructor
-//! therefore only [hands in](Janitor::hand_in) the number. Files are removed by the thread that has installed an edit, or by a job of
-//! the executor: only between [`start`](Janitor::start) and [`stop`](Janitor::stop), which a store calls while it holds its lock.
+//! A table becomes obsolete when an edit drops it, and its file can go when the last view, cursor
+//! or compaction lets go of it. That happens on any thread, under any lock, and also after the
+//! store was closed, when the directory may hold another store. A destructor therefore only [hands
+//! in](Janitor::hand_in) the number. Files are removed by the thread that has installed an edit, or
+//! by a job of the executor: only between [`start`](Janitor::start) and
+//! [`stop`](Janitor::stop), which a store calls while it holds its lock.
 //!
-//! A removal that fails is not repeated: opening the store removes every table that the manifest does not name.
+//! A removal that fails is not repeated: opening the store removes every table that the manifest
+//! does not name.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +19,8 @@ use crate::exec::{Executor, Priority};
 use crate::format::filename::FileKind;
 use crate::vfs::FileSystem;
 
-/// One for each open store. Without [`start`](Janitor::start), as in a store opened read-only, it removes nothing.
+/// One for each open store. Without [`start`](Janitor::start), as in a store opened read-only, it
+/// removes nothing.
 pub(crate) struct Janitor {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
@@ -40,7 +44,8 @@ impl Janitor {
         Janitor { fs, dir, removing: Mutex::default(), list: Mutex::default() }
     }
 
-    /// Allows files to be removed. The caller holds the store's lock until [`stop`](Janitor::stop) has returned.
+    /// Allows files to be removed. The caller holds the store's lock until [`stop`](Janitor::stop)
+    /// has returned.
     pub(crate) fn start(&self, executor: Arc<dyn Executor>) {
         self.list.lock().executor = Some(executor);
     }
@@ -55,7 +60,8 @@ impl Janitor {
         drop(executor);
     }
 
-    /// Takes the number of a table that nobody holds any more. Touches no file: the caller may hold any lock.
+    /// Takes the number of a table that nobody holds any more. Touches no file: the caller may hold
+    /// any lock.
     pub(super) fn hand_in(self: &Arc<Self>, number: u64) {
         let mut list = self.list.lock();
         let Some(executor) = list.executor.clone() else { return };
@@ -65,12 +71,14 @@ impl Janitor {
         }
         drop(list);
         let janitor = Arc::clone(self);
-        // With other small work, so that it does not wait for the end of a long compaction if there are several threads. With one
-        // thread, each edit that the compaction installs removes what was handed in.
+        // With other small work, so that it does not wait for the end of a long compaction if there
+        // are several threads. With one thread, each edit that the compaction installs removes what
+        // was handed in.
         executor.spawn(Priority::Help, Box::new(move || janitor.remove([])));
     }
 
-    /// Removes the files of these tables, which nobody holds any more, and of all that were handed in.
+    /// Removes the files of these tables, which nobody holds any more, and of all that were handed
+    /// in.
     pub(crate) fn remove(&self, numbers: impl IntoIterator<Item = u64>) {
         let _removing = self.removing.lock();
         self.list.lock().numbers.extend(numbers);

@@ -146,8 +146,8 @@ impl TableContext {
         &self.janitor
     }
 
-    /// Removes the file of a table that no version has ever named, for a caller that works under the store's lock. One that is left
-    /// behind is removed when the store is opened next.
+    /// Removes the file of a table that no version has ever named, for a caller that works under
+    /// the store's lock. One that is left behind is removed when the store is opened next.
     pub(crate) fn remove_file(&self, number: u64) {
         let _ = self.fs.remove(&FileKind::Table(number).path(&self.dir));
     }

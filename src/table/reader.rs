@@ -333,8 +333,9 @@ impl Table {
         TableCursor::new(Arc::clone(self), fill_cache)
     }
 
-    /// Says that the table belongs to no current version. Returns its number if nobody else holds it: its file can be removed.
-    /// Otherwise the last one to let go hands the number to the janitor.
+    /// Says that the table belongs to no current version. Returns its number if nobody else holds
+    /// it: its file can be removed. Otherwise the last one to let go hands the number to the
+    /// janitor.
     pub(crate) fn retire(self: Arc<Table>) -> Option<u64> {
         self.obsolete.store(true, Ordering::Release);
         let mut last = Arc::into_inner(self)?;

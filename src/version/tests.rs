@@ -27,7 +27,8 @@ fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str
 #[test]
 fn a_scan_of_a_prefix_takes_from_each_level_the_tables_with_room_for_it_and_copies_none() {
     let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
-    // In the last level 500 tables of two keys each, from `b000` on by fours; above it three that overlap.
+    // In the last level 500 tables of two keys each, from `b000` on by fours; above it three that
+    // overlap.
     let key = |n: u64| format!("b{n:04}");
     let sorted = (0..500).map(|i| (6, table(&context, i, &key(4 * i), &key(4 * i + 2))));
     let runs = [("a", "z"), ("b0100", "b0101"), ("b1", "b11")];
@@ -63,11 +64,13 @@ fn a_scan_of_a_prefix_takes_from_each_level_the_tables_with_room_for_it_and_copi
 #[test]
 fn ranges_by_heads_are_those_by_keys() {
     let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
-    // Heads are of eight bytes: keys that end before, with and after them, and zeros, which heads do not tell from no byte.
+    // Heads are of eight bytes: keys that end before, with and after them, and zeros, which heads
+    // do not tell from no byte.
     let bounds = ["p", "p12345678", "p12345678\0", "p12345678a", "p12345678b", "p12345679", "p2"];
     let others = ["", "o", "q", "p\0", "p1234567", "p123456780", "p12345678a\0"];
     let keys: Vec<&str> = bounds.into_iter().chain(others).collect();
-    // With the first of the bounds, the prefix that all share is short; without, it is as long as a head.
+    // With the first of the bounds, the prefix that all share is short; without, it is as long as a
+    // head.
     for bounds in [&bounds[..], &bounds[1..5]] {
         let pairs = (0..bounds.len()).flat_map(|from| (from..bounds.len()).map(move |to| (from, to)));
         let runs = pairs.zip(100..).map(|((from, to), number)| (0, table(&context, number, bounds[from], bounds[to])));

@@ -1,4 +1,5 @@
-//! Is a store closed once, whoever closes it? Are files removed in time, and never after the end? When is a store at rest?
+//! Is a store closed once, whoever closes it? Are files removed in time, and never after the end?
+//! When is a store at rest?
 
 use std::io;
 use std::path::Path;

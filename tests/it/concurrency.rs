@@ -1,7 +1,8 @@
 //! Does the store keep its word when many threads use it at once?
 //!
-//! Real threads, on the simulated file system and on the real one. Each test goes on until every thread has done its share, however slow
-//! the machine is; the watchdog ends one that never gets there.
+//! Real threads, on the simulated file system and on the real one. Each test goes on until every
+//! thread has done its share, however slow the machine is; the watchdog ends one that never gets
+//! there.
 
 use std::collections::BTreeMap;
 use std::path::Path;

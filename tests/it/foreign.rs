@@ -1,4 +1,5 @@
-//! A directory that holds anything but a store is refused and left as it is: nothing is created in it, not even a lock.
+//! A directory that holds anything but a store is refused and left as it is: nothing is created in
+//! it, not even a lock.
 #![allow(clippy::disallowed_methods, reason = "the files of other programs are written as they would")]
 
 use std::collections::BTreeMap;

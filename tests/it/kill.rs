@@ -134,7 +134,8 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(9)
 }
 
-/// On Windows, [`std::process::Child::kill`] ends a process with code 1; a test that fails ends with 101.
+/// On Windows, [`std::process::Child::kill`] ends a process with code 1; a test that fails ends
+/// with 101.
 #[cfg(not(unix))]
 fn was_killed(status: ExitStatus) -> bool {
     status.code() == Some(1)
@@ -194,7 +195,8 @@ fn check(db: &Db, models: &mut [Model], acknowledged: &[u64]) {
     }
 }
 
-/// Kills children that have `writers` writers on one directory, `kills` times; if that is often, until all of them have come far.
+/// Kills children that have `writers` writers on one directory, `kills` times; if that is often,
+/// until all of them have come far.
 fn kill_again_and_again(writers: usize, kills: u64) {
     let _watchdog = Watchdog::new("kills");
     let dir = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ struct Numbers {
     /// How many numbers there are behind each batch.
     ends: BTreeSet<u32>,
     count: u32,
-    /// So many were promised to survive.
+    /// The number of writes that were promised to survive.
     durable: u32,
 }
 

@@ -11,8 +11,8 @@ use tamis::{Db, Executor, Iter, Options, Snapshot};
 
 use crate::support::{count_from_env, for_each_seed, stepped_options, tiny_keyspace, tiny_options};
 
-/// Tombstones that one pop may step over: twice as many as a cursor passes before it asks where to go on,
-/// and what was popped since the last claim.
+/// Tombstones that one pop may step over: twice as many as a cursor passes before it asks where to
+/// go on, and what was popped since the last claim.
 const MOST_PASSED: u64 = 64;
 
 fn key(i: u64) -> [u8; 8] {
@@ -61,7 +61,8 @@ impl Queue {
         self.db.stats().reads().tombstones_passed
     }
 
-    /// Does `step` `count` times, and returns how many tombstones each of the next hundred steps passes on average.
+    /// Does `step` `count` times, and returns how many tombstones each of the next hundred steps
+    /// passes on average.
     fn passed_by(&mut self, count: u64, mut step: impl FnMut(&mut Queue)) -> u64 {
         (0..count).for_each(|_| step(self));
         let before = self.passed();
@@ -376,8 +377,9 @@ fn queues_agree_with_a_map() {
     });
 }
 
-/// A writer moves a queue on, one entry in and one out at once, while others look at it from both ends. Memtables are
-/// switched all the time: a reader's snapshot may be newer than the memtables that it reads.
+/// A writer moves a queue on, one entry in and one out at once, while others look at it from both
+/// ends. Memtables are switched all the time: a reader's snapshot may be newer than the memtables
+/// that it reads.
 #[test]
 fn readers_beside_a_queue_see_all_of_it_at_one_moment() {
     const LIVE: u64 = 20;

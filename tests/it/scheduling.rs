@@ -184,8 +184,8 @@ fn what_came_due_during_a_claim_is_begun_when_it_ends_issue_13() {
     let options = options.memtable_size(64 << 10).default_keyspace(keyspace).file_system(hooked(&hook));
     let db = options.open(DIR).unwrap();
     fill_level_0(&db, &executor);
-    // While the compaction runs, filters are to be renewed: that claims the keyspace until nothing runs,
-    // and then finds that all filters are right.
+    // While the compaction runs, filters are to be renewed: that claims the keyspace until nothing
+    // runs, and then finds that all filters are right.
     let writer = db.clone();
     hook.set(move || {
         for run in 100..108 {

@@ -1,4 +1,5 @@
-//! A file system that keeps a list of the mutating calls that went through it to the one in memory, and lets a test interfere.
+//! A file system that keeps a list of the mutating calls that went through it to the one in memory,
+//! and lets a test interfere.
 
 use std::fmt;
 use std::io;

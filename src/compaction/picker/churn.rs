@@ -358,7 +358,7 @@ fn writes_and_deletes_in_no_order_are_written_few_times_issue_13() {
     }
 }
 
-/// So many keys, and a generator of numbers.
+/// The number of keys, and a generator of numbers.
 const KEYS: u32 = 700;
 struct Dice(u64);
 

@@ -240,7 +240,8 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     assert!(error.to_string().contains("or its prefix"), "{error}");
 }
 
-/// Writes a copy of a table with another filter, all checksums and hashes right, and `change` made to the properties.
+/// Writes a copy of a table with another filter, all checksums and hashes right, and `change` made
+/// to the properties.
 fn with_filter(
     fs: &SimFileSystem,
     meta: &TableMeta,

@@ -2,9 +2,12 @@
 //!
 //! What differs from Unix:
 //!
-//! - A directory cannot be synced. NTFS journals names; a rename is durable when the journal is, which
-//!   a later `FlushFileBuffers` of any file on the volume forces in practice. No document promises it.
-//! - A virus scanner or an indexer may hold a file for a moment. Renaming and removing are retried for
+//! - A directory cannot be synced. NTFS journals names; a rename is durable when the journal is,
+//!   which
+//!   a later `FlushFileBuffers` of any file on the volume forces in practice. No document promises
+//!   it.
+//! - A virus scanner or an indexer may hold a file for a moment. Renaming and removing are retried
+//!   for
 //!   up to [`PATIENCE`].
 //! - Files are not mapped: a mapped file can be neither removed nor shortened.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
@@ -71,8 +74,8 @@ pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
 pub(super) fn free_space(dir: &Path) -> io::Result<u64> {
     let name: Vec<u16> = dir.as_os_str().encode_wide().chain([0]).collect();
     let mut available = 0;
-    // SAFETY: `name` ends with a zero and lives until the call returns, and so does `available`. The
-    // call takes null for the figures that are not wanted.
+    // SAFETY: `name` ends with a zero and lives until the call returns, and so does `available`.
+    // The call takes null for the figures that are not wanted.
     let done =
         unsafe { GetDiskFreeSpaceExW(name.as_ptr(), &raw mut available, std::ptr::null_mut(), std::ptr::null_mut()) };
     match done {

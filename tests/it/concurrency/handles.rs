@@ -59,7 +59,8 @@ fn closing_while_others_work_loses_nothing_and_tells_them() {
                     }
                 });
             }
-            // At another moment of everybody's work in each round. If a thread has panicked, closing tells the others.
+            // At another moment of everybody's work in each round. If a thread has panicked,
+            // closing tells the others.
             let is_under_way = || put.load(Ordering::Relaxed) > 20 * round && worked.load(Ordering::Relaxed) > round;
             while !is_under_way() && !workers.iter().any(|worker| worker.is_finished()) {
                 std::thread::yield_now();

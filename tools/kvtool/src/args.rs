@@ -126,11 +126,14 @@ pub(crate) enum Command {
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
-    /// Work on a store, kill it and make it fail, again and again, and check that nothing acknowledged is lost
+    /// Work on a store, kill it and make it fail, again and again, and check that nothing
+    /// acknowledged is lost
     ///
-    /// A process puts, deletes, scans, flushes and compacts by several threads. It is killed at random moments, or one of its calls to
-    /// the file system fails: any call, a sync, an append that is cut short, or some calls for want of space. After each the store is
-    /// opened and compared with what was acknowledged. Exit code 3 if anything is lost, invented, or left open.
+    /// A process puts, deletes, scans, flushes and compacts by several threads. It is killed at
+    /// random moments, or one of its calls to the file system fails: any call, a sync, an append
+    /// that is cut short, or some calls for want of space. After each the store is opened and
+    /// compared with what was acknowledged. Exit code 3 if anything is lost, invented, or left
+    /// open.
     Soak(Soak),
     /// The process that `soak` kills
     #[command(hide = true)]
@@ -161,7 +164,8 @@ pub(crate) struct Put {
     /// The value; `-` reads it from standard input, as `--file -` does
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     pub(crate) value: Option<OsString>,
-    /// Take the bytes of FILE as the value (`-` for standard input); every byte counts, a final newline too
+    /// Take the bytes of FILE as the value (`-` for standard input); every byte counts, a final
+    /// newline too
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 }
@@ -259,8 +263,9 @@ pub(crate) struct Import {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImportFormat {
-    /// Key, tab, value, as `scan` prints them; a value that is not quoted may hold tabs. A line without a tab is a key with an empty
-    /// value. Only the final newline of a line is taken off, not a carriage return before it
+    /// Key, tab, value, as `scan` prints them; a value that is not quoted may hold tabs. A line
+    /// without a tab is a key with an empty value. Only the final newline of a line is taken off,
+    /// not a carriage return before it
     Tsv,
     /// {"key": "…", "value": "…"}, with "key_hex" and "value_hex", or an object {"hex": "…"} as `scan --json` writes it, for bytes
     /// that are not UTF-8. An absent value is empty; other fields are passed over
@@ -349,7 +354,8 @@ pub(crate) struct Soak {
     /// How many rounds instead, each of which ends in a kill or a fault
     #[arg(long, value_name = "N", conflicts_with = "seconds")]
     pub(crate) rounds: Option<u64>,
-    /// Seed of the load, the kills and the faults; another one each time, which is printed, if not given
+    /// Seed of the load, the kills and the faults; another one each time, which is printed, if not
+    /// given
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 }

@@ -3,9 +3,10 @@
 //! The *escaped form* shows printable characters as they are (any valid UTF-8, not only ASCII), a backslash as `\\`, a tab as `\t`,
 //! a newline as `\n`, and every other byte as `\xNN`. The *hex form* is two digits per byte.
 //!
-//! The *plain form* shows text as it is, backslashes too, and anything else as `$'…'` around the escaped form. The quotes are those
-//! of POSIX shells, so that printed text can be pasted into a command line. Text that looks quoted is quoted itself. What is printed
-//! is read back exactly, and no form prints a tab or a newline inside of a key or value: lines and columns can be cut apart.
+//! The *plain form* shows text as it is, backslashes too, and anything else as `$'…'` around the
+//! escaped form. The quotes are those of POSIX shells, so that printed text can be pasted into a
+//! command line. Text that looks quoted is quoted itself. What is printed is read back exactly, and
+//! no form prints a tab or a newline inside of a key or value: lines and columns can be cut apart.
 //! Arguments of the command line are never quoted, because the shell has taken the quotes off.
 
 use std::borrow::Cow;
@@ -30,7 +31,8 @@ impl Form {
         }
     }
 
-    /// Writes the key at the beginning of a line. A line that begins with nothing has no key, so that the empty one is quoted.
+    /// Writes the key at the beginning of a line. A line that begins with nothing has no key, so
+    /// that the empty one is quoted.
     pub(crate) fn write_key(self, out: &mut impl Write, key: &[u8]) -> io::Result<()> {
         match self {
             Form::Plain if key.is_empty() => out.write_all(EMPTY_KEY.as_bytes()),

@@ -11,8 +11,8 @@ use crate::engine::{Direction, Engine, Reader};
 const LIVE: u64 = 1000;
 
 impl<E: Engine> Bench<'_, E> {
-    /// Has each key pass through the queue once. A step is one pop: a scan that ends at the first entry, and the
-    /// delete of that. Pushes go between the steps and are not in their times.
+    /// Has each key pass through the queue once. A step is one pop: a scan that ends at the first
+    /// entry, and the delete of that. Pushes go between the steps and are not in their times.
     pub(super) fn queue(&self) -> Result<Tally> {
         let (mut pushed, mut popped) = (self.keys.buffer(), self.keys.buffer());
         let mut values = self.values(5);

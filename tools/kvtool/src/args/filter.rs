@@ -79,7 +79,8 @@ pub(crate) enum Policy {
 pub(crate) struct FilterCreate {
     /// The file to make
     pub(crate) filter: PathBuf,
-    /// The lines; standard input if it is `-` or absent. Each is a key, as under *Keys and values* in `kvtool --help`
+    /// The lines; standard input if it is `-` or absent. Each is a key, as under *Keys and values*
+    /// in `kvtool --help`
     pub(crate) lines: Option<PathBuf>,
     /// Bits for each line, 1 to 24; 10 if nothing else is asked for
     #[arg(long, value_name = "N", conflicts_with_all = ["error_rate", "scalable"])]

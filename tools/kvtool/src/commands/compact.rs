@@ -1,4 +1,5 @@
-//! `compact`: brings a range to the last level. Tables that are there already are not merged, but read: damage in them is told, too.
+//! `compact`: brings a range to the last level. Tables that are there already are not merged, but
+//! read: damage in them is told, too.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -51,7 +52,8 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     Ok(())
 }
 
-/// Reads a table that stayed as it was, because it is in its place: merging it would have found damage.
+/// Reads a table that stayed as it was, because it is in its place: merging it would have found
+/// damage.
 fn check(db: &Path, number: u64) -> Result<()> {
     let table = Inspector::new().table(&FileKind::Table(number).path(db))?;
     table.blocks().try_for_each(|block| Ok(block.map(drop)?))

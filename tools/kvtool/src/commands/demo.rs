@@ -1,7 +1,8 @@
 //! `demo`: how many disk reads do the filters save?
 //!
-//! Makes a store with several levels, opens it again to read with a small cache, and asks for keys that are there and for keys that are not,
-//! each with the filters and without. What the store counts is put beside what the operating system counted for this process.
+//! Makes a store with several levels, opens it again to read with a small cache, and asks for keys
+//! that are there and for keys that are not, each with the filters and without. What the store
+//! counts is put beside what the operating system counted for this process.
 
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
 //! `import`: many puts, in batches, from TSV or JSON lines.
 //!
-//! The thread that reads lines and the one that is told of Ctrl-C share the importer behind a lock, which is free while a line is waited
-//! for. So an interruption waits for the batch at hand and for nothing else; it writes what was read, and says where to resume.
+//! The thread that reads lines and the one that is told of Ctrl-C share the importer behind a lock,
+//! which is free while a line is waited for. So an interruption waits for the batch at hand and for
+//! nothing else; it writes what was read, and says where to resume.
 
 use std::borrow::Cow;
 use std::path::Path;

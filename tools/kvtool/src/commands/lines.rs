@@ -11,7 +11,8 @@ use crate::text::{Form, counted};
 /// The buffer of a longer line is given back when the line has been used.
 const KEPT_BUFFER: usize = 1 << 20;
 
-/// Reads lines of any length up to a limit. Only the final newline is taken off. Empty lines are counted and passed over.
+/// Reads lines of any length up to a limit. Only the final newline is taken off. Empty lines are
+/// counted and passed over.
 pub(crate) struct Lines {
     input: Box<dyn BufRead>,
     name: String,
@@ -43,7 +44,8 @@ impl Lines {
         Ok(Lines { input, name, len, limit, line: Vec::new(), number: 0, empty: 0, bytes: 0 })
     }
 
-    /// Goes to the next line that is not empty. At the end it returns `false`, and says how many were.
+    /// Goes to the next line that is not empty. At the end it returns `false`, and says how many
+    /// were.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.read()? {
             if !self.line.is_empty() {

@@ -24,7 +24,8 @@ pub(super) fn each_key(file: &Path, form: Form, mut on_key: impl FnMut(&[u8]) ->
     Lines::open(Some(file), MAX_KEY_LEN * form.longest_byte() + QUOTES)?.each_key(form, |_, key| on_key(key))
 }
 
-/// Looks up each line of `file`, a key in `form`, and hands those that are there, with their values, to `on_found`.
+/// Looks up each line of `file`, a key in `form`, and hands those that are there, with their
+/// values, to `on_found`.
 pub(super) fn look_up_all(
     keyspace: &Keyspace,
     file: &Path,

@@ -1,4 +1,5 @@
-//! Directories that are no store, and files that are damaged or too new: what is said, and that nothing is changed.
+//! Directories that are no store, and files that are damaged or too new: what is said, and that
+//! nothing is changed.
 
 use std::fs;
 use std::path::Path;

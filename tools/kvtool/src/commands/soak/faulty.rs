@@ -147,7 +147,8 @@ impl WritableFile for FaultyFile {
         self.file.prepare(len)
     }
 
-    /// Stores to mapped memory pass no call that could fail. They have their part in the rounds that end in a kill.
+    /// Stores to mapped memory pass no call that could fail. They have their part in the rounds
+    /// that end in a kill.
     fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
         Ok(None)
     }

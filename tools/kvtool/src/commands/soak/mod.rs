@@ -1,13 +1,15 @@
-//! `soak`: a store under load that is killed and made to fail, again and again, and what it lost: nothing.
+//! `soak`: a store under load that is killed and made to fail, again and again, and what it lost:
+//! nothing.
 //!
 //! ```text
 //! round = a worker process works, until it is killed, or a fault hits it, or it is done; the store is opened and checked
 //! ```
 //!
-//! This process keeps the ledger: for each thread of the worker, the last step of which the write was acknowledged. A kill takes no
-//! acknowledged write, synced or not, because the system has it; power cuts are the business of the library's simulated file system.
-//! Each thread has one write in flight, so that the store holds the thread's steps up to the acknowledged one, or to the next one;
-//! which it is, its batches note. What the store must then hold follows from the seed.
+//! This process keeps the ledger: for each thread of the worker, the last step of which the write
+//! was acknowledged. A kill takes no acknowledged write, synced or not, because the system has it;
+//! power cuts are the business of the library's simulated file system. Each thread has one write in
+//! flight, so that the store holds the thread's steps up to the acknowledged one, or to the next
+//! one; which it is, its batches note. What the store must then hold follows from the seed.
 
 mod faulty;
 mod plan;
@@ -50,7 +52,8 @@ const SAID: Duration = Duration::from_secs(5);
 const WATCHED: u64 = 64;
 /// How long files may stay open after the last store was closed.
 const LETTING_GO: Duration = Duration::from_secs(10);
-/// What the worker may take: its limits are a cache of 1 MiB, three memtables of 256 KiB and 64 open tables.
+/// What the worker may take: its limits are a cache of 1 MiB, three memtables of 256 KiB and 64
+/// open tables.
 const MOST_MEMORY: u64 = 512 << 20;
 const MOST_FILES: u64 = 64 + 64;
 
@@ -176,7 +179,8 @@ impl<'a> Ledger<'a> {
         self.check()
     }
 
-    /// Takes down what the worker says, and kills it when it has acknowledged `kill_at` writes. Returns whether it did.
+    /// Takes down what the worker says, and kills it when it has acknowledged `kill_at` writes.
+    /// Returns whether it did.
     fn listen(&mut self, worker: &mut Child, kill_at: Option<u64>) -> Result<bool> {
         let Some(output) = worker.stdout.take() else { return Ok(false) };
         let mut heard = 0;
@@ -327,7 +331,8 @@ fn difference(db: &Db, thread: u32, model: &Model) -> Result<Option<String>> {
 mod tests {
     use super::*;
 
-    /// A store in which thread 0 has done `steps` steps, and the ledger that knows of `acknowledged`.
+    /// A store in which thread 0 has done `steps` steps, and the ledger that knows of
+    /// `acknowledged`.
     fn ledger(path: &Path, steps: u64, acknowledged: u64) -> Ledger<'_> {
         let mut ledger = Ledger::new(path, 7).unwrap();
         let db = Db::open(path).unwrap();

@@ -1,4 +1,5 @@
-//! What each thread of the load does: a pure function of seed, thread and step, so that both processes know it without speaking.
+//! What each thread of the load does: a pure function of seed, thread and step, so that both
+//! processes know it without speaking.
 
 use std::collections::BTreeMap;
 

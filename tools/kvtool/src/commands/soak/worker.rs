@@ -1,7 +1,8 @@
 //! The process that works on the store and may die at any moment.
 //!
-//! Each write that has returned is said at once on standard output, as `thread step operations synced`; a line once written is the
-//! system's, whatever becomes of the process. What should not be is said as `! words`.
+//! Each write that has returned is said at once on standard output, as `thread step operations
+//! synced`; a line once written is the system's, whatever becomes of the process. What should not
+//! be is said as `! words`.
 
 use std::io::Write;
 use std::path::Path;
