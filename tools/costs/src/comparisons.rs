@@ -2,11 +2,17 @@
 //!
 //! Such a call is cheap to overlook. An empty slice may point anywhere, and glibc's AVX-512
 //! `memcmp` loads from there before it looks at the length: at an unmapped address that takes 80 ns
-//! instead of 1. Other processors and other libraries do not show it. So this program has both
-//! functions itself, and counts: what it finds is the same everywhere.
+//! instead of 1. Other processors and other libraries do not show it. So the tests of this program
+//! bring both functions themselves, and count: what they find is the same everywhere. The program
+//! proper keeps libc's, whose instructions it counts.
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use tamis::vfs::SimFileSystem;
+use tamis::{Compression, Db, Executor, KeyspaceOptions, Options, PrefixExtractor, SteppedExecutor};
 
 thread_local! {
     // Without a destructor and made at compile time: reading it compares nothing.
@@ -14,13 +20,13 @@ thread_local! {
 }
 
 /// What `work` returns, and how often this thread compared nothing with nothing meanwhile.
-pub(crate) fn count_of_nothing<R>(work: impl FnOnce() -> R) -> (R, u64) {
+fn count_of_nothing<R>(work: impl FnOnce() -> R) -> (R, u64) {
     let before = OF_NOTHING.get();
     let result = work();
     (result, OF_NOTHING.get() - before)
 }
 
-/// The symbols that compiled code calls to compare bytes. Linked into the program, they take the
+/// The symbols that compiled code calls to compare bytes. Linked into the tests, they take the
 /// place of libc's.
 mod symbols {
     use super::*;
@@ -68,130 +74,116 @@ unsafe fn compare(a: *const u8, b: *const u8, len: usize) -> c_int {
     0
 }
 
-#[cfg(test)]
-mod tests {
-    use std::hint::black_box;
-    use std::sync::Arc;
-
-    use tamis::vfs::SimFileSystem;
-    use tamis::{Compression, Db, Executor, KeyspaceOptions, Options, PrefixExtractor, SteppedExecutor};
-
-    use super::*;
-
-    #[test]
-    fn comparisons_of_nothing_are_counted_and_others_are_right() {
-        let bytes = |text: &'static str| black_box(text.as_bytes());
-        let (order, count) =
-            count_of_nothing(|| bytes("").cmp(bytes("")).is_eq() && bytes("abc").starts_with(bytes("")));
-        assert!(order && count > 0, "{count} calls: this program does not see them");
-        let texts = ["a", "ab", "b", "abcdefgh", "abcdefghi", "abcdefgi", "abcdefgh\u{ff}", "\u{ff}bcdefgh"];
-        let (_, count) = count_of_nothing(|| {
-            for (a, b) in texts.iter().flat_map(|a| texts.iter().map(move |b| (bytes(a), bytes(b)))) {
-                let first = a.iter().zip(b).find(|(x, y)| x != y);
-                let expected = first.map_or(a.len().cmp(&b.len()), |(x, y)| x.cmp(y));
-                assert_eq!(a.cmp(b), expected);
-                assert_eq!(a == b, expected.is_eq());
-            }
-        });
-        assert_eq!(count, 0);
-    }
-
-    /// Keys by number.
-    type Kind = fn(u64) -> Vec<u8>;
-
-    /// With a long common prefix.
-    fn alike(n: u64) -> Vec<u8> {
-        format!("user/{n:08}").into_bytes()
-    }
-
-    /// Spread over all first bytes.
-    fn scattered(n: u64) -> Vec<u8> {
-        n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().to_vec()
-    }
-
-    /// Of all lengths; the first ones are prefixes of all that follow them.
-    fn nested(n: u64) -> Vec<u8> {
-        let len = if n < 60 { n } else { n % 60 };
-        let tail = if n < 60 { Vec::new() } else { n.to_be_bytes().to_vec() };
-        [vec![0; usize::try_from(len).unwrap()], tail].concat()
-    }
-
-    const KEYS: u64 = 6000;
-
-    /// A store with several runs in level 0, and tables in two levels below. Keys of even numbers
-    /// are there.
-    fn many_levels(kind: Kind, compression: Compression, mapped: bool) -> Db {
-        let executor = Arc::new(SteppedExecutor::new());
-        let shared: Arc<dyn Executor> = Arc::<SteppedExecutor>::clone(&executor);
-        let keyspace = KeyspaceOptions::new().compression(compression).prefix(PrefixExtractor::Fixed(3));
-        let options = Options::new().file_system(Arc::new(SimFileSystem::new())).executor(shared).hash_seed(7);
-        let options = options.memtable_size(16 << 10).table_size(16 << 10).mmap_reads(mapped);
-        let db = options.default_keyspace(keyspace.block_size(512)).open("/db").unwrap();
-        let mut numbers: Vec<u64> = (0..KEYS).collect();
-        fastrand::Rng::with_seed(5).shuffle(&mut numbers);
-        for &n in &numbers {
-            db.put(kind(2 * n), n.to_string()).unwrap();
+#[test]
+fn comparisons_of_nothing_are_counted_and_others_are_right() {
+    let bytes = |text: &'static str| black_box(text.as_bytes());
+    let (order, count) = count_of_nothing(|| bytes("").cmp(bytes("")).is_eq() && bytes("abc").starts_with(bytes("")));
+    assert!(order && count > 0, "{count} calls: this program does not see them");
+    let texts = ["a", "ab", "b", "abcdefgh", "abcdefghi", "abcdefgi", "abcdefgh\u{ff}", "\u{ff}bcdefgh"];
+    let (_, count) = count_of_nothing(|| {
+        for (a, b) in texts.iter().flat_map(|a| texts.iter().map(move |b| (bytes(a), bytes(b)))) {
+            let first = a.iter().zip(b).find(|(x, y)| x != y);
+            let expected = first.map_or(a.len().cmp(&b.len()), |(x, y)| x.cmp(y));
+            assert_eq!(a.cmp(b), expected);
+            assert_eq!(a == b, expected.is_eq());
         }
-        db.compact_range(..).unwrap();
-        let below =
-            |db: &Db| db.stats().keyspaces[0].levels[1..].iter().filter(|level| !level.tables.is_empty()).count();
-        let runs = |db: &Db| db.stats().keyspaces[0].levels[0].tables.len();
-        for &n in numbers.iter().cycle().take(20 * numbers.len()) {
-            if below(&db) >= 2 && runs(&db) >= 2 {
-                break;
-            }
-            db.put(kind(2 * n), n.to_string()).unwrap();
-            while below(&db) < 2 && executor.step() {}
-        }
-        // The memtable, and a run of one entry.
-        db.put(kind(0), "0").unwrap();
-        db.flush().unwrap();
-        db.put(kind(2), "1").unwrap();
-        assert!(below(&db) >= 2 && runs(&db) >= 3, "{} levels, {} runs", below(&db), runs(&db));
-        db
-    }
+    });
+    assert_eq!(count, 0);
+}
 
-    #[test]
-    fn reads_compare_nothing_with_nothing() {
-        for (name, kind) in [("alike", alike as Kind), ("scattered", scattered), ("nested", nested)] {
-            for (compression, mapped) in
-                [(Compression::None, false), (Compression::None, true), (Compression::Lz4, false)]
-            {
-                let db = many_levels(kind, compression, mapped);
-                // What a table's first read and the reading of blocks take is no part of it.
-                (0..2 * KEYS).for_each(|n| _ = db.get(kind(n)).unwrap());
-                let keys: Vec<Vec<u8>> = (0..2 * KEYS).map(kind).collect();
-                let check = |what: &str, work: &dyn Fn(&Db)| {
-                    let ((), count) = count_of_nothing(|| work(&db));
-                    assert_eq!(count, 0, "{what}, keys {name}, {compression:?}, mapped: {mapped}");
-                };
-                check("get, absent", &|db| {
-                    for key in keys.iter().skip(1).step_by(2) {
-                        assert!(db.get(key).unwrap().is_none());
+/// Keys by number.
+type Kind = fn(u64) -> Vec<u8>;
+
+/// With a long common prefix.
+fn alike(n: u64) -> Vec<u8> {
+    format!("user/{n:08}").into_bytes()
+}
+
+/// Spread over all first bytes.
+fn scattered(n: u64) -> Vec<u8> {
+    n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().to_vec()
+}
+
+/// Of all lengths; the first ones are prefixes of all that follow them.
+fn nested(n: u64) -> Vec<u8> {
+    let len = if n < 60 { n } else { n % 60 };
+    let tail = if n < 60 { Vec::new() } else { n.to_be_bytes().to_vec() };
+    [vec![0; usize::try_from(len).unwrap()], tail].concat()
+}
+
+const KEYS: u64 = 6000;
+
+/// A store with several runs in level 0, and tables in two levels below. Keys of even numbers
+/// are there.
+fn many_levels(kind: Kind, compression: Compression, mapped: bool) -> Db {
+    let executor = Arc::new(SteppedExecutor::new());
+    let shared: Arc<dyn Executor> = Arc::<SteppedExecutor>::clone(&executor);
+    let keyspace = KeyspaceOptions::new().compression(compression).prefix(PrefixExtractor::Fixed(3));
+    let options = Options::new().file_system(Arc::new(SimFileSystem::new())).executor(shared).hash_seed(7);
+    let options = options.memtable_size(16 << 10).table_size(16 << 10).mmap_reads(mapped);
+    let db = options.default_keyspace(keyspace.block_size(512)).open("/db").unwrap();
+    let mut numbers: Vec<u64> = (0..KEYS).collect();
+    fastrand::Rng::with_seed(5).shuffle(&mut numbers);
+    for &n in &numbers {
+        db.put(kind(2 * n), n.to_string()).unwrap();
+    }
+    db.compact_range(..).unwrap();
+    let below = |db: &Db| db.stats().keyspaces[0].levels[1..].iter().filter(|level| !level.tables.is_empty()).count();
+    let runs = |db: &Db| db.stats().keyspaces[0].levels[0].tables.len();
+    for &n in numbers.iter().cycle().take(20 * numbers.len()) {
+        if below(&db) >= 2 && runs(&db) >= 2 {
+            break;
+        }
+        db.put(kind(2 * n), n.to_string()).unwrap();
+        while below(&db) < 2 && executor.step() {}
+    }
+    // The memtable, and a run of one entry.
+    db.put(kind(0), "0").unwrap();
+    db.flush().unwrap();
+    db.put(kind(2), "1").unwrap();
+    assert!(below(&db) >= 2 && runs(&db) >= 3, "{} levels, {} runs", below(&db), runs(&db));
+    db
+}
+
+#[test]
+fn reads_compare_nothing_with_nothing() {
+    for (name, kind) in [("alike", alike as Kind), ("scattered", scattered), ("nested", nested)] {
+        for (compression, mapped) in [(Compression::None, false), (Compression::None, true), (Compression::Lz4, false)]
+        {
+            let db = many_levels(kind, compression, mapped);
+            // What a table's first read and the reading of blocks take is no part of it.
+            (0..2 * KEYS).for_each(|n| _ = db.get(kind(n)).unwrap());
+            let keys: Vec<Vec<u8>> = (0..2 * KEYS).map(kind).collect();
+            let check = |what: &str, work: &dyn Fn(&Db)| {
+                let ((), count) = count_of_nothing(|| work(&db));
+                assert_eq!(count, 0, "{what}, keys {name}, {compression:?}, mapped: {mapped}");
+            };
+            check("get, absent", &|db| {
+                for key in keys.iter().skip(1).step_by(2) {
+                    assert!(db.get(key).unwrap().is_none());
+                }
+            });
+            check("get, present", &|db| {
+                for key in keys.iter().step_by(2) {
+                    assert!(db.get(key).unwrap().is_some());
+                }
+            });
+            check("read", &|db| keys.iter().for_each(|key| _ = db.read(key, <[u8]>::len).unwrap()));
+            check("multi_get", &|db| keys.chunks(100).for_each(|keys| _ = db.multi_get(keys).unwrap()));
+            check("seek and steps", &|db| {
+                for key in keys.iter().step_by(7) {
+                    let mut cursor = db.cursor().unwrap();
+                    let mut found = cursor.seek(key).unwrap();
+                    for step in 0..9 {
+                        found = found && if step < 6 { cursor.next() } else { cursor.prev() }.unwrap();
                     }
-                });
-                check("get, present", &|db| {
-                    for key in keys.iter().step_by(2) {
-                        assert!(db.get(key).unwrap().is_some());
-                    }
-                });
-                check("read", &|db| keys.iter().for_each(|key| _ = db.read(key, <[u8]>::len).unwrap()));
-                check("multi_get", &|db| keys.chunks(100).for_each(|keys| _ = db.multi_get(keys).unwrap()));
-                check("seek and steps", &|db| {
-                    for key in keys.iter().step_by(7) {
-                        let mut cursor = db.cursor().unwrap();
-                        let mut found = cursor.seek(key).unwrap();
-                        for step in 0..9 {
-                            found = found && if step < 6 { cursor.next() } else { cursor.prev() }.unwrap();
-                        }
-                    }
-                });
-                check("scan of a prefix", &|db| {
-                    for key in keys.iter().step_by(70).filter(|key| key.len() >= 3) {
-                        db.prefix(&key[..3]).take(20).for_each(|entry| _ = entry.unwrap());
-                    }
-                });
-            }
+                }
+            });
+            check("scan of a prefix", &|db| {
+                for key in keys.iter().step_by(70).filter(|key| key.len() >= 3) {
+                    db.prefix(&key[..3]).take(20).for_each(|entry| _ = entry.unwrap());
+                }
+            });
         }
     }
 }

@@ -18,34 +18,31 @@ pub(crate) struct Counts {
     pub(crate) syscalls: f64,
     pub(crate) allocations: f64,
     pub(crate) block_reads: f64,
-    pub(crate) empty_comparisons: f64,
 }
 
 /// What each operation of a phase cost; phases of one name are one.
 pub(crate) fn per_operation(phases: impl Iterator<Item = ((String, Own), Part)>) -> Ledger {
-    let mut sums: BTreeMap<String, [u64; 6]> = BTreeMap::new();
+    let mut sums: BTreeMap<String, [u64; 5]> = BTreeMap::new();
     for ((name, own), part) in phases {
-        let Own { operations, allocations, block_reads, empty_comparisons } = own;
-        let counts = [operations, part.instructions, part.syscalls, allocations, block_reads, empty_comparisons];
+        let counts = [own.operations, part.instructions, part.syscalls, own.allocations, own.block_reads];
         sums.entry(name).or_default().iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
-    let per_operation = |[operations, counts @ ..]: [u64; 6]| {
+    let per_operation = |[operations, counts @ ..]: [u64; 5]| {
         // Four digits after the point, so that the file can be read and compared.
         let per = |count: u64| (count as f64 / operations as f64 * 1e4).round() / 1e4;
-        let [instructions, syscalls, allocations, block_reads, empty_comparisons] = counts.map(per);
-        Counts { instructions, syscalls, allocations, block_reads, empty_comparisons }
+        let [instructions, syscalls, allocations, block_reads] = counts.map(per);
+        Counts { instructions, syscalls, allocations, block_reads }
     };
     sums.into_iter().map(|(name, sums)| (name, per_operation(sums))).collect()
 }
 
 impl Counts {
-    fn fields(&self) -> [(&'static str, f64); 5] {
+    fn fields(&self) -> [(&'static str, f64); 4] {
         [
             ("instructions", self.instructions),
             ("system calls", self.syscalls),
             ("allocations", self.allocations),
             ("block reads", self.block_reads),
-            ("empty comparisons", self.empty_comparisons),
         ]
     }
 }
@@ -76,14 +73,7 @@ pub(crate) fn dearer(counted: &Ledger, expected: &Ledger, margin: f64) -> Vec<St
 pub(crate) fn table(counted: &Ledger, expected: Option<&Ledger>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([
-        "per operation",
-        "instructions",
-        "system calls",
-        "allocations",
-        "block reads",
-        "empty comparisons",
-    ]);
+    table.set_header(["per operation", "instructions", "system calls", "allocations", "block reads"]);
     for (name, now) in counted {
         let before = expected.and_then(|expected| expected.get(name)).map(Counts::fields);
         let cells = now.fields().into_iter().enumerate().map(|(i, (_, now))| match before.map(|before| before[i].1) {
@@ -101,13 +91,13 @@ mod tests {
     use super::*;
 
     fn ledger(name: &str, instructions: f64, syscalls: f64) -> Ledger {
-        let counts = Counts { instructions, syscalls, allocations: 1.0, block_reads: 0.0, empty_comparisons: 0.0 };
+        let counts = Counts { instructions, syscalls, allocations: 1.0, block_reads: 0.0 };
         [(name.to_owned(), counts)].into()
     }
 
     #[test]
     fn phases_of_one_name_are_one() {
-        let own = Own { operations: 10, allocations: 5, block_reads: 0, empty_comparisons: 0 };
+        let own = Own { operations: 10, allocations: 5, block_reads: 0 };
         let part = Part { instructions: 1000, syscalls: 10 };
         let phases = [("get", part), ("put", part), ("get", Part { instructions: 2000, ..part })];
         let ledger = per_operation(phases.into_iter().map(|(name, part)| ((name.to_owned(), own), part)));

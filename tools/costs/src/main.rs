@@ -1,8 +1,6 @@
 //! `tamis-costs`: a fixed small workload, and what each of its operations costs in instructions, system calls, allocations and block
 //! reads.
 //!
-//! Comparisons of no bytes are counted too, which are to be none: see `comparisons`.
-//!
 //! None of them depends on the clock, so that they hold on a busy machine, and a change that makes an operation dearer shows at once.
 //! Instructions and system calls are counted by callgrind (valgrind), which runs this very program; allocations and block reads the
 //! program counts itself. The store is stepped on one thread, and its hash seed is fixed.
@@ -13,6 +11,7 @@
 )]
 
 mod callgrind;
+#[cfg(test)]
 mod comparisons;
 mod counts;
 mod phase;

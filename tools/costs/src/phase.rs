@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use tamis::{Db, Executor, Options, SteppedExecutor, WriteBatch};
 
 use crate::Result;
-use crate::comparisons::count_of_nothing;
 
 /// Keys that are there: enough for some hundreds of blocks, few enough for callgrind.
 const KEYS: u64 = 20_000;
@@ -23,8 +22,6 @@ pub(crate) struct Own {
     pub(crate) operations: u64,
     pub(crate) allocations: u64,
     pub(crate) block_reads: u64,
-    /// Comparisons of no bytes.
-    pub(crate) empty_comparisons: u64,
 }
 
 fn key(n: u64) -> [u8; 16] {
@@ -184,10 +181,9 @@ impl Phases {
         let block_reads = || db.stats().reads().block_reads;
         let before = block_reads();
         let mut result = Ok(());
-        let (allocated, empty_comparisons) = count_of_nothing(|| allocation_counter::measure(|| result = work()));
+        let allocated = allocation_counter::measure(|| result = work());
         result?;
-        let (allocations, block_reads) = (allocated.count_total, block_reads() - before);
-        let own = Own { operations, allocations, block_reads, empty_comparisons };
+        let own = Own { operations, allocations: allocated.count_total, block_reads: block_reads() - before };
         self.counts.push((name.to_owned(), own));
         Ok(())
     }
