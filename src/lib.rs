@@ -45,6 +45,7 @@ mod merge;
 mod options;
 mod pool;
 mod prefetch;
+mod repair;
 mod stats;
 mod table;
 mod thread;
@@ -56,7 +57,7 @@ mod wal;
 pub use batch::WriteBatch;
 pub use db::{
     Cursor, Db, FilterRebuild, HeldStats, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats,
-    ReadOptions, Snapshot, Stall, Stats, TableStats, WriteOptions, WriteStalls,
+    ReadOptions, SalvageIter, SkippedRange, Snapshot, Stall, Stats, TableStats, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use event::Event;
@@ -67,5 +68,6 @@ pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
     PrefixExtractor, WalMode,
 };
+pub use repair::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairOptions, RepairReport, repair};
 pub use stats::{FilterLedger, ReadStats};
 pub use value::Value;

@@ -39,7 +39,8 @@ pub(crate) struct Version {
     sorted: Box<[SortedLevel]>,
     /// The filters of all tables, level by level. Made by the first read.
     bank: OnceLock<FilterBank>,
-    /// The largest sequence number in the tables, 0 without tables.
+    /// The largest sequence number in the tables of this version and of those that it was made
+    /// from, 0 without tables.
     largest_seqno: SeqNo,
 }
 
@@ -166,7 +167,9 @@ impl Version {
         for level in sorted {
             level.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         }
-        let largest_seqno = levels.iter().flatten().map(|table| table.meta().largest_seqno).max().unwrap_or_default();
+        // What a compaction has dropped counts as well: scans must know up to where that may reach.
+        let largest = levels.iter().flatten().map(|table| table.meta().largest_seqno).max();
+        let largest_seqno = self.largest_seqno.max(largest.unwrap_or_default());
         let level = |tables: Vec<Arc<Table>>| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() };
         let (mut sorted, mut place) = (Vec::new(), 0);
         for (number, level) in levels.iter().enumerate() {
@@ -182,7 +185,8 @@ impl Version {
         &self.levels
     }
 
-    /// The largest sequence number in the tables, 0 without tables.
+    /// The largest sequence number that tables have had since the store was opened, 0 if there
+    /// were none.
     pub(crate) fn largest_seqno(&self) -> SeqNo {
         self.largest_seqno
     }
@@ -257,7 +261,8 @@ impl Version {
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
         let overlapping = &self.levels[0];
-        for (start, tables) in (0..).step_by(FilterBank::AT_ONCE).zip(overlapping.tables.chunks(FilterBank::AT_ONCE)) {
+        for (i, tables) in overlapping.tables.chunks(FilterBank::AT_ONCE).enumerate() {
+            let start = i * FilterBank::AT_ONCE;
             if start > 0 {
                 self.prefetch_runs(start, candidates.bank, read);
             }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::retention::{Fate, Retention};
+use super::retention::Retention;
 use crate::error::Result;
+use crate::format::key::common_prefix_len;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::iter::InternalCursor;
-use crate::table::{Table, TableBuilder, TableContext, TableMeta, TableOptions};
+use crate::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
 /// What writing tables takes from the store.
 pub(crate) struct OutputContext<'a> {
@@ -23,6 +24,8 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) cancelled: &'a dyn Fn() -> bool,
     /// Reads each table back and compares checksums.
     pub(crate) paranoid: bool,
+    /// Where the tables come from; which range each stands for, and what is dead by then, is filled in.
+    pub(crate) origin: Origin,
 }
 
 /// What a level below says of a key; see [`write_run`].
@@ -79,7 +82,8 @@ pub(crate) fn write_run(
     context: &OutputContext<'_>,
     below: &mut impl Below,
 ) -> Result<Option<Vec<TableMeta>>> {
-    let mut output = Output { context, builder: None, done: Vec::new() };
+    let from = part.from.map(<[u8]>::to_vec);
+    let mut output = Output { context, builder: None, from, done: Vec::new() };
     match output.write_all(cursor, part, below) {
         Ok(true) => Ok(Some(output.done)),
         Ok(false) => {
@@ -96,6 +100,8 @@ pub(crate) fn write_run(
 struct Output<'a> {
     context: &'a OutputContext<'a>,
     builder: Option<TableBuilder<'a>>,
+    /// Where the range of the table begins that is being written, or will be next.
+    from: Option<Vec<u8>>,
     done: Vec<TableMeta>,
 }
 
@@ -106,6 +112,8 @@ impl<'a> Output<'a> {
         // Whether the table being written, if there is one, has a version of the current key: all of them go to one table.
         let mut in_table = false;
         let mut since_yield = 0;
+        // Tombstones of the current key that hide nothing so far.
+        let mut tombstones: Vec<SeqNo> = Vec::new();
         match part.from {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
             None => cursor.seek_to_first()?,
@@ -124,26 +132,31 @@ impl<'a> Output<'a> {
                     break;
                 }
                 in_table = false;
+                tombstones.clear();
             }
-            let keep = match retention.fate(seqno) {
-                Fate::Drop => false,
-                Fate::Keep => true,
-                Fate::KeepUnlessEmptyTombstone => kind != ValueKind::Delete || below.may_hold(key),
-            };
+            let mut keep = retention.lives_on(seqno);
+            if keep && kind == ValueKind::Delete && !below.may_hold(key) {
+                // It is written only if something older of the key is.
+                tombstones.push(seqno);
+                keep = false;
+            }
             if keep {
                 if !in_table {
                     let cut = below.cut_before(key);
                     if cut || self.is_full() {
-                        self.finish_table()?;
+                        self.finish_before(key)?;
                         below.table_ended();
                     }
                     in_table = true;
+                }
+                for hiding in tombstones.drain(..) {
+                    self.builder()?.add(key, hiding, ValueKind::Delete, &[])?;
                 }
                 self.builder()?.add(key, seqno, kind, cursor.value())?;
             }
             cursor.next()?;
         }
-        self.finish_table()?;
+        self.finish_table(part.to.map(<[u8]>::to_vec))?;
         Ok(true)
     }
 
@@ -161,8 +174,20 @@ impl<'a> Output<'a> {
         Ok(none.insert(TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?))
     }
 
-    fn finish_table(&mut self) -> Result<()> {
-        let Some(builder) = self.builder.take() else { return Ok(()) };
+    /// Ends the table, if one is being written, before one that begins with `key`.
+    fn finish_before(&mut self, key: &[u8]) -> Result<()> {
+        // The shortest that lies between the two.
+        let last = self.builder.as_ref().and_then(TableBuilder::last_key);
+        let bound = last.map(|last| key[..key.len().min(common_prefix_len(last, key) + 1)].to_vec());
+        if bound.is_some() { self.finish_table(bound) } else { Ok(()) }
+    }
+
+    /// Ends the table, if one is being written. It stands for all keys before `to`.
+    fn finish_table(&mut self, to: Option<Vec<u8>>) -> Result<()> {
+        let Some(mut builder) = self.builder.take() else { return Ok(()) };
+        let from = std::mem::replace(&mut self.from, to.clone());
+        let dead = self.context.tables.graveyard().numbers();
+        builder.set_origin(&Origin { dead, from, to, ..self.context.origin.clone() });
         let meta = builder.finish()?;
         self.done.push(meta.clone());
         if self.context.paranoid {

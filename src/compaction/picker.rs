@@ -15,8 +15,9 @@
 //! runs may be merged among themselves, but they may not pass it.
 //!
 //! A tombstone weighs what it deletes (module `garbage`): bytes that a task frees count for it like
-//! bytes that it brings down. A tombstone that a snapshot may need frees nothing. Otherwise a task
-//! would be picked again and again for what it cannot drop.
+//! bytes that it brings down. Tombstones and older versions in a table with entries newer than the
+//! oldest snapshot count as freeing nothing, although some may: otherwise a task would be picked
+//! again and again for what it cannot drop.
 
 mod garbage;
 
@@ -64,6 +65,9 @@ const MIN_RUN: u64 = 4;
 const GARBAGE_SHARE: u64 = 4;
 /// The share of garbage that is enough when the store is idle.
 const GARBAGE_SHARE_AT_REST: u64 = 10;
+/// What a keyspace smaller than a memtable frees at once is at least this part of one: 1 MiB by
+/// default.
+const LEAST_GARBAGE: u64 = 64;
 const LAST: usize = LEVELS - 1;
 
 /// A closed range of user keys.
@@ -86,6 +90,7 @@ impl Hull {
     }
 
     pub(crate) fn overlaps(&self, table: &TableMeta) -> bool {
+        count_comparison();
         self.smallest <= table.largest && table.smallest <= self.largest
     }
 
@@ -369,9 +374,13 @@ impl<'a> Picker<'a> {
         };
         let busy: Vec<bool> = runs.iter().map(|run| self.is_busy(0, run)).collect();
         let is_idle = |window: &Range<usize>| !busy[window.clone()].contains(&true);
-        let window = windows.filter(is_idle).min_by_key(cost)?;
-        let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
-        self.unless_conflicting(build_task(0, 0, &inputs, false)?)
+        // The cheapest one may be in the way of a running task that others do not meet.
+        let mut windows: Vec<Range<usize>> = windows.filter(is_idle).collect();
+        windows.sort_by_key(cost);
+        windows.into_iter().find_map(|window| {
+            let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
+            self.unless_conflicting(build_task(0, 0, &inputs, false)?)
+        })
     }
 
     /// What is above the base level, when the store has come to rest, so that reads find few runs. If level 0 is too little for that, what is
@@ -388,7 +397,8 @@ impl<'a> Picker<'a> {
             let down = self.all_above(shape, start)?;
             let is_due = !is_alone || down.freed.saturating_mul(GARBAGE_SHARE_AT_REST) > down.task.bytes;
             let gain = down.above.saturating_add(down.freed);
-            (is_due && is_much(gain) && down.is_worth(MAX_COST_AT_REST)).then_some(down.task)
+            (is_due && (is_much(gain) || self.is_mostly_garbage(&down)) && down.is_worth(MAX_COST_AT_REST))
+                .then_some(down.task)
         });
         // Should a running task be in the way of what is worth it, that waits: what is merged meanwhile would be written twice.
         let mut into_base = into_base.peekable();
@@ -397,6 +407,12 @@ impl<'a> Picker<'a> {
             None if is_alone => None,
             None => self.unless_conflicting(self.runs_above(shape, is_much)?),
         }
+    }
+
+    /// Whether a task frees more than half of what it reads, and not next to nothing. That is worth
+    /// it in a keyspace that is smaller than a memtable, too: there may be many of those.
+    fn is_mostly_garbage(&self, down: &Descent) -> bool {
+        down.freed.saturating_mul(2) > down.task.bytes && down.freed >= self.memtable_size() / LEAST_GARBAGE
     }
 
     fn memtable_size(&self) -> u64 {
@@ -435,8 +451,12 @@ impl<'a> Picker<'a> {
     /// The tables of a level below level 0 that overlap `hull`.
     fn overlapping(&self, level: usize, hull: &Hull) -> &'a [&'a TableMeta] {
         let tables = &self.levels[level];
-        let from = tables.partition_point(|table| table.largest < hull.smallest);
-        let len = tables[from..].partition_point(|table| table.smallest <= hull.largest);
+        let is_before = |table: &&TableMeta| {
+            count_comparison();
+            table.largest < hull.smallest
+        };
+        let from = tables.partition_point(is_before);
+        let len = tables[from..].partition_point(|table| hull.overlaps(table));
         &tables[from..from + len]
     }
 
@@ -473,39 +493,53 @@ impl<'a> Picker<'a> {
         let above = (0..shape.base_level).filter(|_| !self.is_idle).find_map(|level| {
             self.idle(level).find(|table| table.tombstones > 0)?;
             let down = self.all_above(shape, level)?;
-            let is_due =
-                is_much(down.freed, &down.task) && down.is_worth(MAX_COST) && down.freed >= self.memtable_size();
+            let is_due = is_much(down.freed, &down.task)
+                && down.is_worth(MAX_COST)
+                && (down.freed >= self.memtable_size() || self.is_mostly_garbage(&down));
             self.unless_conflicting(is_due.then_some(down.task)?)
         });
         if above.is_some() {
             return above;
         }
         let many = |table: &TableMeta, share: u64| garbage(table).saturating_mul(share) > table.entries;
+        let is_due = |level: usize, table: &TableMeta| {
+            if level == LAST {
+                many(table, share)
+            } else {
+                self.is_garbage_worth(level, table, many(table, GARBAGE_SHARE))
+            }
+        };
+        let has_free_garbage = |table: &&TableMeta| has_garbage(table) && table.largest_seqno <= self.oldest_snapshot;
         (shape.base_level..LEVELS).find_map(|level| {
-            self.idle(level).filter(|table| has_garbage(table)).find_map(|table| {
-                if level < LAST {
-                    let task = self.task(level, level + 1, &[table])?;
-                    (many(table, GARBAGE_SHARE) || is_much(self.weight(level, table), &task)).then_some(task)
-                } else if many(table, share) && table.largest_seqno <= self.oldest_snapshot {
-                    self.task(LAST, LAST, &[table])
-                } else {
-                    None
-                }
-            })
+            let due = self.idle(level).filter(has_free_garbage).filter(|table| is_due(level, table));
+            due.map(|table| self.task(level, LAST.min(level + 1), &[table])).find_map(|task| task)
         })
+    }
+
+    /// Whether to take a table with garbage, perhaps with much of it, to the next level: whether
+    /// what it brings down and frees is worth what is written.
+    fn is_garbage_worth(&self, level: usize, table: &TableMeta, has_much: bool) -> bool {
+        let (share, factor) = match self.is_idle {
+            // Of mixed sizes, the large ones may have been deleted: a table of hardly anything but
+            // tombstones does not stay.
+            true if garbage(table).saturating_mul(2) > table.entries => (GARBAGE_SHARE_AT_REST, 2 * MAX_COST_AT_REST),
+            true => (GARBAGE_SHARE_AT_REST, MAX_COST_AT_REST),
+            false => (GARBAGE_SHARE, MAX_COST),
+        };
+        let overlapping = size_of_level(self.overlapping(level + 1, &Hull::of_one(table)));
+        let (read, weight) = (table.size.saturating_add(overlapping), self.weight(level, table));
+        let written = if level + 1 == LAST { read.saturating_sub(weight) } else { read };
+        (has_much || weight.saturating_mul(share) > read)
+            && written <= table.size.saturating_add(weight).saturating_mul(factor)
     }
 
     /// The task that compacts `inputs` of `level` into `output`, unless it conflicts with a running one.
     fn task(&self, level: usize, output: usize, inputs: &[&TableMeta]) -> Option<Task> {
         let hull = Hull::of(inputs)?;
-        let below: Vec<&TableMeta> = if output > level {
-            self.levels[output].iter().copied().filter(|table| hull.overlaps(table)).collect()
-        } else {
-            Vec::new()
-        };
+        let below = if output > level { self.overlapping(output, &hull) } else { &[] };
         let mut all: Vec<(usize, &TableMeta)> = inputs.iter().map(|&t| (level, t)).collect();
         let is_move = below.is_empty() && output > level && (output < LAST || self.moves_to_last) && disjoint(&all);
-        all.extend(below.iter().map(|&t| (output, t)));
+        all.extend(below.iter().map(|&table| (output, table)));
         self.unless_conflicting(build_task(level, output, &all, is_move)?)
     }
 
@@ -568,6 +602,12 @@ impl<'a> Picker<'a> {
 fn hull_of(tables: &[(usize, &TableMeta)]) -> Option<Hull> {
     let tables: Vec<&TableMeta> = tables.iter().map(|&(_, table)| table).collect();
     Hull::of(&tables)
+}
+
+/// What a test counts.
+fn count_comparison() {
+    #[cfg(test)]
+    tests::COMPARISONS.with(|count| count.set(count.get() + 1));
 }
 
 fn size_of_level(tables: &[&TableMeta]) -> u64 {

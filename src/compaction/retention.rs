@@ -17,16 +17,6 @@ pub(crate) struct Retention {
     stripe: Option<usize>,
 }
 
-/// What becomes of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Nobody can see it.
-    Drop,
-    Keep,
-    /// It must live on, but it is older than every snapshot: a tombstone may go if nothing older than it is left of the key.
-    KeepUnlessEmptyTombstone,
-}
-
 impl Retention {
     pub(crate) fn new(snapshots: Vec<SeqNo>) -> Retention {
         debug_assert!(snapshots.is_sorted());
@@ -45,14 +35,11 @@ impl Retention {
         !is_same
     }
 
-    /// What becomes of the version `seqno` of the key that was entered.
-    pub(crate) fn fate(&mut self, seqno: SeqNo) -> Fate {
+    /// Whether somebody can see the version `seqno` of the key that was entered. A tombstone that
+    /// lives on may go all the same if nothing older is left of the key.
+    pub(crate) fn lives_on(&mut self, seqno: SeqNo) -> bool {
         let stripe = self.snapshots.partition_point(|&snapshot| snapshot < seqno);
-        if self.stripe == Some(stripe) {
-            return Fate::Drop;
-        }
-        self.stripe = Some(stripe);
-        if stripe == 0 { Fate::KeepUnlessEmptyTombstone } else { Fate::Keep }
+        self.stripe.replace(stripe) != Some(stripe)
     }
 }
 
@@ -65,7 +52,7 @@ mod tests {
         let mut kept = versions.to_vec();
         kept.retain(|&seqno| {
             retention.enter(b"k");
-            retention.fate(seqno) != Fate::Drop
+            retention.lives_on(seqno)
         });
         kept
     }
@@ -93,12 +80,12 @@ mod tests {
     #[test]
     fn versions_of_the_next_key_start_anew() {
         let mut retention = Retention::new(vec![5]);
-        let mut fate = |key: &[u8], seqno| (retention.enter(key), retention.fate(seqno));
-        assert_eq!(fate(b"", 9), (true, Fate::Keep));
-        assert_eq!(fate(b"", 7), (false, Fate::Drop));
-        assert_eq!(fate(b"a", 9), (true, Fate::Keep));
-        assert_eq!(fate(b"a", 3), (false, Fate::KeepUnlessEmptyTombstone));
-        assert_eq!(fate(b"b", 3), (true, Fate::KeepUnlessEmptyTombstone));
-        assert_eq!(fate(b"b", 2), (false, Fate::Drop));
+        let mut enter = |key: &[u8], seqno| (retention.enter(key), retention.lives_on(seqno));
+        assert_eq!(enter(b"", 9), (true, true));
+        assert_eq!(enter(b"", 7), (false, false));
+        assert_eq!(enter(b"a", 9), (true, true));
+        assert_eq!(enter(b"a", 3), (false, true));
+        assert_eq!(enter(b"b", 3), (true, true));
+        assert_eq!(enter(b"b", 2), (false, false));
     }
 }

@@ -42,11 +42,15 @@ pub(super) struct Background {
     compactions: Vec<(u32, Task)>,
     /// Whether one of them is relief.
     relieving: bool,
-    /// Jobs given to the executor and not ended yet, and urgent work in the hands of another
-    /// thread.
+    /// Work that was begun and has not ended, also where no thread has taken it yet, and threads
+    /// that help. Jobs in the executor's queue that find nothing to do do not count: they may stand
+    /// behind another store's compaction.
     jobs: usize,
     /// Urgent work that no thread has taken.
     urgent: Vec<Work>,
+    /// Other work that no thread has taken, by the number of its job.
+    queued: Vec<(u64, Work)>,
+    next_job: u64,
     /// Keyspaces of which something is about to be done for a caller: only relief may start there.
     claimed: Vec<u32>,
     /// Failures since which the same kind of work has not succeeded.
@@ -140,7 +144,8 @@ impl Background {
         self.compactions.iter().filter(|(id, _)| *id == keyspace).map(|(_, task)| task.clone()).collect()
     }
 
-    fn ended(&mut self, work: &Work, result: &Result<u64>) {
+    /// Takes work off the list of what is running.
+    fn remove(&mut self, work: &Work) {
         match work {
             Work::Flush => self.flushing = false,
             Work::Compaction(keyspace, task) | Work::Relief(keyspace, task) | Work::Requested(keyspace, task, ..) => {
@@ -148,6 +153,10 @@ impl Background {
             }
         }
         self.relieving &= !matches!(work, Work::Relief(..));
+    }
+
+    fn ended(&mut self, work: &Work, result: &Result<u64>) {
+        self.remove(work);
         match result {
             Ok(_) => drop(self.failed.remove(&work.kind())),
             Err(error) => {
@@ -223,29 +232,45 @@ impl Store {
         Some(work)
     }
 
-    /// Gives work that is counted among the jobs to the executor.
+    /// Has the executor take work that is counted among the jobs. Until then the work stands in a
+    /// list, where others may take it, and from where closing removes it. What the executor has
+    /// keeps no store alive.
     fn spawn(self: &Arc<Self>, work: Work) {
-        let (store, priority) = (Arc::clone(self), work.priority());
+        let (store, priority) = (Arc::downgrade(self), work.priority());
+        let mut background = self.background.lock();
+        if self.is_stopping() {
+            drop(background);
+            return self.abandon(work);
+        }
         if work.is_urgent() {
-            let mut background = self.background.lock();
             background.urgent.push(work);
             self.urgent_waiting.store(true, Ordering::Relaxed);
             drop(background);
-            return self.executor.spawn(
-                priority,
-                Box::new(move || {
-                    let _ended = JobGuard(&store);
-                    store.do_urgent(Urgent::All);
-                }),
-            );
+            let job = move || _ = store.upgrade().map(|store| store.do_urgent(Urgent::All));
+            return self.executor.spawn(priority, Box::new(job));
         }
-        self.executor.spawn(
-            priority,
-            Box::new(move || {
-                let _ended = JobGuard(&store);
-                store.carry_out(&work);
-            }),
-        );
+        let number = background.next_job;
+        background.next_job += 1;
+        background.queued.push((number, work));
+        drop(background);
+        let job = move || _ = store.upgrade().map(|store| store.do_queued(number));
+        self.executor.spawn(priority, Box::new(job));
+    }
+
+    /// Carries out the work of a job, unless it was abandoned.
+    fn do_queued(self: &Arc<Self>, number: u64) {
+        let mut background = self.background.lock();
+        let Some(at) = background.queued.iter().position(|(queued, _)| *queued == number) else { return };
+        let (_, work) = background.queued.swap_remove(at);
+        drop(background);
+        let _ended = JobGuard(self);
+        self.carry_out(&work);
+    }
+
+    /// Gives up work that no thread has taken, because the store is being closed.
+    fn abandon(&self, work: Work) {
+        let _ended = JobGuard(self);
+        self.background.lock().remove(&work);
     }
 
     /// Carries out one piece of urgent work that no thread has taken; returns whether there was
@@ -265,8 +290,6 @@ impl Store {
         let Some(at) = flush.or(other) else { return false };
         let work = background.urgent.remove(at);
         self.urgent_waiting.store(!background.urgent.is_empty(), Ordering::Relaxed);
-        // Closing waits for it, although its own job may end meanwhile.
-        background.jobs += 1;
         drop(background);
         let _ended = JobGuard(self);
         self.carry_out(&work);
@@ -275,15 +298,19 @@ impl Store {
 
     /// Has another thread help with a compaction that is running.
     pub(super) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Arc<Store>) + Send + 'static) {
-        self.background.lock().jobs += 1;
-        let store = Arc::clone(self);
-        self.executor.spawn(
-            Priority::Help,
-            Box::new(move || {
-                let _ended = JobGuard(&store);
-                help(&store);
-            }),
-        );
+        let store = Arc::downgrade(self);
+        let job = move || {
+            let Some(store) = store.upgrade() else { return };
+            let mut background = store.background.lock();
+            if store.is_stopping() {
+                return;
+            }
+            background.jobs += 1;
+            drop(background);
+            let _ended = JobGuard(&store);
+            help(&store);
+        };
+        self.executor.spawn(Priority::Help, Box::new(job));
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -310,12 +337,12 @@ impl Store {
         if background.relieving {
             return None;
         }
-        let mut relief = trees().filter_map(|tree| {
+        // Where there are most runs, writers are slowed down first.
+        let relief = trees().filter_map(|tree| {
             let task = self.with_picker(tree, background, |picker| picker.pick_relief())?;
-            Some((tree.id, task))
+            Some((tree.version.levels()[0].tables().len(), tree.id, task))
         });
-        let (keyspace, task) = relief.next()?;
-        drop(relief);
+        let (_, keyspace, task) = relief.max_by_key(|(runs, ..)| *runs)?;
         background.relieving = true;
         background.compactions.push((keyspace, task.clone()));
         Some(Work::Relief(keyspace, task))
@@ -411,8 +438,13 @@ impl Store {
         waiting: Waiting,
         done: impl Fn(&Background) -> bool,
     ) -> Result<()> {
-        // A writer that waits must not begin anything that takes longer than a flush.
-        let urgent = if waiting == Waiting::Outcome { Urgent::All } else { Urgent::Flush };
+        // One who waits for a flush must not begin anything that takes longer. A writer that waits
+        // for compactions may, as no thread might be free for them: one that has many stores may be
+        // held by another one's.
+        let urgent = match waiting {
+            Waiting::Outcome | Waiting::Compaction => Urgent::All,
+            Waiting::Flush | Waiting::All => Urgent::Flush,
+        };
         let mine = |kind: &Kind| match waiting {
             Waiting::Flush => *kind == Kind::Flush,
             Waiting::Compaction => *kind != Kind::Flush,
@@ -457,6 +489,8 @@ impl Store {
         // What is due has been begun just before this is asked, unless it has failed and rests, and
         // a job that ends begins what is due after it.
         self.wait_for_progress(Waiting::All, |background| background.jobs == 0 && background.failed.is_empty())?;
+        // Jobs whose work others have done go from an executor that is stepped.
+        while self.executor.step() {}
         // Of a store that is poisoned or being closed, no more work is begun.
         self.check_open()?;
         self.check_poison()?;
@@ -466,9 +500,13 @@ impl Store {
 
     /// Has no more background work begun, and waits until there is none. Used when closing.
     pub(super) fn stop_background(&self) {
-        let background = self.background.lock();
+        let mut background = self.background.lock();
         self.stopping.store(true, Ordering::Release);
+        let queued = std::mem::take(&mut background.queued).into_iter().map(|(_, work)| work);
+        let unbegun: Vec<Work> = queued.chain(std::mem::take(&mut background.urgent)).collect();
+        self.urgent_waiting.store(false, Ordering::Relaxed);
         drop(background);
+        unbegun.into_iter().for_each(|work| self.abandon(work));
         loop {
             if self.executor.step() {
                 continue;

@@ -1,5 +1,6 @@
 //! Compactions, as the picker orders them and as callers ask for them.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
 use crate::manifest::VersionEdit;
 use crate::options::{Compression, FilterPolicy};
-use crate::table::TableMeta;
+use crate::table::{Input, TableMeta};
 use crate::version::LEVELS;
 
 /// The filter of what a task writes.
@@ -27,6 +28,25 @@ fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
     let keys = inputs.filter(|(level, meta)| takes(*level, meta.number)).map(|(_, meta)| meta.keys).sum();
     let held = || tree.filter_bytes(takes);
     policy_of_output(&tree.options, &tree.version.metas(), task.output_level.into(), keys, held, takes)
+}
+
+/// The tables that a stage reads, or replaces because an earlier one has read them; `done` are those that it replaces.
+fn inputs_of(
+    task: &Task,
+    levels: &[Vec<&TableMeta>; LEVELS],
+    stage: &HalfOpen,
+    done: &[(u8, &TableMeta)],
+) -> Vec<Input> {
+    let done: HashSet<u64> = done.iter().map(|(_, table)| table.number).collect();
+    let tables = levels.iter().enumerate().flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)));
+    let mut inputs: Vec<Input> = tables
+        .filter(|(level, table)| task.takes(*level, table.number))
+        .map(|(_, table)| (table, done.contains(&table.number)))
+        .filter(|(table, is_replaced)| *is_replaced || part_of(stage).overlaps(table))
+        .map(|(table, is_replaced)| Input { number: table.number, is_replaced })
+        .collect();
+    inputs.sort_unstable();
+    inputs
 }
 
 fn part_of(stage: &HalfOpen) -> Part<'_> {
@@ -40,6 +60,8 @@ struct Compaction {
     task: Task,
     filter: FilterPolicy,
     compression: Compression,
+    /// The tables that the stage reads or replaces.
+    inputs: Vec<Input>,
     /// Live snapshots, the same for all parts.
     snapshots: Vec<SeqNo>,
     /// The keys that are being done.
@@ -127,9 +149,10 @@ impl Store {
         self.check_space(stages::space(task, &levels, part_of(&stage)))?;
         let done = stages::done(task, &levels, stage.upper.as_deref());
         let replaced: u64 = done.iter().map(|(_, table)| table.size).sum();
+        let inputs = inputs_of(task, &levels, &stage, &done);
         let done: Vec<(u8, u64)> = done.into_iter().map(|(level, table)| (level, table.number)).collect();
         drop(levels);
-        let outputs = self.rewrite(tree, task, filter, stage)?;
+        let outputs = self.rewrite(tree, task, filter, stage, inputs)?;
         if !outputs.is_empty() {
             self.sync_dir()?;
         }
@@ -158,6 +181,7 @@ impl Store {
         task: &Task,
         filter: FilterPolicy,
         stage: HalfOpen,
+        inputs: Vec<Input>,
     ) -> Result<Vec<TableMeta>> {
         let bounds = job::bounds(task, &tree.version, part_of(&stage), self.options.table_size)?;
         let compression = match usize::from(task.output_level) {
@@ -169,6 +193,7 @@ impl Store {
             tree,
             task: task.clone(),
             compression,
+            inputs,
             snapshots: self.live_snapshots(),
             next: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
@@ -230,6 +255,8 @@ impl Store {
         }
         let mut context = self.output_context(tree, *filter, *compression, &new_number, &cancelled);
         context.snapshots.clone_from(&compaction.snapshots);
+        context.origin.level = task.output_level;
+        context.origin.inputs.clone_from(&compaction.inputs);
         if task.output_level == 0 {
             context.table_size = u64::MAX;
         }

@@ -11,10 +11,10 @@ use crate::compaction::filters::policy_of_output;
 use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
-use crate::manifest::VersionEdit;
+use crate::manifest::{VersionEdit, encode_definition};
 use crate::memtable::Memtable;
 use crate::options::{Compression, FilterPolicy};
-use crate::table::{TableMeta, TableOptions};
+use crate::table::{Origin, TableMeta, TableOptions};
 
 /// Bytes that flushes and compactions leave free on the file system, so that the log and the
 /// manifest can still be written: as many as they write themselves, but within these bounds.
@@ -122,11 +122,20 @@ impl Store {
             new_number,
             cancelled,
             paranoid: self.options.paranoid,
+            origin: self.origin(tree),
         }
     }
 
-    /// Refuses to begin what may not end for lack of space.
+    /// Where a table comes from that is made of entries of `tree`, for level 0 and from no other table.
+    pub(super) fn origin(&self, tree: &Tree) -> Origin {
+        let keyspace = encode_definition(&tree.name, &tree.options);
+        Origin { keyspace, flushed: self.flushed.load(Ordering::Acquire), ..Origin::default() }
+    }
+
+    /// Refuses to begin tables that may not end for lack of space, or are in somebody else's
+    /// directory.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
+        self.check_lock()?;
         let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;
         let floor = bytes.clamp(*FREE_SPACE_FLOOR.start(), *FREE_SPACE_FLOOR.end()).min(self.base_size());
         if free < bytes.saturating_add(floor) {

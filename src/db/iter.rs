@@ -4,6 +4,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 use std::sync::Arc;
 
 use super::gaps::{Claim, Gaps};
+use super::view::Tree;
 use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind, prefix_successor};
 use crate::iter::{HEAD_LEN, InternalCursor, MarkedKey, is_within};
@@ -42,6 +43,8 @@ const ASK_AFTER: u32 = 16;
 pub struct Cursor {
     inner: MergingCursor<Source>,
     snapshot: SeqNo,
+    /// Compactions may have dropped entries numbered up to this, together with what they hid.
+    settled: SeqNo,
     gaps: Arc<Gaps>,
     state: State,
     /// Going forward: the key whose older versions are to be passed over. Going backward: that of the entry being looked at.
@@ -95,9 +98,20 @@ enum Passing {
 
 impl Cursor {
     /// The view that the sources are of must not be older than `snapshot`: see `ReadView::clamp`.
-    pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo, gaps: Arc<Gaps>) -> Cursor {
+    pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo, tree: &Tree) -> Cursor {
+        // Nothing that `snapshot` sees is dropped but with a newer entry that it sees too: either a
+        // compaction knows of the snapshot, or it reads nothing newer.
+        let settled = tree.version.largest_seqno().min(snapshot);
+        Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps))
+    }
+
+    fn empty(inner: MergingCursor<Source>, snapshot: SeqNo) -> Cursor {
+        Cursor::with(inner, snapshot, 0, Arc::default())
+    }
+
+    fn with(inner: MergingCursor<Source>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
         let (marked, key, value) = Default::default();
-        Cursor { inner, snapshot, gaps, state: State::Invalid, marked, key, value }
+        Cursor { inner, snapshot, settled, gaps, state: State::Invalid, marked, key, value }
     }
 
     /// Whether the cursor stands on an entry.
@@ -392,7 +406,7 @@ impl Cursor {
         if stretch.start.is_none() && !stopped_short {
             if gap.claim.to < self.snapshot {
                 let (low, high) = if forward { (&*self.key, to) } else { (to.unwrap_or_default(), Some(&*self.key)) };
-                self.gaps.extend(low, high, gap.claim.to, self.snapshot);
+                self.gaps.extend(low, high, gap.claim.to, self.claim(0));
             }
             to.into_iter().for_each(|to| stretch.begin(to));
         } else {
@@ -429,7 +443,7 @@ impl Cursor {
     #[cold]
     fn note_news(&mut self, stretch: &Stretch, found: bool, forward: bool, end: Option<&[u8]>) {
         let Some(start) = stretch.start.as_deref() else { return };
-        let claim = Claim { from: stretch.newest, to: self.snapshot };
+        let claim = self.claim(stretch.newest);
         if forward {
             let found = found.then(|| self.inner.key());
             self.gaps.claim(start, found.into_iter().chain(end).min(), claim);
@@ -439,6 +453,11 @@ impl Cursor {
             let low = found.as_deref().into_iter().chain(end).max();
             self.gaps.claim(low.unwrap_or_default(), Some(start), claim);
         }
+    }
+
+    /// What this scan can say of keys of which it sees nothing and no entry newer than `newest`.
+    fn claim(&self, newest: SeqNo) -> Claim {
+        Claim { from: newest.max(self.settled), to: self.snapshot }
     }
 
     #[inline]
@@ -572,10 +591,7 @@ impl Iter {
     pub(super) fn failed(error: Error) -> Iter {
         Iter {
             failure: Some(error),
-            ..Iter::new(
-                HalfOpen::default(),
-                Box::new(|| Cursor::new(MergingCursor::new(Vec::new()), 0, Arc::default())),
-            )
+            ..Iter::new(HalfOpen::default(), Box::new(|| Cursor::empty(MergingCursor::new(Vec::new()), 0)))
         }
     }
 
@@ -692,8 +708,10 @@ mod tests {
         // In memtable 2, entries 76 to 80 delete the other keys. A scan at 80 has found nothing.
         let later = Claim { from: 80, to: 80 };
         tree.gaps.claim(b"", None, later);
-        let cursor =
-            |gaps: &Arc<Gaps>| Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), Arc::clone(gaps));
+        let cursor = |gaps: &Arc<Gaps>| {
+            let tree = Tree { gaps: Arc::clone(gaps), ..tree.clone() };
+            Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), &tree)
+        };
         let (mut forward, mut backward) = (cursor(&tree.gaps), cursor(&tree.gaps));
         assert!(forward.seek_to_first().unwrap());
         assert_eq!(forward.key(), Some(&[35][..]));

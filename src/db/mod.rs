@@ -24,6 +24,7 @@ mod multi_get;
 mod open;
 mod read;
 mod refilter;
+mod salvage;
 mod snapshot;
 mod stalls;
 mod stats;
@@ -38,6 +39,7 @@ pub use iter::{Cursor, Iter, KeyRange};
 pub use keyspace::Keyspace;
 pub use read::ReadOptions;
 pub use refilter::FilterRebuild;
+pub use salvage::{SalvageIter, SkippedRange};
 pub use snapshot::Snapshot;
 pub use stalls::{Stall, WriteStalls};
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
@@ -395,7 +397,7 @@ impl Store {
                 }
                 Ok(())
             }
-            // What could not be flushed is at least durable in the log.
+            // What could not be flushed is at least durable in the log, unless it was recovered from one.
             (Err(_), Some(mut commit)) if !self.is_poisoned() => {
                 self.sync_through(self.visible.load(Ordering::Acquire)).and_then(|()| self.append_marker(&mut commit))
             }

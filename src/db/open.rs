@@ -26,13 +26,13 @@ use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
 use crate::log::reader::LogReader;
 use crate::manifest::DEFAULT_KEYSPACE;
-use crate::manifest::{self, KeyspaceState, Loaded, ManifestState};
+use crate::manifest::{self, KeyspaceState, Loaded, ManifestState, encode_definition};
 use crate::memtable::Memtable;
 use crate::options::{Compression, Options};
 use crate::pool::{CHUNK_LEN, Pool};
-use crate::table::{Table, TableContext, TableMeta, TableOptions};
+use crate::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::version::Version;
-use crate::vfs::FileSystem;
+use crate::vfs::{FileLock, FileSystem};
 use crate::wal::{self, Known, Stretch};
 
 impl Store {
@@ -46,7 +46,7 @@ impl Store {
         }
         fs.create_dir(dir).during("create", dir)?;
         let lock_path = FileKind::Lock.path(dir);
-        let Some(lock) = fs.lock(&lock_path).during("lock", &lock_path)? else {
+        let Some(lock) = fs.lock(&lock_path).during("lock", &lock_path)?.map(Arc::<dyn FileLock>::from) else {
             return Err(Error::Locked { path: dir.to_owned(), holder: lock_holder(&options, &lock_path) });
         };
 
@@ -101,9 +101,16 @@ impl Store {
             FileKind::CurrentTemp => false,
             FileKind::Current | FileKind::Lock => true,
         };
-        for kind in files.iter().filter(|kind| !needed(kind)) {
+        // Before anything is removed: the report of a repair says that these files are kept.
+        let moves = manifest::moves::unfinished(&*fs, dir, &files, |kind| needed(&kind))?;
+        manifest::moves::finish(&*fs, dir, &moves)?;
+        let is_moved = |kind: &FileKind| moves.iter().any(|(moved, _)| moved == kind);
+        for kind in files.iter().filter(|kind| !needed(kind) && !is_moved(kind)) {
             // One that stays will be tried again.
-            let _ = fs.remove(&kind.path(dir));
+            match *kind {
+                FileKind::Table(number) => tables.remove_file(number),
+                _ => _ = fs.remove(&kind.path(dir)),
+            }
         }
         let mut log_files = recovered.logs;
         log_files.retain(|number| *number >= manifest.state.min_log);
@@ -118,14 +125,14 @@ impl Store {
             next_file: manifest.state.next_file_number,
             commit: Some(Commit::new(memtable, header)),
             manifest: Some(manifest),
-            lock: Some(lock),
+            lock: Some(Arc::clone(&lock)),
             seed,
             memory,
             tables,
             options,
         });
         let store = Arc::new(store);
-        store.tables.janitor().start(Arc::clone(&store.executor));
+        store.tables.janitor().start(Arc::clone(&store.executor), lock);
         store.verify_if_paranoid()?;
         store.schedule();
         Ok(store)
@@ -276,7 +283,14 @@ impl Sources<'_> {
         let is_missing = |meta: &TableMeta| self.files.binary_search(&FileKind::Table(meta.number)).is_err();
         let Some((_, meta)) = named.find(|(_, meta)| is_missing(meta)) else { return Ok(()) };
         let missing = FileKind::Table(meta.number);
-        match self.unnamed_tables(state).find(|number| *number > meta.number) {
+        // Any other table may be left over from work that a crash cut off.
+        let is_later = |number: &u64| {
+            let Ok(table) = SalvageTable::open(self.tables, *number, None) else { return false };
+            let origin = table.origin();
+            let took_place = origin.inputs.iter().any(|input| input.is_replaced && input.number == meta.number);
+            !origin.by_repair && (took_place || origin.flushed > state.flushed_seqno)
+        };
+        match self.unnamed_tables(state).find(is_later) {
             Some(newer) => {
                 let newer = FileKind::Table(newer).name();
                 Err(self.outdated(format_args!(
@@ -343,6 +357,13 @@ impl Recovery<'_> {
     /// Replays the logs that `state` still needs, and takes the numbers in the directory for used: they may belong to files that no
     /// edit has named yet.
     fn recover(&self, state: &mut ManifestState) -> Result<Recovered> {
+        for kind in self.sources.files {
+            if let FileKind::Table(number) = *kind
+                && !state.has_table(number)
+            {
+                self.sources.tables.graveyard().bury(number);
+            }
+        }
         let known_ids = state.next_file_number;
         let numbers = self.sources.files.iter().filter_map(|kind| kind.number());
         let seen = numbers.filter(|&number| number <= GREATEST_COUNTED).max().unwrap_or(0);
@@ -369,7 +390,7 @@ impl Recovery<'_> {
 
         // It stands for all of the logs, and comes before those that are to be begun.
         let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));
-        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log() };
+        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log };
         let mut rebuilt = Rebuilt {
             recovery: self,
             state,
@@ -401,6 +422,7 @@ impl Recovery<'_> {
             // Entries of a keyspace that was dropped later go with it.
             let Some(keyspace) = state.keyspaces.get(&id) else { continue };
             let options_of = keyspace.options.clone();
+            let definition = encode_definition(&keyspace.name, &options_of);
             // What the filters take, only the tables know, and no open waits for all of these. It is a small run.
             let filter = policy_of_output(&options_of, &keyspace.metas(), 0, keys, || 0, |_, _| false);
             let number = state.take_number();
@@ -419,6 +441,7 @@ impl Recovery<'_> {
                 new_number: &|| number,
                 cancelled: &|| false,
                 paranoid: self.options.paranoid,
+                origin: Origin { keyspace: definition, flushed: state.flushed_seqno, ..Origin::default() },
             };
             let written = write_run(&mut memtable.flush_cursor(id), Part::default(), &context, &mut Unknown)?;
             for meta in written.into_iter().flatten() {

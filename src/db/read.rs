@@ -150,7 +150,7 @@ impl Store {
         let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
         let tree = tree_of(&view, keyspace, name)?;
         let sources = view.cursor(tree, options.fill_cache, None);
-        Ok(Cursor::new(sources, view.clamp(tree, seqno), Arc::clone(&tree.gaps)))
+        Ok(Cursor::new(sources, view.clamp(tree, seqno), tree))
     }
 
     pub(super) fn iter(
@@ -180,7 +180,7 @@ impl Store {
         let view = ReadView { active: Arc::clone(&view.active), sealed: view.sealed.clone(), trees: Vec::new() };
         let open = move || {
             let sources = view.cursor(&tree, options.fill_cache, probe.as_ref());
-            Cursor::new(sources, view.clamp(&tree, seqno), Arc::clone(&tree.gaps))
+            Cursor::new(sources, view.clamp(&tree, seqno), &tree)
         };
         Iter::new(range, Box::new(open))
     }

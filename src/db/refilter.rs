@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::filter::filter_bytes;
 use crate::manifest::VersionEdit;
 use crate::options::LevelFilters;
-use crate::table::Table;
+use crate::table::{Input, Origin, Table};
 
 /// How far the renewal of a keyspace's filters has come; see [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,8 @@ impl Store {
         let found = taken.into_iter().find(|(level, table, _)| task.takes(*level, table.meta().number));
         let Some((_, table, policy)) = found else { return Ok(0) };
         let (table, prefix) = (Arc::clone(table), tree.options.prefix);
+        let inputs = vec![Input { number: table.meta().number, is_replaced: true }];
+        let origin = Origin { level: task.output_level, inputs, ..self.origin(&tree) };
         drop(tree);
         // With prefixes there may be twice as many keys in a filter.
         let keys = table.meta().keys.saturating_mul(if prefix.is_some() { 2 } else { 1 });
@@ -110,7 +112,7 @@ impl Store {
             self.do_urgent(Urgent::All);
             self.is_stopping()
         };
-        let copy = table.refilter(self.new_file_number(), policy, prefix, &cancelled)?;
+        let copy = table.refilter(self.new_file_number(), policy, prefix, &origin, &cancelled)?;
         let copy = copy.ok_or(Error::Closed)?;
         // Its file goes with the edit, unless a reader holds it.
         drop(table);

@@ -4,6 +4,7 @@
 //! `logs`, `log_files`, `snapshots`. Readers take none of them.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,6 +30,8 @@ use crate::pool::Pool;
 use crate::table::{Table, TableContext};
 use crate::vfs::{FileLock, FileSystem, WritableFile};
 
+/// More than an edit takes, but for a manifest that is begun anew.
+const EDIT_ROOM: u64 = 1 << 20;
 /// A manifest is written anew when it has grown beyond this and beyond four times what it was at first.
 const MANIFEST_ROTATION_LEN: u64 = 4 << 20;
 
@@ -100,7 +103,7 @@ pub(super) struct Store {
     /// Background work ends as soon as it can. Set while `background` is locked: no job is begun
     /// from then on.
     pub(super) stopping: AtomicBool,
-    pub(super) lock: Mutex<Option<Box<dyn FileLock>>>,
+    pub(super) lock: Mutex<Option<Arc<dyn FileLock>>>,
 }
 
 /// A log file that may have to be synced.
@@ -172,7 +175,7 @@ pub(super) struct Opened {
     pub(super) next_file: u64,
     pub(super) commit: Option<Commit>,
     pub(super) manifest: Option<Manifest>,
-    pub(super) lock: Option<Box<dyn FileLock>>,
+    pub(super) lock: Option<Arc<dyn FileLock>>,
 }
 
 impl Store {
@@ -266,6 +269,17 @@ impl Store {
         cause
     }
 
+    /// Fails, for good, if the directory is not the store's any more: somebody has removed it and,
+    /// maybe, opened another store in its place. Asked before files are created or removed.
+    pub(super) fn check_lock(&self) -> Result<()> {
+        if self.lock.lock().as_ref().is_some_and(|lock| !lock.is_in_force()) {
+            let gone = io::Error::new(io::ErrorKind::NotFound, "removed while the store was open");
+            let gone = Err(gone).during("keep the lock on", &FileKind::Lock.path(&self.dir));
+            return gone.map_err(|error| self.poison(error));
+        }
+        Ok(())
+    }
+
     /// Replaces the view by what `change` makes of it.
     pub(super) fn change_view(&self, change: impl FnOnce(&mut ReadView)) {
         let _changing = self.view_change.lock();
@@ -285,6 +299,7 @@ impl Store {
         let mut locked = self.manifest.lock();
         let Some(manifest) = locked.as_mut() else { return Err(Error::Closed) };
         self.check_poison()?;
+        self.check_lock()?;
         // A keyspace may have been dropped while its tables were written.
         let gone = |id: &u32| !manifest.state.keyspaces.contains_key(id);
         let mut orphans: Vec<u64> =
@@ -322,14 +337,27 @@ impl Store {
         gone.iter().for_each(|table| self.counters.held.add_table(table));
         drop(locked);
         // Files that readers still hold go when the last reader lets go.
+        let is_of_tables = !edit.added.is_empty() || !gone.is_empty() || !orphans.is_empty();
         let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();
-        self.tables.janitor().remove(free.into_iter().chain(orphans));
+        // A sync, which may wait for any other edit, waits for no removal.
+        if is_of_tables {
+            self.tables.janitor().remove(free.into_iter().chain(orphans));
+        }
         Ok(())
     }
 
     /// Whether anything has changed of what the manifest said on opening.
     pub(super) fn has_new_manifest(&self) -> bool {
         self.manifest.lock().as_ref().is_some_and(|manifest| manifest.writer.is_some())
+    }
+
+    /// More than the next edit takes on disk.
+    pub(super) fn room_for_edit(&self) -> u64 {
+        let manifest = self.manifest.lock();
+        let begins_anew =
+            |manifest: &&Manifest| manifest.writer.as_ref().is_none_or(|writer| writer.len() >= manifest.rotate_at);
+        let whole = manifest.as_ref().filter(begins_anew).map(|manifest| manifest.state.snapshot_edit().encode().len());
+        EDIT_ROOM + 2 * whole.unwrap_or(0) as u64
     }
 
     fn write_edit(&self, manifest: &mut Manifest, edit: &VersionEdit) -> Result<()> {
@@ -387,7 +415,11 @@ impl Store {
     /// Makes the names of new tables durable. A failure is final: whether the names would survive is unknown from then on, and a
     /// later success would say nothing of them.
     pub(super) fn sync_dir(&self) -> Result<()> {
-        self.fs.sync_dir(&self.dir).during("sync", &self.dir).map_err(|error| self.poison(error))
+        let graveyard = self.tables.graveyard();
+        let unlinked = graveyard.unlinked();
+        self.fs.sync_dir(&self.dir).during("sync", &self.dir).map_err(|error| self.poison(error))?;
+        graveyard.forget(&unlinked);
+        Ok(())
     }
 
     /// Sequence numbers of the live snapshots, ascending.

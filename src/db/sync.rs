@@ -22,9 +22,6 @@ use crate::wal::SyncedLog;
 /// A sync waits for others no longer than this, nor than the last one took: eight threads on two cores come back within 120 µs.
 const GRACE: Duration = Duration::from_micros(200);
 
-/// More than a manifest takes that is begun anew, but for those of large stores.
-const EDIT_ROOM: u64 = 1 << 20;
-
 /// The turns of those who want to sync.
 ///
 /// The lock and the condition are those of the standard library: there, one system call wakes all who wait, and they run side by side.
@@ -258,7 +255,7 @@ impl Store {
     fn name_synced_log(&self, logs: &[LogFile], target: SeqNo) -> Result<()> {
         let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
         let is_needless = log.is_named.load(Ordering::Acquire) || self.flushed.load(Ordering::Acquire) >= target;
-        if is_needless || self.fs.free_space(&self.dir).is_ok_and(|free| free < EDIT_ROOM) {
+        if is_needless || self.fs.free_space(&self.dir).is_ok_and(|free| free < self.room_for_edit()) {
             return Ok(());
         }
         let synced_log = Some(SyncedLog { number: log.number, seqno: target });

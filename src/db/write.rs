@@ -1,6 +1,6 @@
 //! The write path: batch, log, memtable.
 //!
-//! Whoever holds `Store::commit` commits for everybody that queued meanwhile: one append to the log for the whole group, then the
+//! Whoever holds `Store::commit` commits for everybody that queued meanwhile: one append to the log for the whole group (large values have their own), then the
 //! memtable, then the last sequence number is published. There is no log thread, no hand-over between threads per write, and nothing is
 //! allocated for a write that need not queue. Syncs run outside, so that the next group forms meanwhile (see `sync`).
 
@@ -355,6 +355,8 @@ impl Store {
         if need > commit.reserved {
             let ample = (2 * need).max(FIRST_RESERVATION).min(wal::log_size(self.options.memtable_size)).max(need);
             let reserve = |len| log.file().reserve(len).map(|()| len);
+            // A reservation that fails gives back the one before.
+            commit.reserved = 0;
             let reserved = self.stalls.measure(Cause::Log, || reserve(ample).or_else(|_| reserve(need)));
             commit.reserved = reserved.during("reserve space for", log.path())?;
         }
@@ -366,6 +368,7 @@ impl Store {
             Some(log) => return Ok(log),
             none => none,
         };
+        self.check_lock()?;
         let header = FileHeader { synced: self.durable.load(Ordering::Acquire), ..header };
         let create = || wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size);
         let log = self.stalls.measure(Cause::Log, create)?;
@@ -382,9 +385,12 @@ impl Store {
             return Ok(());
         }
         let Ok(log) = self.begun_log(&mut commit.log, commit.header) else { return Ok(()) };
-        if commit.reserved == 0 && log.file().reserve(MARKER_ROOM).is_err() {
+        let need = log.len() + MARKER_ROOM;
+        if commit.reserved < need && log.file().reserve(need).is_err() {
+            commit.reserved = 0;
             return Ok(());
         }
+        commit.reserved = commit.reserved.max(need);
         log.append_marker(durable).map_err(|error| self.poison(error))
     }
 }

@@ -26,6 +26,27 @@ pub(crate) fn bound_crc_parts(number: u64, offset: u64, parts: &[&[u8]]) -> u32 
     hasher.finalize()
 }
 
+/// [`bound_crc`], byte by byte, for a block whose length is not known.
+pub(crate) struct BoundCrc(crc32fast::Hasher);
+
+impl BoundCrc {
+    pub(crate) fn new(number: u64, offset: u64) -> BoundCrc {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&number.to_le_bytes());
+        hasher.update(&offset.to_le_bytes());
+        BoundCrc(hasher)
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    pub(crate) fn value(&self) -> u32 {
+        self.0.clone().finalize()
+    }
+}
+
 /// Checksum of a whole file as it is written, piece by piece: the low 32 bits of its XXH3.
 ///
 /// It is not a CRC, because a CRC sees nothing of a file whose parts are each followed by their own CRC of the same polynomial: what

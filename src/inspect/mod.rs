@@ -140,6 +140,15 @@ impl Inspector {
         }
     }
 
+    /// The entries of the SSTable at `path`, every version of them, in order, and past all damage: also if properties, index or footer
+    /// cannot be read. A part that is damaged is an error; the entries behind it follow.
+    pub fn entries(&self, path: &Path) -> Result<Entries> {
+        match parse(path)? {
+            (dir, FileKind::Table(number)) => Entries::open(&self.table_context(dir), number),
+            _ => Err(wrong_kind(path, "an SSTable")),
+        }
+    }
+
     /// Checks every file of the store in `dir`: `CURRENT`, the manifest, each log record, each table with its blocks, the order of
     /// entries, the filter (every key must pass) and all counts and ranges, and that the tables of a level, and the levels among
     /// each other, do not contradict each other. Each fault goes to `report` as it is found.

@@ -1,13 +1,15 @@
 //! An SSTable: what it says of itself, its blocks, its entries.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filter::FilterState;
+use crate::format::filename::FileKind;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::InternalCursor;
 use crate::options::Compression;
-use crate::table::{Table, TableContext, TableCursor};
+use crate::table::{SalvageCursor, SalvageTable, Table, TableContext};
 
 /// An SSTable.
 #[derive(Debug)]
@@ -77,8 +79,9 @@ pub struct TableProperties {
     pub filter_millibits: u32,
     /// Distinct keys and prefixes in the filter.
     pub filter_keys: u64,
-    /// Hash of the filter block: XXH3 with 64 bits, seed 0. 0 if there is no filter.
-    pub filter_hash: u64,
+    /// Hash of the filter block: XXH3 with 64 bits, seed 0. Without a filter there is none, nor in
+    /// tables of older versions.
+    pub filter_hash: Option<u64>,
     /// Where the filter is, if there is one.
     pub filter_block: Option<Handle>,
     /// Where the properties are.
@@ -151,9 +154,9 @@ impl TableFile {
         })
     }
 
-    /// Its entries, every version of them, in order. They end after an error.
+    /// Its entries, every version of them, in order. A part that is damaged is an error; the entries behind it follow.
     pub fn entries(&self) -> Entries {
-        Entries { cursor: self.table.cursor(false), state: State::New }
+        Entries::open(self.table.context(), self.properties.number).unwrap_or_else(Entries::failed)
     }
 }
 
@@ -187,22 +190,54 @@ fn properties(table: &Table) -> Result<TableProperties> {
     })
 }
 
-/// The entries of a table.
+/// The entries of a table, as far as they can be read; see [`Inspector::entries`](super::Inspector::entries).
 pub struct Entries {
-    cursor: TableCursor,
+    cursor: SalvageCursor,
+    path: PathBuf,
     state: State,
+    /// Parts that cannot be read and have been told of.
+    told: usize,
+    /// Why there are none; told once.
+    failure: Option<Error>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     New,
+    /// On the entry that comes next.
     Running,
     Done,
 }
 
 impl std::fmt::Debug for Entries {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entries").finish_non_exhaustive()
+        f.debug_struct("Entries").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Entries {
+    pub(super) fn open(context: &Arc<TableContext>, number: u64) -> Result<Entries> {
+        let table = SalvageTable::open(context, number, None)?;
+        let path = FileKind::Table(number).path(context.dir());
+        Ok(Entries {
+            cursor: SalvageCursor::new(vec![Arc::new(table)]),
+            path,
+            state: State::New,
+            told: 0,
+            failure: None,
+        })
+    }
+
+    fn failed(error: Error) -> Entries {
+        let cursor = SalvageCursor::new(Vec::new());
+        Entries { cursor, path: PathBuf::new(), state: State::New, told: 0, failure: Some(error) }
+    }
+
+    /// What is wrong in front of the cursor, if that has not been told yet.
+    fn untold(&mut self) -> Option<Error> {
+        let (_, hole) = self.cursor.holes().get(self.told)?;
+        self.told += 1;
+        Some(Error::corruption(&self.path, hole.offset, &hole.rule))
     }
 }
 
@@ -210,23 +245,31 @@ impl Iterator for Entries {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Result<Entry>> {
-        let stepped = match self.state {
-            State::New => self.cursor.seek_to_first(),
-            State::Running => self.cursor.next(),
-            State::Done => return None,
-        };
-        self.state = match &stepped {
-            Ok(()) if self.cursor.valid() => State::Running,
-            _ => State::Done,
-        };
-        match (stepped, self.state) {
-            (Err(error), _) => Some(Err(error)),
-            (Ok(()), State::Running) => Some(Ok(Entry {
-                key: self.cursor.key().to_vec(),
-                seqno: self.cursor.seqno(),
-                value: (self.cursor.kind() == ValueKind::Put).then(|| self.cursor.value().to_vec()),
-            })),
-            (Ok(()), _) => None,
+        if let Some(error) = self.failure.take() {
+            return Some(Err(error));
         }
+        if self.state == State::New {
+            self.state = State::Running;
+            if let Err(error) = self.cursor.seek_to_first() {
+                self.state = State::Done;
+                return Some(Err(error));
+            }
+        }
+        if let Some(error) = self.untold() {
+            return Some(Err(error));
+        }
+        if self.state == State::Done || !self.cursor.valid() {
+            return None;
+        }
+        let entry = Entry {
+            key: self.cursor.key().to_vec(),
+            seqno: self.cursor.seqno(),
+            value: (self.cursor.kind() == ValueKind::Put).then(|| self.cursor.value().to_vec()),
+        };
+        if let Err(error) = self.cursor.next() {
+            self.state = State::Done;
+            return Some(Err(error));
+        }
+        Some(Ok(entry))
     }
 }

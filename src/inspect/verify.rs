@@ -24,6 +24,7 @@ use super::order::find_contradiction;
 use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
 use crate::manifest::{self, Loaded, ManifestState};
+use crate::repair::LOST;
 use crate::table::{Table, TableContext, TableMeta};
 use crate::wal::{self, Known};
 
@@ -266,7 +267,7 @@ impl Verify<'_> {
         };
         let numbers: Vec<u64> = self.files()?.into_iter().filter_map(needed).collect();
         let mut batches = 0;
-        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log() };
+        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log };
         let end = wal::recover(&*self.inspector.fs, self.dir, &numbers, known, false, &mut |stretch| {
             stretch.batches().try_for_each(|batch| {
                 batches += 1;
@@ -374,6 +375,8 @@ impl Verify<'_> {
         for name in names {
             let path = self.dir.join(&name);
             let belongs = match FileKind::parse(&name) {
+                // What a repair has taken out of the store.
+                None if name == LOST => continue,
                 None => {
                     self.fault(&path, 0, FaultKind::Foreign, "not a file of the store; it is left alone");
                     continue;

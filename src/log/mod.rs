@@ -15,10 +15,12 @@
 
 pub(crate) mod reader;
 mod replay;
+mod salvage;
 mod writer;
 
 pub(crate) use reader::Record;
 pub(crate) use replay::{ApplyError, replay};
+pub(crate) use salvage::{Known, LogGap, open_damaged, salvage};
 pub(crate) use writer::{LogRecord, LogWriter};
 
 #[cfg(test)]

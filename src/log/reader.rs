@@ -10,6 +10,10 @@ use crate::format::key::MAX_SEQNO;
 use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
 use crate::vfs::{FileSystem, ReadableFile};
 
+mod salvage;
+
+pub(super) use salvage::Run;
+
 /// Bytes read from the file at a time. Only a record that is longer, and whose header has been verified, takes more.
 const WINDOW_LEN: usize = 1 << 20;
 
@@ -105,6 +109,14 @@ impl LogReader {
             header,
             window: Window::default(),
         })
+    }
+
+    /// Opens log `number`, whose header breaks `rule`, to [salvage](crate::log::salvage) its records.
+    pub(crate) fn open_headless(fs: &dyn FileSystem, path: &Path, number: u64, rule: &str) -> Result<LogReader> {
+        let file = fs.open(path).during("open", path)?;
+        let len = file.len().during("read the length of", path)?;
+        let (path, header) = (path.to_owned(), Err(rule.to_owned()));
+        Ok(LogReader { file, path, number, len, header, next: 0, offset: 0, window: Window::default() })
     }
 
     /// The file's header, or the rule that it breaks.

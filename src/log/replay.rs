@@ -75,6 +75,7 @@ pub(crate) fn replay(
     let mut doubted = None;
     loop {
         let mut replay = Replay {
+            logs,
             expected,
             applied: doubted.unwrap_or(expected),
             apply: &mut *apply,
@@ -84,7 +85,7 @@ pub(crate) fn replay(
             broken: false,
             refused: false,
         };
-        match replay.run(fs, magic, logs) {
+        match replay.run(fs, magic) {
             Ok(()) => return replay.finish(durable),
             Err(_) if replay.refused && doubted.is_none_or(|next| next < replay.next) => doubted = Some(replay.next),
             Err(error) => return Err(error),
@@ -116,6 +117,8 @@ fn find_parts(readers: &[LogReader], expected: u64) -> Vec<Option<Part>> {
 }
 
 struct Replay<'a> {
+    /// Number and path of each, ascending.
+    logs: &'a [(u64, PathBuf)],
     expected: u64,
     /// An earlier reading has applied what is before this ordinal.
     applied: u64,
@@ -151,8 +154,8 @@ impl Stop {
 }
 
 impl Replay<'_> {
-    fn run(&mut self, fs: &dyn FileSystem, magic: Magic, logs: &[(u64, PathBuf)]) -> Result<()> {
-        let readers = logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
+    fn run(&mut self, fs: &dyn FileSystem, magic: Magic) -> Result<()> {
+        let readers = self.logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
         let readers = readers.collect::<Result<Vec<_>>>()?;
         let parts = find_parts(&readers, self.expected);
         for (reader, part) in readers.into_iter().zip(parts) {
@@ -217,18 +220,20 @@ impl Replay<'_> {
     /// Passes over a log of which nothing is replayed.
     fn skip(&mut self, reader: LogReader) -> Result<()> {
         let path = reader.path();
-        let (file, reason) = match reader.header() {
-            Ok(header) if header.previous > 0 && self.stop.is_none() => {
+        let is_missing = |number: u64| number > 0 && self.logs.iter().all(|log| log.0 != number);
+        let (file, reason, is_certain) = match reader.header() {
+            Ok(header) if is_missing(header.previous) => {
                 let previous = path.with_file_name(FileKind::Wal(header.previous).name());
-                (previous, format!("there is no such file, and the log after it begins with entry {}", header.first))
+                let reason = format!("there is no such file, and the log after it begins with entry {}", header.first);
+                (previous, reason, true)
             }
-            Ok(header) => (path.to_owned(), format!("the log begins with entry {}", header.first)),
-            Err(rule) => (path.to_owned(), rule.to_owned()),
+            Ok(header) => (path.to_owned(), format!("the log begins with entry {}", header.first), false),
+            Err(rule) => (path.to_owned(), rule.to_owned(), true),
         };
         let here = Stop { file, offset: 0, reason, clean: false };
         match &mut self.stop {
-            // The log before this one is whole as far as it goes: what is wrong is this header.
-            Some(stop) if stop.clean && reader.header().is_err() => *stop = here,
+            // The log before this one is whole as far as it goes: something else is wrong.
+            Some(stop) if stop.clean && is_certain => *stop = here,
             Some(stop) => stop.clean = false,
             none => *none = Some(here),
         }

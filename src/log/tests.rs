@@ -271,6 +271,17 @@ fn missing_log_ends_the_sequence_or_is_corruption() {
 }
 
 #[test]
+fn missing_log_is_named_and_not_the_sound_one_before_it() {
+    let mut logs = Logs::new();
+    append_four(&mut logs.create(3, 1, 0));
+    let header = FileHeader { number: 5, first: 9, synced: 8, previous: 4, ..FileHeader::default() };
+    let mut log = LogWriter::create(&OsFileSystem, &logs.path(5), Magic::Wal, header).unwrap();
+    append(&mut log, b"nine", 1, 8);
+    logs.numbers.push(5);
+    logs.check_corrupt(4, 0);
+}
+
+#[test]
 fn end_of_a_log_that_lost_no_entry_does_not_matter() {
     // The marker that seals a log is not synced: a power cut may tear it although the log after it was synced.
     let mut logs = Logs::new();

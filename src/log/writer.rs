@@ -144,7 +144,7 @@ impl LogWriter {
         self
     }
 
-    /// Appends `records` by one write and returns the ordinals they took. `synced` is the highest ordinal known to be durable.
+    /// Appends `records`, by one write unless there are large ones, and returns the ordinals they took. `synced` is the highest ordinal known to be durable.
     pub(crate) fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = LogRecord<'a>, IntoIter: Clone>,
@@ -191,7 +191,7 @@ impl LogWriter {
             if record.payload.len() >= LARGE_PAYLOAD {
                 self.push_header(&header);
                 self.flush_buffer()?;
-                self.append_uncopied(record.payload)?;
+                self.append_by_call(record.payload)?;
                 continue;
             }
             self.buffer.reserve(MAX_RECORD_HEADER_LEN + record.payload.len());
@@ -326,22 +326,18 @@ impl LogWriter {
     }
 
     fn flush_buffer(&mut self) -> Result<()> {
-        self.check()?;
-        let appended = timed(&mut self.waited, || self.file.append(&self.buffer));
-        let result = appended.during("write", &self.path);
-        self.remember(result)?;
-        self.len += self.buffer.len() as u64;
-        self.buffer.clear();
-        self.buffer.shrink_to(KEPT_BUFFER_LEN);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        self.append_by_call(&buffer)?;
+        buffer.clear();
+        buffer.shrink_to(KEPT_BUFFER_LEN);
+        self.buffer = buffer;
         Ok(())
     }
 
-    fn append_uncopied(&mut self, bytes: &[u8]) -> Result<()> {
-        // Another record may follow, and a window knows only of its own appends.
-        if let Some(ahead) = &mut self.ahead {
-            ahead.window = None;
-        }
-        let result = self.file.append(bytes).during("write", &self.path);
+    fn append_by_call(&mut self, bytes: &[u8]) -> Result<()> {
+        self.check()?;
+        let appended = timed(&mut self.waited, || self.file.append(bytes));
+        let result = appended.during("write", &self.path);
         self.remember(result)?;
         self.len += bytes.len() as u64;
         Ok(())
@@ -447,7 +443,8 @@ mod tests {
     #[test]
     fn buffer_of_a_long_record_is_given_back() {
         let mut log = writer_that_fails_after(usize::MAX);
-        log.append([record(&vec![7; 3 * KEPT_BUFFER_LEN])], 0).unwrap();
+        let long = vec![7; LARGE_PAYLOAD - 1];
+        log.append([record(&long), record(&long), record(&long)], 0).unwrap();
         assert!(log.buffer.capacity() <= KEPT_BUFFER_LEN);
     }
 }

@@ -36,6 +36,16 @@ pub(crate) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     }
 }
 
+/// Whether there is a `CURRENT` that begins as only ours do.
+pub(crate) fn begins_as_ours(fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
+    let path = FileKind::Current.path(dir);
+    let mut start = [0; START.len()];
+    match fs.open(&path).and_then(|file| file.read_at(&mut start, 0)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        read => Ok(read.during("read", &path)? == start.len() && start == *START.as_bytes()),
+    }
+}
+
 /// Puts manifest `number` in force. The manifest, and its name, must be durable already.
 pub(super) fn switch(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()> {
     let (path, temp) = (FileKind::Current.path(dir), FileKind::CurrentTemp.path(dir));

@@ -182,6 +182,22 @@ mod level_filters {
     pub(super) const BUDGET_IN_BYTES: u64 = 3;
 }
 
+/// Name and options of a keyspace, as a version edit has them behind its id.
+pub(crate) fn encode_definition(name: &str, options: &KeyspaceOptions) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_bytes(&mut out, name.as_bytes());
+    put_options(&mut out, options);
+    out
+}
+
+/// Decodes what [`encode_definition`] has encoded.
+pub(crate) fn decode_definition(bytes: &[u8]) -> Decoded<(String, KeyspaceOptions)> {
+    let mut content = Decoder::new(bytes);
+    let definition = (name(&mut content)?, options(&mut content)?);
+    content.finish()?;
+    Ok(definition)
+}
+
 fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_varint(out, options.block_size.into());
     put_varint(out, options.compression.code().into());

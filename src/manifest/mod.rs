@@ -20,12 +20,15 @@ use crate::vfs::FileSystem;
 
 mod current;
 mod edit;
+pub(crate) mod moves;
 mod place;
+mod salvage;
 mod state;
 
-pub(crate) use current::read as read_current;
-pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, VersionEdit};
+pub(crate) use current::{begins_as_ours as begins_as_current, read as read_current};
+pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, VersionEdit, decode_definition, encode_definition};
 pub(crate) use place::find;
+pub(crate) use salvage::salvage;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
 
 /// The first edit of a manifest. Part of the format.
@@ -94,7 +97,11 @@ pub(crate) struct Loaded {
 
 /// Reads the manifest in force. `None` if there is no store in `dir`, not even the directory, or one whose creation died half way.
 pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
-    let Some(number) = find(fs, dir)? else { return Ok(None) };
+    find(fs, dir)?.map(|number| load_number(fs, dir, number)).transpose()
+}
+
+/// Reads manifest `number` as if it were in force.
+pub(crate) fn load_number(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Loaded> {
     let path = FileKind::Manifest(number).path(dir);
     let mut state: Option<ManifestState> = None;
     let logs = [(number, path.clone())];
@@ -112,7 +119,7 @@ pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
     match (replayed, state) {
         (Ok(replayed), Some(state)) => {
             let is_durable = replayed.torn.is_none() && replayed.synced + 1 == replayed.next;
-            Ok(Some(Loaded { state, number, is_durable }))
+            Ok(Loaded { state, number, is_durable })
         }
         (Ok(_), None) => {
             let rule = "the manifest is in force, but its first version edit cannot be read";

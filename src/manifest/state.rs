@@ -23,8 +23,8 @@ pub(crate) struct ManifestState {
     pub(crate) min_log: u64,
     pub(crate) flushed_seqno: SeqNo,
     pub(crate) hash_seed: u64,
-    /// The last one that was said to be; see [`ManifestState::synced_log`].
-    synced_log: Option<SyncedLog>,
+    /// The newest log that is known to hold synced entries, while it is still needed.
+    pub(crate) synced_log: Option<SyncedLog>,
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
 }
 
@@ -72,7 +72,7 @@ impl ManifestState {
             min_log: Some(self.min_log),
             flushed_seqno: Some(self.flushed_seqno),
             hash_seed: Some(self.hash_seed),
-            synced_log: self.synced_log(),
+            synced_log: self.synced_log,
             ..VersionEdit::default()
         };
         for (&id, keyspace) in &self.keyspaces {
@@ -87,11 +87,6 @@ impl ManifestState {
         let number = self.next_file_number;
         self.next_file_number += 1;
         number
-    }
-
-    /// The newest log that is known to hold synced entries, if it is still needed.
-    pub(crate) fn synced_log(&self) -> Option<SyncedLog> {
-        self.synced_log.filter(|log| log.number >= self.min_log)
     }
 
     /// Whether a table of that number belongs to the store.
@@ -138,6 +133,7 @@ impl ManifestState {
         for (id, level, table) in &edit.added {
             self.add_table(*id, *level, table.clone())?;
         }
+        self.synced_log = self.synced_log.filter(|log| log.number >= self.min_log);
         Ok(())
     }
 
@@ -325,12 +321,12 @@ mod tests {
         let mut state = new_state();
         state.apply(&synced(13, 80)).unwrap();
         state.apply(&synced(15, 95)).unwrap();
-        assert_eq!(state.synced_log(), Some(SyncedLog { number: 15, seqno: 95 }));
+        assert_eq!(state.synced_log, Some(SyncedLog { number: 15, seqno: 95 }));
         for (min_log, is_needed) in [(15, true), (16, false)] {
             state.apply(&VersionEdit { min_log: Some(min_log), ..VersionEdit::default() }).unwrap();
-            assert_eq!(state.synced_log().is_some(), is_needed);
+            assert_eq!(state.synced_log.is_some(), is_needed);
             let snapshot = ManifestState::from_snapshot(&state.snapshot_edit()).unwrap();
-            assert_eq!(snapshot.synced_log(), state.synced_log());
+            assert_eq!(snapshot, state);
         }
         check_refused(&[synced(100, 1)], "counter");
         check_refused(&[synced(15, 80), synced(14, 90)], "before the last");

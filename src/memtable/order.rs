@@ -250,43 +250,44 @@ impl Run {
     /// `InternalCursor::jump`.
     pub(super) fn jump(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
         let to = end.map_or(self.len, |end| self.seek(log, end, MAX_SEQNO)).max(before);
-        if self.are_seen(log, before..to, seen) {
-            return to;
-        }
-        let mut is_seen = self.looks(log, seen);
-        (before..to).find(|&at| !is_seen(at)).unwrap_or(to)
+        before + gallop(to - before, |part| self.are_seen(log, before + part.start..before + part.end, seen))
     }
 
     /// The counterpart of [`jump`](Run::jump) for a cursor backward: how many entries stay before
     /// it.
     pub(super) fn jump_back(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
         let from = end.map_or(0, |end| self.seek(log, end, MAX_SEQNO)).min(before);
-        if self.are_seen(log, from..before, seen) {
-            return from;
-        }
-        let mut is_seen = self.looks(log, seen);
-        (from..before).rev().find(|&at| !is_seen(at)).map_or(from, |at| at + 1)
+        before - gallop(before - from, |part| self.are_seen(log, before - part.end..before - part.start, seen))
     }
 
     /// Whether all entries of a range are numbered `seen` or less: whether the newest is, which has
     /// the greatest position. As a rule the newest of the whole run answers.
     fn are_seen(&self, log: &Log, range: Range<usize>, seen: SeqNo) -> bool {
+        #[cfg(test)]
+        tests::LOOKED_AT.with(|count| count.set(count.get() + range.len()));
         let is_seen = |position: Position| log.entry(position).seqno() <= seen;
         let newest = || self.elements()[range].iter().map(|&element| !low(element)).max().and_then(Position::new);
         self.newest.is_none_or(is_seen) || newest().is_none_or(is_seen)
     }
+}
 
-    /// Tells of single entries whether they are numbered `seen` or less. Looks only at those with a
-    /// greater position than the ones that were.
-    fn looks(&self, log: &Log, seen: SeqNo) -> impl FnMut(usize) -> bool {
-        let mut known = 0;
-        move |at| {
-            let position = position(self.elements()[at]);
-            let is_seen = position.get() <= known || log.entry(position).seqno() <= seen;
-            known = if is_seen { known.max(position.get()) } else { known };
-            is_seen
+/// How many of `len` elements stand before the first that is not seen. Asks about ranges, which in
+/// all are few times as long as the answer: a jump costs what it passes, not what lies ahead.
+fn gallop(len: usize, are_seen: impl Fn(Range<usize>) -> bool) -> usize {
+    let (mut start, mut step) = (0, 1);
+    while start < len {
+        let mut end = len.min(start + step);
+        if are_seen(start..end) {
+            (start, step) = (end, step * 2);
+            continue;
         }
+        while end - start > 1 {
+            let middle = start.midpoint(end);
+            if are_seen(start..middle) { start = middle } else { end = middle }
+        }
+        break;
     }
+    start
 }
 
 /// What is to be known of keys before they are sorted by heads.
@@ -403,6 +404,44 @@ fn merge<'a>(mut a: &'a [u128], mut b: &'a [u128], mut out: &mut [u128], precede
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::key::ValueKind;
+    use crate::memtable::Memtable;
+
+    thread_local! {
+        /// Elements that jumps have looked at.
+        pub(super) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    /// A cursor that stops at every hundredth entry, each of which is newer than what was seen,
+    /// looks at what it passes.
+    #[test]
+    fn jumps_cost_what_they_pass() {
+        let (len, step) = if cfg!(miri) { (200, 40) } else { (20_000, 100) };
+        let (pool, memtable) = (Pool::new(0), Arc::new(Memtable::new(1, 4 << 20, 0, &Pool::new(0))));
+        let mut writer = memtable.writer();
+        let numbers = (0..len).filter(|i| i % step != 0).chain((0..len).step_by(step));
+        for (key, seqno) in numbers.zip(1..) {
+            writer.insert(0, &(key as u64).to_be_bytes(), seqno, ValueKind::Delete, b"");
+        }
+        drop(writer);
+        let runs = memtable.order.one_run(&memtable.log, &pool, 0);
+        let (run, seen) = (&runs[0], (len - len / step) as SeqNo);
+        let (mut before, mut stops) = (0, 0);
+        LOOKED_AT.set(0);
+        while before < len {
+            before = run.jump(&memtable.log, before, None, seen) + 1;
+            stops += 1;
+        }
+        let forward = LOOKED_AT.replace(0);
+        assert_eq!(stops, len / step + 1);
+        let mut behind = len;
+        while behind > 0 {
+            behind = run.jump_back(&memtable.log, behind, None, seen).saturating_sub(1);
+        }
+        let backward = LOOKED_AT.get();
+        println!("{forward} looked at forward, {backward} backward, of {len}");
+        assert!(forward < 4 * len && backward < 4 * len);
+    }
 
     #[test]
     fn classes_grow_by_sixteens() {

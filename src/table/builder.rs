@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::compress::compress;
 use super::footer::{FOOTER_LEN, Footer, Handle, PAGE, TRAILER_LEN};
 use super::index::{IndexBuilder, separator};
+use super::origin::Origin;
 use super::properties::{Properties, filter_hash};
 use super::{TableMeta, TableOptions};
 use crate::block::BlockBuilder;
@@ -43,6 +44,8 @@ pub(crate) struct TableBuilder<'a> {
     fingerprint: u8,
     /// Of what was added so far.
     properties: Properties,
+    /// Encoded; empty if it is not known.
+    origin: Vec<u8>,
 }
 
 impl<'a> TableBuilder<'a> {
@@ -72,9 +75,21 @@ impl<'a> TableBuilder<'a> {
                 keyspace: options.keyspace,
                 ..Properties::default()
             },
+            origin: Vec::new(),
         };
         builder.begin_block(0);
         Ok(builder)
+    }
+
+    /// Says where the table comes from; it may be said up to the end.
+    pub(crate) fn set_origin(&mut self, origin: &Origin) {
+        self.origin.clear();
+        origin.encode(&mut self.origin);
+    }
+
+    /// The last key that was added.
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        self.block.last().map(|(key, _)| key)
     }
 
     /// Entries added so far.
@@ -184,7 +199,7 @@ impl<'a> TableBuilder<'a> {
         self.end_block(None)?;
         let index = self.index.finish().ok_or_else(too_large)?;
         let properties = Properties { largest, ..self.properties };
-        self.output.complete(self.filter, properties, &index)
+        self.output.complete(self.filter, properties, &self.origin, &index)
     }
 
     /// Gives up, and removes the file if that is possible; a file that stays belongs to no version, and the next open of the store
@@ -260,22 +275,25 @@ impl<'a> Output<'a> {
         Ok(handle)
     }
 
-    /// Writes what follows the data blocks, and syncs the file. Of the filter, `properties` tell what was asked for.
+    /// Writes what follows the data blocks, and syncs the file. Of the filter, `properties` tell what was asked for; `origin` is encoded.
     pub(super) fn complete(
         mut self,
         filter: FilterBuilder,
         mut properties: Properties,
+        origin: &[u8],
         index: &[u8],
     ) -> Result<TableMeta> {
         let filter = match filter.finish() {
             Some(filter) => {
                 properties.filter_keys = filter.info.keys;
-                properties.filter_hash = filter_hash(&filter.bytes);
+                properties.filter_hash = Some(filter_hash(&filter.bytes));
                 Some(self.write_block(&filter.bytes)?)
             }
             None => None,
         };
-        let properties_handle = self.write_block(&properties.encode())?;
+        let mut encoded = properties.encode();
+        encoded.extend_from_slice(origin);
+        let properties_handle = self.write_block(&encoded)?;
         let footer = Footer {
             index: self.write_block(index)?,
             filter,

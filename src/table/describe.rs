@@ -66,6 +66,10 @@ impl Table {
         Ok(fetcher.file_len()? == meta.size && file_checksum(fetcher)? == meta.checksum)
     }
 
+    pub(crate) fn context(&self) -> &Arc<TableContext> {
+        &self.fetcher().context
+    }
+
     pub(crate) fn footer(&self) -> Result<Footer> {
         Ok(self.resident()?.footer)
     }

@@ -117,6 +117,25 @@ fn seal_index(bytes: &mut [u8]) {
     }
 }
 
+/// Puts a table's number and its filter's hash in place of those that the properties have. To
+/// encode them anew would change lengths: a table says where it comes from relative to its number.
+fn patch_properties(mut fields: &mut [u8], number: u64, filter_hash: u64) {
+    while let [tag, len, rest @ ..] = fields {
+        // No field in front of the two has a longer length.
+        let len = usize::from(*len);
+        if len > 127 || len > rest.len() {
+            return;
+        }
+        let (content, rest) = rest.split_at_mut(len);
+        match (*tag, content) {
+            (1, [only]) if number < 128 => *only = number.to_le_bytes()[0],
+            (20, hash) if hash.len() == 8 => hash.copy_from_slice(&filter_hash.to_le_bytes()),
+            _ => {}
+        }
+        fields = rest;
+    }
+}
+
 /// Makes all checksums and hashes of a table right, as far as its structures are found, and its
 /// number `number`.
 pub(crate) fn seal_table(bytes: &mut [u8], number: u64) {
@@ -144,12 +163,7 @@ pub(crate) fn seal_table(bytes: &mut [u8], number: u64) {
         seal_block(bytes, handle, (start, end));
     }
     if let Some((start, end)) = find(footer.properties) {
-        if let Ok(properties) = Properties::decode(&bytes[start..end]) {
-            let sealed = Properties { number, filter_hash: stated_hash, ..properties }.encode();
-            if sealed.len() == end - start {
-                bytes[start..end].copy_from_slice(&sealed);
-            }
-        }
+        patch_properties(&mut bytes[start..end], number, stated_hash);
         bytes[end] = 0;
         seal_block(bytes, footer.properties, (start, end));
     }
@@ -201,7 +215,9 @@ pub(crate) fn table(sealed: bool, data: &[u8]) -> bool {
         let found = get(&table, key, *seqno, FilterMode::Use).expect("it verified");
         assert_eq!(found, Some((*kind, value.clone())), "{key:?} at {seqno}");
     }
-    let copy = table.refilter(NUMBER + 1, FilterPolicy::DEFAULT, None, &|| false).expect("it verified");
+    let copy = table
+        .refilter(NUMBER + 1, FilterPolicy::DEFAULT, None, &crate::table::Origin::default(), &|| false)
+        .expect("it verified");
     let copy = Table::new(Arc::clone(&table.fetcher().context), copy.expect("not cancelled"));
     copy.verify().expect("a copy of what verified");
     assert_eq!(walk(&Arc::new(copy), true, len).expect("it verified"), entries);

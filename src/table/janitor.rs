@@ -15,15 +15,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::Graveyard;
 use crate::exec::{Executor, Priority};
-use crate::format::filename::FileKind;
-use crate::vfs::FileSystem;
+use crate::vfs::{FileLock, FileSystem};
 
 /// One for each open store. Without [`start`](Janitor::start), as in a store opened read-only, it
 /// removes nothing.
 pub(crate) struct Janitor {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
+    graveyard: Arc<Graveyard>,
     /// Held while files are removed, so that `stop` waits for that. Taken before `list`.
     removing: Mutex<()>,
     list: Mutex<List>,
@@ -33,38 +34,44 @@ pub(crate) struct Janitor {
 struct List {
     /// Tables that nobody holds any more.
     numbers: Vec<u64>,
-    /// Runs the removal of what readers hand in. There is one exactly while files may be removed.
-    executor: Option<Arc<dyn Executor>>,
+    /// There exactly while files may be removed.
+    license: Option<License>,
     /// Whether a job has been queued and has not begun.
     queued: bool,
 }
 
+struct License {
+    /// Runs the removal of what readers hand in.
+    executor: Arc<dyn Executor>,
+    lock: Arc<dyn FileLock>,
+}
+
 impl Janitor {
-    pub(super) fn new(fs: Arc<dyn FileSystem>, dir: PathBuf) -> Janitor {
-        Janitor { fs, dir, removing: Mutex::default(), list: Mutex::default() }
+    pub(super) fn new(fs: Arc<dyn FileSystem>, dir: PathBuf, graveyard: Arc<Graveyard>) -> Janitor {
+        Janitor { fs, dir, graveyard, removing: Mutex::default(), list: Mutex::default() }
     }
 
-    /// Allows files to be removed. The caller holds the store's lock until [`stop`](Janitor::stop)
-    /// has returned.
-    pub(crate) fn start(&self, executor: Arc<dyn Executor>) {
-        self.list.lock().executor = Some(executor);
+    /// Allows files to be removed until [`stop`](Janitor::stop), as long as the store's lock is in
+    /// force.
+    pub(crate) fn start(&self, executor: Arc<dyn Executor>, lock: Arc<dyn FileLock>) {
+        self.list.lock().license = Some(License { executor, lock });
     }
 
     /// Removes what was handed in, and nothing from then on.
     pub(crate) fn stop(&self) {
         let removing = self.removing.lock();
         self.remove_listed();
-        let executor = self.list.lock().executor.take();
+        let license = self.list.lock().license.take();
         // Without the locks: an executor may wait for its threads when it is dropped.
         drop(removing);
-        drop(executor);
+        drop(license);
     }
 
     /// Takes the number of a table that nobody holds any more. Touches no file: the caller may hold
     /// any lock.
     pub(super) fn hand_in(self: &Arc<Self>, number: u64) {
         let mut list = self.list.lock();
-        let Some(executor) = list.executor.clone() else { return };
+        let Some(executor) = list.license.as_ref().map(|license| Arc::clone(&license.executor)) else { return };
         list.numbers.push(number);
         if std::mem::replace(&mut list.queued, true) {
             return;
@@ -90,10 +97,13 @@ impl Janitor {
         let mut list = self.list.lock();
         list.queued = false;
         let numbers = std::mem::take(&mut list.numbers);
-        let is_allowed = list.executor.is_some();
+        let lock = list.license.as_ref().map(|license| Arc::clone(&license.lock));
         drop(list);
-        for number in numbers.into_iter().filter(|_| is_allowed) {
-            let _ = self.fs.remove(&FileKind::Table(number).path(&self.dir));
+        if numbers.is_empty() || lock.is_none_or(|lock| !lock.is_in_force()) {
+            return;
+        }
+        for number in numbers {
+            self.graveyard.remove_file(&*self.fs, &self.dir, number);
         }
     }
 }

@@ -15,15 +15,18 @@ mod files;
 mod footer;
 #[cfg(any(fuzzing, test))]
 pub(crate) mod fuzz;
+mod graveyard;
 mod index;
 mod janitor;
 mod mapped;
+mod origin;
 mod pending;
 mod prefix;
 mod properties;
 mod reader;
 mod refilter;
 mod resident;
+mod salvage;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -38,9 +41,12 @@ pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
 pub(crate) use footer::Handle;
+pub(crate) use graveyard::Graveyard;
+pub(crate) use origin::{Input, Origin};
 pub(crate) use pending::PendingReads;
 pub(crate) use prefix::PrefixProbe;
 pub(crate) use reader::{PointRead, Probe, ReadMode, Table, TableHit};
+pub(crate) use salvage::{SalvageCursor, SalvageTable};
 
 use self::janitor::Janitor;
 use self::mapped::Permit;
@@ -96,6 +102,7 @@ pub(crate) struct TableContext {
     lasting: Arc<Lasting>,
     files: FilePool,
     janitor: Arc<Janitor>,
+    graveyard: Arc<Graveyard>,
     /// Whether tables without compression are mapped.
     map_tables: Permit,
     listener: Listener,
@@ -104,8 +111,10 @@ pub(crate) struct TableContext {
 impl TableContext {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_bytes: usize, max_open_files: usize) -> TableContext {
         let epoch = Arc::<Epoch>::default();
+        let graveyard = Arc::<Graveyard>::default();
         TableContext {
-            janitor: Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned())),
+            janitor: Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&graveyard))),
+            graveyard,
             fs,
             dir: dir.to_owned(),
             cache: BlockCache::new(Arc::clone(&epoch), cache_bytes),
@@ -131,6 +140,10 @@ impl TableContext {
         &*self.fs
     }
 
+    pub(crate) fn shared_fs(&self) -> Arc<dyn FileSystem> {
+        Arc::clone(&self.fs)
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -149,7 +162,13 @@ impl TableContext {
     /// Removes the file of a table that no version has ever named, for a caller that works under
     /// the store's lock. One that is left behind is removed when the store is opened next.
     pub(crate) fn remove_file(&self, number: u64) {
-        let _ = self.fs.remove(&FileKind::Table(number).path(&self.dir));
+        self.graveyard.bury(number);
+        self.graveyard.remove_file(&*self.fs, &self.dir, number);
+    }
+
+    /// The tables that no version names, but whose files may be found again.
+    pub(crate) fn graveyard(&self) -> &Graveyard {
+        &self.graveyard
     }
 
     /// What readers of the tables pin.

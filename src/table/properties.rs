@@ -7,7 +7,7 @@ use crate::format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 
 /// No data block is longer than this: one entry of the greatest size in a block of its own, directory included.
-const LONGEST_BLOCK: u64 = (MAX_KEY_LEN + MAX_VALUE_LEN + 4096) as u64;
+pub(super) const LONGEST_BLOCK: u64 = (MAX_KEY_LEN + MAX_VALUE_LEN + 4096) as u64;
 
 /// Decoded properties block.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -40,8 +40,8 @@ pub(crate) struct Properties {
     pub(crate) filter_millibits: u32,
     /// Distinct keys in the filter.
     pub(crate) filter_keys: u64,
-    /// [`filter_hash`] of the filter block, 0 if there is none.
-    pub(crate) filter_hash: u64,
+    /// [`filter_hash`] of the filter block, if there is one. Tables of older versions do not say.
+    pub(crate) filter_hash: Option<u64>,
     pub(crate) keyspace: u32,
 }
 
@@ -53,8 +53,9 @@ pub(super) fn filter_hash(block: &[u8]) -> u64 {
     xxh3_64(block)
 }
 
-/// One bit per tag of version 1, all of which must be there.
-const ALL_TAGS: u32 = (1 << 21) - 2;
+const FILTER_HASH: u64 = 20;
+/// One bit per tag that must be there.
+const NEEDED_TAGS: u32 = (1 << FILTER_HASH) - 2;
 
 impl Properties {
     /// Takes in an entry of the table; the largest key is set when all are in.
@@ -101,7 +102,9 @@ impl Properties {
         number(19, self.keys);
         put_field(&mut out, 7, &self.smallest);
         put_field(&mut out, 8, &self.largest);
-        put_field(&mut out, 20, &self.filter_hash.to_le_bytes());
+        if let Some(hash) = self.filter_hash {
+            put_field(&mut out, FILTER_HASH, &hash.to_le_bytes());
+        }
         out
     }
 
@@ -110,7 +113,7 @@ impl Properties {
         let mut seen = 0u32;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=20).contains(&tag) {
+            if !(1..=FILTER_HASH).contains(&tag) {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -120,7 +123,7 @@ impl Properties {
             properties.decode_field(tag, &mut content)?;
             content.finish()?;
         }
-        if seen != ALL_TAGS {
+        if seen & NEEDED_TAGS != NEEDED_TAGS {
             return Err(Malformed("a property is missing"));
         }
         if u64::from(properties.largest_block) > LONGEST_BLOCK {
@@ -150,7 +153,7 @@ impl Properties {
             17 => self.filter_keys = content.varint()?,
             18 => self.keyspace = content.varint_u32()?,
             19 => self.keys = content.varint()?,
-            _ => self.filter_hash = content.u64()?,
+            _ => self.filter_hash = Some(content.u64()?),
         }
         Ok(())
     }
@@ -181,7 +184,7 @@ mod tests {
             filter_policy: 1,
             filter_millibits: 10_000,
             filter_keys: 90,
-            filter_hash: 0x1234_5678_9abc_def0,
+            filter_hash: Some(0x1234_5678_9abc_def0),
             keyspace: 7,
         }
     }
@@ -208,7 +211,8 @@ mod tests {
             fields.field().unwrap();
             let end = bytes.len() - fields.remaining();
             let without = [&bytes[..start], &bytes[end..]].concat();
-            assert!(Properties::decode(&without).is_err());
+            let is_needed = u64::from(bytes[start]) != FILTER_HASH;
+            assert_eq!(Properties::decode(&without).is_err(), is_needed);
             let twice = [&bytes[..], &bytes[start..end]].concat();
             assert!(Properties::decode(&twice).is_err());
         }

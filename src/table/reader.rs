@@ -337,6 +337,7 @@ impl Table {
     /// it: its file can be removed. Otherwise the last one to let go hands the number to the
     /// janitor.
     pub(crate) fn retire(self: Arc<Table>) -> Option<u64> {
+        self.fetcher.context.graveyard().bury(self.meta.number);
         self.obsolete.store(true, Ordering::Release);
         let mut last = Arc::into_inner(self)?;
         *last.obsolete.get_mut() = false;

@@ -11,7 +11,7 @@ use super::fetch::ReadAhead;
 use super::properties::Properties;
 use super::resident::TableFilter;
 use super::verify::{Seen, check_file_checksum, take_in};
-use super::{Table, TableMeta};
+use super::{Origin, Table, TableMeta};
 use crate::error::Result;
 use crate::filter::FilterBuilder;
 use crate::format::checksum::FileChecksum;
@@ -53,11 +53,12 @@ impl Table {
         number: u64,
         policy: FilterPolicy,
         prefix: Option<PrefixExtractor>,
+        origin: &Origin,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<TableMeta>> {
         let context = &self.fetcher().context;
         let output = Output::create(context.fs(), context.dir(), number)?;
-        let result = self.copy_to(output, number, policy, prefix, cancelled);
+        let result = self.copy_to(output, number, policy, prefix, origin, cancelled);
         if !matches!(result, Ok(Some(_))) {
             let _ = context.fs().remove(&FileKind::Table(number).path(context.dir()));
         }
@@ -70,6 +71,7 @@ impl Table {
         number: u64,
         policy: FilterPolicy,
         prefix: Option<PrefixExtractor>,
+        origin: &Origin,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<TableMeta>> {
         let (fetcher, resident) = (self.fetcher(), self.resident()?);
@@ -78,7 +80,7 @@ impl Table {
             filter_policy: policy.code().into(),
             filter_millibits: policy.millibits(),
             filter_keys: 0,
-            filter_hash: 0,
+            filter_hash: None,
             ..resident.properties.clone()
         };
         let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
@@ -107,6 +109,9 @@ impl Table {
             check_file_checksum(self, checksum.finish())?;
         }
         let index = fetcher.meta_block(resident.footer.index)?;
-        output.complete(filter, properties, &index).map(Some)
+        let origin = Origin { dead: fetcher.context.graveyard().numbers(), ..origin.clone() };
+        let mut encoded = Vec::new();
+        origin.encode(&mut encoded);
+        output.complete(filter, properties, &encoded, &index).map(Some)
     }
 }

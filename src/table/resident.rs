@@ -205,7 +205,7 @@ impl TableFilter {
             Ok(block) => block,
             Err(error) => return TableFilter::Degraded(error),
         };
-        if filter_hash(&block) != properties.filter_hash {
+        if properties.filter_hash.is_some_and(|hash| hash != filter_hash(&block)) {
             let rule = "the hash of the filter is not the one in the properties";
             return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
         }

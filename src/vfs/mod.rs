@@ -154,7 +154,14 @@ pub trait Mapping: Send + Sync + Debug {
 }
 
 /// Holds a lock until dropped.
-pub trait FileLock: Send + Sync + Debug {}
+pub trait FileLock: Send + Sync + Debug {
+    /// Whether the locked file still has its name. A directory that was removed may have been
+    /// created again since, by somebody who holds the lock on a file of the same name. `true`, as by
+    /// default, where that cannot be found out.
+    fn is_in_force(&self) -> bool {
+        true
+    }
+}
 
 /// Reads a whole file that may be at most `limit` bytes long; a longer one is an error of kind `InvalidData`.
 pub(crate) fn read_small_file(fs: &dyn FileSystem, path: &Path, limit: usize) -> io::Result<Vec<u8>> {

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 #[cfg(target_os = "linux")]
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 #[cfg(target_os = "linux")]
 use std::sync::atomic::AtomicBool;
@@ -102,7 +102,7 @@ impl FileSystem for OsFileSystem {
         }
         file.set_len(0)?;
         writeln!(file, "{}", std::process::id())?;
-        Ok(Some(Box::new(OsLock(file))))
+        Ok(Some(Box::new(OsLock { file, path: path.to_owned() })))
     }
 
     /// A question is a shared lock for a moment, which [`lock`](FileSystem::lock) waits for.
@@ -284,9 +284,16 @@ impl ReadableFile for OsReadable {
 /// The lock is on the open file description, so a second handle in the same process is refused too. The file stays when the lock
 /// ends: removing it would let two processes lock two files of the same name.
 #[derive(Debug)]
-struct OsLock(#[expect(dead_code, reason = "held open for its lock")] File);
+struct OsLock {
+    file: File,
+    path: PathBuf,
+}
 
-impl FileLock for OsLock {}
+impl FileLock for OsLock {
+    fn is_in_force(&self) -> bool {
+        platform::is_file_of(&self.file, &self.path)
+    }
+}
 
 #[cfg(test)]
 #[cfg(all(target_os = "linux", not(miri)))]

@@ -265,7 +265,7 @@ impl FileSystem for SimFileSystem {
             // A crash may take the name, but never tears the content: nobody syncs a lock file, nor relies on what it says.
             let holder = format!("{}\n", std::process::id());
             state.file_mut(inode)?.set_data(holder.into_bytes());
-            Ok(Some(Box::new(SimLock(self.handle(state, inode)?)) as _))
+            Ok(Some(Box::new(SimLock { handle: self.handle(state, inode)?, path: path.to_owned() }) as _))
         })
     }
 
@@ -441,13 +441,21 @@ impl Mapping for SimMapping {
 }
 
 #[derive(Debug)]
-struct SimLock(Handle);
+struct SimLock {
+    handle: Handle,
+    path: PathBuf,
+}
 
-impl FileLock for SimLock {}
+impl FileLock for SimLock {
+    fn is_in_force(&self) -> bool {
+        let Handle { fs, inode } = &self.handle;
+        fs.inner.lock().state.find_file(&self.path).is_ok_and(|(found, ..)| found == *inode)
+    }
+}
 
 impl Drop for SimLock {
     fn drop(&mut self) {
-        let Handle { fs, inode } = &self.0;
+        let Handle { fs, inode } = &self.handle;
         fs.inner.lock().state.locked.remove(inode);
     }
 }

@@ -207,6 +207,24 @@ fn the_file_of_a_replaced_table_goes_when_its_last_reader_does_and_without_a_wri
 }
 
 #[test]
+fn a_sync_waits_for_no_removal() {
+    let fs = SimFileSystem::new();
+    let (db, keyspace, trace, executor) = opened(&fs);
+    let mut iter = keyspace.iter();
+    assert!(iter.next().is_some());
+    keyspace.compact_range(..).unwrap();
+    drop(iter);
+    let before = trace.events().len();
+    db.put("k", "v").unwrap();
+    db.sync().unwrap();
+    let events = &trace.events()[before..];
+    assert!(events.iter().all(|event| event.call != Call::Remove || !event.name.ends_with(".sst")));
+    assert!(tables(&fs).len() > live(&db));
+    while executor.step() {}
+    assert_eq!(tables(&fs).len(), live(&db));
+}
+
+#[test]
 fn files_of_replaced_tables_go_during_a_long_read() {
     for replace in REPLACE {
         let fs = SimFileSystem::new();
@@ -238,6 +256,38 @@ fn a_file_that_cannot_be_removed_goes_at_the_next_open() {
     db.close().unwrap();
     let (db, _) = open_plain(&fs).unwrap();
     assert_eq!(tables(&fs).len(), live(&db));
+}
+
+#[test]
+fn a_store_whose_directory_was_made_anew_leaves_the_next_store_alone() {
+    let names = |fs: &SimFileSystem| fs.list(Path::new("/db")).unwrap();
+    for reopened in [false, true] {
+        let fs = SimFileSystem::new();
+        let open = || stepped_options(&fs).0.open("/db").unwrap();
+        let old = open();
+        let old = if reopened {
+            old.close().unwrap();
+            open()
+        } else {
+            old
+        };
+        old.put("of", "the old one").unwrap();
+        names(&fs).iter().for_each(|name| fs.remove(&Path::new("/db").join(name)).unwrap());
+
+        let new = open();
+        new.put("of", "the new one").unwrap();
+        new.sync().unwrap();
+        let (files, current) = (names(&fs), fs.read("/db/CURRENT").unwrap());
+        assert!(old.flush().is_err());
+        assert!(matches!(old.put("later", ""), Err(Error::Poisoned(_))));
+        assert!(old.close().is_err());
+        assert_eq!((names(&fs), fs.read("/db/CURRENT").unwrap()), (files, current));
+        // As if killed.
+        std::mem::forget(new);
+        let cut = fs.crash(0);
+        let new = stepped_options(&cut).0.open("/db").unwrap();
+        assert_eq!(new.get("of").unwrap().as_deref(), Some(&b"the new one"[..]));
+    }
 }
 
 #[test]

@@ -113,6 +113,28 @@ fn what_is_deleted_leaves_a_store_that_rests_issue_13() {
     }
 }
 
+#[test]
+fn what_was_put_and_deleted_under_a_snapshot_leaves_no_tombstones() {
+    for seen in [false, true] {
+        let (options, _executor) = stepped_options(&SimFileSystem::new());
+        let db = uncompressed(options).open("/db").unwrap();
+        if seen {
+            fill(&db, 1000, 10);
+        }
+        let snapshot = db.snapshot();
+        fill(&db, 1000, 10);
+        delete(&db, 1000, |_, _| true);
+        let newer = db.snapshot();
+        db.flush().unwrap();
+        db.compact_range(..).unwrap();
+        let levels = &db.stats().keyspaces[0].levels;
+        let entries: u64 = levels.iter().flat_map(|level| &level.tables).map(|table| table.entries).sum();
+        assert_eq!(entries, if seen { 2000 } else { 0 });
+        assert_eq!(snapshot.iter().count(), if seen { 1000 } else { 0 });
+        assert_eq!((newer.iter().count(), db.iter().count()), (0, 0));
+    }
+}
+
 fn memtable() -> usize {
     usize::try_from(count_from_env("TAMIS_MEMTABLE", 64 << 20)).unwrap()
 }

@@ -24,6 +24,7 @@ mod queue;
 mod reads;
 mod recovery;
 mod refilter;
+mod repair;
 mod scheduling;
 mod space;
 mod support;

@@ -45,7 +45,9 @@ impl Numbers {
             let size = if self.rng.u8(0..4) == 0 { self.rng.u32(2..20) } else { 1 };
             let end = self.count + size;
             for n in self.count..end {
-                batch.put(n.to_be_bytes(), value(n, self.rng.usize(0..longest)));
+                // A large value goes by a call of its own, between stores.
+                let len = if self.rng.u16(0..1000) == 0 { 1 << 20 } else { self.rng.usize(0..longest) };
+                batch.put(n.to_be_bytes(), value(n, len));
             }
             self.ends.insert(end);
             let sync = self.rng.u8(0..100) < syncs_per_100;

@@ -139,7 +139,55 @@ fn a_scan_of_a_range_does_not_pass_what_lies_behind_it() {
     assert!(queue.passed() < MOST_PASSED, "{}", queue.passed());
 }
 
+/// A compaction drops an entry together with the tombstone that hides it. An iterator that is older
+/// than both still holds the entry, and must not believe a scan that has seen neither.
+#[test]
+fn an_old_iterator_sees_what_a_compaction_has_dropped_since_it_began() {
+    for (forward, confirmed) in [(true, false), (false, false), (true, true), (false, true)] {
+        let (options, _executor) = stepped_options(&SimFileSystem::new());
+        let db = options.open("/db").unwrap();
+        let first = |mut iter: Iter| {
+            let entry = if forward { iter.next() } else { iter.next_back() };
+            entry.map(|entry| entry.unwrap().0.to_vec())
+        };
+        let (passed, dropped, last) = if forward { ("a", "b", "c") } else { ("c", "b", "a") };
+        let put = || {
+            db.put(dropped, "1").unwrap();
+            db.flush().unwrap();
+            db.compact_range(dropped..=dropped).unwrap();
+        };
+        db.put(last, "1").unwrap();
+        if !confirmed {
+            put();
+        }
+        db.compact_range(..).unwrap();
+        // They stay in level 0.
+        (0..40).for_each(|i| assert!(db.delete(format!("{passed}{i:02}")).is_ok()));
+        db.flush().unwrap();
+        if confirmed {
+            // A later scan finds that what this one notes is still so.
+            assert_eq!(first(db.iter()).as_deref(), Some(last.as_bytes()));
+            put();
+        }
+        let (old, as_old) = (db.iter(), db.iter());
+        db.delete(dropped).unwrap();
+        db.compact_range(dropped..=dropped).unwrap();
+        let entries: u64 =
+            db.stats().keyspaces[0].levels.iter().flat_map(|level| &level.tables).map(|table| table.entries).sum();
+        assert_eq!(entries, 41, "both are gone");
+        assert_eq!(first(db.iter()).as_deref(), Some(last.as_bytes()));
+        assert_eq!(first(old).as_deref(), Some(dropped.as_bytes()), "forward {forward}, confirmed {confirmed}");
+        assert_eq!(as_old.count(), 2);
+    }
+}
+
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The key so many numbers behind `key`.
+fn key_behind(key: &[u8], count: u32) -> Vec<u8> {
+    let number: u32 = std::str::from_utf8(&key[2..]).unwrap().parse().unwrap();
+    [&key[..2], format!("{:05}", number + count).as_bytes()].concat()
+}
 
 /// Several queues in one keyspace, and what they should hold.
 struct Queues {
@@ -209,11 +257,8 @@ impl Queues {
             58..62 => {
                 // As a whole, or but for some in between.
                 let (first, kept) = (self.any_key(), self.rng.u32(1..60));
-                let number: u32 = std::str::from_utf8(&first[2..]).unwrap().parse().unwrap();
                 for i in (0..self.rng.u32(20..120)).filter(|i| i % kept != kept - 1) {
-                    let mut key = first[..2].to_vec();
-                    key.extend(format!("{:05}", number + i).bytes());
-                    self.delete(&key);
+                    self.delete(&key_behind(&first, i));
                 }
             }
             62..74 => self.scan(),
@@ -229,12 +274,31 @@ impl Queues {
             85..90 => self.iterate(),
             90..95 => drop(self.executor.step()),
             95..97 => self.db().flush().unwrap(),
-            97 => {
+            97 => self.compact(),
+            98 if self.rng.bool() => {
                 let (a, b) = (self.any_key(), self.any_key());
                 self.db().compact_range(a.clone().min(b.clone())..=a.max(b)).unwrap();
             }
             98 => self.reopen(),
             _ => self.put(Vec::new()),
+        }
+    }
+
+    /// Has a few keys deleted and compacted, so that nothing is left of them but what older
+    /// iterators hold.
+    fn compact(&mut self) {
+        for _ in 0..self.rng.u32(1..4) {
+            let first = self.any_key();
+            let end = key_behind(&first, self.rng.u32(1..30));
+            if self.rng.bool() {
+                let keys: Vec<Vec<u8>> =
+                    self.model.range(first.clone()..end.clone()).map(|(key, _)| key.clone()).collect();
+                keys.iter().for_each(|key| self.delete(key));
+            }
+            self.db().compact_range(first..end).unwrap();
+            if self.rng.bool() {
+                self.iterate();
+            }
         }
     }
 
@@ -278,8 +342,11 @@ impl Queues {
         };
         let expected = model.range(bounds).map(|(key, _)| key.clone()).collect();
         self.iters.push((iter, expected));
-        self.iterate();
-        if self.iters.len() > 3 {
+        // Some begin later.
+        if self.rng.u8(0..3) > 0 {
+            self.iterate();
+        }
+        if self.iters.len() > 6 {
             let at = self.rng.usize(0..self.iters.len());
             self.iters.swap_remove(at);
         }
@@ -287,7 +354,11 @@ impl Queues {
 
     /// Goes on with an iterator.
     fn iterate(&mut self) {
-        let Some((iter, expected)) = self.iters.last_mut() else { return };
+        if self.iters.is_empty() {
+            return;
+        }
+        let at = if self.rng.bool() { self.iters.len() - 1 } else { self.rng.usize(0..self.iters.len()) };
+        let (iter, expected) = &mut self.iters[at];
         let (most, bias) = (self.rng.usize(1..300), self.rng.u8(0..=4));
         for _ in 0..most {
             let forward = self.rng.u8(0..4) < bias;

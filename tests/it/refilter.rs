@@ -96,6 +96,12 @@ fn body(fs: &SimFileSystem, path: &Path) -> (Vec<Vec<u8>>, Vec<DataBlock>, Vec<E
     (stored.collect(), blocks.clone(), table.entries().map(|entry| entry.unwrap()).collect())
 }
 
+/// Expects sizes that differ by no more than what each of `count` tables says of its origin, which
+/// changes with each copy.
+fn assert_about_equal(a: u64, b: u64, count: u64) {
+    assert!(a.abs_diff(b) <= 32 * count, "{a} and {b} bytes in {count} tables");
+}
+
 /// Expects a store without a fault, and no table beside those in use.
 fn check_sound(fs: &SimFileSystem, db: &Db) {
     let mut faults = Vec::new();
@@ -174,7 +180,8 @@ fn filters_can_be_dropped_and_brought_back() {
     }
     check_sound(&fs, &db);
     let back = db.rebuild_filters(OLD).unwrap();
-    assert_eq!((back.bytes_before, back.bytes_after), (small.bytes_after, small.bytes_before));
+    assert_eq!(back.bytes_before, small.bytes_after);
+    assert_about_equal(back.bytes_after, small.bytes_before, back.replaced);
     check_sound(&fs, &db);
     assert_eq!(content(&db), before);
 }
@@ -266,7 +273,7 @@ fn all_filters_are_made_anew_when_that_is_asked_for() {
     let report = db.default_keyspace().remake_filters(|_| {}).unwrap();
     let count = files.len() as u64;
     assert_eq!((report.wanted, report.replaced, report.unchanged), (count, count, 0));
-    assert_eq!(report.bytes_before, report.bytes_after);
+    assert_about_equal(report.bytes_before, report.bytes_after, count);
     assert!(tables(&db).iter().all(|table| !files.contains(table)));
     check_sound(&fs, &db);
     assert_eq!(content(&db), before);

@@ -293,3 +293,53 @@ fn count_runs(hook: &Arc<Hook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usi
         }
     });
 }
+
+/// A compaction of one store, held in the midst on the only thread of a pool, and what opens
+/// another store on that pool.
+fn with_held_pool(check: impl FnOnce(Db)) {
+    let (hook, pool) = (Arc::new(Hook::default()), Arc::new(ThreadPool::new(1)));
+    let open = |fs| {
+        let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
+        with_memtables_of(options, 64 << 10).file_system(fs).open(DIR).unwrap()
+    };
+    let compacted = open(hooked(&hook));
+    let (hold, entered, release) = gate();
+    hook.set(hold);
+    for run in 0..TRIGGER as u64 {
+        write(&compacted, 32 << 10, run);
+        compacted.flush().unwrap();
+    }
+    entered.recv().unwrap();
+    check(open(Arc::new(SimFileSystem::new())));
+    assert_eq!(compacted.stats().compactions, 0, "it is still held");
+    release.send(()).unwrap();
+    compacted.close().unwrap();
+}
+
+#[test]
+fn writers_do_not_wait_for_a_compaction_of_another_store_however_many_runs_they_make() {
+    with_held_pool(|db| {
+        for run in 0..60 {
+            write(&db, 80 << 10, run);
+            db.flush().unwrap();
+        }
+    });
+}
+
+#[test]
+fn neither_a_close_nor_one_who_waits_for_the_end_of_compactions_waits_for_another_store() {
+    with_held_pool(|db| {
+        write(&db, 32 << 10, 1);
+        db.flush().unwrap();
+        db.wait_for_compactions().unwrap();
+        db.close().unwrap();
+    });
+    // The store's own compaction has not been begun.
+    with_held_pool(|db| {
+        for run in 0..TRIGGER as u64 {
+            write(&db, 32 << 10, run);
+            db.flush().unwrap();
+        }
+        db.close().unwrap();
+    });
+}

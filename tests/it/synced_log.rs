@@ -116,6 +116,20 @@ fn first_synced_put_of_a_log_costs_one_edit_and_others_cost_one_sync() {
 }
 
 #[test]
+fn first_synced_write_of_a_log_needs_no_room_for_a_large_manifest() {
+    let fs = SimFileSystem::new();
+    let (db, _) = open_plain(&fs).unwrap();
+    for first in [b'a', b'z'] {
+        db.put(vec![first; 1 << 20], "").unwrap();
+    }
+    db.close().unwrap();
+    let (db, _) = open_plain(&fs).unwrap();
+    fs.set_capacity(Some(fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum::<u64>() + (3 << 19)));
+    put_synced(&db, "one");
+    put_synced(&db, "two");
+}
+
+#[test]
 fn log_is_named_in_the_manifest_once_there_is_room_for_the_edit() {
     let fs = SimFileSystem::new();
     let (db, _) = open_plain(&fs).unwrap();

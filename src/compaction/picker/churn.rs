@@ -111,12 +111,20 @@ impl Store {
     /// What lives on of `entries`, if `may_hold` says whether there is something older of a key.
     fn kept(&self, mut entries: Entries, may_hold: impl Fn(u32) -> bool) -> Entries {
         let mut last = None;
-        entries.retain(|(key, seqno), value| {
+        entries.retain(|(key, seqno), _| {
             let stripe = self.snapshot.is_some_and(|snapshot| seqno.0 > snapshot);
-            let is_hidden = last.replace((*key, stripe)) == Some((*key, stripe));
-            !is_hidden && (value.is_some() || stripe || may_hold(*key))
+            last.replace((*key, stripe)) != Some((*key, stripe))
         });
-        entries
+        // Tombstones with nothing older behind them go, too.
+        let mut older = None;
+        let is_kept = |(key, _): &(u32, _), value: &Option<u64>| {
+            let keeps = value.is_some() || older == Some(*key) || may_hold(*key);
+            older = if keeps { Some(*key) } else { older };
+            keeps
+        };
+        let mut is_kept = is_kept;
+        let oldest_first: Vec<_> = entries.into_iter().rev().filter(|(key, value)| is_kept(key, value)).collect();
+        oldest_first.into_iter().collect()
     }
 
     fn with_picker<R>(&self, running: &[Task], is_idle: bool, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
@@ -356,6 +364,54 @@ fn writes_and_deletes_in_no_order_are_written_few_times_issue_13() {
         store.check(&format!("{keys} values of {size} bytes, a quarter deleted"));
         assert!(store.amplification() < most);
     }
+}
+
+#[test]
+fn two_puts_for_each_delete_are_written_few_times_more_than_puts_alone() {
+    let mut amplification = [0.0; 2];
+    for (deletes, amplification) in [false, true].into_iter().zip(&mut amplification) {
+        let (mut store, mut dice) = (Store::default(), Dice(1));
+        let mut keys: Vec<u32> = Vec::new();
+        while store.flushed < 500 * MEMTABLE {
+            for _ in 0..2 {
+                let key = u32::try_from(dice.below(1 << 32)).unwrap();
+                keys.push(key);
+                store.put(key, 100);
+            }
+            if deletes {
+                let at = usize::try_from(dice.below(keys.len() as u64)).unwrap();
+                let key = keys.swap_remove(at);
+                store.delete(key);
+            }
+        }
+        *amplification = store.amplification();
+        store.rest();
+        store.check("two puts for each delete");
+    }
+    println!("{amplification:.1?}");
+    assert!(amplification[1] < 2.5 * amplification[0], "{amplification:?}");
+}
+
+#[test]
+fn keyspaces_that_are_smaller_than_a_memtable_keep_no_deleted_space() {
+    let (mut space, mut live) = (0, 0);
+    for keyspace in 1..=50 {
+        let keys = count(1, 1000) * keyspace / 51;
+        for rests in [false, true] {
+            let mut store = filled(keys.max(2), |_| 1000);
+            (0..keys).filter(|key| key % 16 > 0).for_each(|key| store.delete(key));
+            store.flush();
+            store.settle(rests);
+            if rests {
+                (space, live) = (space + store.space(), live + store.live_bytes());
+            } else {
+                // Others are written to all the time.
+                assert!(store.space() < 3 * store.live_bytes() + 4 * MEMTABLE / 64, "{}", store.space());
+            }
+        }
+    }
+    println!("{space} bytes for {live}");
+    assert!(space < 2 * live, "{space} bytes for {live}");
 }
 
 /// The number of keys, and a generator of numbers.

@@ -358,3 +358,69 @@ fn garbage_is_owed_until_it_is_dropped_issue_13() {
         assert_eq!((is_picked(true), is_picked(false)), (at_rest, at_work), "{tombstones}");
     }
 }
+
+#[test]
+fn garbage_is_not_worth_any_cost_nor_what_a_snapshot_needs() {
+    // One table of level 5, of which 60 entries in 100 are tombstones, lies over all of level 6.
+    assert_eq!(picked(&["5:1 a z 16 60", "6:2 a z 3000"], &[]), "5->6: 5/1 6/2", "it frees more than half");
+    let small = |i: u64| format!("6:{i} {i} {i}9 40");
+    let tree: Vec<String> = ["5:1 1 8 16 30".into()].into_iter().chain((2..8).map(small)).collect();
+    let tree: Vec<&str> = tree.iter().map(String::as_str).chain(["6:9 9 99 3000"]).collect();
+    assert_eq!(picked(&tree, &[]), "nothing", "240 MiB would be read for 16, and 12 freed");
+    with_picker(&["5:1 a z 16 60", "6:2 a z 16", "6:3 zz zzz 3000"], 150, &[], |picker| {
+        assert_eq!(picker.pick(), None, "a snapshot needs all of it");
+    });
+}
+
+#[test]
+fn runs_are_merged_beside_a_task_that_meets_the_cheapest_of_them() {
+    let run = |number: u64| match number {
+        2 | 8 => format!("0:{number} m n 1"),
+        3..8 => format!("0:{number} a z 1"),
+        _ => format!("0:{number} a z 4"),
+    };
+    let tree: Vec<String> = (1..=20).rev().map(run).collect();
+    with_picker(&tree, SeqNo::MAX, &[], |picker| {
+        let taken: Vec<(usize, &TableMeta)> = [12, 18].map(|at| (0, picker.levels[0][at])).to_vec();
+        let running = [build_task(0, 6, &taken, false).unwrap()];
+        assert_eq!(words(&running[0]), "0->6: 0/2 0/8");
+        let picked = Picker { running: &running, ..picker }.pick_runs(2).unwrap();
+        assert!(picked.inputs.len() == 12 && picked.inputs[0] == (0, 9), "{}", words(&picked));
+    });
+}
+
+thread_local! {
+    /// Comparisons of a table with a range.
+    pub(super) static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+#[test]
+fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
+    let tables = |count: u64, first: u64, tombstones: u64| -> Vec<TableMeta> {
+        let key = |i: u64| format!("{:09}", i * 16_000_000 / count).into_bytes().into_boxed_slice();
+        let table = |i: u64| TableMeta { number: first + i, smallest: key(i), largest: key(i + 1), ..table("1 a b 1") };
+        (0..count)
+            .map(table)
+            .map(|mut table| {
+                table.largest = [&table.largest[..8], &b"!"[..]].concat().into();
+                TableMeta { size: MIB / 2 - MIB / 16, tombstones, ..table }
+            })
+            .collect()
+    };
+    let (above, below) = (tables(1600, 1, 5), tables(16_000, 10_000, 0));
+    let mut levels: [Vec<&TableMeta>; LEVELS] = Default::default();
+    (levels[5], levels[6]) = (above.iter().collect(), below.iter().collect());
+    let picker = Picker {
+        levels: &levels,
+        running: &[],
+        base_size: 800 * MIB,
+        is_idle: false,
+        oldest_snapshot: SeqNo::MAX,
+        moves_to_last: true,
+    };
+    COMPARISONS.set(0);
+    assert_eq!((picker.shape().base_level, picker.pick()), (5, None));
+    picker.debt();
+    println!("{} comparisons", COMPARISONS.get());
+    assert!(COMPARISONS.get() < 1600 * 250, "{}", COMPARISONS.get());
+}

@@ -157,11 +157,30 @@ fn the_filter_of_another_table_with_as_many_keys_means_maybe() {
 
         // A rebuild of the filter makes the table sound again.
         assert!(!table.has_filter(policy, None, 0).unwrap());
-        let copy = table.refilter(13, policy, None, &|| false).unwrap().unwrap();
+        let copy = table.refilter(13, policy, None, &Origin::default(), &|| false).unwrap().unwrap();
         let copy = open(&fs, &copy, 0);
         copy.verify().unwrap();
         assert_eq!((found_by_filter(&copy), copy.has_filter(policy, None, 0).unwrap()), (KEYS, true));
     }
+}
+
+/// As older versions wrote them: opened, and their filter believed.
+#[test]
+fn a_table_need_not_say_the_hash_of_its_filter() {
+    let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
+    let handle = open(&fs, &meta, 0).resident().unwrap().footer.properties;
+    let mut bytes = fs.read(PATH).unwrap();
+    let start = usize::try_from(handle.offset).unwrap();
+    let block = bytes[start..start + handle.len as usize].to_vec();
+    let at = block.windows(2).position(|field| field == [20, 8]).unwrap();
+    // An unknown tag in its place.
+    let renamed = [&block[..at], &[29], &block[at + 1..]].concat();
+    put_block(&mut bytes, handle, &renamed);
+    fs.write(PATH, &bytes[..]).unwrap();
+    let table = open(&fs, &TableMeta { checksum: file_checksum(&bytes), ..meta }, 0);
+    assert_eq!(found_by_filter(&table), KEYS);
+    assert_eq!(table.ledger().reads.degraded, 0);
+    table.verify().unwrap();
 }
 
 /// The properties hold the filter's hash, so they must not come with it from the other table.
@@ -259,7 +278,7 @@ fn with_filter(
     let index = fetcher.meta_block(resident.footer.index).unwrap();
     let mut properties = resident.properties.clone();
     change(&mut properties);
-    let meta = output.complete(filter, properties, &index).unwrap();
+    let meta = output.complete(filter, properties, &[], &index).unwrap();
     (other, meta)
 }
 
@@ -314,7 +333,8 @@ fn a_copy_vouches_for_no_block_that_the_file_s_checksum_does_not() {
     let value = changed[start..].windows(3).position(|bytes| bytes == b"old").unwrap();
     changed[start + value] = b'O';
     reseal(&mut changed, block);
-    let refilter = |number| open(&fs, &meta, 0).refilter(number, FilterPolicy::DEFAULT, None, &|| false);
+    let refilter =
+        |number| open(&fs, &meta, 0).refilter(number, FilterPolicy::DEFAULT, None, &Origin::default(), &|| false);
 
     fs.write(PATH, changed).unwrap();
     let error = refilter(13).unwrap_err();

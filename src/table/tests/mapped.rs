@@ -246,16 +246,17 @@ fn cursors_and_values_outlive_a_table_and_its_file() {
     let mut cursor = table.cursor(true);
     cursor.seek_to_first().unwrap();
     let context = Arc::clone(&table.fetcher().context);
-    context.janitor().start(Arc::new(SteppedExecutor::new()));
+    let lock = OsFileSystem.lock(&dir.path().join("LOCK")).unwrap().unwrap();
+    context.janitor().start(Arc::new(SteppedExecutor::new()), lock.into());
     assert_eq!(table.retire(), None);
-    assert_eq!(fs.list(dir.path()).unwrap().len(), 1, "the cursor has the table");
+    assert_eq!(fs.list(dir.path()).unwrap().len(), 2, "the cursor has the table");
     for entry in &entries {
         assert_eq!(current(&cursor).as_ref(), Some(entry));
         cursor.next().unwrap();
     }
     drop(cursor);
     context.janitor().stop();
-    assert!(fs.list(dir.path()).unwrap().is_empty());
+    assert_eq!(fs.list(dir.path()).unwrap(), ["LOCK"]);
     assert!(values.iter().zip(&entries).all(|(value, entry)| *value == entry.3));
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::stats::ReadStats;
+use crate::vfs::FileLock;
 
 fn get_in(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo, mode: FilterMode) -> bool {
     let key = key.as_ref();
@@ -220,12 +221,16 @@ fn no_more_files_stay_open_than_allowed() {
     assert_eq!(fs.reads() - before, 1);
 }
 
+fn lock_of(fs: &SimFileSystem) -> Arc<dyn FileLock> {
+    fs.lock(Path::new("/db/LOCK")).unwrap().unwrap().into()
+}
+
 #[test]
 fn the_file_of_an_obsolete_table_goes_when_the_last_reader_has_let_go() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
     let context = Arc::clone(&table.fetcher().context);
     let executor = Arc::new(SteppedExecutor::new());
-    context.janitor().start(executor.clone());
+    context.janitor().start(executor.clone(), lock_of(&fs));
     let mut cursor = table.cursor(true);
     cursor.seek_to_first().unwrap();
     assert_eq!(table.retire(), None);
@@ -244,7 +249,7 @@ fn an_obsolete_table_that_nobody_reads_is_for_the_caller_to_remove() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
     let context = Arc::clone(&table.fetcher().context);
     let executor = Arc::new(SteppedExecutor::new());
-    context.janitor().start(executor.clone());
+    context.janitor().start(executor.clone(), lock_of(&fs));
     get(&table, "key", MAX_SEQNO).unwrap();
     assert_eq!(context.files().open_files(), 1);
     let number = table.retire();
@@ -258,7 +263,7 @@ fn an_obsolete_table_that_outlives_its_store_leaves_the_directory_alone() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
     let context = Arc::clone(&table.fetcher().context);
     let executor = Arc::new(SteppedExecutor::new());
-    context.janitor().start(executor.clone());
+    context.janitor().start(executor.clone(), lock_of(&fs));
     let reader = Arc::clone(&table);
     assert_eq!(table.retire(), None);
     context.janitor().stop();

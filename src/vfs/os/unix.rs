@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -53,6 +53,13 @@ pub(super) fn free_space(dir: &Path) -> io::Result<u64> {
 /// Whether the process or the system has too many files open.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Whether `path` is a name of the open `file`.
+pub(super) fn is_file_of(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let named = fs::metadata(path).map(identity);
+    named.is_ok_and(|named| file.metadata().map(identity).is_ok_and(|own| own == named))
 }
 
 #[cfg(test)]

@@ -112,6 +112,11 @@ fn is_one_of(error: &io::Error, codes: &[u32]) -> bool {
     code.is_some_and(|code| codes.contains(&code))
 }
 
+/// Whether `path` is a name of the open `file`. A file keeps its name here while it is open.
+pub(super) fn is_file_of(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

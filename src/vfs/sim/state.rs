@@ -298,6 +298,8 @@ impl State {
         let (free, len) = (self.free_space(), usize::try_from(len).unwrap_or(usize::MAX));
         let file = self.file_mut(inode)?;
         if len.saturating_sub(file.taken()) as u64 > free {
+            // As on a real one, what was reserved before is given back.
+            file.reserved = 0;
             return Err(io::ErrorKind::StorageFull.into());
         }
         file.reserved = file.reserved.max(len);

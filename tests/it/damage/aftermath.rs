@@ -121,3 +121,19 @@ fn stray_file_with_a_great_number_does_no_harm() {
         assert!(fs.read(Path::new(DIR).join("kept")).is_ok());
     }
 }
+
+/// What a kill in the middle of a flush leaves says nothing about the manifest.
+#[test]
+fn a_missing_table_is_named_beside_what_a_kill_has_left() {
+    let sound = Sound::new();
+    let is_table = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sst");
+    let missing = sound.files().into_iter().find(is_table).unwrap();
+    let whole = sound.fs.read(&missing).unwrap();
+    for leftover in [&whole[..whole.len() / 2], b""] {
+        let fs = sound.fs.kill();
+        FileSystem::remove(&fs, &missing).unwrap();
+        fs.write(Path::new(DIR).join("000900.sst"), leftover).unwrap();
+        let error = options(&fs).open(DIR).unwrap_err();
+        assert!(matches!(&error, Error::Corruption { file, .. } if *file == missing), "{error}");
+    }
+}

@@ -121,6 +121,11 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Check every file of a store; one line per fault: file, offset, kind
     Verify(Verify),
+    /// Make a damaged store one that can be opened, and tell what is lost; nothing is deleted
+    ///
+    /// What does not belong to the store any more is moved to the directory `lost` in it, with a report. Exit code 3: some keys may be
+    /// missing or show older values; the ranges are told. No process may have the store open.
+    Repair(Repair),
     /// Make, ask and compare filters
     #[command(subcommand)]
     Filter(FilterCommand),
@@ -245,6 +250,18 @@ pub(crate) struct Scan {
     /// From the last key to the first
     #[arg(long)]
     pub(crate) reverse: bool,
+    /// Go on past damaged blocks, and tell at the end which ranges of keys were skipped (exit code 3)
+    #[arg(long, conflicts_with = "reverse")]
+    pub(crate) skip_damaged: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Repair {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Tell what would be done, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Group)]
@@ -311,7 +328,7 @@ pub(crate) struct Sst {
     /// List the data blocks
     #[arg(long)]
     pub(crate) blocks: bool,
-    /// List the entries: key, sequence number, kind, value
+    /// List the entries, past damaged blocks: key, sequence number, kind, value
     #[arg(long)]
     pub(crate) entries: bool,
 }

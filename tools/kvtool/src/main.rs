@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Sst(args) => commands::sst::run(&common, args),
         Command::Dump(args) => commands::dump::run(&common, args),
         Command::Verify(args) => commands::verify::run(&common, args),
+        Command::Repair(args) => commands::repair::run(&common, args),
         Command::Filter(command) => commands::filter::run(&common, command),
         Command::Demo(args) => commands::demo::run(&common, args),
         Command::Soak(args) => commands::soak::run(&common, &args),

@@ -14,6 +14,8 @@ pub(crate) mod levels;
 mod lines;
 mod look_up;
 pub(crate) mod put;
+pub(crate) mod repair;
+mod salvage;
 pub(crate) mod scan;
 pub(crate) mod soak;
 pub(crate) mod sst;

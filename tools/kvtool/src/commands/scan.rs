@@ -3,6 +3,7 @@
 use serde_json::json;
 use tamis::{Cursor, ReadOptions};
 
+use super::salvage;
 use super::store::open_to_read;
 use crate::args::{Common, Scan};
 use crate::failure::Result;
@@ -14,6 +15,10 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
     let prefix = common.optional_bytes("--prefix", args.prefix.as_ref())?;
     let range = KeyRange::new(from, to, prefix);
     let (_db, keyspace) = open_to_read(&args.db, common)?;
+    if args.skip_damaged {
+        let limit = args.limit.unwrap_or(u64::MAX);
+        return salvage::run(common, &keyspace, range.lower, range.upper, limit);
+    }
     // Read once and in order: ahead of itself, and past the cache.
     let mut cursor = keyspace.cursor_with(ReadOptions::new().fill_cache(false))?;
     let mut output = Output::new();

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use tamis::Error;
 use tamis::filter::{FilterInfo, FilterState};
 use tamis::inspect::{DataBlock, FileKind, Handle, Inspector, TableFile, TableProperties};
 
 use super::keyspaces::compression_in_words;
 use crate::args::{Common, Sst};
 use crate::failure::{Failure, Result};
-use crate::output::{Output, json_bytes, table};
+use crate::output::{Output, json_bytes, say, table};
 use crate::text::{count, percent, size};
 
 /// Characters of a key that are shown where there are many columns.
@@ -17,16 +18,33 @@ const KEY_WIDTH: usize = 40;
 
 pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
     let path = path_of(args.path, args.number)?;
-    let file = Inspector::new().table(&path)?;
     let mut output = Output::new();
-    describe(&mut output, common, &file, args.blocks)?;
-    if args.entries {
+    // Entries can be read also where properties, index or footer cannot, or some blocks.
+    let described = Inspector::new()
+        .table(&path)
+        .map_err(Failure::from)
+        .and_then(|file| describe(&mut output, common, &file, args.blocks));
+    if !args.entries || !matches!(&described, Ok(()) | Err(Failure::Store(Error::Corruption { .. }))) {
+        described?;
+        return output.finish();
+    }
+    let mut damage = described.err();
+    {
         if !common.json {
             output.line("")?;
             output.line("entries: key, sequence number, kind, value")?;
         }
-        for entry in file.entries() {
-            let entry = entry.inspect_err(|_| drop(output.flush()))?;
+        for entry in Inspector::new().entries(&path)? {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error @ Error::Corruption { .. }) => {
+                    output.flush()?;
+                    say(&error);
+                    damage.get_or_insert(error.into());
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let kind = if entry.value.is_some() { "put" } else { "delete" };
             let value = entry.value.unwrap_or_default();
             if common.json {
@@ -42,7 +60,8 @@ pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
             }
         }
     }
-    output.finish()
+    output.finish()?;
+    damage.map_or(Ok(()), Err)
 }
 
 fn path_of(path: PathBuf, number: Option<u64>) -> Result<PathBuf> {
@@ -121,7 +140,7 @@ fn properties_rows(common: &Common, properties: &TableProperties) -> Vec<Vec<Str
         ("filter policy", policy_in_words(p.filter_policy).to_owned()),
         ("filter bits per key asked for", format!("{}", f64::from(p.filter_millibits) / 1000.0)),
         ("keys in the filter", count(p.filter_keys)),
-        ("hash of the filter", format!("{:#018x}", p.filter_hash)),
+        ("hash of the filter", p.filter_hash.map_or_else(|| "none".into(), |hash| format!("{hash:#018x}"))),
         ("footer: filter block at", p.filter_block.map_or_else(|| "none".into(), handle)),
         ("footer: properties block at", handle(p.properties_block)),
         ("footer: index block at", handle(p.index_block)),
@@ -213,7 +232,7 @@ fn properties_json(common: &Common, properties: &TableProperties) -> Value {
         "filter_policy": p.filter_policy,
         "filter_bits_per_key": f64::from(p.filter_millibits) / 1000.0,
         "filter_keys": p.filter_keys,
-        "filter_hash": format!("{:#018x}", p.filter_hash),
+        "filter_hash": p.filter_hash.map(|hash| format!("{hash:#018x}")),
         "filter_block": p.filter_block.map(handle),
         "properties_block": handle(p.properties_block),
         "index_block": handle(p.index_block),

@@ -12,6 +12,7 @@ mod filter_lines;
 mod filters;
 mod import;
 mod refused;
+mod repair;
 mod round_trip;
 mod sandbox;
 mod soak;

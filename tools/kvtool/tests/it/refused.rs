@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox};
 
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 15] = [
     &["put", "db", "k", "v"],
     &["get", "db", "k"],
     &["delete", "db", "k"],
@@ -20,24 +20,39 @@ const COMMANDS: [&[&str]; 13] = [
     &["verify", "db"],
     &["filter", "rebuild", "db", "--bits", "9"],
     &["filter", "advise", "db"],
+    &["repair", "db"],
+    &["repair", "db", "--dry-run"],
 ];
 
 #[test]
 fn another_programs_directory_is_refused_and_left_as_it_is() {
-    let sandbox = Sandbox::new();
-    fs::create_dir(sandbox.path("db")).unwrap();
-    for (name, content) in [
-        ("CURRENT", &b"MANIFEST-000002\n"[..]),
-        ("MANIFEST-000002", b"\x56\xf9\xb8\xf8\x1c\0\x01\x01\x1aleveldb.BytewiseComparator"),
+    let manifest = b"\x56\xf9\xb8\xf8\x1c\0\x01\x01\x1aleveldb.BytewiseComparator";
+    let leveldb: [(&str, &[u8]); 4] = [
+        ("CURRENT", b"MANIFEST-000002\n"),
+        ("MANIFEST-000002", manifest),
         ("000005.ldb", b"\0\x08\x04key"),
-    ] {
-        fs::write(sandbox.path("db").join(name), content).unwrap();
-    }
-    let before = sandbox.files("db");
-    for command in COMMANDS {
-        let said = sandbox.words(command, IO);
-        assert!(said.contains("db is not a tamis store: it is a LevelDB store"), "{command:?}: {said}");
-        assert_eq!(sandbox.files("db"), before, "{command:?}");
+        ("LOCK", b"left by LevelDB"),
+    ];
+    let rocksdb: [(&str, &[u8]); 6] = [
+        ("CURRENT", b"MANIFEST-000005\n"),
+        ("MANIFEST-000005", manifest),
+        ("000008.sst", b"\0\x0b\x04key1\x01\x05\0\0\0\0\0\0value1"),
+        ("IDENTITY", b"0af5-11"),
+        ("OPTIONS-000007", b"# This is a RocksDB option file."),
+        ("LOCK", b""),
+    ];
+    for (kin, files) in [("LevelDB", &leveldb[..]), ("RocksDB", &rocksdb), ("000008.sst", &rocksdb[1..])] {
+        let sandbox = Sandbox::new();
+        fs::create_dir(sandbox.path("db")).unwrap();
+        for (name, content) in files {
+            fs::write(sandbox.path("db").join(name), content).unwrap();
+        }
+        let before = sandbox.files("db");
+        for command in COMMANDS {
+            let said = sandbox.words(command, IO);
+            assert!(said.contains("db is not a tamis store: it ") && said.contains(kin), "{command:?}: {said}");
+            assert_eq!(sandbox.files("db"), before, "{command:?}");
+        }
     }
 }
 

@@ -1,0 +1,195 @@
+//! [`SalvageIter`]: a scan that goes on past damage.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::iter::{HalfOpen, KeyRange};
+use super::keyspace::Keyspace;
+use crate::error::{Error, Result};
+use crate::format::filename::FileKind;
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
+use crate::iter::InternalCursor;
+use crate::memtable::MemtableCursor;
+use crate::table::{SalvageCursor, SalvageTable, Table};
+
+/// A part of a table that a [`SalvageIter`] has passed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SkippedRange {
+    /// The table's file.
+    pub file: PathBuf,
+    /// Where the part is in the file, and how long it is.
+    pub offset: u64,
+    /// See `offset`.
+    pub bytes: u64,
+    /// The first and the last key that may be affected: it may be gone, or show an older value. An
+    /// open end is `None`.
+    pub from: Option<Vec<u8>>,
+    /// See `from`.
+    pub to: Option<Vec<u8>>,
+    /// What is wrong there.
+    pub why: String,
+}
+
+/// The entries of a range in order, as far as they can be read; see [`Keyspace::salvage`].
+pub struct SalvageIter {
+    sources: Vec<Source>,
+    /// Held so that no compaction removes their files.
+    _tables: Vec<Arc<Table>>,
+    upper: Option<Vec<u8>>,
+    visible: SeqNo,
+    /// The key that was decided about last.
+    last: Option<Vec<u8>>,
+    dir: PathBuf,
+    missing: Vec<SkippedRange>,
+    failed: bool,
+}
+
+enum Source {
+    Memory(MemtableCursor),
+    Tables(Box<SalvageCursor>),
+}
+
+impl Source {
+    fn cursor(&self) -> &dyn InternalCursor {
+        match self {
+            Source::Memory(cursor) => cursor,
+            Source::Tables(cursor) => &**cursor,
+        }
+    }
+
+    fn cursor_mut(&mut self) -> &mut dyn InternalCursor {
+        match self {
+            Source::Memory(cursor) => cursor,
+            Source::Tables(cursor) => &mut **cursor,
+        }
+    }
+}
+
+impl std::fmt::Debug for SalvageIter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SalvageIter").finish_non_exhaustive()
+    }
+}
+
+impl Keyspace {
+    /// The entries of a range as they are now, past all damaged blocks and tables: for a store that
+    /// opens, and that cannot be repaired yet, because it is in use or its disk is to be left
+    /// alone. What was passed over says [`SalvageIter::skipped`] at the end.
+    ///
+    /// It goes forward, reads past the cache, and asks no filter. Ordinary scans end with an error
+    /// at the first damaged block.
+    pub fn salvage(&self, range: impl KeyRange) -> Result<SalvageIter> {
+        let store = self.store();
+        store.check_open()?;
+        let HalfOpen { lower, upper } = HalfOpen::of(range);
+        let lower = lower.unwrap_or_default();
+        let view = store.view.load();
+        let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
+        let visible = store.visible.load(Ordering::Acquire);
+        let mut sources: Vec<Source> =
+            view.memtables().map(|memtable| Source::Memory(memtable.cursor(self.id))).collect();
+        let is_within = |table: &&Arc<Table>| {
+            let meta = table.meta();
+            *meta.largest >= *lower && upper.as_ref().is_none_or(|upper| *meta.smallest < **upper)
+        };
+        let levels = tree.version.levels().iter();
+        let levels: Vec<Vec<Arc<Table>>> =
+            levels.map(|level| level.tables().iter().filter(is_within).cloned().collect()).collect();
+        // The tables are kept, and with them their files. Reading begins without the view.
+        drop(view);
+        let mut missing = Vec::new();
+        for (level, tables) in levels.iter().enumerate() {
+            let mut run = Vec::new();
+            for meta in tables.iter().map(|table| table.meta()) {
+                let bounds = Some((meta.smallest.to_vec(), meta.largest.to_vec()));
+                match SalvageTable::open(&store.tables, meta.number, bounds) {
+                    Ok(table) => run.push(Arc::new(table)),
+                    Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                        missing.push(SkippedRange {
+                            file: FileKind::Table(meta.number).path(store.path()),
+                            offset: 0,
+                            bytes: meta.size,
+                            from: Some(meta.smallest.to_vec()),
+                            to: Some(meta.largest.to_vec()),
+                            why: "there is no such file".into(),
+                        });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if level == 0 {
+                sources.extend(run.into_iter().map(|table| Source::Tables(Box::new(SalvageCursor::new(vec![table])))));
+            } else if !run.is_empty() {
+                sources.push(Source::Tables(Box::new(SalvageCursor::new(run))));
+            }
+        }
+        for source in &mut sources {
+            source.cursor_mut().seek(&lower, MAX_SEQNO)?;
+        }
+        let dir = store.path().to_owned();
+        let tables = levels.into_iter().flatten().collect();
+        Ok(SalvageIter { sources, _tables: tables, upper, visible, last: None, dir, missing, failed: false })
+    }
+}
+
+impl SalvageIter {
+    /// What was passed over so far: all of it, when the iterator has ended.
+    pub fn skipped(&self) -> Vec<SkippedRange> {
+        let tables = self.sources.iter().filter_map(|source| match source {
+            Source::Memory(_) => None,
+            Source::Tables(cursor) => Some(cursor),
+        });
+        let holes = tables.flat_map(|cursor| cursor.holes());
+        let skipped = holes.map(|(number, hole)| SkippedRange {
+            file: FileKind::Table(*number).path(&self.dir),
+            offset: hole.offset,
+            bytes: hole.bytes,
+            from: hole.from.clone(),
+            to: hole.to.clone(),
+            why: hole.rule.clone(),
+        });
+        skipped.chain(self.missing.iter().cloned()).collect()
+    }
+
+    /// The next entry that can be seen.
+    fn step(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        loop {
+            let valid = self.sources.iter_mut().filter(|source| source.cursor().valid());
+            let first = valid.min_by(|a, b| {
+                let (a, b) = (a.cursor(), b.cursor());
+                compare_entries((a.key(), a.seqno()), (b.key(), b.seqno()))
+            });
+            let Some(source) = first else { return Ok(None) };
+            let cursor = source.cursor_mut();
+            if self.upper.as_ref().is_some_and(|upper| cursor.key() >= upper.as_slice()) {
+                return Ok(None);
+            }
+            let mut found = None;
+            if cursor.seqno() <= self.visible && self.last.as_deref() != Some(cursor.key()) {
+                self.last = Some(cursor.key().to_vec());
+                if cursor.kind() == ValueKind::Put {
+                    found = Some((cursor.key().to_vec(), cursor.value().to_vec()));
+                }
+            }
+            cursor.next()?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+impl Iterator for SalvageIter {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let step = self.step();
+        self.failed = step.is_err();
+        step.transpose()
+    }
+}

@@ -1,0 +1,84 @@
+//! [`Graveyard`]: tables whose files may be found again although no version names them.
+//!
+//! An edit takes a table out of its version; later the last reader lets go and the file is
+//! unlinked; later still a sync of the directory makes that durable. A crash in between leaves the
+//! file behind, or brings it back. The manifest says that such a file is dead. Every new table
+//! lists them too, because `repair` may have to do without a manifest.
+//!
+//! ```text
+//! bury (edit durable)  →  removed (file unlinked)  →  forget (directory synced)
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use parking_lot::Mutex;
+
+use crate::format::filename::FileKind;
+use crate::vfs::FileSystem;
+
+/// Numbers of dead tables. There are few: most files are unlinked at once, and every flush syncs
+/// the directory.
+#[derive(Debug, Default)]
+pub(crate) struct Graveyard {
+    /// Whether the file of each has been unlinked.
+    unlinked: Mutex<BTreeMap<u64, bool>>,
+}
+
+impl Graveyard {
+    /// Notes that no version names table `number`, and that none will.
+    pub(crate) fn bury(&self, number: u64) {
+        self.unlinked.lock().entry(number).or_insert(false);
+    }
+
+    /// Unlinks the file of table `number`. One that stays is unlinked when the store is opened next.
+    pub(super) fn remove_file(&self, fs: &dyn FileSystem, dir: &Path, number: u64) {
+        match fs.remove(&FileKind::Table(number).path(dir)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {}
+            _ => self.removed(number),
+        }
+    }
+
+    /// Notes that the file of table `number` has been unlinked.
+    fn removed(&self, number: u64) {
+        self.unlinked.lock().insert(number, true);
+    }
+
+    /// All dead tables, ascending.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.unlinked.lock().keys().copied().collect()
+    }
+
+    /// Tables whose files a sync of the directory that begins now takes away for good.
+    pub(crate) fn unlinked(&self) -> Vec<u64> {
+        self.unlinked.lock().iter().filter(|(_, unlinked)| **unlinked).map(|(number, _)| *number).collect()
+    }
+
+    /// Forgets tables that were [`unlinked`](Graveyard::unlinked) before a sync of the directory
+    /// that has succeeded.
+    pub(crate) fn forget(&self, numbers: &[u64]) {
+        let mut unlinked = self.unlinked.lock();
+        numbers.iter().for_each(|number| _ = unlinked.remove(number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_listed_until_its_unlinking_is_durable() {
+        let graveyard = Graveyard::default();
+        graveyard.bury(7);
+        graveyard.bury(9);
+        graveyard.removed(7);
+        let unlinked = graveyard.unlinked();
+        graveyard.removed(9);
+        assert_eq!((unlinked.as_slice(), graveyard.numbers()), (&[7][..], vec![7, 9]));
+        graveyard.forget(&unlinked);
+        assert_eq!(graveyard.numbers(), [9], "it was unlinked while the directory was synced");
+        graveyard.bury(9);
+        assert_eq!(graveyard.unlinked(), [9], "it stays unlinked");
+    }
+}

@@ -1,0 +1,682 @@
+//! Does a repair save what can be saved, and say what cannot?
+//!
+//! `TAMIS_SEEDS` sets how many random stores are damaged, `TAMIS_SEED` runs one.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tamis::inspect::{Change, Content, FaultKind, FileKind, Inspector};
+use tamis::vfs::{FileSystem, SimFileSystem};
+use tamis::{
+    Compression, Db, Error, Executor, KeyspaceOptions, LossKind, Options, RepairBasis, RepairOptions, RepairReport,
+    SteppedExecutor, repair,
+};
+
+use crate::support::stepped_options;
+
+mod interrupted;
+mod lost;
+mod power;
+mod random;
+mod salvage;
+
+const DIR: &str = "/db";
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(fs: &SimFileSystem) -> (Options, Arc<SteppedExecutor>) {
+    let (options, executor) = stepped_options(fs);
+    let keyspace = KeyspaceOptions::new().block_size(256).compression(Compression::None);
+    (options.memtable_size(4096).table_size(4096).cache_size(0).default_keyspace(keyspace), executor)
+}
+
+fn open(fs: &SimFileSystem) -> Db {
+    options(fs).0.open(DIR).unwrap()
+}
+
+fn repair_options(fs: &SimFileSystem) -> RepairOptions {
+    RepairOptions::new().file_system(Arc::new(fs.clone()))
+}
+
+/// All files but LOCK, with their contents.
+fn files(fs: &SimFileSystem) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = fs.paths().into_iter().filter(|path| !path.ends_with("LOCK"));
+    paths.map(|path| (path.clone(), fs.read(&path).unwrap())).collect()
+}
+
+/// Repairs the store and checks what holds of every repair: no content is gone, no number is used
+/// again, a second repair finds nothing to do, and the store can be opened, written to, verified
+/// and opened again.
+fn repaired(fs: &SimFileSystem) -> RepairReport {
+    let before = files(fs);
+    let dry = repair(DIR, repair_options(fs).dry_run(true)).unwrap();
+    assert_eq!(files(fs), before, "a dry run changes nothing");
+    let report = repair(DIR, repair_options(fs)).unwrap();
+    assert_eq!((&dry.losses, &dry.moved), (&report.losses, &report.moved), "a dry run says what would be done");
+    let after = files(fs);
+    let is_unfinished = |path: &Path| {
+        let is_list = path.display().to_string().starts_with("/db/lost/moves-");
+        is_list || path.starts_with("/db/lost/new") || path.ends_with("CURRENT.tmp")
+    };
+    for (path, bytes) in before.iter().filter(|(path, _)| !is_unfinished(path)) {
+        let is_there = after.values().any(|kept| kept == bytes);
+        assert!(is_there || path.ends_with("CURRENT"), "{path:?} is gone");
+    }
+    let numbers = |paths: &BTreeMap<PathBuf, Vec<u8>>| -> Vec<u64> {
+        let name = |path: &PathBuf| path.file_name()?.to_str().and_then(FileKind::parse)?.number();
+        paths.keys().filter_map(name).collect()
+    };
+    let most = numbers(&before).into_iter().filter(|number| *number <= 1 << 55).max().unwrap_or(0);
+    for number in numbers(&after) {
+        assert!(number > most || numbers(&before).contains(&number));
+    }
+    let again = repair(DIR, repair_options(fs)).unwrap();
+    assert!(again.is_sound() && !again.has_losses(), "{again}");
+    assert_eq!(files(fs), after, "a second repair changes nothing");
+    let mut found = Vec::new();
+    let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), &mut |fault| {
+        // A repair whose last call has failed may leave a torn tail of the manifest.
+        let is_left = fault.kind == FaultKind::Leftover && !report.is_sound();
+        if fault.kind.is_damage() || is_left {
+            found.push(fault.to_string());
+        }
+    });
+    verified.unwrap();
+    assert!(found.is_empty(), "{found:?}\n{report}");
+    report
+}
+
+fn contents(db: &Db) -> Map {
+    contents_of(db, "default")
+}
+
+fn contents_of(db: &Db, keyspace: &str) -> Map {
+    let Some(keyspace) = db.existing_keyspace(keyspace).unwrap() else { return Map::new() };
+    let mut map = Map::new();
+    for entry in keyspace.iter() {
+        let (key, value) = entry.unwrap();
+        assert_eq!(keyspace.get(&key).unwrap().as_deref(), Some(&*value), "gets and scans agree");
+        map.insert(key.to_vec(), value.to_vec());
+    }
+    map
+}
+
+/// The store goes on: what it holds stays, and new writes come on top.
+fn goes_on(fs: &SimFileSystem) -> Map {
+    let (options_of, executor) = options(fs);
+    let db = options_of.open(DIR).unwrap();
+    let before = contents(&db);
+    let mut expected = before.clone();
+    for key in before.keys().step_by(3) {
+        db.delete(key).unwrap();
+        expected.remove(key);
+    }
+    db.put("new", "value").unwrap();
+    expected.insert(b"new".to_vec(), b"value".to_vec());
+    db.sync().unwrap();
+    assert_eq!(contents(&db), expected);
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    while executor.step() {}
+    assert_eq!(contents(&db), expected);
+    drop(db);
+    let db = open(&fs.kill());
+    assert_eq!(contents(&db), expected);
+    before
+}
+
+fn of_kind(fs: &SimFileSystem, extension: &str) -> Vec<PathBuf> {
+    let is_kind = |path: &PathBuf| {
+        path.parent() == Some(Path::new(DIR)) && path.extension().is_some_and(|found| found == extension)
+    };
+    fs.paths().into_iter().filter(is_kind).collect()
+}
+
+fn manifests(fs: &SimFileSystem) -> Vec<PathBuf> {
+    let is_manifest =
+        |path: &PathBuf| path.parent() == Some(Path::new(DIR)) && path.to_string_lossy().contains("MANIFEST");
+    fs.paths().into_iter().filter(is_manifest).collect()
+}
+
+/// A file system with the same files, all of them durable.
+fn settled(fs: &SimFileSystem) -> SimFileSystem {
+    let settled = SimFileSystem::new();
+    files(fs).into_iter().for_each(|(path, bytes)| settled.write(path, bytes).unwrap());
+    settled
+}
+
+fn lose_manifests(fs: &SimFileSystem) {
+    manifests(fs).iter().for_each(|path| fs.remove(path).unwrap());
+}
+
+fn key(i: usize) -> Vec<u8> {
+    format!("key{i:04}").into_bytes()
+}
+
+fn value(i: usize) -> Vec<u8> {
+    format!("value{i:04}").repeat(3).into_bytes()
+}
+
+/// A store of `count` keys in the last level, as a kill leaves it.
+fn compacted(count: usize) -> (SimFileSystem, Map) {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    let map: Map = (0..count).map(|i| (key(i), value(i))).collect();
+    map.iter().for_each(|(key, value)| _ = db.put(key, value).unwrap());
+    db.compact_range(..).unwrap();
+    db.close().unwrap();
+    (fs.kill(), map)
+}
+
+/// Losses that say more than that something may be hidden.
+fn known_losses(report: &RepairReport) -> Vec<&tamis::Loss> {
+    report.losses.iter().filter(|loss| loss.kind != LossKind::Unknowable).collect()
+}
+
+#[test]
+fn sound_store_is_left_as_it_is() {
+    let (fs, map) = compacted(300);
+    let report = repaired(&fs);
+    assert!(report.is_sound() && report.manifest == 0, "{report}");
+    assert_eq!(goes_on(&fs), map);
+}
+
+#[test]
+fn directory_without_a_store_is_refused_and_left_alone() {
+    let fs = SimFileSystem::new();
+    assert!(matches!(repair(DIR, repair_options(&fs)), Err(Error::NotFound(_))));
+    fs.write("/db/foreign.txt", *b"text").unwrap();
+    assert!(matches!(repair(DIR, repair_options(&fs)), Err(Error::NotFound(_))));
+    assert_eq!(fs.paths(), [Path::new("/db/foreign.txt")]);
+}
+
+#[test]
+fn directory_whose_files_merely_have_such_names_is_refused_and_one_table_of_ours_is_not() {
+    let foreign = SimFileSystem::new();
+    foreign.write("/db/CURRENT", *b"MANIFEST-000004\n").unwrap();
+    foreign.write("/db/MANIFEST-000004", *b"\x56\xf9\xb8\xf8\x1c\0\x01leveldb.BytewiseComparator").unwrap();
+    foreign.write("/db/000008.sst", vec![0; 5000]).unwrap();
+    foreign.write("/db/LOCK", *b"mine").unwrap();
+    for dry_run in [true, false] {
+        let result = repair(DIR, repair_options(&foreign).dry_run(dry_run));
+        assert!(matches!(result, Err(Error::NotAStore { .. })), "{result:?}");
+        assert_eq!(foreign.read("/db/LOCK").unwrap(), b"mine");
+    }
+    // Of a store there may be left but a table, and of that not even the beginning.
+    let (fs, map) = compacted(100);
+    lose_manifests(&fs);
+    of_kind(&fs, "wal").iter().for_each(|path| fs.remove(path).unwrap());
+    fs.write("/db/CURRENT", *b"garbage").unwrap();
+    for path in of_kind(&fs, "sst") {
+        fs.corrupt(&path, 2, 1).unwrap();
+    }
+    repaired(&fs);
+    assert_eq!(contents(&open(&fs)), map);
+}
+
+#[test]
+fn store_that_is_open_is_refused() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    db.put("key", "value").unwrap();
+    assert!(matches!(repair(DIR, repair_options(&fs)), Err(Error::Locked { .. })));
+    drop(db);
+    assert!(repair(DIR, repair_options(&fs)).unwrap().is_sound());
+}
+
+#[test]
+fn store_of_a_later_version_is_refused_and_one_with_a_damaged_version_is_not() {
+    let (fs, map) = compacted(100);
+    for path in of_kind(&fs, "sst").into_iter().chain(manifests(&fs)) {
+        let damaged = fs.kill();
+        damaged.corrupt(&path, 8, 3).unwrap();
+        repaired(&damaged);
+        assert_eq!(goes_on(&damaged), map);
+        // The same with a checksum that is right.
+        let mut bytes = fs.read(&path).unwrap();
+        bytes[8] = 2;
+        let mut bound = crc32fast::Hasher::new();
+        bound.update(&bytes[16..24]);
+        bound.update(&[0; 8]);
+        bound.update(&bytes[..60]);
+        bytes[60..64].copy_from_slice(&bound.finalize().to_le_bytes());
+        let later = fs.kill();
+        later.write(&path, bytes).unwrap();
+        let before = files(&later);
+        assert!(matches!(repair(DIR, repair_options(&later)), Err(Error::Unsupported { .. })), "{path:?}");
+        assert_eq!(files(&later), before);
+    }
+}
+
+#[test]
+fn current_is_made_anew() {
+    let (fs, map) = compacted(300);
+    for damage in 0..3 {
+        let fs = fs.kill();
+        match damage {
+            0 => fs.remove(Path::new("/db/CURRENT")).unwrap(),
+            1 => fs.write("/db/CURRENT", *b"garbage").unwrap(),
+            _ => fs.corrupt("/db/CURRENT", 9, 1).unwrap(),
+        }
+        let kept = fs.read("/db/CURRENT").ok();
+        let report = repaired(&fs);
+        assert_eq!(report.basis, RepairBasis::Manifest);
+        assert!(!report.has_losses() && !report.is_sound(), "{report}");
+        let copy = format!("/db/lost/CURRENT-{:06}", report.manifest);
+        assert_eq!(fs.read(copy).ok(), kept, "a damaged one is kept");
+        assert_eq!(goes_on(&fs), map);
+    }
+}
+
+#[test]
+fn manifest_that_is_gone_is_made_anew_from_tables() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    let words = KeyspaceOptions::new().compression(Compression::Lz4).block_size(512);
+    let words = db.keyspace_with("words", words).unwrap();
+    let mut map = Map::new();
+    for i in 0..400 {
+        db.put(key(i), value(i)).unwrap();
+        words.put(key(i), "word").unwrap();
+        map.insert(key(i), value(i));
+        if i == 200 {
+            db.compact_range(..).unwrap();
+            words.compact_range(..).unwrap();
+        }
+    }
+    db.flush().unwrap();
+    for i in (0..400).step_by(7) {
+        db.delete(key(i)).unwrap();
+        map.remove(&key(i));
+    }
+    db.sync().unwrap();
+    let fs = fs.kill();
+    lose_manifests(&fs);
+    let report = repaired(&fs);
+    assert_eq!(report.basis, RepairBasis::Tables);
+    assert!(known_losses(&report).is_empty(), "{report}");
+    assert!(report.entries_from_logs > 0 && report.tables_rewritten == 0 && report.notes.is_empty(), "{report}");
+    let db = open(&fs);
+    assert_eq!(contents_of(&db, "words").len(), 400);
+    assert_eq!(db.keyspace_names().unwrap(), ["default", "words"]);
+    drop(db);
+    assert_eq!(goes_on(&fs), map);
+}
+
+/// Keys are put and flushed, every third one is deleted and flushed, all is compacted: no tombstone
+/// is left. Returns the store, what it holds, and the tables and logs that are gone.
+fn with_elided_tombstones() -> (SimFileSystem, Map, BTreeMap<PathBuf, Vec<u8>>) {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    let mut map = Map::new();
+    let mut seen = BTreeMap::new();
+    for i in 0..100 {
+        db.put(key(i), value(i)).unwrap();
+        map.insert(key(i), value(i));
+    }
+    seen.extend(files(&fs));
+    db.flush().unwrap();
+    seen.extend(files(&fs));
+    for i in (0..100).step_by(3) {
+        db.delete(key(i)).unwrap();
+        map.remove(&key(i));
+    }
+    seen.extend(files(&fs));
+    db.flush().unwrap();
+    seen.extend(files(&fs));
+    db.compact_range(..).unwrap();
+    db.close().unwrap();
+    let there = files(&fs);
+    seen.retain(|path, _| !there.contains_key(path) && path.extension().is_some());
+    (fs.kill(), map, seen)
+}
+
+#[test]
+fn deleted_keys_stay_deleted_whatever_tables_and_logs_are_left_behind() {
+    let (fs, map, seen) = with_elided_tombstones();
+    assert!(seen.len() >= 4, "{:?}", seen.keys());
+    for manifest in 0..3 {
+        for chosen in 0..1u32 << seen.len() {
+            let fs = fs.kill();
+            for (i, (path, bytes)) in seen.iter().enumerate() {
+                if chosen & 1 << i != 0 {
+                    fs.write(path, bytes.clone()).unwrap();
+                }
+            }
+            let newest = manifests(&fs).pop().unwrap();
+            match manifest {
+                0 => fs.remove(&newest).unwrap(),
+                1 => fs.truncate(&newest, 100).unwrap(),
+                _ => fs.remove(Path::new("/db/CURRENT")).unwrap(),
+            }
+            let report = repaired(&fs);
+            assert_eq!(contents(&open(&fs)), map, "{chosen:b}\n{report}");
+            assert!(known_losses(&report).is_empty(), "{chosen:b}\n{report}");
+        }
+    }
+}
+
+#[test]
+fn compaction_that_did_not_end_is_as_if_it_had_not_begun() {
+    let fs = SimFileSystem::new();
+    let (options_of, _) = options(&fs);
+    let db = options_of.open(DIR).unwrap();
+    let mut map = Map::new();
+    for i in 0..300 {
+        db.put(key(i), value(i)).unwrap();
+        map.insert(key(i), value(i));
+    }
+    db.flush().unwrap();
+    for i in (0..300).step_by(3) {
+        db.delete(key(i)).unwrap();
+        map.remove(&key(i));
+    }
+    db.flush().unwrap();
+    for call in 1.. {
+        let cut = fs.kill();
+        let db = open(&cut);
+        cut.crash_at(Some(call));
+        let result = db.compact_range(..);
+        let Some(point) = cut.crash_point() else {
+            result.unwrap();
+            break;
+        };
+        drop(db);
+        for seed in 0..2 {
+            let fs = point.crash(seed);
+            let Ok(truth) = options(&fs.kill()).0.open(DIR) else { panic!("it can be opened") };
+            assert_eq!(contents(&truth), map);
+            lose_manifests(&fs);
+            let report = repaired(&fs);
+            let found = contents(&open(&fs));
+            for key in map.keys().chain(found.keys()) {
+                let is_known = known_losses(&report).iter().any(|loss| loss.covers("default", key));
+                assert!(found.get(key) == map.get(key) || is_known, "{:?}\n{report}", key.escape_ascii().to_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_block_takes_its_own_keys_and_no_others() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let fs = SimFileSystem::new();
+        let keyspace = KeyspaceOptions::new().block_size(256).compression(compression);
+        let db = options(&fs).0.default_keyspace(keyspace).open(DIR).unwrap();
+        let map: Map = (0..200).map(|i| (key(i), value(i))).collect();
+        map.iter().for_each(|(key, value)| _ = db.put(key, value).unwrap());
+        db.compact_range(..).unwrap();
+        db.close().unwrap();
+        let (fs, mut most) = (fs.kill(), 0);
+        for path in of_kind(&fs, "sst") {
+            let table = Inspector::on(Arc::new(fs.clone())).table(&path).unwrap();
+            let blocks: Vec<_> = table.blocks().map(Result::unwrap).collect();
+            most = most.max(blocks.len());
+            for (i, block) in blocks.iter().enumerate() {
+                let fs = fs.kill();
+                fs.corrupt(&path, block.handle.offset + 20, 0x10).unwrap();
+                let report = repaired(&fs);
+                let [loss] = report.losses.as_slice() else { panic!("{report}") };
+                assert_eq!((loss.kind, loss.entries), (LossKind::Lost, Some(block.entries)));
+                assert!(
+                    report.basis == RepairBasis::Manifest && report.tables_rewritten == u64::from(blocks.len() > 1),
+                    "{report}"
+                );
+                let found = contents(&open(&fs));
+                let lost = |key: &[u8]| (&block.first_key[..]..=&block.last_key[..]).contains(&key);
+                for (key, value) in &map {
+                    assert_eq!(found.get(key), (!lost(key)).then_some(value));
+                    assert!(!lost(key) || loss.covers("default", key), "{loss}");
+                }
+                let around = blocks.get(i.wrapping_sub(2)).into_iter().chain(blocks.get(i + 2));
+                for other in around {
+                    assert!(!loss.covers("default", &other.first_key), "{loss}");
+                }
+                goes_on(&fs);
+            }
+        }
+        assert!(most > 3);
+    }
+}
+
+#[test]
+fn table_without_index_properties_or_footer_loses_nothing() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let fs = SimFileSystem::new();
+        let keyspace = KeyspaceOptions::new().block_size(256).compression(compression);
+        let db = options(&fs).0.default_keyspace(keyspace).open(DIR).unwrap();
+        let map: Map = (0..100).map(|i| (key(i), value(i))).collect();
+        map.iter().for_each(|(key, value)| _ = db.put(key, value).unwrap());
+        db.compact_range(..).unwrap();
+        db.close().unwrap();
+        let fs = fs.kill();
+        let path = of_kind(&fs, "sst").remove(0);
+        let table = Inspector::on(Arc::new(fs.clone())).table(&path).unwrap();
+        let properties = table.properties();
+        let filter = properties.filter_block.unwrap().offset;
+        let len = fs.file_len(&path).unwrap();
+        let places =
+            [0, 30, filter + 3, properties.properties_block.offset, properties.index_block.offset + 5, len - 50];
+        for lose in [false, true] {
+            for at in places {
+                let fs = fs.kill();
+                fs.corrupt(&path, at, 0x10).unwrap();
+                if lose {
+                    lose_manifests(&fs);
+                }
+                let report = repaired(&fs);
+                let found = contents(&open(&fs));
+                if lose && at == properties.properties_block.offset {
+                    // Nothing says which keyspace it belongs to.
+                    assert!(fs.paths().contains(&Path::new("/db/lost/uncertain").join(path.file_name().unwrap())));
+                    continue;
+                }
+                assert_eq!(found, map, "{at}: {report}");
+                assert!(known_losses(&report).iter().all(|loss| loss.kind == LossKind::Uncertain), "{at}: {report}");
+            }
+        }
+        // Cut where the data blocks end.
+        fs.truncate(&path, filter).unwrap();
+        repaired(&fs);
+        assert_eq!(contents(&open(&fs)), map);
+    }
+}
+
+#[test]
+fn missing_table_is_reported_with_its_range() {
+    let (fs, map) = compacted(400);
+    let tables = of_kind(&fs, "sst");
+    assert!(tables.len() > 2);
+    for path in tables {
+        let fs = fs.kill();
+        let table = Inspector::on(Arc::new(fs.clone())).table(&path).unwrap();
+        let (smallest, largest) = (table.properties().smallest.clone(), table.properties().largest.clone());
+        fs.remove(&path).unwrap();
+        let report = repaired(&fs);
+        let [loss] = report.losses.as_slice() else { panic!("{report}") };
+        assert_eq!((&loss.from, &loss.to), (&Some(smallest), &Some(largest)));
+        assert_eq!((loss.kind, loss.entries), (LossKind::Lost, Some(table.properties().entries)));
+        let mut expected = map.clone();
+        expected.retain(|key, _| !loss.covers("default", key));
+        assert_eq!(goes_on(&fs), expected);
+    }
+}
+
+/// A store with edits of every kind in one manifest, some of them past tables that are gone.
+fn with_history() -> (SimFileSystem, Map) {
+    let fs = SimFileSystem::new();
+    let (options_of, executor) = options(&fs);
+    let db = options_of.open(DIR).unwrap();
+    let mut map = Map::new();
+    for round in 0..4 {
+        for i in 0..150 {
+            db.put(key(i), value(i + round)).unwrap();
+            map.insert(key(i), value(i + round));
+        }
+        for i in (round..150).step_by(5) {
+            db.delete(key(i)).unwrap();
+            map.remove(&key(i));
+        }
+        db.flush().unwrap();
+        if round % 2 == 1 {
+            db.compact_range(..).unwrap();
+        }
+        if round == 2 {
+            db.keyspace("other").unwrap().put("key", "value").unwrap();
+        }
+        while executor.step() {}
+    }
+    db.sync().unwrap();
+    (fs.kill(), map)
+}
+
+#[test]
+fn flipped_bit_in_any_record_of_the_manifest_loses_nothing() {
+    let (fs, map) = with_history();
+    let path = manifests(&fs).pop().unwrap();
+    let mut log = Inspector::on(Arc::new(fs.clone())).log(&path).unwrap();
+    let mut places = vec![9, 30];
+    while let Some(record) = log.next_record().unwrap() {
+        places.extend([record.offset + 5, record.offset + 12]);
+        if record.payload_len > 20 {
+            places.push(record.offset + 40);
+        }
+    }
+    assert!(places.len() > 20);
+    let len = fs.file_len(&path).unwrap();
+    for at in places.into_iter().filter(|at| *at < len) {
+        for current in [true, false] {
+            let fs = fs.kill();
+            fs.corrupt(&path, at, 1).unwrap();
+            if !current {
+                fs.remove(Path::new("/db/CURRENT")).unwrap();
+            }
+            let report = repaired(&fs);
+            let found = contents(&open(&fs));
+            assert_eq!(found, map, "{at}: {report}");
+            // What the edit says that was hit is not known; that a table was removed, for instance.
+            assert!(known_losses(&report).iter().all(|loss| loss.kind == LossKind::Uncertain), "{at}: {report}");
+            assert_eq!(contents_of(&open(&fs), "other").len(), 1, "{at}: {report}");
+        }
+    }
+}
+
+#[test]
+fn manifest_that_was_cut_loses_nothing() {
+    let (fs, map) = with_history();
+    let path = manifests(&fs).pop().unwrap();
+    let len = fs.file_len(&path).unwrap();
+    for cut in (0..len).step_by(31) {
+        let fs = fs.kill();
+        fs.truncate(&path, cut).unwrap();
+        let report = repaired(&fs);
+        assert_eq!(contents(&open(&fs)), map, "{cut}: {report}");
+        assert_eq!(contents_of(&open(&fs), "other").len(), 1, "{cut}: {report}");
+    }
+}
+
+#[test]
+fn of_two_manifests_the_one_in_force_counts() {
+    let (fs, map) = with_history();
+    let old = manifests(&fs).pop().unwrap();
+    let bytes = fs.read(&old).unwrap();
+    let db = open(&fs);
+    db.put("later", "1").unwrap();
+    db.flush().unwrap();
+    drop(db);
+    let fs = fs.kill();
+    fs.write(&old, bytes).unwrap();
+    let mut expected = map;
+    expected.insert(b"later".to_vec(), b"1".to_vec());
+    for lose_current in [false, true] {
+        let fs = fs.kill();
+        if lose_current {
+            fs.remove(Path::new("/db/CURRENT")).unwrap();
+        }
+        repaired(&fs);
+        assert_eq!(contents(&open(&fs)), expected);
+    }
+    // Without the newer one, the older one and the tables tell.
+    for newer in manifests(&fs).into_iter().filter(|path| *path != old) {
+        fs.remove(&newer).unwrap();
+    }
+    let report = repaired(&fs);
+    assert_eq!(report.basis, RepairBasis::DamagedManifest);
+    assert_eq!(contents(&open(&fs)), expected, "{report}");
+}
+
+#[test]
+fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    db.put("in a table", "1").unwrap();
+    db.flush().unwrap();
+    for i in 0..30 {
+        db.put(key(i), value(i)).unwrap();
+    }
+    db.sync().unwrap();
+    let fs = fs.kill();
+    let path = of_kind(&fs, "wal").pop().unwrap();
+    let mut log = Inspector::on(Arc::new(fs.clone())).log(&path).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = log.next_record().unwrap() {
+        if let Content::Batch(operations) = record.content {
+            records.push((record.offset, operations[0].key.clone()));
+        }
+    }
+    for (lost, (offset, lost_key)) in records.iter().enumerate() {
+        let fs = fs.kill();
+        fs.corrupt(&path, offset + 15, 0x20).unwrap();
+        assert!(options(&fs.kill()).0.open(DIR).is_err());
+        let report = repaired(&fs);
+        assert!(report.losses.iter().any(|loss| loss.covers("default", lost_key) && loss.bytes > 0), "{report}");
+        let found = contents(&open(&fs));
+        assert_eq!(found.len(), 30, "{lost}: {report}");
+        assert!(!found.contains_key(lost_key) && found.contains_key(&b"in a table"[..]));
+        goes_on(&fs);
+    }
+    // The header of the log is damaged: all its records verify by themselves.
+    fs.corrupt(&path, 30, 1).unwrap();
+    repaired(&fs);
+    assert_eq!(contents(&open(&fs)).len(), 31);
+}
+
+/// A block that compresses to a thousandth or less is as good as any other.
+#[cfg(feature = "zstd")]
+#[test]
+fn block_of_zeros_survives_damage_to_its_neighbour() {
+    let fs = SimFileSystem::new();
+    let keyspace = KeyspaceOptions::new().block_size(256).compression(Compression::Zstd);
+    let db = options(&fs).0.memtable_size(1 << 20).default_keyspace(keyspace).open(DIR).unwrap();
+    (0..40).for_each(|i| _ = db.put(key(i), value(i)).unwrap());
+    db.put("zeros", vec![0; 100_000]).unwrap();
+    db.compact_range(..).unwrap();
+    db.close().unwrap();
+    let path = of_kind(&fs, "sst").remove(0);
+    let len = fs.file_len(&path).unwrap();
+    for (at, lose) in [(80, false), (80, true), (len - 50, false), (len - 50, true)] {
+        let fs = fs.kill();
+        fs.corrupt(&path, at, 1).unwrap();
+        if lose {
+            lose_manifests(&fs);
+        }
+        let report = repaired(&fs);
+        assert_eq!(open(&fs).get("zeros").unwrap().map(|value| value.len()), Some(100_000), "{at} {lose}: {report}");
+    }
+}
+
+/// Whether some edit of the store's manifest has removed tables and added none.
+fn has_traceless_edit(fs: &SimFileSystem) -> bool {
+    let Some(path) = manifests(fs).pop() else { return false };
+    let mut log = Inspector::on(Arc::new(fs.clone())).log(&path).unwrap();
+    while let Ok(Some(record)) = log.next_record() {
+        let Content::Edit(changes) = record.content else { continue };
+        let removes =
+            changes.iter().any(|change| matches!(change, Change::RemoveTable { .. } | Change::DropKeyspace { .. }));
+        if removes && !changes.iter().any(|change| matches!(change, Change::AddTable { .. })) {
+            return true;
+        }
+    }
+    false
+}

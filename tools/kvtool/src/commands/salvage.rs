@@ -1,0 +1,69 @@
+//! `scan --skip-damaged`: the entries that can be read of a damaged store, and what was passed
+//! over.
+
+use std::ops::Bound;
+
+use serde_json::json;
+use tamis::{Keyspace, SalvageIter, SkippedRange};
+
+use crate::args::Common;
+use crate::failure::{Failure, Result};
+use crate::output::{Output, json_bytes, say};
+use crate::text::counted;
+
+/// Prints the entries from `lower`, inclusive, to `upper`, exclusive, at most `limit`.
+pub(super) fn run(
+    common: &Common,
+    keyspace: &Keyspace,
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+    limit: u64,
+) -> Result<()> {
+    let upper = upper.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut entries = keyspace.salvage((Bound::Included(lower), upper))?;
+    let printed = print(common, &mut entries, limit);
+    if !matches!(printed, Ok(()) | Err(Failure::ClosedPipe)) {
+        return printed;
+    }
+    let skipped = entries.skipped();
+    if skipped.is_empty() {
+        return printed;
+    }
+    skipped.iter().for_each(|range| tell(common, range));
+    say(format_args!(
+        "skipped {}: keys in these ranges may be missing, or show older values",
+        counted(skipped.len() as u64, "damaged range")
+    ));
+    Err(Failure::Damaged)
+}
+
+fn print(common: &Common, entries: &mut SalvageIter, limit: u64) -> Result<()> {
+    let mut output = Output::new();
+    let mut left = limit;
+    while left > 0
+        && let Some(entry) = entries.next()
+    {
+        let (key, value) = entry?;
+        if common.json {
+            output
+                .json(json!({ "key": json_bytes(common.form(), &key), "value": json_bytes(common.form(), &value) }))?;
+        } else {
+            output.row(common.form(), &key, &value)?;
+        }
+        left -= 1;
+    }
+    output.finish()
+}
+
+fn tell(common: &Common, range: &SkippedRange) {
+    let end = |key: &Option<Vec<u8>>, open: &str| key.as_ref().map_or(open.to_owned(), |key| common.form().show(key));
+    say(format_args!(
+        "{}: {}: skipped keys {} to {}, {} bytes: {}",
+        range.file.display(),
+        range.offset,
+        end(&range.from, "from the first"),
+        end(&range.to, "the last"),
+        range.bytes,
+        range.why
+    ));
+}
