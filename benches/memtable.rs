@@ -26,18 +26,28 @@ mod error;
 mod format;
 #[path = "../src/filter/hash.rs"]
 mod hash;
-#[path = "../src/iter.rs"]
-mod iter;
-#[path = "../src/memtable/mod.rs"]
-mod memtable;
-#[path = "../src/pool/mod.rs"]
-mod pool;
-#[path = "../src/prefetch.rs"]
-mod prefetch;
-#[path = "../src/stats.rs"]
-mod stats;
-#[path = "../src/thread.rs"]
-mod thread;
+
+#[path = "../src/memory"]
+mod memory {
+    pub(crate) mod pool;
+    pub(crate) mod prefetch;
+    pub(crate) mod thread;
+}
+
+#[path = "../src/report"]
+mod report {
+    pub(crate) mod stats;
+}
+
+#[path = "../src/sorted"]
+mod sorted {
+    pub(crate) mod iter;
+}
+
+#[path = "../src/write"]
+mod write {
+    pub(crate) mod memtable;
+}
 
 mod filter {
     pub(crate) use super::hash::KeyHash;
@@ -45,9 +55,9 @@ mod filter {
 
 use filter::KeyHash;
 use format::key::{MAX_SEQNO, ValueKind};
-use iter::InternalCursor;
-use memtable::Memtable;
-use pool::Pool;
+use memory::pool::Pool;
+use sorted::iter::InternalCursor;
+use write::memtable::Memtable;
 
 const ROUNDS: usize = 9;
 const SIZE: usize = 64 << 20;

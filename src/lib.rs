@@ -22,52 +22,38 @@
 //! The on-disk format is described in docs/FORMAT.md, the structure of the code in ARCHITECTURE.md.
 #![deny(missing_docs)]
 
-mod batch;
-mod block;
-mod compaction;
 mod db;
-mod epoch;
 mod error;
-mod event;
 mod exec;
-mod explain;
 pub mod filter;
 mod format;
-#[cfg(any(fuzzing, test))]
-#[doc(hidden)]
-pub mod fuzz;
-pub mod inspect;
-mod iter;
-mod log;
-mod manifest;
-mod memtable;
-mod merge;
+mod memory;
+mod offline;
 mod options;
-mod pool;
-mod prefetch;
-mod repair;
-mod stats;
-mod table;
-mod thread;
-mod value;
-mod version;
+mod report;
+mod sorted;
+mod tree;
 pub mod vfs;
-mod wal;
+mod write;
 
-pub use batch::WriteBatch;
 pub use db::{
     Cursor, Db, FilterRebuild, HeldStats, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats,
     ReadOptions, SalvageIter, SkippedRange, Snapshot, Stall, Stats, TableStats, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
-pub use event::Event;
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
-pub use explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep};
+pub use filter::{FilterPolicy, PrefixExtractor};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
+#[cfg(any(fuzzing, test))]
+#[doc(hidden)]
+pub use offline::fuzz;
+pub use offline::inspect;
+pub use offline::repair::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairOptions, RepairReport, repair};
 pub use options::{
-    BudgetLimit, Compression, FilterBudget, FilterMode, FilterPolicy, KeyspaceOptions, LevelFilters, Options,
-    PrefixExtractor, WalMode,
+    BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, WalMode,
 };
-pub use repair::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairOptions, RepairReport, repair};
-pub use stats::{FilterLedger, ReadStats};
-pub use value::Value;
+pub use report::event::Event;
+pub use report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep};
+pub use report::stats::{FilterLedger, ReadStats};
+pub use sorted::value::Value;
+pub use write::batch::WriteBatch;

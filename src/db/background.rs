@@ -25,11 +25,11 @@ use parking_lot::{Mutex, MutexGuard};
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
-use crate::compaction::picker::{Debt, Picker, Requested, Task, has_garbage};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
+use crate::tree::compaction::picker::{Debt, Picker, Requested, Task, has_garbage};
 
 /// How long a kind of work rests after a failure, unless somebody waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);

@@ -11,15 +11,16 @@ use super::background::{Request, Urgent};
 use super::iter::HalfOpen;
 use super::store::Store;
 use super::view::Tree;
-use crate::compaction::filters::policy_of_output;
-use crate::compaction::picker::{Picker, Task};
-use crate::compaction::{Part, job, stages};
 use crate::error::{Error, Result};
+use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
-use crate::manifest::VersionEdit;
-use crate::options::{Compression, FilterPolicy};
-use crate::table::{Input, TableMeta};
-use crate::version::LEVELS;
+use crate::options::Compression;
+use crate::sorted::table::{Input, TableMeta};
+use crate::tree::compaction::filters::policy_of_output;
+use crate::tree::compaction::picker::{Picker, Task};
+use crate::tree::compaction::{Part, job, stages};
+use crate::tree::manifest::VersionEdit;
+use crate::tree::version::LEVELS;
 
 /// The filter of what a task writes.
 fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {

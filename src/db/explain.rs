@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::read::{ReadOptions, Source};
 use super::store::Store;
 use crate::error::Result;
-use crate::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep, ReadTrace};
 use crate::filter::KeyHash;
+use crate::report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep, ReadTrace};
 
 /// Collects what a read tells, with the time that passes.
 struct Recorder {

@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering;
 use super::background::Waiting;
 use super::store::Store;
 use super::view::Tree;
-use crate::compaction::filters::policy_of_output;
-use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
+use crate::filter::FilterPolicy;
 use crate::format::filename::FileKind;
-use crate::manifest::{VersionEdit, encode_definition};
-use crate::memtable::Memtable;
-use crate::options::{Compression, FilterPolicy};
-use crate::table::{Origin, TableMeta, TableOptions};
+use crate::options::Compression;
+use crate::sorted::table::{Origin, TableMeta, TableOptions};
+use crate::tree::compaction::filters::policy_of_output;
+use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
+use crate::tree::manifest::{VersionEdit, encode_definition};
+use crate::write::memtable::Memtable;
 
 /// Bytes that flushes and compactions leave free on the file system, so that the log and the
 /// manifest can still be written: as many as they write themselves, but within these bounds.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::format::key::SeqNo;
-use crate::stats::ReadCounters;
+use crate::report::stats::ReadCounters;
 
 /// Limits that keep the memory of a keyspace's memo below 140 KiB. A queue fills a piece every
 /// 16 pops, and the oldest pieces are joined.

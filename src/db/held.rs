@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::store::Store;
-use crate::memtable::Memtable;
-use crate::table::Table;
+use crate::sorted::table::Table;
+use crate::write::memtable::Memtable;
 
 /// What the store has replaced, and what still uses it.
 ///

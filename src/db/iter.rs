@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::gaps::{Claim, Gaps};
 use super::view::Tree;
 use crate::error::{Error, Result};
+use crate::filter::PrefixExtractor;
 use crate::format::key::{SeqNo, ValueKind, prefix_successor};
-use crate::iter::{HEAD_LEN, InternalCursor, MarkedKey, is_within};
-use crate::merge::MergingCursor;
-use crate::options::PrefixExtractor;
-use crate::stats::ReadEvent;
-use crate::value::Value;
-use crate::version::Source;
+use crate::report::stats::ReadEvent;
+use crate::sorted::iter::{HEAD_LEN, InternalCursor, MarkedKey, is_within};
+use crate::sorted::merge::MergingCursor;
+use crate::sorted::value::Value;
+use crate::tree::version::Source;
 
 /// After this many entries that it cannot see a cursor seeks past those of the key instead of stepping over each.
 const SEEK_AFTER: u32 = 8;
@@ -690,8 +690,8 @@ mod tests {
     use super::*;
     use crate::db::gaps::Gap;
     use crate::db::view::{ReadView, Tree};
-    use crate::memtable::Memtable;
-    use crate::pool::Pool;
+    use crate::memory::pool::Pool;
+    use crate::write::memtable::Memtable;
 
     /// Reads take the view first and the snapshot second. Between the two, memtable 2 may take the
     /// place of memtable 1 as the active one.

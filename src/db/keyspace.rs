@@ -11,14 +11,15 @@ use super::snapshot::Snapshot;
 use super::store::Store;
 use super::view::Tree;
 use super::write::WriteOptions;
-use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
-use crate::explain::{Explanation, Untraced};
+use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
-use crate::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
-use crate::options::{FilterPolicy, KeyspaceOptions, LevelFilters};
-use crate::value::Value;
-use crate::version::Version;
+use crate::options::{KeyspaceOptions, LevelFilters};
+use crate::report::explain::{Explanation, Untraced};
+use crate::sorted::value::Value;
+use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
+use crate::tree::version::Version;
+use crate::write::batch::WriteBatch;
 
 /// A handle to one keyspace of a store: a key-value map of its own, in one log and one order of writes with all others.
 ///

@@ -48,13 +48,14 @@ pub use write::WriteOptions;
 use background::Waiting;
 use store::Store;
 
-use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
-use crate::explain::Explanation;
+use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
-use crate::manifest::DEFAULT_KEYSPACE;
-use crate::options::{FilterPolicy, KeyspaceOptions, Options};
-use crate::value::Value;
+use crate::options::{KeyspaceOptions, Options};
+use crate::report::explain::Explanation;
+use crate::sorted::value::Value;
+use crate::tree::manifest::DEFAULT_KEYSPACE;
+use crate::write::batch::WriteBatch;
 
 /// What handles, keyspaces and snapshots hold. When the last one goes, the store is closed.
 struct Handle {

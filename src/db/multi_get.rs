@@ -7,9 +7,9 @@ use super::store::Store;
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::key::ValueKind;
-use crate::table::PointRead;
-use crate::value::Value;
-use crate::version::Batch;
+use crate::sorted::table::PointRead;
+use crate::sorted::value::Value;
+use crate::tree::version::Batch;
 
 impl Store {
     /// The values of `keys`, in their order, all as of one moment.

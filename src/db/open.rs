@@ -15,25 +15,25 @@ use std::sync::Arc;
 use super::store::{Manifest, Opened, Store};
 use super::view::{ReadView, Tree};
 use super::write::Commit;
-use crate::batch::Op;
-use crate::compaction::filters::policy_of_output;
-use crate::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::ThreadPool;
 use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
-use crate::log::reader::LogReader;
-use crate::manifest::DEFAULT_KEYSPACE;
-use crate::manifest::{self, KeyspaceState, Loaded, ManifestState, encode_definition};
-use crate::memtable::Memtable;
+use crate::memory::pool::{CHUNK_LEN, Pool};
 use crate::options::{Compression, Options};
-use crate::pool::{CHUNK_LEN, Pool};
-use crate::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
-use crate::version::Version;
+use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
+use crate::tree::compaction::filters::policy_of_output;
+use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
+use crate::tree::manifest::DEFAULT_KEYSPACE;
+use crate::tree::manifest::{self, KeyspaceState, Loaded, ManifestState, encode_definition};
+use crate::tree::version::Version;
 use crate::vfs::{FileLock, FileSystem};
-use crate::wal::{self, Known, Stretch};
+use crate::write::batch::Op;
+use crate::write::log::reader::LogReader;
+use crate::write::memtable::Memtable;
+use crate::write::wal::{self, Known, Stretch};
 
 impl Store {
     /// Opens the store in `dir` for reading and writing.

@@ -7,13 +7,13 @@ use super::iter::{Cursor, HalfOpen, Iter};
 use super::store::Store;
 use super::view::{Hit, ReadView, Tree};
 use crate::error::{Error, Result};
-use crate::explain::{ReadTrace, Untraced};
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
-use crate::memtable::Memtable;
 use crate::options::FilterMode;
-use crate::table::{PointRead, PrefixProbe, ReadMode};
-use crate::value::KeptValue;
+use crate::report::explain::{ReadTrace, Untraced};
+use crate::sorted::table::{PointRead, PrefixProbe, ReadMode};
+use crate::sorted::value::KeptValue;
+use crate::write::memtable::Memtable;
 
 /// How a read is done.
 #[derive(Clone, Copy, Debug)]

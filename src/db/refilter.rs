@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::background::{Request, Urgent};
 use super::store::Store;
 use super::view::Tree;
-use crate::compaction::filters::policies;
-use crate::compaction::picker::{Picker, Requested, Task};
 use crate::error::{Error, Result};
 use crate::filter::filter_bytes;
-use crate::manifest::VersionEdit;
 use crate::options::LevelFilters;
-use crate::table::{Input, Origin, Table};
+use crate::sorted::table::{Input, Origin, Table};
+use crate::tree::compaction::filters::policies;
+use crate::tree::compaction::picker::{Picker, Requested, Task};
+use crate::tree::manifest::VersionEdit;
 
 /// How far the renewal of a keyspace's filters has come; see [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use super::keyspace::Keyspace;
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
-use crate::iter::InternalCursor;
-use crate::memtable::MemtableCursor;
-use crate::table::{SalvageCursor, SalvageTable, Table};
+use crate::sorted::iter::InternalCursor;
+use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
+use crate::write::memtable::MemtableCursor;
 
 /// A part of a table that a [`SalvageIter`] has passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use super::read::{ReadOptions, Source};
 use super::store::Store;
 use super::{Handle, Keyspace};
 use crate::error::Result;
-use crate::explain::{Explanation, Untraced};
 use crate::format::key::SeqNo;
-use crate::value::Value;
+use crate::report::explain::{Explanation, Untraced};
+use crate::sorted::value::Value;
 
 /// All keyspaces as they were when it was taken, whatever is written meanwhile.
 ///

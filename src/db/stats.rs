@@ -14,8 +14,8 @@ use super::view::{ReadView, Tree};
 use crate::error::Error;
 use crate::filter::FilterState;
 use crate::format::key::SeqNo;
-use crate::stats::{FilterLedger, ReadCounters, ReadStats};
-use crate::table::Table;
+use crate::report::stats::{FilterLedger, ReadCounters, ReadStats};
+use crate::sorted::table::Table;
 
 /// Counts of background work, since the store was opened, and of reads in tables that are gone.
 #[derive(Default)]

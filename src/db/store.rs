@@ -18,17 +18,17 @@ use super::sync::Syncing;
 use super::throttle::Throttle;
 use super::view::{ReadView, Tree};
 use super::write::{Commit, Queue};
-use crate::epoch::Published;
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
-use crate::manifest::{ManifestState, ManifestWriter, VersionEdit};
-use crate::memtable::Memtable;
+use crate::memory::epoch::Published;
+use crate::memory::pool::Pool;
 use crate::options::Options;
-use crate::pool::Pool;
-use crate::table::{Table, TableContext};
+use crate::sorted::table::{Table, TableContext};
+use crate::tree::manifest::{ManifestState, ManifestWriter, VersionEdit};
 use crate::vfs::{FileLock, FileSystem, WritableFile};
+use crate::write::memtable::Memtable;
 
 /// More than an edit takes, but for a manifest that is begun anew.
 const EDIT_ROOM: u64 = 1 << 20;
@@ -446,6 +446,6 @@ impl Store {
 
     /// Bytes that level 0 holds when it is compacted.
     pub(super) fn base_size(&self) -> u64 {
-        self.options.memtable_size as u64 * crate::compaction::picker::L0_TRIGGER as u64
+        self.options.memtable_size as u64 * crate::tree::compaction::picker::L0_TRIGGER as u64
     }
 }

@@ -16,8 +16,8 @@ use super::stalls::Cause;
 use super::store::{LogFile, Store};
 use crate::error::{IoContext, Result};
 use crate::format::key::SeqNo;
-use crate::manifest::VersionEdit;
-use crate::wal::SyncedLog;
+use crate::tree::manifest::VersionEdit;
+use crate::write::wal::SyncedLog;
 
 /// A sync waits for others no longer than this, nor than the last one took: eight threads on two cores come back within 120 µs.
 const GRACE: Duration = Duration::from_micros(200);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::compaction::picker::{L0_SLOWDOWN, L0_TRIGGER};
+use crate::tree::compaction::picker::{L0_SLOWDOWN, L0_TRIGGER};
 
 /// Runs in level 0 at which writes stop.
 pub(super) const L0_STOP: usize = 4 * L0_TRIGGER;

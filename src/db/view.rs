@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::gaps::Gaps;
-use crate::epoch::Pin;
 use crate::error::Result;
-use crate::explain::{Found, ReadSource, ReadTrace};
 use crate::format::key::{SeqNo, ValueKind};
-use crate::memtable::Memtable;
-use crate::merge::MergingCursor;
+use crate::memory::epoch::Pin;
 use crate::options::KeyspaceOptions;
-use crate::table::{PointRead, PrefixProbe};
-use crate::value::{FoundValue, Value};
-use crate::version::{Source, Version};
+use crate::report::explain::{Found, ReadSource, ReadTrace};
+use crate::sorted::merge::MergingCursor;
+use crate::sorted::table::{PointRead, PrefixProbe};
+use crate::sorted::value::{FoundValue, Value};
+use crate::tree::version::{Source, Version};
+use crate::write::memtable::Memtable;
 
 /// Memtables and versions of all keyspaces. A view never changes; whoever holds one keeps its memtables and tables alive.
 ///

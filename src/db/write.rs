@@ -16,15 +16,15 @@ use super::background::Waiting;
 use super::stalls::Cause;
 use super::store::{LogFile, Store};
 use super::throttle::MAX_SEALED;
-use crate::batch::{BatchReader, WriteBatch, encode_op};
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum;
 use crate::format::header::FileHeader;
 use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
-use crate::log::{LogRecord, LogWriter};
-use crate::memtable::Memtable;
-use crate::wal;
+use crate::write::batch::{BatchReader, WriteBatch, encode_op};
+use crate::write::log::{LogRecord, LogWriter};
+use crate::write::memtable::Memtable;
+use crate::write::wal;
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;

@@ -17,9 +17,9 @@ use std::collections::BinaryHeap;
 
 use super::fuse::slots as fuse_slots;
 use super::layout::Layout;
-use super::policy::{MILLIBITS, first};
+use super::rate::{MILLIBITS, first};
 use super::sizing::bloom_millibits;
-use crate::options::FilterPolicy;
+use crate::filter::FilterPolicy;
 
 /// A sorted run of a tree: one table of level 0, or all tables of a level below. A look-up asks at most one filter of each.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -22,8 +22,8 @@
 use super::hash::{fastrange, remix};
 use super::line::{LINE_BITS, Line};
 use super::sizing::MAX_BUILT_LINES;
+use crate::filter::FINGERPRINT_BITS;
 use crate::format::{Decoded, Malformed};
-use crate::options::FINGERPRINT_BITS;
 
 /// Places of a key. Part of the format.
 pub(super) const PLACES: u8 = 3;

@@ -134,7 +134,7 @@ pub(crate) fn scalable_filter(sealed: bool, data: &[u8]) -> bool {
 
 /// A filter block of `keys` keys.
 #[cfg(all(test, feature = "lz4"))]
-pub(crate) fn block_of(policy: crate::options::FilterPolicy, keys: u64) -> Vec<u8> {
+pub(crate) fn block_of(policy: crate::filter::FilterPolicy, keys: u64) -> Vec<u8> {
     let mut builder = super::FilterBuilder::new(policy, SEED);
     (0..keys).for_each(|key| builder.add(KeyHash::new(SEED, &key.to_be_bytes())));
     builder.finish().expect("a policy that is not none").bytes

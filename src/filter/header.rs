@@ -46,10 +46,10 @@ use super::layout::Layout;
 use super::line::{Fill, LINE_LEN, Line};
 use super::sizing::{MAX_LINES, MAX_PROBES};
 use super::split::Groups;
+use crate::filter::PrefixExtractor;
 use crate::format::checksum::crc;
 use crate::format::coding::Decoder;
 use crate::format::{Decoded, Malformed};
-use crate::options::PrefixExtractor;
 
 /// Length of the header. Part of the format.
 pub(super) const HEADER_LEN: usize = 64;

@@ -4,7 +4,7 @@ use super::line::{Fill, LINE_BITS, Line};
 use super::sizing::{bloom_millibits, clamp_millibits, compensated_millibits, line_count, probe_count};
 use super::split::{self, Groups};
 use super::standard;
-use crate::options::FilterPolicy;
+use crate::filter::FilterPolicy;
 
 /// A layout and its probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,38 +51,38 @@
 //   IEEE operations. (Stand-alone filters that are sized by a rate are the exception; see `shape`.)
 
 mod allocate;
+mod alone;
 mod avx2;
-mod bank;
-mod bloom;
-mod builder;
-mod file;
 mod fuse;
 #[cfg(any(fuzzing, test))]
 pub(crate) mod fuzz;
 mod hash;
 mod hasher;
 mod header;
-mod info;
 mod layout;
 mod line;
 mod policy;
-mod reader;
-mod scalable;
+mod prefix;
+mod rate;
 mod shape;
 mod sizing;
 mod split;
 mod standard;
+mod table;
 #[cfg(test)]
 mod tests;
 
 pub use allocate::{Run, allocate, expected_rate, filter_bytes};
-pub use bloom::{BloomBuilder, BloomFilter};
+pub use alone::bloom::{BloomBuilder, BloomFilter};
+pub use alone::scalable::{ScalableBloomFilter, ScalableBuilder};
 pub use hasher::{HashFunction, HashedKey, HashedKeys, KeyHasher};
-pub use scalable::{ScalableBloomFilter, ScalableBuilder};
 pub use shape::BloomLayout;
 
-pub(crate) use bank::{FilterBank, FirstProbes};
-pub(crate) use builder::FilterBuilder;
 pub(crate) use hash::KeyHash;
-pub use info::{FilterInfo, FilterState};
-pub(crate) use reader::Filter;
+pub(crate) use policy::FINGERPRINT_BITS;
+pub use policy::FilterPolicy;
+pub use prefix::PrefixExtractor;
+pub(crate) use table::bank::{FilterBank, FirstProbes};
+pub(crate) use table::builder::FilterBuilder;
+pub use table::info::{FilterInfo, FilterState};
+pub(crate) use table::reader::Filter;

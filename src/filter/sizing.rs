@@ -2,7 +2,7 @@
 //! that every platform makes the same file.
 
 use super::line::LINE_BITS;
-use crate::options::FilterPolicy;
+use crate::filter::FilterPolicy;
 
 /// Most lines of a filter: 28 bits choose the line, 36 others the bits within it. Part of the format, and the limit of a stand-alone
 /// filter (16 GiB).

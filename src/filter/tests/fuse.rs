@@ -3,10 +3,10 @@
 use xorf::{BinaryFuse8, BinaryFuse16, Filter as _};
 
 use super::*;
+use crate::filter::FINGERPRINT_BITS;
 use crate::filter::FilterInfo;
 use crate::filter::header::HEADER_LEN;
 use crate::filter::line::Line;
-use crate::options::FINGERPRINT_BITS;
 
 fn fuse(fingerprint_bits: u8) -> FilterPolicy {
     FilterPolicy::BinaryFuse { fingerprint_bits }

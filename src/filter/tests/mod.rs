@@ -8,11 +8,11 @@ mod fuse;
 mod rates;
 mod scalable;
 
-use super::builder::FilterBlock;
 use super::hash::remix;
 use super::header::{self, Content, Header};
 use super::{Filter, FilterBuilder, KeyHash};
-use crate::options::FilterPolicy;
+use crate::filter::FilterPolicy;
+use crate::filter::table::builder::FilterBlock;
 
 const BITS_PER_KEY: [f32; 6] = [6.0, 8.0, 10.0, 12.5, 16.0, 20.0];
 

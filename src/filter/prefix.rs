@@ -1,0 +1,78 @@
+//! [`PrefixExtractor`]: which part of a key is its prefix.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+
+/// What of a key is its prefix. With one, the filters of a keyspace's tables hold the prefixes of their keys beside the keys, and a scan
+/// whose keys all have one prefix leaves out the tables whose filters deny it.
+///
+/// A scan is such a one if its range tells so: `prefix(p)` is, when the extractor finds a prefix in `p` itself, which then is that of
+/// every key that begins with `p`.
+///
+/// ```
+/// use tamis::PrefixExtractor;
+///
+/// assert_eq!(PrefixExtractor::Fixed(4).extract(b"user17"), Some(&b"user"[..]));
+/// assert_eq!(PrefixExtractor::Fixed(4).extract(b"use"), None);
+/// assert_eq!(PrefixExtractor::UpTo(b':').extract(b"user:17:name"), Some(&b"user:"[..]));
+/// assert_eq!(PrefixExtractor::UpTo(b':').extract(b"user"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixExtractor {
+    /// The first bytes of the key, so many, 1 to 4095. A shorter key has no prefix.
+    Fixed(u16),
+    /// The key up to the first such byte, and that byte too: otherwise the prefix `user` could not be told from the beginning of
+    /// `users`. A key without such a byte has no prefix.
+    UpTo(u8),
+}
+
+impl PrefixExtractor {
+    /// The prefix of a key, if it has one. It is also that of every longer key that begins with `key`.
+    pub fn extract(self, key: &[u8]) -> Option<&[u8]> {
+        match self {
+            PrefixExtractor::Fixed(len) => key.get(..len.into()),
+            PrefixExtractor::UpTo(delimiter) => {
+                let at = key.iter().position(|&byte| byte == delimiter)?;
+                key.get(..=at)
+            }
+        }
+    }
+
+    /// The number that stands for it, in filters and manifest: the kind in the upper four bits, its parameter in the others. Part of
+    /// the format.
+    pub(crate) fn code(self) -> u16 {
+        match self {
+            PrefixExtractor::Fixed(len) => 0x1000 | len,
+            PrefixExtractor::UpTo(delimiter) => 0x2000 | u16::from(delimiter),
+        }
+    }
+
+    /// The extractor that `code` stands for.
+    pub(crate) fn from_code(code: u16) -> Option<PrefixExtractor> {
+        match code {
+            0x1001..=0x1fff => Some(PrefixExtractor::Fixed(code & 0xfff)),
+            0x2000..=0x20ff => Some(PrefixExtractor::UpTo(code.to_le_bytes()[0])),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn validate(self) -> Result<()> {
+        match self {
+            PrefixExtractor::Fixed(len) if !(1..=0xfff).contains(&len) => {
+                Err(Error::invalid(format_args!("a prefix of fixed length takes 1 to 4095 bytes, not {len}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for PrefixExtractor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PrefixExtractor::Fixed(1) => f.write_str("first byte"),
+            PrefixExtractor::Fixed(len) => write!(f, "first {len} bytes"),
+            PrefixExtractor::UpTo(delimiter) => write!(f, "up to b'{}'", delimiter.escape_ascii()),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! [`FilterBank`]: the filters of all tables of a version, asked for one key together.
+//!
+//! The first group of probes falls on the same four bits of a line in every filter of the split layout; only which line it is differs
+//! from filter to filter. So the bits are computed once for all filters. A read first prefetches
+//! the lines of all filters that it will ask, so that it waits for memory once, and then looks at
+//! them. That refuses fifteen of sixteen absent keys; of the rest the filter itself is asked.
+//!
+//! Measured: gets of absent keys of a store of 100 M keys in three levels take half the time that
+//! they take when each filter is asked when the read comes to its table. To remove the bank, let
+//! `Version::get` ask every table.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::reader::Filter;
+use crate::filter::hash::KeyHash;
+use crate::filter::line::Line;
+use crate::filter::split::{FirstGroup, line_index};
+use crate::memory::pool::Array;
+use crate::memory::prefetch::prefetch;
+
+/// See the module. Where it says no, the filter says no.
+pub(crate) struct FilterBank {
+    seed: u64,
+    /// The lines of each filter, by the place of its table in the version. Unknown until the table
+    /// is open; empty if the filter cannot be asked here.
+    lines: Box<[OnceLock<Array<Line>>]>,
+}
+
+/// The line that one filter looks at first for some key, if it can be asked here.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct FirstProbes<'b>(Option<&'b Line>);
+
+impl FirstProbes<'_> {
+    /// Whether the filter denies the key, whose hash is `hash`. If not, the filter has to be asked
+    /// itself.
+    #[inline]
+    pub(crate) fn deny(self, hash: KeyHash) -> bool {
+        self.0.is_some_and(|line| !FirstGroup::new(hash.value()).is_in(line))
+    }
+}
+
+impl FilterBank {
+    /// Number of filters that are asked at once.
+    pub(crate) const AT_ONCE: usize = u64::BITS as usize;
+
+    /// A bank of `len` filters, for hashes under `seed`.
+    pub(crate) fn new(seed: u64, len: usize) -> FilterBank {
+        FilterBank { seed, lines: (0..len).map(|_| OnceLock::new()).collect() }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Prefetches the line that the filter at `place` looks at first. As long as the bank does not
+    /// know the filter, it asks `filter`, which says `None` if its table is not open, and
+    /// `Some(None)` if it has no usable filter.
+    #[inline]
+    pub(crate) fn prefetch<'f>(
+        &self,
+        place: usize,
+        hash: KeyHash,
+        filter: impl FnOnce() -> Option<Option<&'f Filter>>,
+    ) -> FirstProbes<'_> {
+        let Some(known) = self.lines.get(place) else { return FirstProbes(None) };
+        if known.get().is_none() {
+            self.learn(known, filter());
+        }
+        let line = line_of(known, hash);
+        if let Some(line) = line {
+            prefetch(line);
+        }
+        FirstProbes(line)
+    }
+
+    #[cold]
+    fn learn(&self, lines: &OnceLock<Array<Line>>, filter: Option<Option<&Filter>>) {
+        if let Some(filter) = filter {
+            let found = filter.and_then(|filter| filter.lines_of_full_group(self.seed));
+            // Racing readers find the same.
+            let _ = lines.set(found.cloned().unwrap_or_default());
+        }
+    }
+
+    /// A bit for each of the filters at `places`, at most [`AT_ONCE`](FilterBank::AT_ONCE): whether
+    /// the filter has to be asked itself. If not, it denies the key. There is no branch for each
+    /// filter, so that the processor begins nothing anew when one answer surprises.
+    #[inline]
+    pub(crate) fn ask(&self, places: Range<usize>, hash: KeyHash) -> u64 {
+        let (group, mut maybe) = (FirstGroup::new(hash.value()), 0);
+        for (i, known) in self.lines.get(places).unwrap_or_default().iter().take(Self::AT_ONCE).enumerate() {
+            let may_contain = line_of(known, hash).is_none_or(|line| group.is_in(line));
+            maybe |= u64::from(may_contain) << i;
+        }
+        maybe
+    }
+}
+
+/// The line that the filter of these lines looks at first.
+#[inline]
+fn line_of(lines: &OnceLock<Array<Line>>, hash: KeyHash) -> Option<&Line> {
+    let lines = lines.get()?;
+    lines.get(line_index(hash.value(), lines.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::builder::FilterBuilder;
+    use super::*;
+    use crate::filter::FilterPolicy;
+    use crate::filter::fuse;
+
+    const SEED: u64 = 7;
+
+    fn filter(policy: FilterPolicy, seed: u64, keys: std::ops::Range<u32>) -> Filter {
+        let mut builder = FilterBuilder::new(policy, seed);
+        keys.for_each(|key| builder.add(KeyHash::new(seed, &key.to_be_bytes())));
+        Filter::open(&builder.finish().unwrap().bytes, seed)
+    }
+
+    #[test]
+    fn a_bank_says_no_where_its_filters_do_nearly_always_and_nowhere_else() {
+        let bloom = |bits_per_key| FilterPolicy::Bloom { bits_per_key };
+        let n = if cfg!(miri) { 20 } else { 2000 };
+        // With fewer keys it were a Bloom filter.
+        let fuse_keys = u32::try_from(fuse::MIN_KEYS).unwrap();
+        // The first ones can be asked together.
+        const TOGETHER: usize = 3;
+        let filters = [
+            Some(filter(bloom(10.0), SEED, 0..n)),
+            Some(filter(bloom(20.0), SEED, n..3 * n)),
+            Some(filter(bloom(6.0), SEED, 0..1)),
+            Some(filter(bloom(3.0), SEED, 0..n)),
+            Some(filter(bloom(10.0), SEED + 1, 0..n)),
+            Some(filter(bloom(10.0), SEED, 0..0)),
+            Some(filter(FilterPolicy::StandardBloom { bits_per_key: 10.0 }, SEED, 0..n)),
+            Some(filter(FilterPolicy::BinaryFuse { fingerprint_bits: 8 }, SEED, 0..fuse_keys)),
+            Some(Filter::open(b"damaged", SEED)),
+            None,
+        ];
+        // So often that not all are asked at once, and that they stand at different places.
+        let places: Vec<usize> = (0..FilterBank::AT_ONCE + 20).map(|i| i * 7 % filters.len()).collect();
+        let bank = FilterBank::new(SEED, places.len());
+        let (mut by_bank, mut by_filter) = ([0; 10], [0; 10]);
+        for key in 0..5 * n {
+            let hash = KeyHash::new(SEED, &key.to_be_bytes());
+            for (start, places) in (0..).step_by(FilterBank::AT_ONCE).zip(places.chunks(FilterBank::AT_ONCE)) {
+                let range = start..start + places.len();
+                for (place, &at) in range.clone().zip(places) {
+                    // A table that is not open yet is asked itself.
+                    if key == 0 {
+                        assert!(!bank.prefetch(place, hash, || None).deny(hash));
+                    }
+                    let first = bank.prefetch(place, hash, || Some(filters[at].as_ref()));
+                    assert_eq!(first.deny(hash), bank.ask(place..place + 1, hash) == 0);
+                }
+                let maybe = bank.ask(range, hash);
+                assert_eq!(maybe.checked_shr(u32::try_from(places.len()).unwrap()).unwrap_or_default(), 0);
+                for (i, &at) in places.iter().enumerate() {
+                    let may_contain = filters[at].as_ref().is_none_or(|filter| filter.may_contain(hash));
+                    let says_no = maybe >> i & 1 == 0;
+                    assert!(!says_no || !may_contain, "{at}");
+                    by_bank[at] += u32::from(says_no);
+                    by_filter[at] += u32::from(!may_contain);
+                }
+            }
+            assert!(!bank.prefetch(places.len(), hash, || None).deny(hash));
+        }
+        for at in 0..TOGETHER {
+            assert!(
+                by_bank[at] > by_filter[at] / 10 * 9 && by_filter[at] > n,
+                "{at}: {} {}",
+                by_bank[at],
+                by_filter[at]
+            );
+        }
+        assert_eq!(by_bank[TOGETHER..], [0; 7]);
+    }
+}

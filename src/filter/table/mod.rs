@@ -1,0 +1,6 @@
+//! The filter that a table carries: built with the table, kept in memory, asked before its index.
+
+pub(crate) mod bank;
+pub(crate) mod builder;
+pub(crate) mod info;
+pub(crate) mod reader;

@@ -1,0 +1,74 @@
+//! What fuzz targets call: one function for each decoder of bytes that come from a disk.
+//!
+//! It is there under `cfg(fuzzing)`, which `cargo fuzz` sets, and in tests, which replay the seeds
+//! and mutations of them (CONTRIBUTING.md has the commands). It is no part of the library's
+//! interface.
+//!
+//! A function takes arbitrary bytes. The first one chooses: if it is even, checksums, hashes and
+//! what else only repeats other bytes are made right, so that the rest is decoded rather than
+//! refused at once. The function panics if a decoder panics, or breaks a promise:
+//!
+//! - what is accepted is encoded and decoded again, and is the same;
+//! - a cursor ends, both directions agree, and look-ups find what cursors show;
+//! - what `verify` finds no fault with is read without an error;
+//! - an error is one that damage explains.
+//!
+//! It returns whether the bytes were accepted as sound, so that tests know that mutations reach
+//! both ends.
+// Memory is bounded by a test that counts allocations, time by the lengths of what is fed in.
+
+mod logs;
+mod store;
+// The seeds hold tables with LZ4.
+#[cfg(test)]
+#[cfg(feature = "lz4")]
+mod tests;
+
+use crate::filter;
+use crate::sorted::{block, table};
+
+/// A function that decodes; the flag says whether checksums are to be made right.
+type Decoder = fn(bool, &[u8]) -> bool;
+
+/// All targets by name.
+pub const TARGETS: [(&str, Decoder); 15] = [
+    ("current", logs::current),
+    ("log_records", logs::log_records),
+    ("log_replay", logs::log_replay),
+    ("batch", logs::batch),
+    ("manifest_edit", logs::manifest_edit),
+    ("manifest", logs::manifest),
+    ("data_block", block::fuzz::data_block),
+    ("index", table::fuzz::index),
+    ("properties", table::fuzz::properties),
+    ("footer", table::fuzz::footer),
+    ("filter_block", filter::fuzz::filter_block),
+    ("bloom_filter", filter::fuzz::bloom_filter),
+    ("scalable_filter", filter::fuzz::scalable_filter),
+    ("table", table::fuzz::table),
+    ("store", store::store),
+];
+
+/// Runs the target called `name` over `data`; returns whether it was accepted as sound.
+///
+/// # Panics
+///
+/// If there is no such target, or a decoder breaks a promise.
+pub fn run(name: &str, data: &[u8]) -> bool {
+    let target = TARGETS.iter().find(|(target, _)| *target == name);
+    let (_, decoder) = target.unwrap_or_else(|| panic!("there is no fuzz target {name}"));
+    data.split_first().is_some_and(|(choice, data)| decoder(choice % 2 == 0, data))
+}
+
+/// Files in one string of bytes, each behind its kind (one byte), number (one byte) and length
+/// (four bytes). The last one may be cut short.
+fn files(mut data: &[u8]) -> Vec<(u8, u8, &[u8])> {
+    let mut files = Vec::new();
+    while let Some((&[kind, number, l0, l1, l2, l3], rest)) = data.split_first_chunk() {
+        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        let (file, rest) = rest.split_at(len.min(rest.len()));
+        files.push((kind, number, file));
+        data = rest;
+    }
+    files
+}

@@ -1,0 +1,123 @@
+//! A store's whole directory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::files;
+use super::logs::{file_system, seal_current, seal_log};
+use crate::error::{Error, Result};
+use crate::exec::SteppedExecutor;
+use crate::format::filename::FileKind;
+use crate::format::header::Magic;
+use crate::offline::inspect::Inspector;
+use crate::sorted::table;
+use crate::vfs::SimFileSystem;
+use crate::{Db, Options};
+
+const DIR: &str = "/db";
+/// More files than this are not looked at.
+const MOST_FILES: usize = 24;
+
+/// Files of a store: `CURRENT` (kind 0), manifests (1), logs (2), tables (3), all others foreign.
+pub(super) fn store(sealed: bool, data: &[u8]) -> bool {
+    let fs = file_system();
+    for (kind, number, file) in files(data).into_iter().take(MOST_FILES) {
+        let (number, mut file) = (u64::from(number), file.to_vec());
+        let kind = match kind {
+            0 => FileKind::Current,
+            1 => FileKind::Manifest(number),
+            2 => FileKind::Wal(number),
+            3 => FileKind::Table(number),
+            _ => FileKind::CurrentTemp,
+        };
+        if sealed {
+            match kind {
+                FileKind::Current => seal_current(&mut file),
+                FileKind::Manifest(number) => seal_log(&mut file, Magic::Manifest, number),
+                FileKind::Wal(number) => seal_log(&mut file, Magic::Wal, number),
+                FileKind::Table(number) => table::fuzz::seal_table(&mut file, number),
+                _ => {}
+            }
+        }
+        fs.write(kind.path(Path::new(DIR)), file).expect("a file");
+    }
+    let mut faults = 0;
+    let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), &mut |_| faults += 1);
+    let is_sound = verified.is_ok_and(|verified| verified.damaged == 0) && faults == 0;
+    let before = expect_typed(read_only(&fs, is_sound));
+    let after = expect_typed(use_store(&fs, is_sound));
+    if !is_sound {
+        return false;
+    }
+    let (before, mut after) = (before.expect("it verified"), after.expect("it verified"));
+    let new = (NEW.to_owned(), b"value".to_vec());
+    let at = after.iter().position(|entry| *entry == new);
+    after.remove(at.expect("what was put is there"));
+    assert_eq!(before, after, "what was there stays");
+    true
+}
+
+/// What came out, if it is no error; an error must be one that damage explains.
+fn expect_typed<T>(result: Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(Error::Unsupported { .. } | Error::NotFound(_) | Error::NotAStore { .. }) => None,
+        Err(error) if error.is_corruption() => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Key that is put; it begins with its keyspace's name.
+const NEW: &str = "default/new key of the fuzz target";
+
+fn options(fs: &SimFileSystem) -> Options {
+    let options = Options::new().file_system(Arc::new(fs.clone())).executor(Arc::new(SteppedExecutor::new()));
+    options.create_if_missing(false).memtable_size(1 << 16).cache_size(1 << 16).hash_seed(7)
+}
+
+/// All entries of all keyspaces; each key behind its keyspace's name. Behind right checksums a
+/// store that is not sound may show one thing to a scan, another to a scan backward and a third to
+/// a look-up: `verify` reports it.
+fn entries(db: &Db, is_sound: bool) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut entries = Vec::new();
+    for name in db.keyspace_names()? {
+        let Some(keyspace) = db.existing_keyspace(&name)? else { continue };
+        let found: Vec<_> = keyspace.iter().collect::<Result<_>>()?;
+        let mut backward: Vec<_> = keyspace.iter().rev().collect::<Result<_>>()?;
+        backward.reverse();
+        assert!(!is_sound || found == backward, "{name}");
+        let keys: Vec<&[u8]> = found.iter().map(|(key, _)| &key[..]).collect();
+        let values = keyspace.multi_get(&keys)?;
+        for ((key, value), again) in found.iter().zip(values) {
+            assert!(!is_sound || again.as_ref() == Some(value), "{name}");
+            entries.push((format!("{name}/{}", key.escape_ascii()), value.to_vec()));
+        }
+    }
+    Ok(entries)
+}
+
+fn read_only(fs: &SimFileSystem, is_sound: bool) -> Result<Vec<(String, Vec<u8>)>> {
+    let db = options(fs).open_read_only(DIR)?;
+    let entries = entries(&db, is_sound)?;
+    db.close()?;
+    Ok(entries)
+}
+
+/// Opens the store, writes, compacts, and opens it again.
+fn use_store(fs: &SimFileSystem, is_sound: bool) -> Result<Vec<(String, Vec<u8>)>> {
+    let db = options(fs).open(DIR)?;
+    let first = entries(&db, is_sound);
+    db.put(NEW.trim_start_matches("default/"), "value")?;
+    db.sync()?;
+    db.flush()?;
+    let compacted = db.compact_range(..);
+    let _ = db.stats();
+    let closed = db.close();
+    first?;
+    compacted?;
+    closed?;
+    let db = options(fs).open(DIR)?;
+    let entries = entries(&db, is_sound)?;
+    db.close()?;
+    Ok(entries)
+}

@@ -1,0 +1,329 @@
+//! WAL and manifest, record by record.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::{FileKind, LogHeader, wrong_kind};
+use crate::error::Result;
+use crate::format::header::Magic;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::options::KeyspaceOptions;
+use crate::sorted::table::TableMeta;
+use crate::tree::manifest::VersionEdit;
+use crate::vfs::FileSystem;
+use crate::write::batch::BatchReader;
+use crate::write::log::reader::{End, LogReader, Record, Step};
+
+/// A log file being read.
+pub struct LogFile {
+    reader: LogReader,
+    kind: FileKind,
+    end: Option<LogEnd>,
+}
+
+/// How a log ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogEnd {
+    /// With the file, or with zeros up to its end, which were prepared for more records.
+    Clean,
+    /// At bytes that are not the next record. Whether they are torn or damaged, the file alone does not tell.
+    Bad {
+        /// Where.
+        offset: u64,
+        /// Why they are not.
+        rule: String,
+    },
+}
+
+/// One record of a log.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LogRecord {
+    /// Where it begins.
+    pub offset: u64,
+    /// Ordinal of its first entry.
+    pub first: u64,
+    /// How many ordinals it takes.
+    pub count: u32,
+    /// Every ordinal up to this one was on stable storage when the record was written; 0 if it does not state that.
+    pub synced: u64,
+    /// Bytes of the payload.
+    pub payload_len: u64,
+    /// What it says.
+    pub content: Content,
+}
+
+/// What a record of a log says.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Content {
+    /// Nothing but that everything before it was synced.
+    SyncMarker,
+    /// A batch, in a WAL.
+    Batch(Vec<Operation>),
+    /// A version edit, in a manifest.
+    Edit(Vec<Change>),
+    /// The checksums match, but the payload breaks this rule of the format.
+    Malformed(String),
+}
+
+/// One operation of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Operation {
+    /// Its sequence number.
+    pub seqno: SeqNo,
+    /// Id of the keyspace.
+    pub keyspace: u32,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value; `None` for a delete.
+    pub value: Option<Vec<u8>>,
+}
+
+/// One change of a version edit.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Change {
+    /// Every file number below this one may have been used.
+    NextFileNumber(u64),
+    /// Logs below this one are no longer needed.
+    MinLog(u64),
+    /// Every entry up to this one is in a table.
+    FlushedSeqno(SeqNo),
+    /// Seed of the filters' hash.
+    HashSeed(u64),
+    /// A log must be there as long as it is needed, because it holds entries that were synced.
+    SyncedLog {
+        /// The log's number.
+        number: u64,
+        /// Every entry up to this one was on stable storage, the last of them in this log.
+        seqno: SeqNo,
+    },
+    /// A keyspace exists from here on, or its options change.
+    Keyspace {
+        /// Its id.
+        id: u32,
+        /// Its name.
+        name: String,
+        /// Its options.
+        options: KeyspaceOptions,
+    },
+    /// A keyspace is dropped.
+    DropKeyspace {
+        /// Its id.
+        id: u32,
+    },
+    /// A table leaves a level.
+    RemoveTable {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The level.
+        level: u8,
+        /// The table's number.
+        number: u64,
+    },
+    /// A table comes to a level.
+    AddTable {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The level.
+        level: u8,
+        /// The table's number.
+        number: u64,
+        /// Bytes of its file.
+        size: u64,
+        /// Checksum of its file.
+        checksum: u32,
+        /// Entries, tombstones included.
+        entries: u64,
+        /// Distinct user keys.
+        keys: u64,
+        /// Tombstones.
+        tombstones: u64,
+        /// Smallest sequence number.
+        smallest_seqno: SeqNo,
+        /// Largest sequence number.
+        largest_seqno: SeqNo,
+        /// Smallest key.
+        smallest: Vec<u8>,
+        /// Largest key.
+        largest: Vec<u8>,
+    },
+}
+
+impl fmt::Debug for LogFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogFile").field("kind", &self.kind).field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+impl LogFile {
+    pub(super) fn open(fs: &dyn FileSystem, path: &Path, kind: FileKind) -> Result<LogFile> {
+        let (magic, number) = match kind {
+            FileKind::Wal(number) => (Magic::Wal, number),
+            FileKind::Manifest(number) => (Magic::Manifest, number),
+            _ => return Err(wrong_kind(path, "a log")),
+        };
+        Ok(LogFile { reader: LogReader::open(fs, path, magic, number)?, kind, end: None })
+    }
+
+    /// Whether it is a WAL or a manifest, and its number.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// The header, or the rule that it breaks.
+    pub fn header(&self) -> Result<LogHeader, String> {
+        self.reader.header().map(LogHeader::from).map_err(str::to_owned)
+    }
+
+    /// The next record; `None` at the end.
+    pub fn next_record(&mut self) -> Result<Option<LogRecord>> {
+        match self.reader.read()? {
+            Step::Record(record) => Ok(Some(LogRecord {
+                offset: record.offset,
+                first: record.first,
+                count: record.count,
+                synced: record.synced,
+                payload_len: record.payload.len() as u64,
+                content: content(&record, self.kind),
+            })),
+            Step::End(end) => {
+                self.end = Some(match end {
+                    End::Clean => LogEnd::Clean,
+                    End::Bad { offset, reason } => LogEnd::Bad { offset, rule: reason },
+                });
+                Ok(None)
+            }
+        }
+    }
+
+    /// How the log ends, once [`LogFile::next_record`] has come there.
+    pub fn end(&self) -> Option<&LogEnd> {
+        self.end.as_ref()
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.reader.path().to_owned()
+    }
+}
+
+fn content(record: &Record<'_>, kind: FileKind) -> Content {
+    if record.count == 0 {
+        return Content::SyncMarker;
+    }
+    let decoded = match kind {
+        FileKind::Wal(_) => operations(record).map(Content::Batch),
+        _ => VersionEdit::decode(record.payload).map(|edit| Content::Edit(changes(edit))),
+    };
+    decoded.unwrap_or_else(|malformed| Content::Malformed(malformed.to_string()))
+}
+
+fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
+    let operations = BatchReader::new(record.payload, record.count);
+    (record.first..)
+        .zip(operations)
+        .map(|(seqno, operation)| {
+            let operation = operation?;
+            Ok(Operation {
+                seqno,
+                keyspace: operation.keyspace,
+                key: operation.key.to_vec(),
+                value: (operation.kind == ValueKind::Put).then(|| operation.value.to_vec()),
+            })
+        })
+        .collect()
+}
+
+/// In the order in which they take effect.
+fn changes(edit: VersionEdit) -> Vec<Change> {
+    let mut changes = Vec::new();
+    changes.extend(edit.next_file_number.map(Change::NextFileNumber));
+    changes.extend(edit.min_log.map(Change::MinLog));
+    changes.extend(edit.flushed_seqno.map(Change::FlushedSeqno));
+    changes.extend(edit.hash_seed.map(Change::HashSeed));
+    changes.extend(edit.synced_log.map(|log| Change::SyncedLog { number: log.number, seqno: log.seqno }));
+    changes.extend(edit.dropped.into_iter().map(|id| Change::DropKeyspace { id }));
+    changes.extend(edit.created.into_iter().map(|(id, name, options)| Change::Keyspace { id, name, options }));
+    changes.extend(edit.removed.into_iter().map(|(keyspace, level, number)| Change::RemoveTable {
+        keyspace,
+        level,
+        number,
+    }));
+    changes.extend(edit.added.into_iter().map(|(keyspace, level, table)| added(keyspace, level, table)));
+    changes
+}
+
+fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
+    Change::AddTable {
+        keyspace,
+        level,
+        number: table.number,
+        size: table.size,
+        checksum: table.checksum,
+        entries: table.entries,
+        keys: table.keys,
+        tombstones: table.tombstones,
+        smallest_seqno: table.smallest_seqno,
+        largest_seqno: table.largest_seqno,
+        smallest: table.smallest.into(),
+        largest: table.largest.into(),
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::NextFileNumber(n) => write!(f, "file numbers below {n} may have been used"),
+            Change::MinLog(n) => write!(f, "logs below {n} are no longer needed"),
+            Change::FlushedSeqno(n) => write!(f, "entries up to {n} are in tables"),
+            Change::HashSeed(seed) => write!(f, "the hash seed is {seed:#018x}"),
+            Change::SyncedLog { number, seqno } => {
+                write!(f, "log {number} holds synced entries, up to {seqno} and maybe more")
+            }
+            Change::Keyspace { id, name, options } => {
+                write!(f, "keyspace {id} is {name:?}: {options:?}")
+            }
+            Change::DropKeyspace { id } => write!(f, "keyspace {id} is dropped"),
+            Change::RemoveTable { keyspace, level, number } => {
+                write!(f, "table {number} leaves level {level} of keyspace {keyspace}")
+            }
+            Change::AddTable {
+                keyspace,
+                level,
+                number,
+                size,
+                checksum,
+                entries,
+                keys,
+                tombstones,
+                smallest_seqno,
+                largest_seqno,
+                smallest,
+                largest,
+            } => write!(
+                f,
+                "table {number} comes to level {level} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, {entries} entries of {keys} \
+                 keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
+                Short(smallest),
+                Short(largest)
+            ),
+        }
+    }
+}
+
+/// The beginning of a key, as a byte string literal.
+struct Short<'a>(&'a [u8]);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LIMIT: usize = 60;
+        match self.0.get(..LIMIT) {
+            Some(beginning) if beginning.len() < self.0.len() => write!(f, "\"{}…\"", beginning.escape_ascii()),
+            _ => write!(f, "\"{}\"", self.0.escape_ascii()),
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! A store of format 1 with every kind of file, as annotated hexadecimal digits in
+//! `tests/golden/store`.
+//!
+//! Two tests: what is there is opened and read, which must hold for ever; and the encoders write it
+//! byte by byte today. Until format 1 is released, a change of the format changes the files:
+//!
+//! ```sh
+//! TAMIS_WRITE_GOLDEN=1 cargo test -p tamis --lib golden_store
+//! ```
+//!
+//! After that the files stay. If encoders come to write other bytes that readers of format 1
+//! understand, only the second test is given files of its own.
+//!
+//! Tables with binary fuses are missing, because a fuse takes 10,000 keys: `filter::tests::fuse`
+//! pins a block.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::*;
+use crate::exec::SteppedExecutor;
+use crate::filter::{BloomFilter, FilterState, ScalableBloomFilter};
+use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::format::coding::Decoder;
+use crate::options::{Compression, FilterBudget, KeyspaceOptions, LevelFilters, Options, WalMode};
+use crate::vfs::{OsFileSystem, SimFileSystem, read_small_file};
+use crate::write::log::testing::unhex;
+use crate::{Db, WriteBatch};
+
+const DIR: &str = "/store";
+/// Zeros behind the last record of the newest log, as they are prepared for more.
+const ZEROS: usize = 64;
+
+fn options(fs: &SimFileSystem) -> Options {
+    let keyspace = KeyspaceOptions::new().compression(Compression::Lz4).block_size(256);
+    Options::new()
+        .file_system(Arc::new(fs.clone()))
+        .executor(Arc::new(SteppedExecutor::new()))
+        .wal_mode(WalMode::Write)
+        .hash_seed(0x1122_3344_5566_7788)
+        .default_keyspace(keyspace)
+}
+
+/// Files of the golden store, as the encoders write them now: a flushed part, and two logs that
+/// were left by killed processes.
+pub(crate) fn golden_store() -> SimFileSystem {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).open(DIR).unwrap();
+    let plain = |filter| KeyspaceOptions::new().compression(Compression::None).filter(filter).block_size(256);
+    let standard = plain(FilterPolicy::StandardBloom { bits_per_key: 8.5 }).prefix(PrefixExtractor::UpTo(b':'));
+    let users = db.keyspace_with("users", standard).unwrap();
+    let bare = db.keyspace_with("bare", plain(FilterPolicy::None)).unwrap();
+    let each = LevelFilters::Each(vec![FilterPolicy::DEFAULT, FilterPolicy::None]);
+    let fused = plain(FilterPolicy::BinaryFuse { fingerprint_bits: 7 }).level_filters(each);
+    let fused = db.keyspace_with("fuse", fused).unwrap();
+    let budget =
+        plain(FilterPolicy::DEFAULT).level_filters(LevelFilters::Budget(FilterBudget::bytes(4096).absent(0.5)));
+    let budget = budget.prefix(PrefixExtractor::Fixed(3));
+    db.keyspace_with("budget", budget).unwrap();
+    for i in 0..12 {
+        db.put(format!("key{i:03}"), "a value that comes again, and again, and again").unwrap();
+        users.put(format!("user{}:{i}", i / 4), i.to_string()).unwrap();
+        bare.put(format!("{i}"), "").unwrap();
+        fused.put([i], [i; 3]).unwrap();
+    }
+    db.flush().unwrap();
+    // The last level is compressed.
+    db.compact_range(..).unwrap();
+    db.delete("key003").unwrap();
+    users.put("user1:5", "changed").unwrap();
+    db.flush().unwrap();
+    db.put("key004", "in the first log").unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put_in(&users, "user9:0", "of a batch");
+    batch.delete_in(&bare, "7");
+    batch.put("", "the empty key");
+    db.write(batch).unwrap();
+    db.sync().unwrap();
+    db.put("key005", "behind the sync").unwrap();
+    let killed = fs.kill();
+    drop(db);
+    let db = options(&killed).open(DIR).unwrap();
+    // A sync would have the first log flushed.
+    db.put("key006", "in the second log").unwrap();
+    let fs = killed.kill();
+    drop(db);
+    let newest = Inspector::on(Arc::new(fs.clone())).files(Path::new(DIR)).unwrap();
+    let mut logs = newest.iter().filter(|file| matches!(file.kind, FileKind::Wal(_)));
+    let (_, newest) = (logs.next().unwrap(), logs.next().unwrap());
+    let mut log = fs.read(&newest.path).unwrap();
+    log.resize(log.len() + ZEROS, 0);
+    fs.write(&newest.path, log).unwrap();
+    fs
+}
+
+fn golden_bloom() -> BloomFilter {
+    let mut filter = BloomFilter::builder().seed(7).with_bits_per_key(100, 10.0).unwrap();
+    filter.extend((0..100u32).map(u32::to_be_bytes));
+    filter
+}
+
+fn golden_scalable() -> ScalableBloomFilter {
+    let mut filter = ScalableBloomFilter::builder().seed(7).with_rate(20, 0.01).unwrap();
+    filter.extend((0..100u32).map(u32::to_be_bytes));
+    filter
+}
+
+fn golden_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store")
+}
+
+/// The golden files by name, `.hex` aside.
+fn golden_files() -> Vec<(String, Vec<u8>)> {
+    let (fs, dir) = (OsFileSystem::new(), golden_dir());
+    let mut names = fs.list(&dir).unwrap();
+    names.sort();
+    let read = |name: String| {
+        let text = read_small_file(&fs, &dir.join(&name), 1 << 20).unwrap();
+        (name.strip_suffix(".hex").unwrap().to_owned(), unhex(&String::from_utf8(text).unwrap()))
+    };
+    names.into_iter().map(read).collect()
+}
+
+/// What the encoders write: name, bytes, annotated digits.
+fn encoded_files() -> Vec<(String, Vec<u8>, String)> {
+    let fs = golden_store();
+    let inspector = Inspector::on(Arc::new(fs.clone()));
+    let files = inspector.files(Path::new(DIR)).unwrap();
+    let mut encoded: Vec<_> = files
+        .into_iter()
+        .filter(|file| file.kind != FileKind::Lock)
+        .map(|file| {
+            let bytes = fs.read(&file.path).unwrap();
+            let text = annotated(&inspector, &file, &bytes);
+            (file.kind.name(), bytes, text)
+        })
+        .collect();
+    for (name, bytes) in [("words.bloom", golden_bloom().to_bytes()), ("words.scalable", golden_scalable().to_bytes())]
+    {
+        let mut hex = Hex::new(&bytes, name);
+        if name == "words.scalable" {
+            hex.fields(&SCALABLE_HEADER);
+        }
+        while hex.at < bytes.len() {
+            hex.filter(usize::MAX);
+        }
+        encoded.push((name.to_owned(), bytes.clone(), hex.text));
+    }
+    encoded
+}
+
+/// Key and value.
+type Pair = (Vec<u8>, Vec<u8>);
+
+/// What is in the golden store, keyspace by keyspace.
+fn expected() -> Vec<(&'static str, Vec<Pair>)> {
+    let pair = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    let mut default = vec![pair("", "the empty key")];
+    default.extend((0..12).filter(|i| *i != 3).map(|i| match i {
+        4 => pair("key004", "in the first log"),
+        5 => pair("key005", "behind the sync"),
+        6 => pair("key006", "in the second log"),
+        _ => pair(&format!("key{i:03}"), "a value that comes again, and again, and again"),
+    }));
+    let mut users: Vec<_> = (0..12)
+        .map(|i| pair(&format!("user{}:{i}", i / 4), &if i == 5 { "changed".to_owned() } else { i.to_string() }))
+        .chain([pair("user9:0", "of a batch")])
+        .collect();
+    users.sort();
+    let mut bare: Vec<_> = (0..12).filter(|i| *i != 7).map(|i| pair(&i.to_string(), "")).collect();
+    bare.sort();
+    let fuse = (0..12u8).map(|i| (vec![i], vec![i; 3])).collect();
+    vec![("bare", bare), ("budget", Vec::new()), ("default", default), ("fuse", fuse), ("users", users)]
+}
+
+fn check_contents(db: &Db) {
+    let mut names = db.keyspace_names().unwrap();
+    names.sort();
+    assert_eq!(names, expected().iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    for (name, entries) in expected() {
+        let keyspace = db.existing_keyspace(name).unwrap().unwrap();
+        let found: Vec<_> =
+            keyspace.iter().map(|entry| entry.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect();
+        assert_eq!(found, entries, "{name}");
+        for (key, value) in entries {
+            assert_eq!(keyspace.get(&key).unwrap().as_deref(), Some(&value[..]), "{name}");
+        }
+        for absent in ["key003", "key999", "7", "user1:99"] {
+            assert!(!keyspace.contains_key(absent).unwrap(), "{name}");
+        }
+    }
+    let users = db.existing_keyspace("users").unwrap().unwrap();
+    assert_eq!(users.prefix("user1:").count(), 4);
+    assert_eq!(users.prefix("user8:").count(), 0);
+}
+
+#[test]
+fn golden_store_is_opened_and_read() {
+    let fs = SimFileSystem::new();
+    fs.create_dir(Path::new(DIR)).unwrap();
+    let files = golden_files();
+    for (name, bytes) in &files {
+        if FileKind::parse(name).is_some() {
+            fs.write(Path::new(DIR).join(name), bytes.clone()).unwrap();
+        }
+    }
+    for kind in ["CURRENT", "MANIFEST-", ".wal", ".sst", ".bloom", ".scalable"] {
+        assert!(files.iter().any(|(name, _)| name.contains(kind)), "there is no {kind}");
+    }
+    // As it is, file by file.
+    let inspector = Inspector::on(Arc::new(fs.clone()));
+    let mut faults = Vec::new();
+    let verified = inspector.verify(Path::new(DIR), &mut |fault| faults.push(fault.clone())).unwrap();
+    assert_eq!((verified.damaged, &faults), (0, &Vec::new()));
+    let mut policies = Vec::new();
+    for file in inspector.files(Path::new(DIR)).unwrap() {
+        if let FileKind::Table(_) = file.kind {
+            let table = inspector.table(&file.path).unwrap();
+            assert!(!matches!(table.filter(), FilterState::Degraded(_)), "{:?}", table.filter());
+            policies.push((table.properties().filter_policy, table.properties().compression.unwrap()));
+        }
+    }
+    for policy in [(0, Compression::None), (1, Compression::Lz4), (1, Compression::None), (2, Compression::None)] {
+        assert!(policies.contains(&policy), "no table has {policy:?}: {policies:?}");
+    }
+    // As a store: read only, then written to, then read again.
+    let db = options(&fs).open_read_only(DIR).unwrap();
+    check_contents(&db);
+    db.close().unwrap();
+    for _ in 0..2 {
+        let db = options(&fs).open(DIR).unwrap();
+        check_contents(&db);
+        db.compact_range(..).unwrap();
+        check_contents(&db);
+        db.close().unwrap();
+    }
+    // The stand-alone filters.
+    let file = |wanted: &str| files.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
+    let bloom = BloomFilter::from_bytes(&file("words.bloom")).unwrap();
+    let scalable = ScalableBloomFilter::from_bytes(&file("words.scalable")).unwrap();
+    assert!((0..100u32).all(|key| bloom.contains(key.to_be_bytes()) && scalable.contains(key.to_be_bytes())));
+    assert!((100..1100u32).filter(|key| bloom.contains(key.to_be_bytes())).count() < 30);
+    assert_eq!((bloom.to_bytes(), scalable.to_bytes()), (file("words.bloom"), file("words.scalable")));
+}
+
+#[test]
+fn golden_store_is_what_the_encoders_write() {
+    let encoded = encoded_files();
+    if std::env::var_os("TAMIS_WRITE_GOLDEN").is_some() {
+        let (fs, dir) = (OsFileSystem::new(), golden_dir());
+        let _ = fs.create_dir(&dir);
+        for name in fs.list(&dir).unwrap() {
+            fs.remove(&dir.join(name)).unwrap();
+        }
+        for (name, _, text) in &encoded {
+            fs.create(&dir.join(format!("{name}.hex"))).unwrap().append(text.as_bytes()).unwrap();
+        }
+    }
+    let golden = golden_files();
+    let mut names: Vec<&str> = encoded.iter().map(|(name, ..)| name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, golden.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
+    for (name, bytes, text) in &encoded {
+        assert_eq!(unhex(text), *bytes, "the annotation of {name} is complete");
+        let (_, stored) = golden.iter().find(|(golden, _)| golden == name).unwrap();
+        assert!(stored == bytes, "{name} is not what the encoders write; the head of this file says what to do");
+    }
+}
+
+/// Annotated digits of a file, which is gone through from front to back.
+struct Hex<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    text: String,
+}
+
+const SCALABLE_HEADER: [(usize, &str); 12] = [
+    (4, "magic \"SBF1\""),
+    (1, "format version"),
+    (1, "growth"),
+    (2, "zero"),
+    (4, "number of filters"),
+    (4, "zero"),
+    (8, "keys of the first filter"),
+    (8, "rate"),
+    (8, "tightening"),
+    (8, "length of all"),
+    (8, "hash of the filters"),
+    (8, "zero, checksum"),
+];
+
+const FILTER_HEADER: [(usize, &str); 13] = [
+    (4, "magic \"FLT1\""),
+    (1, "format version"),
+    (1, "policy"),
+    (1, "hash function"),
+    (1, "flags"),
+    (8, "seed"),
+    (8, "keys, 0 if not counted"),
+    (4, "thousandths of bits per key"),
+    (4, "probes, groups, prefix extractor"),
+    (8, "probes per group"),
+    (8, "lines"),
+    (8, "hash of the lines"),
+    (8, "rate in 10^-9, checksum"),
+];
+
+impl<'a> Hex<'a> {
+    fn new(bytes: &'a [u8], what: &str) -> Hex<'a> {
+        let text = format!("# {what}, format 1; `src/offline/inspect/tests/golden.rs` says how it is made.\n");
+        Hex { bytes, at: 0, text }
+    }
+
+    /// The next `len` bytes, in rows; the comment stands in the first row.
+    fn put(&mut self, len: usize, comment: &str) {
+        let end = self.at.saturating_add(len).min(self.bytes.len());
+        let comment: String = comment.chars().take(56).collect();
+        for (i, row) in self.bytes[self.at..end].chunks(20).enumerate() {
+            let digits: String = row.iter().map(|byte| format!("{byte:02x}")).collect();
+            let comment = if i == 0 { &comment } else { "" };
+            let _ = writeln!(self.text, "{}", format!("{digits:<40} # {comment}").trim_end_matches([' ', '#']));
+        }
+        self.at = end;
+    }
+
+    fn to(&mut self, end: usize, comment: &str) {
+        self.put(end.saturating_sub(self.at), comment);
+    }
+
+    fn title(&mut self, title: &str) {
+        let _ = writeln!(self.text, "# {title}, at {}", self.at);
+    }
+
+    fn fields(&mut self, fields: &[(usize, &str)]) {
+        fields.iter().for_each(|(len, comment)| self.put(*len, comment));
+    }
+
+    fn file_header(&mut self) {
+        self.fields(&[
+            (8, "magic"),
+            (4, "format version"),
+            (4, "required features"),
+            (8, "file number"),
+            (8, "first ordinal"),
+            (8, "synced"),
+            (8, "previous log"),
+            (8, "its length"),
+            (4, "zero"),
+            (4, "checksum"),
+        ]);
+    }
+
+    /// A filter block that ends at `end` or with its lines.
+    fn filter(&mut self, end: usize) {
+        self.title("filter");
+        let lines = self.bytes.get(self.at + 40..self.at + 48).and_then(|field| field.first_chunk());
+        let lines = lines.map_or(0, |field| usize::try_from(u64::from_le_bytes(*field)).unwrap());
+        self.fields(&FILTER_HEADER);
+        self.to(end.min(self.at + 64 * lines), "lines");
+    }
+
+    fn tagged_fields(&mut self, end: usize) {
+        while self.at < end {
+            let mut fields = Decoder::new(&self.bytes[self.at..end]);
+            let left = fields.remaining();
+            let Ok(Some((tag, _))) = fields.field() else { return };
+            self.put(left - fields.remaining(), &format!("tag {tag}"));
+        }
+    }
+}
+
+fn annotated(inspector: &Inspector, file: &StoreFile, bytes: &[u8]) -> String {
+    let mut hex = Hex::new(bytes, &file.kind.name());
+    match file.kind {
+        FileKind::Wal(_) | FileKind::Manifest(_) => annotate_log(&mut hex, inspector, file),
+        FileKind::Table(_) => annotate_table(&mut hex, &inspector.table(&file.path).unwrap()),
+        _ => {
+            let lines: Vec<usize> = bytes.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::len).collect();
+            lines.into_iter().for_each(|len| {
+                let line = String::from_utf8_lossy(&bytes[hex.at..hex.at + len]).trim_end().to_owned();
+                hex.put(len, &line);
+            });
+        }
+    }
+    hex.to(bytes.len(), "zeros, prepared for more records");
+    hex.text
+}
+
+fn annotate_log(hex: &mut Hex<'_>, inspector: &Inspector, file: &StoreFile) {
+    hex.file_header();
+    let mut log = inspector.log(&file.path).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = log.next_record().unwrap() {
+        records.push(record);
+    }
+    for (i, record) in records.iter().enumerate() {
+        let payload = usize::try_from(record.payload_len).unwrap();
+        let start = usize::try_from(record.offset).unwrap();
+        assert_eq!(start, hex.at);
+        hex.title(&format!(
+            "record {i}, first ordinal {}, count {}, synced {}",
+            record.first, record.count, record.synced
+        ));
+        hex.put(4, "checksum of the header");
+        hex.put(4, "checksum of the payload");
+        let mut fields = Decoder::new(&hex.bytes[hex.at..]);
+        let left = fields.remaining();
+        let stated = fields.varint().unwrap() & 1 == 1;
+        fields.varint().unwrap();
+        hex.put(left - fields.remaining(), "count and statement, length of the payload");
+        if stated {
+            hex.fields(&[(8, "file number"), (8, "synced")]);
+        }
+        let end = hex.at + payload;
+        match &record.content {
+            Content::Edit(_) => hex.tagged_fields(end),
+            Content::Batch(operations) => {
+                let keys: Vec<_> = operations.iter().map(|op| op.key.escape_ascii().to_string()).collect();
+                hex.put(payload, &format!("operations on {keys:?}"));
+            }
+            _ => {}
+        }
+        assert_eq!(hex.at, end);
+    }
+}
+
+fn annotate_table(hex: &mut Hex<'_>, table: &TableFile) {
+    let properties = table.properties();
+    let place = |handle: Handle| {
+        let start = usize::try_from(handle.offset).unwrap();
+        (start, start + handle.len as usize)
+    };
+    hex.file_header();
+    for (i, block) in table.blocks().map(Result::unwrap).enumerate() {
+        let (start, end) = place(block.handle);
+        hex.to(start, "zeros up to a page");
+        hex.title(&format!("data block {i} of {} entries", block.entries));
+        hex.to(end, &format!("{:?}", block.compression));
+        hex.put(5, "trailer");
+    }
+    if let Some(filter) = properties.filter_block {
+        hex.filter(place(filter).1);
+        hex.put(5, "trailer");
+    }
+    hex.title("properties");
+    hex.tagged_fields(place(properties.properties_block).1);
+    hex.put(5, "trailer");
+    hex.title("index");
+    hex.to(place(properties.index_block).1, "");
+    hex.put(5, "trailer");
+    hex.title("footer");
+    hex.fields(&[
+        (8, "file number"),
+        (8, "file size"),
+        (8, "entries"),
+        (8, "hash seed"),
+        (12, "index"),
+        (12, "filter"),
+        (12, "properties"),
+        (12, "zero"),
+        (4, "format version"),
+        (4, "checksum"),
+        (8, "magic \"tamisftr\""),
+    ]);
+}

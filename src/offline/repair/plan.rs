@@ -1,0 +1,631 @@
+//! What is to be done: which tables stay, which are written anew, and what is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::evidence::{Candidate, Fate, decide, is_unfinished};
+use super::levels::{Placed, order, place};
+use super::logs::{self, Read, Wanted};
+use super::manifests::{Knowledge, note_damage};
+use super::report::{Loss, LossKind, RepairBasis, RepairFault, RepairReport};
+use super::tables::{Checked, check, whole_table};
+use super::{GREATEST_COUNTED, with_default};
+use crate::error::{Error, Result};
+use crate::format::filename::FileKind;
+use crate::format::header::Magic;
+use crate::format::key::SeqNo;
+use crate::options::KeyspaceOptions;
+use crate::sorted::table::{Origin, SalvageTable, TableContext, TableMeta};
+use crate::tree::manifest::{KeyspaceState, LEVEL_COUNT, ManifestState, decode_definition};
+use crate::vfs::FileSystem;
+use crate::write::log::reader::LogReader;
+
+/// The files of a store's directory, ordered by kind and number.
+pub(super) struct Files {
+    pub(super) all: Vec<FileKind>,
+}
+
+impl Files {
+    pub(super) fn new(all: Vec<FileKind>) -> Files {
+        Files { all }
+    }
+
+    /// Whether there is a file of that number, of whatever kind.
+    fn has_number(&self, number: u64) -> bool {
+        self.all.iter().any(|kind| kind.number() == Some(number))
+    }
+
+    fn numbers(&self, of: impl Fn(FileKind) -> Option<u64>) -> Vec<u64> {
+        self.all.iter().filter_map(|&kind| of(kind)).collect()
+    }
+
+    pub(super) fn manifests(&self) -> Vec<u64> {
+        self.numbers(|kind| if let FileKind::Manifest(number) = kind { Some(number) } else { None })
+    }
+
+    fn logs(&self) -> Vec<u64> {
+        self.numbers(|kind| if let FileKind::Wal(number) = kind { Some(number) } else { None })
+    }
+
+    fn tables(&self) -> Vec<u64> {
+        self.numbers(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
+    }
+
+    /// The greatest number in a name.
+    pub(super) fn greatest(&self) -> u64 {
+        let numbers = self.all.iter().filter_map(|kind| kind.number());
+        numbers.filter(|number| *number <= GREATEST_COUNTED).max().unwrap_or(0)
+    }
+}
+
+/// What is to be done.
+pub(super) struct Plan {
+    pub(super) fs: Arc<dyn FileSystem>,
+    /// With the tables that stay as they are.
+    pub(super) state: ManifestState,
+    pub(super) rewrites: Vec<Rewrite>,
+    pub(super) merges: Vec<Rewrite>,
+    /// The logs to be written to tables, if they do not stay.
+    pub(super) logs: Option<Wanted>,
+    /// The first log that stays.
+    pub(super) min_log: Option<u64>,
+    /// Tables of which it is not known whether they belong to the store.
+    pub(super) uncertain: BTreeSet<u64>,
+}
+
+/// Tables that are written to new ones.
+pub(super) struct Rewrite {
+    pub(super) keyspace: u32,
+    pub(super) level: u8,
+    pub(super) tables: Vec<Arc<SalvageTable>>,
+    pub(super) keys: u64,
+    /// Holes in the tables of which the report tells.
+    pub(super) holes: u64,
+}
+
+impl Rewrite {
+    /// Fails if reading the tables to write them anew, which began when they had passed `before`
+    /// holes, has met others than those that were reported.
+    pub(super) fn check_holes(&self, dir: &Path, before: u64) -> Result<()> {
+        let Some(first) = self.tables.first() else { return Ok(()) };
+        match self.passed_holes() - before {
+            holes if holes == self.holes => Ok(()),
+            _ => {
+                let rule = "a table that was read twice had other damage the second time";
+                Err(Error::corruption(&FileKind::Table(first.number()).path(dir), 0, rule))
+            }
+        }
+    }
+
+    /// Holes that were passed in all reading of the tables.
+    pub(super) fn passed_holes(&self) -> u64 {
+        self.tables.iter().map(|table| table.holes()).sum()
+    }
+}
+
+impl Plan {
+    /// Whether a file belongs to the store afterwards.
+    pub(super) fn needs(&self, kind: FileKind) -> bool {
+        match kind {
+            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
+            FileKind::Manifest(_) => false,
+            FileKind::Wal(number) => self.min_log.is_some_and(|min_log| number >= min_log),
+            FileKind::Table(number) => self.state.has_table(number),
+        }
+    }
+}
+
+/// Notes what could not be read of the logs.
+pub(super) fn note_gaps(read: &Read, report: &mut RepairReport) {
+    report.entries_from_logs = read.entries;
+    for gap in &read.gaps {
+        let fault = RepairFault { file: gap.file.clone(), offset: gap.offset, what: gap.rule.clone() };
+        if !report.faults.iter().any(|known| (&known.file, known.offset) == (&fault.file, fault.offset)) {
+            report.faults.push(fault);
+        }
+        report.losses.push(Loss {
+            kind: LossKind::Lost,
+            file: Some(gap.file.clone()),
+            keyspace: None,
+            from: None,
+            to: None,
+            entries: gap.ordinals,
+            bytes: gap.bytes,
+            why: format!("{}; which keys were written there is not known", gap.rule),
+        });
+    }
+}
+
+/// The state without tables.
+fn emptied(state: &ManifestState) -> ManifestState {
+    let keyspaces = state.keyspaces.iter();
+    let keyspaces =
+        keyspaces.map(|(&id, keyspace)| (id, KeyspaceState::new(keyspace.name.as_str(), keyspace.options.clone())));
+    let mut emptied = state.clone();
+    emptied.keyspaces = keyspaces.collect();
+    emptied
+}
+
+/// What is to be done if the manifest is good, and says `state`. `None` if tables know of more than
+/// it says: it has lost its end.
+pub(super) fn by_manifest(
+    context: &Arc<TableContext>,
+    files: &Files,
+    state: &ManifestState,
+    report: &mut RepairReport,
+) -> Result<Option<Plan>> {
+    report.basis = RepairBasis::Manifest;
+    let mut plan = Plan {
+        fs: context.shared_fs(),
+        state: emptied(state),
+        rewrites: Vec::new(),
+        merges: Vec::new(),
+        logs: None,
+        min_log: Some(state.min_log),
+        uncertain: BTreeSet::new(),
+    };
+    let numbers: Vec<u64> = files.logs().into_iter().filter(|number| *number >= state.min_log).collect();
+    let checked = logs::check(context.fs(), context.dir(), &numbers, state);
+    let logs = match &checked {
+        Ok(last_seqno) => Logs { numbers: &numbers, last_seqno: *last_seqno, are_sound: true },
+        Err(_) => Logs { numbers: &numbers, last_seqno: state.flushed_seqno, are_sound: false },
+    };
+    let lags = lags(context, files, state, logs)?;
+    for (&id, keyspace) in state.keyspaces.iter().filter(|_| !lags) {
+        for (level, meta) in keyspace.tables() {
+            let Some(checked) = check(context, meta.number, Some(meta))? else {
+                let path = FileKind::Table(meta.number).path(context.dir());
+                report.faults.push(RepairFault { file: path.clone(), offset: 0, what: "there is no such file".into() });
+                let why = "the table is missing";
+                report.losses.push(whole_table(path, Some(keyspace.name.clone()), Some(meta), why));
+                continue;
+            };
+            take(&mut plan, report, id, level, checked)?;
+        }
+    }
+    if lags {
+        return Ok(None);
+    }
+    if let Err(error) = checked {
+        note_damage(&mut report.faults, error)?;
+        plan.min_log = None;
+        plan.logs = Some(Wanted {
+            numbers,
+            flushed: state.flushed_seqno,
+            floors: BTreeMap::new(),
+            elsewhere: state.flushed_seqno,
+            synced: state.synced_log,
+        });
+    }
+    Ok(Some(plan))
+}
+
+/// The logs that a manifest has not let go, and how far they go.
+#[derive(Clone, Copy)]
+struct Logs<'a> {
+    numbers: &'a [u64],
+    last_seqno: SeqNo,
+    are_sound: bool,
+}
+
+impl Logs<'_> {
+    /// Whether they hold, or held until a power cut, what a flush to table `number` began with:
+    /// the entry `smallest`. A flush syncs its table and not the log, so that the table may go
+    /// further than what is left of the log.
+    fn held(self, context: &TableContext, number: u64, smallest: SeqNo) -> Result<bool> {
+        if !self.are_sound || smallest <= self.last_seqno {
+            return Ok(self.are_sound);
+        }
+        // Nothing of the log need be left but its name, which was made durable with the table's.
+        let Some(first) = self.numbers.iter().find(|log| **log < number) else { return Ok(false) };
+        let path = FileKind::Wal(*first).path(context.dir());
+        let log = LogReader::open(context.fs(), &path, Magic::Wal, *first)?;
+        Ok(log.header().is_ok_and(|header| header.first <= smallest) || log.header().is_err())
+    }
+}
+
+/// Whether a table that `state` does not name knows of an edit that it lacks, or has writes that
+/// are neither in tables nor in the logs, and never were in these.
+fn lags(context: &Arc<TableContext>, files: &Files, state: &ManifestState, logs: Logs<'_>) -> Result<bool> {
+    let tables = files.tables();
+    for &number in tables.iter().filter(|number| !state.has_table(**number)) {
+        let table = match SalvageTable::open(context, number, None) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => continue,
+            table => table?,
+        };
+        let origin = table.origin();
+        let replaced = origin.inputs.iter().filter(|input| input.is_replaced && !origin.by_repair);
+        let took_place = replaced.map(|input| input.number).any(|input| {
+            // The file of a table that the state names is gone, because this one has taken its
+            // place.
+            state.has_table(input) && tables.binary_search(&input).is_err()
+        });
+        let newer = table.properties().filter(|table| table.largest_seqno > logs.last_seqno && !origin.by_repair);
+        let has_newer = match newer {
+            // A flush that did not come to its end leaves a table of what is in the logs.
+            Some(table) if origin.inputs.is_empty() => !logs.held(context, number, table.smallest_seqno)?,
+            newer => newer.is_some(),
+        };
+        if took_place || origin.flushed > state.flushed_seqno || has_newer {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Keeps a table that is alive, or has what is left of it written anew.
+fn take(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked: Checked) -> Result<()> {
+    let name = plan.state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
+    report.faults.extend(checked.fault);
+    report.losses.extend(checked.losses.into_iter().map(|loss| Loss { keyspace: name.clone(), ..loss }));
+    match checked.sound {
+        Some(meta) => {
+            plan.state.next_file_number = plan.state.next_file_number.max(meta.number + 1);
+            plan.state.add_table(id, level, meta).map_err(Error::invalid)?;
+            report.tables_kept += 1;
+        }
+        None if checked.entries > 0 => {
+            report.tables_rewritten += 1;
+            let (tables, keys, holes) = (vec![checked.table], checked.keys, checked.holes);
+            plan.rewrites.push(Rewrite { keyspace: id, level, tables, keys, holes });
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+/// A table and what is known of it from elsewhere.
+struct Found {
+    checked: Checked,
+    keyspace: Option<u32>,
+    level: u8,
+    is_installed: bool,
+}
+
+impl Found {
+    /// Whether a flush has made the table that nothing says was added to the store, and it cannot
+    /// be read in whole: if it was not added, all of it is in the logs.
+    fn is_torn_flush(&self) -> bool {
+        let origin = self.checked.table.origin();
+        origin.inputs.is_empty() && !origin.by_repair && !self.is_installed && self.checked.sound.is_none()
+    }
+
+    /// Whether nothing can be read of it, and nothing says that it was ever more than begun.
+    fn is_void(&self) -> bool {
+        let Checked { table, entries, .. } = &self.checked;
+        *entries == 0 && table.properties().is_none() && !self.is_installed
+    }
+
+    /// Whether the logs hold every entry that the table should have.
+    fn is_in_logs(&self, context: &TableContext, logs: &[u64]) -> Result<bool> {
+        let Some(properties) = self.checked.table.properties() else { return Ok(false) };
+        let before = properties.smallest_seqno.saturating_sub(1);
+        let wanted = Wanted {
+            numbers: logs.to_vec(),
+            flushed: before,
+            floors: BTreeMap::new(),
+            elsewhere: before,
+            synced: None,
+        };
+        let read = logs::read(context.fs(), context.dir(), &wanted, &mut |_, _| Ok(()))?;
+        Ok(read.gaps.is_empty() && read.last_seqno >= properties.largest_seqno)
+    }
+}
+
+/// The last sequence numbers of a keyspace.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    /// That a table mentions.
+    mentioned: SeqNo,
+    /// Up to which tables have all that the logs have.
+    in_tables: SeqNo,
+}
+
+/// What is to be done if no manifest says all.
+pub(super) fn by_evidence(
+    context: &Arc<TableContext>,
+    files: &Files,
+    knowledge: &Knowledge,
+    report: &mut RepairReport,
+) -> Result<Plan> {
+    report.basis = if knowledge.has_manifest { RepairBasis::DamagedManifest } else { RepairBasis::Tables };
+    report.losses.push(Loss {
+        kind: LossKind::Unknowable,
+        file: None,
+        keyspace: None,
+        from: None,
+        to: None,
+        entries: None,
+        bytes: 0,
+        why: "without a good manifest, a table that is missing, or a compaction that left none, leaves no trace".into(),
+    });
+    let mut found = BTreeMap::new();
+    for number in files.tables() {
+        let known = knowledge.tables.get(&number);
+        if let Some(checked) = check(context, number, known.map(|(.., meta)| meta))? {
+            let keyspace = checked.table.properties().map(|properties| properties.keyspace);
+            let level = known.map_or(checked.table.origin().level, |(_, level, _)| *level);
+            let keyspace = known.map(|(id, ..)| *id).or(keyspace);
+            let level = level.min(u8::try_from(LEVEL_COUNT - 1).unwrap_or(0));
+            found.insert(number, Found { checked, keyspace, level, is_installed: known.is_some() });
+        }
+    }
+    let (mut fates, missing) = decide_fates(files, knowledge, &found);
+    let logs = files.logs();
+    for (number, table) in found.iter().filter(|(_, table)| table.is_torn_flush()) {
+        if table.is_in_logs(context, &logs)? && fates.get(number) == Some(&Fate::Live) {
+            fates.insert(*number, Fate::Redundant);
+        }
+    }
+    let mut state = knowledge.state();
+    let last = find_last(&mut state, files, knowledge, &found);
+    define_keyspaces(&mut state, knowledge, &found, &fates, report);
+    let mut plan = Plan {
+        fs: context.shared_fs(),
+        state,
+        rewrites: Vec::new(),
+        merges: Vec::new(),
+        logs: None,
+        min_log: None,
+        uncertain: BTreeSet::new(),
+    };
+    for (id, meta) in missing {
+        let path = FileKind::Table(meta.number).path(context.dir());
+        let name = knowledge.keyspaces.get(&id).map(|(name, _)| name.clone());
+        let why = "a manifest names this table, and it is not there; it may have been compacted since";
+        report.losses.push(Loss { kind: LossKind::Uncertain, ..whole_table(path, name, Some(meta), why) });
+    }
+    let mut live: BTreeMap<u32, Vec<Found>> = BTreeMap::new();
+    for (number, table) in found {
+        let path = FileKind::Table(number).path(context.dir());
+        match (fates.get(&number), table.keyspace) {
+            (Some(Fate::Live), Some(id)) => live.entry(id).or_default().push(table),
+            // A file that holds nothing: one that a power cut kept from being written.
+            (Some(Fate::Live | Fate::Uncertain), None) if table.is_void() => {
+                report.faults.extend(table.checked.fault);
+            }
+            (Some(Fate::Live | Fate::Uncertain), keyspace) => {
+                plan.uncertain.insert(number);
+                report.faults.extend(table.checked.fault);
+                let bounds = table.checked.table.bounds();
+                let name = keyspace.and_then(|id| plan.state.keyspaces.get(&id)).map(|keyspace| keyspace.name.clone());
+                report.losses.push(Loss {
+                    kind: LossKind::Uncertain,
+                    file: Some(path),
+                    keyspace: name,
+                    from: bounds.map(|(from, _)| from.to_vec()),
+                    to: bounds.map(|(_, to)| to.to_vec()),
+                    entries: table.checked.expected,
+                    bytes: table.checked.table.size(),
+                    why: "it is not known whether the table belongs to the store".into(),
+                });
+            }
+            _ => {}
+        }
+    }
+    let mut floors = live_floors(&plan.state, &last);
+    for (id, tables) in live {
+        let newest = tables.iter().map(|table| table.checked.largest_seqno).max().unwrap_or(0);
+        if place_tables(&mut plan, report, id, tables)? == Placing::Merged {
+            // Below what comes from the logs, which therefore must be newer.
+            let floor = floors.entry(id).or_default();
+            *floor = newest.max(*floor);
+        }
+    }
+    let elsewhere = last.values().map(|last| last.mentioned).max().unwrap_or(0);
+    let wanted = Wanted { numbers: logs, flushed: plan.state.flushed_seqno, floors, elsewhere, synced: None };
+    define_from_logs(context, &wanted, knowledge, &mut plan.state, report)?;
+    plan.state.flushed_seqno = plan.state.flushed_seqno.max(elsewhere);
+    plan.logs = Some(wanted);
+    Ok(plan)
+}
+
+/// What becomes of each table, and which tables that manifests name are missing without a reason:
+/// keyspace and table.
+fn decide_fates<'a>(
+    files: &Files,
+    knowledge: &'a Knowledge,
+    found: &BTreeMap<u64, Found>,
+) -> (BTreeMap<u64, Fate>, Vec<(u32, &'a TableMeta)>) {
+    let mut dead = knowledge.dead.clone();
+    let mut candidates = Vec::new();
+    for (&number, table) in found {
+        let origin = table.checked.table.origin().clone();
+        let inputs: Vec<u64> = origin.inputs.iter().map(|input| input.number).collect();
+        let is_past = !table.is_installed
+            && !origin.by_repair
+            && knowledge.is_past(number, table.checked.largest_seqno, &inputs)
+            && table.checked.table.properties().is_some();
+        if is_past || table.keyspace.is_some_and(|id| knowledge.dropped.contains(&id)) {
+            dead.insert(number);
+        }
+        let bounds = table.checked.table.bounds();
+        candidates.push(Candidate {
+            number,
+            is_whole: table.checked.sound.is_some(),
+            is_installed: table.is_installed,
+            smallest: bounds.map_or_else(Vec::new, |(smallest, _)| smallest.to_vec()),
+            largest: bounds.map_or_else(Vec::new, |(_, largest)| largest.to_vec()),
+            origin,
+        });
+    }
+    let is_missing = |number: &u64| !found.contains_key(number);
+    for (&number, (_, _, meta)) in knowledge.tables.iter().filter(|(number, _)| is_missing(number)) {
+        candidates.push(Candidate {
+            number,
+            is_whole: false,
+            is_installed: true,
+            smallest: meta.smallest.to_vec(),
+            largest: meta.largest.to_vec(),
+            origin: Origin::default(),
+        });
+    }
+    let mut fates = decide(&candidates, &dead, |number| files.has_number(number));
+    let missing = knowledge.tables.iter().filter(|(number, _)| is_missing(number));
+    let missing = missing.filter(|(number, _)| fates.get(number) != Some(&Fate::Dead));
+    let missing = missing.map(|(_, (id, _, meta))| (*id, meta)).collect();
+    fates.retain(|number, _| !is_missing(number));
+    (fates, missing)
+}
+
+/// The last sequence numbers of each keyspace, by its tables; sets seed and numbers that only
+/// tables tell.
+fn find_last(
+    state: &mut ManifestState,
+    files: &Files,
+    knowledge: &Knowledge,
+    found: &BTreeMap<u64, Found>,
+) -> BTreeMap<u32, Last> {
+    let mut last: BTreeMap<u32, Last> = BTreeMap::new();
+    for (&number, table) in found {
+        let origin = table.checked.table.origin();
+        let named = origin.dead.iter().copied().chain(origin.inputs.iter().map(|input| input.number));
+        let greatest = named.chain([number]).filter(|number| *number <= GREATEST_COUNTED).max().unwrap_or(0);
+        state.next_file_number = state.next_file_number.max(greatest + 1);
+        if is_unfinished(origin, table.is_installed, |number| files.has_number(number)) {
+            continue;
+        }
+        state.flushed_seqno = state.flushed_seqno.max(origin.flushed);
+        if let (None, Some(properties)) = (knowledge.seed, table.checked.table.properties()) {
+            state.hash_seed = properties.seed;
+        }
+        if let Some(id) = table.keyspace {
+            state.next_file_number = state.next_file_number.max(u64::from(id) + 1);
+            let stated = table.checked.table.properties().map_or(0, |properties| properties.largest_seqno);
+            let (last, stated) = (last.entry(id).or_default(), stated.max(table.checked.largest_seqno));
+            last.mentioned = last.mentioned.max(stated);
+            if !table.is_torn_flush() {
+                last.in_tables = last.in_tables.max(stated);
+            }
+        }
+    }
+    last
+}
+
+/// What of each keyspace is in tables for certain.
+fn live_floors(state: &ManifestState, last: &BTreeMap<u32, Last>) -> BTreeMap<u32, SeqNo> {
+    last.iter().filter(|(id, _)| state.keyspaces.contains_key(id)).map(|(id, last)| (*id, last.in_tables)).collect()
+}
+
+/// Finds name and options of all keyspaces that have tables.
+fn define_keyspaces(
+    state: &mut ManifestState,
+    knowledge: &Knowledge,
+    found: &BTreeMap<u64, Found>,
+    fates: &BTreeMap<u64, Fate>,
+    report: &mut RepairReport,
+) {
+    for (&id, (name, options)) in &knowledge.keyspaces {
+        state.keyspaces.insert(id, KeyspaceState::new(name.as_str(), options.clone()));
+    }
+    // The newest table knows best.
+    for (number, table) in found.iter().rev() {
+        let is_alive = !matches!(fates.get(number), None | Some(Fate::Dead));
+        if let (true, Some(id)) = (is_alive, table.keyspace)
+            && !state.keyspaces.contains_key(&id)
+        {
+            let definition = decode_definition(&table.checked.table.origin().keyspace).ok();
+            define(state, id, definition, report);
+        }
+    }
+    with_default(state);
+}
+
+/// Adds a keyspace that no manifest names.
+fn define(
+    state: &mut ManifestState,
+    id: u32,
+    definition: Option<(String, KeyspaceOptions)>,
+    report: &mut RepairReport,
+) {
+    let numbered = format!("keyspace-{id}");
+    let is_taken = |name: &str| state.keyspaces.values().any(|keyspace| keyspace.name == name);
+    let (name, options) = match definition {
+        Some((_, options)) if id == 0 => (crate::tree::manifest::DEFAULT_KEYSPACE.to_owned(), options),
+        Some((name, options)) if !is_taken(&name) && name != crate::tree::manifest::DEFAULT_KEYSPACE => (name, options),
+        Some((name, options)) => {
+            report.notes.push(format!("two keyspaces are called {name:?}; the older one is now {numbered:?}"));
+            (numbered, options)
+        }
+        None if id == 0 => (crate::tree::manifest::DEFAULT_KEYSPACE.to_owned(), KeyspaceOptions::new()),
+        None => {
+            report.notes.push(format!("name and options of keyspace {id} are lost; it is now {numbered:?}"));
+            (numbered, KeyspaceOptions::new())
+        }
+    };
+    state.keyspaces.insert(id, KeyspaceState::new(name, options));
+    state.next_file_number = state.next_file_number.max(u64::from(id) + 1);
+}
+
+/// Adds the keyspaces that only logs name.
+fn define_from_logs(
+    context: &TableContext,
+    wanted: &Wanted,
+    knowledge: &Knowledge,
+    state: &mut ManifestState,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let mut unknown = BTreeSet::new();
+    logs::read(context.fs(), context.dir(), wanted, &mut |operation, _| {
+        let id = operation.keyspace;
+        if !state.keyspaces.contains_key(&id) && !knowledge.dropped.contains(&id) {
+            unknown.insert(id);
+        }
+        Ok(())
+    })?;
+    unknown.into_iter().for_each(|id| define(state, id, None, report));
+    Ok(())
+}
+
+/// What was done with the tables of a keyspace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placing {
+    InLevels,
+    Merged,
+}
+
+/// Gives each live table of a keyspace its level, or has all of them merged.
+fn place_tables(plan: &mut Plan, report: &mut RepairReport, id: u32, tables: Vec<Found>) -> Result<Placing> {
+    let readable: Vec<&Found> = tables.iter().filter(|table| table.checked.entries > 0).collect();
+    let shared: Vec<Arc<SalvageTable>> = readable.iter().map(|table| Arc::clone(&table.checked.table)).collect();
+    let order = if shared.len() > 1 { order(&shared)? } else { Default::default() };
+    let placed: Vec<Placed> = readable
+        .iter()
+        .map(|table| Placed {
+            number: table.checked.table.number(),
+            level: table.level,
+            smallest: table.checked.smallest.clone(),
+            largest: table.checked.largest.clone(),
+            largest_seqno: table.checked.largest_seqno,
+        })
+        .collect();
+    match place(&placed, &order) {
+        Some(levels) => {
+            for table in tables {
+                let level = levels.get(&table.checked.table.number()).copied().unwrap_or(0);
+                take(plan, report, id, level, table.checked)?;
+            }
+            Ok(Placing::InLevels)
+        }
+        None => {
+            let name = plan.state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
+            let keys = readable.iter().map(|table| table.checked.keys).sum();
+            let holes = readable.iter().map(|table| table.checked.holes).sum();
+            for table in tables {
+                report.faults.extend(table.checked.fault);
+                let losses = table.checked.losses.into_iter();
+                report.losses.extend(losses.map(|loss| Loss { keyspace: name.clone(), ..loss }));
+            }
+            let count = shared.len();
+            report
+                .notes
+                .push(format!("the {count} tables of keyspace {id} contradict each other in levels: they are merged"));
+            report.tables_rewritten += count as u64;
+            let level = u8::try_from(LEVEL_COUNT - 1).unwrap_or(0);
+            plan.merges.push(Rewrite { keyspace: id, level, tables: shared, keys, holes });
+            Ok(Placing::Merged)
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What is left of each table, and copies of that.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::report::{Loss, LossKind, RepairFault};
+use crate::error::{Error, Result};
+use crate::format::filename::FileKind;
+use crate::format::key::SeqNo;
+use crate::options::{Compression, KeyspaceOptions};
+use crate::sorted::iter::InternalCursor;
+use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
+use crate::tree::compaction::filters::policy_of_output;
+use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
+use crate::tree::manifest::{LEVEL_COUNT, encode_definition};
+
+/// A table that was looked at from front to back.
+pub(super) struct Checked {
+    pub(super) table: Arc<SalvageTable>,
+    /// What the manifest should say of it, if all of it is good.
+    pub(super) sound: Option<TableMeta>,
+    /// Entries that can be read.
+    pub(super) entries: u64,
+    /// Distinct keys among them.
+    pub(super) keys: u64,
+    pub(super) smallest: Vec<u8>,
+    pub(super) largest: Vec<u8>,
+    pub(super) largest_seqno: SeqNo,
+    /// Entries that there should be, if that is known.
+    pub(super) expected: Option<u64>,
+    /// Holes among its blocks, which `losses` tells of.
+    pub(super) holes: u64,
+    pub(super) losses: Vec<Loss>,
+    pub(super) fault: Option<RepairFault>,
+}
+
+/// Checks table `number`, of which the manifest says `meta`, if there is one. `None` if there is no
+/// such file.
+pub(super) fn check(context: &Arc<TableContext>, number: u64, meta: Option<&TableMeta>) -> Result<Option<Checked>> {
+    let table = match meta {
+        Some(meta) => Ok(Table::new(Arc::clone(context), meta.clone())),
+        None => Table::alone(Arc::clone(context), number, true),
+    };
+    let verified = table.and_then(|table| {
+        table.verify()?;
+        Ok(table.meta().clone())
+    });
+    let bounds = meta.map(|meta| (meta.smallest.to_vec(), meta.largest.to_vec()));
+    let open = || SalvageTable::open(context, number, bounds).map(Arc::new);
+    match verified {
+        Ok(meta) => Ok(Some(Checked {
+            table: open()?,
+            entries: meta.entries,
+            keys: meta.keys,
+            smallest: meta.smallest.to_vec(),
+            largest: meta.largest.to_vec(),
+            largest_seqno: meta.largest_seqno,
+            expected: Some(meta.entries),
+            holes: 0,
+            losses: Vec::new(),
+            fault: None,
+            sound: Some(meta),
+        })),
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error @ (Error::Corruption { .. } | Error::Unsupported { .. })) => {
+            salvage(context, open()?, meta, &error).map(Some)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads what can be read of a table of which `error` is known to be wrong.
+fn salvage(
+    context: &Arc<TableContext>,
+    table: Arc<SalvageTable>,
+    meta: Option<&TableMeta>,
+    error: &Error,
+) -> Result<Checked> {
+    let path = FileKind::Table(table.number()).path(context.dir());
+    let stated = table.properties().map(|properties| properties.entries);
+    let (offset, what) = match error {
+        Error::Corruption { offset, rule, .. } => (*offset, rule.clone()),
+        error => (0, error.to_string()),
+    };
+    let mut checked = Checked {
+        sound: None,
+        entries: 0,
+        keys: 0,
+        smallest: Vec::new(),
+        largest: Vec::new(),
+        largest_seqno: 0,
+        expected: meta.map(|meta| meta.entries).or(stated),
+        holes: 0,
+        losses: Vec::new(),
+        fault: Some(RepairFault { file: path.clone(), offset, what }),
+        table: Arc::clone(&table),
+    };
+    let mut cursor = SalvageCursor::new(vec![table]);
+    cursor.seek_to_first()?;
+    while cursor.valid() {
+        if checked.entries == 0 {
+            checked.smallest = cursor.key().to_vec();
+        }
+        if checked.entries == 0 || checked.largest != cursor.key() {
+            checked.keys += 1;
+            checked.largest.clear();
+            checked.largest.extend_from_slice(cursor.key());
+        }
+        checked.entries += 1;
+        checked.largest_seqno = checked.largest_seqno.max(cursor.seqno());
+        cursor.next()?;
+    }
+    let missing = checked.expected.map(|expected| expected.saturating_sub(checked.entries));
+    let holes = cursor.holes();
+    checked.holes = holes.len() as u64;
+    for (_, hole) in holes {
+        checked.losses.push(Loss {
+            kind: LossKind::Lost,
+            file: Some(path.clone()),
+            keyspace: None,
+            from: hole.from.clone(),
+            to: hole.to.clone(),
+            entries: missing.filter(|_| holes.len() == 1),
+            bytes: hole.bytes,
+            why: hole.rule.clone(),
+        });
+    }
+    if holes.is_empty() && missing != Some(0) {
+        // The index is there, but of fewer blocks than there should be, or nothing says how many.
+        let (from, to) = (checked.table.bounds().map(|(from, _)| from), checked.table.bounds().map(|(_, to)| to));
+        checked.losses.push(Loss {
+            kind: if missing.is_some() { LossKind::Lost } else { LossKind::Uncertain },
+            file: Some(path),
+            keyspace: None,
+            from: from.map(<[u8]>::to_vec),
+            to: to.map(<[u8]>::to_vec),
+            entries: missing,
+            bytes: 0,
+            why: "it is not known which entries should be in the table".into(),
+        });
+    }
+    Ok(checked)
+}
+
+/// Where new tables go, and how they are made.
+pub(super) struct Writer<'a> {
+    pub(super) context: &'a Arc<TableContext>,
+    pub(super) seed: u64,
+    pub(super) new_number: &'a dyn Fn() -> u64,
+}
+
+/// A keyspace, as far as new tables depend on it.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) id: u32,
+    pub(super) name: &'a str,
+    pub(super) options: &'a KeyspaceOptions,
+    pub(super) level: u8,
+    /// Distinct keys that there are about.
+    pub(super) keys: u64,
+}
+
+impl Writer<'_> {
+    /// Writes the newest version of each key of `cursor` to new tables; tombstones stay.
+    pub(super) fn write(
+        &self,
+        cursor: &mut impl InternalCursor,
+        target: Target<'_>,
+        table_size: u64,
+        origin: Origin,
+    ) -> Result<Vec<TableMeta>> {
+        let Target { id, name, options, level, keys } = target;
+        // What the filters of all other tables take is not known here; the store gives a table
+        // another one when it is compacted.
+        let others: [Vec<&TableMeta>; LEVEL_COUNT] = std::array::from_fn(|_| Vec::new());
+        let filter = policy_of_output(options, &others, level.into(), keys, || 0, |_, _| false);
+        let is_last = usize::from(level) == LEVEL_COUNT - 1;
+        let context = OutputContext {
+            tables: self.context,
+            options: TableOptions {
+                filter,
+                prefix: options.prefix,
+                compression: if is_last { options.compression } else { Compression::None },
+                block_size: options.block_size,
+                seed: self.seed,
+                keyspace: id,
+            },
+            table_size,
+            snapshots: Vec::new(),
+            new_number: self.new_number,
+            cancelled: &|| false,
+            paranoid: true,
+            origin: Origin { keyspace: encode_definition(name, options), level, by_repair: true, ..origin },
+        };
+        Ok(write_run(cursor, Part::default(), &context, &mut Unknown)?.unwrap_or_default())
+    }
+}
+
+/// A loss of all that was in a table of which nothing is left.
+pub(super) fn whole_table(path: PathBuf, keyspace: Option<String>, meta: Option<&TableMeta>, why: &str) -> Loss {
+    Loss {
+        kind: LossKind::Lost,
+        file: Some(path),
+        keyspace,
+        from: meta.map(|meta| meta.smallest.to_vec()),
+        to: meta.map(|meta| meta.largest.to_vec()),
+        entries: meta.map(|meta| meta.entries),
+        bytes: meta.map_or(0, |meta| meta.size),
+        why: why.to_owned(),
+    }
+}

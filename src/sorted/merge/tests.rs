@@ -1,0 +1,316 @@
+//! The merge against one sorted list.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::error::Error;
+use crate::sorted::iter::{HEAD_LEN, MarkedKey, head};
+
+type Entry = (Vec<u8>, SeqNo);
+
+/// A sorted list with a position, that fails once.
+struct ListCursor {
+    entries: Vec<Entry>,
+    /// Behind the last entry when invalid.
+    at: usize,
+    /// Moves until one fails.
+    fails_in: Option<u32>,
+    /// Of a seek, before its last one.
+    parts: usize,
+}
+
+impl ListCursor {
+    fn go_to(&mut self, at: Option<usize>) -> Result<()> {
+        self.at = at.unwrap_or(self.entries.len());
+        if let Some(left) = self.fails_in {
+            self.fails_in = left.checked_sub(1);
+            if left == 0 {
+                self.at = self.entries.len();
+                return Err(Error::Closed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl InternalCursor for ListCursor {
+    fn valid(&self) -> bool {
+        self.at < self.entries.len()
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.go_to(Some(0))
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.go_to(self.entries.len().checked_sub(1))
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        let before = |(k, s): &Entry| compare_entries((k, *s), (key, seqno)).is_lt();
+        self.go_to(Some(self.entries.partition_point(before)))
+    }
+
+    fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
+        self.parts = self.entries.len() % 4;
+        self.go_to(None)
+    }
+
+    fn continue_seek(&mut self, _key: &[u8]) -> Result<bool> {
+        let going_on = self.parts > 0;
+        self.parts = self.parts.saturating_sub(1);
+        if going_on { self.go_to(None).map(|()| true) } else { Ok(false) }
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        assert_eq!(self.parts, 0, "a part of the seek was left out");
+        self.seek(key, seqno)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        assert!(self.valid());
+        self.go_to(Some(self.at + 1))
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        assert!(self.valid());
+        self.go_to(self.at.checked_sub(1))
+    }
+
+    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        let is_only = |entry: &Entry| self.entries.iter().filter(|other| other.0 == entry.0).count() == 1;
+        let is_plain = |entry: &&Entry| {
+            let is_before = if forward { head(&entry.0) < bound } else { head(&entry.0) > bound };
+            is_before && is_only(entry) && entry.1 <= snapshot
+        };
+        let (before, behind) = (&self.entries[..self.at], &self.entries[self.at + 1..]);
+        if forward {
+            behind.iter().take_while(is_plain).count()
+        } else {
+            before.iter().rev().take_while(is_plain).count()
+        }
+    }
+
+    /// Some entries stand in the way.
+    fn plain_step(&mut self, forward: bool) -> bool {
+        let at = if forward { self.at + 1 } else { self.at - 1 };
+        let is_free = !self.entries[at].1.is_multiple_of(8);
+        if is_free {
+            self.at = at;
+        }
+        is_free
+    }
+
+    fn end_plain_steps(&mut self) -> Result<()> {
+        self.go_to(Some(self.at))
+    }
+
+    fn is_first_of_key(&self) -> bool {
+        self.at > 0 && self.entries[self.at - 1].0 != self.entries[self.at].0
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.entries[self.at].0
+    }
+
+    fn seqno(&self) -> SeqNo {
+        self.entries[self.at].1
+    }
+
+    fn kind(&self) -> ValueKind {
+        ValueKind::Put
+    }
+
+    fn value(&self) -> &[u8] {
+        b""
+    }
+}
+
+/// Few keys, so that they meet: short ones, zeros and ones of every length, and long ones that have more than a head in common.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        vec(0u8..3, 0..3),
+        (0usize..19).prop_map(|len| vec![0; len]),
+        (15usize..18).prop_map(|len| vec![0xff; len]),
+        (0u8..4).prop_map(|last| [&b"0123456789abcde"[..], &[last]].concat()),
+        (0u8..4, 0usize..3).prop_map(|(last, len)| [&b"a/long/common/prefix/"[..], &vec![last; len]].concat()),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    First,
+    Last,
+    Seek(Vec<u8>, SeqNo),
+    SeekBefore(Vec<u8>, SeqNo),
+    Next,
+    Prev,
+    /// Up to so many plain steps in the direction of travel.
+    Plain(usize),
+}
+
+/// What plain steps are to see.
+const SNAPSHOT: SeqNo = 30;
+
+fn step() -> impl Strategy<Value = Step> {
+    let seqno = || prop_oneof![Just(0), Just(u64::MAX), 1u64..40];
+    prop_oneof![
+        1 => Just(Step::First),
+        1 => Just(Step::Last),
+        2 => (key(), seqno()).prop_map(|(key, seqno)| Step::Seek(key, seqno)),
+        2 => (key(), seqno()).prop_map(|(key, seqno)| Step::SeekBefore(key, seqno)),
+        10 => Just(Step::Next),
+        10 => Just(Step::Prev),
+        4 => (1usize..6).prop_map(Step::Plain),
+    ]
+}
+
+/// The children, and all their entries in order. Sequence numbers are the positions in `entries`, from 1 on.
+fn merged(runs: usize, entries: &[(usize, Vec<u8>)]) -> (MergingCursor<ListCursor>, Vec<Entry>) {
+    let numbered = || entries.iter().zip(1u64..).map(|((run, key), seqno)| (run % runs, (key.clone(), seqno)));
+    let sorted = |mut list: Vec<Entry>| {
+        list.sort_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)));
+        list
+    };
+    let child = |i: usize| {
+        let entries = sorted(numbered().filter(|(run, _)| *run == i).map(|(_, entry)| entry).collect());
+        ListCursor { at: entries.len(), entries, fails_in: None, parts: 0 }
+    };
+    let cursor = MergingCursor::new((0..runs).map(child).collect());
+    (cursor, sorted(numbered().map(|(_, entry)| entry).collect()))
+}
+
+/// Takes the same steps over the merge and over the list; both must stand at the same entry. A step that fails leaves the merge invalid.
+fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step]) {
+    let mut at: Option<usize> = None;
+    let mut marked = MarkedKey::default();
+    let before = |key: &[u8], seqno| model.partition_point(|(k, s)| compare_entries((k, *s), (key, seqno)).is_lt());
+    for step in steps {
+        // A seek may come amid plain steps; all else is told that they are over.
+        if !matches!(step, Step::First | Step::Last | Step::Seek(..) | Step::SeekBefore(..))
+            && cursor.catch_up().is_err()
+        {
+            at = None;
+        }
+        let left = at.filter(|_| !cursor.is_ahead);
+        if left.is_some() {
+            marked.mark(cursor);
+        }
+        let result = match (step, at) {
+            (Step::First, _) => {
+                at = Some(0);
+                cursor.seek_to_first()
+            }
+            (Step::Last, _) => {
+                at = model.len().checked_sub(1);
+                cursor.seek_to_last()
+            }
+            (Step::Seek(key, seqno), _) => {
+                at = Some(before(key, *seqno));
+                cursor.seek(key, *seqno)
+            }
+            (Step::SeekBefore(key, seqno), _) => {
+                at = before(key, *seqno).checked_sub(1);
+                cursor.seek_before(key, *seqno)
+            }
+            (Step::Next, Some(i)) => {
+                at = Some(i + 1);
+                cursor.next()
+            }
+            (Step::Prev, Some(i)) => {
+                at = i.checked_sub(1);
+                cursor.prev()
+            }
+            (Step::Plain(most), Some(mut i)) => {
+                let forward = cursor.direction == Direction::Forward;
+                cursor.expect_plain_steps(SNAPSHOT);
+                assert!(!cursor.step_plainly(!forward));
+                for _ in 0..*most {
+                    if !cursor.step_plainly(forward) {
+                        break;
+                    }
+                    i = if forward { i + 1 } else { i - 1 };
+                    let (key, seqno) = &model[i];
+                    assert_eq!(cursor.key(), key);
+                    assert!(*seqno <= SNAPSHOT && model.iter().filter(|entry| entry.0 == *key).count() == 1);
+                }
+                at = Some(i);
+                Ok(())
+            }
+            (Step::Next | Step::Prev | Step::Plain(_), None) => Ok(()),
+        };
+        at = at.filter(|&i| i < model.len() && result.is_ok());
+        assert_eq!(cursor.valid(), at.is_some(), "{step:?}");
+        if let Some(i) = at
+            && cursor.is_ahead
+        {
+            assert_eq!(cursor.key(), model[i].0);
+        } else if let Some(i) = at {
+            let (key, seqno) = &model[i];
+            assert_eq!((cursor.key(), cursor.seqno()), (&key[..], *seqno), "{step:?}");
+            assert_eq!(cursor.head(), head(key));
+            if cursor.is_first_of_key() {
+                assert!(i == 0 || model[i - 1].0 != *key);
+            }
+            if let Some(left) = left {
+                assert_eq!(marked.key(&mut [0; HEAD_LEN]), model[left].0);
+                assert_eq!(marked.is_at(cursor), model[left].0 == *key);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn walks_like_one_sorted_run(
+        runs in 1usize..10,
+        entries in vec((0usize..10, key()), 0..40),
+        steps in vec(step(), 1..80),
+    ) {
+        let (mut cursor, model) = merged(runs, &entries);
+        walk(&mut cursor, &model, &steps);
+    }
+
+    /// Runs that come one behind the other let one child win many times in a row.
+    #[test]
+    fn walks_over_runs_that_hardly_overlap(
+        runs in 1usize..6,
+        mut keys in vec(key(), 0..60),
+        strays in vec((any::<prop::sample::Index>(), 0usize..6), 0..6),
+        steps in vec(step(), 1..150),
+    ) {
+        keys.sort();
+        let len = keys.len().max(1);
+        let mut entries: Vec<_> = keys.into_iter().enumerate().map(|(i, key)| (i * runs / len, key)).collect();
+        for (at, run) in strays {
+            if !entries.is_empty() {
+                at.get_mut(&mut entries).0 = run;
+            }
+        }
+        let (mut cursor, model) = merged(runs, &entries);
+        walk(&mut cursor, &model, &steps);
+    }
+
+    #[test]
+    fn a_child_that_fails_leaves_the_merge_invalid_until_it_is_positioned_again(
+        runs in 1usize..6,
+        entries in vec((0usize..10, key()), 0..40),
+        failures in vec(prop::option::of(0u32..40), 6),
+        steps in vec(step(), 1..80),
+    ) {
+        let (mut cursor, model) = merged(runs, &entries);
+        for (child, fails_in) in cursor.children.iter_mut().zip(failures) {
+            child.fails_in = fails_in;
+        }
+        walk(&mut cursor, &model, &steps);
+    }
+}
+
+#[test]
+fn a_merge_of_nothing_is_never_valid() {
+    let mut cursor = MergingCursor::new(Vec::new());
+    for step in [Step::First, Step::Last, Step::Seek(vec![1], 1), Step::SeekBefore(vec![1], 1)] {
+        walk(&mut cursor, &[], &[step]);
+    }
+}

@@ -1,0 +1,322 @@
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::*;
+use crate::format::key::ValueKind;
+use crate::sorted::block::{BlockBuilder, FramedBlock};
+
+/// A block whose value is `tag` all along.
+fn tagged(tag: u64, value_len: usize) -> BlockRef {
+    let mut builder = BlockBuilder::new();
+    let mut value = tag.to_le_bytes().repeat(value_len.div_ceil(8).max(1));
+    value.truncate(value_len.max(8));
+    builder.add(b"key", 1, ValueKind::Put, &value, 0, usize::MAX);
+    let mut bytes = Vec::new();
+    builder.finish(&mut bytes);
+    BlockRef::copy_of(&bytes).unwrap()
+}
+
+fn block(value_len: usize) -> BlockRef {
+    tagged(7, value_len)
+}
+
+/// The tag of a block, whose value must be of whole words.
+fn tag_of(block: &FramedBlock) -> u64 {
+    u64::from_le_bytes(*block.block().bytes().last_chunk().unwrap())
+}
+
+struct Fixture {
+    cache: BlockCache,
+    epoch: Arc<Epoch>,
+    slots: Vec<Arc<Slots>>,
+}
+
+impl Fixture {
+    fn new(capacity: usize, tables: usize, blocks: usize) -> Fixture {
+        let epoch = Arc::new(Epoch::default());
+        let cache = BlockCache::new(Arc::clone(&epoch), capacity);
+        let slots = (0..tables).map(|table| cache.slots(table as u64, blocks, &Arc::default())).collect();
+        Fixture { cache, epoch, slots }
+    }
+
+    /// As a reader does it that asks once; returns whether the block was let in.
+    fn ask(&self, table: usize, i: usize, block: &BlockRef) -> bool {
+        let len = block.block().bytes().len();
+        let Some(mut frame) = self.cache.admit(&self.slots[table], i, len) else { return false };
+        frame.bytes_mut()[..len].copy_from_slice(block.block().bytes());
+        self.cache.insert(&self.slots[table], i, &frame.into_block(len).unwrap());
+        true
+    }
+
+    /// Asks until the block is let in, so many times at most.
+    fn insist(&self, times: usize, table: usize, i: usize, block: &BlockRef) -> bool {
+        (0..times).any(|_| self.hit(table, i) || self.ask(table, i, block) && self.hit(table, i))
+    }
+
+    /// As a reader does it.
+    fn hit(&self, table: usize, i: usize) -> bool {
+        self.epoch.pin(|pin| {
+            let found = self.slots[table].get(i, pin);
+            found.inspect(|found| found.framed().set_referenced()).is_some()
+        })
+    }
+}
+
+#[test]
+fn usage_stays_within_the_capacity() {
+    for capacity in [0, 1000, 100_000, 5 << 20] {
+        let fixture = Fixture::new(capacity, 7, 501);
+        let mut kept = 0;
+        for i in 0..if cfg!(miri) { 60 } else { 3000 } {
+            let (table, place) = (i % 7, i % 501);
+            kept += usize::from(fixture.insist(2, table, place, &block(i * 7919 % 9001)));
+            assert!(fixture.cache.usage() <= capacity);
+        }
+        assert_eq!(kept > 0, capacity >= 1000);
+    }
+}
+
+#[test]
+fn usage_is_that_of_the_blocks() {
+    let fixture = Fixture::new(1 << 20, 1, 100);
+    let block = block(4000);
+    for i in 0..100 {
+        assert!(fixture.ask(0, i, &block));
+        // It is there: nothing changes.
+        fixture.ask(0, i, &block);
+    }
+    assert_eq!(fixture.cache.usage(), 100 * (block.memory() + OVERHEAD));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
+fn as_long_as_there_is_room_blocks_are_let_in_at_once() {
+    let fixture = Fixture::new(8 << 20, 1, 4000);
+    let block = block(4000);
+    let kept = (0..4000).filter(|&i| fixture.ask(0, i, &block)).count();
+    assert!(fixture.cache.usage() > 7 << 20, "{}", fixture.cache.usage());
+    assert!(kept > 1700, "{kept}");
+    assert_eq!((0..4000).filter(|&i| fixture.hit(0, i)).count(), kept);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
+fn blocks_that_are_asked_for_once_push_out_nothing() {
+    let fixture = Fixture::new(1 << 20, 2, 5000);
+    let block = block(4000);
+    let kept = (0..5000).filter(|&i| fixture.ask(0, i, &block)).count();
+    assert!((100..300).contains(&kept), "{kept}");
+    for i in 0..5000 {
+        assert!(!fixture.ask(1, i, &block), "{i}");
+    }
+    assert_eq!((0..5000).filter(|&i| fixture.hit(0, i)).count(), kept);
+}
+
+#[test]
+fn a_block_that_was_asked_for_long_ago_is_a_stranger_again() {
+    // So small that each block that the door lets in has the hand go on at once.
+    let fixture = Fixture::new(20_000, 2, 100);
+    let block = block(4000);
+    let kept: Vec<usize> = (0..10).filter(|&i| fixture.ask(0, i, &block)).collect();
+    let are_kept = || fixture.epoch.pin(|pin| kept.iter().all(|&i| fixture.slots[0].get(i, pin).is_some()));
+    assert!(kept.len() > 2 && kept.len() < SHORTEST_MEMORY);
+    assert!(!fixture.ask(1, 0, &block));
+    for i in 1..=SHORTEST_MEMORY {
+        assert!(!fixture.ask(1, i, &block));
+    }
+    assert!(!fixture.ask(1, 0, &block) && are_kept(), "forgotten: nothing is evicted for it");
+    // It was asked for just now, and comes in.
+    assert!(fixture.insist(2, 1, 0, &block) && !are_kept());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
+fn hot_blocks_survive_others_that_come_again() {
+    let (len, hot) = (5000, 20);
+    let fixture = Fixture::new(1 << 20, 2, len);
+    let block = block(4000);
+    for i in 0..hot {
+        assert!(fixture.ask(0, i, &block));
+    }
+    let mut let_in = 0;
+    for i in 0..len {
+        let_in += usize::from(fixture.insist(3, 1, i, &block));
+        assert!(fixture.hit(0, i % hot), "{i}");
+    }
+    assert!(let_in > len / 4, "{let_in}");
+}
+
+/// What the program works with now, if that fits, is soon all there, whatever it worked with before.
+#[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
+fn what_is_of_no_use_any_more_makes_room() {
+    let fixture = Fixture::new(4 << 20, 2, 900);
+    let block = block(4000);
+    for i in 0..900 {
+        fixture.ask(0, i, &block);
+        fixture.hit(0, i);
+    }
+    // Round after round, in the same order, as a program goes through its data.
+    let hits: Vec<usize> = (0..6).map(|_| (0..900).filter(|&i| fixture.insist(1, 1, i, &block)).count()).collect();
+    assert!(hits[3..].iter().all(|&hits| hits > 850), "{hits:?}");
+}
+
+/// Where all blocks are worth the same, an exchange is in vain.
+#[test]
+#[cfg_attr(miri, ignore = "about thousands of blocks")]
+fn among_equals_few_are_exchanged() {
+    let (blocks, rounds) = (1000, 50_000);
+    let fixture = Fixture::new(2 << 20, 1, blocks);
+    let block = block(4000);
+    let mut random = fastrand::Rng::with_seed(7);
+    (0..blocks).for_each(|i| _ = fixture.ask(0, i, &block));
+    let (mut hits, mut exchanges) = (0, 0);
+    for _ in 0..rounds {
+        let i = random.usize(0..blocks);
+        match fixture.hit(0, i) {
+            true => hits += 1,
+            false => exchanges += usize::from(fixture.ask(0, i, &block)),
+        }
+    }
+    assert!(hits > rounds * 4 / 10, "{hits} hits in {rounds}");
+    assert!(exchanges < (rounds - hits) / 4, "{exchanges} exchanges, {hits} hits in {rounds}");
+}
+
+#[test]
+fn blocks_of_any_size_find_room() {
+    let fixture = Fixture::new(1 << 20, 1, 100);
+    for i in 0..100 {
+        let len = [100_000, 10, 5000, 200_000][i % 4];
+        assert!(fixture.insist(8, 0, i, &block(len)), "{i}");
+    }
+}
+
+#[test]
+fn a_table_that_goes_takes_its_blocks_along() {
+    let fixture = Fixture::new(1 << 20, 2, 50);
+    for i in 0..50 {
+        assert!(fixture.ask(i % 2, i, &block(4000)));
+    }
+    let half = 25 * (block(4000).memory() + OVERHEAD);
+    assert_eq!(fixture.cache.usage(), 2 * half);
+    fixture.cache.forget(&fixture.slots[0]);
+    assert_eq!(fixture.cache.usage(), half);
+    assert!(!fixture.hit(0, 0) && fixture.hit(1, 1));
+    fixture.cache.forget(&fixture.slots[1]);
+    assert_eq!(fixture.cache.usage(), 0);
+}
+
+#[test]
+fn what_a_pinned_reader_sees_counts_until_it_ends() {
+    let fixture = Fixture::new(100_000, 1, 1000);
+    assert!(fixture.ask(0, 0, &tagged(99, 4000)));
+    fixture.epoch.pin(|pin| {
+        let seen = fixture.slots[0].get(0, pin).unwrap();
+        for i in 1..500 {
+            fixture.insist(3, 0, i, &tagged(1, 4000));
+            assert!(fixture.cache.usage() <= 100_000);
+        }
+        assert!(!fixture.hit(0, 0), "it was evicted");
+        assert!(!fixture.hit(0, 499), "there is no room while the reader is pinned");
+        assert_eq!(tag_of(seen.framed()), 99);
+    });
+    assert!(fixture.insist(2, 0, 499, &tagged(1, 4000)));
+}
+
+#[test]
+fn an_evicted_block_that_is_held_by_a_count_is_not_used_again() {
+    let fixture = Fixture::new(20_000, 1, 1000);
+    let held = tagged(99, 4000);
+    fixture.cache.insert(&fixture.slots[0], 0, &held);
+    for i in 1..100 {
+        fixture.insist(3, 0, i, &tagged(1, 4000));
+    }
+    assert!(!fixture.hit(0, 0));
+    assert_eq!(tag_of(&held), 99);
+    assert!(held.into_frame().is_some(), "the cache has let go");
+}
+
+#[test]
+fn frames_are_used_again() {
+    let fixture = Fixture::new(100_000, 1, 1000);
+    let block = block(4000);
+    let (mut let_in, mut again) = (0, 0);
+    for i in (0..200).flat_map(|i| [i, i]) {
+        let before = fixture.cache.usage();
+        if let Some(mut frame) = fixture.cache.admit(&fixture.slots[0], i, block.block().bytes().len()) {
+            let_in += 1;
+            again += usize::from(fixture.cache.usage() < before);
+            frame.bytes_mut()[..block.block().bytes().len()].copy_from_slice(block.block().bytes());
+            fixture.cache.insert(&fixture.slots[0], i, &frame.into_block(block.block().bytes().len()).unwrap());
+        }
+    }
+    assert!(let_in > 100 && again > let_in / 2, "{again} of {let_in}");
+}
+
+/// Readers, evictions and tables that go, with a cache of a few blocks: nobody ever reads anything but what belongs there.
+#[test]
+fn readers_never_see_a_block_that_was_used_again() {
+    const BLOCKS: usize = 12;
+    let (rounds, readers) = if cfg!(miri) { (40, 2) } else { (60_000, 3) };
+    let epoch = Arc::new(Epoch::default());
+    let cache = BlockCache::new(Arc::clone(&epoch), 20_000);
+    let tables: Vec<Mutex<(u64, Arc<Slots>)>> =
+        (0..2).map(|table| Mutex::new((table, cache.slots(table, BLOCKS, &Arc::default())))).collect();
+    let (numbers, hits, done) = (AtomicUsize::new(2), AtomicUsize::new(0), AtomicBool::new(false));
+    let tag = |number: u64, i: usize| number << 8 | i as u64;
+    std::thread::scope(|scope| {
+        for reader in 0..readers {
+            let (epoch, cache, tables, hits, done) = (&epoch, &cache, &tables, &hits, &done);
+            scope.spawn(move || {
+                let mut counted = None;
+                for round in reader * 7..reader * 7 + rounds {
+                    let (number, slots) = tables[round % 2].lock().clone();
+                    let i = round * 31 % BLOCKS;
+                    let hit = epoch.pin(|pin| {
+                        let found = slots.get(i, pin)?;
+                        found.framed().set_referenced();
+                        assert_eq!(tag_of(found.framed()), tag(number, i));
+                        if round % 16 == 0 {
+                            counted = Some((found.counted(), tag(number, i)));
+                        }
+                        Some(())
+                    });
+                    if let Some((block, tag)) = &counted {
+                        assert_eq!(tag_of(block), *tag);
+                    }
+                    hits.fetch_add(usize::from(hit.is_some()), Ordering::Relaxed);
+                    if hit.is_none() {
+                        let new = tagged(tag(number, i), 4000);
+                        let len = new.block().bytes().len();
+                        if let Some(mut frame) = cache.admit(&slots, i, len) {
+                            frame.bytes_mut()[..len].copy_from_slice(new.block().bytes());
+                            cache.insert(&slots, i, &frame.into_block(len).unwrap());
+                        }
+                        assert!(cache.usage() <= cache.capacity());
+                    }
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+        }
+        // Tables go while others read them: their readers go on with the slots that they have.
+        scope.spawn(|| {
+            for round in 0.. {
+                // Where all is slow, the tables would be gone before anything is found in them.
+                while cfg!(miri) && hits.load(Ordering::Relaxed) < round && !done.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                let number = numbers.fetch_add(1, Ordering::Relaxed) as u64;
+                let new = (number, cache.slots(number, BLOCKS, &Arc::default()));
+                let (_, old) = std::mem::replace(&mut *tables[round % 2].lock(), new);
+                cache.forget(&old);
+                std::thread::yield_now();
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+    });
+    assert!(hits.load(Ordering::Relaxed) > 0);
+    for table in &tables {
+        cache.forget(&table.lock().1);
+    }
+}

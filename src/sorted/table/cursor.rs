@@ -1,0 +1,329 @@
+//! [`TableCursor`]: a position in a table.
+
+use std::sync::Arc;
+
+use super::Table;
+use super::fetch::{ReadAhead, ReadHint};
+use super::reader::Counting;
+use super::resident::Near;
+use crate::error::Result;
+use crate::format::Decoded;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::report::stats::ReadCounters;
+use crate::sorted::block::BlockCursor;
+use crate::sorted::iter::InternalCursor;
+
+/// Two levels: a position among the blocks, by the index, and one inside the block there, which it keeps alive.
+pub(crate) struct TableCursor {
+    table: Arc<Table>,
+    fill_cache: bool,
+    counting: Counting,
+    /// Whether it is known to go through all of the table.
+    of_all: bool,
+    /// The place in the block that was entered last, in none to begin with; the cursor is valid when this is.
+    block: BlockCursor,
+    /// Position of that block in the index.
+    position: usize,
+    /// Between the parts of a seek: position of the first block that may hold what is sought.
+    sought: usize,
+    seeking: Seeking,
+    ahead: Option<ReadAhead>,
+}
+
+/// So many entries before the end of a block the directory of the next one is asked for, and so many before, with that at hand, what of
+/// its entries comes first.
+const DIRECTORY_AHEAD: usize = 12;
+const ENTRIES_AHEAD: usize = 4;
+
+/// What a seek does next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seeking {
+    /// Finds the block in memory, and asks for its directory.
+    Find,
+    /// Enters the block, and asks for the entry.
+    Enter,
+    /// Goes to the entry, in a block that may have been searched.
+    End { searched: bool },
+}
+
+impl TableCursor {
+    pub(super) fn new(table: Arc<Table>, fill_cache: bool) -> TableCursor {
+        TableCursor {
+            table,
+            fill_cache,
+            counting: Counting::Read,
+            of_all: false,
+            block: BlockCursor::default(),
+            position: 0,
+            sought: 0,
+            seeking: Seeking::End { searched: false },
+            ahead: None,
+        }
+    }
+
+    /// Moves on to another table, keeping what memory it has. The cursor is invalid then.
+    pub(crate) fn enter_table(&mut self, table: &Arc<Table>) {
+        self.invalidate();
+        if !Arc::ptr_eq(&self.table, table) {
+            self.table = Arc::clone(table);
+            self.position = usize::MAX;
+            self.ahead = None;
+        }
+    }
+
+    /// The cursor, with its reads left out of the table's counters: they are no reader's.
+    pub(crate) fn uncounted(self) -> TableCursor {
+        self.counted_as(Counting::Uncounted)
+    }
+
+    /// The cursor of a compaction, which goes through all of the table, or through a large part of it.
+    pub(crate) fn for_compaction(self) -> TableCursor {
+        TableCursor { fill_cache: false, of_all: true, ..self.uncounted() }
+    }
+
+    /// The cursor, with its reads in other counters.
+    pub(super) fn counted_as(self, counting: Counting) -> TableCursor {
+        TableCursor { counting, ..self }
+    }
+
+    fn block_count(&self) -> Result<usize> {
+        Ok(self.table.resident()?.index.len())
+    }
+
+    /// Enters the block at position `i`, and there does `step`.
+    fn enter(&mut self, i: usize, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
+        self.enter_block(i)?;
+        self.in_block(step)
+    }
+
+    /// Enters the block at position `i`. The cursor is invalid then.
+    fn enter_block(&mut self, i: usize) -> Result<()> {
+        self.invalidate();
+        if !self.is_in(i) {
+            let resident = self.table.resident()?;
+            let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
+            let of_all = self.of_all;
+            let ahead = self.ahead.get_or_insert_with(|| match of_all {
+                true => ReadAhead::of_all(limit),
+                false => ReadAhead::new(limit, fill_cache),
+            });
+            ahead.step_to(i);
+            let kept = match &resident.mapped {
+                None => self.table.kept_block(resident, i, self.counting, None)?,
+                Some(mapped) if mapped.is_verified(i) && !of_all => {
+                    ahead.ask_for(mapped, resident.index.handle(i));
+                    self.table.kept_block(resident, i, self.counting, self.block.leave())?
+                }
+                // What has not been read before is read; and a compaction goes through each file once, in large pieces.
+                Some(_) => None,
+            };
+            let block = match kept {
+                Some(block) => block,
+                None => self.table.read_block(resident, i, fill_cache, self.counting, ReadHint::Scan(ahead))?.into(),
+            };
+            self.block.enter(block);
+            self.position = i;
+        }
+        Ok(())
+    }
+
+    /// Whether the block at position `i` is the one that was entered last.
+    fn is_in(&self, i: usize) -> bool {
+        self.block.is_inside() && self.position == i
+    }
+
+    /// Brings nearer the block at position `i`, if it is in memory.
+    fn prefetch_block(&self, i: usize) -> Result<()> {
+        if !self.is_in(i) {
+            let resident = self.table.resident()?;
+            self.table.fetcher().context.epoch().pin(|pin| resident.near(i, pin).map(Near::prefetch));
+        }
+        Ok(())
+    }
+
+    /// Does `step` in the block that was entered last.
+    fn in_block(&mut self, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
+        step(&mut self.block).map_err(|malformed| self.table.malformed_block(self.position, malformed))
+    }
+
+    pub(crate) fn invalidate(&mut self) {
+        self.block.invalidate();
+    }
+
+    /// Shortens the step into the next block when the cursor comes near the end of this one: asks for what will be looked at there.
+    #[inline]
+    fn look_ahead(&self, forward: bool) {
+        let left = self.block.left(forward);
+        if left == DIRECTORY_AHEAD || left == ENTRIES_AHEAD {
+            self.prefetch_neighbour(left, forward);
+        }
+    }
+
+    #[cold]
+    fn prefetch_neighbour(&self, left: usize, forward: bool) {
+        let Ok(resident) = self.table.resident() else { return };
+        // Where there is no such block, it is not in memory.
+        let i = if forward { self.position.wrapping_add(1) } else { self.position.wrapping_sub(1) };
+        self.table.fetcher().context.epoch().pin(|pin| match resident.near(i, pin) {
+            Some(near) if left == DIRECTORY_AHEAD => near.prefetch(),
+            Some(near) => near.block().iter().for_each(|block| block.prefetch_end(forward)),
+            None => {}
+        });
+    }
+
+    /// The rare part of a step forward: what stood in the way in the block, and then on to the next one.
+    #[cold]
+    fn next_block(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::next)?;
+        if !self.valid() && self.position + 1 < self.block_count()? {
+            self.enter(self.position + 1, BlockCursor::seek_to_first)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn previous_block(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::prev)?;
+        if !self.valid() && self.position > 0 {
+            self.enter(self.position - 1, BlockCursor::seek_to_last)?;
+        }
+        Ok(())
+    }
+}
+
+impl InternalCursor for TableCursor {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.block.valid()
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.enter(0, BlockCursor::seek_to_first)
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.invalidate();
+        let last = self.block_count()? - 1;
+        self.enter(last, BlockCursor::seek_to_last)
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.begin_seek(key)?;
+        self.end_seek(key, seqno)
+    }
+
+    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
+        self.invalidate();
+        let resident = self.table.resident()?;
+        self.sought = resident.find(key);
+        self.seeking =
+            if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
+        Ok(())
+    }
+
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.seeking = match self.seeking {
+            Seeking::Find => {
+                self.prefetch_block(self.sought)?;
+                Seeking::Enter
+            }
+            Seeking::Enter => {
+                self.enter_block(self.sought)?;
+                self.block.begin_seek(key);
+                Seeking::End { searched: true }
+            }
+            Seeking::End { .. } => return Ok(false),
+        };
+        Ok(true)
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        if self.seeking == (Seeking::End { searched: true }) {
+            self.seeking = Seeking::End { searched: false };
+            self.in_block(|cursor| cursor.end_seek(key, seqno))?;
+            if self.valid() {
+                return Ok(());
+            }
+            self.sought += 1;
+        }
+        for i in self.sought..self.block_count()? {
+            self.enter(i, |cursor| cursor.seek(key, seqno))?;
+            // Usually at once, or at the front of the next block; later only when the versions of the key fill whole blocks.
+            if self.valid() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        if self.block.advance() {
+            self.look_ahead(true);
+            return Ok(());
+        }
+        self.next_block()
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        if self.block.retreat() {
+            self.look_ahead(false);
+            return Ok(());
+        }
+        self.previous_block()
+    }
+
+    #[inline]
+    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        // What the table says of itself is taken at its word, as everything under a checksum.
+        let meta = self.table.meta();
+        let are_plain = meta.keys == meta.entries && meta.largest_seqno <= snapshot;
+        if are_plain { self.block.left_before(bound, forward) } else { 0 }
+    }
+
+    #[inline]
+    fn plain_step(&mut self, forward: bool) -> bool {
+        self.block.plain_step(forward) && {
+            self.look_ahead(forward);
+            true
+        }
+    }
+
+    fn end_plain_steps(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::settle)
+    }
+
+    fn is_first_of_key(&self) -> bool {
+        self.block.is_first_of_key()
+    }
+
+    fn counters(&self) -> Option<&ReadCounters> {
+        (self.counting != Counting::Uncounted).then(|| &*self.table.fetcher().counters)
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.block.key()
+    }
+
+    #[inline]
+    fn head(&self) -> u128 {
+        self.block.head()
+    }
+
+    #[inline]
+    fn seqno(&self) -> SeqNo {
+        self.block.seqno()
+    }
+
+    #[inline]
+    fn kind(&self) -> ValueKind {
+        self.block.kind()
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.block.value()
+    }
+}

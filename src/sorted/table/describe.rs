@@ -1,0 +1,104 @@
+//! What tools ask of a table beyond look-ups: its footer, and its data blocks one by one.
+
+use std::sync::Arc;
+
+use super::fetch::{Fetcher, ReadHint};
+use super::footer::{FOOTER_LEN, Footer, Handle};
+use super::properties::Properties;
+use super::reader::Counting;
+use super::verify::file_checksum;
+use super::{Table, TableContext, TableMeta};
+use crate::error::{Error, IoContext, Result};
+use crate::format::filename::FileKind;
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::sorted::block::BlockCursor;
+
+/// One data block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BlockInfo {
+    pub(crate) handle: Handle,
+    /// Code of the compression, as the trailer has it.
+    pub(crate) compression: u8,
+    /// Bytes before compression.
+    pub(crate) raw_len: u64,
+    pub(crate) entries: u64,
+    /// Length of the common prefix of all keys.
+    pub(crate) prefix_len: u64,
+    pub(crate) first_key: Vec<u8>,
+    pub(crate) last_key: Vec<u8>,
+}
+
+impl Table {
+    /// A table by its file alone. What its properties say of it stands in for the manifest; nothing vouches for the checksum of the
+    /// whole file then, so it is computed if `checksum` asks for it, and 0 otherwise.
+    pub(crate) fn alone(context: Arc<TableContext>, number: u64, checksum: bool) -> Result<Table> {
+        let path = FileKind::Table(number).path(context.dir());
+        let size = context.fs().open(&path).and_then(|file| file.len()).during("open", &path)?;
+        let fetcher = Fetcher::new(Arc::clone(&context), number, size);
+        let footer_offset = size.saturating_sub(FOOTER_LEN as u64);
+        // The footer of a later version may be anything; the header says which version it is.
+        if let Err(later @ Error::Unsupported { .. }) =
+            FileHeader::decode(&fetcher.bytes(0, FILE_HEADER_LEN as u64)?, Magic::Table, number, &path)
+        {
+            return Err(later);
+        }
+        let footer = Footer::decode(&fetcher.bytes(footer_offset, FOOTER_LEN as u64)?, number, footer_offset, &path)?;
+        let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
+            .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
+        let meta = TableMeta {
+            number,
+            size,
+            checksum: if checksum { file_checksum(&fetcher)? } else { 0 },
+            entries: properties.entries,
+            keys: properties.keys,
+            tombstones: properties.tombstones,
+            smallest_seqno: properties.smallest_seqno,
+            largest_seqno: properties.largest_seqno,
+            smallest: properties.smallest,
+            largest: properties.largest,
+        };
+        Ok(Table::new(context, meta))
+    }
+
+    /// Whether the file is the one that the manifest tells of, by its length and checksum, whatever is in it.
+    pub(crate) fn is_as_written(&self) -> Result<bool> {
+        let (meta, fetcher) = (self.meta(), self.fetcher());
+        Ok(fetcher.file_len()? == meta.size && file_checksum(fetcher)? == meta.checksum)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<TableContext> {
+        &self.fetcher().context
+    }
+
+    pub(crate) fn footer(&self) -> Result<Footer> {
+        Ok(self.resident()?.footer)
+    }
+
+    /// Number of data blocks.
+    pub(crate) fn block_count(&self) -> Result<usize> {
+        Ok(self.resident()?.index.len())
+    }
+
+    /// Describes the data block at position `i`, which must be less than [`Table::block_count`].
+    pub(crate) fn describe_block(&self, i: usize) -> Result<BlockInfo> {
+        let resident = self.resident()?;
+        let handle = resident.index.handle(i);
+        let block = self.read_block(resident, i, false, Counting::Uncounted, ReadHint::None)?;
+        let trailer = self.fetcher().bytes(handle.offset + u64::from(handle.len), 1)?;
+        let mut cursor = BlockCursor::new(block.clone());
+        let malformed = |malformed| self.malformed_block(i, malformed);
+        cursor.seek_to_first().map_err(malformed)?;
+        let first_key = cursor.key().to_vec();
+        cursor.seek_to_last().map_err(malformed)?;
+        let described = block.block();
+        Ok(BlockInfo {
+            handle,
+            compression: trailer.first().copied().unwrap_or_default(),
+            raw_len: described.bytes().len() as u64,
+            entries: described.len() as u64,
+            prefix_len: described.prefix().len() as u64,
+            first_key,
+            last_key: cursor.key().to_vec(),
+        })
+    }
+}

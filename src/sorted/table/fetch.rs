@@ -1,0 +1,425 @@
+//! [`Fetcher`]: the one door through which bytes of a table enter. It checks every length against the file before it allocates,
+//! verifies every block, and counts the data blocks.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::TableContext;
+use super::compress::{decompress_into, from_code, highest_code, raw_len};
+use super::footer::{Handle, TRAILER_LEN};
+use super::mapped::Mapped;
+use super::properties::Properties;
+use crate::error::{Error, IoContext, Result};
+use crate::format::Decoded;
+use crate::format::checksum::{FileChecksum, bound_crc};
+use crate::format::filename::FileKind;
+use crate::options::Compression;
+use crate::report::stats::ReadCounters;
+use crate::sorted::block::{BlockRef, Frame};
+use crate::vfs::ReadableFile;
+
+/// Reads from one table's file.
+pub(super) struct Fetcher {
+    pub(super) context: Arc<TableContext>,
+    number: u64,
+    /// Bytes of the file.
+    pub(super) size: u64,
+    pub(super) path: PathBuf,
+    /// Shared with those who keep the counts of a table that is gone.
+    pub(super) counters: Arc<ReadCounters>,
+}
+
+impl Fetcher {
+    pub(super) fn new(context: Arc<TableContext>, number: u64, size: u64) -> Fetcher {
+        Fetcher { path: FileKind::Table(number).path(&context.dir), context, number, size, counters: Arc::default() }
+    }
+
+    pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
+        Error::corruption(&self.path, offset, rule)
+    }
+
+    pub(super) fn file(&self) -> Result<Arc<dyn ReadableFile>> {
+        let TableContext { fs, files, .. } = &*self.context;
+        files.get(self.number, || fs.open(&self.path)).during("open", &self.path)
+    }
+
+    /// Length of the file as the file system has it.
+    pub(super) fn file_len(&self) -> Result<u64> {
+        self.file()?.len().during("read", &self.path)
+    }
+
+    /// The `len` bytes at `offset`, unverified.
+    pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.checked_len(offset, len)?];
+        self.fill(&mut bytes, offset, None)?;
+        Ok(bytes)
+    }
+
+    /// `len`, if the file has as many bytes at `offset`.
+    fn checked_len(&self, offset: u64, len: u64) -> Result<usize> {
+        match (offset.checked_add(len), usize::try_from(len)) {
+            (Some(end), Ok(len)) if end <= self.size => Ok(len),
+            _ => Err(self.corrupt(offset, "a block reaches beyond the end of the file")),
+        }
+    }
+
+    /// Reads the bytes at `offset` until `bytes` is full; before it waits for them, `before_wait` has its turn.
+    fn fill(&self, bytes: &mut [u8], offset: u64, before_wait: Option<&mut dyn FnMut()>) -> Result<()> {
+        let file = self.file()?;
+        if let Some(before_wait) = before_wait {
+            if file.try_read_at(bytes, offset) {
+                return Ok(());
+            }
+            before_wait();
+        }
+        let read = file.read_at(bytes, offset);
+        if read.during("read", &self.path)? < bytes.len() {
+            return Err(self.corrupt(offset, "the file ends before the block does"));
+        }
+        Ok(())
+    }
+
+    /// Asks the file system for what will be read soon, if the file is open.
+    pub(super) fn will_need(&self, part: Range<u64>) {
+        if !part.is_empty()
+            && let Some(file) = self.context.files.held(self.number)
+        {
+            file.will_need(part);
+        }
+    }
+
+    /// A filter, properties or index block, verified.
+    pub(super) fn meta_block(&self, handle: Handle) -> Result<Vec<u8>> {
+        let stored = self.bytes(handle.offset, handle.stored_len())?;
+        match self.verified(handle, &stored)? {
+            (Compression::None, _) => Ok(without_trailer(stored.into())),
+            _ => Err(self.corrupt(handle.offset, "a block is compressed that must not be")),
+        }
+    }
+
+    /// A data block, verified, decompressed, and its compression; from what was read ahead, if it is there. `frame` makes a frame of as
+    /// many bytes as it is told. A block that is not compressed is read into it and stays there.
+    pub(super) fn data_block(
+        &self,
+        handle: Handle,
+        properties: &Properties,
+        hint: ReadHint<'_>,
+        frame: impl FnOnce(usize) -> Frame,
+    ) -> Result<(Compression, BlockRef)> {
+        let longest = properties.largest_block;
+        let malformed = |malformed| self.corrupt(handle.offset, malformed);
+        let (ahead, before_wait) = match hint {
+            ReadHint::None => (None, None),
+            ReadHint::Scan(ahead) => (Some(ahead), None),
+            ReadHint::Batch(before_wait) => (None, Some(before_wait)),
+        };
+        if let Some(stored) = ahead.and_then(|ahead| ahead.block(self, handle)) {
+            let (compression, packed) = self.verified(handle, stored)?;
+            let block = block_of(compression, packed, longest, frame).map_err(malformed)?;
+            return Ok((compression, block));
+        }
+        let stored_len = self.checked_len(handle.offset, handle.stored_len())?;
+        if properties.compression != u64::from(Compression::None.code()) {
+            // How long the block is, its stored form says.
+            let mut stored = Frame::new(stored_len);
+            let bytes = &mut stored.bytes_mut()[..stored_len];
+            self.fill(bytes, handle.offset, before_wait)?;
+            let (compression, packed) = self.verified(handle, bytes)?;
+            let block = block_of(compression, packed, longest, frame).map_err(malformed);
+            stored.spare();
+            return Ok((compression, block?));
+        }
+        let mut stored = frame(stored_len);
+        let bytes = &mut stored.bytes_mut()[..stored_len];
+        self.fill(bytes, handle.offset, before_wait)?;
+        let (compression, block) = match self.verified(handle, bytes)? {
+            (Compression::None, block) => {
+                let len = block.len();
+                (Compression::None, stored.into_block(len))
+            }
+            (compression, packed) => (compression, block_of(compression, packed, longest, Frame::new)),
+        };
+        Ok((compression, block.map_err(malformed)?))
+    }
+
+    /// A data block twice, verified: as it is stored, with its compression, and as [`Fetcher::data_block`] gives it. `checksum` takes in
+    /// what of the file it takes.
+    pub(super) fn data_block_to_copy(
+        &self,
+        handle: Handle,
+        longest: u32,
+        ahead: &mut ReadAhead,
+        checksum: &mut FileChecksum,
+    ) -> Result<(Compression, Vec<u8>, BlockRef)> {
+        let stored = self.stored(handle, Some(ahead))?;
+        checksum.update(&stored);
+        let (compression, packed) = self.verified(handle, &stored)?;
+        let block = block_of(compression, packed, longest, Frame::new);
+        let block = block.map_err(|malformed| self.corrupt(handle.offset, malformed))?;
+        Ok((compression, without_trailer(stored), block))
+    }
+
+    /// A block with its trailer, unverified; from what was read ahead, if it is there.
+    fn stored<'a>(&self, handle: Handle, ahead: Option<&'a mut ReadAhead>) -> Result<Cow<'a, [u8]>> {
+        match ahead.and_then(|ahead| ahead.block(self, handle)) {
+            Some(stored) => Ok(Cow::Borrowed(stored)),
+            None => Ok(Cow::Owned(self.bytes(handle.offset, handle.stored_len())?)),
+        }
+    }
+
+    /// Checks the trailer of `stored`, a block with its trailer; returns the block and its compression.
+    fn verified<'a>(&self, handle: Handle, stored: &'a [u8]) -> Result<(Compression, &'a [u8])> {
+        let split = stored.split_last_chunk::<4>();
+        let Some((checked @ [block @ .., compression], crc)) = split else {
+            return Err(self.corrupt(handle.offset, "a block is shorter than its trailer"));
+        };
+        if u32::from_le_bytes(*crc) != bound_crc(self.number, handle.offset, checked) {
+            return Err(self.corrupt(handle.offset, "the checksum of a block does not match"));
+        }
+        match from_code(*compression) {
+            Some(compression) => Ok((compression, block)),
+            None => Err(Error::Unsupported {
+                file: self.path.clone(),
+                what: "block compression",
+                found: (*compression).into(),
+                known: highest_code().into(),
+            }),
+        }
+    }
+}
+
+/// The block that `packed` holds, at most `longest` bytes long if it is compressed, in a frame of its own.
+fn block_of(
+    compression: Compression,
+    packed: &[u8],
+    longest: u32,
+    frame: impl FnOnce(usize) -> Frame,
+) -> Decoded<BlockRef> {
+    let len = match compression {
+        Compression::None => packed.len(),
+        _ => raw_len(compression, packed, longest)?,
+    };
+    let mut raw = frame(len);
+    match (compression, &mut raw.bytes_mut()[..len]) {
+        (Compression::None, raw) => raw.copy_from_slice(packed),
+        (compression, raw) => decompress_into(compression, packed, raw)?,
+    }
+    raw.into_block(len)
+}
+
+fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {
+    let mut bytes = stored.into_owned();
+    bytes.truncate(bytes.len().saturating_sub(TRAILER_LEN));
+    bytes
+}
+
+/// What will be read after a block.
+pub(super) enum ReadHint<'a> {
+    /// Nothing that is known.
+    None,
+    /// What a scan comes to.
+    Scan(&'a mut ReadAhead),
+    /// Other blocks, which this asks for when the read would have to wait.
+    Batch(&'a mut dyn FnMut()),
+}
+
+/// What a scan has read of a table beyond the block that it asked for.
+///
+/// A cursor that goes through enough blocks in their order, or against it, is on a long scan: it reads ahead, and each time twice as
+/// much. Short scans read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes. One that has had to wait for the
+/// device asks from then on, with each read of the table, for what the next one will read, which comes while it looks at what it has.
+pub(super) struct ReadAhead {
+    /// Where the data blocks end.
+    limit: u64,
+    /// Blocks in a row after which it reads ahead.
+    patience: u32,
+    /// Position of the block to which the scan came last.
+    last: Option<usize>,
+    forward: bool,
+    /// Blocks in a row before this one.
+    run: u32,
+    /// Bytes to read next time; how many at first and at most.
+    window: u64,
+    least: u64,
+    most: u64,
+    /// Where what was read stands in the file.
+    start: u64,
+    /// What was read, of this length; the buffer behind it serves for the next read.
+    len: usize,
+    buffer: Vec<u8>,
+    /// What the system was asked for last.
+    asked: Range<u64>,
+    /// Whether the scan has had to wait for the device.
+    has_waited: bool,
+}
+
+impl ReadAhead {
+    const LEAST: u64 = 32 << 10;
+    const MOST: u64 = 256 << 10;
+    /// Read at once by who goes through all, or through a part of a compaction.
+    const OF_ALL: u64 = 256 << 10;
+    /// Blocks in a row that make a scan a long one.
+    const PATIENCE: u32 = 2;
+    /// The same if what is read by itself stays in the cache, and what is read ahead does not.
+    const PATIENCE_WITH_CACHE: u32 = 16;
+
+    pub(super) fn new(limit: u64, fill_cache: bool) -> ReadAhead {
+        let patience = if fill_cache { ReadAhead::PATIENCE_WITH_CACHE } else { ReadAhead::PATIENCE };
+        ReadAhead {
+            limit,
+            patience,
+            last: None,
+            forward: true,
+            run: 0,
+            window: ReadAhead::LEAST,
+            least: ReadAhead::LEAST,
+            most: ReadAhead::MOST,
+            start: 0,
+            len: 0,
+            buffer: Vec::new(),
+            asked: 0..0,
+            has_waited: false,
+        }
+    }
+
+    /// For a cursor that is known to go through all of a table: it reads ahead from the first block on.
+    pub(super) fn of_all(limit: u64) -> ReadAhead {
+        let window = ReadAhead::OF_ALL;
+        ReadAhead { patience: 0, window, least: window, most: window, ..ReadAhead::new(limit, false) }
+    }
+
+    /// Notes that the scan has come to the block at position `i`.
+    pub(super) fn step_to(&mut self, i: usize) {
+        let last = self.last.replace(i);
+        let is_neighbour = last.is_some_and(|last| last.abs_diff(i) == 1);
+        let forward = last < Some(i);
+        if is_neighbour && forward == self.forward {
+            self.run = self.run.saturating_add(1);
+        } else {
+            (self.run, self.forward) = (u32::from(is_neighbour), forward);
+            self.window = self.least;
+            self.asked = 0..0;
+        }
+    }
+
+    /// Whether the scan is so long that it reads ahead.
+    pub(super) fn is_long(&self) -> bool {
+        self.run >= self.patience
+    }
+
+    /// What a long scan reads next, beginning with a block, or ending with it if it goes backward; and next time more.
+    fn next_window(&mut self, handle: Handle) -> Option<Range<u64>> {
+        let end = handle.end()?;
+        let window = match self.forward {
+            true => handle.offset..handle.offset.saturating_add(self.window).min(self.limit),
+            false => end.saturating_sub(self.window)..end,
+        };
+        self.window = (self.window * 2).min(self.most);
+        // Not if a block is longer than the window.
+        (window.start <= handle.offset && end <= window.end).then_some(window)
+    }
+
+    /// What it reads after `window` if it goes on, as far as `window` has not brought it.
+    fn following(&self, window: &Range<u64>) -> Range<u64> {
+        match self.forward {
+            true => window.end..window.end.saturating_add(self.window).min(self.limit).max(window.end),
+            false => window.start.saturating_sub(self.window)..window.start,
+        }
+    }
+
+    /// Asks the system for what comes next, if the scan is long and goes through a mapped file: that is read by looking at it.
+    pub(super) fn ask_for(&mut self, mapped: &Mapped, handle: Handle) {
+        if self.is_long()
+            && !self.asked.contains(&handle.offset)
+            && let Some(window) = self.next_window(handle)
+        {
+            mapped.will_need(window.start, window.end);
+            self.asked = window;
+        }
+    }
+
+    /// The stored form of a block, or `None` if it should be read by itself.
+    fn block(&mut self, fetcher: &Fetcher, handle: Handle) -> Option<&[u8]> {
+        if self.range(handle).is_none() && self.is_long() {
+            let window = self.next_window(handle).filter(|window| window.end <= fetcher.size)?;
+            self.len = 0;
+            let len = usize::try_from(window.end - window.start).ok()?;
+            if self.buffer.len() < len {
+                self.buffer.resize(len, 0);
+            }
+            let following = self.following(&window);
+            let bytes = &mut self.buffer[..len];
+            // What fails here may lie beyond the block that was asked for: reading that by itself decides.
+            let (asked, has_waited) = (&mut self.asked, &mut self.has_waited);
+            let mut ask = || {
+                if !asked.contains(&u64::midpoint(window.start, window.end)) {
+                    fetcher.will_need(window.clone());
+                }
+                fetcher.will_need(following.clone());
+                *asked = following.clone();
+            };
+            if *has_waited {
+                ask();
+                fetcher.fill(bytes, window.start, None).ok()?;
+            } else {
+                let mut before_wait = || {
+                    *has_waited = true;
+                    ask();
+                };
+                fetcher.fill(bytes, window.start, Some(&mut before_wait)).ok()?;
+            }
+            (self.start, self.len) = (window.start, len);
+        }
+        self.range(handle)
+    }
+
+    fn range(&self, handle: Handle) -> Option<&[u8]> {
+        let start = usize::try_from(handle.offset.checked_sub(self.start)?).ok()?;
+        let len = usize::try_from(handle.stored_len()).ok()?;
+        self.buffer[..self.len].get(start..)?.get(..len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_is_long_that_goes_on_in_one_direction() {
+        let is_long = |blocks: &[usize]| {
+            let mut ahead = ReadAhead::new(1 << 30, false);
+            blocks.iter().for_each(|&i| ahead.step_to(i));
+            ahead.is_long()
+        };
+        for long in [&[0, 1, 2][..], &[7, 8, 9, 10], &[9, 8, 7], &[2, 1, 0], &[3, 9, 4, 3, 2], &[1, 2, 3, 2, 1]] {
+            assert!(is_long(long), "{long:?}");
+        }
+        for short in
+            [&[0][..], &[0, 1], &[1, 0], &[5, 6, 5, 6, 5, 6, 5], &[5, 7, 9, 11], &[5, 5, 5, 5], &[1, 2, 3, 4, 3]]
+        {
+            assert!(!is_long(short), "{short:?}");
+        }
+    }
+
+    #[test]
+    fn windows_grow_in_the_direction_of_the_scan_and_hold_the_block() {
+        let mut ahead = ReadAhead::new(100 << 10, false);
+        let handle = |offset: u64| Handle { offset, len: 4 << 10 };
+        let mut window = |step: usize, offset: u64| {
+            ahead.step_to(step);
+            ahead.next_window(handle(offset))
+        };
+        let block = handle(0).stored_len();
+        assert_eq!(window(1, 64), Some(64..64 + (32 << 10)));
+        assert_eq!(window(2, 4 << 10), Some(4 << 10..68 << 10));
+        assert_eq!(window(3, 40 << 10), Some(40 << 10..100 << 10));
+        assert_eq!(window(4, 99 << 10), None);
+        assert_eq!(window(3, 90 << 10), Some((58 << 10) + block..(90 << 10) + block));
+        assert_eq!(window(2, 20 << 10), Some(0..(20 << 10) + block));
+        ahead.window = 1 << 10;
+        assert_eq!(ahead.next_window(handle(0)), None);
+    }
+}

@@ -1,0 +1,355 @@
+//! The index: which data block may hold a key. Resident while its table is open.
+
+mod heads;
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+use heads::Heads;
+
+use super::footer::{HANDLE_LEN, Handle, PAGE};
+use crate::format::coding::Decoder;
+use crate::format::header::FILE_HEADER_LEN;
+use crate::format::key::{common_prefix_len, compare, head, strip};
+use crate::format::{Decoded, Malformed};
+use crate::memory::pool::{Array, Lasting};
+use crate::memory::prefetch::prefetch;
+
+/// Bytes of a head. Part of the format.
+const HEAD_LEN: usize = 8;
+/// Longest common prefix that is taken out of the separators. Part of the format.
+const MAX_PREFIX_LEN: usize = 0xffff;
+
+/// The shortest key that is at least `last`, the last key of a block, and less than `next`, the first key of the block behind it;
+/// or `last` itself, if the two are equal or nothing shorter is at hand.
+pub(super) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
+    let len = common_prefix_len(last, next) + 1;
+    if len < last.len() && len < next.len() { &next[..len] } else { last }
+}
+
+/// Collects separators and handles, in order.
+#[derive(Default)]
+pub(super) struct IndexBuilder {
+    handles: Vec<Handle>,
+    /// The separators, one behind the other.
+    separators: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl IndexBuilder {
+    /// Adds a block by the separator behind it; [`IndexBuilder::end`] says where the block is.
+    pub(super) fn begin(&mut self, separator: &[u8]) {
+        self.separators.extend_from_slice(separator);
+        self.ends.push(self.separators.len());
+    }
+
+    pub(super) fn end(&mut self, handle: Handle) {
+        self.handles.push(handle);
+    }
+
+    /// At most this long the block becomes if it is finished now.
+    pub(super) fn size(&self) -> usize {
+        12 + self.handles.len() * (HEAD_LEN + HANDLE_LEN + 4) + self.separators.len()
+    }
+
+    fn separator(&self, i: usize) -> &[u8] {
+        let start = i.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.separators[start..self.ends[i]]
+    }
+
+    /// The block, or `None` if it would not fit 32 bits.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "all numbers are at most the length of the block, which is checked first"
+    )]
+    pub(super) fn finish(&self) -> Option<Vec<u8>> {
+        u32::try_from(self.size()).ok()?;
+        let n = self.handles.len();
+        let prefix = match n.checked_sub(1) {
+            Some(last) => {
+                let (first, last) = (self.separator(0), self.separator(last));
+                &first[..common_prefix_len(first, last).min(MAX_PREFIX_LEN)]
+            }
+            None => &[],
+        };
+        let rest = |i| &self.separator(i)[prefix.len()..];
+        let mut out = Vec::with_capacity(self.size());
+        out.extend_from_slice(&(n as u32).to_le_bytes());
+        out.extend_from_slice(&(prefix.len() as u16).to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        for i in 0..n {
+            out.extend_from_slice(&head(rest(i)).to_le_bytes());
+        }
+        for handle in &self.handles {
+            out.extend_from_slice(&handle.encode());
+        }
+        let mut end = 0;
+        out.extend_from_slice(&0u32.to_le_bytes());
+        for i in 0..n {
+            end += rest(i).len();
+            out.extend_from_slice(&(end as u32).to_le_bytes());
+        }
+        out.extend_from_slice(prefix);
+        for i in 0..n {
+            out.extend_from_slice(rest(i));
+        }
+        Some(out)
+    }
+}
+
+/// The decoded index block: heads to search, and beside them the full separators, for ties.
+#[derive(Debug)]
+pub(super) struct Index {
+    heads: Heads,
+    handles: Array<Handle>,
+    /// One more than there are separators, ascending from 0 to the length of `rests`.
+    ends: Array<u32>,
+    prefix: Box<[u8]>,
+    rests: Array<u8>,
+}
+
+impl Index {
+    /// The index that stands in `bytes`, in lasting memory if that is given.
+    pub(super) fn decode(bytes: &[u8], lasting: Option<&Arc<Lasting>>) -> Decoded<Index> {
+        let mut fields = Decoder::new(bytes);
+        let n = fields.u32()? as usize;
+        let (prefix_len, zero) = (usize::from(fields.u16()?), fields.u16()?);
+        if n == 0 || zero != 0 {
+            return Err(Malformed("the head of the index is not valid"));
+        }
+        let arrays_len = n.checked_mul(HEAD_LEN + HANDLE_LEN + 4);
+        if arrays_len.is_none_or(|len| len > fields.remaining()) {
+            return Err(Malformed("the index is cut short"));
+        }
+        let heads = (0..n).map(|_| fields.u64()).collect::<Decoded<Box<[u64]>>>()?;
+        if !heads.is_sorted() {
+            return Err(Malformed("the index is out of order"));
+        }
+        let handles = (0..n).map(|_| Handle::decode(&mut fields)).collect::<Decoded<Box<[Handle]>>>()?;
+        let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<[u32]>>>()?;
+        let index = Index {
+            heads: Heads::new(&heads, lasting),
+            handles: Array::new(lasting, handles.iter().copied()),
+            ends: Array::new(lasting, ends.iter().copied()),
+            prefix: fields.take(prefix_len)?.into(),
+            rests: Array::new(lasting, fields.take(fields.remaining())?.iter().copied()),
+        };
+        index.check()?;
+        Ok(index)
+    }
+
+    /// What searching and reading rely on. That the heads are those of the separators, `verify` checks.
+    fn check(&self) -> Decoded<()> {
+        if self.ends[0] != 0 || !self.ends.is_sorted() || self.ends[self.len()] as usize != self.rests.len() {
+            return Err(Malformed("the separators do not fill the index"));
+        }
+        let mut end = FILE_HEADER_LEN as u64;
+        for handle in &*self.handles {
+            let follows = handle.offset == end || end.checked_next_multiple_of(PAGE) == Some(handle.offset);
+            end = match handle.end() {
+                Some(next) if follows => next,
+                _ => return Err(Malformed("there is a gap or an overlap between data blocks")),
+            };
+        }
+        Ok(())
+    }
+
+    /// Number of data blocks, at least 1.
+    pub(super) fn len(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Where the block at position `i`, which must be less than [`Index::len`], is in the file.
+    pub(super) fn handle(&self, i: usize) -> Handle {
+        self.handles[i]
+    }
+
+    /// Brings nearer the handles at these positions.
+    #[inline]
+    pub(super) fn prefetch_handles(&self, positions: Range<usize>) {
+        const PER_LINE: usize = 64 / size_of::<Handle>();
+        for handles in self.handles.get(positions).into_iter().flat_map(|handles| handles.chunks(PER_LINE)) {
+            prefetch(handles.as_ptr());
+        }
+    }
+
+    /// The offset behind the last data block.
+    pub(super) fn data_end(&self) -> u64 {
+        let last = self.handles.last().and_then(|handle| handle.end());
+        last.unwrap_or_default()
+    }
+
+    /// Position of the first block that may hold `key` or what comes behind it; [`Index::len`] if all blocks come before it. When it is
+    /// nearly found, `near` is told among which positions it is.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8], near: impl FnOnce(Range<usize>)) -> usize {
+        let Some(rest) = strip(key, &self.prefix) else {
+            return if compare(key, &self.prefix).is_lt() { 0 } else { self.len() };
+        };
+        let head = head(rest);
+        let start = self.heads.count_less(head, near);
+        if self.heads.get(start) == Some(head) { self.find_tie(start, head, rest) } else { start }
+    }
+
+    /// Brings nearer what [`Index::find`] will wait for.
+    #[inline]
+    pub(super) fn prefetch(&self, key: &[u8]) {
+        if let Some(rest) = strip(key, &self.prefix) {
+            self.heads.prefetch(head(rest));
+        }
+    }
+
+    /// The same among the separators from `start` on whose head is that of `rest`: equal heads say nothing about longer keys and
+    /// trailing zeros.
+    fn find_tie(&self, start: usize, head: u64, rest: &[u8]) -> usize {
+        let end = head.checked_add(1).map_or(self.len(), |next| self.heads.count_less(next, |_| ()));
+        let mut ties = start..end;
+        while !ties.is_empty() {
+            let middle = ties.start + ties.len() / 2;
+            if compare(self.rest(middle), rest).is_lt() {
+                ties.start = middle + 1;
+            } else {
+                ties.end = middle;
+            }
+        }
+        ties.start
+    }
+
+    /// How the separator behind block `i` compares to `key`.
+    pub(super) fn compare_separator(&self, i: usize, key: &[u8]) -> Ordering {
+        match strip(key, &self.prefix) {
+            Some(rest) => compare(self.rest(i), rest),
+            None => compare(&self.prefix, key),
+        }
+    }
+
+    /// The separator behind block `i`.
+    pub(super) fn separator(&self, i: usize) -> Vec<u8> {
+        [&*self.prefix, self.rest(i)].concat()
+    }
+
+    /// Whether the head of block `i` is that of its separator.
+    pub(super) fn head_is_right(&self, i: usize) -> bool {
+        self.heads.get(i) == Some(head(self.rest(i)))
+    }
+
+    fn rest(&self, i: usize) -> &[u8] {
+        &self.rests[self.ends[i] as usize..self.ends[i + 1] as usize]
+    }
+
+    /// Bytes that the index takes in memory.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Index>()
+            + self.heads.memory()
+            + size_of_val(&*self.handles)
+            + size_of_val(&*self.ends)
+            + self.prefix.len()
+            + self.rests.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn build(separators: &[Vec<u8>]) -> Vec<u8> {
+        let mut builder = IndexBuilder::default();
+        let mut offset = 64;
+        for separator in separators {
+            let handle = Handle { offset, len: 100 };
+            builder.begin(separator);
+            builder.end(handle);
+            offset += handle.stored_len();
+        }
+        let bytes = builder.finish().unwrap();
+        assert!(bytes.len() <= builder.size());
+        bytes
+    }
+
+    fn separators() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let key = prop_oneof![
+            vec(any::<u8>(), 0..4),
+            vec(prop_oneof![Just(0u8), Just(0xff)], 0..12),
+            (0u32..500).prop_map(|n| format!("some/common/prefix/{n:06}").into_bytes()),
+        ];
+        vec(key, 1..60).prop_map(|mut keys| {
+            keys.sort();
+            keys
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn find_gives_the_first_separator_at_or_behind_the_key(separators in separators(), others in separators()) {
+            let index = Index::decode(&build(&separators), None).unwrap();
+            prop_assert_eq!(index.len(), separators.len());
+            let cut = separators.iter().map(|key| key[..key.len() / 2].to_vec());
+            let longer = separators.iter().map(|key| [key, &[0][..]].concat());
+            for key in separators.iter().cloned().chain(others).chain(cut).chain(longer) {
+                prop_assert_eq!(index.find(&key, |_| ()), separators.partition_point(|other| *other < key));
+                for (i, separator) in separators.iter().enumerate() {
+                    prop_assert_eq!(index.compare_separator(i, &key), separator.cmp(&key));
+                    prop_assert_eq!(&index.separator(i), separator);
+                    prop_assert!(index.head_is_right(i));
+                }
+            }
+        }
+
+        #[test]
+        fn separator_lies_between_its_blocks(a in vec(0u8..3, 0..6), b in vec(0u8..3, 0..6)) {
+            let (last, next) = if a < b { (&a, &b) } else { (&b, &a) };
+            let separator = separator(last, next);
+            prop_assert!(separator >= &last[..]);
+            prop_assert!(separator < &next[..] || last == next);
+            prop_assert!(separator.len() <= last.len());
+        }
+
+        #[test]
+        fn decoding_damaged_indexes_never_panics(
+            separators in separators(), at: prop::sample::Index, to: u8, cut: prop::sample::Index, key: Vec<u8>
+        ) {
+            let mut bytes = build(&separators);
+            let (at, cut) = (at.index(bytes.len()), cut.index(bytes.len()));
+            bytes[at] = to;
+            for bytes in [&bytes[..], &bytes[..cut]] {
+                if let Ok(index) = Index::decode(bytes, None) {
+                    prop_assert!(index.find(&key, |_| ()) <= index.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn between_blocks_there_is_nothing_or_what_is_left_of_a_page() {
+        let decoded = |offsets: [u64; 3]| {
+            let mut builder = IndexBuilder::default();
+            for (separator, offset) in [b"a", b"b", b"c"].into_iter().zip(offsets) {
+                builder.begin(separator);
+                builder.end(Handle { offset, len: 1000 - 5 });
+            }
+            Index::decode(&builder.finish().unwrap(), None)
+        };
+        for right in [[64, 1064, 2064], [64, 4096, 5096], [4096, 8192, 9192], [64, 1064, 4096]] {
+            assert!(decoded(right).is_ok(), "{right:?}");
+        }
+        for wrong in
+            [[64, 1065, 2065], [64, 8192, 9192], [64, 4095, 5095], [64, 1063, 2063], [63, 1063, 2063], [0, 1000, 2000]]
+        {
+            assert!(decoded(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(decoded([64, 1064, u64::MAX]).is_err());
+    }
+
+    #[test]
+    fn separators_are_shortened() {
+        assert_eq!(separator(b"key0009", b"key0010"), b"key001");
+        assert_eq!(separator(b"apple", b"banana"), b"b");
+        assert_eq!(separator(b"abc", b"abcd"), b"abc");
+        assert_eq!(separator(b"same", b"same"), b"same");
+    }
+}

@@ -1,0 +1,144 @@
+//! [`Heads`]: sorted numbers, laid out for searching.
+//!
+//! A binary search over an array waits for memory at nearly each of its steps. Here [`WIDTH`] numbers stand together in a node, and
+//! above each row of nodes stands a row with the last number of each of them, up to a row of one node: a static B+-tree without
+//! pointers. A search waits once per row, and the upper rows are small enough to stay in the processor's caches.
+
+use std::hint::select_unpredictable;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::memory::pool::{Array, Lasting};
+use crate::memory::prefetch::prefetch;
+
+/// Numbers of a node: two cache lines, which processors fetch in pairs.
+const WIDTH: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+struct Node([u64; WIDTH]);
+
+/// Numbers in ascending order.
+#[derive(Debug)]
+pub(super) struct Heads {
+    len: usize,
+    /// The numbers, filled up with the greatest one there is.
+    lowest: Array<Node>,
+    /// Rows above it, the one of a single node first.
+    upper: Box<[Array<Node>]>,
+}
+
+impl Heads {
+    pub(super) fn new(numbers: &[u64], lasting: Option<&Arc<Lasting>>) -> Heads {
+        let lowest = nodes(lasting, numbers, |&number| number);
+        let mut upper = Vec::new();
+        let mut below = &lowest;
+        while below.len() > 1 {
+            upper.push(nodes(lasting, below, |node| node.0[WIDTH - 1]));
+            below = &upper[upper.len() - 1];
+        }
+        upper.reverse();
+        Heads { len: numbers.len(), lowest, upper: upper.into() }
+    }
+
+    /// How many numbers are less than `number`. Before the last step, `near` is told among which positions the answer is, if it is not behind
+    /// all of them.
+    #[inline]
+    pub(super) fn count_less(&self, number: u64, near: impl FnOnce(Range<usize>)) -> usize {
+        let Some(at) = self.descend(number) else { return self.len };
+        let Some(node) = self.lowest.get(at) else { return self.len };
+        near(at * WIDTH..self.len.min(at * WIDTH + WIDTH));
+        (at * WIDTH + node.count_less(number)).min(self.len)
+    }
+
+    /// Brings nearer what [`Heads::count_less`] will wait for.
+    #[inline]
+    pub(super) fn prefetch(&self, number: u64) {
+        if let Some(node) = self.descend(number).and_then(|at| self.lowest.get(at)) {
+            node.prefetch();
+        }
+    }
+
+    /// Position of the lowest node that has the answer; `None` if it is behind all numbers.
+    #[inline]
+    fn descend(&self, number: u64) -> Option<usize> {
+        let mut at = 0;
+        for row in &self.upper {
+            // What fills up a row may lead beyond the end of the next one.
+            at = at * WIDTH + row.get(at)?.count_less(number);
+        }
+        Some(at)
+    }
+
+    /// The number at position `i`.
+    pub(super) fn get(&self, i: usize) -> Option<u64> {
+        (i < self.len).then(|| self.lowest[i / WIDTH].0[i % WIDTH])
+    }
+
+    /// Bytes of memory behind this.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.lowest) + self.upper.iter().map(|row| size_of_val(row) + size_of_val(&**row)).sum::<usize>()
+    }
+}
+
+impl Node {
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.0[0]);
+        prefetch(&self.0[WIDTH - 1]);
+    }
+
+    /// Halves the node without branches; both of its lines are on their way at once.
+    #[inline]
+    fn count_less(&self, number: u64) -> usize {
+        self.prefetch();
+        let mut at = 0;
+        for step in [8, 4, 2, 1, 1] {
+            let is_less = self.0[(at + step - 1) % WIDTH] < number;
+            at = select_unpredictable(is_less, at + step, at);
+        }
+        at
+    }
+}
+
+const _: () = assert!(WIDTH == 16, "it is halved four times");
+
+/// The numbers that `number` makes of `below`, in nodes.
+fn nodes<T>(lasting: Option<&Arc<Lasting>>, below: &[T], number: impl Fn(&T) -> u64) -> Array<Node> {
+    let node = |below: &[T]| {
+        let mut node = Node([u64::MAX; WIDTH]);
+        node.0.iter_mut().zip(below).for_each(|(place, below)| *place = number(below));
+        node
+    };
+    Array::new(lasting, below.chunks(WIDTH).map(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_counts_what_is_less(
+            mut numbers in prop_oneof![
+                prop::collection::vec(0u64..500, 0..600),
+                prop::collection::vec(any::<u64>(), 0..40),
+                prop::collection::vec(prop_oneof![Just(0), Just(u64::MAX), Just(u64::MAX - 1)], 0..300),
+            ],
+            number in prop_oneof![0u64..510, any::<u64>(), Just(u64::MAX)],
+        ) {
+            numbers.sort_unstable();
+            let heads = Heads::new(&numbers, None);
+            for number in numbers.iter().copied().chain([number]) {
+                let mut among = 0..0;
+                let count = heads.count_less(number, |near| among = near);
+                prop_assert_eq!(count, numbers.partition_point(|&other| other < number));
+                prop_assert!(count == numbers.len() || among.contains(&count) || count == among.end);
+            }
+            for i in 0..numbers.len() + 2 {
+                prop_assert_eq!(heads.get(i), numbers.get(i).copied());
+            }
+        }
+    }
+}

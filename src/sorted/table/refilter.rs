@@ -1,0 +1,117 @@
+//! [`Table::refilter`]: the same table with another filter.
+//!
+//! Data blocks are copied as they are stored, compressed or not, to the offsets that they had, so that the index is copied too. Only
+//! the checksums in their trailers are made anew, since they are bound to the file's number: each after the one before it was found
+//! right. What is copied is checked by every rule that `verify` knows, because the new checksums vouch for it from here on; with the
+//! checksum of the whole file, which also sees a block that was exchanged together with its own. Only a damaged filter, which is what the
+//! copy is for, leaves that one nothing to say.
+
+use super::builder::Output;
+use super::fetch::ReadAhead;
+use super::properties::Properties;
+use super::resident::TableFilter;
+use super::verify::{Seen, check_file_checksum, take_in};
+use super::{Origin, Table, TableMeta};
+use crate::error::Result;
+use crate::filter::FilterBuilder;
+use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::format::checksum::FileChecksum;
+use crate::format::filename::FileKind;
+use crate::format::header::FILE_HEADER_LEN;
+
+impl Table {
+    /// Bytes of the table's filter. 0 if it has none, or the table cannot be opened: then it is not in memory.
+    pub(crate) fn filter_bytes(&self) -> u64 {
+        let filter = self.resident().ok().and_then(|resident| resident.footer.filter);
+        filter.map_or(0, |handle| handle.len.into())
+    }
+
+    /// Whether the table has the filter that `policy` makes of its keys and of what `prefix` takes of them, give or take so many
+    /// thousandths of bits per key, and can use it.
+    pub(crate) fn has_filter(
+        &self,
+        policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
+        tolerance: u32,
+    ) -> Result<bool> {
+        let resident = self.resident()?;
+        let properties = &resident.properties;
+        let usable = match &resident.filter {
+            TableFilter::None => true,
+            TableFilter::Usable(filter) => filter.prefixes() == prefix,
+            TableFilter::Degraded(_) => false,
+        };
+        Ok(usable
+            && properties.filter_policy == u64::from(policy.code())
+            && properties.filter_millibits.abs_diff(policy.millibits()) <= tolerance)
+    }
+
+    /// Writes a copy of this table with a filter by `policy` and `prefix` as table `number`, synced; the directory is not. `None` means
+    /// that it was cancelled. Unless it succeeds, nothing is left of the copy.
+    pub(crate) fn refilter(
+        &self,
+        number: u64,
+        policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
+        origin: &Origin,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<TableMeta>> {
+        let context = &self.fetcher().context;
+        let output = Output::create(context.fs(), context.dir(), number)?;
+        let result = self.copy_to(output, number, policy, prefix, origin, cancelled);
+        if !matches!(result, Ok(Some(_))) {
+            let _ = context.fs().remove(&FileKind::Table(number).path(context.dir()));
+        }
+        result
+    }
+
+    fn copy_to(
+        &self,
+        mut output: Output<'_>,
+        number: u64,
+        policy: FilterPolicy,
+        prefix: Option<PrefixExtractor>,
+        origin: &Origin,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Option<TableMeta>> {
+        let (fetcher, resident) = (self.fetcher(), self.resident()?);
+        let properties = Properties {
+            number,
+            filter_policy: policy.code().into(),
+            filter_millibits: policy.millibits(),
+            filter_keys: 0,
+            filter_hash: None,
+            ..resident.properties.clone()
+        };
+        let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
+        let mut seen = Seen::default();
+        let data_end = resident.index.data_end();
+        let mut checksum = FileChecksum::default();
+        take_in(&mut checksum, fetcher, 0..FILE_HEADER_LEN as u64)?;
+        let mut ahead = ReadAhead::of_all(data_end);
+        for i in 0..resident.index.len() {
+            if cancelled() {
+                return Ok(None);
+            }
+            ahead.step_to(i);
+            let handle = resident.index.handle(i);
+            checksum.update(output.pad_to(handle.offset));
+            let (compression, stored, block) =
+                fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead, &mut checksum)?;
+            seen.check_block(resident, i, &block, |key, hash| filter.add_key(key, hash))
+                .map_err(|malformed| self.malformed_block(i, malformed))?;
+            let copied = output.copy_block(&stored, compression)?;
+            assert_eq!(copied, handle, "data blocks begin where they began");
+        }
+        seen.check_end(self)?;
+        if !matches!(resident.filter, TableFilter::Degraded(_)) {
+            take_in(&mut checksum, fetcher, data_end..fetcher.size)?;
+            check_file_checksum(self, checksum.finish())?;
+        }
+        let index = fetcher.meta_block(resident.footer.index)?;
+        let origin = Origin { dead: fetcher.context.graveyard().numbers(), ..origin.clone() };
+        let mut encoded = Vec::new();
+        origin.encode(&mut encoded);
+        output.complete(filter, properties, &encoded, &index).map(Some)
+    }
+}

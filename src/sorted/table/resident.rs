@@ -1,0 +1,232 @@
+//! [`Resident`]: what stays in memory of an open table.
+
+use std::sync::Arc;
+
+use super::TableMeta;
+use super::fetch::Fetcher;
+use super::footer::{FOOTER_LEN, Footer};
+use super::index::Index;
+use super::mapped::{InPlace, Mapped};
+use super::properties::{Properties, filter_hash};
+use super::slot::Slots;
+use crate::error::{Error, Result};
+use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::memory::epoch::Pin;
+use crate::options::Compression;
+use crate::sorted::block::{Block, Borrowed};
+
+pub(super) struct Resident {
+    pub(super) footer: Footer,
+    pub(super) properties: Properties,
+    pub(super) index: Index,
+    pub(super) filter: TableFilter,
+    /// Where its blocks are in the cache; of none if the file is mapped.
+    pub(super) slots: Arc<Slots>,
+    pub(super) mapped: Option<Mapped>,
+}
+
+/// A block that is in memory.
+#[derive(Clone, Copy)]
+pub(super) enum Near<'p> {
+    Cached(Borrowed<'p>),
+    Mapped(InPlace<'p>),
+}
+
+impl<'p> Near<'p> {
+    /// Brings nearer what is looked at first.
+    #[inline]
+    pub(super) fn prefetch(self) {
+        match self {
+            Near::Cached(block) => block.prefetch(),
+            Near::Mapped(block) => block.prefetch(),
+        }
+    }
+
+    /// The block; what is wrong with it is for others to say.
+    #[inline]
+    pub(super) fn block(self) -> Option<Block<'p>> {
+        match self {
+            Near::Cached(block) => Some(block.framed().block()),
+            Near::Mapped(block) => block.block().ok().map(|block| block.block()),
+        }
+    }
+}
+
+/// The filter of an open table.
+pub(super) enum TableFilter {
+    /// The table was written without one.
+    None,
+    Usable(Filter),
+    /// There is one, but it is damaged, unreadable, of a later version or of another table, for this reason. It means "maybe" for every key.
+    Degraded(Error),
+}
+
+impl Resident {
+    /// Reads it, and compares it with what the manifest says.
+    pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta) -> Result<Resident> {
+        let (path, lasting) = (&fetcher.path, &fetcher.context.lasting);
+        if fetcher.file_len()? != meta.size {
+            return Err(fetcher.corrupt(0, "the file is not as long as the manifest says"));
+        }
+        let header = fetcher.bytes(0, FILE_HEADER_LEN as u64)?;
+        FileHeader::decode(&header, Magic::Table, meta.number, path)?;
+        // Too short a file is found out by the read.
+        let footer_offset = meta.size.saturating_sub(FOOTER_LEN as u64);
+        let footer = fetcher.bytes(footer_offset, FOOTER_LEN as u64)?;
+        let footer = Footer::decode(&footer, meta.number, footer_offset, path)?;
+        let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
+            .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
+        let index = Index::decode(&fetcher.meta_block(footer.index)?, Some(lasting))
+            .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
+        let filter = TableFilter::read(fetcher, &footer, &properties);
+        let mapped = match properties.compression == u64::from(Compression::None.code()) {
+            true => Mapped::of(fetcher, index.len()),
+            false => None,
+        };
+        let cached = if mapped.is_some() { 0 } else { index.len() };
+        let slots = fetcher.context.cache().slots(meta.number, cached, lasting);
+        let resident = Resident { footer, properties, index, filter, slots, mapped };
+        if let Some(rule) = resident.gap(footer_offset) {
+            return Err(fetcher.corrupt(footer_offset, rule));
+        }
+        if let Some(rule) = resident.contradiction(meta) {
+            return Err(fetcher.corrupt(footer.properties.offset, rule));
+        }
+        Ok(resident)
+    }
+
+    /// What is wrong with the places of the blocks, which follow each other without gaps. The index has checked the data blocks.
+    fn gap(&self, footer_offset: u64) -> Option<&'static str> {
+        let Footer { filter, properties, index, .. } = self.footer;
+        let mut end = Some(self.index.data_end());
+        for handle in filter.into_iter().chain([properties, index]) {
+            if end != Some(handle.offset) {
+                return Some("there is a gap or an overlap between the blocks that the footer names");
+            }
+            end = handle.end();
+        }
+        (end != Some(footer_offset)).then_some("there is a gap or an overlap before the footer")
+    }
+
+    /// What the table says of itself in different ways, or otherwise than the manifest.
+    fn contradiction(&self, meta: &TableMeta) -> Option<&'static str> {
+        let Resident { footer, properties, .. } = self;
+        let rules = [
+            (properties.number == meta.number, "the properties are those of another table"),
+            (
+                footer.entries == meta.entries && properties.entries == meta.entries,
+                "the number of entries is not the one in the manifest",
+            ),
+            (properties.keys == meta.keys, "the number of distinct keys is not the one in the manifest"),
+            (properties.tombstones == meta.tombstones, "the number of tombstones is not the one in the manifest"),
+            (
+                properties.smallest == meta.smallest && properties.largest == meta.largest,
+                "the range of keys is not the one in the manifest",
+            ),
+            (
+                properties.smallest_seqno == meta.smallest_seqno && properties.largest_seqno == meta.largest_seqno,
+                "the range of sequence numbers is not the one in the manifest",
+            ),
+            (properties.seed == footer.seed, "the hash seed in the properties is not the one in the footer"),
+            (
+                properties.data_blocks == self.index.len() as u64,
+                "the number of data blocks is not the one in the index",
+            ),
+            (
+                (properties.filter_policy != 0) == footer.filter.is_some(),
+                "the properties and the footer disagree on whether there is a filter",
+            ),
+        ];
+        rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)
+    }
+
+    /// The data block at position `i`, if it is in memory and needs no look at its checksum.
+    #[inline]
+    pub(super) fn near<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Near<'p>> {
+        match &self.mapped {
+            None => self.slots.get(i, pin).map(Near::Cached),
+            Some(mapped) => mapped.get(&self.index, i).map(Near::Mapped),
+        }
+    }
+
+    /// Brings nearer all that the filter looks at if it does not say no.
+    #[inline]
+    pub(super) fn prefetch_filter(&self, hash: KeyHash) {
+        if let TableFilter::Usable(filter) = &self.filter {
+            filter.prefetch_all(hash);
+        }
+    }
+
+    /// Position of the first block that may hold `key`, as [`Index::find`] gives it; asks for what says where that block is.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> usize {
+        self.index.find(key, |near| match &self.mapped {
+            None => self.slots.prefetch(near),
+            Some(_) => self.index.prefetch_handles(near),
+        })
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        let filter = match &self.filter {
+            TableFilter::Usable(filter) => filter.memory(),
+            TableFilter::None | TableFilter::Degraded(_) => 0,
+        };
+        let keys = self.properties.smallest.len() + self.properties.largest.len();
+        let mapped = self.mapped.as_ref().map_or(0, Mapped::memory);
+        size_of::<Resident>() + self.index.memory() + self.slots.memory() + mapped + filter + keys
+    }
+}
+
+/// What a filter says of itself otherwise than the properties of its table.
+fn contradiction_of_filter(properties: &Properties, info: &FilterInfo) -> Option<&'static str> {
+    let keys = properties.keys;
+    let most = if info.prefixes.is_some() { keys.saturating_mul(2) } else { keys };
+    // A binary fuse counts keys with equal hashes once. Of a billion keys two have, now and then.
+    let least = keys - keys / 1024;
+    let rules = [
+        (
+            info.is_of(properties.filter_policy, properties.filter_millibits) && info.keys == properties.filter_keys,
+            "the filter is not the one that the properties tell of",
+        ),
+        ((least..=most).contains(&info.keys), "the filter cannot be one of as many keys as the table has"),
+    ];
+    rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)
+}
+
+impl TableFilter {
+    /// Also a filter that is sound in itself is not believed unless it is the one that the properties tell of.
+    fn read(fetcher: &Fetcher, footer: &Footer, properties: &Properties) -> TableFilter {
+        let Some(handle) = footer.filter else {
+            return TableFilter::None;
+        };
+        let block = match fetcher.meta_block(handle) {
+            Ok(block) => block,
+            Err(error) => return TableFilter::Degraded(error),
+        };
+        if properties.filter_hash.is_some_and(|hash| hash != filter_hash(&block)) {
+            let rule = "the hash of the filter is not the one in the properties";
+            return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
+        }
+        let filter = Filter::open_in(Some(&fetcher.context.lasting), &block, footer.seed);
+        let foreign = || filter.info().and_then(|info| contradiction_of_filter(properties, info));
+        match filter.degraded().or_else(foreign) {
+            Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),
+            None => TableFilter::Usable(filter),
+        }
+    }
+
+    /// The same for others to see.
+    pub(super) fn state(&self) -> FilterState {
+        match self {
+            TableFilter::None => FilterState::None,
+            TableFilter::Degraded(Error::Corruption { rule, .. }) => FilterState::Degraded(rule.clone()),
+            TableFilter::Degraded(error) => FilterState::Degraded(error.to_string()),
+            TableFilter::Usable(filter) => match filter.info() {
+                Some(info) => FilterState::Usable(info.clone()),
+                None => FilterState::None,
+            },
+        }
+    }
+}

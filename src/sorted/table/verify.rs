@@ -1,0 +1,170 @@
+//! [`Table::verify`]: reads a table from front to back and checks every rule that look-ups rely on.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Table;
+use super::fetch::{Fetcher, ReadAhead, ReadHint};
+use super::properties::Properties;
+use super::resident::{Resident, TableFilter};
+use crate::error::Result;
+use crate::filter::{Filter, KeyHash};
+use crate::format::checksum::FileChecksum;
+use crate::format::header::FILE_HEADER_LEN;
+use crate::format::key::{SeqNo, compare_entries};
+use crate::format::{Decoded, Malformed};
+use crate::sorted::block::{BlockCursor, BlockRef, Frame};
+
+/// Bytes read at once for the checksum of the whole file.
+const READ_LEN: u64 = 1 << 20;
+
+impl Table {
+    /// Checks the file: its checksum and each block's, the order of entries, index and filter against the keys, all counts and
+    /// ranges. It is read afresh, past the cache and past this table's counters.
+    pub(crate) fn verify(&self) -> Result<()> {
+        let context = Arc::clone(&self.fetcher().context);
+        let table = Table::new(context, self.meta().clone());
+        let (fetcher, resident) = (table.fetcher(), table.resident()?);
+        let filter = usable_filter(resident)?;
+
+        let mut seen = Seen::default();
+        let mut ahead = ReadAhead::of_all(resident.index.data_end());
+        let mut end = FILE_HEADER_LEN as u64;
+        for i in 0..resident.index.len() {
+            ahead.step_to(i);
+            let handle = resident.index.handle(i);
+            if handle.offset > end && fetcher.bytes(end, handle.offset - end)?.iter().any(|&byte| byte != 0) {
+                return Err(fetcher.corrupt(end, "there is something else than zeros before a data block"));
+            }
+            end = handle.offset + handle.stored_len();
+            let (_, block) =
+                fetcher.data_block(handle, &resident.properties, ReadHint::Scan(&mut ahead), Frame::new)?;
+            let mut denied = false;
+            let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
+            seen.check_block(resident, i, &block, ask).map_err(|malformed| table.malformed_block(i, malformed))?;
+            if denied {
+                let rule = "the filter denies a key that the table holds, or its prefix";
+                return Err(table.malformed_block(i, Malformed(rule)));
+            }
+        }
+        seen.check_end(&table)?;
+        check_file_checksum(&table, file_checksum(fetcher)?)
+    }
+}
+
+/// The filter, which in a sound table is usable.
+fn usable_filter(resident: &Resident) -> Result<Option<&Filter>> {
+    match &resident.filter {
+        TableFilter::None => Ok(None),
+        TableFilter::Degraded(error) => Err(error.clone()),
+        TableFilter::Usable(filter) => Ok(Some(filter)),
+    }
+}
+
+pub(super) fn file_checksum(fetcher: &Fetcher) -> Result<u32> {
+    let mut checksum = FileChecksum::default();
+    take_in(&mut checksum, fetcher, 0..fetcher.size)?;
+    Ok(checksum.finish())
+}
+
+/// Takes a part of the file into its checksum.
+pub(super) fn take_in(checksum: &mut FileChecksum, fetcher: &Fetcher, part: Range<u64>) -> Result<()> {
+    let mut offset = part.start;
+    while offset < part.end {
+        let len = READ_LEN.min(part.end - offset);
+        checksum.update(&fetcher.bytes(offset, len)?);
+        offset += len;
+    }
+    Ok(())
+}
+
+/// Compares the checksum of the whole file with the one in the manifest. Last of all, because it says only that there is damage, and
+/// not where.
+pub(super) fn check_file_checksum(table: &Table, found: u32) -> Result<()> {
+    if found == table.meta().checksum {
+        return Ok(());
+    }
+    Err(table.fetcher().corrupt(0, "the checksum of the file is not the one in the manifest"))
+}
+
+/// What was seen of a table so far, block by block from the first to the last.
+#[derive(Default)]
+pub(super) struct Seen {
+    properties: Properties,
+    last_key: Vec<u8>,
+    last_seqno: SeqNo,
+}
+
+impl Seen {
+    /// Takes in the block at position `i` if it keeps all rules, and hands the key of each entry and its hash to `take`.
+    pub(super) fn check_block(
+        &mut self,
+        resident: &Resident,
+        i: usize,
+        block: &BlockRef,
+        mut take: impl FnMut(&[u8], KeyHash),
+    ) -> Decoded<()> {
+        block.verify(|key| {
+            let hash = KeyHash::new(resident.footer.seed, key);
+            take(key, hash);
+            hash.fingerprint()
+        })?;
+        let mut cursor = BlockCursor::new(block.clone());
+        cursor.seek_to_first()?;
+        if i > 0 && !self.separated(resident, i - 1, cursor.key()) {
+            return Err(Malformed("a data block begins before its place in the index"));
+        }
+        while cursor.valid() {
+            let last = (&self.last_key[..], self.last_seqno);
+            let here = (cursor.key(), cursor.seqno());
+            if self.properties.entries > 0 && compare_entries(last, here).is_ge() {
+                return Err(Malformed("entries are out of order"));
+            }
+            let is_new_key = self.properties.entries == 0 || *here.0 != *self.last_key;
+            self.properties.count_entry(here.0, is_new_key, here.1, cursor.kind(), cursor.value());
+            self.last_key.clear();
+            self.last_key.extend_from_slice(here.0);
+            self.last_seqno = here.1;
+            cursor.next()?;
+        }
+        let index = &resident.index;
+        if index.compare_separator(i, &self.last_key).is_lt() || !index.head_is_right(i) {
+            return Err(Malformed("a data block goes beyond its place in the index"));
+        }
+        self.properties.count_block(block.block().bytes().len());
+        Ok(())
+    }
+
+    /// Whether separator `i` stands between the last key so far and `next`.
+    fn separated(&self, resident: &Resident, i: usize, next: &[u8]) -> bool {
+        let order = resident.index.compare_separator(i, next);
+        order.is_lt() || (order.is_eq() && *next == *self.last_key)
+    }
+
+    /// Whether the properties of `table` say of its entries what was seen of them, now that all were.
+    pub(super) fn check_end(self, table: &Table) -> Result<()> {
+        let resident = table.resident()?;
+        if self.agrees_with(&resident.properties) {
+            return Ok(());
+        }
+        let rule = "a count or range in the properties is not that of the entries";
+        Err(table.fetcher().corrupt(resident.footer.properties.offset, rule))
+    }
+
+    fn agrees_with(self, stated: &Properties) -> bool {
+        let seen = Properties {
+            largest: self.last_key.into(),
+            number: stated.number,
+            compression: stated.compression,
+            block_size: stated.block_size,
+            seed: stated.seed,
+            filter_policy: stated.filter_policy,
+            filter_millibits: stated.filter_millibits,
+            filter_keys: stated.filter_keys,
+            filter_hash: stated.filter_hash,
+            keyspace: stated.keyspace,
+            ..self.properties
+        };
+        seen == *stated
+    }
+}

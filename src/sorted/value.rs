@@ -1,0 +1,230 @@
+//! [`Value`]: bytes that a read returns.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::sorted::block::{BlockRef, Borrowed, HeldBlock, KeptBlock, LentBlock};
+
+/// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
+///
+/// Short values are copied out of the store's memory, and so are all that stand in mapped files; another value of 4 KiB and more keeps
+/// the block that holds it alive instead.
+#[derive(Clone)]
+pub struct Value(Repr);
+
+/// From this length on a value is not copied. Below it a copy is cheaper than a reference count that several readers share.
+const PIN_FROM: usize = 4096;
+/// Up to this length a value needs no memory beside itself.
+const INLINE: usize = 30;
+
+#[derive(Clone)]
+enum Repr {
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE],
+    },
+    /// Copied by a clone too, which takes no longer than to count references up and down.
+    Owned(Box<[u8]>),
+    Shared(Arc<[u8]>),
+    Pinned {
+        block: BlockRef,
+        start: u32,
+        len: u32,
+    },
+}
+
+impl Value {
+    #[inline]
+    pub(crate) fn copy_of(bytes: &[u8]) -> Value {
+        match (u8::try_from(bytes.len()), bytes.len()) {
+            (Ok(len), ..=INLINE) => {
+                let mut inline = [0; INLINE];
+                inline[..bytes.len()].copy_from_slice(bytes);
+                Value(Repr::Inline { len, bytes: inline })
+            }
+            (_, ..PIN_FROM) => Value(Repr::Owned(bytes.into())),
+            _ => Value(Repr::Shared(bytes.into())),
+        }
+    }
+}
+
+/// A value where a read found it in a table, before anybody owns it.
+pub(crate) enum FoundValue<'a> {
+    /// The `len` bytes from `start` on of a block in a mapped file, which is borrowed. A [`Value`]
+    /// does not keep the file, so that after the call nobody but cursors looks at what a disk may
+    /// fail to bring.
+    Mapped { block: LentBlock<'a>, start: u32, len: u32 },
+    /// The `len` bytes from `start` on, which lie within a block of the cache.
+    Cached { block: Borrowed<'a>, start: u32, len: u32 },
+    /// The same in a block that was read.
+    Read { block: BlockRef, start: u32, len: u32 },
+}
+
+impl<'a> FoundValue<'a> {
+    /// The `len` bytes of `block` from `start` on.
+    #[inline]
+    pub(crate) fn in_block(block: HeldBlock<'a>, start: u32, len: u32) -> FoundValue<'a> {
+        match block {
+            HeldBlock::Borrowed(block) => FoundValue::Cached { block, start, len },
+            HeldBlock::Counted(block) => FoundValue::Read { block, start, len },
+            HeldBlock::Mapped(block) => FoundValue::Mapped { block, start, len },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            FoundValue::Mapped { block, start, len } => block.block().part(*start, *len),
+            FoundValue::Cached { block, start, len } => block.framed().block().part(*start, *len),
+            FoundValue::Read { block, start, len } => block.block().part(*start, *len),
+        }
+    }
+
+    /// The value for keeps: copied if it is short, or stands in a mapped file.
+    #[inline]
+    pub(crate) fn into_value(self) -> Value {
+        match self {
+            FoundValue::Cached { block, start, len } if len as usize >= PIN_FROM => {
+                Value(Repr::Pinned { block: block.counted(), start, len })
+            }
+            FoundValue::Read { block, start, len } if len as usize >= PIN_FROM => {
+                Value(Repr::Pinned { block, start, len })
+            }
+            found => Value::copy_of(found.bytes()),
+        }
+    }
+
+    /// The value where it stands, with a count of the block or the mapping that it stands in.
+    pub(crate) fn keep(self) -> KeptValue {
+        let (block, start, len) = match self {
+            FoundValue::Mapped { block, start, len } => (block.kept(), start, len),
+            FoundValue::Cached { block, start, len } => (block.counted().into(), start, len),
+            FoundValue::Read { block, start, len } => (block.into(), start, len),
+        };
+        KeptValue { block, start, len }
+    }
+}
+
+/// A value where a read found it, after the read.
+pub(crate) struct KeptValue {
+    block: KeptBlock,
+    start: u32,
+    len: u32,
+}
+
+impl KeptValue {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.block.block().part(self.start, self.len)
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Repr::Owned(bytes) => bytes,
+            Repr::Shared(bytes) => bytes,
+            Repr::Pinned { block, start, len } => block.block().part(*start, *len),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<Value> for Vec<u8> {
+    fn from(value: Value) -> Vec<u8> {
+        match value.0 {
+            Repr::Owned(bytes) => bytes.into_vec(),
+            _ => value.to_vec(),
+        }
+    }
+}
+
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Value {
+    fn eq(&self, other: &T) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+impl Eq for Value {}
+
+impl PartialOrd for Value {
+    fn partial_cmp(&self, other: &Value) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Value {
+    fn cmp(&self, other: &Value) -> std::cmp::Ordering {
+        (**self).cmp(other)
+    }
+}
+
+impl std::hash::Hash for Value {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for Value {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+/// As a byte string literal: `b"apple\x00"`.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::key::ValueKind;
+    use crate::sorted::block::BlockBuilder;
+
+    #[test]
+    fn values_of_every_length_come_back_and_are_cloned() {
+        assert_eq!(size_of::<Value>(), 32);
+        for len in [0, 1, INLINE, INLINE + 1, 255, 256, PIN_FROM - 1, PIN_FROM, 100_000] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i % 251).to_le_bytes()[0]).collect();
+            let value = Value::copy_of(&bytes);
+            assert_eq!(value, bytes);
+            assert_eq!(value.clone(), value);
+            assert_eq!(Vec::from(value), bytes);
+        }
+    }
+
+    #[test]
+    fn long_values_pin_their_block_and_short_ones_do_not() {
+        for (value_len, pins) in [(PIN_FROM - 1, false), (PIN_FROM, true)] {
+            let mut builder = BlockBuilder::new();
+            builder.add(b"key", 1, ValueKind::Put, &vec![7; value_len], 0, usize::MAX);
+            let mut bytes = Vec::new();
+            builder.finish(&mut bytes);
+            let block = BlockRef::copy_of(&bytes).unwrap();
+            let start = u32::try_from(bytes.len() - value_len).unwrap();
+            let held = HeldBlock::Counted(block.clone());
+            let found = FoundValue::in_block(held, start, u32::try_from(value_len).unwrap());
+            assert_eq!(found.bytes(), vec![7; value_len]);
+            let value = found.into_value();
+            assert_eq!(block.into_frame().is_none(), pins);
+            assert_eq!(value.clone(), vec![7; value_len]);
+        }
+    }
+
+    #[test]
+    fn debug_form_is_a_byte_string() {
+        assert_eq!(format!("{:?}", Value::copy_of(b"a\0\"")), r#"b"a\x00\"""#);
+    }
+}

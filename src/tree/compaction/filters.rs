@@ -1,0 +1,243 @@
+//! Which filter a table gets: a pure function of the keyspace's options and of the tables' metadata.
+//!
+//! With a budget, the tree that is decided on is the one that the new table will be part of, with as many keys as it can come to have:
+//! what it replaces is left out. A table keeps its filter until it is written again, so the bits follow the tree as compaction goes on,
+//! or do not: what is only ever appended stays as it was written when the tree was small and the bits were many. So no new filter is
+//! larger than what the budget, and [`OVERDRAFT`] beyond it, leave beside the filters that stay.
+
+use crate::filter::FilterPolicy;
+use crate::filter::{Run, allocate, filter_bytes};
+use crate::options::{BudgetLimit, FilterBudget, KeyspaceOptions, LevelFilters};
+use crate::sorted::table::TableMeta;
+use crate::tree::version::LEVELS;
+
+/// The tables of a keyspace, level by level.
+type Levels<'a> = [Vec<&'a TableMeta>; LEVELS];
+
+/// By which part of it all filters together may exceed a budget: a quarter when the last level is written, and a half when a level
+/// above it is. A tree that compactions go through lags behind its plan by a tenth, which is left alone; and the small runs, whose
+/// filters save most for their memory, still get theirs when the last level has used up its own.
+const OVERDRAFT: [u64; 2] = [4, 2];
+
+/// The filter of a run of `keys` distinct keys that is to be written to `level`, where it takes the place of the tables that
+/// `replaced` names by level and number. `held` tells how many bytes the filters of all other tables take.
+pub(crate) fn policy_of_output(
+    options: &KeyspaceOptions,
+    levels: &Levels<'_>,
+    level: usize,
+    keys: u64,
+    held: impl FnOnce() -> u64,
+    replaced: impl Fn(usize, u64) -> bool,
+) -> FilterPolicy {
+    let LevelFilters::Budget(budget) = &options.level_filters else { return fixed(options, level) };
+    let mut runs = runs(levels, replaced);
+    let at = match level {
+        0 => {
+            runs.push((0, keys));
+            runs.len() - 1
+        }
+        _ => match runs.iter().position(|(other, _)| *other == level) {
+            Some(at) => {
+                runs[at].1 += keys;
+                at
+            }
+            None => {
+                runs.push((level, keys));
+                runs.len() - 1
+            }
+        },
+    };
+    let planned = share_out(options.filter, budget, &runs).get(at).copied().unwrap_or(options.filter);
+    let bytes = budget_bytes(options.filter, budget, &runs);
+    let is_last = level > 0 && runs.iter().all(|(other, _)| *other <= level);
+    let [in_last, above] = OVERDRAFT.map(|part| bytes.saturating_add(bytes / part));
+    let left = if is_last { in_last } else { above }.saturating_sub(held());
+    // With prefixes there may be twice as many keys in a filter.
+    let most_keys = if options.prefix.is_some() { keys.saturating_mul(2) } else { keys };
+    at_most(planned, most_keys, left)
+}
+
+/// The filter, or the largest of less bits, in quarters, that takes at most so many bytes.
+fn at_most(policy: FilterPolicy, keys: u64, bytes: u64) -> FilterPolicy {
+    let fits = |policy: &FilterPolicy| filter_bytes(*policy, keys) <= bytes;
+    let less = (4..policy.millibits().div_ceil(250)).rev().map(|quarters| policy.with_millibits(250 * quarters));
+    [policy].into_iter().chain(less).find(fits).unwrap_or(FilterPolicy::None)
+}
+
+/// The filter that each table should have: level by level, in the order of `levels`.
+pub(crate) fn policies(options: &KeyspaceOptions, levels: &Levels<'_>) -> Vec<FilterPolicy> {
+    let by_run = match &options.level_filters {
+        LevelFilters::Budget(budget) => share_out(options.filter, budget, &runs(levels, |_, _| false)),
+        _ => Vec::new(),
+    };
+    let mut by_run = by_run.into_iter();
+    let mut policies = Vec::new();
+    for (level, tables) in levels.iter().enumerate().filter(|(_, tables)| !tables.is_empty()) {
+        let runs_here = if level == 0 { tables.len() } else { 1 };
+        for _ in 0..runs_here {
+            let policy = by_run.next().unwrap_or_else(|| fixed(options, level));
+            policies.extend(std::iter::repeat_n(policy, tables.len() / runs_here));
+        }
+    }
+    policies
+}
+
+/// The filter of a level when it does not depend on the tree.
+fn fixed(options: &KeyspaceOptions, level: usize) -> FilterPolicy {
+    match &options.level_filters {
+        LevelFilters::Each(policies) => policies.get(level).or(policies.last()).copied().unwrap_or(options.filter),
+        LevelFilters::Uniform | LevelFilters::Budget(_) => options.filter,
+    }
+}
+
+/// Level and keys of each run that holds something: level 0 table by table, the others as wholes.
+fn runs(levels: &Levels<'_>, replaced: impl Fn(usize, u64) -> bool) -> Vec<(usize, u64)> {
+    let keys = |level: usize, table: &TableMeta| if replaced(level, table.number) { 0 } else { table.keys };
+    let first = levels[0].iter().map(|table| (0, keys(0, table)));
+    let others = (1..LEVELS).map(|level| (level, levels[level].iter().map(|table| keys(level, table)).sum()));
+    first.chain(others).filter(|(_, keys)| *keys > 0).collect()
+}
+
+/// The memory that a budget is, for `runs` by level and keys.
+fn budget_bytes(layout: FilterPolicy, budget: &FilterBudget, runs: &[(usize, u64)]) -> u64 {
+    let keys = runs.iter().fold(0u64, |sum, (_, keys)| sum.saturating_add(*keys));
+    match budget.limit {
+        BudgetLimit::BitsPerKey(bits) => filter_bytes(layout.with_bits(bits), keys),
+        BudgetLimit::Bytes(bytes) => bytes,
+    }
+}
+
+/// The filter of each of `runs`, given as level and keys.
+fn share_out(layout: FilterPolicy, budget: &FilterBudget, runs: &[(usize, u64)]) -> Vec<FilterPolicy> {
+    let bytes = budget_bytes(layout, budget, runs);
+    let last = runs.iter().map(|(level, _)| *level).max().unwrap_or_default();
+    // Look-ups that find something are taken to find it in the last level, where most of it is; not if all there is are runs of level
+    // 0, of which each may be the one.
+    let weight = |level: usize| if level == last && level > 0 { f64::from(budget.absent) } else { 1.0 };
+    let runs: Vec<Run> = runs.iter().map(|&(level, keys)| Run { keys, weight: weight(level) }).collect();
+    allocate(layout, &runs, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(number: u64, keys: u64) -> TableMeta {
+        TableMeta {
+            number,
+            size: 20 * keys,
+            checksum: 0,
+            entries: 2 * keys,
+            keys,
+            tombstones: 0,
+            smallest_seqno: 0,
+            largest_seqno: 0,
+            smallest: (*b"a").into(),
+            largest: (*b"z").into(),
+        }
+    }
+
+    /// Levels, number and keys of tables.
+    fn with_tree<R>(tables: &[(usize, u64, u64)], check: impl FnOnce(&Levels<'_>) -> R) -> R {
+        let tables: Vec<(usize, TableMeta)> =
+            tables.iter().map(|&(level, number, keys)| (level, table(number, keys))).collect();
+        check(&std::array::from_fn(|level| tables.iter().filter(|(l, _)| *l == level).map(|(_, t)| t).collect()))
+    }
+
+    fn bits(policies: &[FilterPolicy]) -> Vec<f32> {
+        policies.iter().map(|policy| policy.bits_per_key()).collect()
+    }
+
+    fn budget(budget: FilterBudget) -> KeyspaceOptions {
+        KeyspaceOptions::new().level_filters(LevelFilters::Budget(budget))
+    }
+
+    const TREE: [(usize, u64, u64); 6] =
+        [(0, 9, 100), (0, 8, 200), (4, 7, 10_000), (5, 6, 100_000), (6, 5, 600_000), (6, 4, 400_000)];
+
+    #[test]
+    fn uniform_and_listed_policies_do_not_depend_on_the_tree() {
+        with_tree(&TREE, |levels| {
+            let uniform = KeyspaceOptions::new();
+            assert_eq!(policies(&uniform, levels), [FilterPolicy::DEFAULT; 6]);
+            assert_eq!(policy_of_output(&uniform, levels, 5, 1000, || 0, |_, _| false), FilterPolicy::DEFAULT);
+            let each = [16.0, 14.0, 9.0].map(|bits_per_key| FilterPolicy::Bloom { bits_per_key });
+            let each = KeyspaceOptions::new().level_filters(LevelFilters::Each(each.to_vec()));
+            assert_eq!(bits(&policies(&each, levels)), [16.0, 16.0, 9.0, 9.0, 9.0, 9.0]);
+            let of_level = |level| policy_of_output(&each, levels, level, 1000, || 0, |_, _| true).bits_per_key();
+            assert_eq!([0, 1, 2, 6].map(of_level), [16.0, 14.0, 9.0, 9.0]);
+        });
+    }
+
+    #[test]
+    fn a_budget_gives_each_run_its_share_and_all_tables_of_a_level_the_same() {
+        with_tree(&TREE, |levels| {
+            let all = bits(&policies(&budget(FilterBudget::bits_per_key(10.0)), levels));
+            assert_eq!(all[4], all[5]);
+            assert_eq!(all[..2], [24.0, 24.0]);
+            assert!(all.is_sorted_by(|a, b| a >= b), "{all:?}");
+            assert!((9.0..10.0).contains(&all[5]), "{all:?}");
+            // The same memory said in bytes.
+            let bytes = filter_bytes(FilterPolicy::DEFAULT, TREE.iter().map(|(.., keys)| keys).sum());
+            assert_eq!(bits(&policies(&budget(FilterBudget::bytes(bytes)), levels)), all);
+            assert_eq!(bits(&policies(&budget(FilterBudget::bytes(0)), levels)), [0.0; 6]);
+            // Nobody asks the last level for what is not there.
+            let hits = policies(&budget(FilterBudget::bytes(bytes).absent(0.0)), levels);
+            assert_eq!(bits(&hits), [24.0, 24.0, 24.0, 24.0, 0.0, 0.0]);
+        });
+    }
+
+    #[test]
+    fn what_is_written_gets_what_it_would_have_in_the_tree_that_it_makes() {
+        let options = budget(FilterBudget::bits_per_key(8.0));
+        let planned = |tables: &[(usize, u64, u64)]| with_tree(tables, |levels| policies(&options, levels));
+        with_tree(&TREE, |levels| {
+            // A flush.
+            let after = [&[(0, 10, 50)], &TREE[..]].concat();
+            assert_eq!(policy_of_output(&options, levels, 0, 50, || 0, |_, _| false), planned(&after)[0]);
+            // Level 0 and a table of level 4 into level 5.
+            let takes = |level: usize, _| matches!(level, 0 | 4);
+            let after = [(5, 6, 100_000), (5, 11, 10_300), (6, 5, 600_000), (6, 4, 400_000)];
+            assert_eq!(policy_of_output(&options, levels, 5, 10_300, || 0, takes), planned(&after)[0]);
+            // Everything into the last level.
+            let after = [(6, 12, 1_110_300)];
+            assert_eq!(policy_of_output(&options, levels, 6, 1_110_300, || 0, |_, _| true), planned(&after)[0]);
+            // Into a level that is empty.
+            let after = [(3, 11, 300), (4, 7, 10_000), (5, 6, 100_000), (6, 5, 1_000_000)];
+            assert_eq!(policy_of_output(&options, levels, 3, 300, || 0, |level, _| level == 0), planned(&after)[0]);
+        });
+        // A tree of one run has the bits that the budget is for.
+        let alone = with_tree(&[], |levels| policy_of_output(&options, levels, 0, 1000, || 0, |_, _| false));
+        assert_eq!(alone, FilterPolicy::Bloom { bits_per_key: 8.0 });
+        let absent = budget(FilterBudget::bits_per_key(8.0).absent(0.0));
+        let alone = with_tree(&[], |levels| policy_of_output(&absent, levels, 0, 1000, || 0, |_, _| false));
+        assert_eq!(alone, FilterPolicy::Bloom { bits_per_key: 8.0 });
+    }
+
+    /// Keys that only ever come behind the others: nothing in the last level is written again, and the plan for it falls and falls.
+    #[test]
+    fn a_budget_in_bytes_holds_while_a_store_grows() {
+        let bytes = filter_bytes(FilterPolicy::DEFAULT, 10_000);
+        let options = budget(FilterBudget::bytes(bytes));
+        let (mut tables, mut held, mut planned) = (Vec::new(), 0, 0);
+        for number in 1..400u64 {
+            let (policy, run, plan) = with_tree(&tables, |levels| {
+                let of = |level, keys, held| policy_of_output(&options, levels, level, keys, || held, |_, _| false);
+                (of(6, 1000, held), of(0, 50, held), of(6, 1000, 0))
+            });
+            assert!(run.bits_per_key() >= 4.0, "{number}: {run:?}");
+            assert!(held + filter_bytes(run, 50) <= bytes * 3 / 2);
+            held += filter_bytes(policy, 1000);
+            planned += filter_bytes(plan, 1000);
+            assert!(held <= bytes * 5 / 4, "{number}: {held} of {bytes}");
+            tables.push((6, number, 1000));
+        }
+        assert!(held > bytes, "it is used");
+        assert!(planned > bytes * 2, "{planned}: the plan alone would not hold it");
+        // When everything is written again, it gets what the budget is for.
+        let all = with_tree(&tables, |levels| policy_of_output(&options, levels, 6, 399_000, || 0, |_, _| true));
+        assert!(filter_bytes(all, 399_000) <= bytes);
+        let half = with_tree(&tables, |levels| policy_of_output(&options, levels, 0, 10, || bytes, |_, _| false));
+        assert_eq!(half.bits_per_key(), 24.0);
+    }
+}

@@ -1,0 +1,131 @@
+//! How much garbage tables have, and what tombstones weigh: estimates from metadata alone.
+//!
+//! A tombstone of 20 bytes may delete an entry of 16,000. By size alone, a merge of the two is
+//! never worth it. Therefore a tombstone weighs the mean of the entries beneath it. Mixed sizes
+//! make that wrong by up to their ratio. The price is bounded: one merge too many, after which the
+//! tombstone is gone, or one that waits until its level is full.
+
+use crate::format::key::SeqNo;
+use crate::sorted::table::TableMeta;
+
+/// Entries that say nothing once everything older is in the same table: tombstones and older
+/// versions.
+pub(super) fn garbage(table: &TableMeta) -> u64 {
+    table.tombstones.saturating_add(table.entries.saturating_sub(table.keys))
+}
+
+/// Whether a compaction may drop something of the table, or by means of it, once no snapshot sees
+/// that.
+pub(crate) fn has_garbage(table: &TableMeta) -> bool {
+    garbage(table) > 0
+}
+
+/// Bytes that a merge of `chosen`, given with their levels, drops: older versions, and what
+/// tombstones delete in older tables. That is the fewer of tombstones and entries beneath them,
+/// times the mean size beneath. A table with entries newer than `oldest_snapshot` frees nothing.
+pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo) -> u64 {
+    let mut oldest_first = chosen.to_vec();
+    let age = |level: usize, table: &TableMeta| if level == 0 { table.largest_seqno } else { 0 };
+    oldest_first.sort_by_key(|&(level, table)| (std::cmp::Reverse(level), age(level, table)));
+    let (mut beneath, mut freed) = (Entries::default(), 0u64);
+    // Tables of one level delete nothing of each other, if that is not level 0.
+    for run in oldest_first.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
+        let settled = || run.iter().filter(|(_, table)| table.largest_seqno <= oldest_snapshot);
+        let tombstones = settled().fold(0, |sum: u64, (_, table)| sum.saturating_add(table.tombstones));
+        freed = freed.saturating_add(beneath.take(tombstones));
+        for (_, table) in run {
+            let mut entries = Entries {
+                count: table.entries.saturating_sub(table.tombstones),
+                // A tombstone is small.
+                bytes: table.size,
+            };
+            if table.largest_seqno <= oldest_snapshot {
+                freed = freed.saturating_add(entries.take(table.entries.saturating_sub(table.keys)));
+            }
+            beneath.count = beneath.count.saturating_add(entries.count);
+            beneath.bytes = beneath.bytes.saturating_add(if entries.count > 0 { entries.bytes } else { 0 });
+        }
+    }
+    freed
+}
+
+/// Entries with values, and their bytes in all.
+#[derive(Default)]
+struct Entries {
+    count: u64,
+    bytes: u64,
+}
+
+impl Entries {
+    /// Takes up to `count` entries away; returns their bytes.
+    fn take(&mut self, count: u64) -> u64 {
+        let count = count.min(self.count);
+        let bytes = u128::from(self.bytes) * u128::from(count) / u128::from(self.count.max(1));
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.count -= count;
+        self.bytes -= bytes;
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table "entries keys tombstones size", whose largest sequence number is `seqno`.
+    fn table(line: &str, seqno: SeqNo) -> TableMeta {
+        let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        TableMeta {
+            number: seqno,
+            size: numbers[3],
+            checksum: 0,
+            entries: numbers[0],
+            keys: numbers[1],
+            tombstones: numbers[2],
+            smallest_seqno: 1,
+            largest_seqno: seqno,
+            smallest: (*b"a").into(),
+            largest: (*b"z").into(),
+        }
+    }
+
+    /// Of tables given as "level: ...", the newest first.
+    fn freed_of(tables: &[&str], oldest_snapshot: SeqNo) -> u64 {
+        let numbered = tables.iter().zip((1..=tables.len() as u64).rev());
+        let tables: Vec<(usize, TableMeta)> = numbered
+            .map(|(line, seqno)| {
+                let (level, rest) = line.split_once(':').unwrap();
+                (level.parse().unwrap(), table(rest, seqno))
+            })
+            .collect();
+        freed(&tables.iter().map(|(level, table)| (*level, table)).collect::<Vec<_>>(), oldest_snapshot)
+    }
+
+    #[test]
+    fn a_tombstone_weighs_what_the_entries_beneath_it_do_on_average() {
+        assert_eq!(freed_of(&["0: 100 100 100 2000", "6: 1000 1000 0 120000"], SeqNo::MAX), 12_000);
+        assert_eq!(freed_of(&["0: 100 100 100 2000", "6: 50 50 0 6000"], SeqNo::MAX), 6000, "there are no more");
+        assert_eq!(freed_of(&["0: 100 100 100 2000"], SeqNo::MAX), 0, "nothing is beneath");
+        assert_eq!(freed_of(&["0: 100 100 0 2000", "6: 100 100 100 2000"], SeqNo::MAX), 0, "they are beneath");
+        assert_eq!(freed_of(&["6: 100 100 100 2000", "6: 100 100 0 2000"], SeqNo::MAX), 0, "beside each other");
+        assert_eq!(freed_of(&["0: 10 10 10 200", "0: 100 100 0 5000"], SeqNo::MAX), 500, "an older run of level 0");
+        // Each entry is deleted once: the third run finds nothing.
+        let tables = ["0: 80 80 80 1", "0: 60 60 60 1", "5: 40 40 40 1", "6: 100 100 0 5000"];
+        assert_eq!(freed_of(&tables, SeqNo::MAX), 5000);
+    }
+
+    #[test]
+    fn what_a_snapshot_may_see_frees_nothing() {
+        let tables = ["0: 100 100 100 2000", "0: 50 50 50 1000", "6: 1000 1000 0 120000"];
+        assert_eq!([0, 1, 2, 3, 4].map(|snapshot| freed_of(&tables, snapshot)), [0, 0, 6000, 18_000, 18_000]);
+        assert_eq!([1, 0].map(|snapshot| freed_of(&["6: 100 60 0 5000"], snapshot)), [2000, 0], "older versions");
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_taken() {
+        let largest = format!("6: {0} 0 {0} {0}", u64::MAX);
+        let all = format!("0: {0} {0} 0 {0}", u64::MAX);
+        freed_of(&[&largest, &all, &largest, &all], SeqNo::MAX);
+        assert_eq!(freed_of(&[&largest, &all], SeqNo::MAX), 0);
+    }
+}

@@ -1,0 +1,173 @@
+//! What of a task is done at once: pure functions of the tables' metadata.
+//!
+//! A large task is carried out in *stages*, ranges of keys one behind the other. When a stage ends, what it wrote takes the place of the
+//! tables of the output level that it read, and these give back their place on the disk: so the task takes the space of a stage and of
+//! its inputs in level 0, and not that of all it reads. An input of a level above the output stays as long as a stage to come reads it.
+//! Until then its entries that have been written anew are there twice, and its older versions are there still; also for good, if the
+//! task is interrupted. That changes no answer, because what hides an older version stays as long as that does. A compaction to come
+//! finds them again, from the first key on.
+
+use super::output::Part;
+use super::picker::Task;
+use crate::sorted::table::TableMeta;
+use crate::tree::version::LEVELS;
+
+/// The tables of a keyspace, level by level.
+type Levels<'a> = [Vec<&'a TableMeta>; LEVELS];
+
+/// A stage reads about this many times a table's size, at least. Where one ends and the next begins the threads wait for each other, as
+/// long as one of them takes for half a table.
+const TABLES_PER_STAGE: u64 = 16;
+
+/// The keys at which the stages of `task` end and the next ones begin, ascending. They are where tables of the output level begin, so that
+/// each of these is read by one stage.
+pub(crate) fn stages(task: &Task, levels: &Levels<'_>, table_size: u64) -> Vec<Vec<u8>> {
+    // A run of level 0 is one table.
+    if task.output_level == 0 {
+        return Vec::new();
+    }
+    let output: Vec<&TableMeta> = inputs(task, levels, task.output_level).collect();
+    let output_bytes: u64 = output.iter().map(|table| table.size).sum();
+    // As much of the output level as there is for a stage, if the other inputs are spread like it.
+    let stage = u128::from(table_size) * u128::from(TABLES_PER_STAGE);
+    let stage = stage * u128::from(output_bytes) / u128::from(task.bytes.max(1));
+    let (mut ends, mut size) = (Vec::new(), 0);
+    for pair in output.windows(2) {
+        size += u128::from(pair[0].size);
+        if size >= stage {
+            ends.push(pair[1].smallest.to_vec());
+            size = 0;
+        }
+    }
+    ends
+}
+
+/// Which inputs of `task` may go when everything before `end` has been written anew, with their levels. All, if that is no key.
+///
+/// A table goes if it ends before that, and overlaps no older input that stays: it may hide what that has, and what was written does
+/// not, because it is below it.
+pub(crate) fn done<'a>(task: &Task, levels: &Levels<'a>, end: Option<&'a [u8]>) -> Vec<(u8, &'a TableMeta)> {
+    let (mut end, mut gone) = (end, Vec::new());
+    for level in (task.start_level..=task.output_level).rev() {
+        // Oldest first, in level 0.
+        for table in inputs(task, levels, level).rev() {
+            if end.is_none_or(|end| *table.largest < *end) {
+                gone.push((level, table));
+            } else {
+                end = end.map(|end| end.min(&table.smallest));
+            }
+        }
+    }
+    gone
+}
+
+/// Bytes that there has to be room for before a stage of `task` begins: what it may write before it gives any back, and all of level 0,
+/// which gives its own back last.
+pub(crate) fn space(task: &Task, levels: &Levels<'_>, stage: Part<'_>) -> u64 {
+    let read = |level: u8| inputs(task, levels, level).filter(move |table| level == 0 || stage.overlaps(table));
+    (task.start_level..=task.output_level).flat_map(read).map(|table| table.size).sum()
+}
+
+/// The inputs of `task` in a level, in the order in which they stand there.
+fn inputs<'a, 'l>(
+    task: &'l Task,
+    levels: &'l Levels<'a>,
+    level: u8,
+) -> impl DoubleEndedIterator<Item = &'a TableMeta> + 'l {
+    let level = usize::from(level);
+    levels[level].iter().copied().filter(move |table| task.takes(level, table.number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::picker::Hull;
+    use super::*;
+
+    /// Tables given as level, number, smallest and largest key, of one byte each, and of a size of 10; all are inputs.
+    fn with_task<R>(tables: &[(u8, u64, char, char)], check: impl FnOnce(&Task, &Levels<'_>) -> R) -> R {
+        let key = |c: char| -> Box<[u8]> { c.to_string().into_bytes().into() };
+        let meta = |&(_, number, smallest, largest): &(u8, u64, char, char)| TableMeta {
+            number,
+            size: 10,
+            checksum: 0,
+            entries: 1,
+            keys: 1,
+            tombstones: 0,
+            smallest_seqno: 1,
+            largest_seqno: 1,
+            smallest: key(smallest),
+            largest: key(largest),
+        };
+        let metas: Vec<(u8, TableMeta)> = tables.iter().map(|table| (table.0, meta(table))).collect();
+        let mut inputs: Vec<(u8, u64)> = tables.iter().map(|&(level, number, ..)| (level, number)).collect();
+        inputs.sort_unstable();
+        let task = Task {
+            start_level: inputs[0].0,
+            output_level: 6,
+            inputs,
+            hull: Hull { smallest: key('a'), largest: key('z') },
+            bytes: 10 * tables.len() as u64,
+            is_move: false,
+            runs: (1, 1),
+        };
+        let level =
+            |level: usize| metas.iter().filter(|(l, _)| usize::from(*l) == level).map(|(_, meta)| meta).collect();
+        check(&task, &std::array::from_fn(level))
+    }
+
+    #[test]
+    fn stages_end_between_tables_of_the_output_level() {
+        let tables: Vec<(u8, u64, char, char)> =
+            ('a'..='t').zip(1..).map(|(key, number)| (6, number, key, key)).collect();
+        let ends = |tables: &[(u8, u64, char, char)], table_size: u64| {
+            with_task(tables, |task, levels| {
+                let ends = stages(task, levels, table_size);
+                ends.into_iter().map(|end| String::from_utf8(end).unwrap()).collect::<String>()
+            })
+        };
+        // Twenty tables of 10 bytes, by so many times 16.
+        assert_eq!(ends(&tables, 10), "q");
+        assert_eq!(ends(&tables, 5), "iq");
+        assert_eq!(ends(&tables, 20), "");
+        // As many again above them.
+        let above = ('a'..='t').zip(101..).map(|(key, number)| (5, number, key, key));
+        assert_eq!(ends(&above.chain(tables).collect::<Vec<_>>(), 10), "iq");
+        assert_eq!(ends(&[(0, 2, 'a', 'z'), (0, 1, 'a', 'z')], 1), "", "there is nothing to be replaced");
+    }
+
+    #[test]
+    fn what_hides_an_older_input_stays_with_it() {
+        let tables = [
+            (0, 9, 'a', 'c'),
+            (0, 8, 'e', 'f'),
+            (0, 7, 'd', 'z'),
+            (4, 6, 'a', 'b'),
+            (4, 5, 'c', 'k'),
+            (5, 4, 'a', 'c'),
+            (5, 3, 'd', 'm'),
+            (6, 2, 'a', 'f'),
+            (6, 1, 'g', 'z'),
+        ];
+        with_task(&tables, |task, levels| {
+            let gone = |end: Option<&'static str>| {
+                let end = end.map(str::as_bytes);
+                let mut gone: Vec<u64> = done(task, levels, end).iter().map(|(_, table)| table.number).collect();
+                gone.sort_unstable();
+                gone
+            };
+            // Table 3 stays, and with it what overlaps it: table 5, and with that tables 9 and 7. Table 8 is over that one.
+            assert_eq!(gone(Some("g")), [2, 4, 6]);
+            assert_eq!(gone(None), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+            assert!(gone(Some("a")).is_empty());
+            let space = |from: Option<&str>, to: Option<&str>| {
+                space(task, levels, Part { from: from.map(str::as_bytes), to: to.map(str::as_bytes) })
+            };
+            // Level 0, and tables 6, 5, 4, 3 and 2; level 0, and tables 5, 3 and 1.
+            assert_eq!((space(None, Some("g")), space(Some("g"), None), space(None, None)), (80, 60, 90));
+        });
+        with_task(&[(0, 9, 'a', 'c'), (5, 3, 'd', 'm'), (6, 2, 'a', 'f')], |task, levels| {
+            let gone: Vec<u64> = done(task, levels, Some(b"g")).iter().map(|(_, table)| table.number).collect();
+            assert_eq!(gone, [2, 9], "it hides nothing of table 3");
+        });
+    }
+}

@@ -1,0 +1,585 @@
+//! [`VersionEdit`]: one change of what belongs to a store, the payload of a manifest record.
+
+use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
+use crate::format::coding::{Decoder, put_bytes, put_field, put_varint, put_varint_field};
+use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
+use crate::format::{Decoded, Malformed};
+use crate::options::{BudgetLimit, Compression, FilterBudget, KeyspaceOptions, LevelFilters};
+use crate::sorted::table::TableMeta;
+use crate::write::wal::SyncedLog;
+
+/// Number of levels of a keyspace. Part of the format.
+pub(crate) const LEVEL_COUNT: usize = 7;
+/// Longest name of a keyspace, in bytes. Part of the format.
+pub(crate) const MAX_NAME_LEN: usize = 255;
+
+/// Tags of the fields; docs/FORMAT.md says what they mean. Part of the format.
+mod tag {
+    pub(super) const NEXT_FILE_NUMBER: u64 = 1;
+    pub(super) const MIN_LOG: u64 = 2;
+    pub(super) const FLUSHED_SEQNO: u64 = 3;
+    pub(super) const HASH_SEED: u64 = 4;
+    pub(super) const CREATED: u64 = 5;
+    pub(super) const DROPPED: u64 = 6;
+    pub(super) const ADDED: u64 = 7;
+    pub(super) const REMOVED: u64 = 8;
+    pub(super) const SYNCED_LOG: u64 = 9;
+    /// Tags from here on may be skipped by a reader that does not know them.
+    pub(super) const OPTIONAL: u64 = 64;
+}
+
+/// What changes; an absent field stays as it is. Drops take effect before creations, removals before additions, so that one edit
+/// can pass a name to another keyspace and move a table to another level.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct VersionEdit {
+    /// Every file number and keyspace id below it may have been used.
+    pub(crate) next_file_number: Option<u64>,
+    /// Logs below it are no longer needed.
+    pub(crate) min_log: Option<u64>,
+    /// Every entry up to it is in a table, or superseded by one.
+    pub(crate) flushed_seqno: Option<SeqNo>,
+    pub(crate) hash_seed: Option<u64>,
+    /// A log that must be there from here on, until it is no longer needed.
+    pub(crate) synced_log: Option<SyncedLog>,
+    /// Keyspaces that exist from here on, or whose options change: id, name, options.
+    pub(crate) created: Vec<(u32, String, KeyspaceOptions)>,
+    pub(crate) dropped: Vec<u32>,
+    /// Tables added: keyspace id, level, table.
+    pub(crate) added: Vec<(u32, u8, TableMeta)>,
+    /// Tables removed: keyspace id, level, file number.
+    pub(crate) removed: Vec<(u32, u8, u64)>,
+}
+
+impl VersionEdit {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let scalars = [
+            (tag::NEXT_FILE_NUMBER, self.next_file_number),
+            (tag::MIN_LOG, self.min_log),
+            (tag::FLUSHED_SEQNO, self.flushed_seqno),
+        ];
+        for (tag, value) in scalars {
+            if let Some(value) = value {
+                put_varint_field(&mut out, tag, value);
+            }
+        }
+        if let Some(seed) = self.hash_seed {
+            put_field(&mut out, tag::HASH_SEED, &seed.to_le_bytes());
+        }
+        let mut content = Vec::new();
+        if let Some(SyncedLog { number, seqno }) = self.synced_log {
+            put_varint(&mut content, number);
+            put_varint(&mut content, seqno);
+            put_field(&mut out, tag::SYNCED_LOG, &content);
+        }
+        for &id in &self.dropped {
+            put_varint_field(&mut out, tag::DROPPED, id.into());
+        }
+        for (id, name, options) in &self.created {
+            content.clear();
+            put_varint(&mut content, (*id).into());
+            put_bytes(&mut content, name.as_bytes());
+            put_options(&mut content, options);
+            put_field(&mut out, tag::CREATED, &content);
+        }
+        for &(id, level, number) in &self.removed {
+            content.clear();
+            put_varint(&mut content, id.into());
+            put_varint(&mut content, level.into());
+            put_varint(&mut content, number);
+            put_field(&mut out, tag::REMOVED, &content);
+        }
+        for (id, level, table) in &self.added {
+            content.clear();
+            put_varint(&mut content, (*id).into());
+            put_varint(&mut content, (*level).into());
+            put_table(&mut content, table);
+            put_field(&mut out, tag::ADDED, &content);
+        }
+        out
+    }
+
+    pub(crate) fn decode(payload: &[u8]) -> Decoded<VersionEdit> {
+        let mut edit = VersionEdit::default();
+        let mut fields = Decoder::new(payload);
+        while let Some((tag, mut content)) = fields.field()? {
+            match tag {
+                tag::NEXT_FILE_NUMBER => set_once(&mut edit.next_file_number, number(&mut content)?)?,
+                tag::MIN_LOG => set_once(&mut edit.min_log, number(&mut content)?)?,
+                tag::FLUSHED_SEQNO => set_once(&mut edit.flushed_seqno, number(&mut content)?)?,
+                tag::HASH_SEED => set_once(&mut edit.hash_seed, content.u64()?)?,
+                tag::SYNCED_LOG => {
+                    let synced = SyncedLog { number: number(&mut content)?, seqno: number(&mut content)? };
+                    set_once(&mut edit.synced_log, synced)?;
+                }
+                tag::CREATED => {
+                    let (id, name) = (content.varint_u32()?, name(&mut content)?);
+                    edit.created.push((id, name, options(&mut content)?));
+                }
+                tag::DROPPED => edit.dropped.push(content.varint_u32()?),
+                tag::ADDED => {
+                    let (id, level) = (content.varint_u32()?, level(&mut content)?);
+                    edit.added.push((id, level, table(&mut content)?));
+                }
+                tag::REMOVED => {
+                    let (id, level) = (content.varint_u32()?, level(&mut content)?);
+                    edit.removed.push((id, level, number(&mut content)?));
+                }
+                tag::OPTIONAL.. => continue,
+                _ => return Err(Malformed("a version edit has a field of an unknown kind")),
+            }
+            content.finish()?;
+        }
+        Ok(edit)
+    }
+}
+
+fn set_once<T>(field: &mut Option<T>, value: T) -> Decoded<()> {
+    match field.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Malformed("a version edit states one thing twice")),
+    }
+}
+
+/// A sequence number, file number, size or count. The bound keeps sums of them from overflowing.
+fn number(content: &mut Decoder<'_>) -> Decoded<u64> {
+    match content.varint()? {
+        number @ 0..=MAX_SEQNO => Ok(number),
+        _ => Err(Malformed("a number in a version edit exceeds 56 bits")),
+    }
+}
+
+fn level(content: &mut Decoder<'_>) -> Decoded<u8> {
+    match u8::try_from(content.varint()?) {
+        Ok(level) if usize::from(level) < LEVEL_COUNT => Ok(level),
+        _ => Err(Malformed("a level is beyond the last one")),
+    }
+}
+
+fn name(content: &mut Decoder<'_>) -> Decoded<String> {
+    let bytes = content.bytes()?;
+    if !(1..=MAX_NAME_LEN).contains(&bytes.len()) {
+        return Err(Malformed("a keyspace's name is not of 1 to 255 bytes"));
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(name) => Ok(name.to_owned()),
+        Err(_) => Err(Malformed("a keyspace's name is not UTF-8")),
+    }
+}
+
+/// Tags of the optional fields behind a keyspace's options. Part of the format.
+mod option_tag {
+    pub(super) const LEVEL_FILTERS: u64 = 1;
+    pub(super) const PREFIX: u64 = 2;
+}
+
+/// What the first number of the level filters says they are. Part of the format.
+mod level_filters {
+    pub(super) const EACH: u64 = 1;
+    pub(super) const BUDGET_PER_KEY: u64 = 2;
+    pub(super) const BUDGET_IN_BYTES: u64 = 3;
+}
+
+/// Name and options of a keyspace, as a version edit has them behind its id.
+pub(crate) fn encode_definition(name: &str, options: &KeyspaceOptions) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_bytes(&mut out, name.as_bytes());
+    put_options(&mut out, options);
+    out
+}
+
+/// Decodes what [`encode_definition`] has encoded.
+pub(crate) fn decode_definition(bytes: &[u8]) -> Decoded<(String, KeyspaceOptions)> {
+    let mut content = Decoder::new(bytes);
+    let definition = (name(&mut content)?, options(&mut content)?);
+    content.finish()?;
+    Ok(definition)
+}
+
+fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
+    put_varint(out, options.block_size.into());
+    put_varint(out, options.compression.code().into());
+    put_policy(out, options.filter);
+    if let Some(extractor) = options.prefix {
+        put_varint_field(out, option_tag::PREFIX, extractor.code().into());
+    }
+    let mut content = Vec::new();
+    match &options.level_filters {
+        LevelFilters::Uniform => return,
+        LevelFilters::Each(policies) => {
+            put_varint(&mut content, level_filters::EACH);
+            policies.iter().for_each(|policy| put_policy(&mut content, *policy));
+        }
+        LevelFilters::Budget(FilterBudget { limit, absent }) => {
+            match *limit {
+                BudgetLimit::BitsPerKey(bits) => {
+                    put_varint(&mut content, level_filters::BUDGET_PER_KEY);
+                    put_varint(&mut content, thousandths(bits).into());
+                }
+                BudgetLimit::Bytes(bytes) => {
+                    put_varint(&mut content, level_filters::BUDGET_IN_BYTES);
+                    put_varint(&mut content, bytes);
+                }
+            }
+            put_varint(&mut content, thousandths(*absent).into());
+        }
+    }
+    put_field(out, option_tag::LEVEL_FILTERS, &content);
+}
+
+fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
+    let block_size = content.varint_u32()?;
+    if !(256..=1 << 20).contains(&block_size) {
+        return Err(Malformed("a block size is not between 256 bytes and 1 MiB"));
+    }
+    let compression = Compression::from_code(content.varint()?);
+    let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
+    let filter = policy(content)?;
+    let (mut level_filters, mut prefix) = (None, None);
+    while let Some((tag, mut field)) = content.field()? {
+        match tag {
+            option_tag::LEVEL_FILTERS => set_once(&mut level_filters, levels_of_filters(&mut field, filter)?)?,
+            option_tag::PREFIX => set_once(&mut prefix, extractor(&mut field)?)?,
+            tag::OPTIONAL.. => continue,
+            _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
+        }
+        field.finish()?;
+    }
+    let level_filters = level_filters.unwrap_or_default();
+    Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix })
+}
+
+fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<LevelFilters> {
+    let kind = field.varint()?;
+    if kind == level_filters::EACH {
+        let mut policies = Vec::new();
+        while !field.is_empty() && policies.len() < LevelFilters::MAX_EACH {
+            policies.push(policy(field)?);
+        }
+        return match policies.len() {
+            0 => Err(Malformed("the filters of the levels are missing")),
+            _ => Ok(LevelFilters::Each(policies)),
+        };
+    }
+    let limit = match kind {
+        level_filters::BUDGET_PER_KEY => match field.varint()? {
+            millibits @ 1..=24_000 => BudgetLimit::BitsPerKey(from_thousandths(millibits)),
+            _ => return Err(Malformed("a budget for filters is not 0.001 to 24 bits per key")),
+        },
+        level_filters::BUDGET_IN_BYTES => BudgetLimit::Bytes(field.varint()?),
+        _ => return Err(Malformed("the filters of the levels are of an unknown kind")),
+    };
+    let absent = match field.varint()? {
+        absent @ 0..=1000 => from_thousandths(absent),
+        _ => return Err(Malformed("the share of absent keys is more than 1")),
+    };
+    if filter == FilterPolicy::None {
+        return Err(Malformed("there is a budget for filters and no filter"));
+    }
+    Ok(LevelFilters::Budget(FilterBudget { limit, absent }))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "at most 24,000 when valid, and a float cast saturates")]
+fn thousandths(number: f32) -> u32 {
+    (f64::from(number) * 1000.0).round() as u32
+}
+
+/// Of a number of at most 65,535.
+fn from_thousandths(number: u64) -> f32 {
+    f32::from(u16::try_from(number).unwrap_or(u16::MAX)) / 1000.0
+}
+
+fn put_policy(out: &mut Vec<u8>, policy: FilterPolicy) {
+    put_varint(out, policy.code().into());
+    put_varint(out, policy.millibits().into());
+}
+
+fn policy(content: &mut Decoder<'_>) -> Decoded<FilterPolicy> {
+    let (policy, millibits) = (content.varint()?, content.varint()?);
+    let bits_per_key = from_thousandths(millibits);
+    match (policy, millibits) {
+        (0, 0) => Ok(FilterPolicy::None),
+        (1, 1000..=24_000) => Ok(FilterPolicy::Bloom { bits_per_key }),
+        (2, 1000..=24_000) => Ok(FilterPolicy::StandardBloom { bits_per_key }),
+        (0..=2, _) => Err(Malformed("a filter has not 1 to 24 bits per key")),
+        (4, _) => match FINGERPRINT_BITS.into_iter().find(|&bits| u64::from(bits) * 1000 == millibits) {
+            Some(fingerprint_bits) => Ok(FilterPolicy::BinaryFuse { fingerprint_bits }),
+            None => Err(Malformed("a filter's fingerprints have not 4 to 8, 10, 12 or 16 bits")),
+        },
+        _ => Err(Malformed("a filter policy is of an unknown kind")),
+    }
+}
+
+fn extractor(content: &mut Decoder<'_>) -> Decoded<PrefixExtractor> {
+    let extractor = u16::try_from(content.varint()?).ok().and_then(PrefixExtractor::from_code);
+    extractor.ok_or(Malformed("a prefix extractor is of an unknown kind"))
+}
+
+fn put_table(out: &mut Vec<u8>, table: &TableMeta) {
+    put_varint(out, table.number);
+    put_varint(out, table.size);
+    put_varint(out, table.checksum.into());
+    put_varint(out, table.entries);
+    put_varint(out, table.keys);
+    put_varint(out, table.tombstones);
+    put_varint(out, table.smallest_seqno);
+    put_varint(out, table.largest_seqno);
+    put_bytes(out, &table.smallest);
+    put_bytes(out, &table.largest);
+}
+
+fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
+    let table = TableMeta {
+        number: number(content)?,
+        size: number(content)?,
+        checksum: content.varint_u32()?,
+        entries: number(content)?,
+        keys: number(content)?,
+        tombstones: number(content)?,
+        smallest_seqno: number(content)?,
+        largest_seqno: number(content)?,
+        smallest: content.bytes()?.into(),
+        largest: content.bytes()?.into(),
+    };
+    let counts = 1..=table.entries;
+    let broken = if !counts.contains(&table.keys) || table.tombstones > table.entries {
+        "a table's counts of entries, keys and tombstones contradict each other"
+    } else if table.smallest_seqno > table.largest_seqno {
+        "a table's smallest sequence number exceeds its largest"
+    } else if table.smallest > table.largest {
+        "a table's smallest key is behind its largest"
+    } else if table.smallest.len().max(table.largest.len()) > MAX_KEY_LEN {
+        "a key is longer than 1 MiB"
+    } else {
+        return Ok(table);
+    };
+    Err(Malformed(broken))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    pub(in crate::tree::manifest) fn sample_table(number: u64, range: (&[u8], &[u8])) -> TableMeta {
+        TableMeta {
+            number,
+            size: 4096,
+            checksum: 0x89ab_cdef,
+            entries: 30,
+            keys: 28,
+            tombstones: 2,
+            smallest_seqno: 5,
+            largest_seqno: 40,
+            smallest: range.0.into(),
+            largest: range.1.into(),
+        }
+    }
+
+    fn any_policy() -> impl Strategy<Value = FilterPolicy> {
+        (0u8..4, 1000u16..=24_000).prop_map(|(kind, millibits)| {
+            let bits_per_key = f32::from(millibits) / 1000.0;
+            match kind {
+                0 => FilterPolicy::None,
+                1 => FilterPolicy::Bloom { bits_per_key },
+                2 => FilterPolicy::BinaryFuse { fingerprint_bits: FINGERPRINT_BITS[usize::from(millibits) % 8] },
+                _ => FilterPolicy::StandardBloom { bits_per_key },
+            }
+        })
+    }
+
+    fn any_level_filters() -> impl Strategy<Value = LevelFilters> {
+        let limit = prop_oneof![
+            (1u16..=24_000).prop_map(|millibits| BudgetLimit::BitsPerKey(f32::from(millibits) / 1000.0)),
+            any::<u64>().prop_map(BudgetLimit::Bytes),
+        ];
+        let budget =
+            (limit, 0u16..=1000).prop_map(|(limit, absent)| FilterBudget { limit, absent: f32::from(absent) / 1000.0 });
+        prop_oneof![
+            Just(LevelFilters::Uniform),
+            vec(any_policy(), 1..8).prop_map(LevelFilters::Each),
+            budget.prop_map(LevelFilters::Budget),
+        ]
+    }
+
+    fn any_options() -> impl Strategy<Value = KeyspaceOptions> {
+        let compression = prop::sample::select(vec![Compression::None, Compression::Lz4, Compression::Zstd]);
+        let prefix = option::of(prop_oneof![
+            (1u16..4096).prop_map(PrefixExtractor::Fixed),
+            any::<u8>().prop_map(PrefixExtractor::UpTo),
+        ]);
+        (any_policy(), any_level_filters(), compression, 256u32..=1 << 20, prefix).prop_map(
+            |(filter, level_filters, compression, block_size, prefix)| {
+                // What kind of filter a budget is for must be said.
+                let filter = match (&level_filters, filter) {
+                    (LevelFilters::Budget(_), FilterPolicy::None) => FilterPolicy::DEFAULT,
+                    (_, filter) => filter,
+                };
+                KeyspaceOptions { filter, level_filters, compression, block_size, prefix }
+            },
+        )
+    }
+
+    fn any_table() -> impl Strategy<Value = TableMeta> {
+        let key = || vec(any::<u8>(), 0..40);
+        let number = || 0..=MAX_SEQNO;
+        ([number(), number()], any::<u32>(), [1..=MAX_SEQNO, number()], [number(), number()], [key(), key()]).prop_map(
+            |([number, size], checksum, [entries, tombstones], mut seqnos, mut keys)| {
+                seqnos.sort();
+                keys.sort();
+                let [smallest, largest] = keys;
+                TableMeta {
+                    number,
+                    size,
+                    checksum,
+                    entries,
+                    keys: tombstones % entries + 1,
+                    tombstones: tombstones % entries,
+                    smallest_seqno: seqnos[0],
+                    largest_seqno: seqnos[1],
+                    smallest: smallest.into(),
+                    largest: largest.into(),
+                }
+            },
+        )
+    }
+
+    prop_compose! {
+        fn any_edit()(
+            next_file_number in option::of(0..=MAX_SEQNO),
+            min_log in option::of(0..=MAX_SEQNO),
+            flushed_seqno in option::of(0..=MAX_SEQNO),
+            hash_seed: Option<u64>,
+            synced_log in option::of((0..=MAX_SEQNO, 0..=MAX_SEQNO)),
+            created in vec((any::<u32>(), "\\PC{1,60}", any_options()), 0..4),
+            dropped in vec(any::<u32>(), 0..4),
+            added in vec((any::<u32>(), 0u8..7, any_table()), 0..4),
+            removed in vec((any::<u32>(), 0u8..7, 0..=MAX_SEQNO), 0..4),
+        ) -> VersionEdit {
+            VersionEdit {
+                synced_log: synced_log.map(|(number, seqno)| SyncedLog { number, seqno }),
+                next_file_number, min_log, flushed_seqno, hash_seed, created, dropped, added, removed,
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn edit_round_trips(edit in any_edit()) {
+            prop_assert_eq!(VersionEdit::decode(&edit.encode()), Ok(edit));
+        }
+
+        #[test]
+        fn damaged_edit_never_panics(edit in any_edit(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
+            let mut bytes = edit.encode();
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+                let _ = VersionEdit::decode(&bytes);
+                let _ = VersionEdit::decode(&bytes[..cut.index(bytes.len())]);
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = VersionEdit::decode(&bytes);
+        }
+    }
+
+    #[track_caller]
+    fn check_refused(edit: &VersionEdit, rule: &str) {
+        let error = VersionEdit::decode(&edit.encode()).unwrap_err();
+        assert!(error.0.contains(rule), "{error}");
+    }
+
+    #[test]
+    fn edit_out_of_bounds_is_refused() {
+        let good = sample_table(9, (b"a", b"m"));
+        let with_table = |table: TableMeta| VersionEdit { added: vec![(0, 1, table)], ..VersionEdit::default() };
+        let with_name = |name: &str| VersionEdit {
+            created: vec![(1, name.to_owned(), KeyspaceOptions::new())],
+            ..VersionEdit::default()
+        };
+        let with_options = |options: KeyspaceOptions| VersionEdit {
+            created: vec![(1, "a".to_owned(), options)],
+            ..VersionEdit::default()
+        };
+        check_refused(&with_table(sample_table(9, (b"n", b"m"))), "smallest key");
+        check_refused(&with_table(TableMeta { tombstones: 31, ..good.clone() }), "tombstones");
+        check_refused(
+            &with_table(TableMeta { smallest_seqno: 41, ..good.clone() }),
+            "sequence number exceeds its largest",
+        );
+        check_refused(&with_table(TableMeta { largest_seqno: MAX_SEQNO + 1, ..good.clone() }), "56 bits");
+        check_refused(&with_table(TableMeta { largest: vec![b'z'; MAX_KEY_LEN + 1].into(), ..good.clone() }), "1 MiB");
+        check_refused(&with_name(""), "1 to 255");
+        check_refused(&with_name(&"a".repeat(256)), "1 to 255");
+        check_refused(&with_options(KeyspaceOptions::new().block_size(255)), "block size");
+        let filter = FilterPolicy::Bloom { bits_per_key: 24.5 };
+        check_refused(&with_options(KeyspaceOptions::new().filter(filter)), "bits per key");
+        let fuse = FilterPolicy::BinaryFuse { fingerprint_bits: 9 };
+        check_refused(&with_options(KeyspaceOptions::new().filter(fuse)), "fingerprints");
+        let with_levels = |level_filters| with_options(KeyspaceOptions::new().level_filters(level_filters));
+        let budget = |bits, absent| LevelFilters::Budget(FilterBudget::bits_per_key(bits).absent(absent));
+        check_refused(&with_levels(LevelFilters::Each(Vec::new())), "missing");
+        check_refused(&with_levels(LevelFilters::Each(vec![FilterPolicy::None; 8])), "left over");
+        check_refused(&with_levels(LevelFilters::Each(vec![filter])), "bits per key");
+        check_refused(&with_levels(budget(24.1, 1.0)), "24 bits per key");
+        check_refused(&with_levels(budget(0.0, 1.0)), "24 bits per key");
+        check_refused(&with_levels(budget(10.0, 1.1)), "share");
+        let no_filter = KeyspaceOptions::new().filter(FilterPolicy::None).level_filters(budget(10.0, 1.0));
+        check_refused(&with_options(no_filter), "no filter");
+        let removed = VersionEdit { removed: vec![(0, 7, 9)], ..VersionEdit::default() };
+        check_refused(&removed, "level");
+    }
+
+    #[test]
+    fn optional_fields_of_options_are_checked() {
+        let with_field = |tag: u64, value: u64, times: usize| {
+            let mut content = vec![1];
+            put_bytes(&mut content, b"a");
+            put_options(&mut content, &KeyspaceOptions::new());
+            (0..times).for_each(|_| put_varint_field(&mut content, tag, value));
+            let mut payload = Vec::new();
+            put_field(&mut payload, tag::CREATED, &content);
+            VersionEdit::decode(&payload).map(|edit| edit.created[0].2.prefix)
+        };
+        assert_eq!(with_field(2, 0x1004, 0), Ok(None));
+        assert_eq!(with_field(2, 0x1004, 1), Ok(Some(PrefixExtractor::Fixed(4))));
+        assert_eq!(with_field(64, 7, 2), Ok(None), "a field of a later version that may be skipped");
+        for (tag, value, times) in [(2, 0x1004, 2), (2, 0, 1), (2, 0x3000, 1), (2, 1 << 16, 1), (63, 0, 1)] {
+            assert!(with_field(tag, value, times).is_err(), "{tag} {value}");
+        }
+    }
+
+    #[test]
+    fn name_must_be_utf8() {
+        let mut content = vec![1];
+        put_bytes(&mut content, b"\xff\xfe");
+        put_options(&mut content, &KeyspaceOptions::new());
+        let mut payload = Vec::new();
+        put_field(&mut payload, tag::CREATED, &content);
+        assert!(VersionEdit::decode(&payload).is_err());
+    }
+
+    #[test]
+    fn unknown_field_is_skipped_from_tag_64_on_only() {
+        for (tag, known) in [(0, false), (9, false), (63, false), (64, true), (999, true)] {
+            let mut payload = Vec::new();
+            put_field(&mut payload, tag, b"whatever");
+            assert_eq!(VersionEdit::decode(&payload).is_ok(), known, "tag {tag}");
+        }
+    }
+
+    #[test]
+    fn number_stated_twice_or_with_bytes_left_over_is_refused() {
+        let mut payload = Vec::new();
+        put_varint_field(&mut payload, tag::MIN_LOG, 7);
+        assert!(VersionEdit::decode(&payload).is_ok());
+        put_varint_field(&mut payload, tag::MIN_LOG, 7);
+        assert!(VersionEdit::decode(&payload).is_err());
+        assert!(VersionEdit::decode(&[2, 2, 7, 0]).is_err());
+    }
+}

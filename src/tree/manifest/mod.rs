@@ -1,0 +1,137 @@
+//! The manifest: a log of version edits, which says what belongs to a store. `CURRENT` names the manifest in force.
+//!
+//! A manifest stands alone: its first edit states the whole version, and it is in force only when that edit is durable. Every edit
+//! is durable before [`ManifestWriter::append`] returns, and only then may its effect be used and what it makes obsolete be
+//! removed.
+//!
+//! Nobody appends to a manifest that was there before: the first edit after opening begins a new one. Until then the old one is in force,
+//! if it says of itself that it is durable.
+
+use std::io;
+use std::path::Path;
+
+use crate::error::{Error, IoContext, Result};
+use crate::format::Malformed;
+use crate::format::checksum::crc;
+use crate::format::filename::FileKind;
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::vfs::FileSystem;
+use crate::write::log::{LogRecord, LogWriter, replay};
+
+mod current;
+mod edit;
+pub(crate) mod moves;
+mod place;
+mod salvage;
+mod state;
+
+pub(crate) use current::{begins_as_ours as begins_as_current, read as read_current};
+pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, VersionEdit, decode_definition, encode_definition};
+pub(crate) use place::find;
+pub(crate) use salvage::salvage;
+pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
+
+/// The first edit of a manifest. Part of the format.
+const FIRST_EDIT: u64 = 1;
+
+/// Writes one manifest from its creation on.
+pub(crate) struct ManifestWriter {
+    log: LogWriter,
+}
+
+impl ManifestWriter {
+    /// Creates manifest `number`, which begins with `state`, and puts it in force.
+    ///
+    /// After an error it is unknown which manifest is in force: none may be written to until the store is opened again.
+    pub(crate) fn create(
+        fs: &dyn FileSystem,
+        dir: &Path,
+        number: u64,
+        state: &ManifestState,
+    ) -> Result<ManifestWriter> {
+        let path = FileKind::Manifest(number).path(dir);
+        let header = FileHeader { number, first: FIRST_EDIT, ..FileHeader::default() };
+        let mut writer = ManifestWriter { log: LogWriter::create(fs, &path, Magic::Manifest, header)? };
+        writer.append_durably(&state.snapshot_edit())?;
+        fs.sync_dir(dir).during("sync", dir)?;
+        current::switch(fs, dir, number)?;
+        // Only now: it says that the manifest is in force for good.
+        writer.mark()?;
+        Ok(writer)
+    }
+
+    /// Appends an edit and makes it durable. After an error the manifest must not be appended to any more.
+    pub(crate) fn append(&mut self, edit: &VersionEdit) -> Result<()> {
+        self.append_durably(edit)?;
+        self.mark()
+    }
+
+    fn append_durably(&mut self, edit: &VersionEdit) -> Result<()> {
+        let payload = edit.encode();
+        let record = LogRecord { payload: &payload, payload_crc: crc(&payload), count: 1 };
+        let durable = self.log.next() - 1;
+        self.log.append([record], durable)?;
+        self.log.sync()
+    }
+
+    /// States that all edits are durable, so that damage to the last one is not taken for a torn tail.
+    fn mark(&mut self) -> Result<()> {
+        self.log.append_marker(self.log.next() - 1)
+    }
+
+    /// Bytes of the file, by which to decide when to begin a new one.
+    pub(crate) fn len(&self) -> u64 {
+        self.log.len()
+    }
+}
+
+/// A manifest that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Loaded {
+    pub(crate) state: ManifestState,
+    pub(crate) number: u64,
+    /// Whether all of it is durable, and in force, for certain. Otherwise its last edit may have been read from what the system holds in
+    /// memory, and be gone after a power cut.
+    pub(crate) is_durable: bool,
+}
+
+/// Reads the manifest in force. `None` if there is no store in `dir`, not even the directory, or one whose creation died half way.
+pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
+    find(fs, dir)?.map(|number| load_number(fs, dir, number)).transpose()
+}
+
+/// Reads manifest `number` as if it were in force.
+pub(crate) fn load_number(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Loaded> {
+    let path = FileKind::Manifest(number).path(dir);
+    let mut state: Option<ManifestState> = None;
+    let logs = [(number, path.clone())];
+    let replayed = replay(fs, Magic::Manifest, &logs, FIRST_EDIT, 0, &mut |record| {
+        if record.count != 1 {
+            return Err(Malformed("a record of the manifest is not one version edit").into());
+        }
+        let edit = VersionEdit::decode(record.payload)?;
+        match &mut state {
+            Some(state) => state.apply(&edit)?,
+            None => state = Some(ManifestState::from_snapshot(&edit)?),
+        }
+        Ok(())
+    });
+    match (replayed, state) {
+        (Ok(replayed), Some(state)) => {
+            let is_durable = replayed.torn.is_none() && replayed.synced + 1 == replayed.next;
+            Ok(Loaded { state, number, is_durable })
+        }
+        (Ok(_), None) => {
+            let rule = "the manifest is in force, but its first version edit cannot be read";
+            Err(Error::corruption(&path, FILE_HEADER_LEN as u64, rule))
+        }
+        (Err(Error::Io { source, .. }), _) if source.kind() == io::ErrorKind::NotFound => {
+            let rule = "CURRENT names this manifest, but there is no such file";
+            Err(Error::corruption(&path, 0, rule))
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,401 @@
+//! [`ManifestState`]: what version edits build up, as plain data.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
+
+use super::edit::{LEVEL_COUNT, VersionEdit};
+use crate::format::key::SeqNo;
+use crate::format::{Decoded, Malformed};
+use crate::options::KeyspaceOptions;
+use crate::sorted::table::TableMeta;
+use crate::write::wal::SyncedLog;
+
+/// Keyspaces that can exist at a time. Part of the format.
+pub(crate) const MAX_KEYSPACES: usize = 65_535;
+/// Name of keyspace 0.
+pub(crate) const DEFAULT_KEYSPACE: &str = "default";
+
+/// All that belongs to a store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ManifestState {
+    /// Keyspace ids come from this counter too: none is used twice, because the log may still hold entries of a dropped keyspace.
+    pub(crate) next_file_number: u64,
+    pub(crate) min_log: u64,
+    pub(crate) flushed_seqno: SeqNo,
+    pub(crate) hash_seed: u64,
+    /// The newest log that is known to hold synced entries, while it is still needed.
+    pub(crate) synced_log: Option<SyncedLog>,
+    pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
+}
+
+/// All that belongs to a keyspace.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KeyspaceState {
+    pub(crate) name: String,
+    pub(crate) options: KeyspaceOptions,
+    pub(crate) levels: [LevelState; LEVEL_COUNT],
+}
+
+/// The tables of a level. Those of level 0 may overlap, those of any other do not share a user key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct LevelState {
+    tables: BTreeMap<u64, TableMeta>,
+    /// Level 1 and up: the table's number by its smallest key.
+    by_key: BTreeMap<Box<[u8]>, u64>,
+}
+
+impl ManifestState {
+    /// A state without keyspaces, to which a new store adds the default one.
+    pub(crate) fn new(hash_seed: u64) -> ManifestState {
+        ManifestState { next_file_number: 1, hash_seed, ..ManifestState::default() }
+    }
+
+    /// The state that the first edit of a manifest states.
+    pub(crate) fn from_snapshot(edit: &VersionEdit) -> Decoded<ManifestState> {
+        let (Some(_), Some(_), Some(_), Some(hash_seed)) =
+            (edit.next_file_number, edit.min_log, edit.flushed_seqno, edit.hash_seed)
+        else {
+            return Err(Malformed("the first version edit does not state a whole version"));
+        };
+        let mut state = ManifestState::new(hash_seed);
+        state.apply(edit)?;
+        match state.keyspaces.get(&0) {
+            Some(keyspace) if keyspace.name == DEFAULT_KEYSPACE => Ok(state),
+            _ => Err(Malformed("keyspace 0 is not the default keyspace")),
+        }
+    }
+
+    /// The edit that states the whole version, for the beginning of a manifest.
+    pub(crate) fn snapshot_edit(&self) -> VersionEdit {
+        let mut edit = VersionEdit {
+            next_file_number: Some(self.next_file_number),
+            min_log: Some(self.min_log),
+            flushed_seqno: Some(self.flushed_seqno),
+            hash_seed: Some(self.hash_seed),
+            synced_log: self.synced_log,
+            ..VersionEdit::default()
+        };
+        for (&id, keyspace) in &self.keyspaces {
+            edit.created.push((id, keyspace.name.clone(), keyspace.options.clone()));
+            edit.added.extend(keyspace.tables().map(|(level, table)| (id, level, table.clone())));
+        }
+        edit
+    }
+
+    /// Takes a file number.
+    pub(crate) fn take_number(&mut self) -> u64 {
+        let number = self.next_file_number;
+        self.next_file_number += 1;
+        number
+    }
+
+    /// Whether a table of that number belongs to the store.
+    pub(crate) fn has_table(&self, number: u64) -> bool {
+        self.keyspaces.values().any(|keyspace| keyspace.has_table(number))
+    }
+
+    /// Adds a table to a keyspace.
+    pub(crate) fn add_table(&mut self, keyspace: u32, level: u8, table: TableMeta) -> Decoded<()> {
+        if table.number >= self.next_file_number {
+            return Err(Malformed("a table's number was not taken from the counter"));
+        }
+        let keyspace = self.keyspace_mut(keyspace)?;
+        if keyspace.has_table(table.number) {
+            return Err(Malformed("a table is added twice"));
+        }
+        keyspace.level_mut(level)?.add(table, level > 0)
+    }
+
+    /// Applies an edit. One that contradicts the state is an error, after which the state is good for nothing.
+    pub(crate) fn apply(&mut self, edit: &VersionEdit) -> Decoded<()> {
+        raise(&mut self.next_file_number, edit.next_file_number)?;
+        raise(&mut self.min_log, edit.min_log)?;
+        raise(&mut self.flushed_seqno, edit.flushed_seqno)?;
+        if edit.hash_seed.is_some_and(|seed| seed != self.hash_seed) {
+            return Err(Malformed("the hash seed changes"));
+        }
+        if let Some(synced) = edit.synced_log {
+            if synced.number >= self.next_file_number {
+                return Err(Malformed("a log's number was not taken from the counter"));
+            }
+            if self.synced_log.is_some_and(|last| synced.number < last.number || synced.seqno < last.seqno) {
+                return Err(Malformed("a synced log comes before the last one"));
+            }
+            self.synced_log = Some(synced);
+        }
+        for id in &edit.dropped {
+            self.drop_keyspace(*id)?;
+        }
+        self.create_keyspaces(&edit.created)?;
+        for (id, level, number) in &edit.removed {
+            self.keyspace_mut(*id)?.level_mut(*level)?.remove(*number)?;
+        }
+        for (id, level, table) in &edit.added {
+            self.add_table(*id, *level, table.clone())?;
+        }
+        self.synced_log = self.synced_log.filter(|log| log.number >= self.min_log);
+        Ok(())
+    }
+
+    fn drop_keyspace(&mut self, id: u32) -> Decoded<()> {
+        if id == 0 {
+            return Err(Malformed("the default keyspace is dropped"));
+        }
+        self.keyspaces.remove(&id).map(drop).ok_or(UNKNOWN_KEYSPACE)
+    }
+
+    /// Creates keyspaces, or changes the options of those that exist.
+    fn create_keyspaces(&mut self, created: &[(u32, String, KeyspaceOptions)]) -> Decoded<()> {
+        if created.is_empty() {
+            return Ok(());
+        }
+        for (id, name, options) in created {
+            if u64::from(*id) >= self.next_file_number {
+                return Err(Malformed("a keyspace's id was not taken from the counter"));
+            }
+            let keyspace =
+                self.keyspaces.entry(*id).or_insert_with(|| KeyspaceState::new(name.as_str(), options.clone()));
+            if keyspace.name != *name {
+                return Err(Malformed("a keyspace changes its name"));
+            }
+            keyspace.options = options.clone();
+        }
+        let names: HashSet<&str> = self.keyspaces.values().map(|keyspace| keyspace.name.as_str()).collect();
+        if names.len() < self.keyspaces.len() {
+            return Err(Malformed("two keyspaces have one name"));
+        }
+        if self.keyspaces.len() > MAX_KEYSPACES {
+            return Err(Malformed("there are more than 65535 keyspaces"));
+        }
+        Ok(())
+    }
+
+    fn keyspace_mut(&mut self, id: u32) -> Decoded<&mut KeyspaceState> {
+        self.keyspaces.get_mut(&id).ok_or(UNKNOWN_KEYSPACE)
+    }
+}
+
+const UNKNOWN_KEYSPACE: Malformed = Malformed("a version edit names a keyspace that does not exist");
+
+/// Sets a number that never falls.
+fn raise<T: Copy + PartialOrd>(number: &mut T, to: Option<T>) -> Decoded<()> {
+    if let Some(to) = to {
+        if to < *number {
+            return Err(Malformed("a number that only grows falls"));
+        }
+        *number = to;
+    }
+    Ok(())
+}
+
+impl KeyspaceState {
+    /// A keyspace without tables.
+    pub(crate) fn new(name: impl Into<String>, options: KeyspaceOptions) -> KeyspaceState {
+        KeyspaceState { name: name.into(), options, levels: Default::default() }
+    }
+
+    /// All tables, each with its level.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (u8, &TableMeta)> {
+        (0..).zip(&self.levels).flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)))
+    }
+
+    /// What is known of the tables, level by level, in no particular order.
+    pub(crate) fn metas(&self) -> [Vec<&TableMeta>; LEVEL_COUNT] {
+        std::array::from_fn(|level| self.levels[level].iter().collect())
+    }
+
+    pub(crate) fn has_table(&self, number: u64) -> bool {
+        self.levels.iter().any(|level| level.tables.contains_key(&number))
+    }
+
+    fn level_mut(&mut self, level: u8) -> Decoded<&mut LevelState> {
+        self.levels.get_mut(usize::from(level)).ok_or(Malformed("a level is beyond the last one"))
+    }
+}
+
+impl LevelState {
+    /// The tables in the order of their numbers.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &TableMeta> {
+        self.tables.values()
+    }
+
+    fn add(&mut self, table: TableMeta, disjoint: bool) -> Decoded<()> {
+        if disjoint {
+            let not_behind = (Bound::Unbounded, Bound::Included(&*table.largest));
+            let last = self.by_key.range::<[u8], _>(not_behind).next_back();
+            let neighbour = last.and_then(|(_, number)| self.tables.get(number));
+            if neighbour.is_some_and(|neighbour| neighbour.largest >= table.smallest) {
+                return Err(Malformed("two tables of one level overlap"));
+            }
+            self.by_key.insert(table.smallest.clone(), table.number);
+        }
+        self.tables.insert(table.number, table);
+        Ok(())
+    }
+
+    fn remove(&mut self, number: u64) -> Decoded<()> {
+        match self.tables.remove(&number) {
+            Some(table) => {
+                self.by_key.remove(&table.smallest);
+                Ok(())
+            }
+            None => Err(Malformed("a table is removed that is not there")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::edit::tests::sample_table;
+    use super::*;
+
+    fn new_state() -> ManifestState {
+        let mut state = ManifestState::new(42);
+        state.keyspaces.insert(0, KeyspaceState::new(DEFAULT_KEYSPACE, KeyspaceOptions::new()));
+        state.next_file_number = 100;
+        state
+    }
+
+    fn create(id: u32, name: &str) -> VersionEdit {
+        VersionEdit { created: vec![(id, name.to_owned(), KeyspaceOptions::new())], ..VersionEdit::default() }
+    }
+
+    fn drop_id(id: u32) -> VersionEdit {
+        VersionEdit { dropped: vec![id], ..VersionEdit::default() }
+    }
+
+    fn add(level: u8, number: u64, range: (&[u8], &[u8])) -> VersionEdit {
+        VersionEdit { added: vec![(0, level, sample_table(number, range))], ..VersionEdit::default() }
+    }
+
+    fn remove(level: u8, number: u64) -> VersionEdit {
+        VersionEdit { removed: vec![(0, level, number)], ..VersionEdit::default() }
+    }
+
+    /// Applies all edits but the last, which the state must refuse by a rule that contains `rule`.
+    #[track_caller]
+    fn check_refused(edits: &[VersionEdit], rule: &str) {
+        let mut state = new_state();
+        let (last, first) = edits.split_last().unwrap();
+        for edit in first {
+            state.apply(edit).unwrap();
+        }
+        let error = state.apply(last).unwrap_err();
+        assert!(error.0.contains(rule), "{error}");
+    }
+
+    #[test]
+    fn snapshot_restores_the_state() {
+        let mut state = new_state();
+        let edits = [
+            create(1, "words"),
+            create(2, "gone"),
+            drop_id(2),
+            add(0, 10, (b"a", b"z")),
+            add(0, 11, (b"b", b"c")),
+            add(6, 12, (b"a", b"b")),
+            VersionEdit {
+                next_file_number: Some(101),
+                min_log: Some(13),
+                flushed_seqno: Some(77),
+                synced_log: Some(SyncedLog { number: 13, seqno: 80 }),
+                added: vec![(1, 3, sample_table(14, (b"", b"")))],
+                ..VersionEdit::default()
+            },
+        ];
+        for edit in &edits {
+            state.apply(edit).unwrap();
+        }
+        let snapshot = VersionEdit::decode(&state.snapshot_edit().encode()).unwrap();
+        assert_eq!(ManifestState::from_snapshot(&snapshot).as_ref(), Ok(&state));
+        assert_eq!((state.min_log, state.flushed_seqno, state.take_number()), (13, 77, 101));
+        let tables: Vec<_> = state.keyspaces[&0].tables().map(|(level, table)| (level, table.number)).collect();
+        assert_eq!(tables, [(0, 10), (0, 11), (6, 12)]);
+        assert!(state.has_table(14) && !state.has_table(13));
+    }
+
+    #[test]
+    fn synced_log_must_be_there_until_it_is_no_longer_needed() {
+        let synced =
+            |number, seqno| VersionEdit { synced_log: Some(SyncedLog { number, seqno }), ..VersionEdit::default() };
+        let mut state = new_state();
+        state.apply(&synced(13, 80)).unwrap();
+        state.apply(&synced(15, 95)).unwrap();
+        assert_eq!(state.synced_log, Some(SyncedLog { number: 15, seqno: 95 }));
+        for (min_log, is_needed) in [(15, true), (16, false)] {
+            state.apply(&VersionEdit { min_log: Some(min_log), ..VersionEdit::default() }).unwrap();
+            assert_eq!(state.synced_log.is_some(), is_needed);
+            let snapshot = ManifestState::from_snapshot(&state.snapshot_edit()).unwrap();
+            assert_eq!(snapshot, state);
+        }
+        check_refused(&[synced(100, 1)], "counter");
+        check_refused(&[synced(15, 80), synced(14, 90)], "before the last");
+        check_refused(&[synced(15, 80), synced(16, 79)], "before the last");
+    }
+
+    #[test]
+    fn incomplete_snapshot_is_refused() {
+        let whole = new_state().snapshot_edit();
+        assert!(ManifestState::from_snapshot(&whole).is_ok());
+        let cases = [
+            VersionEdit { min_log: None, ..whole.clone() },
+            VersionEdit { next_file_number: Some(0), ..whole.clone() },
+            VersionEdit { created: vec![], ..whole.clone() },
+            VersionEdit { created: create(0, "other").created, ..whole.clone() },
+        ];
+        for edit in cases {
+            assert!(ManifestState::from_snapshot(&edit).is_err(), "{edit:?}");
+        }
+    }
+
+    #[test]
+    fn edit_that_contradicts_the_state_is_refused() {
+        check_refused(&[remove(1, 10)], "not there");
+        check_refused(&[add(1, 10, (b"a", b"b")), remove(2, 10)], "not there");
+        check_refused(&[add(1, 10, (b"a", b"b")), add(3, 10, (b"x", b"y"))], "added twice");
+        check_refused(&[add(1, 100, (b"a", b"b"))], "counter");
+        check_refused(&[add(7, 10, (b"a", b"b"))], "level");
+        check_refused(&[drop_id(0)], "default");
+        check_refused(&[drop_id(5)], "does not exist");
+        check_refused(&[create(1, "default")], "one name");
+        check_refused(&[create(1, "a"), create(1, "b")], "name");
+        check_refused(&[create(100, "a")], "counter");
+        let falling = VersionEdit { next_file_number: Some(99), ..VersionEdit::default() };
+        check_refused(&[falling], "falls");
+        let seed = VersionEdit { hash_seed: Some(43), ..VersionEdit::default() };
+        check_refused(&[seed], "seed");
+    }
+
+    #[test]
+    fn tables_overlap_only_on_level_0() {
+        let ranges: [(&[u8], &[u8]); 5] = [(b"f", b"g"), (b"a", b"d"), (b"e", b"e"), (b"a", b"z"), (b"d", b"f")];
+        for range in ranges {
+            check_refused(&[add(1, 10, (b"d", b"f")), add(1, 11, range)], "overlap");
+            let mut state = new_state();
+            state.apply(&add(0, 10, (b"d", b"f"))).unwrap();
+            state.apply(&add(0, 11, range)).unwrap();
+        }
+        let mut state = new_state();
+        for (number, range) in (10..).zip([(b"d", b"f"), (b"g", b"h"), (b"a", b"c")]) {
+            state.apply(&add(1, number, (range.0, range.1))).unwrap();
+        }
+    }
+
+    #[test]
+    fn table_moves_and_name_passes_on_in_one_edit() {
+        let mut state = new_state();
+        state.apply(&add(1, 10, (b"a", b"b"))).unwrap();
+        state.apply(&create(1, "words")).unwrap();
+        let edit = VersionEdit {
+            removed: vec![(0, 1, 10)],
+            added: vec![(0, 2, sample_table(10, (b"a", b"b"))), (0, 1, sample_table(11, (b"b", b"c")))],
+            dropped: vec![1],
+            created: create(2, "words").created,
+            ..VersionEdit::default()
+        };
+        state.apply(&edit).unwrap();
+        assert_eq!(state.keyspaces.keys().collect::<Vec<_>>(), [&0, &2]);
+        let tables: Vec<_> = state.keyspaces[&0].tables().map(|(level, table)| (level, table.number)).collect();
+        assert_eq!(tables, [(1, 11), (2, 10)]);
+    }
+}

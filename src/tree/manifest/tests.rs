@@ -1,0 +1,168 @@
+//! Tests of whole manifests, on files of the real file system.
+
+use tempfile::TempDir;
+
+use super::edit::tests::sample_table;
+use super::state::DEFAULT_KEYSPACE;
+use super::*;
+use crate::filter::FilterPolicy;
+use crate::format::record::MARKER_LEN;
+use crate::options::{Compression, KeyspaceOptions};
+use crate::vfs::OsFileSystem;
+use crate::write::log::testing::{get_file, put_file, unhex};
+use crate::write::wal::SyncedLog;
+
+const MANIFEST: FileKind = FileKind::Manifest(3);
+const GOLDEN: &str = include_str!("../../../tests/golden/MANIFEST-000003.hex");
+
+fn lz4_options() -> KeyspaceOptions {
+    KeyspaceOptions::new().compression(Compression::Lz4).filter(FilterPolicy::Bloom { bits_per_key: 10.0 })
+}
+
+fn new_state() -> ManifestState {
+    let mut state = ManifestState::new(0x1122_3344_5566_7788);
+    state.keyspaces.insert(0, KeyspaceState::new(DEFAULT_KEYSPACE, lz4_options()));
+    state.next_file_number = 4;
+    state
+}
+
+/// The edits behind the snapshot in the golden manifest.
+fn edits() -> [VersionEdit; 3] {
+    let words = KeyspaceOptions::new().compression(Compression::Zstd).filter(FilterPolicy::None).block_size(16_384);
+    [
+        VersionEdit { created: vec![(1, "words".into(), words)], ..VersionEdit::default() },
+        VersionEdit {
+            next_file_number: Some(300),
+            min_log: Some(13),
+            flushed_seqno: Some(40),
+            added: vec![(1, 0, sample_table(12, (b"apple", b"pear")))],
+            ..VersionEdit::default()
+        },
+        VersionEdit { synced_log: Some(SyncedLog { number: 13, seqno: 45 }), ..VersionEdit::default() },
+    ]
+}
+
+/// A directory with the golden manifest, the state that it ends with, and where each of its edits ends.
+struct Written {
+    dir: TempDir,
+    state: ManifestState,
+    edit_ends: Vec<u64>,
+}
+
+/// Writes the golden manifest, and `CURRENT`.
+fn write() -> Written {
+    let dir = tempfile::tempdir().unwrap();
+    let mut state = new_state();
+    let mut writer = ManifestWriter::create(&OsFileSystem, dir.path(), 3, &state).unwrap();
+    let mut edit_ends = vec![writer.len() - MARKER_LEN as u64];
+    for edit in edits() {
+        writer.append(&edit).unwrap();
+        state.apply(&edit).unwrap();
+        edit_ends.push(writer.len() - MARKER_LEN as u64);
+    }
+    Written { dir, state, edit_ends }
+}
+
+fn load_dir(dir: &TempDir) -> Result<Option<(ManifestState, u64)>> {
+    Ok(load(&OsFileSystem, dir.path())?.map(|loaded| (loaded.state, loaded.number)))
+}
+
+#[track_caller]
+fn check_corrupt(dir: &TempDir, file: FileKind, at: u64) {
+    match load_dir(dir) {
+        Err(Error::Corruption { file: path, offset, .. }) => {
+            assert_eq!((path, offset), (file.path(dir.path()), at));
+        }
+        other => panic!("{other:?} is not corruption"),
+    }
+}
+
+#[test]
+fn golden_manifest_is_written_and_read() {
+    let Written { dir, state, .. } = write();
+    let golden = unhex(GOLDEN);
+    assert_eq!(get_file(&MANIFEST.path(dir.path())), golden);
+    assert_eq!(load_dir(&dir).unwrap(), Some((state, 3)));
+}
+
+#[test]
+fn torn_manifest_loses_only_edits_that_were_not_acknowledged() {
+    let Written { dir, state: last, edit_ends } = write();
+    let mut states = vec![new_state()];
+    for edit in edits() {
+        let mut state = states.last().unwrap().clone();
+        state.apply(&edit).unwrap();
+        states.push(state);
+    }
+    assert_eq!(states.last(), Some(&last));
+    let bytes = get_file(&MANIFEST.path(dir.path()));
+    for len in 0..=bytes.len() {
+        put_file(&MANIFEST.path(dir.path()), &bytes[..len]);
+        let whole = edit_ends.iter().filter(|&&end| end <= len as u64).count();
+        match whole {
+            // Its first edit was durable before it came into force.
+            0 => check_corrupt(&dir, MANIFEST, FILE_HEADER_LEN as u64),
+            _ => assert_eq!(load_dir(&dir).unwrap(), Some((states[whole - 1].clone(), 3))),
+        }
+    }
+}
+
+#[test]
+fn flipped_byte_in_a_durable_edit_is_corruption() {
+    let Written { dir, state, .. } = write();
+    let bytes = get_file(&MANIFEST.path(dir.path()));
+    for i in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[i] ^= 4;
+        put_file(&MANIFEST.path(dir.path()), &damaged);
+        match load_dir(&dir) {
+            Err(Error::Corruption { .. }) => {}
+            // The last sync marker, and nothing else, may be missing; markers between edits are proven by the edits.
+            loaded => {
+                assert_eq!(loaded.unwrap(), Some((state.clone(), 3)), "byte {i}");
+                assert!(i >= bytes.len() - MARKER_LEN);
+            }
+        }
+    }
+}
+
+#[test]
+fn edit_that_breaks_a_rule_is_corruption_at_its_record() {
+    for payload in [&b"\x3f\x00"[..], b"\x06\x01\x05", b"\x06\x01"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = ManifestWriter::create(&OsFileSystem, dir.path(), 3, &new_state()).unwrap();
+        let at = writer.len();
+        let record = LogRecord { payload, payload_crc: crc(payload), count: 1 };
+        writer.log.append([record], 1).unwrap();
+        check_corrupt(&dir, MANIFEST, at);
+    }
+}
+
+#[test]
+fn newest_manifest_in_force_counts() {
+    let Written { dir, mut state, .. } = write();
+    state.next_file_number = 301;
+    ManifestWriter::create(&OsFileSystem, dir.path(), 300, &state).unwrap();
+    assert_eq!(load_dir(&dir).unwrap(), Some((state, 300)));
+    OsFileSystem.remove(&FileKind::Manifest(300).path(dir.path())).unwrap();
+    check_corrupt(&dir, FileKind::Manifest(300), 0);
+}
+
+#[test]
+fn store_without_current_is_one_only_if_it_has_data() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(load(&OsFileSystem, &dir.path().join("absent")).unwrap(), None);
+    assert_eq!(load_dir(&dir).unwrap(), None);
+    // Creation died half way.
+    put_file(&MANIFEST.path(dir.path()), b"tami");
+    put_file(&FileKind::CurrentTemp.path(dir.path()), b"half");
+    put_file(&FileKind::Lock.path(dir.path()), b"1\n");
+    put_file(&FileKind::Wal(4).path(dir.path()), &[0; FILE_HEADER_LEN]);
+    assert_eq!(load_dir(&dir).unwrap(), None);
+    for kind in [FileKind::Wal(5), FileKind::Table(6)] {
+        let path = kind.path(dir.path());
+        put_file(&path, &[0; FILE_HEADER_LEN + 1]);
+        check_corrupt(&dir, FileKind::Current, 0);
+        OsFileSystem.remove(&path).unwrap();
+    }
+}

@@ -1,0 +1,128 @@
+//! [`Source`]: what a scan of a keyspace merges.
+
+use super::RunCursor;
+use crate::error::Result;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::report::stats::ReadCounters;
+use crate::sorted::iter::InternalCursor;
+use crate::write::memtable::MemtableCursor;
+
+/// One source of a merge. An enum, so that a step costs a branch and not a virtual call.
+#[expect(clippy::large_enum_variant, reason = "nearly all are runs, and a seek should not pay for a box of each")]
+pub(crate) enum Source {
+    Memtable(MemtableCursor),
+    Run(RunCursor),
+}
+
+/// Calls the same method on whichever cursor it is.
+macro_rules! dispatch {
+    ($self:ident, $cursor:ident => $call:expr) => {
+        match $self {
+            Source::Memtable($cursor) => $call,
+            Source::Run($cursor) => $call,
+        }
+    };
+}
+
+impl InternalCursor for Source {
+    #[inline]
+    fn valid(&self) -> bool {
+        dispatch!(self, cursor => cursor.valid())
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.seek_to_first())
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.seek_to_last())
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        dispatch!(self, cursor => cursor.seek(key, seqno))
+    }
+
+    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
+        dispatch!(self, cursor => cursor.begin_seek(key))
+    }
+
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        dispatch!(self, cursor => cursor.continue_seek(key))
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        dispatch!(self, cursor => cursor.end_seek(key, seqno))
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.next())
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.prev())
+    }
+
+    fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        dispatch!(self, cursor => cursor.jump(end, seen, forward))
+    }
+
+    fn counters(&self) -> Option<&ReadCounters> {
+        dispatch!(self, cursor => cursor.counters())
+    }
+
+    #[inline]
+    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        dispatch!(self, cursor => cursor.plain_steps(snapshot, bound, forward))
+    }
+
+    #[inline]
+    fn plain_step(&mut self, forward: bool) -> bool {
+        dispatch!(self, cursor => cursor.plain_step(forward))
+    }
+
+    fn end_plain_steps(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.end_plain_steps())
+    }
+
+    #[inline]
+    fn is_first_of_key(&self) -> bool {
+        dispatch!(self, cursor => cursor.is_first_of_key())
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        dispatch!(self, cursor => cursor.key())
+    }
+
+    #[inline(always)]
+    fn head(&self) -> u128 {
+        dispatch!(self, cursor => cursor.head())
+    }
+
+    #[inline(always)]
+    fn head_if_valid(&self) -> Option<u128> {
+        dispatch!(self, cursor => cursor.head_if_valid())
+    }
+
+    #[inline(always)]
+    fn shows(&self, snapshot: SeqNo) -> bool {
+        dispatch!(self, cursor => cursor.shows(snapshot))
+    }
+
+    #[inline]
+    fn seqno(&self) -> SeqNo {
+        dispatch!(self, cursor => cursor.seqno())
+    }
+
+    #[inline]
+    fn kind(&self) -> ValueKind {
+        dispatch!(self, cursor => cursor.kind())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        dispatch!(self, cursor => cursor.value())
+    }
+}

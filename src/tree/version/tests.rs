@@ -1,0 +1,229 @@
+use std::path::Path;
+
+use super::*;
+use crate::filter::KeyHash;
+use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::options::Compression;
+use crate::report::explain::FilterAnswer;
+use crate::sorted::table::{ReadMode, TableBuilder, TableContext, TableOptions};
+use crate::vfs::{FileSystem, SimFileSystem};
+
+/// A table, never opened, of the keys from `smallest` to `largest`.
+fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str) -> Arc<Table> {
+    let meta = TableMeta {
+        number,
+        size: 0,
+        checksum: 0,
+        entries: 2,
+        keys: 2,
+        tombstones: 0,
+        smallest_seqno: number,
+        largest_seqno: number,
+        smallest: smallest.as_bytes().into(),
+        largest: largest.as_bytes().into(),
+    };
+    Arc::new(Table::new(Arc::clone(context), meta))
+}
+
+#[test]
+fn a_scan_of_a_prefix_takes_from_each_level_the_tables_with_room_for_it_and_copies_none() {
+    let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+    // In the last level 500 tables of two keys each, from `b000` on by fours; above it three that
+    // overlap.
+    let key = |n: u64| format!("b{n:04}");
+    let sorted = (0..500).map(|i| (6, table(&context, i, &key(4 * i), &key(4 * i + 2))));
+    let runs = [("a", "z"), ("b0100", "b0101"), ("b1", "b11")];
+    let runs = runs.into_iter().zip(500..).map(|((from, to), number)| (0, table(&context, number, from, to)));
+    let version = Arc::new(Version::default().edited(&[], sorted.chain(runs).collect()));
+    for prefix in ["a", "b", "b0", "b00", "b0003", "b0004", "b01", "b0100", "b1", "b1998", "b1999", "b2", "c", "zz"] {
+        let probe = PrefixProbe::new(PrefixExtractor::Fixed(1), prefix.as_bytes(), 0, FilterMode::Use);
+        let mut sources = Vec::new();
+        version.cursors(false, Some(&Arc::new(probe)), &mut sources);
+        let mut found = Vec::new();
+        for source in &sources {
+            let Source::Run(cursor) = source else { panic!("a run") };
+            assert!(version.levels.iter().any(|level| Arc::ptr_eq(&level.tables, &cursor.tables)));
+            assert!(!cursor.run.is_empty());
+            found.extend(cursor.tables[cursor.run.clone()].iter().map(|table| table.meta().number));
+        }
+        let has_room = |meta: &TableMeta| {
+            let begins = |key: &[u8]| key.starts_with(prefix.as_bytes());
+            begins(&meta.smallest) || begins(&meta.largest) || {
+                *meta.smallest < *prefix.as_bytes() && *prefix.as_bytes() < *meta.largest
+            }
+        };
+        let expected: Vec<u64> = version
+            .tables()
+            .map(|(_, table)| table.meta())
+            .filter(|meta| has_room(meta))
+            .map(|meta| meta.number)
+            .collect();
+        assert_eq!(found, expected, "{prefix}");
+    }
+}
+
+#[test]
+fn ranges_by_heads_are_those_by_keys() {
+    let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+    // Heads are of eight bytes: keys that end before, with and after them, and zeros, which heads
+    // do not tell from no byte.
+    let bounds = ["p", "p12345678", "p12345678\0", "p12345678a", "p12345678b", "p12345679", "p2"];
+    let others = ["", "o", "q", "p\0", "p1234567", "p123456780", "p12345678a\0"];
+    let keys: Vec<&str> = bounds.into_iter().chain(others).collect();
+    // With the first of the bounds, the prefix that all share is short; without, it is as long as a
+    // head.
+    for bounds in [&bounds[..], &bounds[1..5]] {
+        let pairs = (0..bounds.len()).flat_map(|from| (from..bounds.len()).map(move |to| (from, to)));
+        let runs = pairs.zip(100..).map(|((from, to), number)| (0, table(&context, number, bounds[from], bounds[to])));
+        let ends: &[(usize, usize)] =
+            if bounds.len() == 4 { &[(0, 1), (3, 3)] } else { &[(0, 1), (2, 2), (3, 4), (6, 6)] };
+        let sorted = ends.iter().zip(1..).map(|(&(from, to), i)| (6, table(&context, i, bounds[from], bounds[to])));
+        let version = Version::default().edited(&[], runs.chain(sorted).collect());
+        for key in keys.iter().map(|key| key.as_bytes()) {
+            let has_room = |table: &&Arc<Table>| *table.meta().smallest <= *key && *key <= *table.meta().largest;
+            let numbers = |tables: Vec<&Arc<Table>>| tables.iter().map(|table| table.meta().number).collect::<Vec<_>>();
+            let runs = &version.levels[0];
+            let head = runs.bounds.head(key);
+            let at = |at: &usize| head.is_some_and(|head| runs.in_range(*at, key, head));
+            let found = (0..runs.tables.len()).filter(at).map(|at| &runs.tables[at]).collect();
+            let expected = numbers(runs.tables.iter().filter(has_room).collect());
+            assert_eq!(numbers(found), expected, "{key:?}");
+            for start in [0, 1, runs.tables.len() - 1] {
+                let ranges = runs.in_range_from(start, key);
+                let at = |at: &usize| ranges >> (at - start) & 1 == 1;
+                let found = (start..runs.tables.len()).filter(at).map(|at| &runs.tables[at]).collect();
+                assert_eq!(numbers(found), numbers(runs.tables[start..].iter().filter(has_room).collect()), "{key:?}");
+            }
+
+            let sorted = &version.levels[6];
+            let expected = numbers(sorted.tables.iter().filter(has_room).collect());
+            let found = sorted.candidate(key).map(|at| &sorted.tables[at]);
+            assert_eq!(numbers(found.into_iter().collect()), expected, "{key:?}");
+        }
+    }
+}
+
+#[test]
+fn a_key_with_the_head_of_a_bound_that_all_runs_share_is_compared_as_a_whole() {
+    let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+    // All runs have the keys from "p12345678b" to "p1234567cx" in common.
+    let bounds = [("p12345678b", "p2"), ("p1", "p1234567cx"), ("p0", "p3")];
+    let runs = bounds.iter().zip(1..).map(|(&(from, to), number)| (0, table(&context, number, from, to)));
+    let version = Version::default().edited(&[], runs.collect());
+    let runs = &version.levels[0];
+    for key in ["p12345678", "p12345678a", "p12345678b", "p1234567a", "p1234567c", "p1234567cx", "p1234567cy"] {
+        let ranges = runs.in_range_from(0, key.as_bytes());
+        for (at, table) in runs.tables.iter().enumerate() {
+            let meta = table.meta();
+            let expected = *meta.smallest <= *key.as_bytes() && *key.as_bytes() <= *meta.largest;
+            assert_eq!(ranges >> at & 1 == 1, expected, "{key} {:?}", meta.number);
+        }
+    }
+    assert_eq!(runs.in_range_from(0, b"p1234567a"), u64::MAX, "between the heads of all bounds");
+}
+
+/// What a read tells of its way.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Enter(ReadSource),
+    Filter(FilterAnswer),
+    Leave(Found),
+}
+
+impl ReadTrace for Vec<Told> {
+    fn enter(&mut self, source: ReadSource) {
+        self.push(Told::Enter(source));
+    }
+    fn filter(&mut self, answer: FilterAnswer) {
+        self.push(Told::Filter(answer));
+    }
+    fn leave(&mut self, found: Found) {
+        self.push(Told::Leave(found));
+    }
+}
+
+/// Runs of level 0, newest first, more than are asked at once, and tables in two levels below.
+/// Each has two keys of twelve; each third has no filter.
+fn runs(context: &Arc<TableContext>) -> Vec<(u8, Arc<Table>)> {
+    let table = |level: u8, number: u64, keys: [u64; 2]| {
+        let policies = [FilterPolicy::DEFAULT, FilterPolicy::Bloom { bits_per_key: 5.0 }, FilterPolicy::None];
+        let options = TableOptions {
+            filter: policies[usize::try_from(number % 3).unwrap()],
+            prefix: None,
+            compression: Compression::None,
+            block_size: 4096,
+            seed: SEED,
+            keyspace: 0,
+        };
+        let mut builder = TableBuilder::new(context.fs(), context.dir(), number, options).unwrap();
+        for key in keys {
+            builder.add(&run_key(key), 1000 - number, ValueKind::Put, b"value").unwrap();
+        }
+        (level, Arc::new(Table::new(Arc::clone(context), builder.finish().unwrap())))
+    };
+    let runs = (1..=2 * FilterBank::AT_ONCE as u64 + 2).map(|number| (0, number, [number % 5, 6 + number % 6]));
+    let sorted = [(3, 201, [1, 4]), (3, 202, [5, 7]), (3, 203, [9, 10]), (5, 301, [2, 5]), (5, 303, [6, 12])];
+    runs.chain(sorted).map(|(level, number, keys)| table(level, number, keys)).collect()
+}
+
+const SEED: u64 = 3;
+
+fn run_key(i: u64) -> Vec<u8> {
+    format!("key{i:03}").into_bytes()
+}
+
+#[test]
+fn tables_asked_together_answer_tell_and_count_as_one_by_one() {
+    let fs = SimFileSystem::new();
+    fs.create_dir(Path::new("/db")).unwrap();
+    // Everything in the cache, so that reads do not differ by what was read before.
+    let context = |dir: &str| Arc::new(TableContext::new(Arc::new(fs.clone()), Path::new(dir), 8 << 20, 8));
+    let (context, plain_context) = (context("/db"), context("/db"));
+    let version = Version::default().edited(&[], runs(&context));
+    let plain: [Vec<Arc<Table>>; LEVELS] = std::array::from_fn(|level| {
+        let tables = version.levels[level].tables.iter();
+        tables.map(|table| Arc::new(Table::new(Arc::clone(&plain_context), table.meta().clone()))).collect()
+    });
+    let has_room = |table: &&Arc<Table>, key: &[u8]| *table.meta().smallest <= *key && *key <= *table.meta().largest;
+    let epoch = Arc::clone(context.epoch());
+    let mut counted = [0; 3];
+    for mode in [FilterMode::Use, FilterMode::Use, FilterMode::Shadow, FilterMode::Ignore] {
+        for (key, snapshot) in (0..14).flat_map(|key| [1000, 990, 900, 750, 0].map(|snapshot| (key, snapshot))) {
+            let key = run_key(key);
+            let mode = ReadMode { filters: mode, fill_cache: true };
+            let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot, mode };
+            let (mut told, mut expected) = (Vec::new(), Vec::new());
+            let seqno = epoch.pin(|pin| {
+                let candidates = version.prefetch(&read);
+                let denied = candidates.sorted.iter().flatten().filter(|table| table.first.deny(read.hash));
+                counted[2] += denied.count();
+                version.get(&read, pin, &candidates, &mut told).unwrap().map(|hit| hit.seqno)
+            });
+            let expected_seqno = plain_context.epoch().pin(|pin| {
+                let runs = plain[0].iter().map(|table| (0, std::slice::from_ref(table)));
+                let levels = plain.iter().enumerate().skip(1).filter(|(_, tables)| !tables.is_empty());
+                runs.chain(levels.map(|(level, tables)| (level, &tables[..]))).find_map(|(level, tables)| {
+                    let table = tables.iter().find(|table| level == 0 || has_room(table, &key));
+                    expected.push(Told::Enter(match table {
+                        Some(table) => ReadSource::Table { level, number: table.meta().number },
+                        None => ReadSource::Level(level),
+                    }));
+                    match table.filter(|table| has_room(table, &key)) {
+                        Some(table) => table.get(&read, pin, &mut expected).unwrap().map(|hit| hit.seqno),
+                        None => {
+                            expected.push(Told::Leave(Found::OutOfRange));
+                            None
+                        }
+                    }
+                })
+            });
+            assert_eq!(seqno, expected_seqno);
+            assert!(told == expected, "{read:?}");
+            counted[usize::from(seqno.is_some())] += 1;
+        }
+    }
+    for (table, plain) in version.tables().map(|(_, table)| table).zip(plain.iter().flatten()) {
+        assert_eq!(table.ledger().reads, plain.ledger().reads);
+    }
+    assert!(counted.iter().all(|&count| count > 20), "{counted:?}");
+}

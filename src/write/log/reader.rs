@@ -1,0 +1,331 @@
+//! [`LogReader`]: the records of one log in order, up to the first that does not verify.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, IoContext, Result};
+use crate::format::checksum::crc;
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::format::key::MAX_SEQNO;
+use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
+use crate::vfs::{FileSystem, ReadableFile};
+
+mod salvage;
+
+pub(super) use salvage::Run;
+
+/// Bytes read from the file at a time. Only a record that is longer, and whose header has been verified, takes more.
+const WINDOW_LEN: usize = 1 << 20;
+
+/// One record. A sync marker has a count of 0 and no payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) file: &'a Path,
+    /// Of the file.
+    pub(crate) number: u64,
+    pub(crate) offset: u64,
+    pub(crate) first: u64,
+    pub(crate) count: u32,
+    pub(crate) synced: u64,
+    pub(crate) payload: &'a [u8],
+}
+
+impl Record<'_> {
+    /// The error for a rule that the record breaks although its checksums match.
+    pub(crate) fn corruption(&self, rule: impl std::fmt::Display) -> Error {
+        Error::corruption(self.file, self.offset, rule)
+    }
+}
+
+/// What reading on brings.
+#[derive(Debug)]
+pub(crate) enum Step<'a> {
+    Record(Record<'a>),
+    End(End),
+}
+
+/// How the records of a log end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With the file, or with zeros up to the end of the file, which were prepared for more records.
+    Clean,
+    /// At bytes that are not the next record; whether torn or damaged, the reader cannot tell.
+    Bad { offset: u64, reason: String },
+}
+
+/// Reads a log from its header on.
+pub(crate) struct LogReader {
+    file: Arc<dyn ReadableFile>,
+    path: PathBuf,
+    number: u64,
+    len: u64,
+    /// The file's header, or the rule that it breaks.
+    header: Result<FileHeader, String>,
+    next: u64,
+    offset: u64,
+    window: Window,
+}
+
+/// A stretch of the file in memory.
+#[derive(Default)]
+struct Window {
+    start: u64,
+    /// Of the file, and behind `len` of anything: room that stays is not made anew.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl LogReader {
+    /// Opens log `number` and reads its header. A header that does not verify is not an error: the
+    /// log ends before its first record. That of a later format version is, and one that is sound
+    /// but of another log: no creation that was interrupted leaves it.
+    pub(crate) fn open(fs: &dyn FileSystem, path: &Path, magic: Magic, number: u64) -> Result<LogReader> {
+        let file = fs.open(path).during("open", path)?;
+        let len = file.len().during("read the length of", path)?;
+        let mut bytes = [0; FILE_HEADER_LEN];
+        let read = file.read_at(&mut bytes, 0).during("read", path)?;
+        if let Some(found) = FileHeader::sound_number(&bytes[..read], magic)
+            && found != number
+        {
+            let rule = format!("the file holds log number {found}, not the one in its name");
+            return Err(Error::corruption(path, 0, rule));
+        }
+        let header = match FileHeader::decode(&bytes[..read], magic, number, path) {
+            Ok(header) if header.synced >= header.first => {
+                let rule = "the log says that its first record was durable before it was written";
+                return Err(Error::corruption(path, 0, rule));
+            }
+            Ok(header) => Ok(header),
+            Err(Error::Corruption { rule, .. }) => Err(rule),
+            Err(error) => return Err(error),
+        };
+        Ok(LogReader {
+            file,
+            path: path.to_owned(),
+            number,
+            len,
+            next: header.as_ref().map_or(0, |header| header.first),
+            offset: header.as_ref().map_or(0, |_| FILE_HEADER_LEN as u64),
+            header,
+            window: Window::default(),
+        })
+    }
+
+    /// Opens log `number`, whose header breaks `rule`, to [salvage](crate::write::log::salvage) its records.
+    pub(crate) fn open_headless(fs: &dyn FileSystem, path: &Path, number: u64, rule: &str) -> Result<LogReader> {
+        let file = fs.open(path).during("open", path)?;
+        let len = file.len().during("read the length of", path)?;
+        let (path, header) = (path.to_owned(), Err(rule.to_owned()));
+        Ok(LogReader { file, path, number, len, header, next: 0, offset: 0, window: Window::default() })
+    }
+
+    /// The file's header, or the rule that it breaks.
+    pub(crate) fn header(&self) -> Result<&FileHeader, &str> {
+        self.header.as_ref().map_err(String::as_str)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The ordinal that the next record must begin with.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Where the next record must begin; everything before it has been verified.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next record. At the end the same end is returned again and again.
+    pub(crate) fn read(&mut self) -> Result<Step<'_>> {
+        if let Err(rule) = &self.header {
+            return Ok(self.bad(rule));
+        }
+        if self.offset >= self.len {
+            return Ok(Step::End(End::Clean));
+        }
+        let whole = self.fill_header(self.offset)?;
+        let window = self.window.from(self.offset);
+        let Some((header, header_len)) = RecordHeader::decode(window, self.number, self.offset) else {
+            return Ok(if self.rest_is_zero()? {
+                Step::End(End::Clean)
+            } else if whole {
+                self.bad("the header of the record does not verify")
+            } else {
+                self.bad("the header of the record does not verify, or is cut short")
+            });
+        };
+        let first = self.next;
+        let payload_len = header.payload_len as usize;
+        let next = first.saturating_add(header.count.into());
+        let broken = if header.count == 0 && payload_len > 0 {
+            Some("a sync marker has a payload")
+        } else if header.synced >= first {
+            Some("the record says that it was durable before it was written")
+        } else if next > MAX_SEQNO + 1 {
+            Some("the record goes beyond the last sequence number")
+        } else if !self.fill(self.offset, header_len + payload_len)? {
+            Some("the payload of the record is cut short")
+        } else if crc(self.window.part(self.offset, header_len, payload_len)) != header.payload_crc {
+            Some("the checksum of the payload does not match")
+        } else {
+            None
+        };
+        if let Some(reason) = broken {
+            return Ok(self.bad(reason));
+        }
+        let offset = self.offset;
+        self.offset += (header_len + payload_len) as u64;
+        self.next = next;
+        Ok(Step::Record(Record {
+            file: &self.path,
+            number: self.number,
+            offset,
+            first,
+            count: header.count,
+            synced: header.synced,
+            payload: self.window.part(offset, header_len, payload_len),
+        }))
+    }
+
+    /// Looks, in what was not read, for a statement that ordinal `durable` or a later one was once durable: in the file header if
+    /// no record was asked for yet, and in every record header that verifies at its place, at whatever byte. Returns the
+    /// statement's offset and the ordinal in it.
+    ///
+    /// This is the last that a reader is used for.
+    pub(crate) fn find_synced(mut self, durable: u64) -> Result<Option<(u64, u64)>> {
+        if self.offset <= FILE_HEADER_LEN as u64
+            && let Ok(header) = &self.header
+            && header.synced >= durable
+        {
+            return Ok(Some((0, header.synced)));
+        }
+        if self.rest_is_zero()? {
+            return Ok(None);
+        }
+        let mut offset = self.offset;
+        while offset < self.len {
+            let whole = self.fill_header(offset)?;
+            let bytes = self.window.from(offset);
+            // At the last bytes of a window that is not the last, a header might not be whole.
+            let count = if whole { bytes.len() - MAX_RECORD_HEADER_LEN + 1 } else { bytes.len() };
+            for (at, i) in (offset..).zip(0..count) {
+                if let Some(synced) = RecordHeader::statement(&bytes[i..], self.number, at)
+                    && synced >= durable
+                {
+                    return Ok(Some((at, synced)));
+                }
+            }
+            if count == 0 {
+                break;
+            }
+            offset += count as u64;
+        }
+        Ok(None)
+    }
+
+    /// Whether there is nothing but zeros where the next record would be, and behind it: no record, and no part of one, looks so.
+    fn rest_is_zero(&mut self) -> Result<bool> {
+        let mut offset = self.offset;
+        while self.fill(offset, 1)? {
+            let bytes = self.window.from(offset);
+            // In pieces without a branch for each byte, which compilers do many bytes at a time.
+            if !bytes.chunks(1 << 10).all(|piece| piece.iter().fold(0, |all, byte| all | byte) == 0) {
+                return Ok(false);
+            }
+            offset += bytes.len() as u64;
+        }
+        Ok(true)
+    }
+
+    fn bad(&self, reason: &str) -> Step<'static> {
+        Step::End(End::Bad { offset: self.offset, reason: reason.to_owned() })
+    }
+
+    /// Brings the longest header that may stand at `offset` into the window; `false` if the file has not as much, and the window what it
+    /// has.
+    fn fill_header(&mut self, offset: u64) -> Result<bool> {
+        let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        Ok(self.fill(offset, left.min(MAX_RECORD_HEADER_LEN))? && left >= MAX_RECORD_HEADER_LEN)
+    }
+
+    /// Brings the `need` bytes from `offset` on into the window; `false` if the file does not have them, which is found out before
+    /// anything is allocated.
+    #[inline]
+    fn fill(&mut self, offset: u64, need: usize) -> Result<bool> {
+        if self.window.from(offset).len() >= need { Ok(true) } else { self.read_window(offset, need) }
+    }
+
+    #[cold]
+    fn read_window(&mut self, offset: u64, need: usize) -> Result<bool> {
+        let left = self.len.saturating_sub(offset);
+        if left < need as u64 {
+            return Ok(false);
+        }
+        let kept = self.window.from(offset).len();
+        let Window { start, bytes, len } = &mut self.window;
+        bytes.copy_within(*len - kept..*len, 0);
+        (*start, *len) = (offset, kept);
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(need.max(WINDOW_LEN));
+        bytes.resize(wanted, 0);
+        bytes.shrink_to(WINDOW_LEN);
+        *len += self.file.read_at(&mut bytes[kept..], offset + kept as u64).during("read", &self.path)?;
+        Ok(*len >= need)
+    }
+}
+
+impl Window {
+    /// What the window holds from `offset` of the file on.
+    fn from(&self, offset: u64) -> &[u8] {
+        let skipped = offset.checked_sub(self.start);
+        skipped
+            .and_then(|skipped| usize::try_from(skipped).ok())
+            .and_then(|skipped| self.bytes.get(skipped..self.len))
+            .unwrap_or_default()
+    }
+
+    /// The `len` bytes that stand `skip` behind `offset`, empty if the window does not hold all of them.
+    fn part(&self, offset: u64, skip: usize, len: usize) -> &[u8] {
+        self.from(offset).get(skip..skip + len).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::OsFileSystem;
+    use crate::write::log::testing::put_file;
+
+    /// A log of one record header, which claims a payload of `claimed` bytes, and of `payload`.
+    fn open_log(claimed: u32, payload: &[u8]) -> (tempfile::TempDir, LogReader) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("000005.wal");
+        let file_header = FileHeader { number: 5, first: 1, ..FileHeader::default() };
+        let header = RecordHeader { payload_len: claimed, payload_crc: crc(payload), count: 1, synced: 0 };
+        put_file(&path, &[&file_header.encode(Magic::Wal)[..], header.encode(5, 64).as_slice(), payload].concat());
+        let reader = LogReader::open(&OsFileSystem, &path, Magic::Wal, 5).unwrap();
+        (dir, reader)
+    }
+
+    #[test]
+    fn claimed_length_allocates_no_more_than_the_file_has() {
+        let (_dir, mut reader) = open_log(u32::MAX, b"short");
+        assert!(matches!(reader.read().unwrap(), Step::End(End::Bad { offset: 64, .. })));
+        assert!(reader.window.bytes.capacity() <= WINDOW_LEN);
+    }
+
+    #[test]
+    fn window_grows_for_a_verified_record_only() {
+        let payload = vec![7; 2 * WINDOW_LEN];
+        let (_dir, mut reader) = open_log(u32::try_from(payload.len()).unwrap(), &payload);
+        match reader.read().unwrap() {
+            Step::Record(record) => assert_eq!(record.payload, payload),
+            Step::End(end) => panic!("{end:?}"),
+        }
+        let (_dir, mut reader) = open_log(u32::MAX, &payload);
+        assert!(matches!(reader.read().unwrap(), Step::End(End::Bad { offset: 64, .. })));
+        assert!(reader.window.bytes.capacity() <= WINDOW_LEN);
+    }
+}

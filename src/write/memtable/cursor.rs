@@ -1,0 +1,185 @@
+//! A cursor over one keyspace of a memtable: a merge of its runs.
+
+use std::sync::Arc;
+
+use super::Memtable;
+use super::log::Entry;
+use super::order::{MAX_RUNS, Run, Runs, entry, expect, place, same_head};
+use crate::error::Result;
+use crate::format::key::{SeqNo, ValueKind, compare_entries};
+use crate::sorted::iter::{InternalCursor, is_within};
+
+/// A cursor over one keyspace's entries in a memtable. Entries that are inserted after its first move it does not meet; those that were
+/// there when it was made, it does.
+pub(crate) struct MemtableCursor {
+    memtable: Arc<Memtable>,
+    keyspace: u32,
+    /// Made at the first move: whoever never moves pays for no order.
+    runs: Option<Arc<Runs>>,
+    /// Whether the heads of all runs can be compared.
+    one_prefix: bool,
+    /// How many entries of each run stand before the cursor's place. So there is no direction: the next entry is the first of those
+    /// behind, the previous one the last of those before.
+    before: [usize; MAX_RUNS],
+    /// The entry that the cursor stands on, if any: its run and its element.
+    current: Option<(usize, u128)>,
+}
+
+/// How many entries ahead a cursor that goes forward asks for memory.
+const READ_AHEAD: usize = 8;
+
+impl MemtableCursor {
+    pub(super) fn new(memtable: Arc<Memtable>, keyspace: u32) -> MemtableCursor {
+        MemtableCursor { memtable, keyspace, runs: None, one_prefix: false, before: [0; MAX_RUNS], current: None }
+    }
+}
+
+impl MemtableCursor {
+    /// In the order of one run: for whoever goes through all entries.
+    pub(super) fn of_one_run(memtable: Arc<Memtable>, keyspace: u32) -> MemtableCursor {
+        let mut cursor = MemtableCursor::new(memtable, keyspace);
+        cursor.runs = Some(cursor.memtable.order.one_run(&cursor.memtable.log, &cursor.memtable.pool, keyspace));
+        cursor
+    }
+
+    /// Gives each run the number of its entries that stand before the cursor's place.
+    fn place(&mut self, before: impl Fn(&Memtable, &Run) -> usize) {
+        let memtable = &*self.memtable;
+        let runs = self.runs.get_or_insert_with(|| memtable.order.runs(&memtable.log, &memtable.pool, self.keyspace));
+        self.one_prefix = runs.windows(2).all(|pair| pair[0].prefix() == pair[1].prefix());
+        for (place, run) in self.before.iter_mut().zip(runs.iter()) {
+            *place = before(memtable, run);
+        }
+    }
+
+    /// Whether one element stands before another.
+    fn precedes(&self, a: u128, b: u128) -> bool {
+        if self.one_prefix && !same_head(a, b) {
+            return a < b;
+        }
+        compare_entries(place(self.entry(a)), place(self.entry(b))).is_lt()
+    }
+
+    /// Stands on the first entry that is not before the cursor's place.
+    fn take_first(&mut self) {
+        let mut first = None;
+        for (i, (run, &before)) in self.runs.iter().flat_map(|runs| runs.iter()).zip(&self.before).enumerate() {
+            if let Some(element) = run.get(before)
+                && first.is_none_or(|(_, first)| self.precedes(element, first))
+            {
+                first = Some((i, element));
+            }
+        }
+        self.current = first;
+    }
+
+    /// Stands on the last entry before the cursor's place, which becomes that.
+    fn take_last(&mut self) {
+        let mut last = None;
+        for (i, (run, &before)) in self.runs.iter().flat_map(|runs| runs.iter()).zip(&self.before).enumerate() {
+            if let Some(element) = before.checked_sub(1).and_then(|at| run.get(at))
+                && last.is_none_or(|(_, last)| self.precedes(last, element))
+            {
+                last = Some((i, element));
+            }
+        }
+        if let Some((run, _)) = last {
+            self.before[run] -= 1;
+        }
+        self.current = last;
+    }
+
+    fn entry(&self, element: u128) -> Entry<'_> {
+        entry(&self.memtable.log, element)
+    }
+
+    #[expect(clippy::expect_used, reason = "accessors may be called only while the cursor is valid")]
+    fn current(&self) -> Entry<'_> {
+        let (_, element) = self.current.expect("the cursor is valid");
+        self.entry(element)
+    }
+}
+
+impl InternalCursor for MemtableCursor {
+    fn valid(&self) -> bool {
+        self.current.is_some()
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.place(|_, _| 0);
+        self.take_first();
+        Ok(())
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.place(|_, run| run.len());
+        self.take_last();
+        Ok(())
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.place(|memtable, run| run.seek(&memtable.log, key, seqno));
+        self.take_first();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<()> {
+        if let Some((run, _)) = self.current {
+            self.before[run] += 1;
+            // Neighbours in order are far from each other in memory.
+            if let Some(element) = self.runs.as_ref().and_then(|runs| runs[run].get(self.before[run] + READ_AHEAD)) {
+                expect(&self.memtable.log, element);
+            }
+            self.take_first();
+        }
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.take_last();
+        Ok(())
+    }
+
+    fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        let (Some((current, _)), Some(runs)) = (self.current, self.runs.clone()) else { return Ok(()) };
+        if self.seqno() > seen || !is_within(self.key(), end, forward) {
+            return Ok(());
+        }
+        let memtable = Arc::clone(&self.memtable);
+        let log = &memtable.log;
+        for (i, (run, before)) in runs.iter().zip(&mut self.before).enumerate() {
+            *before = match forward {
+                true => run.jump(log, *before, end, seen),
+                false => run.jump_back(log, *before + usize::from(i == current), end, seen),
+            };
+        }
+        if forward {
+            self.take_first()
+        } else {
+            self.take_last()
+        }
+        // Short of the end, runs may have been left further on than the entry that stopped the
+        // jump.
+        if self.valid() && is_within(self.key(), end, forward) {
+            let (key, seqno) = place(self.current());
+            self.before = std::array::from_fn(|i| runs.get(i).map_or(0, |run| run.seek(log, key, seqno)));
+        }
+        Ok(())
+    }
+
+    fn key(&self) -> &[u8] {
+        self.current().key()
+    }
+
+    fn seqno(&self) -> SeqNo {
+        self.current().seqno()
+    }
+
+    fn kind(&self) -> ValueKind {
+        self.current().kind()
+    }
+
+    fn value(&self) -> &[u8] {
+        self.current().value()
+    }
+}

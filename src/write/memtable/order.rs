@@ -1,0 +1,485 @@
+//! The order of a memtable's entries, made when somebody asks for it.
+//!
+//! Writers append and know no order. Whoever wants to go through a keyspace in order catches up: what was written since the last time is
+//! sorted into a [`Run`], and runs of similar size are merged, so that there are few of them: at most one of each [`class`]. A memtable
+//! that nobody goes through is sorted once, for its flush; a scan after each write costs that write a share of a few merges.
+//!
+//! Runs never change. A cursor keeps those that it began with.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::log::{Entry, Log, Position};
+use crate::format::key::{MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries};
+use crate::memory::pool::{Chunk, Pool};
+
+/// Runs of a keyspace are not more.
+pub(super) const MAX_RUNS: usize = 8;
+
+/// Entries that a run of class 0 has at most, and how many times more one of the next class.
+const SMALLEST_CLASS: usize = 256;
+const CLASS_FACTOR_BITS: u32 = 4;
+
+/// Bytes of the key in an element.
+const HEAD_LEN: usize = 12;
+/// Bits of the position in an element.
+const POSITION_BITS: u32 = 32;
+
+/// Elements of one head that are sorted by whole keys at once, and how many times others are sorted by further bytes.
+const FEW: usize = 16;
+const MAX_SORTS: u32 = 16;
+
+/// Runs of one class are merged: in a list of runs, each is of a higher class than the next.
+fn class(len: usize) -> u32 {
+    let above = (len.max(1) - 1) / SMALLEST_CLASS;
+    above.checked_ilog2().map_or(0, |log| log / CLASS_FACTOR_BITS + 1)
+}
+
+/// What is known of the order.
+#[derive(Default)]
+pub(super) struct Order {
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Entries before this position are in `keyspaces`.
+    end: u32,
+    keyspaces: BTreeMap<u32, Keyspace>,
+}
+
+#[derive(Default)]
+struct Keyspace {
+    /// Distinct keys.
+    keys: u64,
+    runs: Arc<Runs>,
+    /// Entries that are in no run yet.
+    unsorted: Vec<Position>,
+}
+
+/// The entries of a keyspace at some moment. Each is in one of the runs.
+pub(super) type Runs = Vec<Arc<Run>>;
+
+impl Order {
+    /// The keyspaces that have entries, ascending, and how many distinct keys each has.
+    pub(super) fn keyspaces(&self, log: &Log) -> Vec<(u32, u64)> {
+        let mut known = self.known.lock();
+        known.catch_up(log);
+        known.keyspaces.iter().map(|(&id, keyspace)| (id, keyspace.keys)).collect()
+    }
+
+    /// All complete entries of a keyspace.
+    pub(super) fn runs(&self, log: &Log, pool: &Arc<Pool>, keyspace: u32) -> Arc<Runs> {
+        self.sorted(log, pool, keyspace, |a, b| class(a.len()) <= class(b.len()))
+    }
+
+    /// The same in one run, for whoever goes through all of them.
+    pub(super) fn one_run(&self, log: &Log, pool: &Arc<Pool>, keyspace: u32) -> Arc<Runs> {
+        self.sorted(log, pool, keyspace, |_, _| true)
+    }
+
+    /// Catches up, and merges the last two runs as long as `merge` says so.
+    fn sorted(&self, log: &Log, pool: &Arc<Pool>, keyspace: u32, merge: impl Fn(&Run, &Run) -> bool) -> Arc<Runs> {
+        let mut known = self.known.lock();
+        known.catch_up(log);
+        let Some(keyspace) = known.keyspaces.get_mut(&keyspace) else { return Arc::default() };
+        if !keyspace.unsorted.is_empty() {
+            let run = Run::sorted(log, pool, &std::mem::take(&mut keyspace.unsorted));
+            Arc::make_mut(&mut keyspace.runs).push(Arc::new(run));
+        }
+        while let [.., a, b] = &keyspace.runs[..]
+            && merge(a, b)
+        {
+            let merged = Arc::new(Run::merged(log, pool, a, b));
+            let runs = Arc::make_mut(&mut keyspace.runs);
+            runs.truncate(runs.len() - 2);
+            runs.push(merged);
+        }
+        Arc::clone(&keyspace.runs)
+    }
+
+    /// Bytes that the runs take, but for those that only cursors still have.
+    pub(super) fn allocated(&self) -> usize {
+        let known = self.known.lock();
+        let runs = known.keyspaces.values().flat_map(|keyspace| keyspace.runs.iter());
+        runs.map(|run| run.memory.len()).sum()
+    }
+}
+
+impl Known {
+    /// Goes through what was written since the last time.
+    fn catch_up(&mut self, log: &Log) {
+        let mut walk = log.walk(self.end);
+        self.end = walk.end();
+        let mut next = walk.next();
+        while let Some((_, first)) = next {
+            // Neighbours are mostly of one keyspace.
+            let id = first.keyspace();
+            let keyspace = self.keyspaces.entry(id).or_default();
+            while let Some((position, entry)) = next
+                && entry.keyspace() == id
+            {
+                keyspace.keys += u64::from(entry.older().is_none());
+                keyspace.unsorted.push(position);
+                next = walk.next();
+            }
+        }
+    }
+}
+
+/// Entries of a keyspace in order.
+///
+/// ```text
+/// element = head << 32 | !position        head = the first 12 bytes of the key behind `prefix`, as a big-endian number
+/// ```
+///
+/// Where heads differ, they say the order. Where they are equal, keys may differ all the same: the entries have to be looked at. Of
+/// one key, the later written version comes first, which is the greater position.
+pub(super) struct Run {
+    memory: Chunk,
+    len: usize,
+    /// What all keys begin with, or a part of that.
+    prefix: Arc<[u8]>,
+    /// The length of all keys, if they are of one length and their heads take them up to their ends: equal heads are equal keys.
+    exact: Option<usize>,
+    /// The entry written last; `None` in a run of no entries.
+    newest: Option<Position>,
+}
+
+impl Run {
+    fn new(pool: &Arc<Pool>, len: usize, prefix: Arc<[u8]>, key_len: Option<usize>, newest: Option<Position>) -> Run {
+        let exact = key_len.filter(|len| len - prefix.len() <= HEAD_LEN);
+        Run { memory: pool.take(len * size_of::<u128>()), len, prefix, exact, newest }
+    }
+
+    /// A run of entries of one keyspace, which come in the order in which they were written.
+    fn sorted(log: &Log, pool: &Arc<Pool>, entries: &[Position]) -> Run {
+        let Some(first) = entries.first().map(|&position| log.entry(position).key()) else {
+            return Run::new(pool, 0, Arc::default(), None, None);
+        };
+        let keys = Keys::of(entries.iter().map(|&position| log.entry(position).key()), first);
+        // So that heads are whole where keys are long enough: those are made faster.
+        let prefix = &first[..keys.common.min(keys.shortest.saturating_sub(HEAD_LEN))];
+        let key_len = (keys.shortest == keys.longest).then_some(keys.longest);
+        let mut run = Run::new(pool, entries.len(), prefix.into(), key_len, entries.last().copied());
+        let exact = run.exact.is_some();
+        let elements = &mut run.memory.slice_mut::<u128>()[..entries.len()];
+        for (element, position) in elements.iter_mut().zip(entries) {
+            *element = u128::from(!position.get());
+        }
+        sort(log, elements, prefix.len(), exact, MAX_SORTS);
+        run
+    }
+
+    /// The entries of two runs.
+    fn merged(log: &Log, pool: &Arc<Pool>, a: &Run, b: &Run) -> Run {
+        let prefix = match a.prefix == b.prefix {
+            true => Arc::clone(&a.prefix),
+            false => a.prefix[..common_prefix_len(&a.prefix, &b.prefix)].into(),
+        };
+        let exact = a.exact.filter(|_| a.exact == b.exact);
+        let newest = a.newest.max(b.newest);
+        let mut run = Run::new(pool, a.len + b.len, prefix, exact, newest);
+        let (exact, prefix_len) = (run.exact.is_some(), run.prefix.len());
+        let precedes = |a: u128, b: u128| match exact || !same_head(a, b) {
+            true => a < b,
+            false => compare_entries(place(entry(log, a)), place(entry(log, b))).is_lt(),
+        };
+        let out = &mut run.memory.slice_mut::<u128>()[..a.len + b.len];
+        merge(&a.with_prefix_len(prefix_len), &b.with_prefix_len(prefix_len), out, precedes);
+        run
+    }
+
+    /// The elements as they would be if the prefix were shorter.
+    fn with_prefix_len(&self, len: usize) -> Cow<'_, [u128]> {
+        let taken = &self.prefix[len..];
+        if taken.is_empty() {
+            return Cow::Borrowed(self.elements());
+        }
+        let before = head(taken);
+        let widen = |&element: &u128| {
+            let behind = if taken.len() < HEAD_LEN { (element >> POSITION_BITS) >> (8 * taken.len()) } else { 0 };
+            before | behind << POSITION_BITS | u128::from(low(element))
+        };
+        self.elements().iter().map(widen).collect()
+    }
+
+    fn elements(&self) -> &[u128] {
+        &self.memory.slice()[..self.len]
+    }
+
+    /// Number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What all keys begin with, or a part of that. The heads of runs with one prefix can be compared.
+    pub(super) fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// The element at `at`, if there is one.
+    pub(super) fn get(&self, at: usize) -> Option<u128> {
+        self.elements().get(at).copied()
+    }
+
+    /// How many entries stand before `(key, seqno)`.
+    pub(super) fn seek(&self, log: &Log, key: &[u8], seqno: SeqNo) -> usize {
+        let common = key.len().min(self.prefix.len());
+        match compare(&key[..common], &self.prefix[..common]) {
+            Ordering::Less => return 0,
+            Ordering::Greater => return self.len,
+            Ordering::Equal if common < self.prefix.len() => return 0,
+            Ordering::Equal => {}
+        }
+        let wanted = head(&key[common..]);
+        self.elements().partition_point(|&element| match same_head(element, wanted) {
+            true => compare_entries(place(entry(log, element)), (key, seqno)).is_lt(),
+            false => element < wanted,
+        })
+    }
+}
+
+impl Run {
+    /// Where a cursor forward goes on that has `before` entries behind it: see
+    /// `InternalCursor::jump`.
+    pub(super) fn jump(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
+        let to = end.map_or(self.len, |end| self.seek(log, end, MAX_SEQNO)).max(before);
+        before + gallop(to - before, |part| self.are_seen(log, before + part.start..before + part.end, seen))
+    }
+
+    /// The counterpart of [`jump`](Run::jump) for a cursor backward: how many entries stay before
+    /// it.
+    pub(super) fn jump_back(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
+        let from = end.map_or(0, |end| self.seek(log, end, MAX_SEQNO)).min(before);
+        before - gallop(before - from, |part| self.are_seen(log, before - part.end..before - part.start, seen))
+    }
+
+    /// Whether all entries of a range are numbered `seen` or less: whether the newest is, which has
+    /// the greatest position. As a rule the newest of the whole run answers.
+    fn are_seen(&self, log: &Log, range: Range<usize>, seen: SeqNo) -> bool {
+        #[cfg(test)]
+        tests::LOOKED_AT.with(|count| count.set(count.get() + range.len()));
+        let is_seen = |position: Position| log.entry(position).seqno() <= seen;
+        let newest = || self.elements()[range].iter().map(|&element| !low(element)).max().and_then(Position::new);
+        self.newest.is_none_or(is_seen) || newest().is_none_or(is_seen)
+    }
+}
+
+/// How many of `len` elements stand before the first that is not seen. Asks about ranges, which in
+/// all are few times as long as the answer: a jump costs what it passes, not what lies ahead.
+fn gallop(len: usize, are_seen: impl Fn(Range<usize>) -> bool) -> usize {
+    let (mut start, mut step) = (0, 1);
+    while start < len {
+        let mut end = len.min(start + step);
+        if are_seen(start..end) {
+            (start, step) = (end, step * 2);
+            continue;
+        }
+        while end - start > 1 {
+            let middle = start.midpoint(end);
+            if are_seen(start..middle) { start = middle } else { end = middle }
+        }
+        break;
+    }
+    start
+}
+
+/// What is to be known of keys before they are sorted by heads.
+struct Keys {
+    /// The length of what all of them begin with.
+    common: usize,
+    shortest: usize,
+    longest: usize,
+}
+
+impl Keys {
+    fn of<'a>(keys: impl Iterator<Item = &'a [u8]>, first: &[u8]) -> Keys {
+        let mut found = Keys { common: first.len(), shortest: first.len(), longest: first.len() };
+        for key in keys {
+            if !key.starts_with(&first[..found.common]) {
+                found.common = common_prefix_len(&first[..found.common], key);
+            }
+            found.shortest = found.shortest.min(key.len());
+            found.longest = found.longest.max(key.len());
+        }
+        found
+    }
+}
+
+/// Sorts elements by heads behind the first `prefix_len` bytes, which are the same in all keys, and sets these heads. If it is `exact`, equal
+/// heads are equal keys. Otherwise what has one head is sorted alike, by heads behind what it has in common: to compare whole keys is
+/// to wait for memory each time. Where `sorts` such steps are not enough (zeros at ends, of which heads tell nothing), keys are
+/// compared after all.
+fn sort(log: &Log, elements: &mut [u128], prefix_len: usize, exact: bool, sorts: u32) {
+    for element in &mut *elements {
+        *element = head(&entry(log, *element).key()[prefix_len..]) | u128::from(low(*element));
+    }
+    elements.sort_unstable();
+    if exact {
+        return;
+    }
+    for same in elements.chunk_by_mut(|a, b| same_head(*a, *b)).filter(|same| same.len() > 1) {
+        if same.len() < FEW || sorts == 0 {
+            same.sort_by(|a, b| compare_entries(place(entry(log, *a)), place(entry(log, *b))));
+            continue;
+        }
+        let head = same[0] >> POSITION_BITS << POSITION_BITS;
+        let key = |element| entry(log, element).key();
+        let keys = Keys::of(same.iter().map(|&element| key(element)), key(same[0]));
+        let exact = keys.shortest == keys.longest && keys.longest - keys.common <= HEAD_LEN;
+        sort(log, same, keys.common, exact, sorts - 1);
+        same.iter_mut().for_each(|element| *element = head | u128::from(low(*element)));
+    }
+}
+
+/// The first bytes of `key`, in their place in an element.
+fn head(key: &[u8]) -> u128 {
+    let mut bytes = [0; size_of::<u128>()];
+    if let Some(whole) = key.first_chunk::<HEAD_LEN>() {
+        bytes[..HEAD_LEN].copy_from_slice(whole);
+    } else if let Some((first, rest)) = key.split_first_chunk::<8>() {
+        bytes[..8].copy_from_slice(first);
+        rest.iter().zip(&mut bytes[8..]).for_each(|(from, to)| *to = *from);
+    } else {
+        key.iter().zip(&mut bytes).for_each(|(from, to)| *to = *from);
+    }
+    u128::from_be_bytes(bytes)
+}
+
+pub(super) fn same_head(a: u128, b: u128) -> bool {
+    a >> POSITION_BITS == b >> POSITION_BITS
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half of the low half")]
+fn low(element: u128) -> u32 {
+    element as u32
+}
+
+fn position(element: u128) -> Position {
+    match Position::new(!low(element)) {
+        Some(position) => position,
+        None => unreachable!("elements are made of positions"),
+    }
+}
+
+/// The entry of an element.
+pub(super) fn entry(log: &Log, element: u128) -> Entry<'_> {
+    log.entry(position(element))
+}
+
+/// Says that somebody will soon look at the entry of an element.
+pub(super) fn expect(log: &Log, element: u128) {
+    log.expect(position(element));
+}
+
+pub(super) fn place(entry: Entry<'_>) -> (&[u8], SeqNo) {
+    (entry.key(), entry.seqno())
+}
+
+/// Merges two sorted slices into one as long as both. Takes as many elements of one as come before the next of the other at once, so that a
+/// short slice goes quickly into a long one.
+fn merge<'a>(mut a: &'a [u128], mut b: &'a [u128], mut out: &mut [u128], precedes: impl Fn(u128, u128) -> bool) {
+    while let Some((&next, behind_next)) = b.split_first() {
+        // At distances of 1, 3, 7 and so on, and then between the last two.
+        let mut bound = 1;
+        while bound <= a.len() && precedes(a[bound - 1], next) {
+            bound *= 2;
+        }
+        let known = bound / 2;
+        let count = known + a[known..a.len().min(bound)].partition_point(|&element| precedes(element, next));
+        let (filled, rest) = out.split_at_mut(count + 1);
+        filled[..count].copy_from_slice(&a[..count]);
+        filled[count] = next;
+        (a, b, out) = (behind_next, &a[count..], rest);
+    }
+    out.copy_from_slice(a);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::key::ValueKind;
+    use crate::write::memtable::Memtable;
+
+    thread_local! {
+        /// Elements that jumps have looked at.
+        pub(super) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    /// A cursor that stops at every hundredth entry, each of which is newer than what was seen,
+    /// looks at what it passes.
+    #[test]
+    fn jumps_cost_what_they_pass() {
+        let (len, step) = if cfg!(miri) { (200, 40) } else { (20_000, 100) };
+        let (pool, memtable) = (Pool::new(0), Arc::new(Memtable::new(1, 4 << 20, 0, &Pool::new(0))));
+        let mut writer = memtable.writer();
+        let numbers = (0..len).filter(|i| i % step != 0).chain((0..len).step_by(step));
+        for (key, seqno) in numbers.zip(1..) {
+            writer.insert(0, &(key as u64).to_be_bytes(), seqno, ValueKind::Delete, b"");
+        }
+        drop(writer);
+        let runs = memtable.order.one_run(&memtable.log, &pool, 0);
+        let (run, seen) = (&runs[0], (len - len / step) as SeqNo);
+        let (mut before, mut stops) = (0, 0);
+        LOOKED_AT.set(0);
+        while before < len {
+            before = run.jump(&memtable.log, before, None, seen) + 1;
+            stops += 1;
+        }
+        let forward = LOOKED_AT.replace(0);
+        assert_eq!(stops, len / step + 1);
+        let mut behind = len;
+        while behind > 0 {
+            behind = run.jump_back(&memtable.log, behind, None, seen).saturating_sub(1);
+        }
+        let backward = LOOKED_AT.get();
+        println!("{forward} looked at forward, {backward} backward, of {len}");
+        assert!(forward < 4 * len && backward < 4 * len);
+    }
+
+    #[test]
+    fn classes_grow_by_sixteens() {
+        for (len, expected) in [(1, 0), (256, 0), (257, 1), (4096, 1), (4097, 2), (65536, 2), (65537, 3), (1 << 32, 6)]
+        {
+            assert_eq!(class(len), expected, "{len}");
+        }
+        assert!((class(u32::MAX as usize) as usize) < MAX_RUNS);
+    }
+
+    #[test]
+    fn merge_is_that_of_sorted_lists() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..if cfg!(miri) { 20 } else { 2_000 } {
+            let mut list = |most| -> Vec<u128> {
+                let mut list: Vec<_> = (0..rng.usize(0..most)).map(|_| rng.u128(0..1000)).collect();
+                list.sort_unstable();
+                list
+            };
+            let (a, b) = (list(4), list(100));
+            let mut expected = [&a[..], &b].concat();
+            expected.sort_unstable();
+            let mut merged = vec![0; expected.len()];
+            merge(&a, &b, &mut merged, |a, b| a < b);
+            assert_eq!(merged, expected);
+            merge(&b, &a, &mut merged, |a, b| a < b);
+            assert_eq!(merged, expected);
+        }
+    }
+
+    #[test]
+    fn heads_order_like_keys_or_are_equal() {
+        let keys: [&[u8]; 9] =
+            [b"", b"\0", b"a", b"a\0", b"abcdefgh", b"abcdefghijkl", b"abcdefghijklm", b"b", b"\xff"];
+        for (a, b) in keys.iter().zip(&keys[1..]) {
+            assert!(head(a) <= head(b));
+        }
+        assert_eq!(head(b"abcdefghijklm"), head(b"abcdefghijkl"));
+        assert_ne!(head(b"abcdefghijkl"), head(b"abcdefghijk"));
+    }
+}

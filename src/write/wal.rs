@@ -1,0 +1,217 @@
+//! The write-ahead log: log files whose records are batches and whose ordinals are sequence numbers.
+//!
+//! A batch is one record, so that it is replayed whole or not at all. What recovery returns may not have been durable: until it is
+//! in tables, nothing that is written behind it may be acknowledged as synced.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::format::filename::FileKind;
+use crate::format::header::{FileHeader, Magic};
+use crate::format::key::SeqNo;
+use crate::options::WalMode;
+use crate::vfs::FileSystem;
+use crate::write::log::{ApplyError, LogWriter, Record, replay};
+
+mod relay;
+
+pub(crate) use relay::Stretch;
+use relay::{Apply, Relay};
+
+/// Creates the WAL that `header` describes, for `memtable_size` bytes of entries. Before the first synced write in it is acknowledged,
+/// the directory must be synced, and the log before it too.
+pub(crate) fn create(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    header: FileHeader,
+    mode: WalMode,
+    memtable_size: usize,
+) -> Result<LogWriter> {
+    let path = FileKind::Wal(header.number).path(dir);
+    let log = LogWriter::create(fs, &path, Magic::Wal, header)?;
+    Ok(match mode {
+        WalMode::Auto => {
+            let part = memtable_size as u64 / STEPS_PER_LOG;
+            log.prepared_by(part.clamp(*STEP.start(), *STEP.end()))
+        }
+        WalMode::Write => log,
+    })
+}
+
+/// The most bytes that a log of `memtable_size` bytes of entries may have, unless a single write
+/// takes more: what records take beyond entries is a quarter at most, or the log is full before the
+/// memtable.
+pub(crate) fn log_size(memtable_size: usize) -> u64 {
+    let memtable_size = memtable_size as u64;
+    memtable_size.saturating_add(memtable_size / 4)
+}
+
+/// Bytes of a log that are prepared at a time. A step is a pause for whoever is writing then, and a window of mapped memory.
+const STEP: RangeInclusive<u64> = 4 << 10..=512 << 10;
+const STEPS_PER_LOG: u64 = 128;
+
+/// Where the logs end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WalEnd {
+    /// The last sequence number that was recovered or flushed before.
+    pub(crate) last_seqno: SeqNo,
+    /// File and offset of a torn tail, if there was one.
+    pub(crate) torn: Option<(PathBuf, u64)>,
+}
+
+/// A log that holds entries which were synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SyncedLog {
+    pub(crate) number: u64,
+    /// Every entry up to this one was on stable storage, the last of them in this log.
+    pub(crate) seqno: SeqNo,
+}
+
+/// What the manifest says of the logs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// Everything up to this sequence number is in tables.
+    pub(crate) flushed: SeqNo,
+    pub(crate) synced_log: Option<SyncedLog>,
+}
+
+/// Applies the batches behind what is flushed that are found in the logs `numbers` (ascending: all
+/// that the manifest has not let go). `apply` gets them in their order, a stretch at a time; by
+/// another thread, if there are many and `threaded` allows it.
+pub(crate) fn recover<'a>(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    numbers: &[u64],
+    known: Known,
+    threaded: bool,
+    apply: &'a mut Apply<'a>,
+) -> Result<WalEnd> {
+    let Known { flushed, synced_log } = known;
+    if let Some(log) = synced_log.filter(|log| !numbers.contains(&log.number)) {
+        let rule = format!("there is no such file, although entry {} in it was on stable storage", log.seqno);
+        return Err(Error::corruption(&FileKind::Wal(log.number).path(dir), 0, rule));
+    }
+    let durable = synced_log.map_or(0, |log| log.seqno);
+    let logs: Vec<_> = numbers.iter().map(|&number| (number, FileKind::Wal(number).path(dir))).collect();
+    let apply = Mutex::new(apply);
+    let replayed = std::thread::scope(|scope| {
+        let mut relay = Relay::new(scope, &apply, threaded);
+        let add = &mut |record: &Record<'_>| relay.add(record).map_err(ApplyError::Failed);
+        let replayed = replay(fs, Magic::Wal, &logs, flushed + 1, durable, add);
+        relay.finish()?;
+        replayed
+    })?;
+    Ok(WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::checksum::crc;
+    use crate::format::key::ValueKind;
+    use crate::vfs::OsFileSystem;
+    use crate::write::batch::WriteBatch;
+    use crate::write::log::LogRecord;
+    use crate::write::log::testing::{get_file, unhex};
+
+    fn write(dir: &Path) {
+        let header = FileHeader { number: 8, first: 101, synced: 90, previous: 5, previous_len: 4096 };
+        let mut log = create(&OsFileSystem, dir, header, WalMode::Write, 0).unwrap();
+        let mut first = WriteBatch::new();
+        first.put(b"apple", b"red");
+        first.delete_raw(1, b"pear");
+        let mut second = WriteBatch::new();
+        second.put_raw(300, b"", b"");
+        let records = [&first, &second].map(|batch| LogRecord {
+            payload: batch.payload(),
+            payload_crc: crc(batch.payload()),
+            count: batch.count(),
+        });
+        assert_eq!(log.append(records, 100).unwrap(), 101..104);
+        log.append_marker(103).unwrap();
+    }
+
+    /// What recovery applies: keyspace, key, value (`None` for a delete) and sequence number of each operation.
+    type Applied = Vec<(u32, Vec<u8>, Option<Vec<u8>>, SeqNo)>;
+
+    fn recover_all(dir: &Path, numbers: &[u64], flushed: SeqNo) -> Result<(Applied, WalEnd)> {
+        let mut applied = Applied::new();
+        let end = recover(&OsFileSystem, dir, numbers, Known { flushed, synced_log: None }, true, &mut |stretch| {
+            for batch in stretch.batches() {
+                for (seqno, op) in (batch.first..).zip(batch.operations()) {
+                    let op = op.map_err(|rule| batch.corruption(dir, rule))?;
+                    let value = (op.kind == ValueKind::Put).then(|| op.value.to_vec());
+                    applied.push((op.keyspace, op.key.to_vec(), value, seqno));
+                }
+            }
+            Ok(())
+        })?;
+        Ok((applied, end))
+    }
+
+    #[test]
+    fn golden_wal_is_written_and_read() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path());
+        let golden = unhex(include_str!("../../tests/golden/000008.wal.hex"));
+        assert_eq!(get_file(&dir.path().join("000008.wal")), golden);
+
+        let (applied, end) = recover_all(dir.path(), &[8], 100).unwrap();
+        let expected = [
+            (0, b"apple".to_vec(), Some(b"red".to_vec()), 101),
+            (1, b"pear".to_vec(), None, 102),
+            (300, vec![], Some(vec![]), 103),
+        ];
+        assert_eq!(applied, expected);
+        let expected = WalEnd { last_seqno: 103, torn: None };
+        assert_eq!(end, expected);
+    }
+
+    #[test]
+    fn flushed_batches_are_not_applied_again() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path());
+        for (flushed, ops) in [(100, 3), (102, 1), (103, 0), (500, 0)] {
+            let (applied, end) = recover_all(dir.path(), &[8], flushed).unwrap();
+            assert_eq!(applied.len(), ops);
+            assert_eq!(end.last_seqno, flushed.max(103));
+        }
+        let error = recover_all(dir.path(), &[8], 101).unwrap_err();
+        assert!(matches!(error, Error::Corruption { offset: 64, .. }), "{error}");
+        let error = recover_all(dir.path(), &[8], 99).unwrap_err();
+        assert!(matches!(error, Error::Corruption { offset: 0, .. }), "{error}");
+    }
+
+    #[test]
+    fn malformed_batch_in_a_verified_record_is_corruption_there() {
+        let payloads = [&b"\x01\x00\x01k\x01v"[..], b"\x07", b""];
+        for payload in payloads {
+            let dir = tempfile::tempdir().unwrap();
+            let header = FileHeader { number: 4, first: 1, ..FileHeader::default() };
+            let mut log = create(&OsFileSystem, dir.path(), header, WalMode::Write, 0).unwrap();
+            let good = b"\x00\x00\x01k";
+            for (payload, count) in [(&good[..], 1), (payload, 2)] {
+                let record = LogRecord { payload, payload_crc: crc(payload), count };
+                log.append([record], 0).unwrap();
+            }
+            match recover_all(dir.path(), &[4], 0).unwrap_err() {
+                Error::Corruption { file, offset, .. } => {
+                    assert_eq!((file.as_path(), offset), (log.path(), 64 + 10 + 4));
+                }
+                error => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn name_that_is_taken_is_not_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path());
+        let header = FileHeader { number: 8, first: 1, ..FileHeader::default() };
+        let result = create(&OsFileSystem, dir.path(), header, WalMode::Write, 0);
+        assert!(matches!(result, Err(Error::Io { .. })));
+    }
+}
