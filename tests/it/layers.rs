@@ -1,9 +1,11 @@
 //! Do modules use only those listed above them in ARCHITECTURE.md? Is every file of a readable size?
 #![allow(clippy::disallowed_methods, reason = "reads the sources of this crate")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use syn::visit::Visit;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -26,48 +28,198 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code without its tests: what a `#[cfg(test)]` module at the end holds may use anything.
-fn without_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text)
+/// A path of modules, from the crate's root.
+type Module = Vec<String>;
+
+fn module_of(path: &Path) -> Module {
+    let relative = path.strip_prefix(root().join("src")).unwrap().with_extension("");
+    let mut module: Module = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if module.last().is_some_and(|last| last == "mod" || last == "lib") {
+        module.pop();
+    }
+    module
 }
 
-fn is_test(path: &Path) -> bool {
-    path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg") && {
+            let condition = attribute.parse_args::<syn::Meta>().unwrap();
+            condition.path().is_ident("test")
+        }
+    })
+}
+
+/// The paths that a file names, from the crate's root; those of tests left out.
+struct Uses {
+    module: Module,
+    inner: usize,
+    found: BTreeSet<Module>,
+}
+
+impl Uses {
+    fn note(&mut self, path: &[String]) {
+        let own = |above: usize| {
+            let depth = self.module.len() + self.inner;
+            self.module[..(depth - above.min(depth)).min(self.module.len())].to_vec()
+        };
+        let supers = path.iter().take_while(|part| *part == "super").count();
+        let (mut module, rest) = match path.first().map(String::as_str) {
+            Some("crate") => (Module::new(), &path[1..]),
+            Some("self") => (own(0), &path[1..]),
+            Some("super") => (own(supers), &path[supers..]),
+            _ => return,
+        };
+        module.extend_from_slice(rest);
+        self.found.insert(module);
+    }
+
+    fn note_tree(&mut self, tree: &syn::UseTree, path: &mut Vec<String>) {
+        match tree {
+            syn::UseTree::Path(part) => {
+                path.push(part.ident.to_string());
+                self.note_tree(&part.tree, path);
+                path.pop();
+            }
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.note_tree(tree, path)),
+            syn::UseTree::Glob(_) => self.note(path),
+            syn::UseTree::Name(_) | syn::UseTree::Rename(_) => {
+                let name = match tree {
+                    syn::UseTree::Name(name) => &name.ident,
+                    syn::UseTree::Rename(name) => &name.ident,
+                    _ => return,
+                };
+                path.push(name.to_string());
+                self.note(path);
+                path.pop();
+            }
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Uses {
+    fn visit_item(&mut self, item: &'a syn::Item) {
+        let attributes = match item {
+            syn::Item::Mod(item) => &item.attrs,
+            syn::Item::Fn(item) => &item.attrs,
+            syn::Item::Use(item) => &item.attrs,
+            syn::Item::Impl(item) => &item.attrs,
+            _ => return syn::visit::visit_item(self, item),
+        };
+        if !is_test(attributes) {
+            syn::visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        self.inner += 1;
+        syn::visit::visit_item_mod(self, item);
+        self.inner -= 1;
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        // What is exported to others is not used here.
+        if matches!(item.vis, syn::Visibility::Inherited) {
+            self.note_tree(&item.tree, &mut Vec::new());
+        }
+    }
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        self.note(&path.segments.iter().map(|segment| segment.ident.to_string()).collect::<Vec<_>>());
+        syn::visit::visit_path(self, path);
+    }
+}
+
+/// What `pub use` and its like make of names: from a module and a name to what is meant.
+fn exports(files: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, Module> {
+    let mut exports = BTreeMap::new();
+    for (module, file) in files {
+        let mut uses = Uses { module: module.clone(), inner: 0, found: BTreeSet::new() };
+        for item in &file.items {
+            if let syn::Item::Use(item) = item
+                && !matches!(item.vis, syn::Visibility::Inherited)
+            {
+                uses.note_tree(&item.tree, &mut vec!["self".to_owned()]);
+                uses.note_tree(&item.tree, &mut Vec::new());
+            }
+        }
+        for target in uses.found {
+            let name = target.last().cloned();
+            exports.insert(module.iter().cloned().chain(name).collect(), target);
+        }
+    }
+    exports
+}
+
+/// Which files use which, by their modules.
+fn dependencies() -> BTreeMap<Module, BTreeSet<Module>> {
+    let mut paths = Vec::new();
+    sources(&root().join("src"), &mut paths);
+    paths.retain(|path| !path.iter().any(|part| part == "tests" || part == "tests.rs"));
+    let parse = |path: &PathBuf| (module_of(path), syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap());
+    let files: BTreeMap<Module, syn::File> = paths.iter().map(parse).collect();
+    let exports = exports(&files);
+    // The file that has the item, behind all names for it.
+    let file_with = |path: &Module| {
+        let mut path = path.clone();
+        for _ in 0..9 {
+            let Some(len) = (1..=path.len()).rev().find(|&len| exports.contains_key(&path[..len])) else { break };
+            path = [&exports[&path[..len]], &path[len..]].concat();
+        }
+        (0..=path.len()).rev().map(|len| path[..len].to_vec()).find(|module| files.contains_key(module))
+    };
+    let uses_of = |(module, file): (&Module, &syn::File)| {
+        let mut uses = Uses { module: module.clone(), inner: 0, found: BTreeSet::new() };
+        uses.visit_file(file);
+        let used = uses.found.iter().filter_map(file_with).filter(|used| !used.is_empty() && used != module);
+        (module.clone(), used.collect())
+    };
+    files.iter().map(uses_of).collect()
 }
 
 #[test]
 fn modules_use_only_the_layers_above_them() {
     let layers = layers();
-    let place = |name: &str| layers.iter().position(|layer| layer == name);
-    let src = root().join("src");
-    let mut files = Vec::new();
-    sources(&src, &mut files);
+    let layer_of = |module: &Module| {
+        (1..=module.len()).rev().find_map(|len| {
+            let name = module[..len].join("/");
+            layers.iter().position(|layer| *layer == name)
+        })
+    };
     let mut seen = BTreeSet::new();
-    for path in files.iter().filter(|path| !is_test(path)) {
-        let relative = path.strip_prefix(&src).unwrap();
-        let module = relative.components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
-        if module == "lib" {
+    for (module, used) in dependencies() {
+        let Some(own) = layer_of(&module) else {
+            assert!(module.len() < 2 && used.is_empty() || module.is_empty(), "{module:?} is not in ARCHITECTURE.md");
             continue;
-        }
-        let own = place(&module).unwrap_or_else(|| panic!("{module} is not in the list of ARCHITECTURE.md"));
-        seen.insert(module.clone());
-        let text = fs::read_to_string(path).unwrap();
-        for (number, line) in without_tests(&text).lines().enumerate() {
-            for used in line.split("crate::").skip(1) {
-                let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-                if let Some(used_place) = place(&used) {
-                    assert!(
-                        used_place <= own,
-                        "{}:{}: {module} may not use {used}, which is listed below it",
-                        relative.display(),
-                        number + 1
-                    );
-                }
-            }
+        };
+        seen.insert(own);
+        for used in used {
+            let upward = layer_of(&used).filter(|layer| *layer > own);
+            assert_eq!(upward, None, "{} may not use {}", module.join("/"), used.join("/"));
         }
     }
-    let listed: BTreeSet<String> = layers.into_iter().collect();
-    assert_eq!(seen, listed, "every layer of the list is a module and the other way round");
+    assert!(seen.into_iter().eq(0..layers.len()), "every layer of the list is a module");
+}
+
+/// No file needs itself by way of others. A module and the file above it are one here: the file
+/// above declares what its modules share.
+#[test]
+fn files_use_each_other_in_one_direction() {
+    let all = dependencies();
+    let apart = |a: &Module, b: &Module| !a.starts_with(b) && !b.starts_with(a);
+    let edges: BTreeMap<&Module, Vec<&Module>> =
+        all.iter().map(|(module, used)| (module, used.iter().filter(|used| apart(module, used)).collect())).collect();
+    let reached = |start: &Module| {
+        let (mut reached, mut next) = (BTreeSet::new(), edges[start].clone());
+        while let Some(module) = next.pop() {
+            if reached.insert(module) {
+                next.extend(&edges[module]);
+            }
+        }
+        reached
+    };
+    let in_circles: Vec<String> =
+        edges.keys().filter(|module| reached(module).contains(*module)).map(|module| module.join("/")).collect();
+    assert!(in_circles.is_empty(), "files that need themselves: {in_circles:#?}");
 }
 
 #[test]

@@ -16,7 +16,6 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use super::kept::LentBlock;
 use super::view::{Block, PREFETCHED, Parts, prefetch_lines};
 use crate::format::Decoded;
 use crate::memory::pool::{ALIGN, Arena, Short};
@@ -346,27 +345,6 @@ impl<'a> Borrowed<'a> {
             std::process::abort();
         }
         BlockRef(self.0)
-    }
-}
-
-/// A block for as long as a read takes.
-pub(crate) enum HeldBlock<'a> {
-    /// The cache has it, and the reader is pinned.
-    Borrowed(Borrowed<'a>),
-    /// It was read, whether the cache has taken it or not.
-    Counted(BlockRef),
-    /// It stands in the file that a table has mapped; the table is borrowed, and keeps that.
-    Mapped(LentBlock<'a>),
-}
-
-impl HeldBlock<'_> {
-    #[inline]
-    pub(crate) fn block(&self) -> Block<'_> {
-        match self {
-            HeldBlock::Borrowed(block) => block.framed().block(),
-            HeldBlock::Counted(block) => block.block(),
-            HeldBlock::Mapped(block) => block.block(),
-        }
     }
 }
 

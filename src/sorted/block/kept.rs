@@ -1,10 +1,11 @@
-//! [`KeptBlock`]: a data block together with what keeps its bytes in memory.
+//! [`KeptBlock`] and [`HeldBlock`]: a data block together with what keeps its bytes in memory.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::Block;
+use super::frame::{BlockRef, Borrowed};
 use super::view::Parts;
-use super::{Block, BlockRef};
 use crate::format::Decoded;
 use crate::vfs::Mapping;
 
@@ -82,5 +83,26 @@ impl From<BlockRef> for KeptBlock {
     fn from(frame: BlockRef) -> KeptBlock {
         let block = frame.block();
         KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::Frame(frame) }
+    }
+}
+
+/// A block for as long as a read takes.
+pub(crate) enum HeldBlock<'a> {
+    /// The cache has it, and the reader is pinned.
+    Borrowed(Borrowed<'a>),
+    /// It was read, whether the cache has taken it or not.
+    Counted(BlockRef),
+    /// It stands in the file that a table has mapped; the table is borrowed, and keeps that.
+    Mapped(LentBlock<'a>),
+}
+
+impl HeldBlock<'_> {
+    #[inline]
+    pub(crate) fn block(&self) -> Block<'_> {
+        match self {
+            HeldBlock::Borrowed(block) => block.framed().block(),
+            HeldBlock::Counted(block) => block.block(),
+            HeldBlock::Mapped(block) => block.block(),
+        }
     }
 }

@@ -46,6 +46,14 @@ enum Seeking {
     End { searched: bool },
 }
 
+impl Table {
+    /// A cursor over the table's entries, at first invalid. A long scan reads ahead, and does not keep what it reads in the cache;
+    /// without `fill_cache` no scan does.
+    pub(crate) fn cursor(self: &Arc<Table>, fill_cache: bool) -> TableCursor {
+        TableCursor::new(Arc::clone(self), fill_cache)
+    }
+}
+
 impl TableCursor {
     pub(super) fn new(table: Arc<Table>, fill_cache: bool) -> TableCursor {
         TableCursor {

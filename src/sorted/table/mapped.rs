@@ -10,12 +10,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::fetch::Fetcher;
 use super::footer::Handle;
 use super::index::Index;
 use crate::format::Decoded;
 use crate::sorted::block::{KeptBlock, LentBlock, prefetch_block};
-use crate::vfs::Mapping;
+use crate::vfs::{Mapping, ReadableFile};
 
 /// So many tables of a store are mapped at once. Linux lets a process have 65,530 mappings by default, and the rest of the program needs
 /// some too. LevelDB maps 1,000.
@@ -58,16 +57,16 @@ pub(super) struct InPlace<'p> {
 }
 
 impl Mapped {
-    /// The file of a table with `blocks` data blocks, if it is to be mapped and can be.
-    pub(super) fn of(fetcher: &Fetcher, blocks: usize) -> Option<Mapped> {
-        let permit = fetcher.context.map_tables.another()?;
-        let file = fetcher.file().ok()?;
+    /// Maps the file of a table of `size` bytes with `blocks` data blocks, if `permit` allows one
+    /// more and the system can.
+    pub(super) fn new(permit: &Permit, file: &dyn ReadableFile, size: u64, blocks: usize) -> Option<Mapped> {
+        let permit = permit.another()?;
         // SAFETY: a table's file is written once, under a name that is used once, and looked into when it is complete. From then on tamis only
         // reads it, until it removes its name. That nobody else writes to it is asked of whoever chooses `Options::mmap_reads`: if
         // somebody does, what happens is not defined.
         let file = unsafe { file.map() }?;
         let verified = (0..blocks.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
-        (file.bytes().len() as u64 == fetcher.size).then_some(Mapped { file, verified, _permit: permit })
+        (file.bytes().len() as u64 == size).then_some(Mapped { file, verified, _permit: permit })
     }
 
     /// Bytes that this takes in memory beside the mapped pages, which are the system's.

@@ -21,6 +21,7 @@ mod janitor;
 mod mapped;
 mod origin;
 mod pending;
+mod planned;
 mod prefix;
 mod properties;
 mod reader;

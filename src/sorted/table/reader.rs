@@ -7,10 +7,10 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::fetch::{Fetcher, ReadHint};
-use super::pending::{BlockSource, Place};
+use super::planned::{BlockAddress, PlannedRead, PlannedReads};
 use super::properties::Properties;
 use super::resident::{Near, Resident, TableFilter};
-use super::{TableContext, TableCursor, TableMeta};
+use super::{TableContext, TableMeta};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
@@ -327,12 +327,6 @@ impl Table {
         Ok(())
     }
 
-    /// A cursor over the table's entries, at first invalid. A long scan reads ahead, and does not keep what it reads in the cache;
-    /// without `fill_cache` no scan does.
-    pub(crate) fn cursor(self: &Arc<Table>, fill_cache: bool) -> TableCursor {
-        TableCursor::new(Arc::clone(self), fill_cache)
-    }
-
     /// Says that the table belongs to no current version. Returns its number if nobody else holds
     /// it: its file can be removed. Otherwise the last one to let go hands the number to the
     /// janitor.
@@ -445,29 +439,28 @@ impl<'p> TableHit<'p> {
     }
 }
 
-impl<'p> Probe<'p> {
-    /// Finds the block that may hold the key.
-    #[inline]
-    pub(crate) fn locate(&mut self) {
-        self.position = self.resident.find(self.read.key);
-    }
-
-    /// Where that block is.
-    pub(super) fn place(&self) -> Place {
+impl PlannedRead for Probe<'_> {
+    fn address(&self) -> BlockAddress {
         (self.table.meta.number, self.position)
     }
 
-    /// Says that it will be read.
-    pub(super) fn will_need(&self) {
+    fn block_len(&self) -> u64 {
+        self.resident.index.handle(self.position).stored_len()
+    }
+
+    fn will_need(&self) {
         let handle = self.resident.index.handle(self.position);
         if let Some(end) = handle.end() {
             self.table.fetcher.will_need(handle.offset..end);
         }
     }
+}
 
-    /// Bytes that it takes in the file.
-    pub(super) fn block_len(&self) -> u64 {
-        self.resident.index.handle(self.position).stored_len()
+impl<'p> Probe<'p> {
+    /// Finds the block that may hold the key.
+    #[inline]
+    pub(crate) fn locate(&mut self) {
+        self.position = self.resident.find(self.read.key);
     }
 
     /// Brings that block nearer, if it is in memory; returns whether it is, or there is none to look at.
@@ -495,7 +488,7 @@ impl<'p> Probe<'p> {
     pub(crate) fn finish(
         self,
         pin: &'p Pin<'_>,
-        blocks: Option<&mut BlockSource<'_>>,
+        blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
         let lookup = self.look_up(pin, blocks, trace)?;
@@ -530,7 +523,7 @@ impl<'p> Probe<'p> {
     fn look_up(
         &self,
         pin: &'p Pin<'_>,
-        mut blocks: Option<&mut BlockSource<'_>>,
+        mut blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Lookup<'p>> {
         let (table, resident) = (self.table, self.resident);

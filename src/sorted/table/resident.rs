@@ -81,7 +81,10 @@ impl Resident {
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
         let filter = TableFilter::read(fetcher, &footer, &properties);
         let mapped = match properties.compression == u64::from(Compression::None.code()) {
-            true => Mapped::of(fetcher, index.len()),
+            true => fetcher
+                .file()
+                .ok()
+                .and_then(|file| Mapped::new(&fetcher.context.map_tables, &*file, fetcher.size, index.len())),
             false => None,
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };
