@@ -224,7 +224,7 @@ impl Store {
 
     fn begin_work(&self) -> Option<Work> {
         let mut background = self.background.lock();
-        if self.is_stopping() || self.read_only || self.is_poisoned() {
+        if self.is_stopping() || self.gate.is_read_only() || self.gate.is_poisoned() {
             return None;
         }
         let work = self.next_work(&mut background)?;
@@ -360,7 +360,7 @@ impl Store {
         let outcome = Outcome::default();
         loop {
             let mut background = self.background.lock();
-            self.check_writable()?;
+            self.gate.check_writable()?;
             if self.is_stopping() {
                 return Err(Error::Closed);
             }
@@ -395,7 +395,7 @@ impl Store {
             running: &background.running(tree.id),
             base_size: self.base_size(),
             is_idle: view.sealed.is_empty() && view.active.is_empty(),
-            oldest_snapshot: self.oldest_snapshot(),
+            oldest_snapshot: self.snapshots.oldest(),
             moves_to_last: tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,
         })
@@ -463,7 +463,7 @@ impl Store {
             if done(&background) {
                 return Ok(());
             }
-            self.check_poison()?;
+            self.gate.check_poison()?;
             let mut failures = background.failed.iter().filter(|(kind, failure)| mine(kind) && failure.number > known);
             if let Some((_, failure)) = failures.next() {
                 return Err(failure.error.clone());
@@ -482,8 +482,8 @@ impl Store {
 
     /// Waits until no flush or compaction is running or due.
     pub(super) fn wait_for_compactions(self: &Arc<Self>) -> Result<()> {
-        self.check_open()?;
-        if self.read_only {
+        self.gate.check_open()?;
+        if self.gate.is_read_only() {
             return Ok(());
         }
         // What is due has been begun just before this is asked, unless it has failed and rests, and
@@ -492,8 +492,8 @@ impl Store {
         // Jobs whose work others have done go from an executor that is stepped.
         while self.executor.step() {}
         // Of a store that is poisoned or being closed, no more work is begun.
-        self.check_open()?;
-        self.check_poison()?;
+        self.gate.check_open()?;
+        self.gate.check_poison()?;
         self.tables.janitor().remove([]);
         Ok(())
     }
@@ -542,7 +542,7 @@ impl Store {
     fn note_held_garbage(&self) -> bool {
         // Locked, so that the last one to write it has seen the newest view.
         let _background = self.background.lock();
-        let oldest = self.oldest_snapshot();
+        let oldest = self.snapshots.oldest();
         let mut held_until = SeqNo::MAX;
         if oldest < SeqNo::MAX {
             let view = self.view.load();
@@ -550,7 +550,7 @@ impl Store {
             let held = metas.filter(|meta| meta.largest_seqno > oldest && has_garbage(meta));
             held_until = held.map(|meta| meta.largest_seqno).min().unwrap_or(SeqNo::MAX);
         }
-        self.hold_garbage(held_until)
+        self.snapshots.hold_garbage(held_until)
     }
 
     fn update_pressure(&self) {

@@ -195,7 +195,7 @@ impl Store {
             task: task.clone(),
             compression,
             inputs,
-            snapshots: self.live_snapshots(),
+            snapshots: self.snapshots.all(),
             next: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             ended: Mutex::new((0..=bounds.len()).map(|_| None).collect()),
@@ -246,7 +246,7 @@ impl Store {
 
     fn rewrite_part(self: &Arc<Self>, compaction: &Compaction, i: usize) -> PartResult {
         let Compaction { tree, task, filter, compression, .. } = compaction;
-        let new_number = || self.new_file_number();
+        let new_number = || self.catalog.new_file_number();
         let cancelled = || {
             self.do_urgent(Urgent::All);
             self.is_stopping() || compaction.failed.load(Ordering::Relaxed)

@@ -24,7 +24,7 @@ const FREE_SPACE_FLOOR: RangeInclusive<u64> = 256 << 10..=16 << 20;
 impl Store {
     /// Writes everything that is in memory to tables, and waits for that.
     pub(super) fn flush(self: &Arc<Self>) -> Result<()> {
-        self.check_writable()?;
+        self.gate.check_writable()?;
         let last = {
             let mut commit = self.commit.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
@@ -69,9 +69,9 @@ impl Store {
         };
         let number = memtable.log_number();
         self.install(edit, |view| view.sealed.retain(|memtable| memtable.log_number() != number))?;
-        self.logs.lock().retain(|log| log.number != number);
+        self.logs.note_flushed(number);
         // What was recovered is one memtable, and may come from several logs.
-        let gone: Vec<u64> = self.log_files.lock().extract_if(.., |log| *log < newer.log_number()).collect();
+        let gone: Vec<u64> = self.logs.take_before(newer.log_number());
         for log in gone {
             // A log that is left behind is removed when the store is opened next.
             let _ = self.fs.remove(&FileKind::Wal(log).path(&self.dir));
@@ -86,7 +86,7 @@ impl Store {
         trees: &[Tree],
         added: &mut Vec<(u32, u8, TableMeta)>,
     ) -> Result<()> {
-        let (new_number, cancelled) = (|| self.new_file_number(), || false);
+        let (new_number, cancelled) = (|| self.catalog.new_file_number(), || false);
         for (keyspace, keys) in memtable.keyspaces() {
             let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
             let held = || tree.filter_bytes(|_, _| false);
@@ -119,7 +119,7 @@ impl Store {
                 keyspace: tree.id,
             },
             table_size: self.options.table_size,
-            snapshots: self.live_snapshots(),
+            snapshots: self.snapshots.all(),
             new_number,
             cancelled,
             paranoid: self.options.paranoid,
@@ -130,7 +130,7 @@ impl Store {
     /// Where a table comes from that is made of entries of `tree`, for level 0 and from no other table.
     pub(super) fn origin(&self, tree: &Tree) -> Origin {
         let keyspace = encode_definition(&tree.name, &tree.options);
-        Origin { keyspace, flushed: self.flushed.load(Ordering::Acquire), ..Origin::default() }
+        Origin { keyspace, flushed: self.sequence.flushed(), ..Origin::default() }
     }
 
     /// Refuses to begin tables that may not end for lack of space, or are in somebody else's

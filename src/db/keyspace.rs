@@ -266,7 +266,7 @@ impl WriteBatch {
 impl Store {
     /// The keyspace called `name`: id and name. It is created when absent; `options`, if given, replace the stored ones.
     pub(super) fn keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
-        self.check_open()?;
+        self.gate.check_open()?;
         if name.is_empty() || name.len() > MAX_NAME_LEN {
             return Err(Error::invalid(format_args!(
                 "a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}",
@@ -281,7 +281,7 @@ impl Store {
         {
             return Ok((tree.id, Arc::clone(&tree.name)));
         }
-        self.check_writable()?;
+        self.gate.check_writable()?;
         self.define_keyspace(name, options)
     }
 
@@ -298,7 +298,7 @@ impl Store {
             (None, options) => Tree {
                 // File numbers are never reused, so neither is an id: entries of a dropped keyspace that are still in the log can
                 // never turn up in another one.
-                id: u32::try_from(self.new_file_number())
+                id: u32::try_from(self.catalog.new_file_number())
                     .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
                 name: Arc::from(name),
                 options: options.unwrap_or_default(),
@@ -330,7 +330,7 @@ impl Store {
         name: &str,
         change: impl FnOnce(&mut KeyspaceOptions),
     ) -> Result<()> {
-        self.check_writable()?;
+        self.gate.check_writable()?;
         let _defining = self.defining.lock();
         let tree = self.view.load().tree(keyspace).cloned();
         let mut tree = tree.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))?;
@@ -345,7 +345,7 @@ impl Store {
 
     /// Drops a keyspace and all its tables; returns whether there was one of that name.
     pub(super) fn drop_keyspace(self: &Arc<Self>, name: &str) -> Result<bool> {
-        self.check_writable()?;
+        self.gate.check_writable()?;
         let _defining = self.defining.lock();
         let Some(tree) = self.view.load().tree_named(name).cloned() else { return Ok(false) };
         if tree.id == 0 {

@@ -10,21 +10,25 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 mod background;
+mod catalog;
 mod compact;
 mod explain;
 mod flush;
 mod gaps;
+mod gate;
 mod held;
 mod iter;
 mod keyspace;
+mod live;
+mod logs;
 mod multi_get;
 mod open;
 mod read;
 mod refilter;
 mod salvage;
+mod sequence;
 mod snapshot;
 mod stalls;
 mod stats;
@@ -167,7 +171,7 @@ impl Db {
 
     /// The keyspace called `name`, if there is one.
     pub fn existing_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
-        self.store().check_open()?;
+        self.store().gate.check_open()?;
         let view = self.store().view.load();
         Ok(view.tree_named(name).map(|tree| self.handle_of(tree.id, Arc::clone(&tree.name))))
     }
@@ -183,7 +187,7 @@ impl Db {
 
     /// Names of all keyspaces, in the order of their creation.
     pub fn keyspace_names(&self) -> Result<Vec<String>> {
-        self.store().check_open()?;
+        self.store().gate.check_open()?;
         Ok(self.store().view.load().trees.iter().map(|tree| tree.name.to_string()).collect())
     }
 
@@ -317,18 +321,18 @@ impl Db {
 
     /// Sequence number of the last write that reads can see.
     pub fn last_seqno(&self) -> SeqNo {
-        self.store().visible.load(Ordering::Acquire)
+        self.store().sequence.visible()
     }
 
     /// Every write up to this sequence number survives a power cut. After opening it may be less than it was before: what was recovered
     /// from logs counts again when it is in tables.
     pub fn synced_seqno(&self) -> SeqNo {
-        self.store().durable.load(Ordering::Acquire)
+        self.store().sequence.durable()
     }
 
     /// Every write up to this sequence number is in a table.
     pub fn flushed_seqno(&self) -> SeqNo {
-        self.store().flushed.load(Ordering::Acquire)
+        self.store().sequence.flushed()
     }
 
     /// Waits until flushes and compactions have nothing left to do.
@@ -368,16 +372,16 @@ impl Store {
             let panicked = |_| Err(self.poison(Error::invalid("closing the store panicked; this is a bug in tamis")));
             catch_unwind(AssertUnwindSafe(|| self.shut_down())).unwrap_or_else(panicked)
         };
-        self.close_result.get_or_init(shut_down).clone()
+        self.gate.close_once(shut_down)
     }
 
     fn shut_down(self: &Arc<Self>) -> Result<()> {
         let last = {
             // Under the lock: every write that was acknowledged is in a memtable that is flushed below.
             let mut commit = self.commit.lock();
-            self.closed.store(true, Ordering::Release);
+            self.gate.shut();
             let Some(commit) = commit.as_mut() else { return Ok(()) };
-            let poison = self.check_poison();
+            let poison = self.gate.check_poison();
             if poison.is_ok() && !commit.memtable.is_empty() {
                 self.rotate(commit);
             }
@@ -385,7 +389,7 @@ impl Store {
         };
         let flushed = last.and_then(|()| {
             self.wait_for_progress(Waiting::Flush, |_| self.view.load().sealed.is_empty())?;
-            self.check_poison()
+            self.gate.check_poison()
         });
         self.stop_background();
         self.tables.janitor().stop();
@@ -393,19 +397,19 @@ impl Store {
         let ended = match (&flushed, commit) {
             // All is in tables. The log says no more than that, which gives away a manifest that loses its last edits.
             (Ok(()), Some(mut commit)) => {
-                if self.has_new_manifest() {
+                if self.catalog.has_new_manifest() {
                     let _ = self.append_marker(&mut commit);
                 }
                 Ok(())
             }
             // What could not be flushed is at least durable in the log, unless it was recovered from one.
-            (Err(_), Some(mut commit)) if !self.is_poisoned() => {
-                self.sync_through(self.visible.load(Ordering::Acquire)).and_then(|()| self.append_marker(&mut commit))
+            (Err(_), Some(mut commit)) if !self.gate.is_poisoned() => {
+                self.sync_through(self.sequence.visible()).and_then(|()| self.append_marker(&mut commit))
             }
             _ => Ok(()),
         };
-        *self.manifest.lock() = None;
-        *self.lock.lock() = None;
+        self.catalog.close();
+        self.gate.release_lock();
         flushed.and(ended)
     }
 }

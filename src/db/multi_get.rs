@@ -1,7 +1,5 @@
 //! `multi_get`: many keys in one read.
 
-use std::sync::atomic::Ordering;
-
 use super::read::{ReadOptions, Source, tree_of};
 use super::store::Store;
 use crate::error::Result;
@@ -19,10 +17,10 @@ impl Store {
         keys: &[K],
         options: ReadOptions,
     ) -> Result<Vec<Option<Value>>> {
-        self.check_open()?;
+        self.gate.check_open()?;
         // The view first, the sequence number second: see `ReadView`. It is kept by a count, as the batch may be long.
         let view = self.view.load();
-        let snapshot = source.snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+        let snapshot = source.snapshot.unwrap_or_else(|| self.sequence.visible());
         let tree = tree_of(&view, source.keyspace, source.name)?;
         let mode = options.mode();
         let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, mode };

@@ -12,7 +12,8 @@ use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Res
 use std::path::Path;
 use std::sync::Arc;
 
-use super::store::{Manifest, Opened, Store};
+use super::catalog::Manifest;
+use super::store::{Opened, Store};
 use super::view::{ReadView, Tree};
 use super::write::Commit;
 use crate::error::{Error, IoContext, Result};

@@ -1,7 +1,6 @@
 //! The read path: memtables, then tables, newest first.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::iter::{Cursor, HalfOpen, Iter};
 use super::store::Store;
@@ -92,11 +91,11 @@ impl Store {
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
-        self.check_open()?;
+        self.gate.check_open()?;
         let hash = KeyHash::new(self.seed, key);
         self.view.with(|view, pin| {
             // The view first, the sequence number second: see `ReadView`.
-            let snapshot = source.snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+            let snapshot = source.snapshot.unwrap_or_else(|| self.sequence.visible());
             let read = PointRead { key, hash, snapshot, mode: options.mode() };
             Ok(view.get(tree_of(view, source.keyspace, source.name)?, &read, pin, trace)?.map(take))
         })
@@ -145,9 +144,9 @@ impl Store {
         snapshot: Option<SeqNo>,
         options: ReadOptions,
     ) -> Result<Cursor> {
-        self.check_open()?;
+        self.gate.check_open()?;
         let view = self.view.load();
-        let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+        let seqno = snapshot.unwrap_or_else(|| self.sequence.visible());
         let tree = tree_of(&view, keyspace, name)?;
         let sources = view.cursor(tree, options.fill_cache, None);
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree))
@@ -161,11 +160,11 @@ impl Store {
         snapshot: Option<SeqNo>,
         options: ReadOptions,
     ) -> Iter {
-        if let Err(error) = self.check_open() {
+        if let Err(error) = self.gate.check_open() {
             return Iter::failed(error);
         }
         let view = self.view.load();
-        let seqno = snapshot.unwrap_or_else(|| self.visible.load(Ordering::Acquire));
+        let seqno = snapshot.unwrap_or_else(|| self.sequence.visible());
         let tree = match tree_of(&view, keyspace, name) {
             Ok(tree) => tree.clone(),
             Err(error) => return Iter::failed(error),

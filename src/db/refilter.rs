@@ -112,7 +112,7 @@ impl Store {
             self.do_urgent(Urgent::All);
             self.is_stopping()
         };
-        let copy = table.refilter(self.new_file_number(), policy, prefix, &origin, &cancelled)?;
+        let copy = table.refilter(self.catalog.new_file_number(), policy, prefix, &origin, &cancelled)?;
         let copy = copy.ok_or(Error::Closed)?;
         // Its file goes with the edit, unless a reader holds it.
         drop(table);

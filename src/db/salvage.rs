@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::iter::{HalfOpen, KeyRange};
 use super::keyspace::Keyspace;
@@ -82,12 +81,12 @@ impl Keyspace {
     /// at the first damaged block.
     pub fn salvage(&self, range: impl KeyRange) -> Result<SalvageIter> {
         let store = self.store();
-        store.check_open()?;
+        store.gate.check_open()?;
         let HalfOpen { lower, upper } = HalfOpen::of(range);
         let lower = lower.unwrap_or_default();
         let view = store.view.load();
         let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
-        let visible = store.visible.load(Ordering::Acquire);
+        let visible = store.sequence.visible();
         let mut sources: Vec<Source> =
             view.memtables().map(|memtable| Source::Memory(memtable.cursor(self.id))).collect();
         let is_within = |table: &&Arc<Table>| {

@@ -1,7 +1,6 @@
 //! [`Snapshot`]: the store as it was at one moment.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
 use super::read::{ReadOptions, Source};
@@ -43,11 +42,8 @@ struct Pinned {
 
 impl Pinned {
     fn new(handle: &Arc<Handle>) -> Pinned {
-        let mut snapshots = handle.store.snapshots.lock();
-        // Read under the lock: a compaction that looks at the list later sees this snapshot, one that looked earlier keeps at least
-        // what is visible now.
-        let seqno = handle.store.visible.load(Ordering::Acquire);
-        *snapshots.entry(seqno).or_default() += 1;
+        let store = &handle.store;
+        let seqno = store.snapshots.add(|| store.sequence.visible());
         Pinned { handle: Arc::clone(handle), seqno }
     }
 }
@@ -55,16 +51,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let store = &self.handle.store;
-        let mut snapshots = store.snapshots.lock();
-        if let Some(count) = snapshots.get_mut(&self.seqno) {
-            *count -= 1;
-            if *count == 0 {
-                snapshots.remove(&self.seqno);
-            }
-        }
-        let releases = store.releases_garbage(&snapshots);
-        drop(snapshots);
-        if releases {
+        if store.snapshots.remove(self.seqno) {
             store.schedule();
         }
     }

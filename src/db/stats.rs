@@ -284,7 +284,7 @@ impl Store {
     pub(super) fn stats(&self) -> Stats {
         // Each of these locks is let go before the next is taken.
         let (debt, background_error) = (self.debt(), self.background_error());
-        let snapshots = self.snapshots.lock().values().sum();
+        let snapshots = self.snapshots.count();
         let write_stalls = self.stalls.read();
         let delays = [write_stalls.slowed, write_stalls.flush, write_stalls.compaction];
         let held = self.held();
@@ -293,9 +293,9 @@ impl Store {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
         Stats {
-            last_seqno: count(&self.visible),
-            synced_seqno: count(&self.durable),
-            flushed_seqno: count(&self.flushed),
+            last_seqno: self.sequence.visible(),
+            synced_seqno: self.sequence.durable(),
+            flushed_seqno: self.sequence.flushed(),
             snapshots,
             memory: MemoryStats {
                 memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),

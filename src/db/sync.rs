@@ -12,8 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::background::Waiting;
+use super::logs::LogFile;
 use super::stalls::Cause;
-use super::store::{LogFile, Store};
+use super::store::Store;
 use crate::error::{IoContext, Result};
 use crate::format::key::SeqNo;
 use crate::tree::manifest::VersionEdit;
@@ -187,13 +188,13 @@ impl Lead<'_> {
 impl Store {
     /// Makes everything acknowledged so far durable.
     pub(super) fn sync(self: &Arc<Self>) -> Result<()> {
-        self.check_writable()?;
-        self.sync_through(self.visible.load(Ordering::Acquire))
+        self.gate.check_writable()?;
+        self.sync_through(self.sequence.visible())
     }
 
     /// Makes every write up to `seqno` durable. A sync that failed is never repeated: the store is poisoned.
     pub(super) fn sync_through(self: &Arc<Self>, seqno: SeqNo) -> Result<()> {
-        let is_durable = || self.durable.load(Ordering::Acquire) >= seqno;
+        let is_durable = || self.sequence.durable() >= seqno;
         if is_durable() {
             return Ok(());
         }
@@ -204,14 +205,14 @@ impl Store {
     }
 
     fn lead_sync(self: &Arc<Self>, mut lead: Lead<'_>) -> Result<()> {
-        self.check_poison()?;
+        self.gate.check_poison()?;
         self.await_recovered()?;
         lead.begin();
         // Every write up to here is in one of the logs below.
-        let target = self.visible.load(Ordering::Acquire);
+        let target = self.sequence.visible();
         let logs = self.sync_logs().map_err(|error| self.poison(error))?;
         self.name_synced_log(&logs, target)?;
-        self.durable.fetch_max(target, Ordering::AcqRel);
+        self.sequence.note_synced(target);
         drop(lead);
         self.mark_synced()
     }
@@ -219,7 +220,7 @@ impl Store {
     /// Waits until what was recovered on opening is in tables. No sync of the logs it came from would make it durable: a sync that
     /// failed before the last process ended may have left it in memory, and clean for all that the system knows.
     pub(super) fn await_recovered(self: &Arc<Self>) -> Result<()> {
-        let is_flushed = || self.flushed.load(Ordering::Acquire) >= self.recovered;
+        let is_flushed = || self.sequence.is_recovery_flushed();
         if is_flushed() {
             return Ok(());
         }
@@ -228,7 +229,7 @@ impl Store {
 
     /// Syncs the logs that may need it, and returns them, oldest first.
     fn sync_logs(&self) -> Result<Vec<LogFile>> {
-        let logs = self.logs.lock().clone();
+        let logs = self.logs.unsynced();
         if logs.iter().any(|log| !log.name_durable.load(Ordering::Acquire)) {
             self.fs.sync_dir(&self.dir).during("sync", &self.dir)?;
             for log in &logs {
@@ -241,7 +242,7 @@ impl Store {
         }
         // Sealed logs are done with; the last one goes on growing.
         if let Some(current) = logs.last() {
-            self.logs.lock().retain(|log| log.number >= current.number);
+            self.logs.note_synced(current.number);
         }
         Ok(logs)
     }
@@ -254,8 +255,8 @@ impl Store {
     /// an end to all writes.
     fn name_synced_log(&self, logs: &[LogFile], target: SeqNo) -> Result<()> {
         let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
-        let is_needless = log.is_named.load(Ordering::Acquire) || self.flushed.load(Ordering::Acquire) >= target;
-        if is_needless || self.fs.free_space(&self.dir).is_ok_and(|free| free < self.room_for_edit()) {
+        let is_needless = log.is_named.load(Ordering::Acquire) || self.sequence.flushed() >= target;
+        if is_needless || self.fs.free_space(&self.dir).is_ok_and(|free| free < self.catalog.room_for_edit()) {
             return Ok(());
         }
         let synced_log = Some(SyncedLog { number: log.number, seqno: target });
@@ -270,10 +271,10 @@ impl Store {
         // Whoever holds the lock is about to append a record that carries the proof, or waits for room, for which nobody who
         // synced should wait.
         let Some(mut commit) = self.commit.try_lock() else { return Ok(()) };
-        let durable = self.durable.load(Ordering::Acquire);
+        let durable = self.sequence.durable();
         match commit.as_mut() {
             // A store that only rests begins no log for it: what was recovered has its proof, or is in tables.
-            Some(commit) if commit.log.is_none() && durable <= self.recovered => Ok(()),
+            Some(commit) if commit.log.is_none() && durable <= self.sequence.recovered() => Ok(()),
             Some(commit) if commit.next() == durable + 1 && commit.stated() < durable => self.append_marker(commit),
             _ => Ok(()),
         }

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::background::Waiting;
 use super::stalls::Cause;
-use super::store::{LogFile, Store};
+use super::store::Store;
 use super::throttle::MAX_SEALED;
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum;
@@ -136,13 +136,13 @@ thread_local! {
 impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
-        self.check_writable()?;
+        self.gate.check_writable()?;
         batch.validate(self.id)?;
         if batch.is_empty() {
             if options.sync {
                 self.sync()?;
             }
-            return Ok(self.visible.load(Ordering::Acquire));
+            return Ok(self.sequence.visible());
         }
         self.check_keyspaces(batch.keyspaces())?;
         let count = batch.count();
@@ -157,7 +157,7 @@ impl Store {
         value: Option<&[u8]>,
         options: WriteOptions,
     ) -> Result<SeqNo> {
-        self.check_writable()?;
+        self.gate.check_writable()?;
         if keyspace != 0 {
             self.check_keyspaces(&[keyspace])?;
         }
@@ -273,7 +273,7 @@ impl Store {
             return Err(Error::invalid("the store has used up its sequence numbers"));
         }
         let records = group.clone().map(Encoded::record);
-        let durable = self.durable.load(Ordering::Acquire);
+        let durable = self.sequence.durable();
         let appended = if group.clone().any(|encoded| encoded.sync) {
             log.append(records, durable)
         } else {
@@ -297,7 +297,7 @@ impl Store {
         drop(writer);
         std::mem::forget(unfinished);
         self.stalls.count(Cause::Memtable, waited);
-        self.visible.store(seqno, Ordering::Release);
+        self.sequence.publish(seqno);
         Ok(before)
     }
 
@@ -305,7 +305,7 @@ impl Store {
     /// it: switches to new ones, and waits while too much is unflushed or uncompacted.
     fn make_room(self: &Arc<Self>, commit: &mut Commit, bytes: usize, log_bytes: usize) -> Result<()> {
         loop {
-            self.check_writable()?;
+            self.gate.check_writable()?;
             let full = commit.memtable.used() + bytes > self.options.memtable_size
                 || commit.log_len() + (log_bytes + MAX_RECORD_HEADER_LEN) as u64
                     > wal::log_size(self.options.memtable_size);
@@ -328,7 +328,7 @@ impl Store {
 
     /// Seals the memtable and its log, and goes on in new ones.
     pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) {
-        let number = self.new_file_number();
+        let number = self.catalog.new_file_number();
         let header = FileHeader {
             number,
             first: commit.next(),
@@ -369,18 +369,17 @@ impl Store {
             none => none,
         };
         self.check_lock()?;
-        let header = FileHeader { synced: self.durable.load(Ordering::Acquire), ..header };
+        let header = FileHeader { synced: self.sequence.durable(), ..header };
         let create = || wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size);
         let log = self.stalls.measure(Cause::Log, create)?;
-        self.logs.lock().push(LogFile::of(&log));
-        self.log_files.lock().push(header.number);
+        self.logs.add(&log);
         Ok(none.insert(log))
     }
 
     /// Appends a sync marker to the log. A full disk, or a log that cannot be created for it, is no failure: there is less proof then, and
     /// no less data.
     pub(super) fn append_marker(&self, commit: &mut Commit) -> Result<()> {
-        let durable = self.durable.load(Ordering::Acquire);
+        let durable = self.sequence.durable();
         if durable == 0 {
             return Ok(());
         }
@@ -423,19 +422,5 @@ impl Queue {
         }
         self.any.store(!waiting.is_empty(), Ordering::Relaxed);
         taken
-    }
-}
-
-impl LogFile {
-    pub(super) fn of(log: &LogWriter) -> LogFile {
-        LogFile {
-            number: log.number(),
-            path: log.path().to_owned(),
-            file: log.file(),
-            // It holds nothing yet.
-            first: log.next(),
-            name_durable: Arc::default(),
-            is_named: Arc::default(),
-        }
     }
 }

@@ -1,0 +1,122 @@
+//! [`Catalog`]: the manifest in force, and the numbers of files.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+
+use crate::error::{Error, Result};
+use crate::format::filename::FileKind;
+use crate::tree::manifest::{ManifestState, ManifestWriter, VersionEdit};
+use crate::vfs::FileSystem;
+
+/// More than an edit takes on disk, but for a manifest that is begun anew.
+const EDIT_ROOM: u64 = 1 << 20;
+/// A manifest is written anew when it has grown beyond this and beyond four times what it was at
+/// first.
+const ROTATION_LEN: u64 = 4 << 20;
+
+/// The manifest in force and what it says.
+pub(super) struct Manifest {
+    pub(super) number: u64,
+    /// `None` for one that was there before the store was opened: the first edit begins a new one.
+    pub(super) writer: Option<ManifestWriter>,
+    pub(super) state: ManifestState,
+    /// Length at which it is written anew.
+    rotate_at: u64,
+}
+
+impl Manifest {
+    /// The manifest that was found in force, which says `state`.
+    pub(super) fn found(number: u64, state: ManifestState) -> Manifest {
+        Manifest { number, writer: None, state, rotate_at: 0 }
+    }
+
+    /// A new manifest, which begins with `state`. It is in force.
+    pub(super) fn create(fs: &dyn FileSystem, dir: &Path, number: u64, state: ManifestState) -> Result<Manifest> {
+        let mut manifest = Manifest::found(number, state);
+        manifest.begin(fs, dir, number)?;
+        Ok(manifest)
+    }
+
+    /// Goes on in a new manifest. If that cannot be put in force, this is as it was.
+    fn begin(&mut self, fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()> {
+        let writer = ManifestWriter::create(fs, dir, number, &self.state)?;
+        self.rotate_at = (4 * writer.len()).max(ROTATION_LEN);
+        (self.number, self.writer) = (number, Some(writer));
+        Ok(())
+    }
+}
+
+/// The manifest of an open store, and the next file number.
+pub(super) struct Catalog {
+    /// `None` in a store that is closed or was opened read-only.
+    manifest: Mutex<Option<Manifest>>,
+    next_file: AtomicU64,
+}
+
+impl Catalog {
+    pub(super) fn new(manifest: Option<Manifest>, next_file: u64) -> Catalog {
+        Catalog { manifest: Mutex::new(manifest), next_file: AtomicU64::new(next_file) }
+    }
+
+    /// Takes a file number that was never used before.
+    pub(super) fn new_file_number(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The next file number; later ones are unused too.
+    pub(super) fn next_file_number(&self) -> u64 {
+        self.next_file.load(Ordering::Relaxed)
+    }
+
+    /// The manifest, for one edit. It is locked until the edit is visible.
+    pub(super) fn lock(&self) -> Result<MappedMutexGuard<'_, Manifest>> {
+        MutexGuard::try_map(self.manifest.lock(), Option::as_mut).map_err(|_| Error::Closed)
+    }
+
+    /// Whether anything has changed of what the manifest said on opening.
+    pub(super) fn has_new_manifest(&self) -> bool {
+        self.lock().is_ok_and(|manifest| manifest.writer.is_some())
+    }
+
+    /// More than the next edit takes on disk.
+    pub(super) fn room_for_edit(&self) -> u64 {
+        let begins_anew =
+            |manifest: &Manifest| manifest.writer.as_ref().is_none_or(|writer| writer.len() >= manifest.rotate_at);
+        let whole = match self.lock() {
+            Ok(manifest) if begins_anew(&manifest) => manifest.state.snapshot_edit().encode().len(),
+            _ => 0,
+        };
+        EDIT_ROOM + 2 * whole as u64
+    }
+
+    /// Appends an edit to the manifest, or begins a new one with it, and makes it durable.
+    pub(super) fn write(
+        &self,
+        manifest: &mut Manifest,
+        fs: &dyn FileSystem,
+        dir: &Path,
+        edit: &VersionEdit,
+    ) -> Result<()> {
+        let old = FileKind::Manifest(manifest.number).path(dir);
+        let len = manifest.writer.as_ref().map_or(0, ManifestWriter::len);
+        manifest.state.apply(edit).map_err(|rule| Error::corruption(&old, len, rule))?;
+        if let Some(writer) = &mut manifest.writer
+            && len < manifest.rotate_at
+        {
+            return writer.append(edit);
+        }
+        let number = self.new_file_number();
+        manifest.state.next_file_number = self.next_file_number();
+        manifest.begin(fs, dir, number)?;
+        // A manifest that is left behind is removed when the store is opened next.
+        let _ = fs.remove(&old);
+        Ok(())
+    }
+
+    /// Takes no edit any more.
+    pub(super) fn close(&self) {
+        *self.manifest.lock() = None;
+    }
+}

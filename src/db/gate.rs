@@ -1,0 +1,93 @@
+//! [`Gate`]: whether a store takes operations, and why it does not.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::vfs::FileLock;
+
+/// A store is open, then closed; it may be read-only from the beginning, and poisoned at any time.
+pub(super) struct Gate {
+    dir: PathBuf,
+    is_read_only: bool,
+    /// The first failure of the log or the manifest.
+    poison: OnceLock<Arc<Error>>,
+    /// No operation is taken any more.
+    closed: AtomicBool,
+    /// How closing ended, for every caller of it.
+    close_result: OnceLock<Result<()>>,
+    lock: Mutex<Option<Arc<dyn FileLock>>>,
+}
+
+impl Gate {
+    /// Of a store that opens. One without a lock is read-only.
+    pub(super) fn new(dir: PathBuf, lock: Option<Arc<dyn FileLock>>) -> Gate {
+        Gate {
+            dir,
+            is_read_only: lock.is_none(),
+            poison: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            close_result: OnceLock::new(),
+            lock: Mutex::new(lock),
+        }
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.is_read_only {
+            return Err(Error::ReadOnly(self.dir.clone()));
+        }
+        self.check_poison()
+    }
+
+    pub(super) fn check_poison(&self) -> Result<()> {
+        match self.poison.get() {
+            Some(cause) => Err(Error::Poisoned(Arc::clone(cause))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poison.get().is_some()
+    }
+
+    /// Refuses all writes from now on. Only the first cause counts.
+    pub(super) fn poison(&self, cause: &Error) {
+        if !matches!(cause, Error::Poisoned(_)) {
+            let _ = self.poison.set(Arc::new(cause.clone()));
+        }
+    }
+
+    /// Whether the directory still is the one that was locked; also after the lock was released.
+    pub(super) fn is_lock_in_force(&self) -> bool {
+        self.lock.lock().as_ref().is_none_or(|lock| lock.is_in_force())
+    }
+
+    /// Takes no operation any more.
+    pub(super) fn shut(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Closes once, by `close`; every caller waits for the end and gets the one result.
+    pub(super) fn close_once(&self, close: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.close_result.get_or_init(close).clone()
+    }
+
+    pub(super) fn release_lock(&self) {
+        *self.lock.lock() = None;
+    }
+}

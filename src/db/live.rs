@@ -1,0 +1,74 @@
+//! [`LiveSnapshots`]: which sequence numbers readers may still ask for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::format::key::SeqNo;
+
+/// The sequence numbers of all live snapshots. Compactions keep what each of them sees.
+pub(super) struct LiveSnapshots {
+    /// How many handles each snapshot has.
+    handles: Mutex<BTreeMap<SeqNo, usize>>,
+    /// Compactions can drop more once no snapshot is older than this. The scheduler writes it
+    /// before it looks at `handles`; a snapshot's end reads it under that lock. Therefore at least
+    /// one of the two sees the other.
+    held_until: AtomicU64,
+}
+
+impl Default for LiveSnapshots {
+    fn default() -> LiveSnapshots {
+        LiveSnapshots { handles: Mutex::default(), held_until: AtomicU64::new(SeqNo::MAX) }
+    }
+}
+
+impl LiveSnapshots {
+    /// Adds a snapshot of what is `visible`, and returns its number.
+    pub(super) fn add(&self, visible: impl FnOnce() -> SeqNo) -> SeqNo {
+        let mut handles = self.handles.lock();
+        // Read under the lock: a compaction that looks at the list later sees this snapshot; one
+        // that looked earlier keeps at least what is visible now.
+        let seqno = visible();
+        *handles.entry(seqno).or_default() += 1;
+        seqno
+    }
+
+    /// Removes a snapshot. Returns whether compactions can drop more now.
+    pub(super) fn remove(&self, seqno: SeqNo) -> bool {
+        let mut handles = self.handles.lock();
+        if let Some(count) = handles.get_mut(&seqno) {
+            *count -= 1;
+            if *count == 0 {
+                handles.remove(&seqno);
+            }
+        }
+        self.releases_garbage(&handles)
+    }
+
+    /// Handles of all snapshots.
+    pub(super) fn count(&self) -> usize {
+        self.handles.lock().values().sum()
+    }
+
+    /// Sequence numbers, ascending.
+    pub(super) fn all(&self) -> Vec<SeqNo> {
+        self.handles.lock().keys().copied().collect()
+    }
+
+    /// The oldest, or the greatest number if there is none.
+    pub(super) fn oldest(&self) -> SeqNo {
+        self.handles.lock().keys().next().copied().unwrap_or(SeqNo::MAX)
+    }
+
+    /// Notes that snapshots older than `until` hold garbage. Returns whether none of them is left.
+    pub(super) fn hold_garbage(&self, until: SeqNo) -> bool {
+        self.held_until.store(until, Ordering::Relaxed);
+        self.releases_garbage(&self.handles.lock())
+    }
+
+    fn releases_garbage(&self, handles: &BTreeMap<SeqNo, usize>) -> bool {
+        let until = self.held_until.load(Ordering::Relaxed);
+        until < SeqNo::MAX && handles.keys().next().is_none_or(|oldest| *oldest >= until)
+    }
+}

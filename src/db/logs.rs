@@ -1,0 +1,80 @@
+//! [`Logs`]: the log files of a store, from their creation until the manifest lets them go.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::Mutex;
+
+use crate::format::key::SeqNo;
+use crate::vfs::WritableFile;
+use crate::write::log::LogWriter;
+
+/// A log file that may have to be synced.
+#[derive(Clone)]
+pub(super) struct LogFile {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn WritableFile>,
+    /// The first sequence number in it.
+    pub(super) first: SeqNo,
+    /// Whether the directory has been synced since the file was created.
+    pub(super) name_durable: Arc<AtomicBool>,
+    /// Whether the manifest says that it holds synced entries.
+    pub(super) is_named: Arc<AtomicBool>,
+}
+
+impl LogFile {
+    /// A log that was just created.
+    fn of(log: &LogWriter) -> LogFile {
+        LogFile {
+            number: log.number(),
+            path: log.path().to_owned(),
+            file: log.file(),
+            first: log.next(),
+            name_durable: Arc::default(),
+            is_named: Arc::default(),
+        }
+    }
+}
+
+/// The logs in the store's directory.
+pub(super) struct Logs {
+    /// Those that may hold writes that are not durable, oldest first.
+    unsynced: Mutex<Vec<LogFile>>,
+    /// Numbers of all, ascending.
+    files: Mutex<Vec<u64>>,
+}
+
+impl Logs {
+    /// The logs that opening has found in use.
+    pub(super) fn found(files: Vec<u64>) -> Logs {
+        Logs { unsynced: Mutex::default(), files: Mutex::new(files) }
+    }
+
+    /// Adds a log that was just created.
+    pub(super) fn add(&self, log: &LogWriter) {
+        self.unsynced.lock().push(LogFile::of(log));
+        self.files.lock().push(log.number());
+    }
+
+    /// The logs that a sync must cover, oldest first.
+    pub(super) fn unsynced(&self) -> Vec<LogFile> {
+        self.unsynced.lock().clone()
+    }
+
+    /// Notes that the logs before `number` are sealed and synced. That one goes on growing.
+    pub(super) fn note_synced(&self, number: u64) {
+        self.unsynced.lock().retain(|log| log.number >= number);
+    }
+
+    /// Notes that the memtable of log `number` is in tables: it needs no sync any more.
+    pub(super) fn note_flushed(&self, number: u64) {
+        self.unsynced.lock().retain(|log| log.number != number);
+    }
+
+    /// Forgets the logs before `number`, and returns their numbers, so that their files can go.
+    pub(super) fn take_before(&self, number: u64) -> Vec<u64> {
+        self.files.lock().extract_if(.., |log| *log < number).collect()
+    }
+}

@@ -1,0 +1,71 @@
+//! [`Sequence`]: up to which write a store's writes are visible, durable and flushed.
+//!
+//! Each number only grows. A write is visible before it is durable, and durable at the latest when
+//! it is in a table: `flushed <= durable`, and both are at most the last number written.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::format::key::SeqNo;
+
+/// The sequence numbers up to which all writes are in a certain state.
+pub(super) struct Sequence {
+    visible: AtomicU64,
+    durable: AtomicU64,
+    flushed: AtomicU64,
+    recovered: SeqNo,
+}
+
+impl Sequence {
+    /// Of a store that was just opened: `last` is the last write that was recovered, and tables
+    /// hold the writes up to `flushed`.
+    pub(super) fn new(last: SeqNo, flushed: SeqNo) -> Sequence {
+        Sequence {
+            visible: AtomicU64::new(last),
+            durable: AtomicU64::new(flushed),
+            flushed: AtomicU64::new(flushed),
+            recovered: last,
+        }
+    }
+
+    /// Readers see every write up to this number.
+    #[inline]
+    pub(super) fn visible(&self) -> SeqNo {
+        self.visible.load(Ordering::Acquire)
+    }
+
+    /// Every write up to this number is on stable storage.
+    pub(super) fn durable(&self) -> SeqNo {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Every write up to this number is in a table.
+    pub(super) fn flushed(&self) -> SeqNo {
+        self.flushed.load(Ordering::Acquire)
+    }
+
+    /// The last write that opening recovered from logs or found in tables.
+    pub(super) fn recovered(&self) -> SeqNo {
+        self.recovered
+    }
+
+    /// Whether tables hold everything that opening recovered.
+    pub(super) fn is_recovery_flushed(&self) -> bool {
+        self.flushed() >= self.recovered
+    }
+
+    /// Makes writes visible up to `seqno`. Only the thread that holds the commit lock calls this.
+    pub(super) fn publish(&self, seqno: SeqNo) {
+        self.visible.store(seqno, Ordering::Release);
+    }
+
+    /// Notes that a sync has made the writes up to `seqno` durable.
+    pub(super) fn note_synced(&self, seqno: SeqNo) {
+        self.durable.fetch_max(seqno, Ordering::AcqRel);
+    }
+
+    /// Notes that tables hold the writes up to `seqno`, and that the manifest says so.
+    pub(super) fn note_flushed(&self, seqno: SeqNo) {
+        self.flushed.fetch_max(seqno, Ordering::AcqRel);
+        self.note_synced(seqno);
+    }
+}
