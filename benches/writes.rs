@@ -76,7 +76,7 @@ fn synced(db: &Db, threads: u64) -> f64 {
                     for n in (thread..SYNCED).step_by(threads as usize) {
                         let mut batch = WriteBatch::new();
                         batch.put(key(n), [7; 100]);
-                        db.write_with(batch, WriteOptions { sync: true }).unwrap();
+                        db.write_with(batch, WriteOptions::new().sync(true)).unwrap();
                     }
                 });
             }
@@ -90,7 +90,7 @@ fn mixed(db: &Db) -> f64 {
         for n in 0..SYNCED {
             let mut batch = WriteBatch::new();
             batch.put(key(n), [7; 100]);
-            db.write_with(batch, WriteOptions { sync: n % 10 == 9 }).unwrap();
+            db.write_with(batch, WriteOptions::new().sync(n % 10 == 9)).unwrap();
         }
     })
 }

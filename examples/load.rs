@@ -138,7 +138,7 @@ fn synced(db: &Db) -> tamis::Result<()> {
     for number in 0..SYNCED {
         let mut batch = WriteBatch::new();
         batch.put(number.to_be_bytes(), [7; VALUE_LEN]);
-        db.write_with(batch, WriteOptions { sync: true })?;
+        db.write_with(batch, WriteOptions::new().sync(true))?;
     }
     per_operation("synced write", SYNCED.into(), start.elapsed());
     Ok(())

@@ -12,6 +12,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 
 /// How much a job matters to those who wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Priority {
     /// Writers may be waiting for it: a flush.
     High,

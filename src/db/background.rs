@@ -1,35 +1,14 @@
-//! Scheduling of flushes and compactions, and waiting for them.
-//!
-//! One flush at a time, oldest memtable first; compactions beside it as far as the executor's threads go and key ranges allow. A job
-//! that fails leaves its inputs as they were, or as after a stage of it that has ended, and its kind of work rests for a moment; then
-//! whoever writes or waits starts it again.
-//!
-//! A flush waits for no compaction, whatever the executor is. It is *urgent* work, which stands in
-//! a list beside the executor's queue until a thread takes it. Compactions look at that list
-//! between blocks, and so do callers that wait. *Relief* is urgent too: a compaction of runs of
-//! level 0 alone, when they have become many while the limit on compactions is reached or a caller
-//! claims the keyspace. So a task that takes minutes does not stop writers.
-//!
-//! Every event that can make work due calls [`Store::schedule`]: a memtable is sealed, work ends, a
-//! claim ends, a snapshot goes that held garbage, a keyspace is changed or dropped, the store
-//! opens.
+//! What runs in the background, what waits to run, and what has failed.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
-use super::store::Store;
-use super::throttle;
-use super::view::Tree;
 use crate::error::{Error, Result};
 use crate::exec::Priority;
-use crate::format::key::SeqNo;
-use crate::options::{Compression, LevelFilters};
-use crate::tree::compaction::picker::{Debt, Picker, Requested, Task, has_garbage};
+use crate::tree::compaction::picker::Task;
 
 /// How long a kind of work rests after a failure, unless somebody waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -37,44 +16,44 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// What runs in the background.
 #[derive(Default)]
 pub(super) struct Background {
-    flushing: bool,
+    pub(super) flushing: bool,
     /// Running compactions, with their keyspaces.
-    compactions: Vec<(u32, Task)>,
+    pub(super) compactions: Vec<(u32, Task)>,
     /// Whether one of them is relief.
-    relieving: bool,
+    pub(super) relieving: bool,
     /// Work that was begun and has not ended, also where no thread has taken it yet, and threads
     /// that help. Jobs in the executor's queue that find nothing to do do not count: they may stand
     /// behind another store's compaction.
-    jobs: usize,
+    pub(super) jobs: usize,
     /// Urgent work that no thread has taken.
-    urgent: Vec<Work>,
+    pub(super) urgent: Vec<Work>,
     /// Other work that no thread has taken, by the number of its job.
-    queued: Vec<(u64, Work)>,
-    next_job: u64,
+    pub(super) queued: Vec<(u64, Work)>,
+    pub(super) next_job: u64,
     /// Keyspaces of which something is about to be done for a caller: only relief may start there.
-    claimed: Vec<u32>,
+    pub(super) claimed: Vec<u32>,
     /// Failures since which the same kind of work has not succeeded.
-    failed: BTreeMap<Kind, Failure>,
+    pub(super) failed: BTreeMap<Kind, Failure>,
     /// Counts failures, so that a waiter can tell new ones.
-    failures: u64,
+    pub(super) failures: u64,
 }
 
 /// What fails and rests together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub(super) enum Kind {
     Flush,
     /// Of one keyspace.
     Compaction(u32),
 }
 
-struct Failure {
-    error: Error,
+pub(super) struct Failure {
+    pub(super) error: Error,
     at: Instant,
-    number: u64,
+    pub(super) number: u64,
 }
 
 /// One piece of background work.
-enum Work {
+pub(super) enum Work {
     Flush,
     Compaction(u32, Task),
     /// A compaction for which writers may have to wait.
@@ -92,7 +71,7 @@ pub(super) enum Request {
 }
 
 /// How requested work ended: with how many bytes of new tables.
-type Outcome = Arc<Mutex<Option<Result<u64>>>>;
+pub(super) type Outcome = Arc<Mutex<Option<Result<u64>>>>;
 
 /// What a waiter waits for: failures of other work are not his.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,7 +92,7 @@ pub(super) enum Urgent {
 }
 
 impl Work {
-    fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> Kind {
         match self {
             Work::Flush => Kind::Flush,
             Work::Compaction(keyspace, _) | Work::Relief(keyspace, _) | Work::Requested(keyspace, ..) => {
@@ -122,11 +101,11 @@ impl Work {
         }
     }
 
-    fn is_urgent(&self) -> bool {
+    pub(super) fn is_urgent(&self) -> bool {
         matches!(self, Work::Flush | Work::Relief(..))
     }
 
-    fn priority(&self) -> Priority {
+    pub(super) fn priority(&self) -> Priority {
         match self {
             Work::Flush => Priority::High,
             Work::Compaction(..) | Work::Relief(..) | Work::Requested(..) => Priority::Low,
@@ -135,17 +114,17 @@ impl Work {
 }
 
 impl Background {
-    fn is_resting(&self, kind: Kind) -> bool {
+    pub(super) fn is_resting(&self, kind: Kind) -> bool {
         self.failed.get(&kind).is_some_and(|failure| failure.at.elapsed() < RETRY_AFTER)
     }
 
     /// Running compactions of a keyspace.
-    fn running(&self, keyspace: u32) -> Vec<Task> {
+    pub(super) fn running(&self, keyspace: u32) -> Vec<Task> {
         self.compactions.iter().filter(|(id, _)| *id == keyspace).map(|(_, task)| task.clone()).collect()
     }
 
     /// Takes work off the list of what is running.
-    fn remove(&mut self, work: &Work) {
+    pub(super) fn remove(&mut self, work: &Work) {
         match work {
             Work::Flush => self.flushing = false,
             Work::Compaction(keyspace, task) | Work::Relief(keyspace, task) | Work::Requested(keyspace, task, ..) => {
@@ -155,7 +134,7 @@ impl Background {
         self.relieving &= !matches!(work, Work::Relief(..));
     }
 
-    fn ended(&mut self, work: &Work, result: &Result<u64>) {
+    pub(super) fn ended(&mut self, work: &Work, result: &Result<u64>) {
         self.remove(work);
         match result {
             Ok(_) => drop(self.failed.remove(&work.kind())),
@@ -165,398 +144,5 @@ impl Background {
                 self.failed.insert(work.kind(), failure);
             }
         }
-    }
-}
-
-/// Counts a job as ended, also when it panics.
-struct JobGuard<'a>(&'a Store);
-
-impl Drop for JobGuard<'_> {
-    fn drop(&mut self) {
-        self.0.background.lock().jobs -= 1;
-        self.0.background_done.notify_all();
-    }
-}
-
-/// Keeps other compactions of a keyspace from being begun.
-struct Claim<'a>(&'a Arc<Store>, u32);
-
-impl<'a> Claim<'a> {
-    fn new(store: &'a Arc<Store>, keyspace: u32) -> Claim<'a> {
-        store.background.lock().claimed.push(keyspace);
-        Claim(store, keyspace)
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        let mut background = self.0.background.lock();
-        if let Some(at) = background.claimed.iter().position(|id| *id == self.1) {
-            background.claimed.swap_remove(at);
-        }
-        drop(background);
-        // What became due meanwhile was not begun.
-        self.0.schedule();
-    }
-}
-
-impl Store {
-    /// Starts whatever background work is due and can run.
-    pub(super) fn schedule(self: &Arc<Self>) {
-        self.update_pressure();
-        loop {
-            while let Some(work) = self.begin_work() {
-                self.spawn(work);
-            }
-            // A snapshot may have gone since the picker looked.
-            if !self.note_held_garbage() {
-                return;
-            }
-        }
-    }
-
-    /// Starts failed work again when it has rested. Called by every write, so it must cost nothing while all is well.
-    pub(super) fn retry_failed(self: &Arc<Self>) {
-        if self.retry_wanted.load(Ordering::Relaxed) {
-            self.schedule();
-        }
-    }
-
-    fn begin_work(&self) -> Option<Work> {
-        let mut background = self.background.lock();
-        if self.is_stopping() || self.gate.is_read_only() || self.gate.is_poisoned() {
-            return None;
-        }
-        let work = self.next_work(&mut background)?;
-        background.jobs += 1;
-        Some(work)
-    }
-
-    /// Has the executor take work that is counted among the jobs. Until then the work stands in a
-    /// list, where others may take it, and from where closing removes it. What the executor has
-    /// keeps no store alive.
-    fn spawn(self: &Arc<Self>, work: Work) {
-        let (store, priority) = (Arc::downgrade(self), work.priority());
-        let mut background = self.background.lock();
-        if self.is_stopping() {
-            drop(background);
-            return self.abandon(work);
-        }
-        if work.is_urgent() {
-            background.urgent.push(work);
-            self.urgent_waiting.store(true, Ordering::Relaxed);
-            drop(background);
-            let job = move || _ = store.upgrade().map(|store| store.do_urgent(Urgent::All));
-            return self.executor.spawn(priority, Box::new(job));
-        }
-        let number = background.next_job;
-        background.next_job += 1;
-        background.queued.push((number, work));
-        drop(background);
-        let job = move || _ = store.upgrade().map(|store| store.do_queued(number));
-        self.executor.spawn(priority, Box::new(job));
-    }
-
-    /// Carries out the work of a job, unless it was abandoned.
-    fn do_queued(self: &Arc<Self>, number: u64) {
-        let mut background = self.background.lock();
-        let Some(at) = background.queued.iter().position(|(queued, _)| *queued == number) else { return };
-        let (_, work) = background.queued.swap_remove(at);
-        drop(background);
-        let _ended = JobGuard(self);
-        self.carry_out(&work);
-    }
-
-    /// Gives up work that no thread has taken, because the store is being closed.
-    fn abandon(&self, work: Work) {
-        let _ended = JobGuard(self);
-        self.background.lock().remove(&work);
-    }
-
-    /// Carries out one piece of urgent work that no thread has taken; returns whether there was
-    /// one.
-    ///
-    /// The job that was spawned for it may stand behind a compaction, also of another store that
-    /// shares the executor. Therefore compactions call this between blocks, and callers that wait
-    /// do. It costs nothing while no urgent work waits.
-    pub(super) fn do_urgent(self: &Arc<Self>, which: Urgent) -> bool {
-        if !self.urgent_waiting.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut background = self.background.lock();
-        let is_flush = |work: &Work| matches!(work, Work::Flush);
-        let flush = background.urgent.iter().position(is_flush);
-        let other = (which == Urgent::All && !background.urgent.is_empty()).then_some(0);
-        let Some(at) = flush.or(other) else { return false };
-        let work = background.urgent.remove(at);
-        self.urgent_waiting.store(!background.urgent.is_empty(), Ordering::Relaxed);
-        drop(background);
-        let _ended = JobGuard(self);
-        self.carry_out(&work);
-        true
-    }
-
-    /// Has another thread help with a compaction that is running.
-    pub(super) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Arc<Store>) + Send + 'static) {
-        let store = Arc::downgrade(self);
-        let job = move || {
-            let Some(store) = store.upgrade() else { return };
-            let mut background = store.background.lock();
-            if store.is_stopping() {
-                return;
-            }
-            background.jobs += 1;
-            drop(background);
-            let _ended = JobGuard(&store);
-            help(&store);
-        };
-        self.executor.spawn(Priority::Help, Box::new(job));
-    }
-
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
-    fn next_work(&self, background: &mut Background) -> Option<Work> {
-        let view = self.view.load();
-        if !background.flushing && !view.sealed.is_empty() && !background.is_resting(Kind::Flush) {
-            background.flushing = true;
-            return Some(Work::Flush);
-        }
-        let trees = || view.trees.iter().filter(|tree| !background.is_resting(Kind::Compaction(tree.id)));
-        if background.compactions.len() < self.executor.parallelism().saturating_sub(1).max(1) {
-            let candidates = trees().filter(|tree| !background.claimed.contains(&tree.id)).filter_map(|tree| {
-                let (score, task) = self.with_picker(tree, background, |picker| picker.pick())?;
-                Some((score, tree.id, task))
-            });
-            if let Some((_, keyspace, task)) = candidates.max_by_key(|(score, ..)| *score) {
-                background.compactions.push((keyspace, task.clone()));
-                return Some(Work::Compaction(keyspace, task));
-            }
-        }
-        if background.relieving {
-            return None;
-        }
-        // Where there are most runs, writers are slowed down first.
-        let relief = trees().filter_map(|tree| {
-            let task = self.with_picker(tree, background, |picker| picker.pick_relief())?;
-            Some((tree.version.levels()[0].tables().len(), tree.id, task))
-        });
-        let (_, keyspace, task) = relief.max_by_key(|(runs, ..)| *runs)?;
-        background.relieving = true;
-        background.compactions.push((keyspace, task.clone()));
-        Some(Work::Relief(keyspace, task))
-    }
-
-    /// Registers the task that `pick` chooses for a caller and starts it, as soon as nothing is in its way, and waits for its end.
-    /// Returns how many bytes of new tables that took, or `None` if there was nothing to be done.
-    pub(super) fn run_requested(
-        self: &Arc<Self>,
-        keyspace: u32,
-        request: Request,
-        pick: impl Fn(&Picker<'_>) -> Requested,
-    ) -> Result<Option<u64>> {
-        let claim = Claim::new(self, keyspace);
-        let outcome = Outcome::default();
-        loop {
-            let mut background = self.background.lock();
-            self.gate.check_writable()?;
-            if self.is_stopping() {
-                return Err(Error::Closed);
-            }
-            let view = self.view.load();
-            let Some(tree) = view.tree(keyspace) else { return Ok(None) };
-            match self.with_picker(tree, &background, &pick) {
-                Requested::Done => return Ok(None),
-                Requested::Task(task) => {
-                    background.compactions.push((keyspace, task.clone()));
-                    background.jobs += 1;
-                    drop(background);
-                    self.spawn(Work::Requested(keyspace, task, request, Arc::clone(&outcome)));
-                    break;
-                }
-                Requested::Wait => {}
-            }
-            let running = background.running(keyspace);
-            drop(background);
-            drop(view);
-            self.wait_for_progress(Waiting::Outcome, |background| background.running(keyspace) != running)?;
-        }
-        drop(claim);
-        self.wait_for_progress(Waiting::Outcome, |_| outcome.lock().is_some())?;
-        let result = outcome.lock().take();
-        result.transpose()
-    }
-
-    fn with_picker<R>(&self, tree: &Tree, background: &Background, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
-        let view = self.view.load();
-        pick(&Picker {
-            levels: &tree.version.metas(),
-            running: &background.running(tree.id),
-            base_size: self.base_size(),
-            is_idle: view.sealed.is_empty() && view.active.is_empty(),
-            oldest_snapshot: self.snapshots.oldest(),
-            moves_to_last: tree.options.compression == Compression::None
-                && tree.options.level_filters == LevelFilters::Uniform,
-        })
-    }
-
-    /// Carries out one piece of work, and starts whatever is due after it.
-    fn carry_out(self: &Arc<Self>, work: &Work) {
-        let done = catch_unwind(AssertUnwindSafe(|| {
-            let result = match work {
-                Work::Flush => self.flush_oldest(),
-                Work::Compaction(keyspace, task)
-                | Work::Relief(keyspace, task)
-                | Work::Requested(keyspace, task, Request::Compact, _) => self.compact(*keyspace, task),
-                Work::Requested(keyspace, task, Request::Refilter, _) => self.refilter(*keyspace, task),
-            };
-            self.finish(work, result);
-            self.schedule();
-        }));
-        if done.is_err() {
-            // Its state is unknown: nothing more is written.
-            let error = self.poison(Error::invalid("background work panicked; this is a bug in tamis"));
-            self.finish(work, Err(error));
-        }
-    }
-
-    fn finish(&self, work: &Work, result: Result<u64>) {
-        let mut background = self.background.lock();
-        background.ended(work, &result);
-        self.retry_wanted.store(!background.failed.is_empty(), Ordering::Relaxed);
-        if let Work::Requested(.., outcome) = work {
-            *outcome.lock() = Some(result);
-        }
-        drop(background);
-        self.background_done.notify_all();
-    }
-
-    /// Waits until `done`, or until the background work that is waited for fails and leaves it undone: then returns that error.
-    pub(super) fn wait_for_progress(
-        self: &Arc<Self>,
-        waiting: Waiting,
-        done: impl Fn(&Background) -> bool,
-    ) -> Result<()> {
-        // One who waits for a flush must not begin anything that takes longer. A writer that waits
-        // for compactions may, as no thread might be free for them: one that has many stores may be
-        // held by another one's.
-        let urgent = match waiting {
-            Waiting::Outcome | Waiting::Compaction => Urgent::All,
-            Waiting::Flush | Waiting::All => Urgent::Flush,
-        };
-        let mine = |kind: &Kind| match waiting {
-            Waiting::Flush => *kind == Kind::Flush,
-            Waiting::Compaction => *kind != Kind::Flush,
-            Waiting::All => true,
-            Waiting::Outcome => false,
-        };
-        let known = {
-            let mut background = self.background.lock();
-            // Whoever waits wants a new attempt now.
-            background.failed.retain(|kind, _| !mine(kind));
-            background.failures
-        };
-        loop {
-            self.schedule();
-            let mut background = self.background.lock();
-            if done(&background) {
-                return Ok(());
-            }
-            self.gate.check_poison()?;
-            let mut failures = background.failed.iter().filter(|(kind, failure)| mine(kind) && failure.number > known);
-            if let Some((_, failure)) = failures.next() {
-                return Err(failure.error.clone());
-            }
-            if background.jobs == 0 && self.is_stopping() {
-                return Err(Error::Closed);
-            }
-            let help = || self.do_urgent(urgent) || self.executor.step();
-            if MutexGuard::unlocked(&mut background, help) || done(&background) {
-                continue;
-            }
-            // The bound is for what no job's end announces, such as the end of a rest.
-            self.background_done.wait_for(&mut background, Duration::from_millis(100));
-        }
-    }
-
-    /// Waits until no flush or compaction is running or due.
-    pub(super) fn wait_for_compactions(self: &Arc<Self>) -> Result<()> {
-        self.gate.check_open()?;
-        if self.gate.is_read_only() {
-            return Ok(());
-        }
-        // What is due has been begun just before this is asked, unless it has failed and rests, and
-        // a job that ends begins what is due after it.
-        self.wait_for_progress(Waiting::All, |background| background.jobs == 0 && background.failed.is_empty())?;
-        // Jobs whose work others have done go from an executor that is stepped.
-        while self.executor.step() {}
-        // Of a store that is poisoned or being closed, no more work is begun.
-        self.gate.check_open()?;
-        self.gate.check_poison()?;
-        self.tables.janitor().remove([]);
-        Ok(())
-    }
-
-    /// Has no more background work begun, and waits until there is none. Used when closing.
-    pub(super) fn stop_background(&self) {
-        let mut background = self.background.lock();
-        self.stopping.store(true, Ordering::Release);
-        let queued = std::mem::take(&mut background.queued).into_iter().map(|(_, work)| work);
-        let unbegun: Vec<Work> = queued.chain(std::mem::take(&mut background.urgent)).collect();
-        self.urgent_waiting.store(false, Ordering::Relaxed);
-        drop(background);
-        unbegun.into_iter().for_each(|work| self.abandon(work));
-        loop {
-            if self.executor.step() {
-                continue;
-            }
-            let mut background = self.background.lock();
-            if background.jobs == 0 {
-                return;
-            }
-            self.background_done.wait_for(&mut background, Duration::from_millis(100));
-        }
-    }
-
-    /// The last failure of background work since which the same work has not succeeded.
-    pub(super) fn background_error(&self) -> Option<Error> {
-        let background = self.background.lock();
-        let last = background.failed.values().max_by_key(|failure| failure.number);
-        last.map(|failure| failure.error.clone())
-    }
-
-    /// Bytes that have to be compacted, of all keyspaces.
-    pub(super) fn debt(&self) -> Debt {
-        let background = self.background.lock();
-        let view = self.view.load();
-        let debts = view.trees.iter().map(|tree| self.with_picker(tree, &background, |picker| picker.debt()));
-        debts.fold(Debt::default(), |sum, debt| Debt {
-            data: sum.data.saturating_add(debt.data),
-            garbage: sum.garbage.saturating_add(debt.garbage),
-        })
-    }
-
-    /// Notes until when live snapshots hold garbage; returns whether they have already let go of
-    /// it.
-    fn note_held_garbage(&self) -> bool {
-        // Locked, so that the last one to write it has seen the newest view.
-        let _background = self.background.lock();
-        let oldest = self.snapshots.oldest();
-        let mut held_until = SeqNo::MAX;
-        if oldest < SeqNo::MAX {
-            let view = self.view.load();
-            let metas = view.trees.iter().flat_map(|tree| tree.version.tables()).map(|(_, table)| table.meta());
-            let held = metas.filter(|meta| meta.largest_seqno > oldest && has_garbage(meta));
-            held_until = held.map(|meta| meta.largest_seqno).min().unwrap_or(SeqNo::MAX);
-        }
-        self.snapshots.hold_garbage(held_until)
-    }
-
-    fn update_pressure(&self) {
-        let view = self.view.load();
-        let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
-        self.throttle.set_pressure(throttle::pressure(runs, self.debt().data, self.base_size()));
-        self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
     }
 }

@@ -1,13 +1,8 @@
 //! What the store has replaced and somebody still uses: memory and files that are not free yet.
 
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::store::Store;
-use crate::sorted::table::Table;
-use crate::write::memtable::Memtable;
 
 /// What the store has replaced, and what still uses it.
 ///
@@ -33,59 +28,6 @@ pub struct HeldStats {
     pub views: usize,
     /// How long ago the oldest of `views` was replaced.
     pub oldest_view: Option<Duration>,
-}
-
-/// Memtables and tables that have left the view.
-#[derive(Default)]
-pub(super) struct Held(Mutex<Replaced>);
-
-#[derive(Default)]
-struct Replaced {
-    memtables: Watched<Memtable>,
-    tables: Watched<Table>,
-}
-
-/// Things that may be gone, each with its bytes of memory and on disk when it was replaced.
-struct Watched<T>(Vec<(Weak<T>, usize, u64)>);
-
-impl<T> Default for Watched<T> {
-    fn default() -> Watched<T> {
-        Watched(Vec::new())
-    }
-}
-
-impl<T> Watched<T> {
-    fn add(&mut self, thing: &Arc<T>, memory: usize, disk: u64) {
-        // Those that are gone are forgotten when the list would have to grow: each costs one look,
-        // or twice as many stay.
-        if self.0.len() == self.0.capacity() {
-            self.forget_gone();
-        }
-        self.0.push((Arc::downgrade(thing), memory, disk));
-    }
-
-    fn forget_gone(&mut self) {
-        self.0.retain(|(thing, ..)| thing.strong_count() > 0);
-    }
-
-    /// Number, bytes of memory and bytes on disk of those that are still there.
-    fn count(&mut self) -> (usize, usize, u64) {
-        self.forget_gone();
-        let (memory, disk) = (self.0.iter().map(|thing| thing.1), self.0.iter().map(|thing| thing.2));
-        (self.0.len(), memory.sum(), disk.sum())
-    }
-}
-
-impl Held {
-    /// Notes a memtable that has been flushed.
-    pub(super) fn add_memtable(&self, memtable: &Arc<Memtable>) {
-        self.0.lock().memtables.add(memtable, memtable.allocated(), 0);
-    }
-
-    /// Notes a table that is in no version any more.
-    pub(super) fn add_table(&self, table: &Arc<Table>) {
-        self.0.lock().tables.add(table, table.resident_bytes(), table.meta().size);
-    }
 }
 
 impl Store {

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Handle;
-use super::iter::{Cursor, HalfOpen, Iter, KeyRange};
-use super::read::{ReadOptions, Source};
+use super::iter::{HalfOpen, KeyRange};
+use super::read::Source;
+use super::reads::reads;
 use super::refilter::{FilterRebuild, Scope};
-use super::snapshot::Snapshot;
 use super::store::Store;
 use super::view::Tree;
 use super::write::WriteOptions;
@@ -15,8 +15,6 @@ use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, LevelFilters};
-use crate::report::explain::{Explanation, Untraced};
-use crate::sorted::value::Value;
 use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
 use crate::tree::version::Version;
 use crate::write::batch::WriteBatch;
@@ -43,7 +41,7 @@ impl Keyspace {
     }
 
     /// What reads of the keyspace as it is now read from.
-    fn source(&self) -> Source<'_> {
+    pub(super) fn source(&self) -> Source<'_> {
         Source { keyspace: self.id, name: &self.name, snapshot: None }
     }
 
@@ -61,153 +59,23 @@ impl Keyspace {
 
     /// Sets a key to a value, over whatever it had. Returns the write's sequence number.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
-        self.store().write_one(self.id, key.as_ref(), Some(value.as_ref()), WriteOptions::default())
+        self.put_with(key, value, WriteOptions::default())
     }
 
     /// Deletes a key; no error if it is not there. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
-        self.store().write_one(self.id, key.as_ref(), None, WriteOptions::default())
+        self.delete_with(key, WriteOptions::default())
     }
 
-    /// The value of a key.
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.get_with(key, ReadOptions::default())
+    /// Sets a key to a value as `options` say: with [`WriteOptions::sync`], durably. Returns the
+    /// write's sequence number.
+    pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
+        self.store().write_one(self.id, key.as_ref(), Some(value.as_ref()), options)
     }
 
-    /// The value of a key, read as `options` say.
-    pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
-        self.store().get(self.source(), key.as_ref(), options, &mut Untraced, |value| value.into_value())
-    }
-
-    /// Puts the value of a key into `value`, in place of what is there, and returns whether the key is there; if not, `value` is empty.
-    ///
-    /// A buffer that is used for many reads saves each of them an allocation.
-    ///
-    /// ```
-    /// # fn main() -> tamis::Result<()> {
-    /// # let dir = tempfile::tempdir().expect("a temporary directory");
-    /// # let db = tamis::Db::open(dir.path().join("db"))?;
-    /// db.put("apple", "red")?;
-    /// let mut value = Vec::new();
-    /// assert!(db.get_into("apple", &mut value)?);
-    /// assert_eq!(value, b"red");
-    /// assert!(!db.get_into("pear", &mut value)?);
-    /// # Ok(()) }
-    /// ```
-    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
-        self.store().get_into(self.source(), key.as_ref(), value)
-    }
-
-    /// Calls `read` with the value of a key; `None` if the key is not there. A long value is not
-    /// copied.
-    ///
-    /// `read` may take its time and use the store, and other threads do not notice. While it runs,
-    /// a value of up to 512 bytes keeps nothing. A longer one keeps the block, the mapped file or
-    /// the memtable in which it stands; a flushed memtable that is kept is counted in
-    /// [`Stats::held`](crate::Stats::held).
-    ///
-    /// ```
-    /// # fn main() -> tamis::Result<()> {
-    /// # let dir = tempfile::tempdir().expect("a temporary directory");
-    /// # let db = tamis::Db::open(dir.path().join("db"))?;
-    /// db.put("apple", "red")?;
-    /// assert_eq!(db.read("apple", |value| value.len())?, Some(3));
-    /// assert_eq!(db.read("pear", |value| value.len())?, None);
-    /// # Ok(()) }
-    /// ```
-    pub fn read<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        self.store().read(self.source(), key.as_ref(), read)
-    }
-
-    /// The values of many keys, in the order of the keys, all of one moment.
-    ///
-    /// It is the same as one `get` after the other, but takes less time: the keys wait for memory together, a block that several of
-    /// them are in is read once, and blocks that the disk must bring are asked for ahead (on Linux).
-    ///
-    /// ```
-    /// # fn main() -> tamis::Result<()> {
-    /// # let dir = tempfile::tempdir().expect("a temporary directory");
-    /// # let db = tamis::Db::open(dir.path().join("db"))?;
-    /// db.put("apple", "red")?;
-    /// db.put("plum", "blue")?;
-    /// let colours = db.multi_get(&["plum", "pear", "apple"])?;
-    /// assert_eq!(colours[0].as_deref(), Some(&b"blue"[..]));
-    /// assert_eq!(colours[1], None);
-    /// assert_eq!(colours[2].as_deref(), Some(&b"red"[..]));
-    /// # Ok(()) }
-    /// ```
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
-        self.multi_get_with(keys, ReadOptions::default())
-    }
-
-    /// The values of many keys, read as `options` say.
-    pub fn multi_get_with<K: AsRef<[u8]>>(&self, keys: &[K], options: ReadOptions) -> Result<Vec<Option<Value>>> {
-        self.store().multi_get(self.source(), keys, options)
-    }
-
-    /// Reads a key and says how: which memtables and tables were consulted, what their filters said, and which blocks were looked at.
-    /// The read is an ordinary one, and counted as such.
-    ///
-    /// That a table turns out to be damaged is part of the explanation, and no error of this call.
-    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
-        self.explain_with(key, ReadOptions::default())
-    }
-
-    /// The same for a read as `options` say.
-    pub fn explain_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Explanation> {
-        self.store().explain(self.source(), key.as_ref(), options)
-    }
-
-    /// Whether a key is there.
-    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.store().contains_key(self.source(), key.as_ref())
-    }
-
-    /// All entries, in key order, as they are now.
-    pub fn iter(&self) -> Iter {
-        self.range(..)
-    }
-
-    /// The entries of a range of keys, as they are now.
-    pub fn range(&self, range: impl KeyRange) -> Iter {
-        self.range_with(range, ReadOptions::default())
-    }
-
-    /// The entries of a range of keys, read as `options` say.
-    ///
-    /// If the keyspace has a [`PrefixExtractor`](crate::PrefixExtractor) and the range lies within the keys of one prefix, tables whose
-    /// filters deny it are left out.
-    pub fn range_with(&self, range: impl KeyRange, options: ReadOptions) -> Iter {
-        self.store().iter(self.id, &self.name, HalfOpen::of(range), None, options)
-    }
-
-    /// The entries whose keys begin with `prefix`, as they are now.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
-        self.prefix_with(prefix, ReadOptions::default())
-    }
-
-    /// The entries whose keys begin with `prefix`, read as `options` say.
-    ///
-    /// If the keyspace has a [`PrefixExtractor`](crate::PrefixExtractor) that finds a prefix in `prefix`, tables whose filters deny it are
-    /// left out.
-    pub fn prefix_with(&self, prefix: impl AsRef<[u8]>, options: ReadOptions) -> Iter {
-        self.store().iter(self.id, &self.name, HalfOpen::of_prefix(prefix.as_ref()), None, options)
-    }
-
-    /// A cursor over the entries as they are now, to begin with on none.
-    pub fn cursor(&self) -> Result<Cursor> {
-        self.cursor_with(ReadOptions::default())
-    }
-
-    /// A cursor that reads as `options` say. It can go anywhere, so it leaves no table out and asks no filter, whatever
-    /// [`ReadOptions::filters`] is.
-    pub fn cursor_with(&self, options: ReadOptions) -> Result<Cursor> {
-        self.store().cursor(self.id, &self.name, None, options)
-    }
-
-    /// All keyspaces as they are now; the snapshot's own methods read this one.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot::new(self)
+    /// Deletes a key as `options` say. Returns the write's sequence number.
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
+        self.store().write_one(self.id, key.as_ref(), None, options)
     }
 
     /// Brings the entries of a range to the last level, and drops what deletes and overwrites have left there. Writes everything in
@@ -248,6 +116,8 @@ impl Keyspace {
         self.store().renew_filters(self.id, &self.name, Scope::All, progress)
     }
 }
+
+reads!(Keyspace);
 
 impl WriteBatch {
     /// Adds: set a key of `keyspace` to a value.

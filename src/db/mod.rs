@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 mod background;
 mod catalog;
+mod commit;
 mod compact;
+mod counters;
 mod explain;
 mod flush;
 mod gaps;
@@ -26,8 +28,10 @@ mod logs;
 mod multi_get;
 mod open;
 mod read;
+mod reads;
 mod refilter;
 mod salvage;
+mod schedule;
 mod sequence;
 mod snapshot;
 mod stalls;
@@ -35,6 +39,7 @@ mod stats;
 mod store;
 mod sync;
 mod throttle;
+mod turns;
 mod view;
 mod write;
 
@@ -50,14 +55,14 @@ pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use write::WriteOptions;
 
 use background::Waiting;
+use read::Source;
+use reads::reads;
 use store::Store;
 
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, Options};
-use crate::report::explain::Explanation;
-use crate::sorted::value::Value;
 use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::write::batch::WriteBatch;
 
@@ -142,6 +147,10 @@ impl Db {
         self.default.store()
     }
 
+    fn source(&self) -> Source<'_> {
+        self.default.source()
+    }
+
     /// Opens the store in directory `path` with default options, and creates it when there is none.
     pub fn open(path: impl AsRef<Path>) -> Result<Db> {
         Options::new().open(path)
@@ -207,6 +216,17 @@ impl Db {
         self.default.delete(key)
     }
 
+    /// Sets a key to a value as `options` say: with [`WriteOptions::sync`], durably. Returns the
+    /// write's sequence number.
+    pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
+        self.default.put_with(key, value, options)
+    }
+
+    /// Deletes a key as `options` say. Returns the write's sequence number.
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
+        self.default.delete_with(key, options)
+    }
+
     /// Writes a batch: all of it or nothing. Returns the sequence number of its last operation.
     pub fn write(&self, batch: WriteBatch) -> Result<SeqNo> {
         self.write_with(batch, WriteOptions::default())
@@ -222,76 +242,6 @@ impl Db {
     /// Makes everything acknowledged so far survive a power cut.
     pub fn sync(&self) -> Result<()> {
         self.store().sync()
-    }
-
-    /// The value of a key.
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.default.get(key)
-    }
-
-    /// The value of a key, read as `options` say.
-    pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
-        self.default.get_with(key, options)
-    }
-
-    /// Puts the value of a key into a buffer; see [`Keyspace::get_into`].
-    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
-        self.default.get_into(key, value)
-    }
-
-    /// Calls `read` with the value of a key; see [`Keyspace::read`].
-    pub fn read<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        self.default.read(key, read)
-    }
-
-    /// The values of many keys, in the order of the keys; see [`Keyspace::multi_get`].
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
-        self.default.multi_get(keys)
-    }
-
-    /// Reads a key and says how; see [`Keyspace::explain`].
-    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
-        self.default.explain(key)
-    }
-
-    /// Whether a key is there.
-    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.default.contains_key(key)
-    }
-
-    /// All entries, in key order, as they are now.
-    pub fn iter(&self) -> Iter {
-        self.default.iter()
-    }
-
-    /// The entries of a range of keys, as they are now.
-    pub fn range(&self, range: impl KeyRange) -> Iter {
-        self.default.range(range)
-    }
-
-    /// The entries of a range of keys, read as `options` say; see [`Keyspace::range_with`].
-    pub fn range_with(&self, range: impl KeyRange, options: ReadOptions) -> Iter {
-        self.default.range_with(range, options)
-    }
-
-    /// The entries whose keys begin with `prefix`, as they are now.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
-        self.default.prefix(prefix)
-    }
-
-    /// The entries whose keys begin with `prefix`, read as `options` say; see [`Keyspace::prefix_with`].
-    pub fn prefix_with(&self, prefix: impl AsRef<[u8]>, options: ReadOptions) -> Iter {
-        self.default.prefix_with(prefix, options)
-    }
-
-    /// A cursor over the entries as they are now, to begin with on none.
-    pub fn cursor(&self) -> Result<Cursor> {
-        self.default.cursor()
-    }
-
-    /// A cursor that reads as `options` say; see [`Keyspace::cursor_with`].
-    pub fn cursor_with(&self, options: ReadOptions) -> Result<Cursor> {
-        self.default.cursor_with(options)
     }
 
     /// All keyspaces as they are now.
@@ -362,6 +312,8 @@ impl Db {
         self.store().close()
     }
 }
+
+reads!(Db);
 
 impl Store {
     /// Ends the store once. Every caller waits for the end, and gets the one result.

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::catalog::Manifest;
+use super::commit::Commit;
 use super::store::{Opened, Store};
 use super::view::{ReadView, Tree};
-use super::write::Commit;
 use crate::error::{Error, IoContext, Result};
 use crate::exec::ThreadPool;
 use crate::filter::KeyHash;

@@ -137,35 +137,22 @@ impl Store {
         })
     }
 
-    pub(super) fn cursor(
-        &self,
-        keyspace: u32,
-        name: &str,
-        snapshot: Option<SeqNo>,
-        options: ReadOptions,
-    ) -> Result<Cursor> {
+    pub(super) fn cursor(&self, source: Source<'_>, options: ReadOptions) -> Result<Cursor> {
         self.gate.check_open()?;
         let view = self.view.load();
-        let seqno = snapshot.unwrap_or_else(|| self.sequence.visible());
-        let tree = tree_of(&view, keyspace, name)?;
+        let seqno = source.snapshot.unwrap_or_else(|| self.sequence.visible());
+        let tree = tree_of(&view, source.keyspace, source.name)?;
         let sources = view.cursor(tree, options.fill_cache, None);
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree))
     }
 
-    pub(super) fn iter(
-        &self,
-        keyspace: u32,
-        name: &str,
-        range: HalfOpen,
-        snapshot: Option<SeqNo>,
-        options: ReadOptions,
-    ) -> Iter {
+    pub(super) fn iter(&self, source: Source<'_>, range: HalfOpen, options: ReadOptions) -> Iter {
         if let Err(error) = self.gate.check_open() {
             return Iter::failed(error);
         }
         let view = self.view.load();
-        let seqno = snapshot.unwrap_or_else(|| self.sequence.visible());
-        let tree = match tree_of(&view, keyspace, name) {
+        let seqno = source.snapshot.unwrap_or_else(|| self.sequence.visible());
+        let tree = match tree_of(&view, source.keyspace, source.name) {
             Ok(tree) => tree.clone(),
             Err(error) => return Iter::failed(error),
         };

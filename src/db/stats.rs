@@ -1,99 +1,19 @@
 //! What a store knows of itself, as plain data.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use super::held::{Held, HeldStats};
+use super::counters::RetiredTables;
+use super::held::HeldStats;
 use super::stalls::WriteStalls;
 use super::store::Store;
 use super::view::{ReadView, Tree};
 use crate::error::Error;
 use crate::filter::FilterState;
 use crate::format::key::SeqNo;
-use crate::report::stats::{FilterLedger, ReadCounters, ReadStats};
+use crate::report::stats::{FilterLedger, ReadStats};
 use crate::sorted::table::Table;
-
-/// Counts of background work, since the store was opened, and of reads in tables that are gone.
-#[derive(Default)]
-pub(super) struct Counters {
-    pub(super) flushes: AtomicU64,
-    pub(super) flushed_bytes: AtomicU64,
-    pub(super) compactions: AtomicU64,
-    pub(super) compacted_bytes_in: AtomicU64,
-    pub(super) compacted_bytes_out: AtomicU64,
-    pub(super) moves: AtomicU64,
-    pub(super) held: Held,
-    /// Held while a table leaves the view, and while the statistics are read: each table is in one of the two.
-    pub(super) retired: Mutex<RetiredTables>,
-}
-
-/// What was counted in tables that are in no version any more.
-#[derive(Default)]
-pub(super) struct RetiredTables {
-    /// By keyspace and level.
-    levels: BTreeMap<(u32, u8), Retired>,
-    /// Of keyspaces that were dropped.
-    dropped: Retired,
-}
-
-#[derive(Default)]
-struct Retired {
-    sum: FilterLedger,
-    /// Tables in which a reader may still be.
-    in_use: Vec<Arc<ReadCounters>>,
-}
-
-impl Retired {
-    fn add(&mut self, counters: Arc<ReadCounters>) {
-        self.in_use.push(counters);
-        self.settle();
-    }
-
-    /// Adds up what will not change any more.
-    fn settle(&mut self) {
-        let sum = &mut self.sum;
-        self.in_use.retain_mut(|counters| {
-            let ended = Arc::get_mut(counters).is_some();
-            if ended {
-                *sum += counters.ledger();
-            }
-            !ended
-        });
-    }
-
-    fn ledger(&mut self) -> FilterLedger {
-        self.settle();
-        self.in_use.iter().map(|counters| counters.ledger()).chain([self.sum]).sum()
-    }
-}
-
-impl RetiredTables {
-    /// Keeps the counts of a table that leaves its level.
-    pub(super) fn add(&mut self, keyspace: u32, level: u8, table: &Table) {
-        self.levels.entry((keyspace, level)).or_default().add(table.counters());
-    }
-
-    /// Keeps the counts of a keyspace that is dropped, and of the tables that it had till now.
-    pub(super) fn drop_keyspace(&mut self, keyspace: u32, tables: &[Arc<Table>], memtables: &Arc<ReadCounters>) {
-        self.levels.retain(|(id, _), retired| {
-            if *id == keyspace {
-                self.dropped.sum += retired.sum;
-                self.dropped.in_use.append(&mut retired.in_use);
-            }
-            *id != keyspace
-        });
-        self.dropped.in_use.extend(tables.iter().map(|table| table.counters()).chain([Arc::clone(memtables)]));
-        self.dropped.settle();
-    }
-
-    fn level(&mut self, keyspace: u32, level: u8) -> FilterLedger {
-        self.levels.get_mut(&(keyspace, level)).map(Retired::ledger).unwrap_or_default()
-    }
-}
 
 /// A store at one moment. Counts are since it was opened.
 #[derive(Clone, Debug, Default)]

@@ -6,28 +6,23 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::background::Waiting;
+use super::commit::{Commit, Encoded, Pending};
 use super::stalls::Cause;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
 use crate::error::{Error, IoContext, Result};
-use crate::format::checksum;
 use crate::format::header::FileHeader;
 use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::write::batch::{BatchReader, WriteBatch, encode_op};
-use crate::write::log::{LogRecord, LogWriter};
+use crate::write::log::LogWriter;
 use crate::write::memtable::Memtable;
 use crate::write::wal;
-
-/// Bytes of batches that are committed as one group. A larger batch is a group of its own.
-const MAX_GROUP_LEN: usize = 1 << 20;
 
 /// More than a file header and a sync marker take.
 const MARKER_ROOM: u64 = 4 << 10;
@@ -43,80 +38,24 @@ const SPINS: u32 = 100;
 
 /// How a write is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WriteOptions {
     /// Return only when this write and all before it would survive a power cut. Default: false; the write has been handed to the
     /// operating system then, and survives the end of the process for any reason.
     pub sync: bool,
 }
 
-/// What is held while committing.
-pub(super) struct Commit {
-    pub(super) memtable: Arc<Memtable>,
-    /// How the memtable's log begins.
-    header: FileHeader,
-    /// The memtable's log, once something is to be written to it: a store that rests has none.
-    pub(super) log: Option<LogWriter>,
-    /// Length of the log for which space is reserved.
-    reserved: u64,
-}
-
-impl Commit {
-    /// Goes on in an empty memtable, with a log that follows the one of `header.previous`.
-    pub(super) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
-        Commit { memtable, header, log: None, reserved: 0 }
+impl WriteOptions {
+    /// The defaults.
+    pub const fn new() -> WriteOptions {
+        WriteOptions { sync: false }
     }
 
-    /// The sequence number that the next write begins with.
-    pub(super) fn next(&self) -> SeqNo {
-        self.log.as_ref().map_or(self.header.first, LogWriter::next)
+    /// Sets whether the write returns only when it would survive a power cut.
+    pub const fn sync(mut self, sync: bool) -> Self {
+        self.sync = sync;
+        self
     }
-
-    /// The highest sequence number that the log states to be durable.
-    pub(super) fn stated(&self) -> SeqNo {
-        self.log.as_ref().map_or(0, LogWriter::stated)
-    }
-
-    fn log_len(&self) -> u64 {
-        self.log.as_ref().map_or(0, LogWriter::len)
-    }
-}
-
-/// The operations of a batch as the log stores them, and their checksum, computed outside of the lock.
-struct Encoded<'a> {
-    payload: Cow<'a, [u8]>,
-    count: u32,
-    crc: u32,
-    /// Whether the caller is going to sync.
-    sync: bool,
-}
-
-impl<'a> Encoded<'a> {
-    fn new(payload: Cow<'a, [u8]>, count: u32, options: WriteOptions) -> Encoded<'a> {
-        let crc = checksum::crc(&payload);
-        Encoded { payload, count, crc, sync: options.sync }
-    }
-
-    fn record(&self) -> LogRecord<'_> {
-        LogRecord { payload: &self.payload, payload_crc: self.crc, count: self.count }
-    }
-
-    fn into_owned(self) -> Encoded<'static> {
-        Encoded { payload: Cow::Owned(self.payload.into_owned()), ..self }
-    }
-}
-
-/// A writer that waits for whoever commits.
-pub(super) struct Pending {
-    encoded: Encoded<'static>,
-    result: Mutex<Option<Result<SeqNo>>>,
-}
-
-/// Writers that wait for whoever commits.
-#[derive(Default)]
-pub(super) struct Queue {
-    waiting: Mutex<VecDeque<Arc<Pending>>>,
-    /// Whether there may be any: looked at by whoever commits, who need not find the last one.
-    any: AtomicBool,
 }
 
 /// Poisons the store when it is dropped.
@@ -146,7 +85,7 @@ impl Store {
         }
         self.check_keyspaces(batch.keyspaces())?;
         let count = batch.count();
-        self.write_encoded(Encoded::new(Cow::Owned(batch.into_payload()), count, options))
+        self.write_encoded(Encoded::new(Cow::Owned(batch.into_payload()), count, options.sync))
     }
 
     /// Writes a single operation, a put if there is a value.
@@ -165,7 +104,7 @@ impl Store {
         let mut payload = ENCODED.try_with(Cell::take).unwrap_or_default();
         payload.clear();
         let result = encode_op(&mut payload, keyspace, key, value)
-            .and_then(|()| self.write_encoded(Encoded::new(Cow::Borrowed(&payload), 1, options)));
+            .and_then(|()| self.write_encoded(Encoded::new(Cow::Borrowed(&payload), 1, options.sync)));
         if payload.capacity() <= KEPT_LEN {
             let _ = ENCODED.try_with(|encoded| encoded.set(payload));
         }
@@ -391,36 +330,5 @@ impl Store {
         }
         commit.reserved = commit.reserved.max(need);
         log.append_marker(durable).map_err(|error| self.poison(error))
-    }
-}
-
-impl Queue {
-    fn push(&self, pending: Arc<Pending>) {
-        let mut waiting = self.waiting.lock();
-        waiting.push_back(pending);
-        self.any.store(true, Ordering::Relaxed);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.waiting.lock().is_empty()
-    }
-
-    /// The next writes of the queue, so many that a group of `bytes` bytes stays within its limit with them.
-    fn take(&self, mut bytes: usize) -> Vec<Arc<Pending>> {
-        // Whoever is overlooked here has not yet got the right to commit, and will commit for itself.
-        if !self.any.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
-        let mut waiting = self.waiting.lock();
-        let mut taken = Vec::new();
-        while let Some(next) = waiting.front() {
-            bytes += next.encoded.payload.len();
-            if bytes > MAX_GROUP_LEN && !taken.is_empty() {
-                break;
-            }
-            taken.extend(waiting.pop_front());
-        }
-        self.any.store(!waiting.is_empty(), Ordering::Relaxed);
-        taken
     }
 }

@@ -167,7 +167,7 @@ impl Writer {
             }
             self.count += 1;
         }
-        db.write_with(batch, WriteOptions { sync }).unwrap();
+        db.write_with(batch, WriteOptions::new().sync(sync)).unwrap();
     }
 
     fn act(&mut self) {

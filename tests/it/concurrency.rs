@@ -125,7 +125,7 @@ impl Bank {
             batch.put_in(left, &from, value(have - moved, &mut rng));
             batch.put_in(right, &to, value(had + moved, &mut rng));
             let sync = rng.u8(0..64) == 0;
-            let seqno = self.db.write_with(batch, WriteOptions { sync }).unwrap();
+            let seqno = self.db.write_with(batch, WriteOptions::new().sync(sync)).unwrap();
             assert!(!sync || self.db.synced_seqno() >= seqno);
             assert_eq!(get(left, &from), have - moved, "a writer reads what it wrote");
             self.count(0);

@@ -169,7 +169,7 @@ fn full_disk_refuses_writes_until_there_is_room() {
         let error = loop {
             let mut batch = WriteBatch::new();
             batch.put(written.to_be_bytes(), vec![7; len]);
-            match db.write_with(batch, WriteOptions { sync: len == 0 }) {
+            match db.write_with(batch, WriteOptions::new().sync(len == 0)) {
                 Ok(_) => written += 1,
                 Err(error) => break error,
             }

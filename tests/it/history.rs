@@ -271,7 +271,7 @@ impl History {
             }
         }
         let sync = self.rng.u8(0..3) == 0;
-        let result = db.write_with(batch, WriteOptions { sync });
+        let result = db.write_with(batch, WriteOptions::new().sync(sync));
         self.ledger.wrote(ops, &result);
         if sync && let Ok(last) = result {
             self.ledger.promised(last);

@@ -75,7 +75,7 @@ fn write_for_ever(db: &Db, keyspaces: &[Keyspace], writer: usize, done: u64) {
                 None => batch.delete_in(&keyspaces[keyspace], key),
             }
         }
-        db.write_with(batch, WriteOptions { sync: n % 64 == 0 }).unwrap();
+        db.write_with(batch, WriteOptions::new().sync(n % 64 == 0)).unwrap();
         // One system call, so that a line is there whole or not at all.
         std::io::stderr().write_all(format!("{writer} {n}\n").as_bytes()).unwrap();
     }

@@ -51,7 +51,7 @@ impl Numbers {
             }
             self.ends.insert(end);
             let sync = self.rng.u8(0..100) < syncs_per_100;
-            if db.write_with(batch, WriteOptions { sync }).is_err() {
+            if db.write_with(batch, WriteOptions::new().sync(sync)).is_err() {
                 break;
             }
             self.count = end;

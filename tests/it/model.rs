@@ -215,7 +215,7 @@ impl Pair {
         let before = self.db().last_seqno();
         let count = batch.len() as u64;
         let sync = self.rng.bool();
-        let last = self.db().write_with(batch, WriteOptions { sync }).unwrap();
+        let last = self.db().write_with(batch, WriteOptions::new().sync(sync)).unwrap();
         assert_eq!(last, before + count);
         if sync {
             assert!(self.db().synced_seqno() >= last);

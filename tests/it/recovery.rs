@@ -55,7 +55,7 @@ fn killed() -> SimFileSystem {
             (0..LONG_BATCH / VALUE_LEN).for_each(|i| batch.put(i.to_be_bytes(), vec![5; VALUE_LEN]));
         }
         if !batch.is_empty() {
-            db.write_with(batch, WriteOptions { sync: i == ENTRIES / 2 }).unwrap();
+            db.write_with(batch, WriteOptions::new().sync(i == ENTRIES / 2)).unwrap();
         }
     }
     fs.kill()

@@ -9,7 +9,7 @@ use tamis::{Db, Error, WriteBatch, WriteOptions};
 use crate::support::{WAL_MODES, open_in_mode, open_plain, stepped_options};
 use crate::trace::{Call, Trace};
 
-const SYNC: WriteOptions = WriteOptions { sync: true };
+const SYNC: WriteOptions = WriteOptions::new().sync(true);
 
 fn put_synced(db: &Db, key: &str) {
     let mut batch = WriteBatch::new();

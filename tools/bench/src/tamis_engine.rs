@@ -57,7 +57,7 @@ impl<const MAPPED: bool> Engine for Store<MAPPED> {
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.put(key, value);
-        self.db.write_with(batch, WriteOptions { sync: true })?;
+        self.db.write_with(batch, WriteOptions::new().sync(true))?;
         Ok(())
     }
 

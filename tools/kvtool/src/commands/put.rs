@@ -59,7 +59,7 @@ fn read_value(file: &Path) -> Result<Vec<u8>> {
 }
 
 fn write(common: &Common, db: Db, batch: WriteBatch) -> Result<()> {
-    let seqno: SeqNo = db.write_with(batch, WriteOptions { sync: true })?;
+    let seqno: SeqNo = db.write_with(batch, WriteOptions::new().sync(true))?;
     db.close()?;
     if !common.json {
         return Ok(());

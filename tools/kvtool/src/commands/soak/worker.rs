@@ -83,7 +83,7 @@ fn write(db: &Db, seed: u64, thread: u32, steps: u64) -> tamis::Result<()> {
     let done = progress(db, thread)?;
     for number in done + 1..=done + steps {
         let step = Step::new(seed, thread, number);
-        db.write_with(step.batch(thread, number), WriteOptions { sync: step.is_synced })?;
+        db.write_with(step.batch(thread, number), WriteOptions::new().sync(step.is_synced))?;
         let (operations, synced) = (step.len(), u8::from(step.is_synced));
         // One call of the system: standard output writes whole lines.
         let _ = writeln!(std::io::stdout(), "{thread} {number} {operations} {synced}");

@@ -1,0 +1,142 @@
+//! What a store counts: background work, reads of tables that are gone, and what it has replaced.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::report::stats::{FilterLedger, ReadCounters};
+use crate::sorted::table::Table;
+use crate::write::memtable::Memtable;
+
+/// Counts of background work, since the store was opened, and of reads in tables that are gone.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) flushes: AtomicU64,
+    pub(super) flushed_bytes: AtomicU64,
+    pub(super) compactions: AtomicU64,
+    pub(super) compacted_bytes_in: AtomicU64,
+    pub(super) compacted_bytes_out: AtomicU64,
+    pub(super) moves: AtomicU64,
+    pub(super) held: Held,
+    /// Held while a table leaves the view, and while the statistics are read: each table is in one of the two.
+    pub(super) retired: Mutex<RetiredTables>,
+}
+
+/// What was counted in tables that are in no version any more.
+#[derive(Default)]
+pub(super) struct RetiredTables {
+    /// By keyspace and level.
+    levels: BTreeMap<(u32, u8), Retired>,
+    /// Of keyspaces that were dropped.
+    pub(super) dropped: Retired,
+}
+
+#[derive(Default)]
+pub(super) struct Retired {
+    sum: FilterLedger,
+    /// Tables in which a reader may still be.
+    in_use: Vec<Arc<ReadCounters>>,
+}
+
+impl Retired {
+    fn add(&mut self, counters: Arc<ReadCounters>) {
+        self.in_use.push(counters);
+        self.settle();
+    }
+
+    /// Adds up what will not change any more.
+    fn settle(&mut self) {
+        let sum = &mut self.sum;
+        self.in_use.retain_mut(|counters| {
+            let ended = Arc::get_mut(counters).is_some();
+            if ended {
+                *sum += counters.ledger();
+            }
+            !ended
+        });
+    }
+
+    pub(super) fn ledger(&mut self) -> FilterLedger {
+        self.settle();
+        self.in_use.iter().map(|counters| counters.ledger()).chain([self.sum]).sum()
+    }
+}
+
+impl RetiredTables {
+    /// Keeps the counts of a table that leaves its level.
+    pub(super) fn add(&mut self, keyspace: u32, level: u8, table: &Table) {
+        self.levels.entry((keyspace, level)).or_default().add(table.counters());
+    }
+
+    /// Keeps the counts of a keyspace that is dropped, and of the tables that it had till now.
+    pub(super) fn drop_keyspace(&mut self, keyspace: u32, tables: &[Arc<Table>], memtables: &Arc<ReadCounters>) {
+        self.levels.retain(|(id, _), retired| {
+            if *id == keyspace {
+                self.dropped.sum += retired.sum;
+                self.dropped.in_use.append(&mut retired.in_use);
+            }
+            *id != keyspace
+        });
+        self.dropped.in_use.extend(tables.iter().map(|table| table.counters()).chain([Arc::clone(memtables)]));
+        self.dropped.settle();
+    }
+
+    pub(super) fn level(&mut self, keyspace: u32, level: u8) -> FilterLedger {
+        self.levels.get_mut(&(keyspace, level)).map(Retired::ledger).unwrap_or_default()
+    }
+}
+
+/// Memtables and tables that have left the view.
+#[derive(Default)]
+pub(super) struct Held(pub(super) Mutex<Replaced>);
+
+#[derive(Default)]
+pub(super) struct Replaced {
+    pub(super) memtables: Watched<Memtable>,
+    pub(super) tables: Watched<Table>,
+}
+
+/// Things that may be gone, each with its bytes of memory and on disk when it was replaced.
+pub(super) struct Watched<T>(Vec<(Weak<T>, usize, u64)>);
+
+impl<T> Default for Watched<T> {
+    fn default() -> Watched<T> {
+        Watched(Vec::new())
+    }
+}
+
+impl<T> Watched<T> {
+    fn add(&mut self, thing: &Arc<T>, memory: usize, disk: u64) {
+        // Those that are gone are forgotten when the list would have to grow: each costs one look,
+        // or twice as many stay.
+        if self.0.len() == self.0.capacity() {
+            self.forget_gone();
+        }
+        self.0.push((Arc::downgrade(thing), memory, disk));
+    }
+
+    fn forget_gone(&mut self) {
+        self.0.retain(|(thing, ..)| thing.strong_count() > 0);
+    }
+
+    /// Number, bytes of memory and bytes on disk of those that are still there.
+    pub(super) fn count(&mut self) -> (usize, usize, u64) {
+        self.forget_gone();
+        let (memory, disk) = (self.0.iter().map(|thing| thing.1), self.0.iter().map(|thing| thing.2));
+        (self.0.len(), memory.sum(), disk.sum())
+    }
+}
+
+impl Held {
+    /// Notes a memtable that has been flushed.
+    pub(super) fn add_memtable(&self, memtable: &Arc<Memtable>) {
+        self.0.lock().memtables.add(memtable, memtable.allocated(), 0);
+    }
+
+    /// Notes a table that is in no version any more.
+    pub(super) fn add_table(&self, table: &Arc<Table>) {
+        self.0.lock().tables.add(table, table.resident_bytes(), table.meta().size);
+    }
+}
