@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::exec::Priority;
@@ -13,9 +14,30 @@ use crate::tree::compaction::picker::Task;
 /// How long a kind of work rests after a failure, unless somebody waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// What runs in the background.
+/// Background work of a store, and how threads wait for it.
 #[derive(Default)]
 pub(super) struct Background {
+    jobs: Mutex<Jobs>,
+    /// Notified when a background job ends, and when the store is poisoned or closed.
+    pub(super) done: Condvar,
+    /// Set while some background work has failed and not succeeded since.
+    pub(super) retry_wanted: AtomicBool,
+    /// Set while there is urgent work that no thread has taken. Changed with `jobs` locked.
+    pub(super) urgent_waiting: AtomicBool,
+    /// Background work ends as soon as it can. Set while `jobs` is locked: no job is begun from
+    /// then on.
+    pub(super) stopping: AtomicBool,
+}
+
+impl Background {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock()
+    }
+}
+
+/// What runs in the background, what waits to run, and what has failed.
+#[derive(Default)]
+pub(super) struct Jobs {
     pub(super) flushing: bool,
     /// Running compactions, with their keyspaces.
     pub(super) compactions: Vec<(u32, Task)>,
@@ -24,7 +46,7 @@ pub(super) struct Background {
     /// Work that was begun and has not ended, also where no thread has taken it yet, and threads
     /// that help. Jobs in the executor's queue that find nothing to do do not count: they may stand
     /// behind another store's compaction.
-    pub(super) jobs: usize,
+    pub(super) unfinished: usize,
     /// Urgent work that no thread has taken.
     pub(super) urgent: Vec<Work>,
     /// Other work that no thread has taken, by the number of its job.
@@ -113,7 +135,7 @@ impl Work {
     }
 }
 
-impl Background {
+impl Jobs {
     pub(super) fn is_resting(&self, kind: Kind) -> bool {
         self.failed.get(&kind).is_some_and(|failure| failure.at.elapsed() < RETRY_AFTER)
     }

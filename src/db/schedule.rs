@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::background::{Background, Kind, Outcome, Request, Urgent, Waiting, Work};
+use super::background::{Jobs, Kind, Outcome, Request, Urgent, Waiting, Work};
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
@@ -36,8 +36,8 @@ struct JobGuard<'a>(&'a Store);
 
 impl Drop for JobGuard<'_> {
     fn drop(&mut self) {
-        self.0.background.lock().jobs -= 1;
-        self.0.background_done.notify_all();
+        self.0.background.lock().unfinished -= 1;
+        self.0.background.done.notify_all();
     }
 }
 
@@ -80,7 +80,7 @@ impl Store {
 
     /// Starts failed work again when it has rested. Called by every write, so it must cost nothing while all is well.
     pub(super) fn retry_failed(self: &Arc<Self>) {
-        if self.retry_wanted.load(Ordering::Relaxed) {
+        if self.background.retry_wanted.load(Ordering::Relaxed) {
             self.schedule();
         }
     }
@@ -91,7 +91,7 @@ impl Store {
             return None;
         }
         let work = self.next_work(&mut background)?;
-        background.jobs += 1;
+        background.unfinished += 1;
         Some(work)
     }
 
@@ -107,7 +107,7 @@ impl Store {
         }
         if work.is_urgent() {
             background.urgent.push(work);
-            self.urgent_waiting.store(true, Ordering::Relaxed);
+            self.background.urgent_waiting.store(true, Ordering::Relaxed);
             drop(background);
             let job = move || _ = store.upgrade().map(|store| store.do_urgent(Urgent::All));
             return self.executor.spawn(priority, Box::new(job));
@@ -143,7 +143,7 @@ impl Store {
     /// shares the executor. Therefore compactions call this between blocks, and callers that wait
     /// do. It costs nothing while no urgent work waits.
     pub(super) fn do_urgent(self: &Arc<Self>, which: Urgent) -> bool {
-        if !self.urgent_waiting.load(Ordering::Relaxed) {
+        if !self.background.urgent_waiting.load(Ordering::Relaxed) {
             return false;
         }
         let mut background = self.background.lock();
@@ -152,7 +152,7 @@ impl Store {
         let other = (which == Urgent::All && !background.urgent.is_empty()).then_some(0);
         let Some(at) = flush.or(other) else { return false };
         let work = background.urgent.remove(at);
-        self.urgent_waiting.store(!background.urgent.is_empty(), Ordering::Relaxed);
+        self.background.urgent_waiting.store(!background.urgent.is_empty(), Ordering::Relaxed);
         drop(background);
         let _ended = JobGuard(self);
         self.carry_out(&work);
@@ -168,7 +168,7 @@ impl Store {
             if store.is_stopping() {
                 return;
             }
-            background.jobs += 1;
+            background.unfinished += 1;
             drop(background);
             let _ended = JobGuard(&store);
             help(&store);
@@ -177,10 +177,10 @@ impl Store {
     }
 
     pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.background.stopping.load(Ordering::Acquire)
     }
 
-    fn next_work(&self, background: &mut Background) -> Option<Work> {
+    fn next_work(&self, background: &mut Jobs) -> Option<Work> {
         let view = self.view.load();
         if !background.flushing && !view.sealed.is_empty() && !background.is_resting(Kind::Flush) {
             background.flushing = true;
@@ -233,7 +233,7 @@ impl Store {
                 Requested::Done => return Ok(None),
                 Requested::Task(task) => {
                     background.compactions.push((keyspace, task.clone()));
-                    background.jobs += 1;
+                    background.unfinished += 1;
                     drop(background);
                     self.spawn(Work::Requested(keyspace, task, request, Arc::clone(&outcome)));
                     break;
@@ -251,7 +251,7 @@ impl Store {
         result.transpose()
     }
 
-    fn with_picker<R>(&self, tree: &Tree, background: &Background, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
+    fn with_picker<R>(&self, tree: &Tree, background: &Jobs, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
         let view = self.view.load();
         pick(&Picker {
             levels: &tree.version.metas(),
@@ -287,20 +287,16 @@ impl Store {
     fn finish(&self, work: &Work, result: Result<u64>) {
         let mut background = self.background.lock();
         background.ended(work, &result);
-        self.retry_wanted.store(!background.failed.is_empty(), Ordering::Relaxed);
+        self.background.retry_wanted.store(!background.failed.is_empty(), Ordering::Relaxed);
         if let Work::Requested(.., outcome) = work {
             *outcome.lock() = Some(result);
         }
         drop(background);
-        self.background_done.notify_all();
+        self.background.done.notify_all();
     }
 
     /// Waits until `done`, or until the background work that is waited for fails and leaves it undone: then returns that error.
-    pub(super) fn wait_for_progress(
-        self: &Arc<Self>,
-        waiting: Waiting,
-        done: impl Fn(&Background) -> bool,
-    ) -> Result<()> {
+    pub(super) fn wait_for_progress(self: &Arc<Self>, waiting: Waiting, done: impl Fn(&Jobs) -> bool) -> Result<()> {
         // One who waits for a flush must not begin anything that takes longer. A writer that waits
         // for compactions may, as no thread might be free for them: one that has many stores may be
         // held by another one's.
@@ -331,7 +327,7 @@ impl Store {
             if let Some((_, failure)) = failures.next() {
                 return Err(failure.error.clone());
             }
-            if background.jobs == 0 && self.is_stopping() {
+            if background.unfinished == 0 && self.is_stopping() {
                 return Err(Error::Closed);
             }
             let help = || self.do_urgent(urgent) || self.executor.step();
@@ -339,7 +335,7 @@ impl Store {
                 continue;
             }
             // The bound is for what no job's end announces, such as the end of a rest.
-            self.background_done.wait_for(&mut background, Duration::from_millis(100));
+            self.background.done.wait_for(&mut background, Duration::from_millis(100));
         }
     }
 
@@ -351,7 +347,7 @@ impl Store {
         }
         // What is due has been begun just before this is asked, unless it has failed and rests, and
         // a job that ends begins what is due after it.
-        self.wait_for_progress(Waiting::All, |background| background.jobs == 0 && background.failed.is_empty())?;
+        self.wait_for_progress(Waiting::All, |background| background.unfinished == 0 && background.failed.is_empty())?;
         // Jobs whose work others have done go from an executor that is stepped.
         while self.executor.step() {}
         // Of a store that is poisoned or being closed, no more work is begun.
@@ -364,10 +360,10 @@ impl Store {
     /// Has no more background work begun, and waits until there is none. Used when closing.
     pub(super) fn stop_background(&self) {
         let mut background = self.background.lock();
-        self.stopping.store(true, Ordering::Release);
+        self.background.stopping.store(true, Ordering::Release);
         let queued = std::mem::take(&mut background.queued).into_iter().map(|(_, work)| work);
         let unbegun: Vec<Work> = queued.chain(std::mem::take(&mut background.urgent)).collect();
-        self.urgent_waiting.store(false, Ordering::Relaxed);
+        self.background.urgent_waiting.store(false, Ordering::Relaxed);
         drop(background);
         unbegun.into_iter().for_each(|work| self.abandon(work));
         loop {
@@ -375,10 +371,10 @@ impl Store {
                 continue;
             }
             let mut background = self.background.lock();
-            if background.jobs == 0 {
+            if background.unfinished == 0 {
                 return;
             }
-            self.background_done.wait_for(&mut background, Duration::from_millis(100));
+            self.background.done.wait_for(&mut background, Duration::from_millis(100));
         }
     }
 

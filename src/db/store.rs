@@ -6,9 +6,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::background::Background;
 use super::catalog::{Catalog, Manifest};
@@ -64,19 +64,10 @@ pub(super) struct Store {
     pub(super) defining: Mutex<()>,
     pub(super) syncing: Syncing,
 
-    pub(super) background: Mutex<Background>,
-    /// Notified when a background job ends, and when the store is poisoned or closed.
-    pub(super) background_done: Condvar,
-    /// Set while some background work has failed and not succeeded since.
-    pub(super) retry_wanted: AtomicBool,
-    /// Set while there is urgent work that no thread has taken. Changed with `background` locked.
-    pub(super) urgent_waiting: AtomicBool,
+    pub(super) background: Background,
     pub(super) throttle: Throttle,
     pub(super) stalls: Stalls,
     pub(super) counters: Counters,
-    /// Background work ends as soon as it can. Set while `background` is locked: no job is begun
-    /// from then on.
-    pub(super) stopping: AtomicBool,
 }
 
 impl Drop for Store {
@@ -128,14 +119,10 @@ impl Store {
             queue: Queue::default(),
             defining: Mutex::new(()),
             syncing: Syncing::default(),
-            background: Mutex::default(),
-            background_done: Condvar::new(),
-            retry_wanted: AtomicBool::new(false),
-            urgent_waiting: AtomicBool::new(false),
+            background: Background::default(),
             throttle: Throttle::default(),
             stalls: Stalls::default(),
             counters: Counters::default(),
-            stopping: AtomicBool::new(false),
         }
     }
 
@@ -148,7 +135,7 @@ impl Store {
         self.gate.poison(&cause);
         // A waiter looks at the poison while it holds the lock, so it either sees it or is woken.
         drop(self.background.lock());
-        self.background_done.notify_all();
+        self.background.done.notify_all();
         cause
     }
 
