@@ -234,6 +234,39 @@ fn no_file_is_longer_than_800_lines() {
     }
 }
 
+/// rustfmt wraps neither comments nor Markdown. Code blocks and tables of Markdown may be wider.
+#[test]
+fn prose_ends_by_column_100() {
+    let mut wide = Vec::new();
+    let mut check = |path: &Path, number: usize, line: &str| {
+        if line.chars().count() > 100 {
+            wide.push(format!("{}:{}", path.strip_prefix(root()).unwrap().display(), number + 1));
+        }
+    };
+    let mut files = Vec::new();
+    for dir in ["src", "tools", "tests", "benches", "examples", "fuzz/fuzz_targets"] {
+        sources(&root().join(dir), &mut files);
+    }
+    for path in &files {
+        let text = fs::read_to_string(path).unwrap();
+        let comments = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
+        comments.for_each(|(number, line)| check(path, number, line));
+    }
+    let above = ["", "docs", "tools/bench", "tools/costs", "tools/kvtool", "tools/peers"];
+    let documents = above.iter().flat_map(|dir| fs::read_dir(root().join(dir)).unwrap());
+    for path in documents.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|e| e == "md"))
+    {
+        let (text, mut is_code) = (fs::read_to_string(&path).unwrap(), false);
+        for (number, line) in text.lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            if !is_code && !line.starts_with('|') {
+                check(&path, number, line);
+            }
+        }
+    }
+    assert!(wide.is_empty(), "{} lines are too wide: {wide:#?}", wide.len());
+}
+
 #[test]
 fn unsafe_code_stands_only_where_architecture_says() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
