@@ -299,7 +299,8 @@ mod tests {
             // No snapshot `from` or later sees an entry of the piece that is numbered `to` or less.
             let pieces = gaps.pieces.lock();
             let at = rng.usize(0..pieces.list.len().max(1));
-            let Some((Piece { start, claim: Some(claim) }, next)) = pieces.list.get(at).zip(pieces.list.get(at + 1)) else {
+            let Some((Piece { start, claim: Some(claim) }, next)) = pieces.list.get(at).zip(pieces.list.get(at + 1))
+            else {
                 continue;
             };
             let number = |key: &[u8]| u64::from_be_bytes(key.try_into().unwrap());
