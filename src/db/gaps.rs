@@ -30,9 +30,11 @@ use parking_lot::Mutex;
 use crate::format::key::SeqNo;
 use crate::report::stats::ReadCounters;
 
-/// Limits that keep the memory of a keyspace's memo below 140 KiB. A queue fills a piece every
-/// 16 pops, and the oldest pieces are joined.
-const MAX_PIECES: usize = 128;
+/// The memory that a keyspace's memo takes, and what a piece takes beside its key.
+const MAX_LEN: usize = 256 << 10;
+const PIECE_LEN: usize = 64;
+/// Borders between claims. A queue adds one every 16 pops, and the oldest pieces are joined.
+const MAX_BORDERS: usize = 128;
 const MAX_KEY_LEN: usize = 1 << 10;
 
 /// What scans of one keyspace remember and count.
@@ -68,7 +70,11 @@ pub(super) struct Gap {
 
 /// The key space in pieces.
 #[derive(Debug, Default)]
-struct Pieces(Vec<Piece>);
+struct Pieces {
+    list: Vec<Piece>,
+    /// A random number.
+    chance: u64,
+}
 
 /// All keys from `start` up to the next piece's.
 #[derive(Clone, Debug)]
@@ -112,22 +118,22 @@ impl Pieces {
     fn find(&self, bound: &[u8], snapshot: SeqNo, forward: bool) -> Option<Gap> {
         let known = |piece: &Piece| piece.claim.filter(|claim| claim.from <= snapshot);
         let is_before = |piece: &Piece| *piece.start < *bound || forward && *piece.start == *bound;
-        let here = self.0.partition_point(is_before).checked_sub(1)?;
-        let mut claim = known(&self.0[here])?;
+        let here = self.list.partition_point(is_before).checked_sub(1)?;
+        let mut claim = known(&self.list[here])?;
         if forward {
             let mut end = here + 1;
-            while let Some(next) = self.0.get(end).and_then(known) {
+            while let Some(next) = self.list.get(end).and_then(known) {
                 claim = claim.and(next);
                 end += 1;
             }
-            Some(Gap { end: self.0.get(end).map(|piece| Arc::clone(&piece.start)), claim })
+            Some(Gap { end: self.list.get(end).map(|piece| Arc::clone(&piece.start)), claim })
         } else {
             let mut start = here;
-            while let Some(next) = start.checked_sub(1).and_then(|before| known(&self.0[before])) {
+            while let Some(next) = start.checked_sub(1).and_then(|before| known(&self.list[before])) {
                 claim = claim.and(next);
                 start -= 1;
             }
-            let end = Arc::clone(&self.0[start].start);
+            let end = Arc::clone(&self.list[start].start);
             Some(Gap { end: (!end.is_empty()).then_some(end), claim })
         }
     }
@@ -135,16 +141,16 @@ impl Pieces {
     fn claim(&mut self, start: &[u8], end: Option<&[u8]>, claim: Claim) {
         let pieces = self.cut_out(start, end);
         let is_later = |piece: &Piece| piece.claim.is_some_and(|known| known.to > claim.to);
-        if !self.0[pieces.clone()].iter().any(is_later) {
-            self.0[pieces.start].claim = Some(claim);
-            self.0.drain(pieces.start + 1..pieces.end);
+        if !self.list[pieces.clone()].iter().any(is_later) {
+            self.list[pieces.start].claim = Some(claim);
+            self.list.drain(pieces.start + 1..pieces.end);
         }
         self.shrink();
     }
 
     fn extend(&mut self, start: &[u8], end: Option<&[u8]>, seen: SeqNo, later: Claim) {
         let pieces = self.cut_out(start, end);
-        for claim in self.0[pieces].iter_mut().filter_map(|piece| piece.claim.as_mut()) {
+        for claim in self.list[pieces].iter_mut().filter_map(|piece| piece.claim.as_mut()) {
             if claim.to >= seen && claim.to < later.to {
                 // What has been dropped since is what later snapshots do not see.
                 if claim.to < later.from {
@@ -159,46 +165,65 @@ impl Pieces {
     /// Has pieces begin at `start` and at `end`; returns those between the two.
     fn cut_out(&mut self, start: &[u8], end: Option<&[u8]>) -> std::ops::Range<usize> {
         let start = self.cut(start);
-        start..end.map_or(self.0.len(), |end| self.cut(end))
+        start..end.map_or(self.list.len(), |end| self.cut(end))
     }
 
     /// Has a piece begin at `key`; returns its position.
     fn cut(&mut self, key: &[u8]) -> usize {
-        let at = self.0.partition_point(|piece| *piece.start <= *key);
-        let before = at.checked_sub(1).map(|before| &self.0[before]);
+        let at = self.list.partition_point(|piece| *piece.start <= *key);
+        let before = at.checked_sub(1).map(|before| &self.list[before]);
         if before.is_some_and(|before| *before.start == *key) {
             return at - 1;
         }
         let claim = before.and_then(|before| before.claim);
-        self.0.insert(at, Piece { start: key.into(), claim });
+        self.list.insert(at, Piece { start: key.into(), claim });
         at
     }
 
-    /// Drops pieces until there are no more than allowed.
+    /// Joins and forgets pieces until there are no more than allowed.
     fn shrink(&mut self) {
-        self.0.dedup_by(|piece, before| piece.claim == before.claim);
-        while self.0.len() > MAX_PIECES {
-            // Neighbours that were confirmed together become one. The oldest first: a scan that
-            // began a moment ago can use all but the newest pieces of a busy queue.
-            let join = |at: usize| {
-                let (before, here) = (self.0[at - 1].claim?, self.0[at].claim?);
-                (before.to == here.to).then(|| (at, before.and(here)))
-            };
-            if let Some((at, claim)) = (1..self.0.len()).filter_map(join).min_by_key(|(_, claim)| claim.from) {
-                self.0[at - 1].claim = Some(claim);
-                self.0.remove(at);
+        self.list.dedup_by(|piece, before| piece.claim == before.claim);
+        loop {
+            let claims = |at: usize| Some((at, self.list[at - 1].claim?, self.list[at].claim?));
+            let borders = || (1..self.list.len()).filter_map(claims);
+            if borders().count() > MAX_BORDERS {
+                // The oldest first: a scan that began a moment ago can use all but the newest pieces
+                // of a busy queue.
+                let together = borders().filter(|(_, before, here)| before.to == here.to);
+                match together.map(|(at, before, here)| (at, before.and(here))).min_by_key(|(_, both)| both.from) {
+                    Some((at, both)) => {
+                        self.list[at - 1].claim = Some(both);
+                        self.list.remove(at);
+                    }
+                    None => self.forget_least_confirmed(),
+                }
+            } else if self.list.iter().map(|piece| piece.start.len() + PIECE_LEN).sum::<usize>() > MAX_LEN {
+                self.forget_one();
             } else {
-                self.forget_least_confirmed();
+                return;
             }
         }
     }
 
     fn forget_least_confirmed(&mut self) {
-        let claimed = self.0.iter_mut().filter_map(|piece| Some((piece.claim?.to, piece)));
+        let claimed = self.list.iter_mut().filter_map(|piece| Some((piece.claim?.to, piece)));
         if let Some((_, piece)) = claimed.min_by_key(|(to, _)| *to) {
             piece.claim = None;
         }
-        self.0.dedup_by(|piece, before| piece.claim == before.claim);
+        self.list.dedup_by(|piece, before| piece.claim == before.claim);
+    }
+
+    /// Forgets a piece by chance. More queues than fit, looked at in turn, would each have been
+    /// forgotten when their turn comes if the one confirmed longest ago went.
+    fn forget_one(&mut self) {
+        // A linear congruential generator: Knuth, MMIX.
+        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let from = usize::try_from(self.chance >> 33).unwrap_or(0) % self.list.len();
+        let (before, behind) = self.list.split_at_mut(from);
+        if let Some(piece) = behind.iter_mut().chain(before).find(|piece| piece.claim.is_some()) {
+            piece.claim = None;
+        }
+        self.list.dedup_by(|piece, before| piece.claim == before.claim);
     }
 }
 
@@ -225,7 +250,7 @@ mod tests {
             // A scan that began before the last pops.
             let stale = gaps.find(&key(front), i - 10.min(i), true).and_then(|gap| gap.end);
             assert!(i < 12 || stale.is_some_and(|end| *end == key(i - 9)[..]), "{i}");
-            assert!(gaps.pieces.lock().0.len() <= MAX_PIECES);
+            assert!(gaps.pieces.lock().list.len() <= MAX_BORDERS + 3);
         }
     }
 
@@ -273,8 +298,9 @@ mod tests {
             }
             // No snapshot `from` or later sees an entry of the piece that is numbered `to` or less.
             let pieces = gaps.pieces.lock();
-            let at = rng.usize(0..pieces.0.len().max(1));
-            let Some((Piece { start, claim: Some(claim) }, next)) = pieces.0.get(at).zip(pieces.0.get(at + 1)) else {
+            let at = rng.usize(0..pieces.list.len().max(1));
+            let Some((Piece { start, claim: Some(claim) }, next)) = pieces.list.get(at).zip(pieces.list.get(at + 1))
+            else {
                 continue;
             };
             let number = |key: &[u8]| u64::from_be_bytes(key.try_into().unwrap());
@@ -302,6 +328,23 @@ mod tests {
     }
 
     #[test]
+    fn of_more_gaps_than_there_is_memory_for_some_stay_whatever_their_turn() {
+        const GAPS: u64 = 3000;
+        let (gaps, mut known) = (Gaps::default(), 0);
+        for turn in 1..10 {
+            for i in (0..GAPS * 2).step_by(2) {
+                let claim = Claim { from: turn * GAPS + i, to: turn * GAPS + i };
+                known += u64::from(gaps.find(&key(i), claim.from, true).is_some());
+                gaps.claim(&key(i), Some(&key(i + 1)), claim);
+                let pieces = gaps.pieces.lock();
+                let len: usize = pieces.list.iter().map(|piece| piece.start.len() + PIECE_LEN).sum();
+                assert!(len <= MAX_LEN);
+            }
+        }
+        assert!(known > GAPS, "{known}");
+    }
+
+    #[test]
     fn ranges_without_keys_and_long_keys_are_not_noted() {
         let gaps = Gaps::default();
         let claim = Claim { from: 1, to: 1 };
@@ -309,7 +352,7 @@ mod tests {
         gaps.claim(b"b", Some(b"a"), claim);
         gaps.claim(&[1; MAX_KEY_LEN + 1], None, claim);
         gaps.claim(b"", Some(&[1; MAX_KEY_LEN + 1]), claim);
-        assert!(gaps.pieces.lock().0.is_empty());
+        assert!(gaps.pieces.lock().list.is_empty());
         gaps.claim(b"", None, claim);
         assert_eq!(gaps.find(b"anything", 1, true), Some(Gap { end: None, claim }));
         assert_eq!(gaps.find(b"anything", 1, false), Some(Gap { end: None, claim }));

@@ -204,41 +204,71 @@ fn a_window_of_ten_million_entries_leaves_nothing_behind_within_15_seconds() {
     check(store.db(), memtable(), &format!("a window of {window} entries, after {rested:.1?}"));
 }
 
-/// Prints how long puts take while everything is compacted.
+/// How long this thread could have run and did not: the second figure of `schedstat`.
+fn time_waited_for_a_processor() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = stat.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or_default())
+}
+
+/// Prints how long puts take while everything is compacted, and what the slow ones waited for.
+/// `TAMIS_BUSY` threads do nothing but keep processors busy.
 #[test]
 #[ignore = "takes minutes and gigabytes; cargo test --release --test it garbage -- --ignored --nocapture"]
 fn how_long_puts_take_while_everything_is_compacted() {
+    const SLOW: Duration = Duration::from_millis(2);
     let count = count_from_env("TAMIS_KEYS", 20_000_000);
+    let busy = count_from_env("TAMIS_BUSY", 0);
     let store = Real::new("latency");
     fill(store.db(), count, 100);
     let ended = AtomicBool::new(false);
     let mut times = Vec::new();
+    let stalls_before = store.db().stats().write_stalls;
     std::thread::scope(|scope| {
+        for _ in 0..busy {
+            scope.spawn(|| while !ended.load(Ordering::Relaxed) {});
+        }
         scope.spawn(|| {
             store.db().compact_range(..).unwrap();
             ended.store(true, Ordering::Relaxed);
         });
         let mut rng = fastrand::Rng::with_seed(2);
         let value = [8; 100];
-        let mut runs = 0;
+        let (mut runs, mut slow, mut not_run) = (0, Duration::ZERO, Duration::ZERO);
+        let mut not_run_before = time_waited_for_a_processor();
         while !ended.load(Ordering::Relaxed) {
             let start = Instant::now();
             store.db().put(key(rng.u64(0..count)), value).unwrap();
-            times.push(start.elapsed());
+            let took = start.elapsed();
+            times.push(took);
+            if took > SLOW {
+                let waited = time_waited_for_a_processor();
+                slow += took;
+                not_run += waited - not_run_before;
+                not_run_before = waited;
+            } else if times.len().is_multiple_of(1000) {
+                not_run_before = time_waited_for_a_processor();
+            }
             if times.len().is_multiple_of(100_000) {
                 runs = runs.max(store.db().stats().keyspaces[0].levels[0].tables.len());
             }
         }
-        println!("at most {runs} runs in level 0, {:?}", store.db().stats().delayed_time);
+        println!("at most {runs} runs in level 0; puts over {SLOW:?} took {slow:.2?}, {not_run:.2?} not run");
     });
+    let stalls = store.db().stats().write_stalls;
+    for ((cause, before), (_, after)) in stalls_before.by_cause().into_iter().zip(stalls.by_cause()) {
+        let (count, total) = (after.count - before.count, after.total - before.total);
+        println!("{cause}: {count} waits, {total:.2?}, longest {:.2?}", after.longest);
+    }
     times.sort_unstable();
     let at = |per_100_000: usize| times[(times.len() - 1) * per_100_000 / 100_000];
     println!(
-        "{} puts: median {:?}, p99.9 {:?}, p99.99 {:?}, max {:?}",
+        "{} puts: median {:?}, p99.9 {:?}, p99.99 {:?}, max {:?}; {} over 100 ms",
         times.len(),
         at(50_000),
         at(99_900),
         at(99_990),
-        at(100_000)
+        at(100_000),
+        times.iter().filter(|time| **time > Duration::from_millis(100)).count()
     );
 }

@@ -101,6 +101,32 @@ fn a_pop_from_either_end_passes_few_tombstones_in_memtables_and_tables() {
     assert!(queue.db.stats().flushes > 10);
 }
 
+/// Queues of one keyspace take turns, so that each of them is the one that was looked at longest ago.
+#[test]
+fn a_pop_passes_few_tombstones_whatever_the_number_of_queues() {
+    const QUEUES: u32 = 300;
+    let (options, _executor) = stepped_options(&SimFileSystem::new());
+    let db = options.open("/db").unwrap();
+    let key = |queue: u32, i: u32| [queue.to_be_bytes(), i.to_be_bytes()].concat();
+    for queue in 0..QUEUES {
+        db.put(key(queue, 0), "").unwrap();
+    }
+    let turn = |i: u32| {
+        for queue in 0..QUEUES {
+            db.put(key(queue, i + 1), "").unwrap();
+            let (first, _) = db.prefix(queue.to_be_bytes()).next().unwrap().unwrap();
+            assert_eq!(*first, *key(queue, i));
+            db.delete(first).unwrap();
+        }
+    };
+    (0..200).for_each(turn);
+    let passed = || db.stats().reads().tombstones_passed;
+    let before = passed();
+    (200..220).for_each(turn);
+    let each = (passed() - before) / u64::from(20 * QUEUES);
+    assert!(each < MOST_PASSED, "a pop passes {each} tombstones");
+}
+
 #[test]
 fn a_scan_of_deleted_keys_that_a_snapshot_keeps_passes_few_the_second_time() {
     let mut queue = Queue::new(|options| options);

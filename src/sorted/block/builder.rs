@@ -174,6 +174,8 @@ impl BlockBuilder {
             }
         }
         if is_moved {
+            // Exactly: the block may be one huge entry.
+            self.data.reserve_exact(out.len().saturating_sub(prefix_len));
             self.data.splice(..prefix_len, out.drain(..));
             std::mem::swap(out, &mut self.data);
         }
