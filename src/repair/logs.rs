@@ -102,12 +102,13 @@ pub(super) fn read(
     let salvaged = salvage(fs, Magic::Wal, &logs, known, &mut apply)?;
     read.gaps.extend(salvaged.gaps);
     read.last_seqno = salvaged.next - 1;
-    if let Some(synced) = wanted.synced.filter(|synced| synced.seqno > read.last_seqno) {
+    let known = read.last_seqno.max(known.elsewhere);
+    if let Some(synced) = wanted.synced.filter(|synced| synced.seqno > known) {
         read.gaps.push(LogGap {
             file: path(&synced.number).1,
             offset: 0,
             bytes: 0,
-            ordinals: Some(synced.seqno - read.last_seqno),
+            ordinals: Some(synced.seqno - known),
             rule: format!("its entries up to {} were on stable storage, and are gone", synced.seqno),
         });
         read.last_seqno = synced.seqno;

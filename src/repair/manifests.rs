@@ -11,6 +11,7 @@ use crate::manifest::{self, Loaded, ManifestState, VersionEdit};
 use crate::options::KeyspaceOptions;
 use crate::table::TableMeta;
 use crate::vfs::FileSystem;
+use crate::wal::SyncedLog;
 
 /// What edits say that were read, whichever manifest they stand in and whatever is missing between
 /// them.
@@ -26,6 +27,7 @@ pub(super) struct Knowledge {
     pub(super) flushed: SeqNo,
     pub(super) next_number: u64,
     pub(super) seed: Option<u64>,
+    pub(super) synced_log: Option<SyncedLog>,
     /// What was so when everything was known last.
     whole: Option<Whole>,
     /// Whether edits are missing since then.
@@ -125,6 +127,7 @@ impl Knowledge {
         self.next_number = self.next_number.max(edit.next_file_number.unwrap_or(0));
         self.flushed = self.flushed.max(edit.flushed_seqno.unwrap_or(0));
         self.seed = edit.hash_seed.or(self.seed);
+        self.synced_log = edit.synced_log.or(self.synced_log);
         for id in &edit.dropped {
             self.keyspaces.remove(id);
             self.dropped.insert(*id);

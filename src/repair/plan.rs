@@ -415,7 +415,8 @@ pub(super) fn by_evidence(
         }
     }
     let elsewhere = last.values().map(|last| last.mentioned).max().unwrap_or(0);
-    let wanted = Wanted { numbers: logs, flushed: plan.state.flushed_seqno, floors, elsewhere, synced: None };
+    let wanted =
+        Wanted { numbers: logs, flushed: plan.state.flushed_seqno, floors, elsewhere, synced: knowledge.synced_log };
     define_from_logs(context, &wanted, knowledge, &mut plan.state, report)?;
     plan.state.flushed_seqno = plan.state.flushed_seqno.max(elsewhere);
     plan.logs = Some(wanted);

@@ -642,6 +642,22 @@ fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
     assert_eq!(contents(&open(&fs)).len(), 31);
 }
 
+#[test]
+fn entries_that_were_synced_are_missed_although_only_a_part_of_the_manifest_names_their_log() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    db.put("in a table", "1").unwrap();
+    db.flush().unwrap();
+    (0..30).for_each(|i| _ = db.put(key(i), value(i)).unwrap());
+    db.sync().unwrap();
+    let fs = fs.kill();
+    fs.truncate(of_kind(&fs, "wal").pop().unwrap(), 500).unwrap();
+    fs.corrupt(manifests(&fs).pop().unwrap(), 70, 1).unwrap();
+    let report = repaired(&fs);
+    assert!(!contents(&open(&fs)).contains_key(&key(29)));
+    assert!(known_losses(&report).iter().any(|loss| loss.covers("default", &key(29))), "{report}");
+}
+
 /// A block that compresses to a thousandth or less is as good as any other.
 #[cfg(feature = "zstd")]
 #[test]
