@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use super::reader::{LogReader, Record, Run};
 use crate::error::{Error, Result};
 use crate::format::header::{FILE_HEADER_LEN, Magic};
+use crate::format::key::MAX_SEQNO;
 use crate::vfs::FileSystem;
 
 /// A place where records were, or should have been, and cannot be read.
@@ -148,7 +149,8 @@ fn salvage_log(
     }
     let mut behind = FILE_HEADER_LEN as u64;
     for (i, run) in runs.iter().enumerate() {
-        let is_behind_gap = run.offset > behind;
+        // A run that states more than comes before it says that something is missing there, too.
+        let is_behind_gap = run.offset > behind || run.least_first > next;
         let mut first = next;
         if is_behind_gap || (header.is_none() && is_newest && i == 0) {
             if is_newest && runs[i..].iter().all(|run| run.synced < next) {
@@ -164,7 +166,7 @@ fn salvage_log(
                 first = exact;
             }
         }
-        if first >= end {
+        if first >= end || first.saturating_add(run.count) > MAX_SEQNO + 1 {
             // Void: an earlier recovery has dropped what stands here, because it was not whole.
             break;
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use super::GREATEST_COUNTED;
 use super::report::RepairFault;
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
@@ -84,7 +85,7 @@ pub(super) fn read_parts(
         }
         knowledge.has_manifest |= !salvaged.edits.is_empty();
         knowledge.has_gap |= !salvaged.has_base;
-        knowledge.next_number = knowledge.next_number.max(number + 1);
+        knowledge.count(number + 1);
         for (i, (follows, edit)) in salvaged.edits.iter().enumerate() {
             knowledge.learn(edit, i == 0 && salvaged.has_base, *follows);
         }
@@ -124,7 +125,7 @@ impl Knowledge {
             self.settle();
             self.has_gap = true;
         }
-        self.next_number = self.next_number.max(edit.next_file_number.unwrap_or(0));
+        self.count(edit.next_file_number.unwrap_or(0));
         self.flushed = self.flushed.max(edit.flushed_seqno.unwrap_or(0));
         self.seed = edit.hash_seed.or(self.seed);
         self.synced_log = edit.synced_log.or(self.synced_log);
@@ -147,6 +148,13 @@ impl Knowledge {
             // One that was moved, if it was removed just before.
             self.dead.remove(&meta.number);
             self.tables.insert(meta.number, (*id, *level, meta.clone()));
+        }
+    }
+
+    /// Notes that numbers below `next` may have been used.
+    fn count(&mut self, next: u64) {
+        if next <= GREATEST_COUNTED {
+            self.next_number = self.next_number.max(next);
         }
     }
 

@@ -74,10 +74,11 @@ use std::sync::Arc;
 pub use report::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairReport};
 
 use crate::error::{Error, IoContext, Result};
+use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::manifest::moves::{self, Move};
-use crate::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter};
+use crate::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, VersionEdit};
 use crate::merge::MergingCursor;
 use crate::table::{Input, Origin, SalvageCursor, TableContext};
 use crate::vfs::{FileLock, FileSystem, OsFileSystem};
@@ -342,6 +343,11 @@ impl CarryOut<'_> {
         state.min_log = min_log.unwrap_or(number);
         for (keyspace, level, meta) in added {
             state.add_table(keyspace, level, meta).map_err(Error::invalid)?;
+        }
+        let stated = VersionEdit::decode(&state.snapshot_edit().encode());
+        if let Err(Malformed(rule)) = stated.and_then(|edit| ManifestState::from_snapshot(&edit)) {
+            // Better none than one that nothing can read.
+            return Err(Error::corruption(&FileKind::Manifest(number).path(dir), 0, rule));
         }
         report.manifest = number;
         let current = FileKind::Current.path(dir);

@@ -261,17 +261,18 @@ fn take(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked:
     report.faults.extend(checked.fault);
     report.losses.extend(checked.losses.into_iter().map(|loss| Loss { keyspace: name.clone(), ..loss }));
     match checked.sound {
-        Some(meta) => {
+        // The numbers of new files come behind it.
+        Some(meta) if meta.number <= GREATEST_COUNTED => {
             plan.state.next_file_number = plan.state.next_file_number.max(meta.number + 1);
             plan.state.add_table(id, level, meta).map_err(Error::invalid)?;
             report.tables_kept += 1;
         }
-        None if checked.entries > 0 => {
+        _ if checked.entries > 0 => {
             report.tables_rewritten += 1;
             let (tables, keys, holes) = (vec![checked.table], checked.keys, checked.holes);
             plan.rewrites.push(Rewrite { keyspace: id, level, tables, keys, holes });
         }
-        None => {}
+        _ => {}
     }
     Ok(())
 }
