@@ -181,16 +181,8 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
                 let file = FileKind::Manifest(loaded.number).path(dir);
                 let what = "its last edits are missing: there are tables that know of them".into();
                 report.faults.push(RepairFault { file: file.clone(), offset: 0, what });
-                report.losses.push(Loss {
-                    kind: LossKind::Uncertain,
-                    file: Some(file),
-                    keyspace: None,
-                    from: None,
-                    to: None,
-                    entries: None,
-                    bytes: 0,
-                    why: "the last edits of the manifest are missing, or the last entries of the logs".into(),
-                });
+                let why = "the last edits of the manifest are missing, or the last entries of the logs";
+                report.losses.push(Loss { file: Some(file), ..Loss::anywhere(LossKind::Uncertain, why) });
             }
             planned
         }

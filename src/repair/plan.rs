@@ -125,15 +125,12 @@ pub(super) fn note_gaps(read: &Read, report: &mut RepairReport) {
         if !report.faults.iter().any(|known| (&known.file, known.offset) == (&fault.file, fault.offset)) {
             report.faults.push(fault);
         }
+        let why = format!("{}; which keys were written there is not known", gap.rule);
         report.losses.push(Loss {
-            kind: LossKind::Lost,
             file: Some(gap.file.clone()),
-            keyspace: None,
-            from: None,
-            to: None,
             entries: gap.ordinals,
             bytes: gap.bytes,
-            why: format!("{}; which keys were written there is not known", gap.rule),
+            ..Loss::anywhere(LossKind::Lost, why)
         });
     }
 }
@@ -392,15 +389,13 @@ pub(super) fn by_evidence(
                 report.faults.extend(table.checked.fault);
                 let bounds = table.checked.table.bounds();
                 let name = keyspace.and_then(|id| plan.state.keyspaces.get(&id)).map(|keyspace| keyspace.name.clone());
+                let why = "it is not known whether the table belongs to the store";
                 report.losses.push(Loss {
-                    kind: LossKind::Uncertain,
                     file: Some(path),
                     keyspace: name,
-                    from: bounds.map(|(from, _)| from.to_vec()),
-                    to: bounds.map(|(_, to)| to.to_vec()),
                     entries: table.checked.expected,
                     bytes: table.checked.table.size(),
-                    why: "it is not known whether the table belongs to the store".into(),
+                    ..Loss::anywhere(LossKind::Uncertain, why).within(bounds)
                 });
             }
             _ => {}
