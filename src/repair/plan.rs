@@ -25,38 +25,39 @@ use crate::vfs::FileSystem;
 /// The files of a store's directory, ordered by kind and number.
 pub(super) struct Files {
     pub(super) all: Vec<FileKind>,
+    numbers: BTreeSet<u64>,
 }
 
 impl Files {
     pub(super) fn new(all: Vec<FileKind>) -> Files {
-        Files { all }
+        let numbers = all.iter().filter_map(|kind| kind.number()).collect();
+        Files { all, numbers }
     }
 
     /// Whether there is a file of that number, of whatever kind.
     fn has_number(&self, number: u64) -> bool {
-        self.all.iter().any(|kind| kind.number() == Some(number))
+        self.numbers.contains(&number)
     }
 
-    fn numbers(&self, of: impl Fn(FileKind) -> Option<u64>) -> Vec<u64> {
+    fn numbers_of(&self, of: impl Fn(FileKind) -> Option<u64>) -> Vec<u64> {
         self.all.iter().filter_map(|&kind| of(kind)).collect()
     }
 
     pub(super) fn manifests(&self) -> Vec<u64> {
-        self.numbers(|kind| if let FileKind::Manifest(number) = kind { Some(number) } else { None })
+        self.numbers_of(|kind| if let FileKind::Manifest(number) = kind { Some(number) } else { None })
     }
 
     fn logs(&self) -> Vec<u64> {
-        self.numbers(|kind| if let FileKind::Wal(number) = kind { Some(number) } else { None })
+        self.numbers_of(|kind| if let FileKind::Wal(number) = kind { Some(number) } else { None })
     }
 
     fn tables(&self) -> Vec<u64> {
-        self.numbers(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
+        self.numbers_of(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
     }
 
     /// The greatest number in a name.
     pub(super) fn greatest(&self) -> u64 {
-        let numbers = self.all.iter().filter_map(|kind| kind.number());
-        numbers.filter(|number| *number <= GREATEST_COUNTED).max().unwrap_or(0)
+        self.numbers.range(..=GREATEST_COUNTED).next_back().copied().unwrap_or(0)
     }
 }
 
