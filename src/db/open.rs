@@ -32,7 +32,7 @@ use crate::options::{Compression, Options};
 use crate::pool::{CHUNK_LEN, Pool};
 use crate::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::version::Version;
-use crate::vfs::{FileLock, FileSystem};
+use crate::vfs::{FileLock, FileSystem, store_files};
 use crate::wal::{self, Known, Stretch};
 
 impl Store {
@@ -611,10 +611,7 @@ fn view_of(
 }
 
 fn list_files(options: &Options, dir: &Path) -> Result<Vec<FileKind>> {
-    let names = options.file_system.list(dir).during("list", dir)?;
-    let mut files: Vec<FileKind> = names.iter().filter_map(|name| FileKind::parse(name)).collect();
-    files.sort_unstable();
-    Ok(files)
+    store_files(&*options.file_system, dir).during("list", dir)
 }
 
 fn lock_holder(options: &Options, path: &Path) -> String {

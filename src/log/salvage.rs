@@ -15,6 +15,7 @@
 use std::path::{Path, PathBuf};
 
 use super::reader::{LogReader, Record, Run};
+use super::replay::find_ends;
 use crate::error::{Error, Result};
 use crate::format::header::{FILE_HEADER_LEN, Magic};
 use crate::format::key::MAX_SEQNO;
@@ -48,9 +49,9 @@ pub(crate) fn open_damaged(fs: &dyn FileSystem, path: &Path, magic: Magic, numbe
     }
 }
 
-/// What is known of the ordinals beside the logs.
+/// Which ordinals the logs should have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct Needed {
     /// The first ordinal that is wanted: all before it is elsewhere.
     pub(crate) expected: u64,
     /// The logs need not have what is up to here.
@@ -63,7 +64,7 @@ pub(crate) fn salvage(
     fs: &dyn FileSystem,
     magic: Magic,
     logs: &[(u64, PathBuf)],
-    known: Known,
+    needed: Needed,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<Salvaged> {
     let mut readers = Vec::new();
@@ -72,32 +73,14 @@ pub(crate) fn salvage(
     }
     let is_followed: Vec<bool> = readers.iter().skip(1).map(|next| next.header().is_ok()).chain([false]).collect();
     let ends = find_ends(&readers);
-    let mut salvaged = Salvaged { gaps: Vec::new(), next: known.expected };
-    let mut at = known.expected;
+    let mut salvaged = Salvaged { gaps: Vec::new(), next: needed.expected };
+    let mut at = needed.expected;
     for ((reader, end), is_followed) in readers.into_iter().zip(ends).zip(is_followed) {
-        let Some(end) = end.filter(|end| *end > known.expected) else { continue };
-        at = salvage_log(reader, at, (end, is_followed), known, apply, &mut salvaged)?;
+        let Some(end) = end.filter(|end| *end > needed.expected) else { continue };
+        at = salvage_log(reader, at, (end, is_followed), needed, apply, &mut salvaged)?;
     }
     salvaged.next = salvaged.next.max(at);
     Ok(salvaged)
-}
-
-/// For each log the ordinal before which it ends; `None` if it begins behind a newer one, and so
-/// does not count.
-fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
-    let mut end = u64::MAX;
-    let mut ends: Vec<_> = readers
-        .iter()
-        .rev()
-        .map(|reader| match reader.header() {
-            Ok(header) if header.first <= end => Some(std::mem::replace(&mut end, header.first)),
-            Ok(_) => None,
-            // Where it begins is not known.
-            Err(_) => Some(end),
-        })
-        .collect();
-    ends.reverse();
-    ends
 }
 
 /// The ordinal that a log without a header begins with, if `runs` are all that it holds and `end`
@@ -114,7 +97,7 @@ fn salvage_log(
     mut reader: LogReader,
     at: u64,
     (end, is_followed): (u64, bool),
-    known: Known,
+    needed: Needed,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
     salvaged: &mut Salvaged,
 ) -> Result<u64> {
@@ -127,7 +110,7 @@ fn salvage_log(
         rule: rule.to_owned(),
     };
     // Ordinals from one to the other that are nowhere.
-    let missing = |from: u64, to: u64| to.checked_sub(from.max(known.elsewhere + 1)).filter(|missing| *missing > 0);
+    let missing = |from: u64, to: u64| to.checked_sub(from.max(needed.elsewhere + 1)).filter(|missing| *missing > 0);
     let is_newest = end == u64::MAX;
     let runs = reader.runs()?;
     let header = reader.header().ok().copied();
@@ -158,7 +141,7 @@ fn salvage_log(
                 break;
             }
             if header.is_none() && i == 0 {
-                first = first.max(known.elsewhere + 1);
+                first = first.max(needed.elsewhere + 1);
             }
             first = first.max(run.least_first);
             let exact = end.checked_sub(run.count).filter(|exact| !is_newest && *exact >= first);
@@ -176,7 +159,7 @@ fn salvage_log(
         }
         reader.read_run(run, first, &mut |record| {
             let behind = record.first + u64::from(record.count);
-            if record.count == 0 || record.first < known.expected || behind > end {
+            if record.count == 0 || record.first < needed.expected || behind > end {
                 return Ok(());
             }
             apply(record)

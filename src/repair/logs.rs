@@ -11,7 +11,7 @@ use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
-use crate::log::{Known, LogGap, Record, salvage};
+use crate::log::{LogGap, Needed, Record, salvage};
 use crate::manifest::ManifestState;
 use crate::memtable::Memtable;
 use crate::options::KeyspaceOptions;
@@ -98,11 +98,11 @@ pub(super) fn read(
         }
         Ok(())
     };
-    let known = Known { expected: wanted.flushed + 1, elsewhere: wanted.elsewhere.max(wanted.flushed) };
-    let salvaged = salvage(fs, Magic::Wal, &logs, known, &mut apply)?;
+    let needed = Needed { expected: wanted.flushed + 1, elsewhere: wanted.elsewhere.max(wanted.flushed) };
+    let salvaged = salvage(fs, Magic::Wal, &logs, needed, &mut apply)?;
     read.gaps.extend(salvaged.gaps);
     read.last_seqno = salvaged.next - 1;
-    let known = read.last_seqno.max(known.elsewhere);
+    let known = read.last_seqno.max(needed.elsewhere);
     if let Some(synced) = wanted.synced.filter(|synced| synced.seqno > known) {
         read.gaps.push(LogGap {
             file: path(&synced.number).1,

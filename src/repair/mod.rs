@@ -81,7 +81,7 @@ use crate::manifest::moves::{self, Move};
 use crate::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, VersionEdit};
 use crate::merge::MergingCursor;
 use crate::table::{Input, Origin, SalvageCursor, TableContext};
-use crate::vfs::{FileLock, FileSystem, OsFileSystem};
+use crate::vfs::{FileLock, FileSystem, OsFileSystem, store_files};
 pub(crate) use lost::LOST;
 use lost::{Place, Taken};
 use plan::{Files, Plan};
@@ -230,15 +230,11 @@ fn lock(fs: &dyn FileSystem, dir: &Path, dry_run: bool) -> Result<Option<Box<dyn
     Err(Error::Locked { path: dir.to_owned(), holder })
 }
 
-/// The store's files in `dir`.
 fn list(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<FileKind>> {
-    let names = match fs.list(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::NotFound(dir.to_owned())),
-        names => names.during("list", dir)?,
-    };
-    let mut files: Vec<FileKind> = names.iter().filter_map(|name| FileKind::parse(name)).collect();
-    files.sort_unstable();
-    Ok(files)
+    match store_files(fs, dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotFound(dir.to_owned())),
+        files => files.during("list", dir),
+    }
 }
 
 /// Carries out what was planned.
