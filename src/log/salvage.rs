@@ -173,10 +173,15 @@ fn salvage_log(
         if behind < len && reader.states_behind(behind, next)? {
             gaps.push(gap(behind, len - behind, None, "no record verifies from here on"));
         }
-    } else if let Some(missing) = missing(next, end) {
+    } else if let Some(missing) = missing(next, end).filter(|_| is_followed) {
         gaps.push(gap(behind, len.saturating_sub(behind), Some(missing), "no record verifies from here on"));
     }
     salvaged.gaps.extend(gaps);
     salvaged.next = salvaged.next.max(next);
-    Ok(if is_newest { next } else { next.max(at).min(end) })
+    // What is missing up to the next log has been told; one without a header may have it.
+    Ok(match is_followed {
+        true => end,
+        false if is_newest => next,
+        false => next.max(at).min(end),
+    })
 }
