@@ -136,3 +136,14 @@ impl<T> IoContext<T> for io::Result<T> {
         self.map_err(|source| Error::Io { operation, path: path.to_owned(), source: Arc::new(source) })
     }
 }
+
+/// For fuzz targets: what came out, if it is no error; an error must be one that damage explains.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn expect_typed<T>(result: Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(Error::Unsupported { .. } | Error::NotFound(_) | Error::NotAStore { .. }) => None,
+        Err(error) if error.is_corruption() => None,
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -27,10 +27,9 @@ use crate::options::{Compression, Options};
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
-use crate::tree::manifest::DEFAULT_KEYSPACE;
-use crate::tree::manifest::{self, KeyspaceState, Loaded, ManifestState, encode_definition};
+use crate::tree::manifest::{self, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState, encode_definition};
 use crate::tree::version::Version;
-use crate::vfs::{FileLock, FileSystem};
+use crate::vfs::{FileLock, FileSystem, store_files};
 use crate::write::batch::Op;
 use crate::write::log::reader::LogReader;
 use crate::write::memtable::Memtable;
@@ -612,10 +611,7 @@ fn view_of(
 }
 
 fn list_files(options: &Options, dir: &Path) -> Result<Vec<FileKind>> {
-    let names = options.file_system.list(dir).during("list", dir)?;
-    let mut files: Vec<FileKind> = names.iter().filter_map(|name| FileKind::parse(name)).collect();
-    files.sort_unstable();
-    Ok(files)
+    store_files(&*options.file_system, dir).during("list", dir)
 }
 
 fn lock_holder(options: &Options, path: &Path) -> String {

@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::format::filename::FileKind;
+
 mod os;
 mod sim;
 
@@ -161,6 +163,13 @@ pub trait FileLock: Send + Sync + Debug {
     fn is_in_force(&self) -> bool {
         true
     }
+}
+
+/// The files in `dir` that have names of a store's files, ordered by kind and number.
+pub(crate) fn store_files(fs: &dyn FileSystem, dir: &Path) -> io::Result<Vec<FileKind>> {
+    let mut files: Vec<FileKind> = fs.list(dir)?.iter().filter_map(|name| FileKind::parse(name)).collect();
+    files.sort_unstable();
+    Ok(files)
 }
 
 /// Reads a whole file that may be at most `limit` bytes long; a longer one is an error of kind `InvalidData`.

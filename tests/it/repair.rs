@@ -642,6 +642,89 @@ fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
     assert_eq!(contents(&open(&fs)).len(), 31);
 }
 
+#[test]
+fn entries_that_were_synced_are_missed_although_only_a_part_of_the_manifest_names_their_log() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    db.put("in a table", "1").unwrap();
+    db.flush().unwrap();
+    (0..30).for_each(|i| _ = db.put(key(i), value(i)).unwrap());
+    db.sync().unwrap();
+    let fs = fs.kill();
+    fs.truncate(of_kind(&fs, "wal").pop().unwrap(), 500).unwrap();
+    fs.corrupt(manifests(&fs).pop().unwrap(), 70, 1).unwrap();
+    let report = repaired(&fs);
+    assert!(!contents(&open(&fs)).contains_key(&key(29)));
+    assert!(known_losses(&report).iter().any(|loss| loss.covers("default", &key(29))), "{report}");
+}
+
+/// What the store's newest manifest states first.
+fn first_edit(fs: &SimFileSystem) -> Vec<Change> {
+    let path = manifests(fs).pop().unwrap();
+    match Inspector::on(Arc::new(fs.clone())).log(&path).unwrap().next_record().unwrap().unwrap().content {
+        Content::Edit(changes) => changes,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tables_written_in_the_order_of_their_keys_leave_level_0() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    for i in 0..400 {
+        db.put(key(i), value(i)).unwrap();
+        if i % 50 == 49 {
+            db.flush().unwrap();
+        }
+    }
+    drop(db);
+    let fs = fs.kill();
+    lose_manifests(&fs);
+    repaired(&fs);
+    let level = |change| if let Change::AddTable { level, .. } = change { Some(level) } else { None };
+    let levels: Vec<_> = first_edit(&fs).into_iter().filter_map(level).collect();
+    assert!(levels.len() >= 8 && levels.iter().all(|level| *level > 0), "{levels:?}");
+    assert_eq!(goes_on(&fs).len(), 400);
+}
+
+#[test]
+fn name_that_is_lost_is_replaced_by_one_that_no_other_keyspace_has() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    let words = db.keyspace("words").unwrap();
+    db.flush().unwrap();
+    let id = id_of(&fs, "words");
+    let other = db.keyspace(&format!("keyspace-{id}")).unwrap();
+    other.put("key", "of the other").unwrap();
+    db.put("key", "of the default").unwrap();
+    db.flush().unwrap();
+    words.put("key", "of words").unwrap();
+    db.sync().unwrap();
+    let fs = fs.kill();
+    lose_manifests(&fs);
+    let report = repaired(&fs);
+    assert!(report.notes.iter().any(|note| note.contains(&format!("keyspace {id} are lost"))), "{report}");
+    let of = |name: &str| contents_of(&open(&fs), name).remove(&b"key"[..]);
+    assert_eq!(of(&format!("keyspace-{id}")).as_deref(), Some(&b"of the other"[..]));
+    assert_eq!(of(&format!("keyspace-{id}.2")).as_deref(), Some(&b"of words"[..]));
+}
+
+/// The id of a keyspace, by the newest manifest.
+fn id_of(fs: &SimFileSystem, wanted: &str) -> u32 {
+    let path = manifests(fs).pop().unwrap();
+    let mut log = Inspector::on(Arc::new(fs.clone())).log(&path).unwrap();
+    while let Some(record) = log.next_record().unwrap() {
+        let Content::Edit(changes) = record.content else { continue };
+        for change in changes {
+            match change {
+                Change::Keyspace { id, name, .. } if name == wanted => return id,
+                _ => {}
+            }
+        }
+    }
+    panic!("there is no keyspace {wanted}");
+}
+
 /// A block that compresses to a thousandth or less is as good as any other.
 #[cfg(feature = "zstd")]
 #[test]

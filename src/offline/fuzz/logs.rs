@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::files;
-use crate::error::{Error, Result};
+use crate::error::{Result, expect_typed};
 use crate::format::checksum::{bound_crc, crc};
 use crate::format::coding::Decoder;
 use crate::format::filename::FileKind;
@@ -206,13 +206,4 @@ pub(super) fn manifest(sealed: bool, data: &[u8]) -> bool {
     assert_eq!(loaded.number, NUMBER);
     assert_eq!(ManifestState::from_snapshot(&loaded.state.snapshot_edit()).as_ref(), Ok(&loaded.state));
     loaded.is_durable
-}
-
-/// What came out, if it is no error; an error must be one that damage explains.
-fn expect_typed<T>(result: Result<T>) -> Option<T> {
-    match result {
-        Ok(value) => Some(value),
-        Err(Error::Corruption { .. } | Error::Unsupported { .. }) => None,
-        Err(error) => panic!("{error}"),
-    }
 }

@@ -31,7 +31,7 @@ use crate::sorted::{block, table};
 type Decoder = fn(bool, &[u8]) -> bool;
 
 /// All targets by name.
-pub const TARGETS: [(&str, Decoder); 15] = [
+pub const TARGETS: [(&str, Decoder); 16] = [
     ("current", logs::current),
     ("log_records", logs::log_records),
     ("log_replay", logs::log_replay),
@@ -47,6 +47,7 @@ pub const TARGETS: [(&str, Decoder); 15] = [
     ("scalable_filter", filter::fuzz::scalable_filter),
     ("table", table::fuzz::table),
     ("store", store::store),
+    ("repair", store::repair),
 ];
 
 /// Runs the target called `name` over `data`; returns whether it was accepted as sound.

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use super::files;
 use super::logs::{file_system, seal_current, seal_log};
-use crate::error::{Error, Result};
+use crate::error::{Result, expect_typed};
 use crate::exec::SteppedExecutor;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::offline::inspect::Inspector;
 use crate::sorted::table;
 use crate::vfs::SimFileSystem;
-use crate::{Db, Options};
+use crate::{Db, LossKind, Options, RepairOptions};
 
 const DIR: &str = "/db";
 /// More files than this are not looked at.
 const MOST_FILES: usize = 24;
 
-/// Files of a store: `CURRENT` (kind 0), manifests (1), logs (2), tables (3), all others foreign.
-pub(super) fn store(sealed: bool, data: &[u8]) -> bool {
+/// A directory with files of a store: `CURRENT` (kind 0), manifests (1), logs (2), tables (3).
+fn forged(sealed: bool, data: &[u8]) -> SimFileSystem {
     let fs = file_system();
     for (kind, number, file) in files(data).into_iter().take(MOST_FILES) {
         let (number, mut file) = (u64::from(number), file.to_vec());
@@ -41,6 +41,34 @@ pub(super) fn store(sealed: bool, data: &[u8]) -> bool {
         }
         fs.write(kind.path(Path::new(DIR)), file).expect("a file");
     }
+    fs
+}
+
+/// A store is repaired. The result can be opened and read, and there is nothing left to repair.
+pub(super) fn repair(sealed: bool, data: &[u8]) -> bool {
+    let fs = forged(sealed, data);
+    let run = |dry_run| {
+        let options = RepairOptions::new().file_system(Arc::new(fs.clone())).dry_run(dry_run);
+        crate::offline::repair::repair(DIR, options)
+    };
+    let planned = expect_typed(run(true));
+    let Some(report) = expect_typed(run(false)) else { return false };
+    let planned = planned.expect("what can be done can be planned");
+    assert_eq!((&planned.losses, &planned.moved), (&report.losses, &report.moved));
+    let files = || -> Vec<_> { fs.paths().into_iter().map(|path| (fs.read(&path).ok(), path)).collect() };
+    let after = files();
+    let again = run(false).expect("it was repaired");
+    assert!(again.is_sound() && !again.has_losses(), "{report}\nagain: {again}");
+    assert!(files() == after, "a second repair changes nothing");
+    let db = options(&fs).open(DIR).expect("it was repaired");
+    entries(&db, false).expect("it was repaired");
+    db.close().expect("nothing fails");
+    report.losses.iter().all(|loss| loss.kind == LossKind::Unknowable)
+}
+
+/// A store is verified, read and written to.
+pub(super) fn store(sealed: bool, data: &[u8]) -> bool {
+    let fs = forged(sealed, data);
     let mut faults = 0;
     let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), &mut |_| faults += 1);
     let is_sound = verified.is_ok_and(|verified| verified.damaged == 0) && faults == 0;
@@ -55,16 +83,6 @@ pub(super) fn store(sealed: bool, data: &[u8]) -> bool {
     after.remove(at.expect("what was put is there"));
     assert_eq!(before, after, "what was there stays");
     true
-}
-
-/// What came out, if it is no error; an error must be one that damage explains.
-fn expect_typed<T>(result: Result<T>) -> Option<T> {
-    match result {
-        Ok(value) => Some(value),
-        Err(Error::Unsupported { .. } | Error::NotFound(_) | Error::NotAStore { .. }) => None,
-        Err(error) if error.is_corruption() => None,
-        Err(error) => panic!("{error}"),
-    }
 }
 
 /// Key that is put; it begins with its keyspace's name.

@@ -18,7 +18,9 @@ use std::sync::Arc;
 use super::*;
 use crate::filter::FilterPolicy;
 use crate::filter::{BloomFilter, BloomLayout, HashFunction, ScalableBloomFilter};
+use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
+use crate::format::header::{FileHeader, Magic};
 use crate::format::record::RecordHeader;
 use crate::offline::inspect::{Inspector, TableFile, golden_store};
 use crate::options::Compression;
@@ -58,7 +60,8 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let inspector = Inspector::on(Arc::new(fs.clone()));
     let mut seeds = Vec::new();
     let mut add = |target, name: &str, bytes: &[u8]| seeds.push((target, name.to_owned(), sealed(bytes)));
-    let mut archive = Vec::new();
+    // All files, and those that no manifest tells of.
+    let (mut archive, mut alone) = (Vec::new(), Vec::new());
     for file in inspector.files(Path::new(DIR)).unwrap() {
         let bytes = trimmed_log(&fs, file.kind, &file.path);
         let name = file.kind.name();
@@ -92,9 +95,15 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
             _ => continue,
         };
         put_file(&mut archive, code, number, &bytes);
+        if code > 1 {
+            put_file(&mut alone, code, number, &bytes);
+        }
     }
     add("store", "golden", &archive);
+    add("repair", "golden", &archive);
+    add("repair", "without-manifest", &alone);
     add("log_replay", "three-logs", &replay_of_new_logs());
+    add("log_replay", "stating", &replay_of_stating_logs());
     for layout in [BloomLayout::Split, BloomLayout::Standard] {
         for hash in [HashFunction::Xxh3, HashFunction::SipHash13, HashFunction::Murmur3] {
             let builder = BloomFilter::builder().layout(layout).hash(hash).seed(5);
@@ -168,27 +177,46 @@ fn parts(table: &TableFile, bytes: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     parts
 }
 
+/// Log `number` of one entry for each of `records`, which says that what is up to `synced` is
+/// durable; a record of no key is a marker.
+fn log_of(header: FileHeader, records: &[(Option<u8>, u64)]) -> Vec<u8> {
+    let mut log = header.encode(Magic::Wal).to_vec();
+    for &(key, synced) in records {
+        let payload = key.map_or(Vec::new(), |key| vec![1, 0, 1, key, 1, b'v']);
+        let (payload_len, count) = (u32::try_from(payload.len()).unwrap(), u32::from(key.is_some()));
+        let record = RecordHeader { payload_len, payload_crc: crc(&payload), count, synced };
+        log.extend_from_slice(record.encode(header.number, log.len() as u64).as_slice());
+        log.extend_from_slice(&payload);
+    }
+    log
+}
+
 /// Three logs, of which the second one goes on where the first one ends, and the third one before
-/// that.
+/// that. Sealing gives each log its own number.
 fn replay_of_new_logs() -> Vec<u8> {
     let mut replay = vec![0];
     for (first, keys) in [(1u64, 0..3u8), (4, 3..5), (5, 5..6)] {
-        // Sealing gives each log its own.
-        let number = 3;
-        let header = crate::format::header::FileHeader { number, first, ..Default::default() };
-        let mut log = header.encode(crate::format::header::Magic::Wal).to_vec();
-        for key in keys {
-            let payload = [1, 0, 1, key, 1, b'v'];
-            let record = RecordHeader {
-                payload_len: 6,
-                payload_crc: crate::format::checksum::crc(&payload),
-                count: 1,
-                synced: 0,
-            };
-            let offset = log.len() as u64;
-            log.extend_from_slice(record.encode(number, offset).as_slice());
-            log.extend_from_slice(&payload);
-        }
+        let header = FileHeader { number: 3, first, ..Default::default() };
+        let records: Vec<_> = keys.map(|key| (Some(key), 0)).collect();
+        put_file(&mut replay, 2, 0, &log_of(header, &records));
+    }
+    replay
+}
+
+/// Logs that say how far they are durable and which log was before them, with zeros prepared for
+/// more; the third one is void, because it begins behind what the recovery that made the fourth one
+/// has found.
+fn replay_of_stating_logs() -> Vec<u8> {
+    let mut replay = vec![0];
+    let header = |first, synced, previous| FileHeader { number: 3, first, synced, previous, ..Default::default() };
+    let logs = [
+        log_of(header(1, 0, 0), &[(Some(0), 0), (Some(1), 1), (None, 2), (Some(2), 0)]),
+        log_of(header(4, 3, 3), &[(Some(3), 3), (None, 4), (Some(4), 4), (Some(5), 4)]),
+        log_of(header(8, 4, 4), &[(Some(7), 4)]),
+        log_of(header(6, 5, 4), &[(Some(6), 5)]),
+    ];
+    for mut log in logs {
+        log.extend_from_slice(&[0; 100]);
         put_file(&mut replay, 2, 0, &log);
     }
     replay
@@ -282,7 +310,7 @@ fn run_named(target: &str, input: &[u8]) -> bool {
     });
     // Beside a multiple of what comes in: buffers of fixed size, which a store has more of.
     let (times, more) = match target {
-        "store" => (512, 32 << 20),
+        "store" | "repair" => (512, 32 << 20),
         "table" => (512, 2 << 20),
         _ => (64, 64 << 10),
     };
@@ -340,4 +368,5 @@ mutation_tests! {
     scalable_filter: MUTATIONS,
     table: MUTATIONS,
     store: STORE_MUTATIONS,
+    repair: STORE_MUTATIONS,
 }

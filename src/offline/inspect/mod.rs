@@ -46,7 +46,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::header::FileHeader;
 use crate::sorted::table::TableContext;
 use crate::tree::manifest;
-use crate::vfs::{FileSystem, OsFileSystem};
+use crate::vfs::{FileSystem, OsFileSystem, store_files};
 
 /// Reads files of stores.
 #[derive(Clone, Debug)]
@@ -111,9 +111,7 @@ impl Inspector {
 
     /// The files in directory `dir` that have the name of a store's file, ordered by kind and number.
     pub fn files(&self, dir: &Path) -> Result<Vec<StoreFile>> {
-        let names = self.fs.list(dir).during("list", dir)?;
-        let mut kinds: Vec<FileKind> = names.iter().filter_map(|name| FileKind::parse(name)).collect();
-        kinds.sort_unstable();
+        let kinds = store_files(&*self.fs, dir).during("list", dir)?;
         Ok(kinds.into_iter().map(|kind| StoreFile { kind, path: kind.path(dir) }).collect())
     }
 

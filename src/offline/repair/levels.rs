@@ -2,11 +2,11 @@
 //!
 //! A read goes through the levels and takes the first version of a key that it finds. So of two
 //! tables that share a key, the one with the newer version must come first. Which that is, the
-//! entries say; the level that a table was made for is the place to begin with, and from there
-//! tables only move down.
+//! entries say; the level that a table was made for is the place to begin with.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -31,45 +31,62 @@ pub(super) struct Placed {
 /// Divides tables into runs of tables that do not overlap, each in the order of its keys. A table
 /// of unknown range is a run by itself.
 pub(super) fn runs(tables: &[Arc<SalvageTable>]) -> Vec<Vec<Arc<SalvageTable>>> {
-    let mut sorted: Vec<&Arc<SalvageTable>> = tables.iter().collect();
-    sorted.sort_by_key(|table| table.bounds().map(|(smallest, _)| smallest.to_vec()));
     let mut runs: Vec<Vec<Arc<SalvageTable>>> = Vec::new();
-    for table in sorted {
-        let comes_behind = |run: &&mut Vec<Arc<SalvageTable>>| {
-            let last = run.last().and_then(|last| last.bounds());
-            matches!((last, table.bounds()), (Some((_, largest)), Some((smallest, _))) if largest < smallest)
+    let mut known: Vec<_> = tables.iter().filter_map(|table| Some((table.bounds()?, table))).collect();
+    known.sort_by_key(|(bounds, _)| *bounds);
+    // The run whose last table ends first comes first.
+    let mut ends = BinaryHeap::new();
+    for ((smallest, largest), table) in known {
+        let run = match ends.peek() {
+            Some(Reverse((end, run))) if *end < smallest => *run,
+            _ => runs.len(),
         };
-        match runs.iter_mut().find(comes_behind) {
-            Some(run) => run.push(Arc::clone(table)),
-            None => runs.push(vec![Arc::clone(table)]),
+        if run < runs.len() {
+            ends.pop();
+            runs[run].push(Arc::clone(table));
+        } else {
+            runs.push(vec![Arc::clone(table)]);
         }
+        ends.push(Reverse((largest, run)));
     }
+    runs.extend(tables.iter().filter(|table| table.bounds().is_none()).map(|table| vec![Arc::clone(table)]));
     runs
 }
 
-/// Reads all entries and finds out which table is newer where two share a key.
+/// Reads all entries and finds out which table is newer where two share a key. Of three that do, the
+/// first and the last are no pair: their order follows.
 pub(super) fn order(tables: &[Arc<SalvageTable>]) -> Result<Order> {
+    let runs = runs(tables);
+    let mut order = Order::new();
+    if runs.len() < 2 {
+        return Ok(order);
+    }
     let mut heap = BinaryHeap::new();
-    for run in runs(tables) {
+    for run in runs {
         let mut cursor = SalvageCursor::new(run);
         cursor.seek_to_first()?;
         if cursor.valid() {
             heap.push(First(cursor));
         }
     }
-    let mut order = Order::new();
-    // The tables that hold the current key, each with its newest version of it.
-    let (mut key, mut holders): (Vec<u8>, Vec<(u64, SeqNo)>) = (Vec::new(), Vec::new());
+    let mut key: Vec<u8> = Vec::new();
+    // The tables that hold the current key; those whose newest version of it is the oldest yet, and
+    // those that are one version newer.
+    let (mut seen, mut newer, mut oldest) = (BTreeSet::new(), Vec::new(), (SeqNo::MAX, Vec::new()));
     while let Some(First(mut cursor)) = heap.pop() {
+        let (table, seqno) = (cursor.table(), cursor.seqno());
         if cursor.key() != key {
             key.clear();
             key.extend_from_slice(cursor.key());
-            holders.clear();
+            seen.clear();
+            (newer, oldest) = (Vec::new(), (SeqNo::MAX, Vec::new()));
         }
-        let here = (cursor.table(), cursor.seqno());
-        if holders.iter().all(|(table, _)| *table != here.0) {
-            order.extend(holders.iter().filter(|(_, seqno)| *seqno > here.1).map(|(table, _)| (*table, here.0)));
-            holders.push(here);
+        if seen.insert(table) {
+            if seqno < oldest.0 {
+                newer = std::mem::replace(&mut oldest, (seqno, Vec::new())).1;
+            }
+            order.extend(newer.iter().map(|newer| (*newer, table)));
+            oldest.1.push(table);
         }
         cursor.next()?;
         if cursor.valid() {
@@ -103,54 +120,103 @@ impl PartialEq for First {
 impl Eq for First {}
 
 /// Finds a level for each table so that reads are right; `None` if there is none without merging
-/// tables.
+/// tables. Tables come from the newest to the oldest, where that is known; each stays at the level
+/// that it was made for, or else goes below it, or else above.
 pub(super) fn place(tables: &[Placed], order: &Order) -> Option<BTreeMap<u64, u8>> {
-    let mut placed: BTreeMap<u64, Placed> = tables.iter().map(|table| (table.number, table.clone())).collect();
-    loop {
-        let down = first_conflict(&placed, order);
-        let Some((number, level)) = down else {
-            return Some(placed.into_iter().map(|(number, table)| (number, table.level)).collect());
-        };
-        if usize::from(level) >= LEVEL_COUNT {
-            return None;
+    let by_number: BTreeMap<u64, &Placed> = tables.iter().map(|table| (table.number, table)).collect();
+    let pairs = order.iter().filter_map(|(newer, older)| Some((by_number.get(newer)?, by_number.get(older)?)));
+    let mut older_than: BTreeMap<u64, Vec<&Placed>> = BTreeMap::new();
+    let mut waits_for: BTreeMap<u64, usize> = BTreeMap::new();
+    for (newer, older) in pairs {
+        older_than.entry(newer.number).or_default().push(older);
+        *waits_for.entry(older.number).or_default() += 1;
+    }
+    // Of those that share no key, the one that was made first has gone down since.
+    let mut ready: BTreeSet<u64> = by_number.keys().copied().filter(|number| !waits_for.contains_key(number)).collect();
+    let mut levels: [Ranges<'_>; LEVEL_COUNT] = Default::default();
+    let mut least: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut placed: BTreeMap<u64, usize> = BTreeMap::new();
+    while let Some(number) = ready.pop_last() {
+        let table = by_number[&number];
+        let least_of = least.get(&number).copied().unwrap_or(0);
+        let made_for = least_of.max(table.level.into());
+        let mut choices = (made_for..LEVEL_COUNT).chain((least_of..made_for.min(LEVEL_COUNT)).rev());
+        let level = choices.find(|&level| level == 0 || !levels[level].overlap(table))?;
+        if level > 0 {
+            levels[level].add(table);
         }
-        placed.get_mut(&number)?.level = level;
+        placed.insert(number, level);
+        for older in older_than.get(&number).into_iter().flatten() {
+            // The order of runs in level 0; see `Version::edited`.
+            let in_order = level == 0 && table.age() > older.age();
+            let least = least.entry(older.number).or_default();
+            *least = (*least).max(if in_order { 0 } else { level + 1 });
+            let left = waits_for.entry(older.number).or_default();
+            *left -= 1;
+            if *left == 0 {
+                ready.insert(older.number);
+            }
+        }
+    }
+    if placed.len() < by_number.len() {
+        // Each of some tables has a newer version than the next one.
+        return None;
+    }
+    sink(&by_number, &mut placed, levels);
+    Some(placed.into_iter().filter_map(|(number, level)| Some((number, u8::try_from(level).ok()?))).collect())
+}
+
+/// Moves tables of level 0 to the last level that overlap nothing they would pass, the oldest first:
+/// compactions move a table whose keys come in their order, and do not write it anew, so that it
+/// still says that it was made for level 0.
+fn sink<'a>(
+    tables: &BTreeMap<u64, &'a Placed>,
+    placed: &mut BTreeMap<u64, usize>,
+    mut below: [Ranges<'a>; LEVEL_COUNT],
+) {
+    let mut above: Vec<&Placed> = tables.values().copied().filter(|table| placed[&table.number] == 0).collect();
+    above.sort_by_key(|table| table.age());
+    // Level 0 takes part with the tables that stay there.
+    for table in above {
+        if below.iter().any(|level| level.overlap(table)) {
+            below[0].add(table);
+        } else {
+            below[LEVEL_COUNT - 1].add(table);
+            placed.insert(table.number, LEVEL_COUNT - 1);
+        }
     }
 }
 
-/// A table that must go down, and to which level.
-fn first_conflict(placed: &BTreeMap<u64, Placed>, order: &Order) -> Option<(u64, u8)> {
-    for (newer, older) in order {
-        let (Some(newer), Some(older)) = (placed.get(newer), placed.get(older)) else { continue };
-        // The order of runs in level 0; see `Version::edited`.
-        let in_order = newer.level == 0
-            && older.level == 0
-            && (newer.largest_seqno, newer.number) > (older.largest_seqno, older.number);
-        if newer.level >= older.level && !in_order {
-            return Some((older.number, newer.level + 1));
-        }
+impl Placed {
+    fn age(&self) -> (SeqNo, u64) {
+        (self.largest_seqno, self.number)
     }
-    let mut levels: BTreeMap<u8, Vec<&Placed>> = BTreeMap::new();
-    placed
-        .values()
-        .filter(|table| table.level > 0)
-        .for_each(|table| levels.entry(table.level).or_default().push(table));
-    for (level, mut tables) in levels {
-        tables.sort_by(|a, b| a.smallest.cmp(&b.smallest));
-        let mut furthest: Option<&Placed> = None;
-        for table in tables {
-            if let Some(before) = furthest
-                && before.largest >= table.smallest
-            {
-                // They share no key. The one that was made first has gone down since.
-                return Some((before.number.min(table.number), level + 1));
-            }
-            if furthest.is_none_or(|before| before.largest < table.largest) {
-                furthest = Some(table);
-            }
-        }
+}
+
+/// A set of keys, as ranges that do not overlap: the largest key of each by the smallest.
+#[derive(Default)]
+struct Ranges<'a>(BTreeMap<&'a [u8], &'a [u8]>);
+
+impl<'a> Ranges<'a> {
+    /// The last range that begins within `table` or before it, if it reaches into it.
+    fn last_within(&self, table: &Placed) -> Option<(&'a [u8], &'a [u8])> {
+        let begin_before = (Bound::Unbounded, Bound::Included(table.largest.as_slice()));
+        let last = self.0.range::<[u8], _>(begin_before).next_back();
+        last.map(|(from, to)| (*from, *to)).filter(|(_, to)| *to >= table.smallest.as_slice())
     }
-    None
+
+    fn overlap(&self, table: &Placed) -> bool {
+        self.last_within(table).is_some()
+    }
+
+    fn add(&mut self, table: &'a Placed) {
+        let (mut smallest, mut largest) = (table.smallest.as_slice(), table.largest.as_slice());
+        while let Some((from, to)) = self.last_within(table) {
+            self.0.remove(from);
+            (smallest, largest) = (smallest.min(from), largest.max(to));
+        }
+        self.0.insert(smallest, largest);
+    }
 }
 
 #[cfg(test)]
@@ -189,6 +255,28 @@ mod tests {
     }
 
     #[test]
+    fn tables_that_overlap_no_other_go_to_the_last_level() {
+        // Written one after the other in the order of the keys, and then a key of the second again.
+        let tables = [(3, 0, "a", "c"), (4, 0, "d", "f"), (5, 0, "g", "h"), (6, 0, "e", "e")];
+        check(&tables, &[(6, 4)], Some(&[(3, 6), (4, 6), (5, 6), (6, 0)]));
+        // What is above one that stays stays as well.
+        check(&[(3, 5, "a", "c"), (4, 0, "b", "f"), (5, 0, "e", "h")], &[], Some(&[(3, 5), (4, 0), (5, 0)]));
+    }
+
+    /// One pass for each table that moves would take hours.
+    #[test]
+    fn many_tables_that_have_moved_are_placed() {
+        const COUNT: u64 = 20_000;
+        let placed = |number: u64| {
+            let smallest = (number % COUNT).to_be_bytes().to_vec();
+            Placed { number, level: 1, largest: smallest.clone(), smallest, largest_seqno: number }
+        };
+        let tables: Vec<Placed> = (0..2 * COUNT).map(placed).collect();
+        let levels = place(&tables, &(0..COUNT).map(|older| (COUNT + older, older)).collect()).unwrap();
+        assert!(levels.into_iter().all(|(number, level)| level == if number < COUNT { 2 } else { 1 }));
+    }
+
+    #[test]
     fn runs_out_of_the_order_of_level_0_go_down() {
         check(&[(3, 0, "a", "z"), (4, 0, "a", "z")], &[(3, 4)], Some(&[(3, 0), (4, 1)]));
     }
@@ -197,6 +285,7 @@ mod tests {
     fn contradicting_tables_have_no_place() {
         check(&[(3, 1, "a", "z"), (4, 1, "a", "z")], &[(3, 4), (4, 3)], None);
         let column: Vec<(u64, u8, &str, &str)> = (1..9).map(|number| (number, 1, "a", "z")).collect();
-        check(&column, &[], None);
+        let expected = [(1, 0), (2, 0), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 1)];
+        check(&column, &[], Some(&expected));
     }
 }

@@ -16,7 +16,7 @@ use crate::sorted::table::{Origin, TableMeta};
 use crate::tree::manifest::ManifestState;
 use crate::vfs::FileSystem;
 use crate::write::batch::{BatchReader, Op};
-use crate::write::log::{Known, LogGap, Record, salvage};
+use crate::write::log::{LogGap, Needed, Record, salvage};
 use crate::write::memtable::Memtable;
 use crate::write::wal;
 
@@ -98,16 +98,17 @@ pub(super) fn read(
         }
         Ok(())
     };
-    let known = Known { expected: wanted.flushed + 1, elsewhere: wanted.elsewhere.max(wanted.flushed) };
-    let salvaged = salvage(fs, Magic::Wal, &logs, known, &mut apply)?;
+    let needed = Needed { expected: wanted.flushed + 1, elsewhere: wanted.elsewhere.max(wanted.flushed) };
+    let salvaged = salvage(fs, Magic::Wal, &logs, needed, &mut apply)?;
     read.gaps.extend(salvaged.gaps);
     read.last_seqno = salvaged.next - 1;
-    if let Some(synced) = wanted.synced.filter(|synced| synced.seqno > read.last_seqno) {
+    let known = read.last_seqno.max(needed.elsewhere);
+    if let Some(synced) = wanted.synced.filter(|synced| synced.seqno > known) {
         read.gaps.push(LogGap {
             file: path(&synced.number).1,
             offset: 0,
             bytes: 0,
-            ordinals: Some(synced.seqno - read.last_seqno),
+            ordinals: Some(synced.seqno - known),
             rule: format!("its entries up to {} were on stable storage, and are gone", synced.seqno),
         });
         read.last_seqno = synced.seqno;

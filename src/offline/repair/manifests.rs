@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use super::GREATEST_COUNTED;
 use super::report::RepairFault;
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
@@ -11,6 +12,7 @@ use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
 use crate::tree::manifest::{self, Loaded, ManifestState, VersionEdit};
 use crate::vfs::FileSystem;
+use crate::write::wal::SyncedLog;
 
 /// What edits say that were read, whichever manifest they stand in and whatever is missing between
 /// them.
@@ -26,6 +28,7 @@ pub(super) struct Knowledge {
     pub(super) flushed: SeqNo,
     pub(super) next_number: u64,
     pub(super) seed: Option<u64>,
+    pub(super) synced_log: Option<SyncedLog>,
     /// What was so when everything was known last.
     whole: Option<Whole>,
     /// Whether edits are missing since then.
@@ -82,7 +85,7 @@ pub(super) fn read_parts(
         }
         knowledge.has_manifest |= !salvaged.edits.is_empty();
         knowledge.has_gap |= !salvaged.has_base;
-        knowledge.next_number = knowledge.next_number.max(number + 1);
+        knowledge.count(number + 1);
         for (i, (follows, edit)) in salvaged.edits.iter().enumerate() {
             knowledge.learn(edit, i == 0 && salvaged.has_base, *follows);
         }
@@ -122,9 +125,10 @@ impl Knowledge {
             self.settle();
             self.has_gap = true;
         }
-        self.next_number = self.next_number.max(edit.next_file_number.unwrap_or(0));
+        self.count(edit.next_file_number.unwrap_or(0));
         self.flushed = self.flushed.max(edit.flushed_seqno.unwrap_or(0));
         self.seed = edit.hash_seed.or(self.seed);
+        self.synced_log = edit.synced_log.or(self.synced_log);
         for id in &edit.dropped {
             self.keyspaces.remove(id);
             self.dropped.insert(*id);
@@ -144,6 +148,13 @@ impl Knowledge {
             // One that was moved, if it was removed just before.
             self.dead.remove(&meta.number);
             self.tables.insert(meta.number, (*id, *level, meta.clone()));
+        }
+    }
+
+    /// Notes that numbers below `next` may have been used.
+    fn count(&mut self, next: u64) {
+        if next <= GREATEST_COUNTED {
+            self.next_number = self.next_number.max(next);
         }
     }
 

@@ -74,13 +74,14 @@ use std::sync::Arc;
 pub use report::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairReport};
 
 use crate::error::{Error, IoContext, Result};
+use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{Input, Origin, SalvageCursor, TableContext};
 use crate::tree::manifest::moves::{self, Move};
-use crate::tree::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter};
-use crate::vfs::{FileLock, FileSystem, OsFileSystem};
+use crate::tree::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, VersionEdit};
+use crate::vfs::{FileLock, FileSystem, OsFileSystem, store_files};
 pub(crate) use lost::LOST;
 use lost::{Place, Taken};
 use plan::{Files, Plan};
@@ -180,16 +181,8 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
                 let file = FileKind::Manifest(loaded.number).path(dir);
                 let what = "its last edits are missing: there are tables that know of them".into();
                 report.faults.push(RepairFault { file: file.clone(), offset: 0, what });
-                report.losses.push(Loss {
-                    kind: LossKind::Uncertain,
-                    file: Some(file),
-                    keyspace: None,
-                    from: None,
-                    to: None,
-                    entries: None,
-                    bytes: 0,
-                    why: "the last edits of the manifest are missing, or the last entries of the logs".into(),
-                });
+                let why = "the last edits of the manifest are missing, or the last entries of the logs";
+                report.losses.push(Loss { file: Some(file), ..Loss::anywhere(LossKind::Uncertain, why) });
             }
             planned
         }
@@ -237,15 +230,11 @@ fn lock(fs: &dyn FileSystem, dir: &Path, dry_run: bool) -> Result<Option<Box<dyn
     Err(Error::Locked { path: dir.to_owned(), holder })
 }
 
-/// The store's files in `dir`.
 fn list(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<FileKind>> {
-    let names = match fs.list(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::NotFound(dir.to_owned())),
-        names => names.during("list", dir)?,
-    };
-    let mut files: Vec<FileKind> = names.iter().filter_map(|name| FileKind::parse(name)).collect();
-    files.sort_unstable();
-    Ok(files)
+    match store_files(fs, dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotFound(dir.to_owned())),
+        files => files.during("list", dir),
+    }
 }
 
 /// Carries out what was planned.
@@ -342,6 +331,11 @@ impl CarryOut<'_> {
         state.min_log = min_log.unwrap_or(number);
         for (keyspace, level, meta) in added {
             state.add_table(keyspace, level, meta).map_err(Error::invalid)?;
+        }
+        let stated = VersionEdit::decode(&state.snapshot_edit().encode());
+        if let Err(Malformed(rule)) = stated.and_then(|edit| ManifestState::from_snapshot(&edit)) {
+            // Better none than one that nothing can read.
+            return Err(Error::corruption(&FileKind::Manifest(number).path(dir), 0, rule));
         }
         report.manifest = number;
         let current = FileKind::Current.path(dir);

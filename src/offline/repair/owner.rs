@@ -46,7 +46,9 @@ fn describes_itself(context: &Arc<TableContext>, number: u64) -> Result<bool> {
     match Table::alone(Arc::clone(context), number, false) {
         Ok(_) | Err(Error::Unsupported { .. }) => Ok(true),
         Err(Error::Corruption { .. }) => Ok(false),
-        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(false),
+        Err(Error::Io { source, .. }) if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory) => {
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }
@@ -62,8 +64,8 @@ fn has_magic(fs: &dyn FileSystem, dir: &Path, kind: FileKind) -> Result<bool> {
     let path = kind.path(dir);
     let mut start = [0; Magic::LEN];
     match fs.open(&path).and_then(|file| file.read_at(&mut start, 0)) {
-        // A running store may have removed it.
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        // A running store may have removed it; a directory is nobody's table.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory) => Ok(false),
         read => Ok(read.during("read", &path)? == start.len() && start == *magic.bytes()),
     }
 }

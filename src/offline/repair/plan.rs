@@ -18,45 +18,46 @@ use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Origin, SalvageTable, TableContext, TableMeta};
-use crate::tree::manifest::{KeyspaceState, LEVEL_COUNT, ManifestState, decode_definition};
+use crate::tree::manifest::{DEFAULT_KEYSPACE, KeyspaceState, LEVEL_COUNT, ManifestState, decode_definition};
 use crate::vfs::FileSystem;
 use crate::write::log::reader::LogReader;
 
 /// The files of a store's directory, ordered by kind and number.
 pub(super) struct Files {
     pub(super) all: Vec<FileKind>,
+    numbers: BTreeSet<u64>,
 }
 
 impl Files {
     pub(super) fn new(all: Vec<FileKind>) -> Files {
-        Files { all }
+        let numbers = all.iter().filter_map(|kind| kind.number()).collect();
+        Files { all, numbers }
     }
 
     /// Whether there is a file of that number, of whatever kind.
     fn has_number(&self, number: u64) -> bool {
-        self.all.iter().any(|kind| kind.number() == Some(number))
+        self.numbers.contains(&number)
     }
 
-    fn numbers(&self, of: impl Fn(FileKind) -> Option<u64>) -> Vec<u64> {
+    fn numbers_of(&self, of: impl Fn(FileKind) -> Option<u64>) -> Vec<u64> {
         self.all.iter().filter_map(|&kind| of(kind)).collect()
     }
 
     pub(super) fn manifests(&self) -> Vec<u64> {
-        self.numbers(|kind| if let FileKind::Manifest(number) = kind { Some(number) } else { None })
+        self.numbers_of(|kind| if let FileKind::Manifest(number) = kind { Some(number) } else { None })
     }
 
     fn logs(&self) -> Vec<u64> {
-        self.numbers(|kind| if let FileKind::Wal(number) = kind { Some(number) } else { None })
+        self.numbers_of(|kind| if let FileKind::Wal(number) = kind { Some(number) } else { None })
     }
 
     fn tables(&self) -> Vec<u64> {
-        self.numbers(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
+        self.numbers_of(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
     }
 
     /// The greatest number in a name.
     pub(super) fn greatest(&self) -> u64 {
-        let numbers = self.all.iter().filter_map(|kind| kind.number());
-        numbers.filter(|number| *number <= GREATEST_COUNTED).max().unwrap_or(0)
+        self.numbers.range(..=GREATEST_COUNTED).next_back().copied().unwrap_or(0)
     }
 }
 
@@ -125,15 +126,12 @@ pub(super) fn note_gaps(read: &Read, report: &mut RepairReport) {
         if !report.faults.iter().any(|known| (&known.file, known.offset) == (&fault.file, fault.offset)) {
             report.faults.push(fault);
         }
+        let why = format!("{}; which keys were written there is not known", gap.rule);
         report.losses.push(Loss {
-            kind: LossKind::Lost,
             file: Some(gap.file.clone()),
-            keyspace: None,
-            from: None,
-            to: None,
             entries: gap.ordinals,
             bytes: gap.bytes,
-            why: format!("{}; which keys were written there is not known", gap.rule),
+            ..Loss::anywhere(LossKind::Lost, why)
         });
     }
 }
@@ -261,17 +259,18 @@ fn take(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked:
     report.faults.extend(checked.fault);
     report.losses.extend(checked.losses.into_iter().map(|loss| Loss { keyspace: name.clone(), ..loss }));
     match checked.sound {
-        Some(meta) => {
+        // The numbers of new files come behind it.
+        Some(meta) if meta.number <= GREATEST_COUNTED => {
             plan.state.next_file_number = plan.state.next_file_number.max(meta.number + 1);
             plan.state.add_table(id, level, meta).map_err(Error::invalid)?;
             report.tables_kept += 1;
         }
-        None if checked.entries > 0 => {
+        _ if checked.entries > 0 => {
             report.tables_rewritten += 1;
             let (tables, keys, holes) = (vec![checked.table], checked.keys, checked.holes);
             plan.rewrites.push(Rewrite { keyspace: id, level, tables, keys, holes });
         }
-        None => {}
+        _ => {}
     }
     Ok(())
 }
@@ -331,16 +330,9 @@ pub(super) fn by_evidence(
     report: &mut RepairReport,
 ) -> Result<Plan> {
     report.basis = if knowledge.has_manifest { RepairBasis::DamagedManifest } else { RepairBasis::Tables };
-    report.losses.push(Loss {
-        kind: LossKind::Unknowable,
-        file: None,
-        keyspace: None,
-        from: None,
-        to: None,
-        entries: None,
-        bytes: 0,
-        why: "without a good manifest, a table that is missing, or a compaction that left none, leaves no trace".into(),
-    });
+    let why = "without a good manifest, a table that is missing, a compaction that left none, or a keyspace without \
+               tables and entries in logs, leaves no trace";
+    report.losses.push(Loss::anywhere(LossKind::Unknowable, why));
     let mut found = BTreeMap::new();
     for number in files.tables() {
         let known = knowledge.tables.get(&number);
@@ -361,7 +353,8 @@ pub(super) fn by_evidence(
     }
     let mut state = knowledge.state();
     let last = find_last(&mut state, files, knowledge, &found);
-    define_keyspaces(&mut state, knowledge, &found, &fates, report);
+    let definitions = definitions(&found);
+    define_keyspaces(&mut state, knowledge, &definitions, &found, &fates, report);
     let mut plan = Plan {
         fs: context.shared_fs(),
         state,
@@ -391,15 +384,13 @@ pub(super) fn by_evidence(
                 report.faults.extend(table.checked.fault);
                 let bounds = table.checked.table.bounds();
                 let name = keyspace.and_then(|id| plan.state.keyspaces.get(&id)).map(|keyspace| keyspace.name.clone());
+                let why = "it is not known whether the table belongs to the store";
                 report.losses.push(Loss {
-                    kind: LossKind::Uncertain,
                     file: Some(path),
                     keyspace: name,
-                    from: bounds.map(|(from, _)| from.to_vec()),
-                    to: bounds.map(|(_, to)| to.to_vec()),
                     entries: table.checked.expected,
                     bytes: table.checked.table.size(),
-                    why: "it is not known whether the table belongs to the store".into(),
+                    ..Loss::anywhere(LossKind::Uncertain, why).within(bounds)
                 });
             }
             _ => {}
@@ -415,8 +406,9 @@ pub(super) fn by_evidence(
         }
     }
     let elsewhere = last.values().map(|last| last.mentioned).max().unwrap_or(0);
-    let wanted = Wanted { numbers: logs, flushed: plan.state.flushed_seqno, floors, elsewhere, synced: None };
-    define_from_logs(context, &wanted, knowledge, &mut plan.state, report)?;
+    let wanted =
+        Wanted { numbers: logs, flushed: plan.state.flushed_seqno, floors, elsewhere, synced: knowledge.synced_log };
+    define_from_logs(context, &wanted, knowledge, &definitions, &mut plan.state, report)?;
     plan.state.flushed_seqno = plan.state.flushed_seqno.max(elsewhere);
     plan.logs = Some(wanted);
     Ok(plan)
@@ -509,10 +501,24 @@ fn live_floors(state: &ManifestState, last: &BTreeMap<u32, Last>) -> BTreeMap<u3
     last.iter().filter(|(id, _)| state.keyspaces.contains_key(id)).map(|(id, last)| (*id, last.in_tables)).collect()
 }
 
-/// Finds name and options of all keyspaces that have tables.
+/// Names and options of keyspaces, by their ids.
+type Definitions = BTreeMap<u32, (String, KeyspaceOptions)>;
+
+/// What the newest table of each keyspace says of it that can be read, dead or alive.
+fn definitions(found: &BTreeMap<u64, Found>) -> Definitions {
+    let of = |table: &Found| {
+        let definition = decode_definition(&table.checked.table.origin().keyspace);
+        Some((table.keyspace?, definition.ok()?))
+    };
+    found.values().filter_map(of).collect()
+}
+
+/// Defines all keyspaces that manifests name or that have tables; of two with one name, the one with
+/// the newest table gets it.
 fn define_keyspaces(
     state: &mut ManifestState,
     knowledge: &Knowledge,
+    definitions: &Definitions,
     found: &BTreeMap<u64, Found>,
     fates: &BTreeMap<u64, Fate>,
     report: &mut RepairReport,
@@ -520,50 +526,54 @@ fn define_keyspaces(
     for (&id, (name, options)) in &knowledge.keyspaces {
         state.keyspaces.insert(id, KeyspaceState::new(name.as_str(), options.clone()));
     }
-    // The newest table knows best.
-    for (number, table) in found.iter().rev() {
-        let is_alive = !matches!(fates.get(number), None | Some(Fate::Dead));
-        if let (true, Some(id)) = (is_alive, table.keyspace)
-            && !state.keyspaces.contains_key(&id)
-        {
-            let definition = decode_definition(&table.checked.table.origin().keyspace).ok();
-            define(state, id, definition, report);
-        }
-    }
+    let is_alive = |number: &u64| !matches!(fates.get(number), None | Some(Fate::Dead));
+    let newest_first = found.iter().rev().filter(|(number, _)| is_alive(number));
+    define(state, newest_first.filter_map(|(_, table)| table.keyspace), definitions, report);
     with_default(state);
 }
 
-/// Adds a keyspace that no manifest names.
+/// Adds those of the keyspaces `ids` that no manifest names.
 fn define(
     state: &mut ManifestState,
-    id: u32,
-    definition: Option<(String, KeyspaceOptions)>,
+    ids: impl Iterator<Item = u32>,
+    definitions: &Definitions,
     report: &mut RepairReport,
 ) {
-    let numbered = format!("keyspace-{id}");
-    let is_taken = |name: &str| state.keyspaces.values().any(|keyspace| keyspace.name == name);
-    let (name, options) = match definition {
-        Some((_, options)) if id == 0 => (crate::tree::manifest::DEFAULT_KEYSPACE.to_owned(), options),
-        Some((name, options)) if !is_taken(&name) && name != crate::tree::manifest::DEFAULT_KEYSPACE => (name, options),
-        Some((name, options)) => {
-            report.notes.push(format!("two keyspaces are called {name:?}; the older one is now {numbered:?}"));
-            (numbered, options)
+    let mut taken: BTreeSet<String> = state.keyspaces.values().map(|keyspace| keyspace.name.clone()).collect();
+    taken.insert(DEFAULT_KEYSPACE.to_owned());
+    let known: BTreeSet<&str> = definitions.values().map(|(name, _)| name.as_str()).collect();
+    for id in ids {
+        if state.keyspaces.contains_key(&id) {
+            continue;
         }
-        None if id == 0 => (crate::tree::manifest::DEFAULT_KEYSPACE.to_owned(), KeyspaceOptions::new()),
-        None => {
-            report.notes.push(format!("name and options of keyspace {id} are lost; it is now {numbered:?}"));
-            (numbered, KeyspaceOptions::new())
-        }
-    };
-    state.keyspaces.insert(id, KeyspaceState::new(name, options));
-    state.next_file_number = state.next_file_number.max(u64::from(id) + 1);
+        let definition = definitions.get(&id).cloned();
+        let options = definition.as_ref().map_or_else(KeyspaceOptions::new, |(_, options)| options.clone());
+        let name = match definition {
+            _ if id == 0 => DEFAULT_KEYSPACE.to_owned(),
+            Some((name, _)) if !taken.contains(&name) => name,
+            definition => {
+                let numbered = |n: u32| if n > 1 { format!("keyspace-{id}.{n}") } else { format!("keyspace-{id}") };
+                let is_free = |name: &String| !taken.contains(name) && !known.contains(name.as_str());
+                let made_up = (1..).map(numbered).find(is_free).unwrap_or_default();
+                report.notes.push(match definition {
+                    Some((name, _)) => format!("two keyspaces are called {name:?}; the older one is now {made_up:?}"),
+                    None => format!("name and options of keyspace {id} are lost; it is now {made_up:?}"),
+                });
+                made_up
+            }
+        };
+        taken.insert(name.clone());
+        state.keyspaces.insert(id, KeyspaceState::new(name, options));
+        state.next_file_number = state.next_file_number.max(u64::from(id) + 1);
+    }
 }
 
-/// Adds the keyspaces that only logs name.
+/// Adds the keyspaces that have no tables, but entries in logs.
 fn define_from_logs(
     context: &TableContext,
     wanted: &Wanted,
     knowledge: &Knowledge,
+    definitions: &Definitions,
     state: &mut ManifestState,
     report: &mut RepairReport,
 ) -> Result<()> {
@@ -575,7 +585,7 @@ fn define_from_logs(
         }
         Ok(())
     })?;
-    unknown.into_iter().for_each(|id| define(state, id, None, report));
+    define(state, unknown.into_iter(), definitions, report);
     Ok(())
 }
 

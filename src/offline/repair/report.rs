@@ -114,6 +114,16 @@ impl RepairReport {
 }
 
 impl Loss {
+    /// A loss of which not more is known: any key of any keyspace.
+    pub(super) fn anywhere(kind: LossKind, why: impl Into<String>) -> Loss {
+        Loss { kind, file: None, keyspace: None, from: None, to: None, entries: None, bytes: 0, why: why.into() }
+    }
+
+    /// The loss, of keys from the first to the last of `bounds`, if they are known.
+    pub(super) fn within(self, bounds: Option<(&[u8], &[u8])>) -> Loss {
+        Loss { from: bounds.map(|(from, _)| from.to_vec()), to: bounds.map(|(_, to)| to.to_vec()), ..self }
+    }
+
     /// Whether `key` of the keyspace called `keyspace` may be affected.
     pub fn covers(&self, keyspace: &str, key: &[u8]) -> bool {
         self.keyspace.as_ref().is_none_or(|name| name == keyspace)

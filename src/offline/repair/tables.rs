@@ -116,29 +116,20 @@ fn salvage(
     checked.holes = holes.len() as u64;
     for (_, hole) in holes {
         checked.losses.push(Loss {
-            kind: LossKind::Lost,
             file: Some(path.clone()),
-            keyspace: None,
             from: hole.from.clone(),
             to: hole.to.clone(),
             entries: missing.filter(|_| holes.len() == 1),
             bytes: hole.bytes,
-            why: hole.rule.clone(),
+            ..Loss::anywhere(LossKind::Lost, hole.rule.as_str())
         });
     }
     if holes.is_empty() && missing != Some(0) {
         // The index is there, but of fewer blocks than there should be, or nothing says how many.
-        let (from, to) = (checked.table.bounds().map(|(from, _)| from), checked.table.bounds().map(|(_, to)| to));
-        checked.losses.push(Loss {
-            kind: if missing.is_some() { LossKind::Lost } else { LossKind::Uncertain },
-            file: Some(path),
-            keyspace: None,
-            from: from.map(<[u8]>::to_vec),
-            to: to.map(<[u8]>::to_vec),
-            entries: missing,
-            bytes: 0,
-            why: "it is not known which entries should be in the table".into(),
-        });
+        let kind = if missing.is_some() { LossKind::Lost } else { LossKind::Uncertain };
+        let loss = Loss::anywhere(kind, "it is not known which entries should be in the table");
+        let loss = loss.within(checked.table.bounds());
+        checked.losses.push(Loss { file: Some(path), entries: missing, ..loss });
     }
     Ok(checked)
 }
@@ -200,13 +191,10 @@ impl Writer<'_> {
 /// A loss of all that was in a table of which nothing is left.
 pub(super) fn whole_table(path: PathBuf, keyspace: Option<String>, meta: Option<&TableMeta>, why: &str) -> Loss {
     Loss {
-        kind: LossKind::Lost,
         file: Some(path),
         keyspace,
-        from: meta.map(|meta| meta.smallest.to_vec()),
-        to: meta.map(|meta| meta.largest.to_vec()),
         entries: meta.map(|meta| meta.entries),
         bytes: meta.map_or(0, |meta| meta.size),
-        why: why.to_owned(),
+        ..Loss::anywhere(LossKind::Lost, why).within(meta.map(|meta| (&*meta.smallest, &*meta.largest)))
     }
 }

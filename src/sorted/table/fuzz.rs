@@ -7,9 +7,8 @@ use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::index::{Index, IndexBuilder};
 use super::properties::{Properties, filter_hash};
 use super::{PointRead, ReadMode, Table, TableContext};
-use crate::error::{Error, Result};
-use crate::filter::FilterPolicy;
-use crate::filter::{self, KeyHash};
+use crate::error::{Result, expect_typed};
+use crate::filter::{self, FilterPolicy, KeyHash};
 use crate::format::checksum::bound_crc;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
@@ -223,15 +222,6 @@ pub(crate) fn table(sealed: bool, data: &[u8]) -> bool {
     copy.verify().expect("a copy of what verified");
     assert_eq!(walk(&Arc::new(copy), true, len).expect("it verified"), entries);
     true
-}
-
-/// What came out, if it is no error; an error must be one that damage explains.
-fn expect_typed<T>(result: Result<T>) -> Option<T> {
-    match result {
-        Ok(value) => Some(value),
-        Err(Error::Corruption { .. } | Error::Unsupported { .. }) => None,
-        Err(error) => panic!("{error}"),
-    }
 }
 
 fn get(table: &Table, key: &[u8], snapshot: SeqNo, filters: FilterMode) -> Result<Option<(ValueKind, Vec<u8>)>> {

@@ -103,7 +103,7 @@ impl Origin {
                     let level = u8::try_from(content.varint()?);
                     origin.level = level.map_err(|_| Malformed("a level is beyond the last one"))?;
                 }
-                tag::FLUSHED => origin.flushed = content.varint()?,
+                tag::FLUSHED => origin.flushed = next_number(0, content.varint()?)?,
                 tag::DEAD => {
                     let mut last = 0;
                     while !content.is_empty() {
@@ -133,10 +133,10 @@ fn rest(content: &mut Decoder<'_>) -> Decoded<Vec<u8>> {
     Ok(content.take(content.remaining())?.to_vec())
 }
 
-/// The number that lies `difference` behind `last`.
+/// The file or sequence number that lies `difference` behind `last`.
 fn next_number(last: u64, difference: u64) -> Decoded<u64> {
     let number = last.checked_add(difference).filter(|number| *number <= MAX_SEQNO);
-    number.ok_or(Malformed("a file number exceeds 56 bits"))
+    number.ok_or(Malformed("a number in the origin of a table exceeds 56 bits"))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::format::coding::{Decoder, put_field, put_varint_field};
-use crate::format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo, ValueKind};
+use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 
 /// No data block is longer than this: one entry of the greatest size in a block of its own, directory included.
@@ -128,6 +128,9 @@ impl Properties {
         }
         if u64::from(properties.largest_block) > LONGEST_BLOCK {
             return Err(Malformed("the largest data block is larger than any can be"));
+        }
+        if properties.smallest_seqno.max(properties.largest_seqno) > MAX_SEQNO {
+            return Err(Malformed("a sequence number in the properties exceeds 56 bits"));
         }
         Ok(properties)
     }

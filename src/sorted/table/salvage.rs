@@ -40,6 +40,9 @@ const WINDOW_LEN: usize = 1 << 20;
 /// elsewhere, unless the table has larger ones. A search tries each length.
 const LONGEST_SOUGHT: u64 = 4 << 20;
 const LONGEST_SOUGHT_ELSEWHERE: u64 = 64 << 10;
+/// How many times over the bytes of a file are gone through in search of compressed blocks. Two
+/// suffice, unless the damage looks like small numbers.
+const TIMES_SEARCHED: u64 = 64;
 
 /// A part of a table that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,11 +245,15 @@ struct Search<'a> {
     /// Bytes of the file from `start` on.
     start: u64,
     window: Vec<u8>,
+    /// Bytes that may still be gone through to find the ends of blocks: damaged bytes may look like
+    /// the beginning of a compressed block again and again.
+    budget: u64,
 }
 
 impl<'a> Search<'a> {
     fn new(fetcher: &'a Fetcher, number: u64) -> Search<'a> {
-        Search { fetcher, number, start: 0, window: Vec::new() }
+        let budget = fetcher.size.saturating_mul(TIMES_SEARCHED);
+        Search { fetcher, number, start: 0, window: Vec::new(), budget }
     }
 
     /// Collects the data blocks.
@@ -327,6 +334,7 @@ impl<'a> Search<'a> {
     /// compressions `codes`.
     fn block_of_any_length(&mut self, offset: u64, longest: u64, codes: &[u8]) -> Result<Option<Handle>> {
         let most = self.fetcher.size.saturating_sub(offset).saturating_sub(TRAILER_LEN as u64).min(longest);
+        let most = most.min(self.budget);
         let mut crc = BoundCrc::new(self.number, offset);
         let mut len = 0;
         while len <= most {
@@ -340,6 +348,7 @@ impl<'a> Search<'a> {
                 return Ok(u32::try_from(len).ok().map(|len| Handle { offset, len }));
             }
             len += 1;
+            self.budget = self.budget.saturating_sub(1);
         }
         Ok(None)
     }

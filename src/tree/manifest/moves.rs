@@ -4,6 +4,7 @@
 //! is removed when all of them have been moved. Until then, opening the store must finish them:
 //! nothing needs these files any more, but the repair's report says that they are in `lost`.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -32,28 +33,29 @@ pub(crate) fn write(fs: &dyn FileSystem, dir: &Path, number: u64, moves: &[Move]
     file.sync().during("sync", &path)
 }
 
-/// The moves of repairs that were cut off, of those of `files` that are not needed.
+/// The moves of repairs that were cut off, of those of `files` (in their order) that are not needed.
 pub(crate) fn unfinished(
     fs: &dyn FileSystem,
     dir: &Path,
     files: &[FileKind],
     is_needed: impl Fn(FileKind) -> bool,
 ) -> Result<Vec<Move>> {
-    let mut moves: Vec<Move> = Vec::new();
+    let mut moves: BTreeMap<String, Move> = BTreeMap::new();
     for path in lists(fs, dir)? {
         let bytes = read_small_file(fs, &path, MAX_LEN).during("read", &path)?;
         let text = String::from_utf8_lossy(&bytes);
         for (name, to) in text.lines().filter_map(|line| line.split_once('\t')) {
-            let Some(kind) = FileKind::parse(name).filter(|kind| files.contains(kind) && !is_needed(*kind)) else {
+            let Some(kind) =
+                FileKind::parse(name).filter(|kind| files.binary_search(kind).is_ok() && !is_needed(*kind))
+            else {
                 continue;
             };
-            if is_below_lost(Path::new(to), name) && moves.iter().all(|(known, _)| *known != kind) {
-                moves.push((kind, to.into()));
+            if is_below_lost(Path::new(to), name) {
+                moves.entry(name.to_owned()).or_insert_with(|| (kind, to.into()));
             }
         }
     }
-    moves.sort_by_key(|(kind, _)| kind.name());
-    Ok(moves)
+    Ok(moves.into_values().collect())
 }
 
 /// Whether a repair moves the file called `name` to `to`. A list that was torn says other things.

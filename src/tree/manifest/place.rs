@@ -108,10 +108,12 @@ impl Content {
     fn add(&mut self, fs: &dyn FileSystem, dir: &Path, kind: FileKind, magic: Magic) -> Result<()> {
         let path = kind.path(dir);
         let start = beginning(fs, &path)?;
-        // A power cut may leave the file empty or short, or zeros in it.
-        let may_be_ours = start.iter().zip(magic.bytes()).all(|(byte, ours)| [0, *ours].contains(byte));
         self.has_magic |= start == *magic.bytes();
-        if !may_be_ours {
+        // A power cut may leave the file short, or zeros from some byte on. It may be empty, too,
+        // but nothing says of an empty table that there ever was a store.
+        let same = start.iter().zip(magic.bytes()).take_while(|(byte, ours)| byte == ours).count();
+        let is_empty_table = start.is_empty() && matches!(kind, FileKind::Table(_));
+        if is_empty_table || start[same..].iter().any(|byte| *byte != 0) {
             self.foreign.push(kind.name());
             return Ok(());
         }
@@ -144,11 +146,13 @@ impl Content {
     }
 }
 
-/// The first bytes of a file, as many as a file's magic has.
+/// The first bytes of a file, as many as a file's magic has. A directory begins with none of ours.
 fn beginning(fs: &dyn FileSystem, path: &Path) -> Result<Vec<u8>> {
     let mut bytes = vec![0; Magic::LEN];
-    let read = fs.open(path).and_then(|file| file.read_at(&mut bytes, 0)).during("read", path)?;
-    bytes.truncate(read);
+    match fs.open(path).and_then(|file| file.read_at(&mut bytes, 0)) {
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => bytes.fill(!0),
+        read => bytes.truncate(read.during("read", path)?),
+    }
     Ok(bytes)
 }
 
@@ -232,6 +236,17 @@ mod tests {
         let table = FileHeader { number: 7, ..FileHeader::default() }.encode(Magic::Table);
         assert!(look(&[("000007.sst", &table), ("notes.txt", b"mine")]).unwrap_err().is_corruption());
         assert!(look(&[("000007.wal", &[0; 65])]).unwrap_err().is_corruption());
+    }
+
+    #[test]
+    fn names_of_ours_with_other_content_are_foreign() {
+        check_foreign(&[("000007.sst", b"")], "000007.sst");
+        check_foreign(&[("MANIFEST-000002", b"tamis of another kind")], "MANIFEST-000002");
+        check_foreign(&[("000007.wal", b"\0\0\0is")], "000007.wal");
+        let dir = tempfile::tempdir().unwrap();
+        crate::vfs::OsFileSystem.create_dir(&dir.path().join("000007.sst")).unwrap();
+        let error = find(&crate::vfs::OsFileSystem, dir.path()).unwrap_err();
+        assert!(matches!(&error, Error::NotAStore { found, .. } if found.contains("000007.sst")), "{error}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod writer;
 
 pub(crate) use reader::Record;
 pub(crate) use replay::{ApplyError, replay};
-pub(crate) use salvage::{Known, LogGap, open_damaged, salvage};
+pub(crate) use salvage::{LogGap, Needed, open_damaged, salvage};
 pub(crate) use writer::{LogRecord, LogWriter};
 
 #[cfg(test)]

@@ -95,6 +95,9 @@ impl LogReader {
                 let rule = "the log says that its first record was durable before it was written";
                 return Err(Error::corruption(path, 0, rule));
             }
+            Ok(header) if header.first > MAX_SEQNO + 1 => {
+                return Err(Error::corruption(path, 0, "the log begins beyond the last sequence number"));
+            }
             Ok(header) => Ok(header),
             Err(Error::Corruption { rule, .. }) => Err(rule),
             Err(error) => return Err(error),

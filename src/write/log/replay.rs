@@ -93,27 +93,22 @@ pub(crate) fn replay(
     }
 }
 
-/// What counts of a log: its ordinals from `first` on and before `end`, with which the next log that counts begins.
-struct Part {
-    first: u64,
-    end: u64,
-}
-
-/// For each log the part that counts; `None` if its header does not verify, if it begins behind a newer log, or if everything in
-/// it is before `expected`.
-fn find_parts(readers: &[LogReader], expected: u64) -> Vec<Option<Part>> {
+/// For each log the ordinal before which it ends, with which the next log that counts begins. `None`
+/// if it begins behind a newer one, and so does not count. Where a log without a header begins is
+/// not known.
+pub(super) fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
     let mut end = u64::MAX;
-    let mut parts: Vec<_> = readers
+    let mut ends: Vec<_> = readers
         .iter()
         .rev()
-        .map(|reader| {
-            let first = reader.header().ok()?.first;
-            let counts = first <= end && end > expected;
-            counts.then(|| Part { first, end: std::mem::replace(&mut end, first) })
+        .map(|reader| match reader.header() {
+            Ok(header) if header.first <= end => Some(std::mem::replace(&mut end, header.first)),
+            Ok(_) => None,
+            Err(_) => Some(end),
         })
         .collect();
-    parts.reverse();
-    parts
+    ends.reverse();
+    ends
 }
 
 struct Replay<'a> {
@@ -157,19 +152,21 @@ impl Replay<'_> {
     fn run(&mut self, fs: &dyn FileSystem, magic: Magic) -> Result<()> {
         let readers = self.logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
         let readers = readers.collect::<Result<Vec<_>>>()?;
-        let parts = find_parts(&readers, self.expected);
-        for (reader, part) in readers.into_iter().zip(parts) {
-            match part {
-                Some(part) if !self.broken => self.log(reader, &part)?,
+        let ends = find_ends(&readers);
+        for (reader, end) in readers.into_iter().zip(ends) {
+            // What is before `expected` is in tables.
+            let end = end.filter(|end| *end > self.expected && !self.broken);
+            match (end, reader.header().map(|header| header.first)) {
+                (Some(end), Ok(first)) => self.log(reader, first, end)?,
                 _ => self.skip(reader)?,
             }
         }
         Ok(())
     }
 
-    /// Replays the part of a log that counts.
-    fn log(&mut self, mut reader: LogReader, part: &Part) -> Result<()> {
-        if part.first > self.next {
+    /// Replays what counts of a log: its ordinals from `first` on and before `end`.
+    fn log(&mut self, mut reader: LogReader, first: u64, end: u64) -> Result<()> {
+        if first > self.next {
             // Only the first log that counts can begin too late: every other begins where the one before it ends.
             self.broken = true;
             return self.skip(reader);
@@ -177,9 +174,9 @@ impl Replay<'_> {
         self.synced = self.synced.max(reader.header().map_or(0, |header| header.synced));
         let mut stop =
             Stop { file: reader.path().to_owned(), offset: 0, reason: "the log ends here".into(), clean: true };
-        while reader.next() < part.end {
+        while reader.next() < end {
             match reader.read()? {
-                Step::Record(record) => self.record(&record, part.end)?,
+                Step::Record(record) => self.record(&record, end)?,
                 Step::End(End::Clean) => break,
                 Step::End(End::Bad { reason, .. }) => {
                     stop.reason = reason;
@@ -192,7 +189,7 @@ impl Replay<'_> {
         self.stop = Some(stop);
         // What is before `expected` is in tables, whether or not the log still has it.
         self.next = reader.next().max(self.expected);
-        self.broken = self.next < part.end;
+        self.broken = self.next < end;
         self.refuse_if_durable(reader)
     }
 

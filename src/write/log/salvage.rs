@@ -15,8 +15,10 @@
 use std::path::{Path, PathBuf};
 
 use super::reader::{LogReader, Record, Run};
+use super::replay::find_ends;
 use crate::error::{Error, Result};
 use crate::format::header::{FILE_HEADER_LEN, Magic};
+use crate::format::key::MAX_SEQNO;
 use crate::vfs::FileSystem;
 
 /// A place where records were, or should have been, and cannot be read.
@@ -47,9 +49,9 @@ pub(crate) fn open_damaged(fs: &dyn FileSystem, path: &Path, magic: Magic, numbe
     }
 }
 
-/// What is known of the ordinals beside the logs.
+/// Which ordinals the logs should have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct Needed {
     /// The first ordinal that is wanted: all before it is elsewhere.
     pub(crate) expected: u64,
     /// The logs need not have what is up to here.
@@ -62,7 +64,7 @@ pub(crate) fn salvage(
     fs: &dyn FileSystem,
     magic: Magic,
     logs: &[(u64, PathBuf)],
-    known: Known,
+    needed: Needed,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<Salvaged> {
     let mut readers = Vec::new();
@@ -71,32 +73,14 @@ pub(crate) fn salvage(
     }
     let is_followed: Vec<bool> = readers.iter().skip(1).map(|next| next.header().is_ok()).chain([false]).collect();
     let ends = find_ends(&readers);
-    let mut salvaged = Salvaged { gaps: Vec::new(), next: known.expected };
-    let mut at = known.expected;
+    let mut salvaged = Salvaged { gaps: Vec::new(), next: needed.expected };
+    let mut at = needed.expected;
     for ((reader, end), is_followed) in readers.into_iter().zip(ends).zip(is_followed) {
-        let Some(end) = end.filter(|end| *end > known.expected) else { continue };
-        at = salvage_log(reader, at, (end, is_followed), known, apply, &mut salvaged)?;
+        let Some(end) = end.filter(|end| *end > needed.expected) else { continue };
+        at = salvage_log(reader, at, (end, is_followed), needed, apply, &mut salvaged)?;
     }
     salvaged.next = salvaged.next.max(at);
     Ok(salvaged)
-}
-
-/// For each log the ordinal before which it ends; `None` if it begins behind a newer one, and so
-/// does not count.
-fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
-    let mut end = u64::MAX;
-    let mut ends: Vec<_> = readers
-        .iter()
-        .rev()
-        .map(|reader| match reader.header() {
-            Ok(header) if header.first <= end => Some(std::mem::replace(&mut end, header.first)),
-            Ok(_) => None,
-            // Where it begins is not known.
-            Err(_) => Some(end),
-        })
-        .collect();
-    ends.reverse();
-    ends
 }
 
 /// The ordinal that a log without a header begins with, if `runs` are all that it holds and `end`
@@ -113,7 +97,7 @@ fn salvage_log(
     mut reader: LogReader,
     at: u64,
     (end, is_followed): (u64, bool),
-    known: Known,
+    needed: Needed,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
     salvaged: &mut Salvaged,
 ) -> Result<u64> {
@@ -126,7 +110,7 @@ fn salvage_log(
         rule: rule.to_owned(),
     };
     // Ordinals from one to the other that are nowhere.
-    let missing = |from: u64, to: u64| to.checked_sub(from.max(known.elsewhere + 1)).filter(|missing| *missing > 0);
+    let missing = |from: u64, to: u64| to.checked_sub(from.max(needed.elsewhere + 1)).filter(|missing| *missing > 0);
     let is_newest = end == u64::MAX;
     let runs = reader.runs()?;
     let header = reader.header().ok().copied();
@@ -148,7 +132,8 @@ fn salvage_log(
     }
     let mut behind = FILE_HEADER_LEN as u64;
     for (i, run) in runs.iter().enumerate() {
-        let is_behind_gap = run.offset > behind;
+        // A run that states more than comes before it says that something is missing there, too.
+        let is_behind_gap = run.offset > behind || run.least_first > next;
         let mut first = next;
         if is_behind_gap || (header.is_none() && is_newest && i == 0) {
             if is_newest && runs[i..].iter().all(|run| run.synced < next) {
@@ -156,7 +141,7 @@ fn salvage_log(
                 break;
             }
             if header.is_none() && i == 0 {
-                first = first.max(known.elsewhere + 1);
+                first = first.max(needed.elsewhere + 1);
             }
             first = first.max(run.least_first);
             let exact = end.checked_sub(run.count).filter(|exact| !is_newest && *exact >= first);
@@ -164,7 +149,7 @@ fn salvage_log(
                 first = exact;
             }
         }
-        if first >= end {
+        if first >= end || first.saturating_add(run.count) > MAX_SEQNO + 1 {
             // Void: an earlier recovery has dropped what stands here, because it was not whole.
             break;
         }
@@ -174,7 +159,7 @@ fn salvage_log(
         }
         reader.read_run(run, first, &mut |record| {
             let behind = record.first + u64::from(record.count);
-            if record.count == 0 || record.first < known.expected || behind > end {
+            if record.count == 0 || record.first < needed.expected || behind > end {
                 return Ok(());
             }
             apply(record)
@@ -188,10 +173,15 @@ fn salvage_log(
         if behind < len && reader.states_behind(behind, next)? {
             gaps.push(gap(behind, len - behind, None, "no record verifies from here on"));
         }
-    } else if let Some(missing) = missing(next, end) {
+    } else if let Some(missing) = missing(next, end).filter(|_| is_followed) {
         gaps.push(gap(behind, len.saturating_sub(behind), Some(missing), "no record verifies from here on"));
     }
     salvaged.gaps.extend(gaps);
     salvaged.next = salvaged.next.max(next);
-    Ok(if is_newest { next } else { next.max(at).min(end) })
+    // What is missing up to the next log has been told; one without a header may have it.
+    Ok(match is_followed {
+        true => end,
+        false if is_newest => next,
+        false => next.max(at).min(end),
+    })
 }

@@ -8,6 +8,7 @@ use super::{LogReader, Record};
 use crate::error::Result;
 use crate::format::checksum::crc;
 use crate::format::header::FILE_HEADER_LEN;
+use crate::format::key::MAX_SEQNO;
 use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
 
 /// Records that follow each other without a gap.
@@ -97,6 +98,7 @@ impl LogReader {
             let payload_len = header.payload_len as usize;
             let is_marker = header.count == 0;
             if !(is_marker && payload_len > 0)
+                && header.synced <= MAX_SEQNO
                 && self.fill(at, header_len + payload_len)?
                 && crc(self.window.part(at, header_len, payload_len)) == header.payload_crc
             {
