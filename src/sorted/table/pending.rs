@@ -1,8 +1,9 @@
-//! [`PendingReads`]: point reads of several keys that must read blocks from files.
+//! [`PendingReads`]: point reads of several keys whose blocks must come from files.
 //!
-//! They are done in the order of the files, so that each block is read once. When one of them would have to wait for the device, the file
-//! system is asked for its block and for those of the next keys, and from then on for one more whenever one has been read: the device has
-//! many requests at a time. As long as nothing has to be waited for, nothing is asked for.
+//! Reads are done in file order, so that each block is read once. When a read would first wait for
+//! the device, its block and those of the next keys are prefetched. From then on each read
+//! prefetches one more, so that the device has many requests in flight. Nothing is prefetched
+//! before.
 
 use super::fetch::ReadHint;
 use super::reader::{Probe, TableHit};
@@ -11,14 +12,15 @@ use crate::memory::epoch::Epoch;
 use crate::report::explain::Untraced;
 use crate::sorted::block::BlockRef;
 
-/// So far ahead blocks are asked for, in keys and in bytes: what was asked for should still be in memory when its turn comes.
+/// Limits of prefetching, in keys and in bytes: a prefetched block should still be in memory when
+/// it is read.
 const KEYS_AHEAD: usize = 128;
 const BYTES_AHEAD: u64 = 8 << 20;
 
 /// Number of a table and position of a block in it.
 pub(super) type Place = (u64, usize);
 
-/// Probes that have been located, each with its key's position in the batch.
+/// Located probes, each with its key's position in the batch.
 #[derive(Default)]
 pub(crate) struct PendingReads<'k>(Vec<(usize, Probe<'k>)>);
 
@@ -27,7 +29,7 @@ impl<'k> PendingReads<'k> {
         self.0.push((i, probe));
     }
 
-    /// Finishes them all, and tells `end` what each has come to.
+    /// Finishes all reads and calls `end` with each result.
     pub(crate) fn finish(self, epoch: &Epoch, mut end: impl FnMut(usize, Option<TableHit<'_>>)) -> Result<()> {
         let PendingReads(mut probes) = self;
         probes.sort_by_key(|(_, probe)| probe.place());
@@ -43,18 +45,18 @@ impl<'k> PendingReads<'k> {
     }
 }
 
-/// How these reads come to their blocks.
+/// Provides the blocks of these reads.
 pub(crate) struct BlockSource<'b> {
     probes: &'b [(usize, Probe<'b>)],
-    /// Position of the one whose turn it is.
+    /// Position of the current probe.
     turn: usize,
-    /// The block that was read last, for the next key.
+    /// The block read last, for the next key.
     last: Option<(Place, BlockRef)>,
-    /// Whether a read has had to wait.
+    /// Whether a read has waited for the device.
     has_waited: bool,
-    /// Behind the last probe whose block has been asked for.
+    /// Position after the last probe whose block was prefetched.
     asked: usize,
-    /// Bytes of blocks that have been asked for and not been read.
+    /// Bytes of blocks that were prefetched and not yet read.
     under_way: u64,
 }
 
@@ -63,7 +65,7 @@ impl<'b> BlockSource<'b> {
         BlockSource { probes, turn: 0, last: None, has_waited: false, asked: 0, under_way: 0 }
     }
 
-    /// The block at `place`: the last one, or what `read` gives.
+    /// The block at `place`: the one read last, or what `read` returns.
     pub(super) fn get_or(
         &mut self,
         place: Place,
@@ -74,7 +76,7 @@ impl<'b> BlockSource<'b> {
         {
             return Ok(block.clone());
         }
-        // First, so that its frame is used again.
+        // Dropped first, so that `read` can reuse its frame.
         self.last = None;
         let is_last = self.probes.last().is_none_or(|(_, last)| last.place() == place);
         let block = if self.has_waited {
@@ -95,7 +97,7 @@ impl<'b> BlockSource<'b> {
         Ok(block)
     }
 
-    /// Asks for blocks from the one on whose turn it is, as far ahead as may be, and have not been asked for.
+    /// Prefetches blocks of the current and the next probes, within the limits.
     fn ask(&mut self) {
         if self.asked <= self.turn {
             (self.asked, self.under_way) = (self.turn, 0);
