@@ -1,4 +1,4 @@
-//! [`TableBuilder`]: sorted entries to a file.
+//! [`TableBuilder`]: writes sorted entries to a table file.
 
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
@@ -19,32 +19,33 @@ use crate::options::Compression;
 use crate::sorted::block::BlockBuilder;
 use crate::vfs::{FileSystem, WritableFile};
 
-/// Bytes collected before they are appended to the file.
+/// Bytes buffered before they are appended to the file.
 const WRITE_LEN: usize = 1 << 20;
-/// At most this part of a block's length is left free behind it, so that the next one begins with a page.
-const PADDING_PART: u64 = 16;
+/// At most this fraction of a block's length becomes padding, so that the next block begins on a
+/// page boundary.
+const PADDING_FRACTION: u64 = 16;
 
-/// Writes a table. The file is complete, and synced, when `finish` has returned; that its name lasts is up to the caller, who syncs
-/// the directory once for all new files.
+/// Writes a table. When `finish` returns, the file is complete and synced. The caller makes its
+/// name durable, by one sync of the directory for all new files.
 ///
 /// ```text
 /// builder = new add+ (finish | abandon)        after an error: abandon
 /// ```
 pub(crate) struct TableBuilder<'a> {
     options: TableOptions,
-    output: Output<'a>,
+    output: TableFileWriter<'a>,
     block: BlockBuilder,
-    /// So long the block may become, without its trailer.
-    limit: usize,
-    /// The block before compression.
+    /// Longest that the current block may become, without its trailer.
+    block_limit: usize,
+    /// The current block before compression.
     raw: Vec<u8>,
     index: IndexBuilder,
     filter: FilterBuilder,
-    /// Of the last key.
+    /// Fingerprint of the last key.
     fingerprint: u8,
-    /// Of what was added so far.
+    /// Properties of the entries added so far.
     properties: Properties,
-    /// Encoded; empty if it is not known.
+    /// Encoded [`Origin`]; empty if unknown.
     origin: Vec<u8>,
 }
 
@@ -58,9 +59,9 @@ impl<'a> TableBuilder<'a> {
     ) -> Result<TableBuilder<'a>> {
         let mut builder = TableBuilder {
             options,
-            output: Output::create(fs, dir, number)?,
+            output: TableFileWriter::create(fs, dir, number)?,
             block: BlockBuilder::new(),
-            limit: 0,
+            block_limit: 0,
             raw: Vec::new(),
             index: IndexBuilder::default(),
             filter: FilterBuilder::new(options.filter, options.seed).with_prefixes(options.prefix),
@@ -81,13 +82,14 @@ impl<'a> TableBuilder<'a> {
         Ok(builder)
     }
 
-    /// Says where the table comes from; it may be said up to the end.
+    /// Records where the table comes from. May be called at any time before
+    /// [`TableBuilder::finish`].
     pub(crate) fn set_origin(&mut self, origin: &Origin) {
         self.origin.clear();
         origin.encode(&mut self.origin);
     }
 
-    /// The last key that was added.
+    /// The last key added.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
         self.block.last().map(|(key, _)| key)
     }
@@ -97,18 +99,19 @@ impl<'a> TableBuilder<'a> {
         self.properties.entries
     }
 
-    /// About as long as the file would become if it were finished now, the filter aside.
+    /// Approximate length of the file if it were finished now, without the filter.
     pub(crate) fn estimated_size(&self) -> u64 {
         self.output.offset() + (self.block.size() + self.index.size() + FOOTER_LEN) as u64
     }
 
-    /// Adds an entry, which must come behind the one before it. One that does not is refused, always: it means that what is being
-    /// merged is damaged, and a table out of order would hide entries.
+    /// Adds an entry, which must come after the one before it. An entry out of order is always an
+    /// error: the input of the merge is damaged, and a table out of order would hide entries.
     pub(crate) fn add(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()> {
         if key.len() > MAX_KEY_LEN || value.len() > MAX_VALUE_LEN || seqno > MAX_SEQNO {
-            return Err(Error::invalid("an entry exceeds the limits of a table"));
+            return Err(Error::invalid("a key, value or sequence number exceeds the limit of the format"));
         }
-        // Between two calls the block holds the last entry: it is ended only when the next one does not fit.
+        // Between calls the block holds the last entry: a block ends only when the next entry does
+        // not fit.
         let is_new_key = match self.block.last() {
             None => true,
             Some((last, last_seqno)) => match last.cmp(key) {
@@ -122,42 +125,43 @@ impl<'a> TableBuilder<'a> {
             self.filter.add_key(key, hash);
             self.fingerprint = hash.fingerprint();
         }
-        if !self.block.add(key, seqno, kind, value, self.fingerprint, self.limit) {
+        if !self.block.add(key, seqno, kind, value, self.fingerprint, self.block_limit) {
             let last = self.end_block(Some(key))?;
             self.begin_block(last.stored_len());
-            self.block.add(key, seqno, kind, value, self.fingerprint, self.limit);
+            self.block.add(key, seqno, kind, value, self.fingerprint, self.block_limit);
         }
         self.properties.count_entry(key, is_new_key, seqno, kind, value);
         Ok(())
     }
 
     fn out_of_order(&self) -> Error {
-        let rule = "an entry to be written does not come behind the one before it, so that what was merged into this file must \
-                    be damaged";
+        let rule = "an entry does not come after the one before it: the input of this flush or compaction is damaged";
         Error::corruption(&self.output.path, self.output.offset(), rule)
     }
 
-    /// Decides where the next data block begins, behind one of `last` bytes, and how long it may become: one that lies in a page is read at
-    /// the cost of one page. How long a compressed block becomes is not known before it is there, so that those just follow each other.
-    fn begin_block(&mut self, last: u64) {
+    /// Decides where the next data block begins, after a block of `last_len` bytes, and how long it
+    /// may become. A block within one page costs one page to read. The length of a compressed block
+    /// is not known in advance; therefore compressed blocks are not padded.
+    fn begin_block(&mut self, last_len: u64) {
         let size = u64::from(self.options.block_size);
         let mut len = size;
         if self.options.compression == Compression::None {
             let page = self.output.offset().next_multiple_of(PAGE);
-            if page - self.output.offset() <= last.min(size) / PADDING_PART {
+            if page - self.output.offset() <= last_len.min(size) / PADDING_FRACTION {
                 self.output.pad_to(page);
             }
-            // Up to the end of a page, if that makes the block little shorter.
+            // End the block at a page boundary, if that makes it only a little shorter.
             let start = self.output.offset();
-            let to_page = ((start + size) / PAGE * PAGE).saturating_sub(start);
-            if to_page >= size - size / PADDING_PART {
-                len = to_page;
+            let len_to_page = ((start + size) / PAGE * PAGE).saturating_sub(start);
+            if len_to_page >= size - size / PADDING_FRACTION {
+                len = len_to_page;
             }
         }
-        self.limit = usize::try_from(len).unwrap_or(usize::MAX).saturating_sub(TRAILER_LEN);
+        self.block_limit = usize::try_from(len).unwrap_or(usize::MAX).saturating_sub(TRAILER_LEN);
     }
 
-    /// Writes the data block; `next` is the first key of the one behind it, if there is one. Returns where it is.
+    /// Writes the data block and returns its position. `next` is the first key of the next block,
+    /// if any.
     fn end_block(&mut self, next: Option<&[u8]>) -> Result<Handle> {
         let last = self.block.last().map_or(&[][..], |(key, _)| key);
         self.index.begin(next.map_or(last, |next| separator(last, next)));
@@ -181,7 +185,8 @@ impl<'a> TableBuilder<'a> {
         Ok(handle)
     }
 
-    /// Completes the file and syncs it. If that fails, the file is removed as by [`TableBuilder::abandon`].
+    /// Completes the file and syncs it. On failure the file is removed as by
+    /// [`TableBuilder::abandon`].
     pub(crate) fn finish(self) -> Result<TableMeta> {
         let (fs, path) = (self.output.fs, self.output.path.clone());
         let result = self.complete();
@@ -193,7 +198,7 @@ impl<'a> TableBuilder<'a> {
 
     fn complete(mut self) -> Result<TableMeta> {
         if self.entries() == 0 {
-            return Err(Error::invalid("a table has at least one entry"));
+            return Err(Error::invalid("a table needs at least one entry"));
         }
         let largest = self.block.last().map_or(&[][..], |(key, _)| key).into();
         self.end_block(None)?;
@@ -202,31 +207,31 @@ impl<'a> TableBuilder<'a> {
         self.output.complete(self.filter, properties, &self.origin, &index)
     }
 
-    /// Gives up, and removes the file if that is possible; a file that stays belongs to no version, and the next open of the store
-    /// removes it.
+    /// Gives up and removes the file, best effort. A file that stays belongs to no version; the
+    /// next open of the store removes it.
     pub(crate) fn abandon(self) {
         let _ = self.output.fs.remove(&self.output.path);
     }
 }
 
-/// The file being written, and what of it waits to be appended.
-pub(super) struct Output<'a> {
+/// The file being written, with a buffer of bytes not yet appended.
+pub(super) struct TableFileWriter<'a> {
     fs: &'a dyn FileSystem,
     file: Box<dyn WritableFile>,
     path: PathBuf,
     number: u64,
     buffer: Vec<u8>,
-    /// Bytes of the file before those in the buffer.
+    /// Bytes already in the file, without the buffer.
     appended: u64,
-    /// Of the appended bytes.
+    /// Checksum of the appended bytes.
     checksum: FileChecksum,
 }
 
-impl<'a> Output<'a> {
-    pub(super) fn create(fs: &'a dyn FileSystem, dir: &Path, number: u64) -> Result<Output<'a>> {
+impl<'a> TableFileWriter<'a> {
+    pub(super) fn create(fs: &'a dyn FileSystem, dir: &Path, number: u64) -> Result<TableFileWriter<'a>> {
         let path = FileKind::Table(number).path(dir);
         let header = FileHeader { number, ..FileHeader::default() };
-        Ok(Output {
+        Ok(TableFileWriter {
             fs,
             file: fs.create(&path).during("create", &path)?,
             path,
@@ -237,12 +242,12 @@ impl<'a> Output<'a> {
         })
     }
 
-    /// The offset of the next byte.
+    /// File offset of the next byte.
     fn offset(&self) -> u64 {
         self.appended + self.buffer.len() as u64
     }
 
-    /// Puts zeros up to `offset`, where the next block is to begin; returns them.
+    /// Pads with zeros up to `offset`, where the next block begins. Returns the padding.
     pub(super) fn pad_to(&mut self, offset: u64) -> &[u8] {
         let start = self.buffer.len();
         while self.offset() < offset {
@@ -251,19 +256,19 @@ impl<'a> Output<'a> {
         &self.buffer[start..]
     }
 
-    /// Writes a block that is not compressed.
+    /// Writes an uncompressed block.
     fn write_block(&mut self, block: &[u8]) -> Result<Handle> {
         self.copy_block(block, Compression::None)
     }
 
-    /// Writes a block that is in its stored form already.
+    /// Writes a block that is already in its stored form.
     pub(super) fn copy_block(&mut self, stored: &[u8], compression: Compression) -> Result<Handle> {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(stored);
         self.end_block(start, compression)
     }
 
-    /// Puts the trailer behind a block that takes the buffer from `start` on.
+    /// Appends the trailer of the block that fills the buffer from `start` on.
     fn end_block(&mut self, start: usize, compression: Compression) -> Result<Handle> {
         let handle = Handle { offset: self.appended + start as u64, len: to_u32(self.buffer.len() - start)? };
         self.buffer.push(compression.code());
@@ -275,7 +280,8 @@ impl<'a> Output<'a> {
         Ok(handle)
     }
 
-    /// Writes what follows the data blocks, and syncs the file. Of the filter, `properties` tell what was asked for; `origin` is encoded.
+    /// Writes what follows the data blocks, and syncs the file. `properties` state the filter
+    /// policy that was requested; `origin` is encoded.
     pub(super) fn complete(
         mut self,
         filter: FilterBuilder,

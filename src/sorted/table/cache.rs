@@ -1,24 +1,31 @@
-//! [`BlockCache`]: data blocks kept in memory, within a limit of bytes.
+//! [`BlockCache`]: data blocks kept in memory, within a byte limit.
 //!
-//! Readers find a block through its table's [`Slots`] and take no lock. What is here decides which blocks stay.
+//! Readers find a block through its table's [`BlockSlots`] and take no lock. This module decides
+//! which blocks stay.
 //!
-//! As long as there is room every block is taken in, but for moments in which the memory for it is still being made ready. When there is
-//! none left, it is a clock with a door. The door: a block is let in if it was asked for before, no more misses ago than there are
-//! blocks. The clock: each block that is let in pays for its own length of the hand's way,
-//! on which blocks stay that were asked for since the hand last came by, and the others are evicted; it comes in if their room is
-//! enough. So a stream of blocks that are asked for once pushes out nothing, what was of use and is no more goes as soon as something
-//! else is asked for again and again, and where no block is better than others few are exchanged.
+//! While there is free space, every block is admitted, except while the arena still prepares
+//! memory. A full cache is a clock with a doorkeeper:
 //!
-//! The limit holds for everything that the cache has hold of: blocks in slots, evicted ones that some pinned reader may still see,
-//! and frames that wait for the next block. If pinned readers keep too many evicted blocks from being freed, new blocks are not
-//! taken in. A block that somebody else holds by a count when it is evicted is theirs from then on.
+//! - The doorkeeper admits a block only if an earlier read missed it too, at most as many misses
+//!   ago as there are blocks.
+//! - Admitting a block moves the clock's hand on by the block's size. Blocks read since the hand's
+//!   last visit stay; the others are evicted. If that frees too little, the block is not admitted.
+//!
+//! A stream of blocks that are read once therefore evicts nothing. Blocks of a former working set
+//! leave as soon as others are read repeatedly. Where all blocks are equally hot, few are
+//! exchanged.
+//!
+//! The limit covers everything that the cache holds: blocks in slots, evicted blocks that a pinned
+//! reader may still see, and free frames. If pinned readers keep too many evicted blocks from being
+//! freed, no new blocks are admitted. A block that a reader holds by a count when it is evicted is
+//! no longer charged to the cache.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::slot::{Linked, Retired, Slots, Unlinked};
+use super::slot::{BlockSlots, Linked, RetiredBlocks, Unlinked};
 use crate::memory::epoch::Epoch;
 use crate::memory::pool::{Arena, Lasting};
 use crate::sorted::block::{BlockRef, Frame};
@@ -26,44 +33,47 @@ use crate::sorted::block::{BlockRef, Frame};
 const MAX_SHARDS: usize = 16;
 /// A smaller cache has fewer shards, so that each still holds many blocks.
 const MIN_SHARD_BYTES: usize = 256 << 10;
-/// What a block costs beside its frame: its places in the ring and in its table's slots, and what the allocator takes.
+/// Cost of a block beside its frame: its entries in the ring and in its table's slots, and the
+/// allocator's overhead.
 const OVERHEAD: usize = 64;
-/// The hand goes over so many bytes at a time, or this part of all: an epoch begins with each batch of evicted blocks.
-const STRIDE: usize = 256 << 10;
-const STRIDE_PART: usize = 32;
-/// Of so many misses the door knows at least.
-const SHORTEST_MEMORY: usize = 16;
+/// The hand evicts in batches of this many bytes, or of this fraction of the shard, whichever is
+/// smaller. Each batch advances the epoch once.
+const MAX_BATCH: usize = 256 << 10;
+const BATCH_FRACTION: usize = 32;
+/// The doorkeeper remembers at least this many misses.
+const MIN_REMEMBERED_MISSES: usize = 16;
 
-/// The cache of a store. A lock guards each shard and is held while a block is taken in; hits take none. Capacity 0 keeps nothing.
+/// The cache of a store. A lock guards each shard and is held while a block is admitted or
+/// inserted; hits take none. Capacity 0 keeps nothing.
 pub(crate) struct BlockCache {
     epoch: Arc<Epoch>,
     arena: Arc<Arena>,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<CacheShard>]>,
     capacity: usize,
 }
 
-struct Shard {
+struct CacheShard {
     capacity: usize,
-    /// Bytes of all that follows.
+    /// Bytes of the blocks and frames below.
     used: usize,
-    /// The blocks that readers can find, in the order in which the hand passes over them.
+    /// The blocks that readers can find, in the order in which the hand visits them.
     ring: Vec<Option<Linked>>,
-    /// Places in `ring` that are empty.
+    /// Empty positions in `ring`.
     empty: Vec<usize>,
     hand: usize,
-    /// Bytes of blocks that the hand may go over.
-    way: usize,
-    /// Blocks that were asked for and were not there.
+    /// Bytes of blocks that the hand may still pass.
+    hand_budget: usize,
+    /// Misses so far; wraps around.
     misses: usize,
-    /// Evicted blocks, oldest first.
-    retired: VecDeque<Retired>,
-    /// Bytes of them.
+    /// Evicted blocks that readers may still see, oldest first.
+    retired: VecDeque<RetiredBlocks>,
+    /// Bytes of `retired`.
     retired_bytes: usize,
-    /// Room for blocks that the door lets in.
+    /// Free frames, for blocks that the doorkeeper admits.
     frames: Vec<Frame>,
 }
 
-/// What a frame counts for in the capacity.
+/// Bytes that a frame counts against the capacity.
 fn charge(memory: usize) -> usize {
     memory + OVERHEAD
 }
@@ -71,7 +81,7 @@ fn charge(memory: usize) -> usize {
 impl BlockCache {
     pub(crate) fn new(epoch: Arc<Epoch>, capacity: usize) -> BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
-        let shard = || Mutex::new(Shard::new(capacity / count));
+        let shard = || Mutex::new(CacheShard::new(capacity / count));
         BlockCache { epoch, arena: Arena::new(capacity), shards: (0..count).map(|_| shard()).collect(), capacity }
     }
 
@@ -79,49 +89,51 @@ impl BlockCache {
         self.capacity
     }
 
-    /// Bytes that the cache has hold of.
+    /// Bytes that the cache holds.
     pub(crate) fn usage(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().used).sum()
     }
 
     /// Slots for the `len` blocks of table `number`.
-    pub(super) fn slots(&self, number: u64, len: usize, lasting: &Arc<Lasting>) -> Arc<Slots> {
-        Arc::new(Slots::new(Arc::clone(&self.epoch), number, len, lasting))
+    pub(super) fn slots(&self, number: u64, len: usize, lasting: &Arc<Lasting>) -> Arc<BlockSlots> {
+        Arc::new(BlockSlots::new(Arc::clone(&self.epoch), number, len, lasting))
     }
 
-    /// A frame for the block at position `i` of a table, of `len` bytes, trailer included, if it is to be [inserted](BlockCache::insert) when
-    /// it has been read.
-    pub(super) fn admit(&self, slots: &Slots, i: usize, len: usize) -> Option<Frame> {
+    /// Returns a frame for the block at position `i` of a table, of `len` bytes with its trailer,
+    /// or `None` if the block is not admitted. The caller reads the block into the frame and
+    /// [inserts](BlockCache::insert) it.
+    pub(super) fn admit(&self, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
         self.shard(slots, i).lock().admit(&self.epoch, &self.arena, slots, i, len)
     }
 
-    /// Takes in the block at position `i` of a table, if there is still room.
-    pub(super) fn insert(&self, slots: &Arc<Slots>, i: usize, block: &BlockRef) {
+    /// Inserts the block at position `i` of a table, if there is still space.
+    pub(super) fn insert(&self, slots: &Arc<BlockSlots>, i: usize, block: &BlockRef) {
         self.shard(slots, i).lock().insert(slots, i, block);
     }
 
-    /// Lets go of the blocks of a table that nobody reads any more.
-    pub(super) fn forget(&self, slots: &Slots) {
+    /// Evicts all blocks of a table that has no readers any more.
+    pub(super) fn forget(&self, slots: &BlockSlots) {
         for shard in &self.shards {
             shard.lock().forget(&self.epoch, slots);
         }
     }
 
-    fn shard(&self, slots: &Slots, i: usize) -> &Mutex<Shard> {
-        // Neither do neighbouring blocks share a shard, nor the first blocks of all tables.
+    fn shard(&self, slots: &BlockSlots, i: usize) -> &Mutex<CacheShard> {
+        // Neighbouring blocks do not share a shard, and the first blocks of all tables do not
+        // either.
         &self.shards[slots.number().wrapping_add(i) % self.shards.len()]
     }
 }
 
-impl Shard {
-    fn new(capacity: usize) -> Shard {
-        Shard {
+impl CacheShard {
+    fn new(capacity: usize) -> CacheShard {
+        CacheShard {
             capacity,
             used: 0,
             ring: Vec::new(),
             empty: Vec::new(),
             hand: 0,
-            way: 0,
+            hand_budget: 0,
             misses: 0,
             retired: VecDeque::new(),
             retired_bytes: 0,
@@ -129,76 +141,77 @@ impl Shard {
         }
     }
 
-    fn admit(&mut self, epoch: &Epoch, arena: &Arc<Arena>, slots: &Slots, i: usize, len: usize) -> Option<Frame> {
+    fn admit(&mut self, epoch: &Epoch, arena: &Arc<Arena>, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
         let charge = charge(Frame::memory_for(len));
         if charge > self.capacity {
             return None;
         }
         self.misses = self.misses.wrapping_add(1);
         self.reclaim(epoch);
-        if !self.has_room(charge) {
-            let last_time = slots.mark(i, self.misses)?;
-            if self.misses.wrapping_sub(last_time) > self.ring.len().max(SHORTEST_MEMORY) {
+        if !self.has_space(charge) {
+            let last_miss = slots.mark(i, self.misses)?;
+            if self.misses.wrapping_sub(last_miss) > self.ring.len().max(MIN_REMEMBERED_MISSES) {
                 return None;
             }
-            self.pay(epoch, charge);
+            self.advance_hand(epoch, charge);
             if let Some(frame) = self.reuse(len) {
                 return Some(frame);
             }
-            while !self.has_room(charge) {
+            while !self.has_space(charge) {
                 self.used -= self::charge(self.frames.pop()?.memory());
             }
         }
         Frame::new_in(arena, len)
     }
 
-    fn insert(&mut self, slots: &Arc<Slots>, i: usize, block: &BlockRef) {
+    fn insert(&mut self, slots: &Arc<BlockSlots>, i: usize, block: &BlockRef) {
         let charge = charge(block.memory());
-        if !self.has_room(charge) {
+        if !self.has_space(charge) {
             return;
         }
         let Some(linked) = slots.link(i, block.clone()) else { return };
         self.used += charge;
         match self.empty.pop() {
-            Some(place) => self.ring[place] = Some(linked),
+            Some(position) => self.ring[position] = Some(linked),
             None => self.ring.push(Some(linked)),
         }
     }
 
-    fn has_room(&self, charge: usize) -> bool {
+    fn has_space(&self, charge: usize) -> bool {
         self.capacity - self.used >= charge
     }
 
-    /// Pays for `charge` bytes of the hand's way. It goes when there is enough for a batch, and no room left of the last one. Whoever
-    /// is here is pinned, so that what is evicted now is free for the next one who comes.
-    fn pay(&mut self, epoch: &Epoch, charge: usize) {
-        self.way = (self.way + charge).min(self.capacity);
-        let stride = (self.capacity / STRIDE_PART).min(STRIDE).max(charge);
-        if self.way < stride || !self.frames.is_empty() || !self.retired.is_empty() {
+    /// Allows the hand to pass another `charge` bytes. It moves once that is enough for a batch and
+    /// the last batch is used up. The caller may be pinned, so blocks evicted now become free for a
+    /// later miss.
+    fn advance_hand(&mut self, epoch: &Epoch, charge: usize) {
+        self.hand_budget = (self.hand_budget + charge).min(self.capacity);
+        let batch = (self.capacity / BATCH_FRACTION).min(MAX_BATCH).max(charge);
+        if self.hand_budget < batch || !self.frames.is_empty() || !self.retired.is_empty() {
             return;
         }
         let mut evicted = Vec::new();
         for _ in 0..self.ring.len() {
-            let place = self.hand;
+            let position = self.hand;
             self.hand = (self.hand + 1) % self.ring.len();
-            let Some(linked) = &self.ring[place] else { continue };
+            let Some(linked) = &self.ring[position] else { continue };
             let charge = self::charge(linked.block().memory());
-            self.way = self.way.saturating_sub(charge);
+            self.hand_budget = self.hand_budget.saturating_sub(charge);
             if !linked.block().take_referenced() {
-                evicted.extend(self.ring[place].take().map(Linked::unlink));
-                self.empty.push(place);
+                evicted.extend(self.ring[position].take().map(Linked::unlink));
+                self.empty.push(position);
                 self.retired_bytes += charge;
             }
-            if self.way == 0 {
+            if self.hand_budget == 0 {
                 break;
             }
         }
         if !evicted.is_empty() {
-            self.retired.push_back(Retired::new(epoch, evicted));
+            self.retired.push_back(RetiredBlocks::new(epoch, evicted));
         }
     }
 
-    /// Makes frames of the evicted blocks that no reader sees any more.
+    /// Turns evicted blocks that no reader can see any more into free frames.
     fn reclaim(&mut self, epoch: &Epoch) {
         while let Some(retired) = self.retired.pop_front() {
             match retired.free(epoch) {
@@ -220,19 +233,19 @@ impl Shard {
         }
     }
 
-    /// Takes the last frame that suits a block of `len` bytes, of the last few.
+    /// Takes the last frame that fits a block of `len` bytes, among the last 8.
     fn reuse(&mut self, len: usize) -> Option<Frame> {
-        let place = (0..self.frames.len()).rev().take(8).find(|&place| self.frames[place].suits(len))?;
-        let frame = self.frames.swap_remove(place);
+        let position = (0..self.frames.len()).rev().take(8).find(|&position| self.frames[position].suits(len))?;
+        let frame = self.frames.swap_remove(position);
         self.used -= charge(frame.memory());
         Some(frame)
     }
 
-    fn forget(&mut self, epoch: &Epoch, slots: &Slots) {
+    fn forget(&mut self, epoch: &Epoch, slots: &BlockSlots) {
         let mut evicted = Vec::new();
-        for (place, entry) in self.ring.iter_mut().enumerate() {
+        for (position, entry) in self.ring.iter_mut().enumerate() {
             if let Some(linked) = entry.take_if(|linked| linked.is_in(slots)) {
-                self.empty.push(place);
+                self.empty.push(position);
                 self.retired_bytes += charge(linked.block().memory());
                 evicted.push(linked.unlink());
             }
@@ -240,9 +253,9 @@ impl Shard {
         if evicted.is_empty() {
             return;
         }
-        self.retired.push_back(Retired::new(epoch, evicted));
+        self.retired.push_back(RetiredBlocks::new(epoch, evicted));
         self.reclaim(epoch);
-        // They may be more than the next blocks need.
+        // These may be more than the next blocks need.
         for frame in self.frames.drain(..) {
             self.used -= charge(frame.memory());
         }
@@ -256,11 +269,12 @@ impl Drop for BlockCache {
             let evicted: Vec<Unlinked> = shard.ring.drain(..).flatten().map(Linked::unlink).collect();
             shard.empty.clear();
             shard.retired_bytes += evicted.iter().map(|unlinked| charge(unlinked.block().memory())).sum::<usize>();
-            shard.retired.push_back(Retired::new(&self.epoch, evicted));
+            shard.retired.push_back(RetiredBlocks::new(&self.epoch, evicted));
             shard.reclaim(&self.epoch);
             shard.frames.clear();
         }
-        // A value or a cursor that goes on keeps its block, and with it the arena, but nothing of what is free there.
+        // A value or a cursor that outlives the cache keeps its block, and with it the arena, but
+        // none of the arena's free memory.
         self.arena.discard_free();
     }
 }

@@ -1,11 +1,12 @@
-//! [`Clock`]: a bounded map that forgets what has not been asked for since the clock's hand last came by.
+//! [`Clock`]: a bounded map with clock eviction.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 /// A map whose entries' charges never add up to more than its capacity.
 ///
-/// An entry starts out unreferenced, so that a stream of entries that are asked for once pushes out only each other.
+/// A new entry is unreferenced, so a stream of entries that are used once evicts only its own
+/// entries.
 pub(super) struct Clock<K, V> {
     positions: HashMap<K, usize>,
     slots: Vec<Option<Slot<K, V>>>,
@@ -28,7 +29,7 @@ impl<K: Copy + Eq + Hash, V> Clock<K, V> {
         Clock { positions: HashMap::new(), slots: Vec::new(), free: Vec::new(), hand: 0, used: 0, capacity }
     }
 
-    /// The sum of the entries' charges.
+    /// Sum of the entries' charges.
     #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         self.used
@@ -40,7 +41,8 @@ impl<K: Copy + Eq + Hash, V> Clock<K, V> {
         Some(&slot.value)
     }
 
-    /// Puts an entry in, in place of one with the same key, unless it alone exceeds the capacity.
+    /// Inserts an entry, replacing one with the same key, unless its charge exceeds the whole
+    /// capacity.
     pub(super) fn insert(&mut self, key: K, value: V, charge: usize) {
         self.remove(&key);
         if charge > self.capacity {
@@ -78,7 +80,7 @@ impl<K: Copy + Eq + Hash, V> Clock<K, V> {
         }
     }
 
-    /// Takes out the first unreferenced entry from the hand on. There must be an entry.
+    /// Evicts the first unreferenced entry from the hand on. The map must not be empty.
     fn evict(&mut self) {
         loop {
             let position = self.hand;

@@ -4,22 +4,23 @@ use crate::format::coding::Decoder;
 use crate::format::{Decoded, Malformed};
 use crate::options::Compression;
 
-/// A compressed block begins with its raw length. Part of the format.
+/// A compressed block begins with its raw length, in this many bytes. Part of the format.
 const RAW_LEN: usize = 4;
 
-/// The compression that the byte in a block's trailer stands for, if it is built in.
+/// The compression for the code in a block's trailer, if it is built in.
 pub(super) fn from_code(code: u8) -> Option<Compression> {
     Compression::from_code(code.into()).filter(|compression| compression.is_available())
 }
 
-/// The highest code of a compression that is built in.
+/// The highest code of a built-in compression.
 pub(super) fn highest_code() -> u8 {
     let known = [Compression::Zstd, Compression::Lz4, Compression::None];
     let highest = known.into_iter().find(|known| known.is_available());
     highest.map_or(0, Compression::code)
 }
 
-/// Appends `raw` to `out`, compressed if that saves at least an eighth. Returns the compression that was used.
+/// Appends `raw` to `out`, compressed if that saves at least an eighth. Returns the compression
+/// used.
 pub(super) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Compression {
     let start = out.len();
     if let Ok(raw_len) = u32::try_from(raw.len()) {
@@ -37,7 +38,7 @@ pub(super) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) 
     Compression::None
 }
 
-/// Room that [`pack`] needs for a block of `len` bytes.
+/// Bytes of output space that [`pack`] needs for a block of `len` bytes.
 fn packed_bound(compression: Compression, len: usize) -> usize {
     match compression {
         #[cfg(feature = "lz4")]
@@ -66,23 +67,23 @@ fn pack(compression: Compression, raw: &[u8], packed: &mut [u8]) -> Option<usize
 #[cfg(feature = "zstd")]
 const ZSTD_LEVEL: i32 = 3;
 
-/// Length of the block whose stored form is `stored`. It must not exceed `longest`, nor what LZ4
-/// can pack into the stored length: that bounds the allocation.
+/// Raw length that the stored form of a block states. Bounds the allocation: the length must not
+/// exceed `longest`, nor what LZ4 can pack into the stored length.
 pub(super) fn raw_len(compression: Compression, stored: &[u8], longest: u32) -> Decoded<usize> {
     let raw_len = Decoder::new(stored).u32()?;
     if raw_len > longest {
-        return Err(Malformed("a compressed block is longer than the largest one of its table"));
+        return Err(Malformed("the raw length of a compressed block exceeds the largest block of its table"));
     }
-    if compression == Compression::Lz4 && raw_len as usize / LZ4_MOST > stored.len() {
-        return Err(Malformed("a compressed block claims more bytes than LZ4 can pack into its length"));
+    if compression == Compression::Lz4 && raw_len as usize / MAX_LZ4_RATIO > stored.len() {
+        return Err(Malformed("the raw length of a compressed block exceeds what LZ4 can pack into its stored length"));
     }
     Ok(raw_len as usize)
 }
 
-/// Bytes that one byte of LZ4 stands for, at most: one of a length that goes on.
-const LZ4_MOST: usize = 255;
+/// Most bytes that one byte of LZ4 stands for: a continuation byte of a length.
+const MAX_LZ4_RATIO: usize = 255;
 
-/// Fills `raw`, which is [`raw_len`] bytes long, with the block whose stored form is `stored`.
+/// Decompresses `stored` into `raw`, whose length must be [`raw_len`].
 pub(super) fn decompress_into(compression: Compression, stored: &[u8], raw: &mut [u8]) -> Decoded<()> {
     let packed = stored.get(RAW_LEN..).unwrap_or_default();
     match unpack(compression, packed, raw) {
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shrinks_by_an_eighth_is_kept_and_comes_back() {
+    fn a_block_that_shrinks_by_an_eighth_round_trips_compressed() {
         for compression in available() {
             let raw: Vec<u8> = (0..4000u32).flat_map(|i| (i / 100).to_le_bytes()).collect();
             let mut out = vec![1, 2, 3];
@@ -133,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn what_hardly_shrinks_is_stored_as_it_is() {
+    fn a_block_that_hardly_shrinks_is_stored_raw() {
         let mut state = 1u64;
         let mut noise = || {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             state.to_le_bytes()[7]
         };
         let mut raw: Vec<u8> = (0..1000).map(|_| noise()).collect();
-        // Something to gain, but less than an eighth.
+        // These zeros save something, but less than an eighth.
         raw.extend_from_slice(&[0; 90]);
         for compression in available() {
             let mut out = vec![1, 2, 3];
@@ -150,11 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn no_more_memory_is_taken_than_packed_bytes_can_stand_for() {
+    fn the_stored_length_bounds_the_allocation() {
         if Compression::Lz4.is_available() {
             let stored = [&(1u32 << 30).to_le_bytes()[..], &[0xff; 100]].concat();
             assert!(raw_len(Compression::Lz4, &stored, u32::MAX).is_err());
-            // Nothing packs more densely than one byte again and again.
+            // Nothing packs more densely than one repeated byte.
             let raw = vec![7; 1 << 20];
             let mut densest = Vec::new();
             compress(Compression::Lz4, &raw, &mut densest);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_forms_are_errors() {
+    fn damaged_stored_forms_are_errors() {
         for compression in available() {
             let raw = vec![7; 1000];
             let mut good = Vec::new();
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_what_is_not_built_in_are_unknown() {
+    fn codes_of_compressions_that_are_not_built_in_are_unknown() {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
             let known = from_code(compression.code());
             assert_eq!(known.is_some(), compression.is_available());

@@ -1,4 +1,4 @@
-//! [`TableCursor`]: a position in a table.
+//! [`TableCursor`]: a cursor over the entries of a table.
 
 use std::sync::Arc;
 
@@ -13,36 +13,37 @@ use crate::report::stats::ReadCounters;
 use crate::sorted::block::BlockCursor;
 use crate::sorted::iter::InternalCursor;
 
-/// Two levels: a position among the blocks, by the index, and one inside the block there, which it keeps alive.
+/// A position in two levels: a block, by the index, and an entry in it. The cursor keeps its block
+/// alive.
 pub(crate) struct TableCursor {
     table: Arc<Table>,
     fill_cache: bool,
     counting: Counting,
-    /// Whether it is known to go through all of the table.
+    /// Whether the cursor reads the whole table, or a large part of it.
     of_all: bool,
-    /// The place in the block that was entered last, in none to begin with; the cursor is valid when this is.
+    /// Position in the block entered last; at first in none. The cursor is valid when this is.
     block: BlockCursor,
     /// Position of that block in the index.
     position: usize,
-    /// Between the parts of a seek: position of the first block that may hold what is sought.
+    /// During a seek: position of the first block that may hold the target.
     sought: usize,
     seeking: Seeking,
     ahead: Option<ReadAhead>,
 }
 
-/// So many entries before the end of a block the directory of the next one is asked for, and so many before, with that at hand, what of
-/// its entries comes first.
+/// Distances from the end of a block, in entries: at the first, the cursor prefetches the next
+/// block's directory; at the second, the first entries that it will read there.
 const DIRECTORY_AHEAD: usize = 12;
 const ENTRIES_AHEAD: usize = 4;
 
-/// What a seek does next.
+/// Next step of a seek.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seeking {
-    /// Finds the block in memory, and asks for its directory.
+    /// Find the block in memory, and prefetch its directory.
     Find,
-    /// Enters the block, and asks for the entry.
+    /// Enter the block, and prefetch the entry.
     Enter,
-    /// Goes to the entry, in a block that may have been searched.
+    /// Move to the entry, in a block that may already have been searched.
     End { searched: bool },
 }
 
@@ -69,7 +70,7 @@ impl TableCursor {
         }
     }
 
-    /// Moves on to another table, keeping what memory it has. The cursor is invalid then.
+    /// Switches to another table and keeps the cursor's buffers. The cursor is invalid afterwards.
     pub(crate) fn enter_table(&mut self, table: &Arc<Table>) {
         self.invalidate();
         if !Arc::ptr_eq(&self.table, table) {
@@ -79,17 +80,17 @@ impl TableCursor {
         }
     }
 
-    /// The cursor, with its reads left out of the table's counters: they are no reader's.
+    /// Leaves the cursor's reads out of the table's counters, because no user caused them.
     pub(crate) fn uncounted(self) -> TableCursor {
         self.counted_as(Counting::Uncounted)
     }
 
-    /// The cursor of a compaction, which goes through all of the table, or through a large part of it.
+    /// Makes this the cursor of a compaction, which reads the whole table, or a large part of it.
     pub(crate) fn for_compaction(self) -> TableCursor {
         TableCursor { fill_cache: false, of_all: true, ..self.uncounted() }
     }
 
-    /// The cursor, with its reads in other counters.
+    /// Counts the cursor's reads as `counting` says.
     pub(super) fn counted_as(self, counting: Counting) -> TableCursor {
         TableCursor { counting, ..self }
     }
@@ -98,13 +99,13 @@ impl TableCursor {
         Ok(self.table.resident()?.index.len())
     }
 
-    /// Enters the block at position `i`, and there does `step`.
+    /// Enters the block at position `i` and performs `step` in it.
     fn enter(&mut self, i: usize, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
         self.enter_block(i)?;
         self.in_block(step)
     }
 
-    /// Enters the block at position `i`. The cursor is invalid then.
+    /// Enters the block at position `i`. The cursor is invalid afterwards.
     fn enter_block(&mut self, i: usize) -> Result<()> {
         self.invalidate();
         if !self.is_in(i) {
@@ -122,7 +123,8 @@ impl TableCursor {
                     ahead.ask_for(mapped, resident.index.handle(i));
                     self.table.kept_block(resident, i, self.counting, self.block.leave())?
                 }
-                // What has not been read before is read; and a compaction goes through each file once, in large pieces.
+                // A block's first read comes from the file. A compaction reads each file once, in
+                // large pieces.
                 Some(_) => None,
             };
             let block = match kept {
@@ -135,12 +137,12 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Whether the block at position `i` is the one that was entered last.
+    /// Whether the block at position `i` is the one entered last.
     fn is_in(&self, i: usize) -> bool {
         self.block.is_inside() && self.position == i
     }
 
-    /// Brings nearer the block at position `i`, if it is in memory.
+    /// Prefetches the block at position `i`, if it is in memory.
     fn prefetch_block(&self, i: usize) -> Result<()> {
         if !self.is_in(i) {
             let resident = self.table.resident()?;
@@ -149,7 +151,7 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Does `step` in the block that was entered last.
+    /// Performs `step` in the block entered last.
     fn in_block(&mut self, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
         step(&mut self.block).map_err(|malformed| self.table.malformed_block(self.position, malformed))
     }
@@ -158,7 +160,7 @@ impl TableCursor {
         self.block.invalidate();
     }
 
-    /// Shortens the step into the next block when the cursor comes near the end of this one: asks for what will be looked at there.
+    /// Near the end of a block, prefetches what the step into the next one will read.
     #[inline]
     fn look_ahead(&self, forward: bool) {
         let left = self.block.left(forward);
@@ -170,7 +172,7 @@ impl TableCursor {
     #[cold]
     fn prefetch_neighbour(&self, left: usize, forward: bool) {
         let Ok(resident) = self.table.resident() else { return };
-        // Where there is no such block, it is not in memory.
+        // A position outside of the table is never in memory.
         let i = if forward { self.position.wrapping_add(1) } else { self.position.wrapping_sub(1) };
         self.table.fetcher().context.epoch().pin(|pin| match resident.near(i, pin) {
             Some(near) if left == DIRECTORY_AHEAD => near.prefetch(),
@@ -179,7 +181,7 @@ impl TableCursor {
         });
     }
 
-    /// The rare part of a step forward: what stood in the way in the block, and then on to the next one.
+    /// The rare part of a step forward: handles what stopped `advance`, then enters the next block.
     #[cold]
     fn next_block(&mut self) -> Result<()> {
         self.in_block(BlockCursor::next)?;
@@ -256,7 +258,8 @@ impl InternalCursor for TableCursor {
         }
         for i in self.sought..self.block_count()? {
             self.enter(i, |cursor| cursor.seek(key, seqno))?;
-            // Usually at once, or at the front of the next block; later only when the versions of the key fill whole blocks.
+            // Usually in the first or second block; later only if versions of the key fill whole
+            // blocks.
             if self.valid() {
                 break;
             }
@@ -284,7 +287,7 @@ impl InternalCursor for TableCursor {
 
     #[inline]
     fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
-        // What the table says of itself is taken at its word, as everything under a checksum.
+        // The table's metadata is trusted, as everything under a checksum is.
         let meta = self.table.meta();
         let are_plain = meta.keys == meta.entries && meta.largest_seqno <= snapshot;
         if are_plain { self.block.left_before(bound, forward) } else { 0 }

@@ -13,11 +13,11 @@ use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::sorted::block::BlockCursor;
 
-/// One data block.
+/// Description of one data block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockInfo {
     pub(crate) handle: Handle,
-    /// Code of the compression, as the trailer has it.
+    /// Code of the compression in the trailer.
     pub(crate) compression: u8,
     /// Bytes before compression.
     pub(crate) raw_len: u64,
@@ -29,14 +29,15 @@ pub(crate) struct BlockInfo {
 }
 
 impl Table {
-    /// A table by its file alone. What its properties say of it stands in for the manifest; nothing vouches for the checksum of the
-    /// whole file then, so it is computed if `checksum` asks for it, and 0 otherwise.
+    /// Opens a table without a manifest: its properties stand in for the manifest's record. No
+    /// record then vouches for the file's checksum. It is computed if `checksum` is set, and 0
+    /// otherwise.
     pub(crate) fn alone(context: Arc<TableContext>, number: u64, checksum: bool) -> Result<Table> {
         let path = FileKind::Table(number).path(context.dir());
         let size = context.fs().open(&path).and_then(|file| file.len()).during("open", &path)?;
         let fetcher = Fetcher::new(Arc::clone(&context), number, size);
         let footer_offset = size.saturating_sub(FOOTER_LEN as u64);
-        // The footer of a later version may be anything; the header says which version it is.
+        // The footer of a later version may be anything; the header states the version.
         if let Err(later @ Error::Unsupported { .. }) =
             FileHeader::decode(&fetcher.bytes(0, FILE_HEADER_LEN as u64)?, Magic::Table, number, &path)
         {
@@ -60,7 +61,7 @@ impl Table {
         Ok(Table::new(context, meta))
     }
 
-    /// Whether the file is the one that the manifest tells of, by its length and checksum, whatever is in it.
+    /// Whether the file has the length and checksum that the manifest records. Decodes nothing.
     pub(crate) fn is_as_written(&self) -> Result<bool> {
         let (meta, fetcher) = (self.meta(), self.fetcher());
         Ok(fetcher.file_len()? == meta.size && file_checksum(fetcher)? == meta.checksum)

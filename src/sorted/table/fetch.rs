@@ -1,5 +1,5 @@
-//! [`Fetcher`]: the one door through which bytes of a table enter. It checks every length against the file before it allocates,
-//! verifies every block, and counts the data blocks.
+//! [`Fetcher`]: the only way by which bytes of a table enter the process. It checks every length
+//! against the file before it allocates, verifies every block, and counts the data blocks.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,10 +25,10 @@ use crate::vfs::ReadableFile;
 pub(super) struct Fetcher {
     pub(super) context: Arc<TableContext>,
     number: u64,
-    /// Bytes of the file.
+    /// File length in bytes.
     pub(super) size: u64,
     pub(super) path: PathBuf,
-    /// Shared with those who keep the counts of a table that is gone.
+    /// Shared with owners that keep the counts when the table is gone.
     pub(super) counters: Arc<ReadCounters>,
 }
 
@@ -46,19 +46,19 @@ impl Fetcher {
         files.get(self.number, || fs.open(&self.path)).during("open", &self.path)
     }
 
-    /// Length of the file as the file system has it.
+    /// File length as the file system reports it.
     pub(super) fn file_len(&self) -> Result<u64> {
         self.file()?.len().during("read", &self.path)
     }
 
-    /// The `len` bytes at `offset`, unverified.
+    /// Reads `len` bytes at `offset`, unverified.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.checked_len(offset, len)?];
         self.fill(&mut bytes, offset, None)?;
         Ok(bytes)
     }
 
-    /// `len`, if the file has as many bytes at `offset`.
+    /// Returns `len` if the file has that many bytes at `offset`.
     fn checked_len(&self, offset: u64, len: u64) -> Result<usize> {
         match (offset.checked_add(len), usize::try_from(len)) {
             (Some(end), Ok(len)) if end <= self.size => Ok(len),
@@ -66,7 +66,8 @@ impl Fetcher {
         }
     }
 
-    /// Reads the bytes at `offset` until `bytes` is full; before it waits for them, `before_wait` has its turn.
+    /// Fills `bytes` from `offset`. Calls `before_wait` first if the read would wait for the
+    /// device.
     fn fill(&self, bytes: &mut [u8], offset: u64, before_wait: Option<&mut dyn FnMut()>) -> Result<()> {
         let file = self.file()?;
         if let Some(before_wait) = before_wait {
@@ -77,12 +78,12 @@ impl Fetcher {
         }
         let read = file.read_at(bytes, offset);
         if read.during("read", &self.path)? < bytes.len() {
-            return Err(self.corrupt(offset, "the file ends before the block does"));
+            return Err(self.corrupt(offset, "the file ends inside a block"));
         }
         Ok(())
     }
 
-    /// Asks the file system for what will be read soon, if the file is open.
+    /// Hints to the file system that `part` will be read soon, if the file is open.
     pub(super) fn will_need(&self, part: Range<u64>) {
         if !part.is_empty()
             && let Some(file) = self.context.files.held(self.number)
@@ -91,17 +92,18 @@ impl Fetcher {
         }
     }
 
-    /// A filter, properties or index block, verified.
+    /// Reads and verifies a filter, properties or index block.
     pub(super) fn meta_block(&self, handle: Handle) -> Result<Vec<u8>> {
         let stored = self.bytes(handle.offset, handle.stored_len())?;
         match self.verified(handle, &stored)? {
             (Compression::None, _) => Ok(without_trailer(stored.into())),
-            _ => Err(self.corrupt(handle.offset, "a block is compressed that must not be")),
+            _ => Err(self.corrupt(handle.offset, "a filter, properties or index block is compressed")),
         }
     }
 
-    /// A data block, verified, decompressed, and its compression; from what was read ahead, if it is there. `frame` makes a frame of as
-    /// many bytes as it is told. A block that is not compressed is read into it and stays there.
+    /// Reads, verifies and decompresses a data block, from the read-ahead buffer if it is there.
+    /// Returns its compression too. `frame` makes a frame of a given length; an uncompressed block
+    /// is read into it and stays there.
     pub(super) fn data_block(
         &self,
         handle: Handle,
@@ -123,7 +125,7 @@ impl Fetcher {
         }
         let stored_len = self.checked_len(handle.offset, handle.stored_len())?;
         if properties.compression != u64::from(Compression::None.code()) {
-            // How long the block is, its stored form says.
+            // The frame's length is known only when the stored form has been read.
             let mut stored = Frame::new(stored_len);
             let bytes = &mut stored.bytes_mut()[..stored_len];
             self.fill(bytes, handle.offset, before_wait)?;
@@ -145,8 +147,8 @@ impl Fetcher {
         Ok((compression, block.map_err(malformed)?))
     }
 
-    /// A data block twice, verified: as it is stored, with its compression, and as [`Fetcher::data_block`] gives it. `checksum` takes in
-    /// what of the file it takes.
+    /// Reads and verifies a data block. Returns its compression, its stored form, and the block as
+    /// [`Fetcher::data_block`] does. Adds the stored bytes to `checksum`.
     pub(super) fn data_block_to_copy(
         &self,
         handle: Handle,
@@ -162,7 +164,7 @@ impl Fetcher {
         Ok((compression, without_trailer(stored), block))
     }
 
-    /// A block with its trailer, unverified; from what was read ahead, if it is there.
+    /// A block with its trailer, unverified; from the read-ahead buffer if it is there.
     fn stored<'a>(&self, handle: Handle, ahead: Option<&'a mut ReadAhead>) -> Result<Cow<'a, [u8]>> {
         match ahead.and_then(|ahead| ahead.block(self, handle)) {
             Some(stored) => Ok(Cow::Borrowed(stored)),
@@ -170,7 +172,7 @@ impl Fetcher {
         }
     }
 
-    /// Checks the trailer of `stored`, a block with its trailer; returns the block and its compression.
+    /// Verifies `stored`, a block with its trailer. Returns the block and its compression.
     fn verified<'a>(&self, handle: Handle, stored: &'a [u8]) -> Result<(Compression, &'a [u8])> {
         let split = stored.split_last_chunk::<4>();
         let Some((checked @ [block @ .., compression], crc)) = split else {
@@ -191,7 +193,7 @@ impl Fetcher {
     }
 }
 
-/// The block that `packed` holds, at most `longest` bytes long if it is compressed, in a frame of its own.
+/// Decodes `packed` into a new frame. A compressed block may have at most `longest` bytes.
 fn block_of(
     compression: Compression,
     packed: &[u8],
@@ -218,52 +220,54 @@ fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {
 
 /// What will be read after a block.
 pub(super) enum ReadHint<'a> {
-    /// Nothing that is known.
+    /// Unknown.
     None,
-    /// What a scan comes to.
+    /// The next blocks of a scan.
     Scan(&'a mut ReadAhead),
-    /// Other blocks, which this asks for when the read would have to wait.
+    /// Other blocks. The closure prefetches them when the read would wait for the device.
     Batch(&'a mut dyn FnMut()),
 }
 
-/// What a scan has read of a table beyond the block that it asked for.
+/// What a scan has read of a table beyond the current block.
 ///
-/// A cursor that goes through enough blocks in their order, or against it, is on a long scan: it reads ahead, and each time twice as
-/// much. Short scans read what they use, long ones pay a system call per [`ReadAhead::MOST`] bytes. One that has had to wait for the
-/// device asks from then on, with each read of the table, for what the next one will read, which comes while it looks at what it has.
+/// A cursor that passes enough blocks in a row, in either direction, is a long scan: it reads
+/// ahead, each time twice as much. Short scans read only what they use; long ones need one system
+/// call per [`ReadAhead::MOST`] bytes. After its first wait for the device, a long scan also
+/// prefetches the next window with each read, so that the device works while the cursor does.
 pub(super) struct ReadAhead {
-    /// Where the data blocks end.
+    /// Offset at which the data blocks end.
     limit: u64,
-    /// Blocks in a row after which it reads ahead.
+    /// Number of blocks in a row before read-ahead starts.
     patience: u32,
-    /// Position of the block to which the scan came last.
+    /// Position of the block that the scan reached last.
     last: Option<usize>,
     forward: bool,
-    /// Blocks in a row before this one.
+    /// Blocks in a row before the current one.
     run: u32,
-    /// Bytes to read next time; how many at first and at most.
+    /// Bytes of the next read, and the least and the most of them.
     window: u64,
     least: u64,
     most: u64,
-    /// Where what was read stands in the file.
+    /// File offset of the buffer.
     start: u64,
-    /// What was read, of this length; the buffer behind it serves for the next read.
+    /// Valid bytes of the buffer. The rest of it is kept for the next read.
     len: usize,
     buffer: Vec<u8>,
-    /// What the system was asked for last.
+    /// Range that the system was last asked to prefetch.
     asked: Range<u64>,
-    /// Whether the scan has had to wait for the device.
+    /// Whether the scan has waited for the device.
     has_waited: bool,
 }
 
 impl ReadAhead {
     const LEAST: u64 = 32 << 10;
     const MOST: u64 = 256 << 10;
-    /// Read at once by who goes through all, or through a part of a compaction.
+    /// Window for a cursor over a whole table, or over a part of a compaction.
     const OF_ALL: u64 = 256 << 10;
-    /// Blocks in a row that make a scan a long one.
+    /// Number of blocks in a row that make a scan long.
     const PATIENCE: u32 = 2;
-    /// The same if what is read by itself stays in the cache, and what is read ahead does not.
+    /// [`ReadAhead::PATIENCE`] of a scan that fills the cache: its single reads stay there, and
+    /// what it reads ahead does not.
     const PATIENCE_WITH_CACHE: u32 = 16;
 
     pub(super) fn new(limit: u64, fill_cache: bool) -> ReadAhead {
@@ -285,13 +289,13 @@ impl ReadAhead {
         }
     }
 
-    /// For a cursor that is known to go through all of a table: it reads ahead from the first block on.
+    /// For a cursor over a whole table: reads ahead from the first block on.
     pub(super) fn of_all(limit: u64) -> ReadAhead {
         let window = ReadAhead::OF_ALL;
         ReadAhead { patience: 0, window, least: window, most: window, ..ReadAhead::new(limit, false) }
     }
 
-    /// Notes that the scan has come to the block at position `i`.
+    /// Notes that the scan has reached the block at position `i`.
     pub(super) fn step_to(&mut self, i: usize) {
         let last = self.last.replace(i);
         let is_neighbour = last.is_some_and(|last| last.abs_diff(i) == 1);
@@ -305,12 +309,13 @@ impl ReadAhead {
         }
     }
 
-    /// Whether the scan is so long that it reads ahead.
+    /// Whether the scan is long enough for read-ahead.
     pub(super) fn is_long(&self) -> bool {
         self.run >= self.patience
     }
 
-    /// What a long scan reads next, beginning with a block, or ending with it if it goes backward; and next time more.
+    /// The next window of a long scan, which begins with the block, or ends with it if the scan
+    /// goes backward. Doubles the next window.
     fn next_window(&mut self, handle: Handle) -> Option<Range<u64>> {
         let end = handle.end()?;
         let window = match self.forward {
@@ -318,11 +323,11 @@ impl ReadAhead {
             false => end.saturating_sub(self.window)..end,
         };
         self.window = (self.window * 2).min(self.most);
-        // Not if a block is longer than the window.
+        // None if a block is longer than the window.
         (window.start <= handle.offset && end <= window.end).then_some(window)
     }
 
-    /// What it reads after `window` if it goes on, as far as `window` has not brought it.
+    /// The window after `window` in the scan's direction, without what `window` covers.
     fn following(&self, window: &Range<u64>) -> Range<u64> {
         match self.forward {
             true => window.end..window.end.saturating_add(self.window).min(self.limit).max(window.end),
@@ -330,7 +335,7 @@ impl ReadAhead {
         }
     }
 
-    /// Asks the system for what comes next, if the scan is long and goes through a mapped file: that is read by looking at it.
+    /// Prefetches the next window of a long scan over a mapped file, which reads by touching pages.
     pub(super) fn ask_for(&mut self, mapped: &Mapped, handle: Handle) {
         if self.is_long()
             && !self.asked.contains(&handle.offset)
@@ -341,7 +346,7 @@ impl ReadAhead {
         }
     }
 
-    /// The stored form of a block, or `None` if it should be read by itself.
+    /// The stored form of a block, or `None` if the caller should read it alone.
     fn block(&mut self, fetcher: &Fetcher, handle: Handle) -> Option<&[u8]> {
         if self.range(handle).is_none() && self.is_long() {
             let window = self.next_window(handle).filter(|window| window.end <= fetcher.size)?;
@@ -352,7 +357,8 @@ impl ReadAhead {
             }
             let following = self.following(&window);
             let bytes = &mut self.buffer[..len];
-            // What fails here may lie beyond the block that was asked for: reading that by itself decides.
+            // A failure here may lie beyond the requested block: the caller then reads that block
+            // alone.
             let (asked, has_waited) = (&mut self.asked, &mut self.has_waited);
             let mut ask = || {
                 if !asked.contains(&u64::midpoint(window.start, window.end)) {

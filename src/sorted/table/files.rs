@@ -1,4 +1,4 @@
-//! [`FilePool`]: table files held open, within a limit.
+//! [`FilePool`]: open table files, up to a limit.
 
 use std::io;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::clock::Clock;
 use crate::vfs::{ReadableFile, is_out_of_descriptors};
 
-/// Open files by table number. Only reads from disk come here, so that one lock does. A reader keeps its file open while it reads,
-/// also when the pool has let go of it.
+/// Open files by table number. Only reads from disk come here, so one lock is enough. A reader
+/// keeps its file open while it reads, even if the pool closes it meanwhile.
 pub(crate) struct FilePool {
     files: Mutex<Clock<u64, Arc<dyn ReadableFile>>>,
 }
@@ -19,13 +19,13 @@ impl FilePool {
         FilePool { files: Mutex::new(Clock::new(max_open_files)) }
     }
 
-    /// Files that the pool holds open.
+    /// Number of files that the pool holds open.
     #[cfg(test)]
     pub(crate) fn open_files(&self) -> usize {
         self.files.lock().used()
     }
 
-    /// The file of table `number`, by `open` if the pool does not have it.
+    /// The file of table `number`; calls `open` if the pool does not hold it.
     pub(super) fn get(
         &self,
         number: u64,
@@ -34,10 +34,10 @@ impl FilePool {
         if let Some(file) = self.files.lock().get(&number) {
             return Ok(Arc::clone(file));
         }
-        // Opened without the lock; should two readers do so at once, the later file stays.
+        // Opened without the lock: of two racing readers, the later file stays in the pool.
         let mut opened = open();
-        // Other parts of the program may have used up the descriptors that the limit left to the
-        // pool: the pool gives its own back.
+        // Other parts of the program may have used up the descriptors. The pool closes all of its
+        // own and retries.
         if opened.as_ref().is_err_and(is_out_of_descriptors) {
             self.files.lock().retain(|_| false);
             opened = open();
@@ -47,12 +47,12 @@ impl FilePool {
         Ok(file)
     }
 
-    /// The file of a table, if it is open.
+    /// The file of a table, if the pool holds it open.
     pub(super) fn held(&self, number: u64) -> Option<Arc<dyn ReadableFile>> {
         self.files.lock().get(&number).cloned()
     }
 
-    /// Lets go of the file of a table.
+    /// Closes the file of a table, once no reader uses it.
     pub(super) fn remove(&self, number: u64) {
         self.files.lock().remove(&number);
     }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_are_not_tried_again() {
+    fn other_errors_are_not_retried() {
         let pool = FilePool::new(8);
         pool.get(1, || Ok(file())).unwrap();
         let error = pool.get(2, || Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();

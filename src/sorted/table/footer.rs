@@ -1,4 +1,4 @@
-//! The footer, which every look at a table begins with, and the handles that locate blocks.
+//! The footer, which locates the other blocks of a table, and block handles.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use crate::format::header::{FILE_HEADER_LEN, FORMAT_VERSION};
 
 /// Length of the footer. Part of the format.
 pub(crate) const FOOTER_LEN: usize = 96;
-/// Length of what follows each block: compression and CRC. Part of the format.
+/// Length of a block's trailer: compression and CRC. Part of the format.
 pub(super) const TRAILER_LEN: usize = 5;
-/// Between data blocks there may be zeros up to a multiple of this. Part of the format.
+/// Zeros may pad a data block's end up to a multiple of this. Part of the format.
 pub(super) const PAGE: u64 = 4096;
 /// Length of a handle. Part of the format.
 pub(super) const HANDLE_LEN: usize = 12;
@@ -21,11 +21,11 @@ const MAGIC: &[u8; 8] = b"tamisftr";
 /// What the footer's CRC covers. Part of the format.
 const CHECKED_LEN: usize = 84;
 
-/// Where a block is in its file.
+/// Position of a block in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Handle {
     pub(crate) offset: u64,
-    /// Without the trailer.
+    /// Length without the trailer.
     pub(crate) len: u32,
 }
 
@@ -41,12 +41,12 @@ impl Handle {
         Ok(Handle { offset: fields.u64()?, len: fields.u32()? })
     }
 
-    /// Bytes that the block takes in the file.
+    /// Length in the file, with the trailer.
     pub(super) fn stored_len(self) -> u64 {
         u64::from(self.len) + TRAILER_LEN as u64
     }
 
-    /// The offset behind the trailer, or `None` if there is no such offset.
+    /// Offset just past the trailer, or `None` on overflow.
     pub(super) fn end(self) -> Option<u64> {
         self.offset.checked_add(self.stored_len())
     }
@@ -56,7 +56,7 @@ impl Handle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) number: u64,
-    /// Bytes of the file, footer included.
+    /// File length in bytes, footer included.
     pub(crate) size: u64,
     pub(crate) entries: u64,
     pub(crate) seed: u64,
@@ -66,13 +66,13 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// Bytes of the file that are read when a table is opened: all but the data blocks.
+    /// Bytes read to open a table: everything but the data blocks.
     pub(super) fn opening_len(&self) -> u64 {
         let blocks = self.filter.into_iter().chain([self.properties, self.index]).map(Handle::stored_len);
         (FILE_HEADER_LEN + FOOTER_LEN) as u64 + blocks.sum::<u64>()
     }
 
-    /// The footer as it stands at the end of a file of [`Footer::size`] bytes.
+    /// Encodes the footer for the end of a file of [`Footer::size`] bytes.
     pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
         let mut out = [0; FOOTER_LEN];
         out[..8].copy_from_slice(&self.number.to_le_bytes());
@@ -89,7 +89,7 @@ impl Footer {
         out
     }
 
-    /// Decodes the last bytes of `file`, which is table `number` and stand at `offset` of it.
+    /// Decodes the last bytes of `file`, which is table `number`; they begin at `offset`.
     pub(crate) fn decode(bytes: &[u8], number: u64, offset: u64, file: &Path) -> Result<Footer> {
         let corrupt = |rule: &str| Error::corruption(file, offset, rule);
         let Some(bytes) = bytes.first_chunk::<FOOTER_LEN>() else {

@@ -1,4 +1,4 @@
-//! Decoders of tables and their parts, for the module `fuzz`.
+//! Fuzz targets for the decoders of tables and their parts, for the module `fuzz`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::vfs::{FileSystem, SimFileSystem};
 
 const NUMBER: u64 = 12;
 
-type Entry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
+pub(super) type TableEntry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
 
-/// The properties block of a table.
+/// Decodes the properties block of a table.
 pub(crate) fn properties(_sealed: bool, data: &[u8]) -> bool {
     let Ok(properties) = Properties::decode(data) else { return false };
     let bytes = properties.encode();
     assert_eq!(Properties::decode(&bytes).as_ref(), Ok(&properties));
-    assert!(bytes.len() <= data.len(), "the encoding that is written is the shortest");
+    assert!(bytes.len() <= data.len(), "tamis writes the shortest encoding");
     true
 }
 
-/// The footer of a table.
+/// Decodes the footer of a table.
 pub(crate) fn footer(sealed: bool, data: &[u8]) -> bool {
     const OFFSET: u64 = 10_000;
     let mut bytes = data.to_vec();
@@ -39,7 +39,7 @@ pub(crate) fn footer(sealed: bool, data: &[u8]) -> bool {
         seal_footer(&mut bytes, NUMBER, OFFSET);
     }
     let Ok(footer) = Footer::decode(&bytes, NUMBER, OFFSET, Path::new("000012.sst")) else { return false };
-    // A filter at offset 0 is none, whatever its length.
+    // Offset 0 means no filter, whatever the length.
     let has_filter = footer.filter.is_some();
     assert!(footer.encode() == bytes[..FOOTER_LEN] || !has_filter);
     assert_eq!(
@@ -60,7 +60,7 @@ fn seal_footer(bytes: &mut [u8], number: u64, offset: u64) {
     bytes[88..].copy_from_slice(b"tamisftr");
 }
 
-/// The index block of a table.
+/// Decodes the index block of a table.
 pub(crate) fn index(sealed: bool, data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if sealed {
@@ -78,7 +78,7 @@ pub(crate) fn index(sealed: bool, data: &[u8]) -> bool {
         builder.begin(separator);
         builder.end(index.handle(i));
     }
-    // What `Table::verify` asks for besides.
+    // What `Table::verify` checks in addition.
     let is_sound = separators.is_sorted() && (0..index.len()).all(|i| index.head_is_right(i));
     if is_sound {
         for separator in &separators {
@@ -93,7 +93,7 @@ pub(crate) fn index(sealed: bool, data: &[u8]) -> bool {
     is_sound
 }
 
-/// Makes the heads those of the separators, and lets the handles follow each other without gaps.
+/// Sets the heads to those of the separators, and makes the handles contiguous.
 fn seal_index(bytes: &mut [u8]) {
     let Some(head) = bytes.first_chunk::<8>() else { return };
     let n = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -117,11 +117,11 @@ fn seal_index(bytes: &mut [u8]) {
     }
 }
 
-/// Puts a table's number and its filter's hash in place of those that the properties have. To
-/// encode them anew would change lengths: a table says where it comes from relative to its number.
+/// Overwrites the table's number and the filter's hash in encoded properties. Encoding them anew
+/// would change lengths: a table states its origin relative to its number.
 fn patch_properties(mut fields: &mut [u8], number: u64, filter_hash: u64) {
     while let [tag, len, rest @ ..] = fields {
-        // No field in front of the two has a longer length.
+        // No field before these two has a longer length.
         let len = usize::from(*len);
         if len > 127 || len > rest.len() {
             return;
@@ -136,8 +136,8 @@ fn patch_properties(mut fields: &mut [u8], number: u64, filter_hash: u64) {
     }
 }
 
-/// Makes all checksums and hashes of a table right, as far as its structures are found, and its
-/// number `number`.
+/// Sets the table's number to `number` and corrects all checksums and hashes, as far as its
+/// structures can be found.
 pub(crate) fn seal_table(bytes: &mut [u8], number: u64) {
     let Some(footer_offset) = bytes.len().checked_sub(FOOTER_LEN).filter(|&at| at >= FILE_HEADER_LEN) else { return };
     let header = FileHeader { number, ..FileHeader::default() };
@@ -181,7 +181,7 @@ pub(crate) fn seal_table(bytes: &mut [u8], number: u64) {
     }
 }
 
-/// A table as a whole.
+/// Opens and reads a whole table.
 pub(crate) fn table(sealed: bool, data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if sealed {
@@ -234,8 +234,9 @@ fn get(table: &Table, key: &[u8], snapshot: SeqNo, filters: FilterMode) -> Resul
     })
 }
 
-/// All entries in one direction; no more than the file can hold, also if all of it is compressed.
-fn walk(table: &Arc<Table>, forward: bool, len: usize) -> Result<Vec<Entry>> {
+/// All entries in one direction. Asserts that there are no more than the file can hold, even if all
+/// of it is compressed.
+fn walk(table: &Arc<Table>, forward: bool, len: usize) -> Result<Vec<TableEntry>> {
     let mut entries = Vec::new();
     let mut cursor = table.cursor(true);
     if forward {

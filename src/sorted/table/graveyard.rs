@@ -1,9 +1,9 @@
-//! [`Graveyard`]: tables whose files may be found again although no version names them.
+//! [`Graveyard`]: dead tables, whose files may still be found although no version names them.
 //!
-//! An edit takes a table out of its version; later the last reader lets go and the file is
-//! unlinked; later still a sync of the directory makes that durable. A crash in between leaves the
-//! file behind, or brings it back. The manifest says that such a file is dead. Every new table
-//! lists them too, because `repair` may have to do without a manifest.
+//! An edit takes a table out of its version. Later the last reader releases it and the file is
+//! unlinked. Later still a sync of the directory makes that durable. A crash in between leaves the
+//! file behind, or brings it back. The manifest therefore lists dead tables. Every new table lists
+//! them too, because `repair` may have to do without a manifest.
 //!
 //! ```text
 //! bury (edit durable)  →  removed (file unlinked)  →  forget (directory synced)
@@ -22,17 +22,17 @@ use crate::vfs::FileSystem;
 /// the directory.
 #[derive(Debug, Default)]
 pub(crate) struct Graveyard {
-    /// Whether the file of each has been unlinked.
+    /// For each dead table: whether its file has been unlinked.
     unlinked: Mutex<BTreeMap<u64, bool>>,
 }
 
 impl Graveyard {
-    /// Notes that no version names table `number`, and that none will.
+    /// Notes that no version names table `number`, and that none ever will.
     pub(crate) fn bury(&self, number: u64) {
         self.unlinked.lock().entry(number).or_insert(false);
     }
 
-    /// Unlinks the file of table `number`. One that stays is unlinked when the store is opened next.
+    /// Unlinks the file of table `number`. If that fails, the next open of the store retries.
     pub(super) fn remove_file(&self, fs: &dyn FileSystem, dir: &Path, number: u64) {
         match fs.remove(&FileKind::Table(number).path(dir)) {
             Err(error) if error.kind() != ErrorKind::NotFound => {}
@@ -50,13 +50,14 @@ impl Graveyard {
         self.unlinked.lock().keys().copied().collect()
     }
 
-    /// Tables whose files a sync of the directory that begins now takes away for good.
+    /// Tables whose unlinking becomes durable by a sync of the directory that begins after this
+    /// call.
     pub(crate) fn unlinked(&self) -> Vec<u64> {
         self.unlinked.lock().iter().filter(|(_, unlinked)| **unlinked).map(|(number, _)| *number).collect()
     }
 
-    /// Forgets tables that were [`unlinked`](Graveyard::unlinked) before a sync of the directory
-    /// that has succeeded.
+    /// Forgets tables that [`unlinked`](Graveyard::unlinked) returned before a successful sync of
+    /// the directory.
     pub(crate) fn forget(&self, numbers: &[u64]) {
         let mut unlinked = self.unlinked.lock();
         numbers.iter().for_each(|number| _ = unlinked.remove(number));

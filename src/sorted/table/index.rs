@@ -1,4 +1,5 @@
-//! The index: which data block may hold a key. Resident while its table is open.
+//! The index of a table, which names the data block that may hold a key. Resident while the table
+//! is open.
 
 mod heads;
 
@@ -18,11 +19,12 @@ use crate::memory::prefetch::prefetch;
 
 /// Bytes of a head. Part of the format.
 const HEAD_LEN: usize = 8;
-/// Longest common prefix that is taken out of the separators. Part of the format.
+/// Longest common prefix that is removed from the separators. Part of the format.
 const MAX_PREFIX_LEN: usize = 0xffff;
 
-/// The shortest key that is at least `last`, the last key of a block, and less than `next`, the first key of the block behind it;
-/// or `last` itself, if the two are equal or nothing shorter is at hand.
+/// The shortest key that is at least `last`, the last key of a block, and less than `next`, the
+/// first key of the next block. Returns `last` if the two are equal or no shorter prefix of `next`
+/// fits.
 pub(super) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
     let len = common_prefix_len(last, next) + 1;
     if len < last.len() && len < next.len() { &next[..len] } else { last }
@@ -32,13 +34,13 @@ pub(super) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
 #[derive(Default)]
 pub(super) struct IndexBuilder {
     handles: Vec<Handle>,
-    /// The separators, one behind the other.
+    /// The separators, concatenated.
     separators: Vec<u8>,
     ends: Vec<usize>,
 }
 
 impl IndexBuilder {
-    /// Adds a block by the separator behind it; [`IndexBuilder::end`] says where the block is.
+    /// Adds the separator after a block. [`IndexBuilder::end`] adds the block's handle.
     pub(super) fn begin(&mut self, separator: &[u8]) {
         self.separators.extend_from_slice(separator);
         self.ends.push(self.separators.len());
@@ -48,7 +50,7 @@ impl IndexBuilder {
         self.handles.push(handle);
     }
 
-    /// At most this long the block becomes if it is finished now.
+    /// Upper bound of the encoded length if the index were finished now.
     pub(super) fn size(&self) -> usize {
         12 + self.handles.len() * (HEAD_LEN + HANDLE_LEN + 4) + self.separators.len()
     }
@@ -58,7 +60,7 @@ impl IndexBuilder {
         &self.separators[start..self.ends[i]]
     }
 
-    /// The block, or `None` if it would not fit 32 bits.
+    /// Encodes the block; `None` if its length exceeds 32 bits.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "all numbers are at most the length of the block, which is checked first"
@@ -98,25 +100,25 @@ impl IndexBuilder {
     }
 }
 
-/// The decoded index block: heads to search, and beside them the full separators, for ties.
+/// The decoded index block: heads for searching, and the full separators for ties.
 #[derive(Debug)]
 pub(super) struct Index {
     heads: Heads,
     handles: Array<Handle>,
-    /// One more than there are separators, ascending from 0 to the length of `rests`.
+    /// End of each separator in `rests`, ascending, after a leading 0.
     ends: Array<u32>,
     prefix: Box<[u8]>,
     rests: Array<u8>,
 }
 
 impl Index {
-    /// The index that stands in `bytes`, in lasting memory if that is given.
+    /// Decodes the index in `bytes`, into lasting memory if that is given.
     pub(super) fn decode(bytes: &[u8], lasting: Option<&Arc<Lasting>>) -> Decoded<Index> {
         let mut fields = Decoder::new(bytes);
         let n = fields.u32()? as usize;
         let (prefix_len, zero) = (usize::from(fields.u16()?), fields.u16()?);
         if n == 0 || zero != 0 {
-            return Err(Malformed("the head of the index is not valid"));
+            return Err(Malformed("the header of the index is not valid"));
         }
         let arrays_len = n.checked_mul(HEAD_LEN + HANDLE_LEN + 4);
         if arrays_len.is_none_or(|len| len > fields.remaining()) {
@@ -124,7 +126,7 @@ impl Index {
         }
         let heads = (0..n).map(|_| fields.u64()).collect::<Decoded<Box<[u64]>>>()?;
         if !heads.is_sorted() {
-            return Err(Malformed("the index is out of order"));
+            return Err(Malformed("the heads of the index are out of order"));
         }
         let handles = (0..n).map(|_| Handle::decode(&mut fields)).collect::<Decoded<Box<[Handle]>>>()?;
         let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<[u32]>>>()?;
@@ -139,7 +141,7 @@ impl Index {
         Ok(index)
     }
 
-    /// What searching and reading rely on. That the heads are those of the separators, `verify` checks.
+    /// Checks what searches and reads rely on. `verify` checks the heads against the separators.
     fn check(&self) -> Decoded<()> {
         if self.ends[0] != 0 || !self.ends.is_sorted() || self.ends[self.len()] as usize != self.rests.len() {
             return Err(Malformed("the separators do not fill the index"));
@@ -160,12 +162,12 @@ impl Index {
         self.handles.len()
     }
 
-    /// Where the block at position `i`, which must be less than [`Index::len`], is in the file.
+    /// Handle of the block at position `i`, which must be less than [`Index::len`].
     pub(super) fn handle(&self, i: usize) -> Handle {
         self.handles[i]
     }
 
-    /// Brings nearer the handles at these positions.
+    /// Prefetches the handles at these positions.
     #[inline]
     pub(super) fn prefetch_handles(&self, positions: Range<usize>) {
         const PER_LINE: usize = 64 / size_of::<Handle>();
@@ -174,14 +176,15 @@ impl Index {
         }
     }
 
-    /// The offset behind the last data block.
+    /// Offset just past the last data block.
     pub(super) fn data_end(&self) -> u64 {
         let last = self.handles.last().and_then(|handle| handle.end());
         last.unwrap_or_default()
     }
 
-    /// Position of the first block that may hold `key` or what comes behind it; [`Index::len`] if all blocks come before it. When it is
-    /// nearly found, `near` is told among which positions it is.
+    /// Position of the first block that may hold `key` or a greater key; [`Index::len`] if all
+    /// blocks end before it. Calls `near` before the last step of the search, with the positions
+    /// among which the result is.
     #[inline]
     pub(super) fn find(&self, key: &[u8], near: impl FnOnce(Range<usize>)) -> usize {
         let Some(rest) = strip(key, &self.prefix) else {
@@ -192,7 +195,7 @@ impl Index {
         if self.heads.get(start) == Some(head) { self.find_tie(start, head, rest) } else { start }
     }
 
-    /// Brings nearer what [`Index::find`] will wait for.
+    /// Prefetches what [`Index::find`] will read.
     #[inline]
     pub(super) fn prefetch(&self, key: &[u8]) {
         if let Some(rest) = strip(key, &self.prefix) {
@@ -200,8 +203,8 @@ impl Index {
         }
     }
 
-    /// The same among the separators from `start` on whose head is that of `rest`: equal heads say nothing about longer keys and
-    /// trailing zeros.
+    /// [`Index::find`] among the separators from `start` on that share the head of `rest`. Equal
+    /// heads do not decide between longer keys, or between keys that differ in trailing zeros.
     fn find_tie(&self, start: usize, head: u64, rest: &[u8]) -> usize {
         let end = head.checked_add(1).map_or(self.len(), |next| self.heads.count_less(next, |_| ()));
         let mut ties = start..end;
@@ -216,7 +219,7 @@ impl Index {
         ties.start
     }
 
-    /// How the separator behind block `i` compares to `key`.
+    /// Compares the separator after block `i` with `key`.
     pub(super) fn compare_separator(&self, i: usize, key: &[u8]) -> Ordering {
         match strip(key, &self.prefix) {
             Some(rest) => compare(self.rest(i), rest),
@@ -224,12 +227,12 @@ impl Index {
         }
     }
 
-    /// The separator behind block `i`.
+    /// The separator after block `i`.
     pub(super) fn separator(&self, i: usize) -> Vec<u8> {
         [&*self.prefix, self.rest(i)].concat()
     }
 
-    /// Whether the head of block `i` is that of its separator.
+    /// Whether the stored head of block `i` is that of its separator.
     pub(super) fn head_is_right(&self, i: usize) -> bool {
         self.heads.get(i) == Some(head(self.rest(i)))
     }
@@ -285,7 +288,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn find_gives_the_first_separator_at_or_behind_the_key(separators in separators(), others in separators()) {
+        fn find_gives_the_first_separator_not_less_than_the_key(separators in separators(), others in separators()) {
             let index = Index::decode(&build(&separators), None).unwrap();
             prop_assert_eq!(index.len(), separators.len());
             let cut = separators.iter().map(|key| key[..key.len() / 2].to_vec());
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn between_blocks_there_is_nothing_or_what_is_left_of_a_page() {
+    fn between_blocks_there_is_nothing_or_the_rest_of_a_page() {
         let decoded = |offsets: [u64; 3]| {
             let mut builder = IndexBuilder::default();
             for (separator, offset) in [b"a", b"b", b"c"].into_iter().zip(offsets) {

@@ -1,14 +1,15 @@
 //! [`Janitor`]: removes the files of tables that no version names and no reader holds any more.
 //!
-//! A table becomes obsolete when an edit drops it, and its file can go when the last view, cursor
-//! or compaction lets go of it. That happens on any thread, under any lock, and also after the
-//! store was closed, when the directory may hold another store. A destructor therefore only [hands
-//! in](Janitor::hand_in) the number. Files are removed by the thread that has installed an edit, or
-//! by a job of the executor: only between [`start`](Janitor::start) and
-//! [`stop`](Janitor::stop), which a store calls while it holds its lock.
+//! A table becomes obsolete when an edit drops it. Its file can be removed when the last view,
+//! cursor or compaction releases it. That can happen on any thread, under any lock, and even
+//! after the store was closed, when the directory may hold another store. A destructor therefore
+//! only [hands in](Janitor::hand_in) the table's number. Files are removed by the thread that
+//! installed an edit, or by a job of the executor. Both remove files only between
+//! [`start`](Janitor::start) and [`stop`](Janitor::stop), which a store calls while it holds its
+//! lock.
 //!
-//! A removal that fails is not repeated: opening the store removes every table that the manifest
-//! does not name.
+//! A failed removal is not retried: the next open of the store removes every table that the
+//! manifest does not name.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,29 +20,29 @@ use super::Graveyard;
 use crate::exec::{Executor, Priority};
 use crate::vfs::{FileLock, FileSystem};
 
-/// One for each open store. Without [`start`](Janitor::start), as in a store opened read-only, it
+/// One per open store. Without [`start`](Janitor::start), as in a store opened read-only, it
 /// removes nothing.
 pub(crate) struct Janitor {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     graveyard: Arc<Graveyard>,
-    /// Held while files are removed, so that `stop` waits for that. Taken before `list`.
+    /// Held while files are removed; `stop` waits for it. Taken before `list`.
     removing: Mutex<()>,
     list: Mutex<List>,
 }
 
 #[derive(Default)]
 struct List {
-    /// Tables that nobody holds any more.
+    /// Tables that no reader holds any more.
     numbers: Vec<u64>,
-    /// There exactly while files may be removed.
+    /// `Some` exactly while files may be removed.
     license: Option<License>,
-    /// Whether a job has been queued and has not begun.
+    /// Whether a job is queued and has not begun.
     queued: bool,
 }
 
 struct License {
-    /// Runs the removal of what readers hand in.
+    /// Runs the removal of tables that readers hand in.
     executor: Arc<dyn Executor>,
     lock: Arc<dyn FileLock>,
 }
@@ -57,17 +58,17 @@ impl Janitor {
         self.list.lock().license = Some(License { executor, lock });
     }
 
-    /// Removes what was handed in, and nothing from then on.
+    /// Removes the files of all tables handed in, and none from then on.
     pub(crate) fn stop(&self) {
         let removing = self.removing.lock();
         self.remove_listed();
         let license = self.list.lock().license.take();
-        // Without the locks: an executor may wait for its threads when it is dropped.
+        // Dropped without the locks: dropping an executor may wait for its threads.
         drop(removing);
         drop(license);
     }
 
-    /// Takes the number of a table that nobody holds any more. Touches no file: the caller may hold
+    /// Takes the number of a table that no reader holds any more. Does no I/O: the caller may hold
     /// any lock.
     pub(super) fn hand_in(self: &Arc<Self>, number: u64) {
         let mut list = self.list.lock();
@@ -78,13 +79,13 @@ impl Janitor {
         }
         drop(list);
         let janitor = Arc::clone(self);
-        // With other small work, so that it does not wait for the end of a long compaction if there
-        // are several threads. With one thread, each edit that the compaction installs removes what
-        // was handed in.
+        // Queued with the other small jobs, so that with several threads it need not wait for a
+        // long compaction. With one thread, each edit that the compaction installs removes the
+        // tables handed in.
         executor.spawn(Priority::Help, Box::new(move || janitor.remove([])));
     }
 
-    /// Removes the files of these tables, which nobody holds any more, and of all that were handed
+    /// Removes the files of these tables, which no reader holds any more, and of all tables handed
     /// in.
     pub(crate) fn remove(&self, numbers: impl IntoIterator<Item = u64>) {
         let _removing = self.removing.lock();

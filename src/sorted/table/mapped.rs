@@ -1,11 +1,12 @@
-//! [`Mapped`]: a table's file in memory, from which blocks are read in place.
+//! [`Mapped`]: a table's file mapped into memory, from which blocks are read in place.
 //!
-//! The first read of a block is an ordinary one, from the file: it verifies the checksum, and has an error to return if the disk fails. From
-//! then on a bit says that the block is good, and it is looked at where it stands in the mapping, which shows the same pages of the
-//! system's memory. So each block is verified once while the table is open. A block that does not verify is never marked.
+//! The first read of a block goes through the file: it verifies the checksum and can report an I/O
+//! error. It then sets the block's bit, and later reads use the mapping, which shows the same pages
+//! of the page cache. Each block is therefore verified once while the table is open. A block that
+//! does not verify is never marked.
 //!
-//! Only blocks that are stored as they are can be looked at in place. One that is compressed after all, in a table that says
-//! of itself that it has none, is never marked either.
+//! Only uncompressed blocks can be read in place. A compressed block in a table whose properties
+//! state no compression is never marked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +17,11 @@ use crate::format::Decoded;
 use crate::sorted::block::{KeptBlock, LentBlock, prefetch_block};
 use crate::vfs::{Mapping, ReadableFile};
 
-/// So many tables of a store are mapped at once. Linux lets a process have 65,530 mappings by default, and the rest of the program needs
-/// some too. LevelDB maps 1,000.
+/// Most tables of a store that are mapped at once. Linux allows a process 65,530 mappings by
+/// default, and the rest of the program needs some too. LevelDB maps 1,000.
 const MOST: usize = 16 << 10;
 
-/// Whether tables are mapped, and how many are.
+/// Whether tables are mapped. Its clones count the mapped tables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Permit(Option<Arc<()>>);
 
@@ -29,7 +30,7 @@ impl Permit {
         Permit(wanted.then(Arc::default))
     }
 
-    /// One for another table, if there may be another one. Two that are asked for at once may exceed the limit by one.
+    /// A permit for another table, within the limit. Two racing calls may exceed it by one.
     fn another(&self) -> Option<Permit> {
         let count = self.0.as_ref()?;
         (Arc::strong_count(count) <= MOST).then(|| self.clone())
@@ -38,7 +39,7 @@ impl Permit {
 
 pub(super) struct Mapped {
     file: Arc<dyn Mapping>,
-    /// A bit for each block.
+    /// One bit per block.
     verified: Box<[AtomicU64]>,
     _permit: Permit,
 }
@@ -46,42 +47,44 @@ pub(super) struct Mapped {
 /// Bits of a word.
 const BITS: usize = u64::BITS as usize;
 
-/// Where a block stands in memory.
+/// Position of a block in the mapping.
 #[derive(Clone, Copy)]
 pub(super) struct InPlace<'p> {
     file: &'p Arc<dyn Mapping>,
-    /// What the file holds from the block on.
+    /// The file's bytes from the block on.
     room: &'p [u8],
     start: usize,
     len: usize,
 }
 
 impl Mapped {
-    /// Maps the file of a table of `size` bytes with `blocks` data blocks, if `permit` allows one
-    /// more and the system can.
+    /// Maps the file of a table of `size` bytes with `blocks` data blocks. `None` if mapping is off,
+    /// over the limit, or not possible.
     pub(super) fn new(permit: &Permit, file: &dyn ReadableFile, size: u64, blocks: usize) -> Option<Mapped> {
         let permit = permit.another()?;
-        // SAFETY: a table's file is written once, under a name that is used once, and looked into when it is complete. From then on tamis only
-        // reads it, until it removes its name. That nobody else writes to it is asked of whoever chooses `Options::mmap_reads`: if
-        // somebody does, what happens is not defined.
+        // SAFETY: a table's file is written once, under a name that is used once, and is mapped
+        // only when it is complete. From then on tamis only reads it, until it removes the name.
+        // Users who set `Options::mmap_reads` promise that nobody else writes to it; if somebody
+        // does, the behaviour is undefined.
         let file = unsafe { file.map() }?;
         let verified = (0..blocks.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
         (file.bytes().len() as u64 == size).then_some(Mapped { file, verified, _permit: permit })
     }
 
-    /// Bytes that this takes in memory beside the mapped pages, which are the system's.
+    /// Bytes of memory, without the mapped pages, which belong to the system.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.verified)
     }
 
-    /// Whether the block at position `i` can be looked at in place.
+    /// Whether the block at position `i` can be read in place.
     #[inline]
     pub(super) fn is_verified(&self, i: usize) -> bool {
-        // Relaxed, for nothing was written that the bit would tell of: the file's bytes do not change, and somebody has looked at them.
+        // Relaxed: the bit publishes no writes. The file's bytes do not change, and a reader has
+        // verified them.
         self.verified.get(i / BITS).is_some_and(|word| word.load(Ordering::Relaxed) >> (i % BITS) & 1 == 1)
     }
 
-    /// The block at position `i`, if it can be looked at in place.
+    /// The block at position `i`, if it can be read in place.
     #[inline]
     pub(super) fn get<'p>(&'p self, index: &Index, i: usize) -> Option<InPlace<'p>> {
         if !self.is_verified(i) {
@@ -92,14 +95,14 @@ impl Mapped {
         Some(InPlace { file: &self.file, room: self.file.bytes().get(start..)?, start, len: len as usize })
     }
 
-    /// Notes that the block at position `i` has been read, stands in the file as it is, and is good.
+    /// Notes that the block at position `i` was read, is stored uncompressed, and verified.
     pub(super) fn set_verified(&self, i: usize) {
         if let Some(word) = self.verified.get(i / BITS) {
             word.fetch_or(1 << (i % BITS), Ordering::Relaxed);
         }
     }
 
-    /// Says that what the file holds between these offsets will be read soon.
+    /// Hints that the file's bytes between these offsets will be read soon.
     pub(super) fn will_need(&self, start: u64, end: u64) {
         if let (Ok(start), Ok(end)) = (usize::try_from(start), usize::try_from(end)) {
             self.file.will_need(start..end);
@@ -108,19 +111,21 @@ impl Mapped {
 }
 
 impl<'p> InPlace<'p> {
-    /// Brings nearer what is looked at first.
+    /// Prefetches the part of the block that a read touches first.
     #[inline]
     pub(super) fn prefetch(self) {
         prefetch_block(self.room);
     }
 
-    /// The block, which a checksum has vouched for; its front is looked at all the same, as that of every block.
+    /// The block. Its checksum has been verified; its header is still checked, as for every
+    /// block.
     #[inline]
     pub(super) fn block(self) -> Decoded<LentBlock<'p>> {
         LentBlock::in_file(self.file, self.start, self.len)
     }
 
-    /// The block, for somebody who may outlive the table. `file` may be a reference to the same mapping that has done its service.
+    /// The block, for a holder that may outlive the table. `file` may be an unused reference to a
+    /// mapping; it is reused if the mapping is this one.
     pub(super) fn kept(self, file: Option<Arc<dyn Mapping>>) -> Decoded<KeptBlock> {
         let file = file.filter(|file| Arc::ptr_eq(file, self.file)).unwrap_or_else(|| Arc::clone(self.file));
         KeptBlock::in_file(file, self.start, self.len)

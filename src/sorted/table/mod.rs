@@ -1,8 +1,9 @@
 //! SSTables: sorted entries in a file, with their filter and their index.
 //!
-//! A file is written once, by a [`TableBuilder`], and never changed. A [`Table`] answers from it: the filter is asked first, then
-//! the index, and then at most one data block is read, as a rule. All bytes of a table enter through one function, in `fetch`,
-//! which verifies and counts them. docs/FORMAT.md draws the file.
+//! A [`TableBuilder`] writes a file once; nothing changes it afterwards. A [`Table`] answers reads
+//! from it: it asks the filter first, then the index, and then usually reads at most one data
+//! block. All bytes of a table enter the process through `fetch`, which verifies and counts them.
+//! docs/FORMAT.md draws the file.
 
 mod builder;
 mod cache;
@@ -61,16 +62,16 @@ use crate::options::Compression;
 use crate::report::event::Listener;
 use crate::vfs::FileSystem;
 
-/// What the manifest knows of a table.
+/// What the manifest records about a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableMeta {
     pub(crate) number: u64,
-    /// Bytes of the file.
+    /// File length in bytes.
     pub(crate) size: u64,
-    /// Checksum of the whole file, which is no CRC.
+    /// Checksum of the whole file; not a CRC.
     pub(crate) checksum: u32,
     pub(crate) entries: u64,
-    /// Distinct user keys; the other entries are older versions of them.
+    /// Distinct user keys. The other entries are older versions of them.
     pub(crate) keys: u64,
     pub(crate) tombstones: u64,
     pub(crate) smallest_seqno: SeqNo,
@@ -80,32 +81,33 @@ pub(crate) struct TableMeta {
     pub(crate) largest: Box<[u8]>,
 }
 
-/// How a table is to be written.
+/// Settings for writing a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TableOptions {
     pub(crate) filter: FilterPolicy,
-    /// What of a key the filter holds beside the key.
+    /// Also adds this prefix of each key to the filter.
     pub(crate) prefix: Option<PrefixExtractor>,
     pub(crate) compression: Compression,
-    /// Bytes of a data block with its trailer, before compression. A larger entry gets a block of its own.
+    /// Bytes of a data block with its trailer, before compression. A larger entry gets a block of
+    /// its own.
     pub(crate) block_size: u32,
-    /// Seed of the hash behind filter and fingerprints.
+    /// Seed of the hash used by filter and fingerprints.
     pub(crate) seed: u64,
     pub(crate) keyspace: u32,
 }
 
-/// What the tables of one store share.
+/// What all tables of a store share.
 pub(crate) struct TableContext {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     epoch: Arc<Epoch>,
     cache: BlockCache,
-    /// For what stays in memory of open tables.
+    /// Memory of the resident parts of open tables.
     lasting: Arc<Lasting>,
     files: FilePool,
     janitor: Arc<Janitor>,
     graveyard: Arc<Graveyard>,
-    /// Whether tables without compression are mapped.
+    /// Whether uncompressed tables are mapped, and how many are.
     map_tables: Permit,
     listener: Listener,
 }
@@ -128,12 +130,12 @@ impl TableContext {
         }
     }
 
-    /// The same, with tables mapped that have no compression.
+    /// Maps the files of uncompressed tables, if `wanted`.
     pub(crate) fn with_mmap_reads(self, wanted: bool) -> TableContext {
         TableContext { map_tables: Permit::new(wanted), ..self }
     }
 
-    /// The same, with somebody who is told of events.
+    /// Reports events to `listener`.
     pub(crate) fn with_listener(self, listener: Listener) -> TableContext {
         TableContext { listener, ..self }
     }
@@ -150,30 +152,30 @@ impl TableContext {
         &self.dir
     }
 
-    /// Opens the file of a table, for reads to come.
+    /// Opens a table's file ahead of its first read.
     pub(crate) fn open_file(&self, number: u64) -> Result<()> {
         let path = FileKind::Table(number).path(&self.dir);
         self.files.get(number, || self.fs.open(&path)).during("open", &path).map(drop)
     }
 
-    /// What removes the files of obsolete tables.
+    /// Removes the files of obsolete tables.
     pub(crate) fn janitor(&self) -> &Janitor {
         &self.janitor
     }
 
-    /// Removes the file of a table that no version has ever named, for a caller that works under
-    /// the store's lock. One that is left behind is removed when the store is opened next.
+    /// Removes the file of a table that no version has ever named. For callers that hold the
+    /// store's lock. If the removal fails, the next open of the store removes the file.
     pub(crate) fn remove_file(&self, number: u64) {
         self.graveyard.bury(number);
         self.graveyard.remove_file(&*self.fs, &self.dir, number);
     }
 
-    /// The tables that no version names, but whose files may be found again.
+    /// Tables that no version names, but whose files may reappear after a crash.
     pub(crate) fn graveyard(&self) -> &Graveyard {
         &self.graveyard
     }
 
-    /// What readers of the tables pin.
+    /// The epoch that readers of the tables pin.
     pub(crate) fn epoch(&self) -> &Arc<Epoch> {
         &self.epoch
     }

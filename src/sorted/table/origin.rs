@@ -1,19 +1,18 @@
-//! [`Origin`]: where a table comes from, written into its properties for the day on which the
-//! manifest is gone.
+//! [`Origin`]: where a table comes from, stored in its properties in case the manifest is lost.
 //!
-//! Nothing but `repair` reads it, and opening a table skips it. The module `repair` says why it is
-//! this and no more.
+//! Only `repair` reads it; opening a table skips it. The module `repair` explains why these fields
+//! suffice.
 //!
 //! | tag | content |
 //! |---|---|
 //! | 21 | name and options of the keyspace, as in a version edit |
 //! | 22 | the level that the table was made for |
-//! | 23 | every entry up to this sequence number was in tables when the table was made |
-//! | 24 | tables that were dead by then, but whose files might come back: ascending, each as the difference to the one before |
-//! | 25 | tables that it was made from: ascending differences × 2, and 1 more for a table that it replaces |
-//! | 26 | the first key for which it stands in for these; absent: from the first on |
-//! | 27 | the key before which that ends; absent: to the last |
-//! | 28 | 1 if a repair made it |
+//! | 23 | sequence number: every entry up to it was in tables when this one was made |
+//! | 24 | dead tables at that time whose files might come back: ascending, as differences |
+//! | 25 | input tables: ascending differences × 2, plus 1 for a table that this one replaces |
+//! | 26 | first key for which the table stands in for its inputs; absent: no lower bound |
+//! | 27 | key before which that ends; absent: no upper bound |
+//! | 28 | 1 if a repair made the table |
 
 use crate::format::coding::{Decoder, put_field, put_varint, put_varint_field};
 use crate::format::key::{MAX_SEQNO, SeqNo};
@@ -34,7 +33,7 @@ mod tag {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// As the manifest encodes name and options; empty if they are not known.
+    /// Name and options as the manifest encodes them; empty if unknown.
     pub(crate) keyspace: Vec<u8>,
     pub(crate) level: u8,
     pub(crate) flushed: SeqNo,
@@ -42,23 +41,23 @@ pub(crate) struct Origin {
     pub(crate) dead: Vec<u64>,
     /// Ascending by number.
     pub(crate) inputs: Vec<Input>,
-    /// The keys for which the table, or the lack of an entry in it, says all that the inputs say:
-    /// from the first one on, and up to but without the second. Only a table with inputs has it.
+    /// For keys in `from..to`, the table, or the lack of an entry in it, says everything that its
+    /// inputs say. Only a table with inputs has bounds.
     pub(crate) from: Option<Vec<u8>>,
     pub(crate) to: Option<Vec<u8>>,
     pub(crate) by_repair: bool,
 }
 
-/// A file that a table was made from.
+/// A table that this one was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Input {
     pub(crate) number: u64,
-    /// Whether the edit that adds the table removes this one.
+    /// Whether the edit that adds the new table removes this one.
     pub(crate) is_replaced: bool,
 }
 
 impl Origin {
-    /// Appends it to a properties block.
+    /// Appends the origin to an encoded properties block.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         if !self.keyspace.is_empty() {
             put_field(out, tag::KEYSPACE, &self.keyspace);
@@ -92,7 +91,7 @@ impl Origin {
         }
     }
 
-    /// What a properties block says of it. A table of an earlier writer says nothing.
+    /// Decodes the origin in a properties block. Tables of earlier versions have none.
     pub(super) fn decode(properties: &[u8]) -> Decoded<Origin> {
         let mut origin = Origin::default();
         let mut fields = Decoder::new(properties);
@@ -101,7 +100,7 @@ impl Origin {
                 tag::KEYSPACE => origin.keyspace = rest(&mut content)?,
                 tag::LEVEL => {
                     let level = u8::try_from(content.varint()?);
-                    origin.level = level.map_err(|_| Malformed("a level is beyond the last one"))?;
+                    origin.level = level.map_err(|_| Malformed("a level exceeds 255"))?;
                 }
                 tag::FLUSHED => origin.flushed = next_number(0, content.varint()?)?,
                 tag::DEAD => {
@@ -133,7 +132,7 @@ fn rest(content: &mut Decoder<'_>) -> Decoded<Vec<u8>> {
     Ok(content.take(content.remaining())?.to_vec())
 }
 
-/// The file or sequence number that lies `difference` behind `last`.
+/// The number at distance `difference` after `last`.
 fn next_number(last: u64, difference: u64) -> Decoded<u64> {
     let number = last.checked_add(difference).filter(|number| *number <= MAX_SEQNO);
     number.ok_or(Malformed("a number in the origin of a table exceeds 56 bits"))

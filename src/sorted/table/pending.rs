@@ -1,8 +1,9 @@
-//! [`PendingReads`]: point reads of several keys that must read blocks from files.
+//! [`PendingReads`]: point reads of several keys whose blocks must come from files.
 //!
-//! They are done in the order of the files, so that each block is read once. When one of them would have to wait for the device, the file
-//! system is asked for its block and for those of the next keys, and from then on for one more whenever one has been read: the device has
-//! many requests at a time. As long as nothing has to be waited for, nothing is asked for.
+//! Reads are done in file order, so that each block is read once. When a read would first wait for
+//! the device, its block and those of the next keys are prefetched. From then on each read
+//! prefetches one more, so that the device has many requests in flight. Nothing is prefetched
+//! before.
 
 use super::planned::{PlannedRead, PlannedReads};
 use super::reader::{Probe, TableHit};
@@ -10,7 +11,7 @@ use crate::error::Result;
 use crate::memory::epoch::Epoch;
 use crate::report::explain::Untraced;
 
-/// Probes that have been located, each with its key's position in the batch.
+/// Located probes, each with its key's position in the batch.
 #[derive(Default)]
 pub(crate) struct PendingReads<'k>(Vec<(usize, Probe<'k>)>);
 
@@ -19,7 +20,7 @@ impl<'k> PendingReads<'k> {
         self.0.push((i, probe));
     }
 
-    /// Finishes them all, and tells `end` what each has come to.
+    /// Finishes all reads and calls `end` with each result.
     pub(crate) fn finish(self, epoch: &Epoch, mut end: impl FnMut(usize, Option<TableHit<'_>>)) -> Result<()> {
         let PendingReads(mut probes) = self;
         probes.sort_by_key(|(_, probe)| probe.address());

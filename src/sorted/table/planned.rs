@@ -1,11 +1,11 @@
-//! [`PlannedReads`]: reads of single blocks, in the order of the files, and how far ahead of them the
-//! file system is asked for blocks.
+//! [`PlannedReads`]: reads of single blocks in file order, and how far ahead they prefetch.
 
 use super::fetch::ReadHint;
 use crate::error::Result;
 use crate::sorted::block::BlockRef;
 
-/// So far ahead blocks are asked for, in keys and in bytes: what was asked for should still be in memory when its turn comes.
+/// Limits of prefetching, in keys and in bytes: a prefetched block should still be in memory when
+/// it is read.
 const KEYS_AHEAD: usize = 128;
 const BYTES_AHEAD: u64 = 8 << 20;
 
@@ -21,32 +21,32 @@ pub(crate) trait PlannedRead {
     fn will_need(&self);
 }
 
-/// Reads that are done one after the other, and the blocks that they have in common.
+/// Reads that are done one after the other. Provides their blocks.
 pub(crate) struct PlannedReads<'b, R> {
     reads: &'b [(usize, R)],
-    /// Position of the one whose turn it is.
+    /// Position of the current read.
     turn: usize,
-    /// The block that was read last, for the next key.
+    /// The block read last, for the next key.
     last: Option<(BlockAddress, BlockRef)>,
-    /// Whether a read has had to wait.
+    /// Whether a read has waited for the device.
     has_waited: bool,
-    /// Behind the last probe whose block has been asked for.
-    asked: usize,
-    /// Bytes of blocks that have been asked for and not been read.
-    under_way: u64,
+    /// Position after the last read whose block was prefetched.
+    prefetched: usize,
+    /// Bytes of blocks that were prefetched and not yet read.
+    in_flight_bytes: u64,
 }
 
 impl<'b, R: PlannedRead> PlannedReads<'b, R> {
     pub(super) fn new(reads: &'b [(usize, R)]) -> PlannedReads<'b, R> {
-        PlannedReads { reads, turn: 0, last: None, has_waited: false, asked: 0, under_way: 0 }
+        PlannedReads { reads, turn: 0, last: None, has_waited: false, prefetched: 0, in_flight_bytes: 0 }
     }
 
-    /// From here on it is the turn of the read at that position.
+    /// Makes the read at position `turn` the current one.
     pub(super) fn begin(&mut self, turn: usize) {
         self.turn = turn;
     }
 
-    /// The block at `address`: the last one, or what `read` gives.
+    /// The block at `address`: the one read last, or what `read` returns.
     pub(super) fn get_or(
         &mut self,
         address: BlockAddress,
@@ -57,41 +57,41 @@ impl<'b, R: PlannedRead> PlannedReads<'b, R> {
         {
             return Ok(block.clone());
         }
-        // First, so that its frame is used again.
+        // Dropped first, so that `read` can reuse its frame.
         self.last = None;
         let is_last = self.reads.last().is_none_or(|(_, last)| last.address() == address);
         let block = if self.has_waited {
-            self.ask();
+            self.prefetch();
             read(ReadHint::None)?
         } else if is_last {
             read(ReadHint::None)?
         } else {
             read(ReadHint::Batch(&mut || {
                 self.has_waited = true;
-                self.ask();
+                self.prefetch();
             }))?
         };
-        if self.turn < self.asked {
-            self.under_way = self.under_way.saturating_sub(self.reads[self.turn].1.block_len());
+        if self.turn < self.prefetched {
+            self.in_flight_bytes = self.in_flight_bytes.saturating_sub(self.reads[self.turn].1.block_len());
         }
         self.last = Some((address, block.clone()));
         Ok(block)
     }
 
-    /// Asks for blocks from the one on whose turn it is, as far ahead as may be, and have not been asked for.
-    fn ask(&mut self) {
-        if self.asked <= self.turn {
-            (self.asked, self.under_way) = (self.turn, 0);
+    /// Prefetches blocks of the current and the next reads, within the limits.
+    fn prefetch(&mut self) {
+        if self.prefetched <= self.turn {
+            (self.prefetched, self.in_flight_bytes) = (self.turn, 0);
         }
         let ahead = self.reads.len().min(self.turn + KEYS_AHEAD);
-        while self.asked < ahead && self.under_way < BYTES_AHEAD {
-            let probe = &self.reads[self.asked].1;
-            let before = self.asked.checked_sub(1).filter(|&before| before >= self.turn);
+        while self.prefetched < ahead && self.in_flight_bytes < BYTES_AHEAD {
+            let probe = &self.reads[self.prefetched].1;
+            let before = self.prefetched.checked_sub(1).filter(|&before| before >= self.turn);
             if before.is_none_or(|before| self.reads[before].1.address() != probe.address()) {
                 probe.will_need();
-                self.under_way += probe.block_len();
+                self.in_flight_bytes += probe.block_len();
             }
-            self.asked += 1;
+            self.prefetched += 1;
         }
     }
 }

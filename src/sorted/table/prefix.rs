@@ -1,4 +1,4 @@
-//! [`PrefixProbe`]: which tables a scan can leave out because their filters know of no key with its prefix.
+//! [`PrefixProbe`]: lets a scan leave out tables whose filters deny the scan's prefix.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,39 +17,41 @@ use crate::options::FilterMode;
 use crate::report::stats::ReadEvent;
 use crate::sorted::iter::InternalCursor;
 
-/// The question of a scan all of whose keys have one prefix, in the extractor's sense: is there such a key in a table?
+/// Whether a table may hold keys with the prefix that all keys of a scan share, by the extractor.
 ///
-/// All cursors of the scan share it, so that each table is asked at most once, when it would first be opened.
+/// All cursors of the scan share the probe. It asks each table's filter once, when the scan first
+/// reaches the table.
 #[derive(Debug)]
 pub(crate) struct PrefixProbe {
     extractor: PrefixExtractor,
     prefix: Box<[u8]>,
-    /// Under the store's seed.
+    /// Hash of the prefix under the store's seed.
     hash: KeyHash,
     mode: FilterMode,
-    /// What the filters said, by the tables' numbers: whether there may be such a key.
+    /// Answers of the filters, by table number: whether such a key may exist.
     answers: Mutex<BTreeMap<u64, bool>>,
 }
 
 impl PrefixProbe {
-    /// `extractor` must take `prefix` from every key that the scan returns.
+    /// `extractor` must extract `prefix` from every key that the scan returns.
     pub(crate) fn new(extractor: PrefixExtractor, prefix: &[u8], seed: u64, mode: FilterMode) -> PrefixProbe {
         let hash = KeyHash::of_prefix(seed, prefix);
         PrefixProbe { extractor, prefix: prefix.into(), hash, mode, answers: Mutex::default() }
     }
 
-    /// Which of the tables `run` of `tables`, which are ordered by key and do not overlap, have room for keys with the prefix.
-    pub(crate) fn in_range(&self, tables: &[Arc<Table>], run: Range<usize>) -> Range<usize> {
-        let before = |table: &Arc<Table>| compare(&table.meta().largest, &self.prefix).is_lt();
-        let not_behind = |table: &Arc<Table>| {
+    /// Narrows `range` to the tables whose key range may hold keys with the prefix. The tables in
+    /// `range` are ordered by key and do not overlap.
+    pub(crate) fn in_range(&self, tables: &[Arc<Table>], range: Range<usize>) -> Range<usize> {
+        let ends_before = |table: &Arc<Table>| compare(&table.meta().largest, &self.prefix).is_lt();
+        let may_begin_before = |table: &Arc<Table>| {
             let smallest = &*table.meta().smallest;
             compare(smallest, &self.prefix).is_le() || strip(smallest, &self.prefix).is_some()
         };
-        let start = run.start + tables[run.clone()].partition_point(before);
-        start..start + tables[start..run.end].partition_point(not_behind)
+        let start = range.start + tables[range.clone()].partition_point(ends_before);
+        start..start + tables[start..range.end].partition_point(may_begin_before)
     }
 
-    /// What the filter of `table` says, now or when the scan first came to it.
+    /// Answer of the filter of `table`, remembered for the rest of the scan.
     fn may_be_in(&self, table: &Arc<Table>) -> Result<bool> {
         let number = table.meta().number;
         if let Some(&answer) = self.answers.lock().get(&number) {
@@ -62,9 +64,10 @@ impl PrefixProbe {
 }
 
 impl Table {
-    /// A cursor over the table for the scan that asks `probe`, or `None` if the filter denies the prefix: the scan leaves the table out.
+    /// A cursor over the table for a scan with `probe`, or `None` if the filter denies the prefix:
+    /// the scan then leaves the table out.
     ///
-    /// In the mode `Shadow` it gets its cursor all the same, and what that reads is counted as avoidable.
+    /// In the mode `Shadow` the scan gets a cursor anyway, whose reads are counted as avoidable.
     pub(crate) fn cursor_for(self: &Arc<Table>, probe: &PrefixProbe, fill_cache: bool) -> Result<Option<TableCursor>> {
         let cursor = || self.cursor(fill_cache);
         Ok(match (probe.may_be_in(self)?, probe.mode) {
@@ -74,8 +77,9 @@ impl Table {
         })
     }
 
-    /// Whether keys with the prefix may be in the table. "No" is certain; it takes a usable filter that holds the prefixes of the same
-    /// extractor. In the mode `Shadow` a "no" for a prefix that is there is an error.
+    /// Whether the table may hold keys with the prefix. "No" is certain. It takes a usable filter
+    /// that holds the prefixes of the same extractor. In the mode `Shadow`, a "no" for a prefix
+    /// that exists is an error.
     pub(super) fn may_hold_prefix(self: &Arc<Table>, probe: &PrefixProbe) -> Result<bool> {
         let resident = self.resident()?;
         let filter = match &resident.filter {

@@ -1,4 +1,5 @@
-//! [`Properties`]: what a table says of itself. The manifest repeats some of it, and opening a table compares the two.
+//! [`Properties`]: what a table states about itself. The manifest repeats some of it, and opening a
+//! table compares the two.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -6,7 +7,7 @@ use crate::format::coding::{Decoder, put_field, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 
-/// No data block is longer than this: one entry of the greatest size in a block of its own, directory included.
+/// Longest data block: a single entry of the greatest size, directory included.
 pub(super) const LONGEST_BLOCK: u64 = (MAX_KEY_LEN + MAX_VALUE_LEN + 4096) as u64;
 
 /// Decoded properties block.
@@ -28,37 +29,37 @@ pub(crate) struct Properties {
     pub(crate) largest_seqno: SeqNo,
     /// Bytes of the largest data block before compression.
     pub(crate) largest_block: u32,
-    /// Code of the compression asked for; a block that would not shrink has none.
+    /// Code of the requested compression. A block that would not shrink is stored without.
     pub(crate) compression: u64,
-    /// Block size asked for, in bytes.
+    /// Requested block size in bytes.
     pub(crate) block_size: u32,
-    /// Seed of the hash behind filter and fingerprints.
+    /// Seed of the hash used by filter and fingerprints.
     pub(crate) seed: u64,
     /// Code of the filter policy, 0 for none.
     pub(crate) filter_policy: u64,
-    /// Bits per key asked for, in thousandths.
+    /// Requested bits per key, in thousandths.
     pub(crate) filter_millibits: u32,
     /// Distinct keys in the filter.
     pub(crate) filter_keys: u64,
-    /// [`filter_hash`] of the filter block, if there is one. Tables of older versions do not say.
+    /// [`filter_hash`] of the filter block, if there is one. Absent in tables of older versions.
     pub(crate) filter_hash: Option<u64>,
     pub(crate) keyspace: u32,
 }
 
 /// Hash of a filter block, header included: XXH3 with 64 bits, seed 0. Part of the format.
 ///
-/// A filter describes itself, but says nothing of the table that it belongs to: the filter of
-/// another table with as many keys would look sound, and deny this table's keys.
+/// A filter describes itself, but does not name its table. The filter of another table with as many
+/// keys would look sound and deny this table's keys.
 pub(super) fn filter_hash(block: &[u8]) -> u64 {
     xxh3_64(block)
 }
 
 const FILTER_HASH: u64 = 20;
-/// One bit per tag that must be there.
-const NEEDED_TAGS: u32 = (1 << FILTER_HASH) - 2;
+/// One bit per mandatory tag.
+const MANDATORY_TAGS: u32 = (1 << FILTER_HASH) - 2;
 
 impl Properties {
-    /// Takes in an entry of the table; the largest key is set when all are in.
+    /// Counts an entry of the table. The largest key is set after the last one.
     pub(super) fn count_entry(&mut self, key: &[u8], is_new_key: bool, seqno: SeqNo, kind: ValueKind, value: &[u8]) {
         if self.entries == 0 {
             self.smallest = key.into();
@@ -73,7 +74,7 @@ impl Properties {
         self.largest_seqno = self.largest_seqno.max(seqno);
     }
 
-    /// Takes in a data block of `len` bytes before compression.
+    /// Counts a data block of `len` bytes before compression.
     pub(super) fn count_block(&mut self, len: usize) {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         self.data_blocks += 1;
@@ -117,17 +118,17 @@ impl Properties {
                 continue;
             }
             if seen & (1 << tag) != 0 {
-                return Err(Malformed("a property is there twice"));
+                return Err(Malformed("a property occurs twice"));
             }
             seen |= 1 << tag;
             properties.decode_field(tag, &mut content)?;
             content.finish()?;
         }
-        if seen & NEEDED_TAGS != NEEDED_TAGS {
+        if seen & MANDATORY_TAGS != MANDATORY_TAGS {
             return Err(Malformed("a property is missing"));
         }
         if u64::from(properties.largest_block) > LONGEST_BLOCK {
-            return Err(Malformed("the largest data block is larger than any can be"));
+            return Err(Malformed("the largest data block exceeds the limit of the format"));
         }
         if properties.smallest_seqno.max(properties.largest_seqno) > MAX_SEQNO {
             return Err(Malformed("a sequence number in the properties exceeds 56 bits"));
@@ -214,8 +215,8 @@ mod tests {
             fields.field().unwrap();
             let end = bytes.len() - fields.remaining();
             let without = [&bytes[..start], &bytes[end..]].concat();
-            let is_needed = u64::from(bytes[start]) != FILTER_HASH;
-            assert_eq!(Properties::decode(&without).is_err(), is_needed);
+            let is_mandatory = u64::from(bytes[start]) != FILTER_HASH;
+            assert_eq!(Properties::decode(&without).is_err(), is_mandatory);
             let twice = [&bytes[..], &bytes[start..end]].concat();
             assert!(Properties::decode(&twice).is_err());
         }

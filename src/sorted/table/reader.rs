@@ -23,15 +23,15 @@ use crate::report::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
 use crate::sorted::block::{BlockHit, BlockRef, Frame, HeldBlock, KeptBlock};
 use crate::sorted::value::FoundValue;
 
-/// A table of some version. There is one for each file, shared by the versions that contain it.
+/// A table of some version. There is one per file, shared by the versions that contain it.
 ///
-/// Nothing is read before the first look-up, which makes filter, index and properties resident for good. A failure to do so is
-/// not remembered: the next look-up tries again.
+/// The first look-up reads filter, index and properties, which then stay resident. A failed open is
+/// not remembered: the next look-up retries.
 pub(crate) struct Table {
     meta: TableMeta,
     fetcher: Fetcher,
     resident: OnceLock<Resident>,
-    /// Held while `resident` is being filled, so that many first look-ups read it once.
+    /// Held while `resident` is read, so that racing first look-ups read it once.
     opening: Mutex<()>,
     obsolete: AtomicBool,
     /// Whether an excess of false positives has been reported.
@@ -42,48 +42,48 @@ pub(crate) struct Table {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PointRead<'a> {
     pub(crate) key: &'a [u8],
-    /// The key's hash under the store's seed; for a table that was written under another seed it is computed again.
+    /// The key's hash under the store's seed. Recomputed for a table with another seed.
     pub(crate) hash: KeyHash,
-    /// Versions with greater sequence numbers are not seen.
+    /// Versions with greater sequence numbers are invisible.
     pub(crate) snapshot: SeqNo,
     pub(crate) mode: ReadMode,
 }
 
-/// How a read goes through tables.
+/// How a read uses filters and the block cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadMode {
     pub(crate) filters: FilterMode,
     pub(crate) fill_cache: bool,
 }
 
-/// In which counters a look at a block goes.
+/// Which counters a read of a block updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counting {
-    /// In none: it is no reader's.
+    /// None: the read is not a user's.
     Uncounted,
     Read,
-    /// In those of a read that the filter would have saved too.
+    /// Those of a read that the filter would have avoided, too.
     AvoidableRead,
 }
 
-/// A version of a key, for as long as the reader is pinned.
+/// A version of a key, valid while the reader is pinned.
 pub(crate) struct TableHit<'p> {
-    /// No read asks for it, but the tests do.
+    /// Used by tests only.
     #[cfg(test)]
     pub(crate) seqno: SeqNo,
     pub(crate) kind: ValueKind,
     pub(crate) value: FoundValue<'p>,
 }
 
-/// What index and blocks say of a key.
+/// What index and blocks hold for a key.
 enum Lookup<'p> {
     Found(TableHit<'p>),
-    /// The table has only versions that are newer than the snapshot.
+    /// Only versions newer than the snapshot.
     Newer,
     Absent,
 }
 
-/// A point read on its way through a table whose filter did not end it.
+/// A point read in a table whose filter did not end it.
 ///
 /// ```text
 /// probe = Table::probe locate (prefetch_block prefetch_entry?)? will_need? finish
@@ -94,7 +94,7 @@ pub(crate) struct Probe<'p> {
     resident: &'p Resident,
     read: PointRead<'p>,
     answer: FilterAnswer,
-    /// Of the first block that may hold the key.
+    /// Position of the first block that may hold the key.
     position: usize,
 }
 
@@ -114,38 +114,38 @@ impl Table {
         &self.meta
     }
 
-    /// What the table says of itself.
+    /// What the table states about itself.
     pub(crate) fn properties(&self) -> Result<&Properties> {
         Ok(&self.resident()?.properties)
     }
 
-    /// What the filter is.
+    /// State of the filter.
     pub(crate) fn filter_state(&self) -> Result<FilterState> {
         Ok(self.resident()?.filter.state())
     }
 
-    /// What the filter is, if the table has been looked into.
+    /// State of the filter, if the table is open.
     pub(crate) fn known_filter_state(&self) -> Option<FilterState> {
         self.resident.get().map(|resident| resident.filter.state())
     }
 
-    /// What reads asked of this table since it was made, beside what theory says of its filter.
+    /// Counts of reads in this table since it was created, and the theoretical rates of its filter.
     pub(crate) fn ledger(&self) -> FilterLedger {
         self.fetcher.counters.ledger()
     }
 
-    /// The counters behind [`ledger`](Table::ledger). Whoever keeps them has the counts also when the table is gone.
+    /// The counters behind [`ledger`](Table::ledger), which may outlive the table.
     pub(crate) fn counters(&self) -> Arc<ReadCounters> {
         Arc::clone(&self.fetcher.counters)
     }
 
-    /// Bytes that index, filter and properties take in memory; 0 before the first look-up.
+    /// Bytes of memory of index, filter and properties; 0 before the first look-up.
     pub(crate) fn resident_bytes(&self) -> usize {
         self.resident.get().map_or(0, Resident::memory)
     }
 
-    /// The newest version of the key that the read can see. A look-up that ends without error is counted in exactly one class of
-    /// [`ReadStats`](crate::report::stats::ReadStats).
+    /// The newest version of the key that the read can see. Each look-up that succeeds is counted
+    /// in exactly one class of [`ReadStats`](crate::report::stats::ReadStats).
     #[inline]
     pub(crate) fn get<'p>(
         &'p self,
@@ -154,7 +154,8 @@ impl Table {
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
         let resident = self.open(trace)?;
-        // If the key is most likely there, the search for its block and that for the filter's lines are one wait.
+        // For keys that usually exist, prefetch the filter's lines and search the index meanwhile,
+        // so that the cache misses overlap.
         let expected = self.is_usually_found().then(|| {
             if read.mode.filters != FilterMode::Ignore {
                 resident.prefetch_filter(read.hash);
@@ -173,7 +174,7 @@ impl Table {
         }
     }
 
-    /// Asks the filter; `None` if its word is taken that the key is not there.
+    /// Asks the filter. `None` if the read uses filters and this one says no.
     #[inline]
     pub(crate) fn probe<'p>(&'p self, read: &PointRead<'p>, trace: &mut impl ReadTrace) -> Result<Option<Probe<'p>>> {
         let resident = self.open(trace)?;
@@ -195,7 +196,8 @@ impl Table {
         Ok(Some(Probe { table: self, resident, read, answer, position: 0 }))
     }
 
-    /// All that is left of [`Table::get`] when the filter says no and its word is taken. Also for whoever asked the filter otherwise.
+    /// Ends a [`Table::get`] whose filter says no. Also for callers that asked the filter by other
+    /// means.
     #[inline]
     pub(crate) fn deny(&self, trace: &mut impl ReadTrace) {
         trace.filter(FilterAnswer::No);
@@ -203,13 +205,13 @@ impl Table {
         trace.leave(Found::Absent);
     }
 
-    /// Whether this thread's look-ups in the table lately found their keys more often than not.
+    /// Whether most of this thread's recent look-ups in the table found their keys.
     #[inline]
     pub(crate) fn is_usually_found(&self) -> bool {
         self.fetcher.counters.is_usually_found()
     }
 
-    /// `None` if the table has not been looked into; else its filter, if it has a usable one.
+    /// `None` if the table is not open; else its filter, if that is usable.
     pub(crate) fn opened_filter(&self) -> Option<Option<&Filter>> {
         Some(match &self.resident.get()?.filter {
             TableFilter::Usable(filter) => Some(filter),
@@ -217,7 +219,8 @@ impl Table {
         })
     }
 
-    /// Brings nearer what [`Table::probe`] and, if that most likely finds something, [`Probe::locate`] will wait for.
+    /// Prefetches what [`Table::probe`] reads and, for keys that usually exist, what
+    /// [`Probe::locate`] reads.
     #[inline]
     pub(crate) fn prefetch_probe(&self, read: &PointRead<'_>) {
         match self.resident.get() {
@@ -233,8 +236,9 @@ impl Table {
         }
     }
 
-    /// The data block at position `i`, which must be less than the number of blocks, for keeps, if it is in memory. `former` may be a
-    /// block that is not needed any more.
+    /// The data block at position `i`, which must be less than the number of blocks, if it is in
+    /// memory. The block may outlive the table. `former` is a block that is no longer needed, for
+    /// reuse.
     pub(super) fn kept_block(
         &self,
         resident: &Resident,
@@ -272,7 +276,7 @@ impl Table {
         Some(near)
     }
 
-    /// Reads the data block at position `i`.
+    /// Reads the data block at position `i` from the file.
     #[cold]
     #[inline(never)]
     pub(super) fn read_block(
@@ -285,7 +289,7 @@ impl Table {
     ) -> Result<BlockRef> {
         let handle = resident.index.handle(i);
         let cache = self.fetcher.context.cache();
-        // A long scan would push out what other reads come back to. What is mapped needs no place in the cache.
+        // A long scan would evict blocks that other reads need. Mapped blocks need no cache.
         let is_long = matches!(&hint, ReadHint::Scan(ahead) if ahead.is_long());
         let mut keep = fill_cache && !is_long && resident.mapped.is_none();
         let frame = |len| {
@@ -313,7 +317,7 @@ impl Table {
         Ok(block)
     }
 
-    /// Adds to `samples` keys that cut the table into pieces of about `step` bytes.
+    /// Adds keys to `samples` that cut the table into pieces of about `step` bytes.
     pub(crate) fn sample_keys(&self, step: u64, samples: &mut Vec<Vec<u8>>) -> Result<()> {
         let index = &self.resident()?.index;
         let mut piece = 0;
@@ -327,9 +331,9 @@ impl Table {
         Ok(())
     }
 
-    /// Says that the table belongs to no current version. Returns its number if nobody else holds
-    /// it: its file can be removed. Otherwise the last one to let go hands the number to the
-    /// janitor.
+    /// Marks the table as obsolete: no current version contains it. Returns its number if this was
+    /// the last reference: the caller may remove the file. Otherwise the last holder hands the
+    /// number to the janitor.
     pub(crate) fn retire(self: Arc<Table>) -> Option<u64> {
         self.fetcher.context.graveyard().bury(self.meta.number);
         self.obsolete.store(true, Ordering::Release);
@@ -339,7 +343,7 @@ impl Table {
         Some(last.meta.number)
     }
 
-    /// The error of a data block that verifies but does not follow the format.
+    /// The error for a data block that verifies but breaks the format.
     pub(super) fn malformed_block(&self, i: usize, malformed: Malformed) -> Error {
         let offset = self.resident.get().map_or(0, |resident| resident.index.handle(i).offset);
         self.fetcher.corrupt(offset, malformed)
@@ -354,7 +358,8 @@ impl Table {
         self.fetcher.counters.count(event);
     }
 
-    /// Counts a false positive. Each time their number has doubled, in one shard of the counters, it is compared with the design.
+    /// Counts a false positive. Each time the count in one shard of the counters reaches a power of
+    /// two, compares the rate with the design.
     fn count_false_positive(&self) {
         let count = self.fetcher.counters.count_look_up(ReadEvent::FalsePositive);
         if !count.is_power_of_two() || self.excess_told.load(Ordering::Relaxed) {
@@ -371,7 +376,7 @@ impl Table {
         self.open(&mut Untraced)
     }
 
-    /// What stays in memory of the table; `trace` is told if it had to be read.
+    /// The table's resident parts. Tells `trace` if they had to be read.
     #[inline]
     fn open(&self, trace: &mut impl ReadTrace) -> Result<&Resident> {
         match self.resident.get() {
@@ -463,7 +468,8 @@ impl<'p> Probe<'p> {
         self.position = self.resident.find(self.read.key);
     }
 
-    /// Brings that block nearer, if it is in memory; returns whether it is, or there is none to look at.
+    /// Prefetches the block if it is in memory. Returns false if the block must be read from the
+    /// file.
     #[inline]
     pub(crate) fn prefetch_block(&self, pin: &Pin<'_>) -> bool {
         match self.resident.near(self.position, pin) {
@@ -475,7 +481,7 @@ impl<'p> Probe<'p> {
         }
     }
 
-    /// Brings the entry in that block nearer.
+    /// Prefetches the entry in that block.
     #[inline]
     pub(crate) fn prefetch_entry(&self, pin: &Pin<'_>) {
         if let Some(block) = self.resident.near(self.position, pin).and_then(Near::block) {
@@ -483,7 +489,8 @@ impl<'p> Probe<'p> {
         }
     }
 
-    /// The newest version of the key that the read can see; counts the look-up. `blocks` is asked for a block that is not in the cache.
+    /// The newest version of the key that the read can see; counts the look-up. `blocks`, if given,
+    /// provides a block that is not in memory.
     #[inline]
     pub(crate) fn finish(
         self,
@@ -555,7 +562,7 @@ impl<'p> Probe<'p> {
                 BlockHit::Absent => break,
                 BlockHit::Newer => lookup = Lookup::Newer,
             }
-            // Older versions can follow in the next block only if the key itself stands between the two.
+            // Older versions can follow in the next block only if the separator is the key itself.
             if resident.index.compare_separator(i, key).is_ne() {
                 break;
             }

@@ -1,16 +1,19 @@
-//! [`Table::refilter`]: the same table with another filter.
+//! [`Table::refilter`]: copies a table with a new filter.
 //!
-//! Data blocks are copied as they are stored, compressed or not, to the offsets that they had, so that the index is copied too. Only
-//! the checksums in their trailers are made anew, since they are bound to the file's number: each after the one before it was found
-//! right. What is copied is checked by every rule that `verify` knows, because the new checksums vouch for it from here on; with the
-//! checksum of the whole file, which also sees a block that was exchanged together with its own. Only a damaged filter, which is what the
-//! copy is for, leaves that one nothing to say.
+//! Data blocks are copied in their stored form, compressed or not, to their old offsets, so that
+//! the index is copied too. Only the checksums in their trailers are new, because they are bound to
+//! the file's number. Each is computed after the old one has verified.
+//!
+//! The new checksums vouch for the data from here on. Therefore the copy checks every rule that
+//! `verify` does, and the checksum of the whole file: only that detects a block that was replaced
+//! together with its own checksum. Where the filter is damaged, which is a reason to copy, the
+//! file's checksum proves nothing and is not checked.
 
-use super::builder::Output;
+use super::builder::TableFileWriter;
 use super::fetch::ReadAhead;
 use super::properties::Properties;
 use super::resident::TableFilter;
-use super::verify::{Seen, check_file_checksum, take_in};
+use super::verify::{TableChecker, check_file_checksum, checksum_range};
 use super::{Origin, Table, TableMeta};
 use crate::error::Result;
 use crate::filter::FilterBuilder;
@@ -20,14 +23,15 @@ use crate::format::filename::FileKind;
 use crate::format::header::FILE_HEADER_LEN;
 
 impl Table {
-    /// Bytes of the table's filter. 0 if it has none, or the table cannot be opened: then it is not in memory.
+    /// Bytes of the table's filter. 0 if there is none, or if the table cannot be opened: then none
+    /// is in memory.
     pub(crate) fn filter_bytes(&self) -> u64 {
         let filter = self.resident().ok().and_then(|resident| resident.footer.filter);
         filter.map_or(0, |handle| handle.len.into())
     }
 
-    /// Whether the table has the filter that `policy` makes of its keys and of what `prefix` takes of them, give or take so many
-    /// thousandths of bits per key, and can use it.
+    /// Whether the table has the filter that `policy` and `prefix` call for, and can use it. Bits
+    /// per key may differ by `tolerance` thousandths.
     pub(crate) fn has_filter(
         &self,
         policy: FilterPolicy,
@@ -46,8 +50,9 @@ impl Table {
             && properties.filter_millibits.abs_diff(policy.millibits()) <= tolerance)
     }
 
-    /// Writes a copy of this table with a filter by `policy` and `prefix` as table `number`, synced; the directory is not. `None` means
-    /// that it was cancelled. Unless it succeeds, nothing is left of the copy.
+    /// Writes and syncs a copy of this table as table `number`, with a filter by `policy` and
+    /// `prefix`. The caller syncs the directory. `None` means cancelled. Unless the copy succeeds,
+    /// its file is removed.
     pub(crate) fn refilter(
         &self,
         number: u64,
@@ -57,7 +62,7 @@ impl Table {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<TableMeta>> {
         let context = &self.fetcher().context;
-        let output = Output::create(context.fs(), context.dir(), number)?;
+        let output = TableFileWriter::create(context.fs(), context.dir(), number)?;
         let result = self.copy_to(output, number, policy, prefix, origin, cancelled);
         if !matches!(result, Ok(Some(_))) {
             let _ = context.fs().remove(&FileKind::Table(number).path(context.dir()));
@@ -67,7 +72,7 @@ impl Table {
 
     fn copy_to(
         &self,
-        mut output: Output<'_>,
+        mut output: TableFileWriter<'_>,
         number: u64,
         policy: FilterPolicy,
         prefix: Option<PrefixExtractor>,
@@ -84,10 +89,10 @@ impl Table {
             ..resident.properties.clone()
         };
         let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
-        let mut seen = Seen::default();
+        let mut checker = TableChecker::default();
         let data_end = resident.index.data_end();
         let mut checksum = FileChecksum::default();
-        take_in(&mut checksum, fetcher, 0..FILE_HEADER_LEN as u64)?;
+        checksum_range(&mut checksum, fetcher, 0..FILE_HEADER_LEN as u64)?;
         let mut ahead = ReadAhead::of_all(data_end);
         for i in 0..resident.index.len() {
             if cancelled() {
@@ -98,14 +103,15 @@ impl Table {
             checksum.update(output.pad_to(handle.offset));
             let (compression, stored, block) =
                 fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead, &mut checksum)?;
-            seen.check_block(resident, i, &block, |key, hash| filter.add_key(key, hash))
+            checker
+                .check_block(resident, i, &block, |key, hash| filter.add_key(key, hash))
                 .map_err(|malformed| self.malformed_block(i, malformed))?;
             let copied = output.copy_block(&stored, compression)?;
-            assert_eq!(copied, handle, "data blocks begin where they began");
+            assert_eq!(copied, handle, "a copied block keeps its offset");
         }
-        seen.check_end(self)?;
+        checker.check_end(self)?;
         if !matches!(resident.filter, TableFilter::Degraded(_)) {
-            take_in(&mut checksum, fetcher, data_end..fetcher.size)?;
+            checksum_range(&mut checksum, fetcher, data_end..fetcher.size)?;
             check_file_checksum(self, checksum.finish())?;
         }
         let index = fetcher.meta_block(resident.footer.index)?;

@@ -1,4 +1,4 @@
-//! [`Resident`]: what stays in memory of an open table.
+//! [`Resident`]: the parts of an open table that stay in memory.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::mapped::{InPlace, Mapped};
 use super::properties::{Properties, filter_hash};
-use super::slot::Slots;
+use super::slot::BlockSlots;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
@@ -21,8 +21,8 @@ pub(super) struct Resident {
     pub(super) properties: Properties,
     pub(super) index: Index,
     pub(super) filter: TableFilter,
-    /// Where its blocks are in the cache; of none if the file is mapped.
-    pub(super) slots: Arc<Slots>,
+    /// The table's blocks in the cache; empty if the file is mapped.
+    pub(super) slots: Arc<BlockSlots>,
     pub(super) mapped: Option<Mapped>,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Near<'p> {
 }
 
 impl<'p> Near<'p> {
-    /// Brings nearer what is looked at first.
+    /// Prefetches the part of the block that a read touches first.
     #[inline]
     pub(super) fn prefetch(self) {
         match self {
@@ -43,7 +43,7 @@ impl<'p> Near<'p> {
         }
     }
 
-    /// The block; what is wrong with it is for others to say.
+    /// The block, or `None` if it is malformed; the read itself reports that.
     #[inline]
     pub(super) fn block(self) -> Option<Block<'p>> {
         match self {
@@ -55,15 +55,16 @@ impl<'p> Near<'p> {
 
 /// The filter of an open table.
 pub(super) enum TableFilter {
-    /// The table was written without one.
+    /// The table was written without a filter.
     None,
     Usable(Filter),
-    /// There is one, but it is damaged, unreadable, of a later version or of another table, for this reason. It means "maybe" for every key.
+    /// The filter is damaged, unreadable, of a later version or of another table, for this reason.
+    /// It answers "maybe" for every key.
     Degraded(Error),
 }
 
 impl Resident {
-    /// Reads it, and compares it with what the manifest says.
+    /// Reads the resident parts and compares them with the manifest's record.
     pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta) -> Result<Resident> {
         let (path, lasting) = (&fetcher.path, &fetcher.context.lasting);
         if fetcher.file_len()? != meta.size {
@@ -71,7 +72,7 @@ impl Resident {
         }
         let header = fetcher.bytes(0, FILE_HEADER_LEN as u64)?;
         FileHeader::decode(&header, Magic::Table, meta.number, path)?;
-        // Too short a file is found out by the read.
+        // If the file is too short, the read reports it.
         let footer_offset = meta.size.saturating_sub(FOOTER_LEN as u64);
         let footer = fetcher.bytes(footer_offset, FOOTER_LEN as u64)?;
         let footer = Footer::decode(&footer, meta.number, footer_offset, path)?;
@@ -99,7 +100,8 @@ impl Resident {
         Ok(resident)
     }
 
-    /// What is wrong with the places of the blocks, which follow each other without gaps. The index has checked the data blocks.
+    /// The rule that is broken if the blocks are not contiguous. Decoding the index has checked the
+    /// data blocks.
     fn gap(&self, footer_offset: u64) -> Option<&'static str> {
         let Footer { filter, properties, index, .. } = self.footer;
         let mut end = Some(self.index.data_end());
@@ -112,7 +114,7 @@ impl Resident {
         (end != Some(footer_offset)).then_some("there is a gap or an overlap before the footer")
     }
 
-    /// What the table says of itself in different ways, or otherwise than the manifest.
+    /// The rule that is broken if the table contradicts itself or the manifest.
     fn contradiction(&self, meta: &TableMeta) -> Option<&'static str> {
         let Resident { footer, properties, .. } = self;
         let rules = [
@@ -144,7 +146,7 @@ impl Resident {
         rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)
     }
 
-    /// The data block at position `i`, if it is in memory and needs no look at its checksum.
+    /// The data block at position `i`, if it is in memory and verified.
     #[inline]
     pub(super) fn near<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Near<'p>> {
         match &self.mapped {
@@ -153,7 +155,7 @@ impl Resident {
         }
     }
 
-    /// Brings nearer all that the filter looks at if it does not say no.
+    /// Prefetches everything that the filter reads when it does not say no.
     #[inline]
     pub(super) fn prefetch_filter(&self, hash: KeyHash) {
         if let TableFilter::Usable(filter) = &self.filter {
@@ -161,7 +163,7 @@ impl Resident {
         }
     }
 
-    /// Position of the first block that may hold `key`, as [`Index::find`] gives it; asks for what says where that block is.
+    /// [`Index::find`]; also prefetches what locates the block.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> usize {
         self.index.find(key, |near| match &self.mapped {
@@ -182,24 +184,26 @@ impl Resident {
     }
 }
 
-/// What a filter says of itself otherwise than the properties of its table.
-fn contradiction_of_filter(properties: &Properties, info: &FilterInfo) -> Option<&'static str> {
+/// The rule that is broken if a filter contradicts its table's properties.
+fn filter_contradiction(properties: &Properties, info: &FilterInfo) -> Option<&'static str> {
     let keys = properties.keys;
-    let most = if info.prefixes.is_some() { keys.saturating_mul(2) } else { keys };
-    // A binary fuse counts keys with equal hashes once. Of a billion keys two have, now and then.
-    let least = keys - keys / 1024;
+    let max_keys = if info.prefixes.is_some() { keys.saturating_mul(2) } else { keys };
+    // A binary fuse filter counts keys with equal hashes once. That happens now and then among a
+    // billion keys.
+    let min_keys = keys - keys / 1024;
     let rules = [
         (
             info.is_of(properties.filter_policy, properties.filter_millibits) && info.keys == properties.filter_keys,
-            "the filter is not the one that the properties tell of",
+            "the filter is not the one that the properties describe",
         ),
-        ((least..=most).contains(&info.keys), "the filter cannot be one of as many keys as the table has"),
+        ((min_keys..=max_keys).contains(&info.keys), "the filter's number of keys does not fit the table"),
     ];
     rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)
 }
 
 impl TableFilter {
-    /// Also a filter that is sound in itself is not believed unless it is the one that the properties tell of.
+    /// A filter that is sound in itself is still rejected unless it is the one that the properties
+    /// describe.
     fn read(fetcher: &Fetcher, footer: &Footer, properties: &Properties) -> TableFilter {
         let Some(handle) = footer.filter else {
             return TableFilter::None;
@@ -213,14 +217,14 @@ impl TableFilter {
             return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
         }
         let filter = Filter::open_in(Some(&fetcher.context.lasting), &block, footer.seed);
-        let foreign = || filter.info().and_then(|info| contradiction_of_filter(properties, info));
-        match filter.degraded().or_else(foreign) {
+        let mismatch = || filter.info().and_then(|info| filter_contradiction(properties, info));
+        match filter.degraded().or_else(mismatch) {
             Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),
             None => TableFilter::Usable(filter),
         }
     }
 
-    /// The same for others to see.
+    /// The state to report to users.
     pub(super) fn state(&self) -> FilterState {
         match self {
             TableFilter::None => FilterState::None,

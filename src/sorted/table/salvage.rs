@@ -1,18 +1,17 @@
-//! [`SalvageTable`]: what can still be read of a damaged table.
+//! [`SalvageTable`]: reads what is still readable of a damaged table.
 //!
-//! A block verifies by itself: its checksum is bound to the number of the file and to the block's
-//! offset. So every good block can be used, whatever has happened to the others, and also without
-//! the index:
+//! Each block verifies by itself: its checksum is bound to the file's number and the block's
+//! offset. Therefore every good block is usable, whatever happened to the others, even without the
+//! index:
 //!
-//! 1. With a footer and an index that verify, the index says where the data blocks are.
-//! 2. Otherwise they are searched for, from front to back. A block that is not compressed says
-//!    itself how long it is; for a compressed one, each length is tried. The blocks behind the data
-//!    blocks follow without gaps and are found like this, too: they are the filter, the properties
-//!    and the index.
+//! 1. With a footer and an index that verify, the index locates the data blocks.
+//! 2. Otherwise the file is searched from front to back. An uncompressed block states its own
+//!    length; for a compressed one, each length is tried. The filter, properties and index blocks
+//!    follow the data blocks without gaps and are found the same way.
 //!
-//! A hole is a place where data blocks were and cannot be read. What was in it lies, by its key,
-//! between the last entry before it and the first one behind it. Nothing here is for ordinary
-//! reads, and nothing is cached.
+//! A hole is a range where data blocks were and cannot be read. By key, what was in it lies between
+//! the last entry before and the first entry after it. Ordinary reads do not use this module, and
+//! it caches nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,44 +33,43 @@ use crate::format::{Decoded, Malformed};
 use crate::sorted::block::{BlockCursor, BlockRef, Frame};
 use crate::sorted::iter::InternalCursor;
 
-/// Bytes of the file that the search for blocks holds at once, unless a block is longer.
+/// Bytes of the file that the search buffers at once, unless a block is longer.
 const WINDOW_LEN: usize = 1 << 20;
-/// Longest compressed block that is looked for, before compression: right behind a good block, and
-/// elsewhere, unless the table has larger ones. A search tries each length.
-const LONGEST_SOUGHT: u64 = 4 << 20;
-const LONGEST_SOUGHT_ELSEWHERE: u64 = 64 << 10;
-/// How many times over the bytes of a file are gone through in search of compressed blocks. Two
-/// suffice, unless the damage looks like small numbers.
+/// Longest compressed block that the search looks for, before compression: right after a good
+/// block, and elsewhere, unless the table has larger ones. The search tries each length.
+const MAX_RAW_LEN: u64 = 4 << 20;
+const MAX_RAW_LEN_ELSEWHERE: u64 = 64 << 10;
+/// How many times the search may go over the bytes of a file for compressed blocks. Two suffice,
+/// unless the damage looks like small numbers.
 const TIMES_SEARCHED: u64 = 64;
 
 /// A part of a table that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hole {
-    /// Where it begins in the file, and how long it is; 0 bytes if the file ends too early.
+    /// File offset and length; 0 bytes if the file ends too early.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// The keys of what was in it lie between these two, both included. `None`: there is no
-    /// telling.
+    /// The lost keys lie between these two, both included. `None`: unknown.
     pub(crate) from: Option<Vec<u8>>,
     pub(crate) to: Option<Vec<u8>>,
-    /// The rule that is broken there.
+    /// The broken rule.
     pub(crate) rule: String,
 }
 
-/// A table of which not everything need be readable.
+/// A table that may be partly unreadable.
 pub(crate) struct SalvageTable {
     fetcher: Fetcher,
     number: u64,
-    /// What the table says of itself, if that verifies.
+    /// The table's properties, if they verify.
     properties: Option<Properties>,
     origin: Origin,
-    /// The data blocks, as the index has them or as they were found.
+    /// The data blocks, from the index or from the search.
     blocks: Vec<Handle>,
-    /// The index; without one, blocks may be missing between those that were found.
+    /// The index. Without one, blocks may be missing between those found.
     index: Option<Index>,
-    /// Smallest and largest key of the table, if they are known.
+    /// Smallest and largest key of the table, if known.
     bounds: Option<(Vec<u8>, Vec<u8>)>,
-    /// Holes that all cursors together have passed over.
+    /// Holes that all cursors together have passed.
     holes: AtomicU64,
 }
 
@@ -79,7 +77,7 @@ impl SalvageTable {
     /// Finds the blocks of table `number`. `bounds` are its smallest and largest key, if the caller
     /// knows them.
     ///
-    /// Fails if the file is not there, cannot be read, or is of a later version of the format.
+    /// Fails if the file does not exist, cannot be read, or is of a later version of the format.
     pub(crate) fn open(
         context: &Arc<TableContext>,
         number: u64,
@@ -99,9 +97,9 @@ impl SalvageTable {
             holes: AtomicU64::new(0),
         };
         table.refuse_later_version(size, &path)?;
-        if let Some(footer) = ok_or_damaged(table.footer())? {
+        if let Some(footer) = none_if_damaged(table.footer())? {
             table.read_properties(footer.properties)?;
-            if let Some(index) = ok_or_damaged(table.fetcher.meta_block(footer.index))?
+            if let Some(index) = none_if_damaged(table.fetcher.meta_block(footer.index))?
                 && let Ok(index) = Index::decode(&index, None)
             {
                 table.blocks = (0..index.len()).map(|i| index.handle(i)).collect();
@@ -122,32 +120,32 @@ impl SalvageTable {
         self.number
     }
 
-    /// Holes that all cursors together have passed over until now.
+    /// Holes that all cursors together have passed so far.
     pub(crate) fn holes(&self) -> u64 {
         self.holes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the file.
+    /// File length in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.fetcher.size
     }
 
-    /// What the table says of itself, if that verifies.
+    /// The table's properties, if they verify.
     pub(crate) fn properties(&self) -> Option<&Properties> {
         self.properties.as_ref()
     }
 
-    /// Where the table says that it comes from; nothing, if that does not verify.
+    /// The table's stated origin; empty if it does not verify.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Smallest and largest key of the table, if they are known.
+    /// Smallest and largest key of the table, if known.
     pub(crate) fn bounds(&self) -> Option<(&[u8], &[u8])> {
         self.bounds.as_ref().map(|(smallest, largest)| (smallest.as_slice(), largest.as_slice()))
     }
 
-    /// A file of a later version must not be taken for a damaged one.
+    /// A file of a later version must not pass for a damaged one.
     fn refuse_later_version(&self, size: u64, path: &Path) -> Result<()> {
         if size < FILE_HEADER_LEN as u64 {
             return Ok(());
@@ -166,7 +164,7 @@ impl SalvageTable {
     }
 
     fn read_properties(&mut self, handle: Handle) -> Result<()> {
-        if let Some(bytes) = ok_or_damaged(self.fetcher.meta_block(handle))? {
+        if let Some(bytes) = none_if_damaged(self.fetcher.meta_block(handle))? {
             self.properties = Properties::decode(&bytes).ok().filter(|properties| properties.number == self.number);
             if self.properties.is_some() {
                 self.origin = Origin::decode(&bytes).unwrap_or_default();
@@ -175,8 +173,8 @@ impl SalvageTable {
         Ok(())
     }
 
-    /// Looks for the properties behind the data blocks that were found: the second block of two, or
-    /// of three.
+    /// Looks for the properties after the last data block found: they are the first block there, or
+    /// the second if there is a filter.
     fn search_properties(&mut self) -> Result<()> {
         let mut offset = self.blocks.last().and_then(|last| last.end()).unwrap_or(FILE_HEADER_LEN as u64);
         for _ in 0..3 {
@@ -190,11 +188,10 @@ impl SalvageTable {
         Ok(())
     }
 
-    /// The entries of the block at position `i`, which are known to be in order; or the rule that
-    /// it breaks.
+    /// The block at position `i` with its entries in order, or the rule that it breaks.
     fn block(&self, i: usize) -> Result<Result<BlockRef, String>> {
         let handle = self.blocks[i];
-        // How much a block may have shrunk has no bound: Zstandard makes 20 bytes of 100 KB of zeros.
+        // Compression has no lower bound: Zstandard makes 20 bytes of 100 KB of zeros.
         let stated = self.properties.as_ref().map(|properties| properties.largest_block);
         let properties = Properties {
             largest_block: stated.unwrap_or(u32::try_from(LONGEST_BLOCK).unwrap_or(u32::MAX)),
@@ -212,8 +209,8 @@ impl SalvageTable {
     }
 }
 
-/// `None` for what is damaged; every other error ends the salvage.
-fn ok_or_damaged<T>(result: Result<T>) -> Result<Option<T>> {
+/// `None` for damage; every other error ends the salvage.
+fn none_if_damaged<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(Error::Corruption { .. }) => Ok(None),
@@ -238,7 +235,7 @@ fn check_order(block: &BlockRef) -> Decoded<()> {
     Ok(())
 }
 
-/// Looks for blocks without an index.
+/// Searches for blocks without an index.
 struct Search<'a> {
     fetcher: &'a Fetcher,
     number: u64,
@@ -261,8 +258,8 @@ impl<'a> Search<'a> {
         let (mut offset, mut largest) = (FILE_HEADER_LEN as u64, 0);
         while offset < self.fetcher.size {
             let is_next = blocks.last().is_none_or(|last| last.end() == Some(offset));
-            let longest = if is_next { LONGEST_SOUGHT } else { largest.max(LONGEST_SOUGHT_ELSEWHERE) };
-            // Zeros in front of a block begin none.
+            let longest = if is_next { MAX_RAW_LEN } else { largest.max(MAX_RAW_LEN_ELSEWHERE) };
+            // Padding zeros before a block do not parse as one.
             offset = match self.data_block(offset, longest)? {
                 Some((handle, raw_len)) => {
                     blocks.push(handle);
@@ -278,15 +275,15 @@ impl<'a> Search<'a> {
     /// The data block at `offset`, if there is one, and its length before compression; at most
     /// `longest` if it is compressed.
     fn data_block(&mut self, offset: u64, longest: u64) -> Result<Option<(Handle, u64)>> {
-        if let Some(len) = self.plain_len(offset)?
+        if let Some(len) = self.uncompressed_len(offset)?
             && let Ok(len) = u32::try_from(len)
         {
             let handle = Handle { offset, len };
-            if ok_or_damaged(self.fetcher.meta_block(handle))?.is_some() {
+            if none_if_damaged(self.fetcher.meta_block(handle))?.is_some() {
                 return Ok(Some((handle, len.into())));
             }
         }
-        // A compressed one begins with its raw length, and is shorter.
+        // A compressed block begins with its raw length, and is shorter than that.
         let raw_len = self.bytes(offset, 4)?.and_then(|bytes| Decoder::new(bytes).u32().ok()).map(u64::from);
         match raw_len {
             Some(raw_len) if (1..=longest).contains(&raw_len) => {
@@ -296,9 +293,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// How long the data block at `offset` says that it is, if what stands there can be one that is
-    /// not compressed.
-    fn plain_len(&mut self, offset: u64) -> Result<Option<u64>> {
+    /// The length that the data block at `offset` states, if the bytes there can be an uncompressed
+    /// one.
+    fn uncompressed_len(&mut self, offset: u64) -> Result<Option<u64>> {
         let Some(header) = self.bytes(offset, 16)? else { return Ok(None) };
         let mut fields = Decoder::new(header);
         let decoded = (|| Ok::<_, Malformed>((fields.u8()?, fields.u8()?, fields.u16()?, fields.u32()?)))();
@@ -310,7 +307,7 @@ impl<'a> Search<'a> {
             return Ok(None);
         }
         let Some(last) = self.offset_at(offset + 16 + n + (n - 1) * width, wide)? else { return Ok(None) };
-        // Three numbers of at most ten bytes.
+        // Three varints of at most ten bytes each.
         let left = self.fetcher.size.saturating_sub(offset.saturating_add(last));
         let Some(front) = self.bytes(offset.saturating_add(last), left.min(30))? else { return Ok(None) };
         let mut fields = Decoder::new(front);
@@ -321,7 +318,7 @@ impl<'a> Search<'a> {
         Ok(end.filter(|len| offset.checked_add(*len).is_some_and(|end| end < self.fetcher.size)))
     }
 
-    /// The offset of an entry, which stands at `at`.
+    /// Reads the entry offset stored at `at`.
     fn offset_at(&mut self, at: u64, wide: bool) -> Result<Option<u64>> {
         let bytes = self.bytes(at, if wide { 4 } else { 2 })?;
         Ok(bytes.and_then(|bytes| {
@@ -330,14 +327,14 @@ impl<'a> Search<'a> {
         }))
     }
 
-    /// The block at `offset`, of whatever length up to `longest`, whose trailer has one of the
+    /// The block at `offset`, of any length up to `longest`, whose trailer has one of the
     /// compressions `codes`.
     fn block_of_any_length(&mut self, offset: u64, longest: u64, codes: &[u8]) -> Result<Option<Handle>> {
-        let most = self.fetcher.size.saturating_sub(offset).saturating_sub(TRAILER_LEN as u64).min(longest);
-        let most = most.min(self.budget);
+        let max_len = self.fetcher.size.saturating_sub(offset).saturating_sub(TRAILER_LEN as u64).min(longest);
+        let max_len = max_len.min(self.budget);
         let mut crc = BoundCrc::new(self.number, offset);
         let mut len = 0;
-        while len <= most {
+        while len <= max_len {
             // The next byte belongs to the block, or is the code in its trailer.
             let Some(&[code, stated @ ..]) = self.bytes(offset + len, 5)?.and_then(|bytes| bytes.first_chunk::<5>())
             else {
@@ -353,14 +350,14 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// `len` bytes at `offset`, if the file has as many.
+    /// `len` bytes at `offset`, if the file has that many.
     fn bytes(&mut self, offset: u64, len: u64) -> Result<Option<&[u8]>> {
         let size = self.fetcher.size;
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Ok(None);
         }
-        let has = offset >= self.start && offset + len <= self.start + self.window.len() as u64;
-        if !has {
+        let is_buffered = offset >= self.start && offset + len <= self.start + self.window.len() as u64;
+        if !is_buffered {
             self.window = self.fetcher.bytes(offset, (WINDOW_LEN as u64).max(len).min(size - offset))?;
             self.start = offset;
         }
@@ -370,43 +367,44 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Goes through the tables of a run, which do not overlap, past all damage. It goes forward only.
+/// A cursor over the tables of a run, which do not overlap. It skips all damage and goes forward
+/// only.
 pub(crate) struct SalvageCursor {
     tables: Vec<Arc<SalvageTable>>,
-    /// The table that the cursor is in, and the block of it that comes next.
+    /// The current table, and the position of the next block in it.
     table: usize,
-    next: usize,
+    next_block: usize,
     block: BlockCursor,
-    /// The last entry of the table that was passed.
+    /// The last entry passed in this table.
     last: Option<(Vec<u8>, SeqNo)>,
-    /// The hole in front of what comes next.
-    open: Option<Hole>,
-    /// The key that the cursor was sent to.
+    /// The hole before the next good block.
+    open_hole: Option<Hole>,
+    /// The target of the last seek.
     sought: Option<Vec<u8>>,
     holes: Vec<(u64, Hole)>,
 }
 
 impl SalvageCursor {
-    /// A cursor over `tables`, in the order of their keys.
+    /// A cursor over `tables`, in key order.
     pub(crate) fn new(tables: Vec<Arc<SalvageTable>>) -> SalvageCursor {
         SalvageCursor {
             tables,
             table: 0,
-            next: 0,
+            next_block: 0,
             block: BlockCursor::default(),
             last: None,
-            open: None,
+            open_hole: None,
             sought: None,
             holes: Vec::new(),
         }
     }
 
-    /// The number of the table that the current entry is in.
+    /// Number of the table that holds the current entry.
     pub(crate) fn table(&self) -> u64 {
         self.tables.get(self.table).map_or(0, |table| table.number)
     }
 
-    /// What was passed over, each with the number of its table.
+    /// The holes passed, each with the number of its table.
     pub(crate) fn holes(&self) -> &[(u64, Hole)] {
         &self.holes
     }
@@ -416,11 +414,11 @@ impl SalvageCursor {
     fn enter_next(&mut self) -> Result<()> {
         self.block.invalidate();
         while let Some(table) = self.tables.get(self.table).cloned() {
-            while self.next < table.blocks.len() {
-                let handle = table.blocks[self.next];
+            while self.next_block < table.blocks.len() {
+                let handle = table.blocks[self.next_block];
                 self.note_gap(&table, handle.offset)?;
-                self.next += 1;
-                let broken = match table.block(self.next - 1)? {
+                self.next_block += 1;
+                let broken = match table.block(self.next_block - 1)? {
                     Ok(block) => match self.enter(block) {
                         Ok(()) => return Ok(()),
                         Err(Malformed(rule)) => rule.to_owned(),
@@ -435,7 +433,7 @@ impl SalvageCursor {
         Ok(())
     }
 
-    /// Enters a block, if it comes behind the one before it.
+    /// Enters a block, if it comes after the previous one.
     fn enter(&mut self, block: BlockRef) -> Decoded<()> {
         self.block.enter(block.into());
         self.block.seek_to_first()?;
@@ -443,9 +441,9 @@ impl SalvageCursor {
         if let Some((key, seqno)) = &self.last
             && compare_entries((key, *seqno), here).is_ge()
         {
-            return Err(Malformed("a data block begins before the end of the one before it"));
+            return Err(Malformed("a data block begins before the end of the previous one"));
         }
-        if let Some(mut hole) = self.open.take() {
+        if let Some(mut hole) = self.open_hole.take() {
             hole.to = Some(here.0.to_vec());
             let table = &self.tables[self.table];
             table.holes.fetch_add(1, Ordering::Relaxed);
@@ -454,9 +452,9 @@ impl SalvageCursor {
         Ok(())
     }
 
-    /// Notes what is missing between the last block and `offset`, where the next one was found.
+    /// Notes what is missing between the previous block and `offset`, where the next one was found.
     fn note_gap(&mut self, table: &SalvageTable, offset: u64) -> Result<()> {
-        let before = self.next.checked_sub(1).map(|before| table.blocks[before]);
+        let before = self.next_block.checked_sub(1).map(|before| table.blocks[before]);
         let end = before.map_or(FILE_HEADER_LEN as u64, |handle| handle.offset + handle.stored_len());
         if table.index.is_some() || offset <= end {
             return Ok(());
@@ -475,10 +473,10 @@ impl SalvageCursor {
             None => self.sought.clone().max(table.bounds().map(|(smallest, _)| smallest.to_vec())),
         };
         let new = || Hole { offset, bytes: 0, from, to: None, rule: rule.to_owned() };
-        self.open.get_or_insert_with(new).bytes += bytes;
+        self.open_hole.get_or_insert_with(new).bytes += bytes;
     }
 
-    /// Goes on to the next table, at the end of this one.
+    /// Moves on to the next table, at the end of this one.
     fn leave_table(&mut self, table: &SalvageTable) {
         let largest = table.bounds().map(|(_, largest)| largest.to_vec());
         let ends_early = match (&self.last, &largest) {
@@ -486,24 +484,24 @@ impl SalvageCursor {
             (Some((last, _)), Some(largest)) => last < largest,
             _ => true,
         };
-        if ends_early && self.open.is_none() {
+        if ends_early && self.open_hole.is_none() {
             let end = table.blocks.last().and_then(|last| last.end()).unwrap_or(FILE_HEADER_LEN as u64);
             self.widen_hole(table, end, table.size().saturating_sub(end), "no block verifies from here on");
         }
-        if let Some(mut hole) = self.open.take() {
+        if let Some(mut hole) = self.open_hole.take() {
             hole.to = largest;
             table.holes.fetch_add(1, Ordering::Relaxed);
             self.holes.push((table.number, hole));
         }
         self.table += 1;
-        self.next = 0;
+        self.next_block = 0;
         self.last = None;
     }
 }
 
-/// Moves that the cursor does not know are errors, and leave it as it is.
+/// The error of an unsupported move. The cursor stays where it is.
 fn forward_only() -> Result<()> {
-    Err(Error::invalid("a damaged table is read forward only"))
+    Err(Error::invalid("a damaged table can only be read forward"))
 }
 
 impl InternalCursor for SalvageCursor {
@@ -512,7 +510,7 @@ impl InternalCursor for SalvageCursor {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        (self.table, self.next, self.last, self.open, self.sought) = (0, 0, None, None, None);
+        (self.table, self.next_block, self.last, self.open_hole, self.sought) = (0, 0, None, None, None);
         self.holes.clear();
         self.enter_next()
     }
@@ -522,12 +520,12 @@ impl InternalCursor for SalvageCursor {
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        (self.next, self.last, self.open, self.sought) = (0, None, None, Some(key.to_vec()));
+        (self.next_block, self.last, self.open_hole, self.sought) = (0, None, None, Some(key.to_vec()));
         self.holes.clear();
         let ends_before = |table: &Arc<SalvageTable>| table.bounds().is_some_and(|(_, largest)| largest < key);
         self.table = self.tables.iter().position(|table| !ends_before(table)).unwrap_or(self.tables.len());
         if let Some(index) = self.tables.get(self.table).and_then(|table| table.index.as_ref()) {
-            self.next = index.find(key, |_| ());
+            self.next_block = index.find(key, |_| ());
         }
         self.enter_next()?;
         while self.valid() && compare_entries((self.key(), self.seqno()), (key, seqno)).is_lt() {
@@ -542,7 +540,7 @@ impl InternalCursor for SalvageCursor {
         last.0.clear();
         last.0.extend_from_slice(self.block.key());
         last.1 = self.block.seqno();
-        // The block was gone through before it was entered.
+        // Cannot fail: all entries of the block were read before the cursor entered it.
         let stepped = self.block.next();
         stepped.map_err(|Malformed(rule)| {
             let path = self.tables.get(self.table).map(|table| table.fetcher.path.clone()).unwrap_or_default();

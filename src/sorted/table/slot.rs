@@ -1,11 +1,12 @@
-//! [`Slots`]: for each data block of a table, the place where a reader finds it in memory.
+//! [`BlockSlots`]: for each data block of a table, a pointer by which readers find it in memory.
 //!
-//! A reader loads a pointer, and that is all that a hit costs. So what a slot points to stays where it is while any reader is pinned that
-//! may have seen it. The types see to that: what is put in is held by a [`Linked`], which gives the block back only as an [`Unlinked`],
-//! and that only as part of [`Retired`] ones, which wait for the epoch to pass.
+//! A hit costs one load of a pointer. Therefore the block behind a slot must stay in place while
+//! any reader is pinned that may have seen it. The types enforce that: a [`Linked`] holds the block
+//! in a slot and gives it back only as an [`Unlinked`]. That is freed only as part of
+//! [`RetiredBlocks`], which wait for the epoch to pass.
 //!
 //! ```text
-//! block = counted (Slots::link Linked::unlink Retired::new Retired::free)*
+//! block = counted (BlockSlots::link Linked::unlink RetiredBlocks::new RetiredBlocks::free)*
 //! ```
 
 use std::mem::ManuallyDrop;
@@ -18,26 +19,27 @@ use crate::memory::epoch::{Epoch, Pin};
 use crate::memory::pool::{Array, Lasting};
 use crate::sorted::block::{BlockRef, Borrowed, FramedBlock};
 
-/// One slot for each data block of a table, by its position in the index.
-pub(crate) struct Slots {
+/// One slot per data block of a table, by position in the index.
+pub(crate) struct BlockSlots {
     epoch: Arc<Epoch>,
     number: u64,
-    /// From `BlockRef::into_raw` without a count of its own; or a mark, which is odd as no pointer to a block is; or null.
+    /// A pointer from `BlockRef::into_raw`, without a count of its own; or a mark, which is odd, as
+    /// no pointer to a block is; or null.
     slots: Array<AtomicPtr<()>>,
 }
 
-/// The block that a slot points to, if it does.
+/// The block that a slot points to, if any.
 #[inline]
 fn block_in(slot: *mut ()) -> Option<NonNull<()>> {
     NonNull::new(slot).filter(|slot| slot.addr().get() % 2 == 0)
 }
 
-impl Slots {
-    pub(super) fn new(epoch: Arc<Epoch>, number: u64, len: usize, lasting: &Arc<Lasting>) -> Slots {
-        Slots { epoch, number, slots: Array::new(Some(lasting), (0..len).map(|_| AtomicPtr::default())) }
+impl BlockSlots {
+    pub(super) fn new(epoch: Arc<Epoch>, number: u64, len: usize, lasting: &Arc<Lasting>) -> BlockSlots {
+        BlockSlots { epoch, number, slots: Array::new(Some(lasting), (0..len).map(|_| AtomicPtr::default())) }
     }
 
-    /// The table's number, as far as it tells tables apart.
+    /// The table's number, truncated: good enough to tell tables apart.
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
     pub(super) fn number(&self) -> usize {
         self.number as usize
@@ -45,7 +47,7 @@ impl Slots {
 
     /// Bytes that the slots take in memory.
     pub(super) fn memory(&self) -> usize {
-        size_of::<Slots>() + size_of_val(&*self.slots)
+        size_of::<BlockSlots>() + size_of_val(&*self.slots)
     }
 
     /// The block at position `i`, if it is in memory.
@@ -53,12 +55,13 @@ impl Slots {
     pub(super) fn get<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Borrowed<'p>> {
         assert!(pin.is_of(&self.epoch), "a pin of another store");
         let raw = block_in(self.slots.get(i)?.load(Ordering::Acquire))?;
-        // SAFETY: the reference that the pointer was made of is in a `Linked`, an `Unlinked` or a `Retired`. The last one gives it up only
-        // when no reader is pinned that came before it was unlinked; this one is, and lives through `'p`.
+        // SAFETY: a `Linked`, an `Unlinked` or a `RetiredBlocks` owns the reference that the
+        // pointer was made of. The last one gives it up only when no reader is pinned that came
+        // before the block was unlinked. This reader is pinned, and stays so through `'p`.
         Some(unsafe { Borrowed::from_raw(raw) })
     }
 
-    /// Brings the slots at these positions nearer.
+    /// Prefetches the slots at these positions.
     #[inline]
     pub(super) fn prefetch(&self, positions: Range<usize>) {
         const PER_LINE: usize = 64 / size_of::<AtomicPtr<()>>();
@@ -67,21 +70,22 @@ impl Slots {
         }
     }
 
-    /// Marks the block at position `i`, unless it is in memory, and returns its former mark. Of a mark, all bits but the highest are kept.
+    /// Marks the block at position `i`, unless it is in memory, and returns its former mark. A mark
+    /// loses its highest bit.
     pub(super) fn mark(&self, i: usize, mark: usize) -> Option<usize> {
         let slot = self.slots.get(i)?;
         let former = slot.load(Ordering::Relaxed);
         if block_in(former).is_none() {
             let mark = ptr::without_provenance_mut(mark << 1 | 1);
-            // Should another thread come first, its block or its mark will do.
+            // If a racing thread stores first, its block or mark is good too.
             let _ = slot.compare_exchange(former, mark, Ordering::Relaxed, Ordering::Relaxed);
         }
         (former.addr() % 2 == 1).then_some(former.addr() >> 1)
     }
 
-    /// Puts the block at position `i` in its slot, unless another thread has already done so.
+    /// Puts the block at position `i` into its slot, unless another thread has done so.
     pub(super) fn link(self: &Arc<Self>, i: usize, block: BlockRef) -> Option<Linked> {
-        let at = u32::try_from(i).ok()?;
+        let position = u32::try_from(i).ok()?;
         let raw = block.into_raw();
         let linked = self.slots.get(i).is_some_and(|slot| {
             let empty = slot.load(Ordering::Relaxed);
@@ -89,14 +93,14 @@ impl Slots {
         });
         // SAFETY: the pointer is from `into_raw` just above; the slot has no count of it.
         let block = unsafe { BlockRef::from_raw(NonNull::new(raw)?) };
-        linked.then(|| Linked { slots: Arc::clone(self), at, block: ManuallyDrop::new(block) })
+        linked.then(|| Linked { slots: Arc::clone(self), position, block: ManuallyDrop::new(block) })
     }
 }
 
-/// A block that readers can find. When this is dropped the block is leaked: it ends by [`Linked::unlink`].
+/// A block that readers can find. It must end by [`Linked::unlink`]: dropping it leaks the block.
 pub(super) struct Linked {
-    slots: Arc<Slots>,
-    at: u32,
+    slots: Arc<BlockSlots>,
+    position: u32,
     block: ManuallyDrop<BlockRef>,
 }
 
@@ -105,20 +109,20 @@ impl Linked {
         &self.block
     }
 
-    pub(super) fn is_in(&self, slots: &Slots) -> bool {
+    pub(super) fn is_in(&self, slots: &BlockSlots) -> bool {
         ptr::eq(&*self.slots, slots)
     }
 
     /// Empties the slot.
     pub(super) fn unlink(self) -> Unlinked {
-        if let Some(slot) = self.slots.slots.get(self.at as usize) {
+        if let Some(slot) = self.slots.slots.get(self.position as usize) {
             slot.store(ptr::null_mut(), Ordering::Relaxed);
         }
         Unlinked(self.block)
     }
 }
 
-/// A block that no reader can find any more, but some may have found. When this is dropped the block is leaked.
+/// A block that readers can no longer find, but may have found before. Dropping it leaks the block.
 pub(super) struct Unlinked(ManuallyDrop<BlockRef>);
 
 impl Unlinked {
@@ -127,20 +131,20 @@ impl Unlinked {
     }
 }
 
-/// Blocks that were unlinked, and the epoch from which on nobody can have found them.
-pub(super) struct Retired {
+/// Unlinked blocks, and the first epoch whose readers cannot have found them.
+pub(super) struct RetiredBlocks {
     since: u64,
     blocks: Vec<Unlinked>,
 }
 
-impl Retired {
-    pub(super) fn new(epoch: &Epoch, blocks: Vec<Unlinked>) -> Retired {
-        Retired { since: epoch.advance(), blocks }
+impl RetiredBlocks {
+    pub(super) fn new(epoch: &Epoch, blocks: Vec<Unlinked>) -> RetiredBlocks {
+        RetiredBlocks { since: epoch.advance(), blocks }
     }
 
-    /// The blocks, if no reader sees them any more.
-    pub(super) fn free(self, epoch: &Epoch) -> Result<impl Iterator<Item = BlockRef>, Retired> {
-        // The epoch must be the one in which they were retired: all of one cache are.
+    /// The blocks, once no reader can see them any more.
+    pub(super) fn free(self, epoch: &Epoch) -> Result<impl Iterator<Item = BlockRef>, RetiredBlocks> {
+        // `epoch` must be the one in which they were retired; a cache has only one.
         if epoch.oldest() < self.since {
             return Err(self);
         }

@@ -1,4 +1,4 @@
-//! Tables against the sorted list of their entries.
+//! Compares tables with the sorted list of their entries.
 
 mod damage;
 mod mapped;
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
+use super::fuzz::TableEntry;
 use super::*;
 use crate::error::{Error, Result};
 use crate::exec::{Executor, SteppedExecutor};
@@ -22,8 +23,6 @@ use crate::report::explain::{ReadTrace, Untraced};
 use crate::sorted::iter::InternalCursor;
 use crate::sorted::value::Value;
 use crate::vfs::{OsFileSystem, SimFileSystem};
-
-type Entry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
 
 const SEED: u64 = 77;
 const NUMBER: u64 = 12;
@@ -46,13 +45,13 @@ fn options() -> TableOptions {
     }
 }
 
-fn put(key: impl AsRef<[u8]>, seqno: SeqNo, value: impl AsRef<[u8]>) -> Entry {
+fn put(key: impl AsRef<[u8]>, seqno: SeqNo, value: impl AsRef<[u8]>) -> TableEntry {
     let (key, value) = (key.as_ref().to_vec(), value.as_ref().to_vec());
     (key, seqno, ValueKind::Put, value)
 }
 
-/// `n` keys at even places with one version each, so that the odd places are absent.
-fn even_keys(n: u64) -> Vec<Entry> {
+/// `n` even-numbered keys with one version each; odd-numbered keys are absent.
+fn even_keys(n: u64) -> Vec<TableEntry> {
     (0..n).map(|i| put(even_key(i), i + 1, format!("value of {i}"))).collect()
 }
 
@@ -71,7 +70,7 @@ fn file_system() -> SimFileSystem {
     fs
 }
 
-fn try_build(fs: &dyn FileSystem, options: TableOptions, entries: &[Entry]) -> Result<TableMeta> {
+fn try_build(fs: &dyn FileSystem, options: TableOptions, entries: &[TableEntry]) -> Result<TableMeta> {
     let mut builder = TableBuilder::new(fs, Path::new("/db"), NUMBER, options)?;
     for (key, seqno, kind, value) in entries {
         if let Err(error) = builder.add(key, *seqno, *kind, value) {
@@ -82,7 +81,7 @@ fn try_build(fs: &dyn FileSystem, options: TableOptions, entries: &[Entry]) -> R
     builder.finish()
 }
 
-fn build(fs: &SimFileSystem, options: TableOptions, entries: &[Entry]) -> TableMeta {
+fn build(fs: &SimFileSystem, options: TableOptions, entries: &[TableEntry]) -> TableMeta {
     try_build(fs, options, entries).unwrap()
 }
 
@@ -95,22 +94,22 @@ fn open(fs: &SimFileSystem, meta: &TableMeta, cache_bytes: usize) -> Arc<Table> 
     Arc::new(Table::new(context(fs, cache_bytes), meta.clone()))
 }
 
-/// What a read found, for keeps.
+/// A hit that outlives the pin.
 #[derive(Clone, Debug, PartialEq)]
-struct Hit {
+struct OwnedHit {
     seqno: SeqNo,
     kind: ValueKind,
     value: Value,
 }
 
-fn get(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo) -> Result<Option<Hit>> {
+fn get(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo) -> Result<Option<OwnedHit>> {
     look_up(table, &point_read(key.as_ref(), snapshot, FilterMode::Shadow), &mut Untraced)
 }
 
-fn look_up(table: &Table, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<Hit>> {
+fn look_up(table: &Table, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<OwnedHit>> {
     table.fetcher().context.epoch().pin(|pin| {
         let hit = table.get(read, pin, trace)?;
-        Ok(hit.map(|hit| Hit { seqno: hit.seqno, kind: hit.kind, value: hit.value.into_value() }))
+        Ok(hit.map(|hit| OwnedHit { seqno: hit.seqno, kind: hit.kind, value: hit.value.into_value() }))
     })
 }
 
@@ -119,7 +118,7 @@ fn point_read(key: &[u8], snapshot: SeqNo, filters: FilterMode) -> PointRead<'_>
 }
 
 /// All entries, forward.
-fn entries_of(table: &Arc<Table>, fill_cache: bool) -> Result<Vec<Entry>> {
+fn entries_of(table: &Arc<Table>, fill_cache: bool) -> Result<Vec<TableEntry>> {
     let mut cursor = table.cursor(fill_cache);
     let mut entries = Vec::new();
     cursor.seek_to_first()?;
@@ -130,15 +129,15 @@ fn entries_of(table: &Arc<Table>, fill_cache: bool) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-fn current(cursor: &TableCursor) -> Option<Entry> {
+fn current(cursor: &TableCursor) -> Option<TableEntry> {
     cursor.valid().then(|| {
         let (key, value) = (cursor.key().to_vec(), cursor.value().to_vec());
         (key, cursor.seqno(), cursor.kind(), value)
     })
 }
 
-/// The keys of the entries and keys between, before and behind them.
-fn probes(entries: &[Entry]) -> Vec<Vec<u8>> {
+/// The keys of the entries, and keys between, before and after them.
+fn probes(entries: &[TableEntry]) -> Vec<Vec<u8>> {
     let mut probes = vec![Vec::new(), b"tenant/cust".to_vec(), vec![0xff; 9]];
     for (key, ..) in entries {
         probes.push(key.clone());
@@ -150,8 +149,8 @@ fn probes(entries: &[Entry]) -> Vec<Vec<u8>> {
     probes
 }
 
-/// A table of the entries says what the list of them says.
-fn check(options: TableOptions, entries: &[Entry], cache_bytes: usize) -> Arc<Table> {
+/// Checks that a table of the entries answers as their sorted list does.
+fn check(options: TableOptions, entries: &[TableEntry], cache_bytes: usize) -> Arc<Table> {
     let fs = file_system();
     let meta = build(&fs, options, entries);
     let bytes = fs.read(PATH).unwrap();
@@ -176,7 +175,7 @@ fn check(options: TableOptions, entries: &[Entry], cache_bytes: usize) -> Arc<Ta
     table
 }
 
-fn check_answers(table: &Arc<Table>, entries: &[Entry]) {
+fn check_answers(table: &Arc<Table>, entries: &[TableEntry]) {
     table.verify().unwrap();
     assert_eq!(entries_of(table, true).unwrap(), entries);
     assert_eq!(entries_of(table, false).unwrap(), entries);
@@ -199,7 +198,7 @@ fn check_answers(table: &Arc<Table>, entries: &[Entry]) {
     }
 }
 
-fn check_key(table: &Table, cursor: &mut TableCursor, entries: &[Entry], key: &[u8], snapshot: SeqNo) {
+fn check_key(table: &Table, cursor: &mut TableCursor, entries: &[TableEntry], key: &[u8], snapshot: SeqNo) {
     let bound = (key, snapshot);
     let behind = entries.partition_point(|e| compare_entries((&e.0, e.1), bound).is_lt());
     let expected = entries.get(behind);
@@ -212,7 +211,7 @@ fn check_key(table: &Table, cursor: &mut TableCursor, entries: &[Entry], key: &[
     assert_eq!(hit.as_ref(), expected, "{key:?} at {snapshot}");
 }
 
-fn entries() -> impl Strategy<Value = Vec<Entry>> {
+fn entries() -> impl Strategy<Value = Vec<TableEntry>> {
     let key = prop_oneof![
         vec(any::<u8>(), 0..6),
         vec(prop_oneof![Just(0u8), Just(1), Just(0xff)], 0..12),
@@ -227,7 +226,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
         1 => (0usize..700).prop_map(|len| vec![7; len]),
     ];
     (vec((key, versions), 1..30), vec(value, 1..8)).prop_map(|(keys, values)| {
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<TableEntry> = Vec::new();
         for (key, versions) in keys {
             for seqno in versions {
                 let value = &values[entries.len() % values.len()];
@@ -315,12 +314,13 @@ fn blocks_fit_the_block_size_and_fill_it() {
 
 #[test]
 fn blocks_lie_in_pages_if_that_costs_little() {
-    // Value lengths: little is left of a page; more than a sixteenth of a block is, also of one that is half as long as asked for.
+    // By value length: little of a page is left over; or more than a sixteenth of a block is, even
+    // of a block half as long as requested.
     for (value_len, block_size, in_pages) in
         [(100, 4096, true), (100, 16384, true), (10, 1024, false), (700, 4096, false), (33_000, 65536, false)]
     {
         let count = 1_000_000 / value_len as u64;
-        let entries: Vec<Entry> = (0..count).map(|i| put(even_key(i), 1, vec![b'v'; value_len])).collect();
+        let entries: Vec<TableEntry> = (0..count).map(|i| put(even_key(i), 1, vec![b'v'; value_len])).collect();
         let options = TableOptions { block_size, ..options() };
         let fs = file_system();
         let meta = build(&fs, options, &entries);
@@ -349,16 +349,16 @@ fn compressed_blocks_follow_each_other() {
     }
 }
 
-/// Places of the data blocks but the last one.
+/// Handles of all data blocks but the last.
 fn without_last(fs: &SimFileSystem, meta: &TableMeta) -> Vec<Handle> {
     let table = open(fs, meta, 0);
     let index = &table.resident().unwrap().index;
     (0..index.len() - 1).map(|i| index.handle(i)).collect()
 }
 
-/// Zeros between blocks are nobody's data: reads do without them, the checksum of the file does not.
+/// Zeros between blocks belong to no block: reads ignore them, the checksum of the file does not.
 #[test]
-fn damage_between_blocks_is_found_by_verify_and_goes_with_the_next_copy() {
+fn damage_between_blocks_is_found_by_verify_and_gone_in_the_next_copy() {
     let fs = file_system();
     let entries = even_keys(2000);
     let meta = build(&fs, options(), &entries);
@@ -374,11 +374,11 @@ fn damage_between_blocks_is_found_by_verify_and_goes_with_the_next_copy() {
 }
 
 #[test]
-fn a_compressed_table_is_smaller_and_says_how_large_its_blocks_are() {
+fn a_compressed_table_is_smaller_and_states_its_largest_block() {
     if !Compression::Lz4.is_available() {
         return;
     }
-    let entries: Vec<Entry> = (0..2000).map(|i| put(even_key(i), 1, [b'v'; 60])).collect();
+    let entries: Vec<TableEntry> = (0..2000).map(|i| put(even_key(i), 1, [b'v'; 60])).collect();
     let lz4 = TableOptions { compression: Compression::Lz4, ..options() };
     let plain = build(&file_system(), options(), &entries);
     let fs = file_system();
@@ -389,7 +389,7 @@ fn a_compressed_table_is_smaller_and_says_how_large_its_blocks_are() {
 }
 
 #[test]
-fn table_says_what_it_was_made_of() {
+fn properties_describe_the_entries_and_options() {
     let fs = file_system();
     let meta = build(&fs, options(), &even_keys(1000));
     let table = open(&fs, &meta, 0);
@@ -404,7 +404,7 @@ fn table_says_what_it_was_made_of() {
 }
 
 #[test]
-fn a_table_with_a_binary_fuse_verifies_also_where_a_bloom_filter_stands_in() {
+fn a_table_with_a_binary_fuse_filter_verifies_even_if_a_bloom_filter_stands_in() {
     let options = TableOptions { filter: FilterPolicy::BinaryFuse { fingerprint_bits: 7 }, ..options() };
     for (keys, policy, millibits) in [(9_999, 1, 10_101), (10_000, 4, 7000)] {
         let fs = file_system();
@@ -428,7 +428,7 @@ fn a_table_with_a_binary_fuse_verifies_also_where_a_bloom_filter_stands_in() {
 }
 
 #[test]
-fn a_table_under_another_seed_is_read_all_the_same() {
+fn a_table_with_another_seed_is_readable() {
     let fs = file_system();
     let foreign = TableOptions { seed: SEED + 1, ..options() };
     let meta = build(&fs, foreign, &even_keys(500));
@@ -440,9 +440,9 @@ fn a_table_under_another_seed_is_read_all_the_same() {
     assert!(table.ledger().reads.negatives > 450);
 }
 
-/// Tables are read by every later version: these bytes must not change.
+/// Every later version reads these tables: their bytes must not change.
 #[test]
-fn the_format_is_as_it_was() {
+fn the_format_has_not_changed() {
     let fs = file_system();
     let entries = [
         put("apple", 3, "red"),
@@ -456,7 +456,7 @@ fn the_format_is_as_it_was() {
 }
 
 #[test]
-fn entries_out_of_order_are_refused_and_the_file_goes() {
+fn entries_out_of_order_are_refused_and_the_file_is_removed() {
     for (before, after) in
         [(put("b", 1, ""), put("a", 2, "")), (put("a", 5, ""), put("a", 5, "")), (put("a", 5, ""), put("a", 6, ""))]
     {
@@ -469,7 +469,7 @@ fn entries_out_of_order_are_refused_and_the_file_goes() {
 }
 
 #[test]
-fn what_no_table_can_hold_is_refused() {
+fn entries_beyond_the_limits_are_refused() {
     for entries in [vec![], vec![put(vec![0; MAX_KEY_LEN + 1], 1, "")], vec![put("a", MAX_SEQNO + 1, "")]] {
         let fs = file_system();
         let refused = try_build(&fs, options(), &entries);

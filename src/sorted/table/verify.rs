@@ -15,44 +15,45 @@ use crate::format::key::{SeqNo, compare_entries};
 use crate::format::{Decoded, Malformed};
 use crate::sorted::block::{BlockCursor, BlockRef, Frame};
 
-/// Bytes read at once for the checksum of the whole file.
+/// Bytes per read for the checksum of the whole file.
 const READ_LEN: u64 = 1 << 20;
 
 impl Table {
-    /// Checks the file: its checksum and each block's, the order of entries, index and filter against the keys, all counts and
-    /// ranges. It is read afresh, past the cache and past this table's counters.
+    /// Checks the file: its checksum and each block's, the order of entries, index and filter
+    /// against the keys, all counts and ranges. Reads everything from the file, past the cache and
+    /// this table's counters.
     pub(crate) fn verify(&self) -> Result<()> {
         let context = Arc::clone(&self.fetcher().context);
         let table = Table::new(context, self.meta().clone());
         let (fetcher, resident) = (table.fetcher(), table.resident()?);
         let filter = usable_filter(resident)?;
 
-        let mut seen = Seen::default();
+        let mut checker = TableChecker::default();
         let mut ahead = ReadAhead::of_all(resident.index.data_end());
         let mut end = FILE_HEADER_LEN as u64;
         for i in 0..resident.index.len() {
             ahead.step_to(i);
             let handle = resident.index.handle(i);
             if handle.offset > end && fetcher.bytes(end, handle.offset - end)?.iter().any(|&byte| byte != 0) {
-                return Err(fetcher.corrupt(end, "there is something else than zeros before a data block"));
+                return Err(fetcher.corrupt(end, "the padding before a data block is not all zeros"));
             }
             end = handle.offset + handle.stored_len();
             let (_, block) =
                 fetcher.data_block(handle, &resident.properties, ReadHint::Scan(&mut ahead), Frame::new)?;
             let mut denied = false;
             let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
-            seen.check_block(resident, i, &block, ask).map_err(|malformed| table.malformed_block(i, malformed))?;
+            checker.check_block(resident, i, &block, ask).map_err(|malformed| table.malformed_block(i, malformed))?;
             if denied {
                 let rule = "the filter denies a key that the table holds, or its prefix";
                 return Err(table.malformed_block(i, Malformed(rule)));
             }
         }
-        seen.check_end(&table)?;
+        checker.check_end(&table)?;
         check_file_checksum(&table, file_checksum(fetcher)?)
     }
 }
 
-/// The filter, which in a sound table is usable.
+/// The filter, if there is one. Fails if it is unusable.
 fn usable_filter(resident: &Resident) -> Result<Option<&Filter>> {
     match &resident.filter {
         TableFilter::None => Ok(None),
@@ -63,12 +64,12 @@ fn usable_filter(resident: &Resident) -> Result<Option<&Filter>> {
 
 pub(super) fn file_checksum(fetcher: &Fetcher) -> Result<u32> {
     let mut checksum = FileChecksum::default();
-    take_in(&mut checksum, fetcher, 0..fetcher.size)?;
+    checksum_range(&mut checksum, fetcher, 0..fetcher.size)?;
     Ok(checksum.finish())
 }
 
-/// Takes a part of the file into its checksum.
-pub(super) fn take_in(checksum: &mut FileChecksum, fetcher: &Fetcher, part: Range<u64>) -> Result<()> {
+/// Adds a part of the file to its checksum.
+pub(super) fn checksum_range(checksum: &mut FileChecksum, fetcher: &Fetcher, part: Range<u64>) -> Result<()> {
     let mut offset = part.start;
     while offset < part.end {
         let len = READ_LEN.min(part.end - offset);
@@ -78,8 +79,8 @@ pub(super) fn take_in(checksum: &mut FileChecksum, fetcher: &Fetcher, part: Rang
     Ok(())
 }
 
-/// Compares the checksum of the whole file with the one in the manifest. Last of all, because it says only that there is damage, and
-/// not where.
+/// Compares the checksum of the whole file with the manifest's record. Called last, because it does
+/// not tell where the damage is.
 pub(super) fn check_file_checksum(table: &Table, found: u32) -> Result<()> {
     if found == table.meta().checksum {
         return Ok(());
@@ -87,16 +88,16 @@ pub(super) fn check_file_checksum(table: &Table, found: u32) -> Result<()> {
     Err(table.fetcher().corrupt(0, "the checksum of the file is not the one in the manifest"))
 }
 
-/// What was seen of a table so far, block by block from the first to the last.
+/// Checks a table block by block, in order, and collects the properties of its entries.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct TableChecker {
     properties: Properties,
     last_key: Vec<u8>,
     last_seqno: SeqNo,
 }
 
-impl Seen {
-    /// Takes in the block at position `i` if it keeps all rules, and hands the key of each entry and its hash to `take`.
+impl TableChecker {
+    /// Checks the block at position `i` and calls `take` with each entry's key and hash.
     pub(super) fn check_block(
         &mut self,
         resident: &Resident,
@@ -112,7 +113,7 @@ impl Seen {
         let mut cursor = BlockCursor::new(block.clone());
         cursor.seek_to_first()?;
         if i > 0 && !self.separated(resident, i - 1, cursor.key()) {
-            return Err(Malformed("a data block begins before its place in the index"));
+            return Err(Malformed("a data block does not begin after the separator before it"));
         }
         while cursor.valid() {
             let last = (&self.last_key[..], self.last_seqno);
@@ -129,30 +130,30 @@ impl Seen {
         }
         let index = &resident.index;
         if index.compare_separator(i, &self.last_key).is_lt() || !index.head_is_right(i) {
-            return Err(Malformed("a data block goes beyond its place in the index"));
+            return Err(Malformed("a data block goes beyond its separator, or the head of its separator is wrong"));
         }
         self.properties.count_block(block.block().bytes().len());
         Ok(())
     }
 
-    /// Whether separator `i` stands between the last key so far and `next`.
+    /// Whether separator `i` lies between the last key so far and `next`.
     fn separated(&self, resident: &Resident, i: usize, next: &[u8]) -> bool {
         let order = resident.index.compare_separator(i, next);
         order.is_lt() || (order.is_eq() && *next == *self.last_key)
     }
 
-    /// Whether the properties of `table` say of its entries what was seen of them, now that all were.
+    /// Compares the collected properties with those of `table`, after the last block.
     pub(super) fn check_end(self, table: &Table) -> Result<()> {
         let resident = table.resident()?;
         if self.agrees_with(&resident.properties) {
             return Ok(());
         }
-        let rule = "a count or range in the properties is not that of the entries";
+        let rule = "a count or range in the properties does not match the entries";
         Err(table.fetcher().corrupt(resident.footer.properties.offset, rule))
     }
 
     fn agrees_with(self, stated: &Properties) -> bool {
-        let seen = Properties {
+        let found = Properties {
             largest: self.last_key.into(),
             number: stated.number,
             compression: stated.compression,
@@ -165,6 +166,6 @@ impl Seen {
             keyspace: stated.keyspace,
             ..self.properties
         };
-        seen == *stated
+        found == *stated
     }
 }

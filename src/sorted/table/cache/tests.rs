@@ -4,7 +4,7 @@ use super::*;
 use crate::format::key::ValueKind;
 use crate::sorted::block::{BlockBuilder, FramedBlock};
 
-/// A block whose value is `tag` all along.
+/// A block whose value repeats `tag`.
 fn tagged(tag: u64, value_len: usize) -> BlockRef {
     let mut builder = BlockBuilder::new();
     let mut value = tag.to_le_bytes().repeat(value_len.div_ceil(8).max(1));
@@ -27,7 +27,7 @@ fn tag_of(block: &FramedBlock) -> u64 {
 struct Fixture {
     cache: BlockCache,
     epoch: Arc<Epoch>,
-    slots: Vec<Arc<Slots>>,
+    slots: Vec<Arc<BlockSlots>>,
 }
 
 impl Fixture {
@@ -38,8 +38,8 @@ impl Fixture {
         Fixture { cache, epoch, slots }
     }
 
-    /// As a reader does it that asks once; returns whether the block was let in.
-    fn ask(&self, table: usize, i: usize, block: &BlockRef) -> bool {
+    /// Handles one miss as a reader does; returns whether the block was admitted.
+    fn miss(&self, table: usize, i: usize, block: &BlockRef) -> bool {
         let len = block.block().bytes().len();
         let Some(mut frame) = self.cache.admit(&self.slots[table], i, len) else { return false };
         frame.bytes_mut()[..len].copy_from_slice(block.block().bytes());
@@ -47,12 +47,12 @@ impl Fixture {
         true
     }
 
-    /// Asks until the block is let in, so many times at most.
-    fn insist(&self, times: usize, table: usize, i: usize, block: &BlockRef) -> bool {
-        (0..times).any(|_| self.hit(table, i) || self.ask(table, i, block) && self.hit(table, i))
+    /// Reads the block up to `times` times until it is a hit.
+    fn read_until_hit(&self, times: usize, table: usize, i: usize, block: &BlockRef) -> bool {
+        (0..times).any(|_| self.hit(table, i) || self.miss(table, i, block) && self.hit(table, i))
     }
 
-    /// As a reader does it.
+    /// Looks the block up as a reader does.
     fn hit(&self, table: usize, i: usize) -> bool {
         self.epoch.pin(|pin| {
             let found = self.slots[table].get(i, pin);
@@ -68,7 +68,7 @@ fn usage_stays_within_the_capacity() {
         let mut kept = 0;
         for i in 0..if cfg!(miri) { 60 } else { 3000 } {
             let (table, place) = (i % 7, i % 501);
-            kept += usize::from(fixture.insist(2, table, place, &block(i * 7919 % 9001)));
+            kept += usize::from(fixture.read_until_hit(2, table, place, &block(i * 7919 % 9001)));
             assert!(fixture.cache.usage() <= capacity);
         }
         assert_eq!(kept > 0, capacity >= 1000);
@@ -80,101 +80,102 @@ fn usage_is_that_of_the_blocks() {
     let fixture = Fixture::new(1 << 20, 1, 100);
     let block = block(4000);
     for i in 0..100 {
-        assert!(fixture.ask(0, i, &block));
-        // It is there: nothing changes.
-        fixture.ask(0, i, &block);
+        assert!(fixture.miss(0, i, &block));
+        // The block is already cached: nothing changes.
+        fixture.miss(0, i, &block);
     }
     assert_eq!(fixture.cache.usage(), 100 * (block.memory() + OVERHEAD));
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "about thousands of blocks")]
-fn as_long_as_there_is_room_blocks_are_let_in_at_once() {
+#[cfg_attr(miri, ignore = "too slow under Miri: thousands of blocks")]
+fn blocks_are_admitted_at_once_while_there_is_space() {
     let fixture = Fixture::new(8 << 20, 1, 4000);
     let block = block(4000);
-    let kept = (0..4000).filter(|&i| fixture.ask(0, i, &block)).count();
+    let kept = (0..4000).filter(|&i| fixture.miss(0, i, &block)).count();
     assert!(fixture.cache.usage() > 7 << 20, "{}", fixture.cache.usage());
     assert!(kept > 1700, "{kept}");
     assert_eq!((0..4000).filter(|&i| fixture.hit(0, i)).count(), kept);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "about thousands of blocks")]
-fn blocks_that_are_asked_for_once_push_out_nothing() {
+#[cfg_attr(miri, ignore = "too slow under Miri: thousands of blocks")]
+fn blocks_that_are_read_once_evict_nothing() {
     let fixture = Fixture::new(1 << 20, 2, 5000);
     let block = block(4000);
-    let kept = (0..5000).filter(|&i| fixture.ask(0, i, &block)).count();
+    let kept = (0..5000).filter(|&i| fixture.miss(0, i, &block)).count();
     assert!((100..300).contains(&kept), "{kept}");
     for i in 0..5000 {
-        assert!(!fixture.ask(1, i, &block), "{i}");
+        assert!(!fixture.miss(1, i, &block), "{i}");
     }
     assert_eq!((0..5000).filter(|&i| fixture.hit(0, i)).count(), kept);
 }
 
 #[test]
-fn a_block_that_was_asked_for_long_ago_is_a_stranger_again() {
-    // So small that each block that the door lets in has the hand go on at once.
+fn the_doorkeeper_forgets_a_miss_of_long_ago() {
+    // So small that each admission moves the hand at once.
     let fixture = Fixture::new(20_000, 2, 100);
     let block = block(4000);
-    let kept: Vec<usize> = (0..10).filter(|&i| fixture.ask(0, i, &block)).collect();
+    let kept: Vec<usize> = (0..10).filter(|&i| fixture.miss(0, i, &block)).collect();
     let are_kept = || fixture.epoch.pin(|pin| kept.iter().all(|&i| fixture.slots[0].get(i, pin).is_some()));
-    assert!(kept.len() > 2 && kept.len() < SHORTEST_MEMORY);
-    assert!(!fixture.ask(1, 0, &block));
-    for i in 1..=SHORTEST_MEMORY {
-        assert!(!fixture.ask(1, i, &block));
+    assert!(kept.len() > 2 && kept.len() < MIN_REMEMBERED_MISSES);
+    assert!(!fixture.miss(1, 0, &block));
+    for i in 1..=MIN_REMEMBERED_MISSES {
+        assert!(!fixture.miss(1, i, &block));
     }
-    assert!(!fixture.ask(1, 0, &block) && are_kept(), "forgotten: nothing is evicted for it");
-    // It was asked for just now, and comes in.
-    assert!(fixture.insist(2, 1, 0, &block) && !are_kept());
+    assert!(!fixture.miss(1, 0, &block) && are_kept(), "forgotten: nothing is evicted for it");
+    // Missed just now, and therefore admitted.
+    assert!(fixture.read_until_hit(2, 1, 0, &block) && !are_kept());
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "about thousands of blocks")]
-fn hot_blocks_survive_others_that_come_again() {
+#[cfg_attr(miri, ignore = "too slow under Miri: thousands of blocks")]
+fn hot_blocks_survive_others_that_are_read_repeatedly() {
     let (len, hot) = (5000, 20);
     let fixture = Fixture::new(1 << 20, 2, len);
     let block = block(4000);
     for i in 0..hot {
-        assert!(fixture.ask(0, i, &block));
+        assert!(fixture.miss(0, i, &block));
     }
-    let mut let_in = 0;
+    let mut admitted = 0;
     for i in 0..len {
-        let_in += usize::from(fixture.insist(3, 1, i, &block));
+        admitted += usize::from(fixture.read_until_hit(3, 1, i, &block));
         assert!(fixture.hit(0, i % hot), "{i}");
     }
-    assert!(let_in > len / 4, "{let_in}");
+    assert!(admitted > len / 4, "{admitted}");
 }
 
-/// What the program works with now, if that fits, is soon all there, whatever it worked with before.
+/// A working set that fits is soon cached whole, whatever was cached before.
 #[test]
-#[cfg_attr(miri, ignore = "about thousands of blocks")]
-fn what_is_of_no_use_any_more_makes_room() {
+#[cfg_attr(miri, ignore = "too slow under Miri: thousands of blocks")]
+fn a_former_working_set_makes_room() {
     let fixture = Fixture::new(4 << 20, 2, 900);
     let block = block(4000);
     for i in 0..900 {
-        fixture.ask(0, i, &block);
+        fixture.miss(0, i, &block);
         fixture.hit(0, i);
     }
-    // Round after round, in the same order, as a program goes through its data.
-    let hits: Vec<usize> = (0..6).map(|_| (0..900).filter(|&i| fixture.insist(1, 1, i, &block)).count()).collect();
+    // Several passes in the same order, as a program that loops over its data.
+    let hits: Vec<usize> =
+        (0..6).map(|_| (0..900).filter(|&i| fixture.read_until_hit(1, 1, i, &block)).count()).collect();
     assert!(hits[3..].iter().all(|&hits| hits > 850), "{hits:?}");
 }
 
-/// Where all blocks are worth the same, an exchange is in vain.
+/// Where all blocks are equally hot, an exchange gains nothing.
 #[test]
-#[cfg_attr(miri, ignore = "about thousands of blocks")]
-fn among_equals_few_are_exchanged() {
+#[cfg_attr(miri, ignore = "too slow under Miri: thousands of blocks")]
+fn few_of_equally_hot_blocks_are_exchanged() {
     let (blocks, rounds) = (1000, 50_000);
     let fixture = Fixture::new(2 << 20, 1, blocks);
     let block = block(4000);
     let mut random = fastrand::Rng::with_seed(7);
-    (0..blocks).for_each(|i| _ = fixture.ask(0, i, &block));
+    (0..blocks).for_each(|i| _ = fixture.miss(0, i, &block));
     let (mut hits, mut exchanges) = (0, 0);
     for _ in 0..rounds {
         let i = random.usize(0..blocks);
         match fixture.hit(0, i) {
             true => hits += 1,
-            false => exchanges += usize::from(fixture.ask(0, i, &block)),
+            false => exchanges += usize::from(fixture.miss(0, i, &block)),
         }
     }
     assert!(hits > rounds * 4 / 10, "{hits} hits in {rounds}");
@@ -186,15 +187,15 @@ fn blocks_of_any_size_find_room() {
     let fixture = Fixture::new(1 << 20, 1, 100);
     for i in 0..100 {
         let len = [100_000, 10, 5000, 200_000][i % 4];
-        assert!(fixture.insist(8, 0, i, &block(len)), "{i}");
+        assert!(fixture.read_until_hit(8, 0, i, &block(len)), "{i}");
     }
 }
 
 #[test]
-fn a_table_that_goes_takes_its_blocks_along() {
+fn forgetting_a_table_evicts_its_blocks() {
     let fixture = Fixture::new(1 << 20, 2, 50);
     for i in 0..50 {
-        assert!(fixture.ask(i % 2, i, &block(4000)));
+        assert!(fixture.miss(i % 2, i, &block(4000)));
     }
     let half = 25 * (block(4000).memory() + OVERHEAD);
     assert_eq!(fixture.cache.usage(), 2 * half);
@@ -206,60 +207,61 @@ fn a_table_that_goes_takes_its_blocks_along() {
 }
 
 #[test]
-fn what_a_pinned_reader_sees_counts_until_it_ends() {
+fn blocks_that_a_pinned_reader_sees_count_until_it_ends() {
     let fixture = Fixture::new(100_000, 1, 1000);
-    assert!(fixture.ask(0, 0, &tagged(99, 4000)));
+    assert!(fixture.miss(0, 0, &tagged(99, 4000)));
     fixture.epoch.pin(|pin| {
         let seen = fixture.slots[0].get(0, pin).unwrap();
         for i in 1..500 {
-            fixture.insist(3, 0, i, &tagged(1, 4000));
+            fixture.read_until_hit(3, 0, i, &tagged(1, 4000));
             assert!(fixture.cache.usage() <= 100_000);
         }
         assert!(!fixture.hit(0, 0), "it was evicted");
-        assert!(!fixture.hit(0, 499), "there is no room while the reader is pinned");
+        assert!(!fixture.hit(0, 499), "there is no space while the reader is pinned");
         assert_eq!(tag_of(seen.framed()), 99);
     });
-    assert!(fixture.insist(2, 0, 499, &tagged(1, 4000)));
+    assert!(fixture.read_until_hit(2, 0, 499, &tagged(1, 4000)));
 }
 
 #[test]
-fn an_evicted_block_that_is_held_by_a_count_is_not_used_again() {
+fn an_evicted_block_that_is_held_by_a_count_is_not_reused() {
     let fixture = Fixture::new(20_000, 1, 1000);
     let held = tagged(99, 4000);
     fixture.cache.insert(&fixture.slots[0], 0, &held);
     for i in 1..100 {
-        fixture.insist(3, 0, i, &tagged(1, 4000));
+        fixture.read_until_hit(3, 0, i, &tagged(1, 4000));
     }
     assert!(!fixture.hit(0, 0));
     assert_eq!(tag_of(&held), 99);
-    assert!(held.into_frame().is_some(), "the cache has let go");
+    assert!(held.into_frame().is_some(), "the cache has released it");
 }
 
 #[test]
-fn frames_are_used_again() {
+fn frames_are_reused() {
     let fixture = Fixture::new(100_000, 1, 1000);
     let block = block(4000);
-    let (mut let_in, mut again) = (0, 0);
+    let (mut admitted, mut reused) = (0, 0);
     for i in (0..200).flat_map(|i| [i, i]) {
         let before = fixture.cache.usage();
         if let Some(mut frame) = fixture.cache.admit(&fixture.slots[0], i, block.block().bytes().len()) {
-            let_in += 1;
-            again += usize::from(fixture.cache.usage() < before);
+            admitted += 1;
+            reused += usize::from(fixture.cache.usage() < before);
             frame.bytes_mut()[..block.block().bytes().len()].copy_from_slice(block.block().bytes());
             fixture.cache.insert(&fixture.slots[0], i, &frame.into_block(block.block().bytes().len()).unwrap());
         }
     }
-    assert!(let_in > 100 && again > let_in / 2, "{again} of {let_in}");
+    assert!(admitted > 100 && reused > admitted / 2, "{reused} of {admitted}");
 }
 
-/// Readers, evictions and tables that go, with a cache of a few blocks: nobody ever reads anything but what belongs there.
+/// Readers, evictions and dropped tables over a cache of a few blocks: no reader ever sees another
+/// block's bytes.
 #[test]
-fn readers_never_see_a_block_that_was_used_again() {
+fn readers_never_see_a_reused_block() {
     const BLOCKS: usize = 12;
     let (rounds, readers) = if cfg!(miri) { (40, 2) } else { (60_000, 3) };
     let epoch = Arc::new(Epoch::default());
     let cache = BlockCache::new(Arc::clone(&epoch), 20_000);
-    let tables: Vec<Mutex<(u64, Arc<Slots>)>> =
+    let tables: Vec<Mutex<(u64, Arc<BlockSlots>)>> =
         (0..2).map(|table| Mutex::new((table, cache.slots(table, BLOCKS, &Arc::default())))).collect();
     let (numbers, hits, done) = (AtomicUsize::new(2), AtomicUsize::new(0), AtomicBool::new(false));
     let tag = |number: u64, i: usize| number << 8 | i as u64;
@@ -297,10 +299,10 @@ fn readers_never_see_a_block_that_was_used_again() {
                 done.store(true, Ordering::Relaxed);
             });
         }
-        // Tables go while others read them: their readers go on with the slots that they have.
+        // Tables are dropped while others read them: those readers keep the slots that they have.
         scope.spawn(|| {
             for round in 0.. {
-                // Where all is slow, the tables would be gone before anything is found in them.
+                // Under Miri the tables would otherwise be gone before any hit.
                 while cfg!(miri) && hits.load(Ordering::Relaxed) < round && !done.load(Ordering::Relaxed) {
                     std::thread::yield_now();
                 }

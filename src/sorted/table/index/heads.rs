@@ -1,8 +1,9 @@
 //! [`Heads`]: sorted numbers, laid out for searching.
 //!
-//! A binary search over an array waits for memory at nearly each of its steps. Here [`WIDTH`] numbers stand together in a node, and
-//! above each row of nodes stands a row with the last number of each of them, up to a row of one node: a static B+-tree without
-//! pointers. A search waits once per row, and the upper rows are small enough to stay in the processor's caches.
+//! A binary search over an array misses the processor's caches at nearly every step. Here a node
+//! holds [`WIDTH`] numbers. Each row of nodes has a row above it with the last number of each node,
+//! up to a row of one node: a static B+-tree without pointers. A search misses once per row, and
+//! the upper rows are small enough to stay in the processor's caches.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use crate::memory::pool::{Array, Lasting};
 use crate::memory::prefetch::prefetch;
 
-/// Numbers of a node: two cache lines, which processors fetch in pairs.
+/// Numbers per node: two cache lines, which processors fetch in pairs.
 const WIDTH: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,9 +23,9 @@ struct Node([u64; WIDTH]);
 #[derive(Debug)]
 pub(super) struct Heads {
     len: usize,
-    /// The numbers, filled up with the greatest one there is.
+    /// The numbers, padded with `u64::MAX`.
     lowest: Array<Node>,
-    /// Rows above it, the one of a single node first.
+    /// The rows above, topmost first; the topmost has a single node.
     upper: Box<[Array<Node>]>,
 }
 
@@ -41,8 +42,8 @@ impl Heads {
         Heads { len: numbers.len(), lowest, upper: upper.into() }
     }
 
-    /// How many numbers are less than `number`. Before the last step, `near` is told among which positions the answer is, if it is not behind
-    /// all of them.
+    /// Number of elements less than `number`. Calls `near` before the last step, with the positions
+    /// among which the result is, unless it is past the end.
     #[inline]
     pub(super) fn count_less(&self, number: u64, near: impl FnOnce(Range<usize>)) -> usize {
         let Some(at) = self.descend(number) else { return self.len };
@@ -51,7 +52,7 @@ impl Heads {
         (at * WIDTH + node.count_less(number)).min(self.len)
     }
 
-    /// Brings nearer what [`Heads::count_less`] will wait for.
+    /// Prefetches what [`Heads::count_less`] will read.
     #[inline]
     pub(super) fn prefetch(&self, number: u64) {
         if let Some(node) = self.descend(number).and_then(|at| self.lowest.get(at)) {
@@ -59,15 +60,15 @@ impl Heads {
         }
     }
 
-    /// Position of the lowest node that has the answer; `None` if it is behind all numbers.
+    /// Position of the node in the lowest row that has the result; `None` if that is past the end.
     #[inline]
     fn descend(&self, number: u64) -> Option<usize> {
-        let mut at = 0;
+        let mut position = 0;
         for row in &self.upper {
-            // What fills up a row may lead beyond the end of the next one.
-            at = at * WIDTH + row.get(at)?.count_less(number);
+            // Padding of a row may lead past the end of the next one.
+            position = position * WIDTH + row.get(position)?.count_less(number);
         }
-        Some(at)
+        Some(position)
     }
 
     /// The number at position `i`.
@@ -75,7 +76,7 @@ impl Heads {
         (i < self.len).then(|| self.lowest[i / WIDTH].0[i % WIDTH])
     }
 
-    /// Bytes of memory behind this.
+    /// Bytes of memory that this points to.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.lowest) + self.upper.iter().map(|row| size_of_val(row) + size_of_val(&**row)).sum::<usize>()
     }
@@ -88,7 +89,7 @@ impl Node {
         prefetch(&self.0[WIDTH - 1]);
     }
 
-    /// Halves the node without branches; both of its lines are on their way at once.
+    /// Branch-free binary search in the node. Both of its lines are fetched at once.
     #[inline]
     fn count_less(&self, number: u64) -> usize {
         self.prefetch();
@@ -103,7 +104,7 @@ impl Node {
 
 const _: () = assert!(WIDTH == 16, "it is halved four times");
 
-/// The numbers that `number` makes of `below`, in nodes.
+/// The nodes of a row: `number` of each element of `below`.
 fn nodes<T>(lasting: Option<&Arc<Lasting>>, below: &[T], number: impl Fn(&T) -> u64) -> Array<Node> {
     let node = |below: &[T]| {
         let mut node = Node([u64::MAX; WIDTH]);
@@ -120,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_counts_what_is_less(
+        fn count_less_counts_the_smaller_numbers(
             mut numbers in prop_oneof![
                 prop::collection::vec(0u64..500, 0..600),
                 prop::collection::vec(any::<u64>(), 0..40),
@@ -131,10 +132,10 @@ mod tests {
             numbers.sort_unstable();
             let heads = Heads::new(&numbers, None);
             for number in numbers.iter().copied().chain([number]) {
-                let mut among = 0..0;
-                let count = heads.count_less(number, |near| among = near);
+                let mut near = 0..0;
+                let count = heads.count_less(number, |range| near = range);
                 prop_assert_eq!(count, numbers.partition_point(|&other| other < number));
-                prop_assert!(count == numbers.len() || among.contains(&count) || count == among.end);
+                prop_assert!(count == numbers.len() || near.contains(&count) || count == near.end);
             }
             for i in 0..numbers.len() + 2 {
                 prop_assert_eq!(heads.get(i), numbers.get(i).copied());

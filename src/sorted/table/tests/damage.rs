@@ -3,16 +3,16 @@
 use super::*;
 use crate::filter::FilterBuilder;
 use crate::format::checksum::bound_crc;
-use crate::sorted::table::builder::Output;
+use crate::sorted::table::builder::TableFileWriter;
 use crate::sorted::table::properties::Properties;
 use crate::vfs::{Fault, FaultMode};
 
-/// Distinct keys in the table below, each in two versions.
+/// Distinct keys of the small table, each in two versions.
 const KEYS: u64 = 14;
 
-/// A small table with several blocks, and what it holds.
-fn small(filter: FilterPolicy, compression: Compression) -> (SimFileSystem, TableMeta, Vec<Entry>) {
-    let entries: Vec<Entry> = (0..KEYS)
+/// A small table with several blocks, and its entries.
+fn small(filter: FilterPolicy, compression: Compression) -> (SimFileSystem, TableMeta, Vec<TableEntry>) {
+    let entries: Vec<TableEntry> = (0..KEYS)
         .flat_map(|i| {
             let key = format!("key{i:04}");
             [put(&key, i + 50, format!("new{i}")), put(&key, i + 1, "old old old old")]
@@ -24,8 +24,8 @@ fn small(filter: FilterPolicy, compression: Compression) -> (SimFileSystem, Tabl
     (fs, meta, entries)
 }
 
-/// Asks everything. Answers are right or errors of damage; returns whether there was an error.
-fn check_damaged(fs: &SimFileSystem, meta: &TableMeta, entries: &[Entry]) -> bool {
+/// Reads everything. Every answer is right or an error of damage; returns whether one failed.
+fn check_damaged(fs: &SimFileSystem, meta: &TableMeta, entries: &[TableEntry]) -> bool {
     let table = open(fs, meta, 0);
     let expect = |error: &Error| {
         assert!(matches!(error, Error::Corruption { .. } | Error::Unsupported { .. }), "{error}");
@@ -112,14 +112,14 @@ fn a_damaged_filter_means_maybe_and_is_reported() {
     }
     let stats = table.ledger().reads;
     assert_eq!((stats.degraded, stats.probes, stats.skipped), (entries.len() as u64, 0, 0));
-    // Once, and not for every look-up.
+    // Once, not for every look-up.
     let told = told.lock().clone();
     assert!(told.len() == 1 && told[0].contains("means \"maybe\"") && told[0].contains(rule), "{told:?}");
     let error = table.verify().unwrap_err();
     assert!(matches!(error, Error::Corruption { offset, .. } if offset == handle.offset), "{error}");
 }
 
-/// Keys of the small table that a read finds by its filter.
+/// Number of keys of the small table that reads with filters find.
 fn found_by_filter(table: &Table) -> u64 {
     let is_found = |i: &u64| {
         let key = format!("key{i:04}");
@@ -129,7 +129,7 @@ fn found_by_filter(table: &Table) -> u64 {
     (0..KEYS).filter(is_found).count() as u64
 }
 
-/// Issue 13, fault 20. Such a filter is sound in itself and fits the table in all that it says.
+/// Issue 13, fault 20. The other filter is sound and matches everything else that the table states.
 #[test]
 fn the_filter_of_another_table_with_as_many_keys_means_maybe() {
     for policy in [FilterPolicy::DEFAULT, FilterPolicy::StandardBloom { bits_per_key: 10.0 }] {
@@ -164,7 +164,7 @@ fn the_filter_of_another_table_with_as_many_keys_means_maybe() {
     }
 }
 
-/// As older versions wrote them: opened, and their filter believed.
+/// A table of an older version opens, and its filter is trusted.
 #[test]
 fn a_table_need_not_say_the_hash_of_its_filter() {
     let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
@@ -173,7 +173,7 @@ fn a_table_need_not_say_the_hash_of_its_filter() {
     let start = usize::try_from(handle.offset).unwrap();
     let block = bytes[start..start + handle.len as usize].to_vec();
     let at = block.windows(2).position(|field| field == [20, 8]).unwrap();
-    // An unknown tag in its place.
+    // Replace the tag by an unknown one.
     let renamed = [&block[..at], &[29], &block[at + 1..]].concat();
     put_block(&mut bytes, handle, &renamed);
     fs.write(PATH, &bytes[..]).unwrap();
@@ -183,13 +183,13 @@ fn a_table_need_not_say_the_hash_of_its_filter() {
     table.verify().unwrap();
 }
 
-/// The properties hold the filter's hash, so they must not come with it from the other table.
+/// The properties hold the filter's hash, so they must not come from the other table either.
 #[test]
 fn the_filter_and_properties_of_another_table_are_refused() {
     let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
     let resident_footer = open(&fs, &meta, 0).footer().unwrap();
     let sound = fs.read(PATH).unwrap();
-    let keys: Vec<Entry> = (0..KEYS)
+    let keys: Vec<TableEntry> = (0..KEYS)
         .flat_map(|i| {
             let key = format!("yek{i:04}");
             [put(&key, i + 50, format!("new{i}")), put(&key, i + 1, "old old old old")]
@@ -218,7 +218,7 @@ fn the_filter_and_properties_of_another_table_are_refused() {
     }
 }
 
-/// A filter of other keys that the properties vouch for: a fault of the writer.
+/// A filter of other keys with a matching hash: a bug in the writer.
 #[test]
 fn a_filter_that_denies_a_key_is_found_by_shadow_reads_and_by_verify() {
     let mut other = FilterBuilder::new(FilterPolicy::DEFAULT, SEED);
@@ -241,9 +241,9 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     let extractor = crate::filter::PrefixExtractor::Fixed(6);
     let fs = file_system();
     let keys: Vec<String> = (0..KEYS).map(|i| format!("key{i:04}")).collect();
-    let entries: Vec<Entry> = keys.iter().map(|key| put(key, 1, "")).collect();
+    let entries: Vec<TableEntry> = keys.iter().map(|key| put(key, 1, "")).collect();
     let meta = build(&fs, TableOptions { prefix: Some(extractor), ..options() }, &entries);
-    // All keys, but the prefixes of others.
+    // All keys, but with other prefixes.
     let mut other = FilterBuilder::new(FilterPolicy::DEFAULT, SEED).with_prefixes(Some(extractor));
     for (i, key) in keys.iter().enumerate() {
         other.add_key(format!("not{i:04}").as_bytes(), KeyHash::new(SEED, key.as_bytes()));
@@ -259,8 +259,8 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     assert!(error.to_string().contains("or its prefix"), "{error}");
 }
 
-/// Writes a copy of a table with another filter, all checksums and hashes right, and `change` made
-/// to the properties.
+/// Copies a table with another filter and with properties changed by `change`; all checksums and
+/// hashes are right.
 fn with_filter(
     fs: &SimFileSystem,
     meta: &TableMeta,
@@ -270,7 +270,7 @@ fn with_filter(
     let table = open(fs, meta, 0);
     let (fetcher, resident) = (table.fetcher(), table.resident().unwrap());
     let other = file_system();
-    let mut output = Output::create(&other, Path::new("/db"), NUMBER).unwrap();
+    let mut output = TableFileWriter::create(&other, Path::new("/db"), NUMBER).unwrap();
     for i in 0..resident.index.len() {
         let Handle { offset, len } = resident.index.handle(i);
         output.copy_block(&fetcher.bytes(offset, len.into()).unwrap(), Compression::None).unwrap();
@@ -282,7 +282,7 @@ fn with_filter(
     (other, meta)
 }
 
-/// A filter that is not the table's own is sound in itself, and may deny every key.
+/// A filter of another table is sound in itself and may deny every key.
 #[test]
 fn a_filter_that_contradicts_the_table_is_not_believed() {
     let filter = |policy, keys: u64| {
@@ -295,12 +295,12 @@ fn a_filter_that_contradicts_the_table_is_not_believed() {
     type Case = (FilterBuilder, fn(&mut Properties), Option<&'static str>);
     let cases: [Case; 7] = [
         (filter(policy, keys), |_| {}, None),
-        (filter(bloom(12.0), keys), |_| {}, Some("properties tell of")),
-        (filter(FilterPolicy::StandardBloom { bits_per_key: 10.0 }, keys), |_| {}, Some("properties tell of")),
-        (filter(policy, 0), |_| {}, Some("properties tell of")),
-        (filter(policy, 0), |properties| properties.filter_policy = 255, Some("as many keys")),
-        (filter(policy, keys - 1), |_| {}, Some("as many keys")),
-        (filter(policy, keys + 1), |_| {}, Some("as many keys")),
+        (filter(bloom(12.0), keys), |_| {}, Some("properties describe")),
+        (filter(FilterPolicy::StandardBloom { bits_per_key: 10.0 }, keys), |_| {}, Some("properties describe")),
+        (filter(policy, 0), |_| {}, Some("properties describe")),
+        (filter(policy, 0), |properties| properties.filter_policy = 255, Some("number of keys")),
+        (filter(policy, keys - 1), |_| {}, Some("number of keys")),
+        (filter(policy, keys + 1), |_| {}, Some("number of keys")),
     ];
     for (filter, change, expected) in cases {
         let (fs, meta, _) = small(FilterPolicy::DEFAULT, Compression::None);
@@ -309,7 +309,7 @@ fn a_filter_that_contradicts_the_table_is_not_believed() {
         let found = found_by_filter(&table);
         let verified = table.verify().unwrap_err().to_string();
         match expected {
-            // What agrees is believed, and only verify and shadow reads see that it is wrong.
+            // A consistent filter is trusted; only verify and shadow reads detect that it is wrong.
             None => assert!(found < KEYS && verified.contains("denies"), "{found} {verified}"),
             Some(rule) => {
                 assert_eq!(found, KEYS, "{rule}");
@@ -321,9 +321,10 @@ fn a_filter_that_contradicts_the_table_is_not_believed() {
     }
 }
 
-/// A value that changed together with its block's checksum: no rule but the file's checksum sees it, and no copy may make that right.
+/// A value changed together with its block's checksum. Only the file's checksum detects it, and no
+/// copy may get valid checksums from it.
 #[test]
-fn a_copy_vouches_for_no_block_that_the_file_s_checksum_does_not() {
+fn a_copy_refuses_a_block_that_the_file_s_checksum_refutes() {
     let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
     let sound = fs.read(PATH).unwrap();
     let table = open(&fs, &meta, 0);
@@ -340,7 +341,7 @@ fn a_copy_vouches_for_no_block_that_the_file_s_checksum_does_not() {
     let error = refilter(13).unwrap_err();
     assert!(error.to_string().contains("checksum of the file"), "{error}");
     assert!(fs.read("/db/000013.sst").is_err());
-    // A damaged filter stands in the way of that check, and not of its own repair.
+    // A damaged filter makes that check impossible, but must not prevent its own repair.
     fs.write(PATH, sound).unwrap();
     fs.corrupt(PATH, filter.offset + 70, 1).unwrap();
     let copy = refilter(13).unwrap().unwrap();
@@ -349,7 +350,7 @@ fn a_copy_vouches_for_no_block_that_the_file_s_checksum_does_not() {
     assert_eq!(entries_of(&copy, false).unwrap(), entries);
 }
 
-/// Replaces a block, which must be of the same length, and makes its checksum right.
+/// Replaces a block by one of equal length and corrects its checksum.
 fn put_block(bytes: &mut [u8], handle: Handle, block: &[u8]) {
     assert_eq!(block.len(), handle.len as usize);
     let start = usize::try_from(handle.offset).unwrap();
@@ -375,7 +376,8 @@ fn all_handles(fs: &SimFileSystem, meta: &TableMeta) -> Vec<Handle> {
         .collect()
 }
 
-/// Every byte of every block, and of its trailer, takes a wrong value behind a right checksum: a bug in a writer, or malice.
+/// Changes each byte of every block and trailer and corrects the checksum, as a writer's bug or
+/// malice would.
 #[test]
 fn rules_are_checked_behind_right_checksums() {
     let lz4 = Some(Compression::Lz4).filter(|lz4| lz4.is_available());
@@ -408,7 +410,7 @@ fn verify_finds_what_only_it_can_find() {
     let handle = all_handles(&fs, &meta)[1];
     let start = usize::try_from(handle.offset).unwrap();
     let n = usize::from(bytes[start + 4]);
-    // A fingerprint, an offset's target, the last byte of the last head: each behind a right checksum.
+    // A fingerprint, an entry offset, the last byte of the last head: each with a right checksum.
     for (at, rule) in [(start + 16, "fingerprint"), (start + 16 + n, "gap"), (start + 16 + n * 3, "head")] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 1;
@@ -457,7 +459,8 @@ fn a_compression_that_is_not_built_in_is_named() {
     assert!(named, "{error}");
 }
 
-/// A read error at the k-th call, for every k: an error or, at the filter, an answer without it; and afterwards all is well.
+/// Fails the k-th read, for every k: an error, or an answer without the filter. Afterwards all
+/// reads work.
 #[test]
 fn read_errors_are_reported_and_not_remembered() {
     let (fs, meta, entries) = small(FilterPolicy::DEFAULT, Compression::None);
@@ -480,10 +483,10 @@ fn read_errors_are_reported_and_not_remembered() {
     }
 }
 
-/// A failure at the k-th write of a build, for every k: an error, and no file.
+/// Fails the k-th write of a build, for every k: an error, and no file.
 #[test]
 fn a_build_that_fails_leaves_no_file() {
-    let entries: Vec<Entry> = (0..20).map(|i| put([i], 1, vec![i; 100_000])).collect();
+    let entries: Vec<TableEntry> = (0..20).map(|i| put([i], 1, vec![i; 100_000])).collect();
     for mode in [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite] {
         for at in 1.. {
             let fs = file_system();

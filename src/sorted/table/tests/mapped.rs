@@ -10,8 +10,8 @@ fn open_on(fs: Arc<dyn FileSystem>, dir: &Path, meta: &TableMeta) -> Arc<Table> 
     Arc::new(Table::new(Arc::new(context), meta.clone()))
 }
 
-/// A table of `entries` that is open, and none of whose blocks has been read.
-fn mapped(options: TableOptions, entries: &[Entry]) -> (SimFileSystem, Arc<Table>) {
+/// An open table of `entries`, none of whose blocks has been read.
+fn mapped(options: TableOptions, entries: &[TableEntry]) -> (SimFileSystem, Arc<Table>) {
     let fs = file_system();
     let meta = build(&fs, options, entries);
     let table = open_on(Arc::new(fs.clone()), Path::new("/db"), &meta);
@@ -24,7 +24,7 @@ fn is_mapped(table: &Table) -> bool {
 }
 
 #[test]
-fn a_block_is_read_once_and_then_looked_at_in_place() {
+fn a_block_is_read_once_and_then_in_place() {
     const N: u64 = 3000;
     let (fs, table) = mapped(options(), &even_keys(N));
     let blocks = table.block_count().unwrap() as u64;
@@ -42,7 +42,7 @@ fn a_block_is_read_once_and_then_looked_at_in_place() {
         assert_eq!((reads.block_reads, reads.cache_hits), (blocks, pass * N - blocks));
         assert_eq!(reads.block_bytes, stored);
     }
-    // So do cursors, also those that a cache would be spared from; a compaction reads the file.
+    // Cursors read in place too, even those without `fill_cache`; a compaction reads the file.
     for fill_cache in [true, false] {
         assert_eq!(entries_of(&table, fill_cache).unwrap().len() as u64, N);
         assert_eq!(fs.reads() - before, blocks);
@@ -54,7 +54,7 @@ fn a_block_is_read_once_and_then_looked_at_in_place() {
 }
 
 #[test]
-fn a_long_scan_reads_ahead_what_it_then_looks_at_in_place() {
+fn a_long_scan_reads_ahead_and_then_in_place() {
     let (fs, table) = mapped(options(), &even_keys(20_000));
     let before = fs.reads();
     for _ in 0..2 {
@@ -68,7 +68,7 @@ fn a_long_scan_reads_ahead_what_it_then_looks_at_in_place() {
 }
 
 #[test]
-fn a_block_that_does_not_verify_is_never_looked_at_in_place() {
+fn a_block_that_does_not_verify_is_never_read_in_place() {
     let (fs, table) = mapped(options(), &even_keys(1000));
     let resident = table.resident().unwrap();
     for i in 0..resident.index.len() {
@@ -83,14 +83,15 @@ fn a_block_that_does_not_verify_is_never_looked_at_in_place() {
         }
         fs.corrupt(PATH, handle.offset + 100, 0x10).unwrap();
         assert!(get(&table, &key, MAX_SEQNO).unwrap().is_some());
-        // From now on nobody asks what the disk has.
+        // From now on nothing reads the file.
         fs.corrupt(PATH, handle.offset + 100, 0x10).unwrap();
         assert!(get(&table, &key, MAX_SEQNO).unwrap().is_some());
     }
     assert!(table.verify().is_err());
 }
 
-/// A file system with one table, whose mapping shows something else than its file has; nothing if there is nothing to show.
+/// A file system with one table. Its mapping shows other bytes than the file has; there is no
+/// mapping if `shown` is `None`.
 #[derive(Clone, Debug)]
 struct Rotten {
     fs: SimFileSystem,
@@ -123,7 +124,7 @@ impl ReadableFile for RottenFile {
     }
 }
 
-/// A table is only read.
+/// Only what reading a table needs.
 impl FileSystem for Rotten {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
         Ok(Arc::new(RottenFile(self.fs.open(path)?, self.shown.clone())))
@@ -165,7 +166,8 @@ impl FileSystem for Rotten {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 100 }))]
 
-    /// As if somebody had written to the file after its blocks were found good: no promise holds then but this one.
+    /// Simulates a write to the file after its blocks were verified. tamis promises no more than
+    /// this for that case.
     #[test]
     fn whatever_a_mapped_file_becomes_every_answer_is_a_result(
         seed: u64, share in prop_oneof![Just(1.0), Just(0.1), Just(0.003)], zeros: bool
@@ -199,12 +201,12 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_read() {
+fn files_that_cannot_be_mapped_are_read() {
     let entries = even_keys(500);
     let fs = file_system();
     let meta = build(&fs, options(), &entries);
     let bytes = fs.read(PATH).unwrap();
-    // No mapping, and one of another length.
+    // No mapping, and mappings of another length.
     for shown in [None, Some(bytes[1..].to_vec()), Some(Vec::new())] {
         let table = open_on(Arc::new(Rotten { fs: fs.clone(), shown }), Path::new("/db"), &meta);
         assert!(!is_mapped(&table));
@@ -224,13 +226,13 @@ fn tables_with_compression_are_not_mapped() {
     }
 }
 
-/// On the real file system, whose pages they are.
+/// Uses real mapped pages, of the real file system.
 #[test]
 #[cfg_attr(miri, ignore = "Miri cannot map files")]
 fn cursors_and_values_outlive_a_table_and_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let fs = Arc::new(OsFileSystem::new());
-    let entries: Vec<Entry> = (0..500u32)
+    let entries: Vec<TableEntry> = (0..500u32)
         .map(|i| put(even_key(i.into()), 1, vec![i.to_le_bytes()[0]; if i % 50 == 0 { 9000 } else { 90 }]))
         .collect();
     let mut builder = TableBuilder::new(&*fs, dir.path(), 7, options()).unwrap();
@@ -261,7 +263,7 @@ fn cursors_and_values_outlive_a_table_and_its_file() {
 }
 
 #[test]
-fn threads_that_come_upon_blocks_together_all_find_them() {
+fn racing_first_reads_of_a_block_all_succeed() {
     let n = if cfg!(miri) { 60 } else { 3000 };
     let (_, table) = mapped(TableOptions { block_size: 256, ..options() }, &even_keys(n));
     std::thread::scope(|scope| {

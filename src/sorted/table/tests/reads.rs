@@ -9,7 +9,7 @@ fn get_in(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo, mode: FilterMod
     look_up(table, &point_read(key, snapshot, mode), &mut Untraced).unwrap().is_some()
 }
 
-fn table_of(filter: FilterPolicy, entries: &[Entry], cache: usize) -> (SimFileSystem, Arc<Table>) {
+fn table_of(filter: FilterPolicy, entries: &[TableEntry], cache: usize) -> (SimFileSystem, Arc<Table>) {
     let fs = file_system();
     let options = TableOptions { filter, ..options() };
     let meta = build(&fs, options, entries);
@@ -29,7 +29,7 @@ fn nothing_is_read_before_the_first_look_up() {
 }
 
 #[test]
-fn a_look_up_reads_one_block_and_an_absent_key_next_to_none() {
+fn a_hit_reads_one_block_and_an_absent_key_hardly_any() {
     const N: u64 = 5000;
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(N), 0);
     let before = fs.reads();
@@ -66,9 +66,9 @@ fn shadow_counts_as_use_does_and_reads_every_time() {
     }
     let classes = |stats: ReadStats| (stats.negatives, stats.true_positives, stats.false_positives);
     assert_eq!(classes(used.ledger().reads), classes(shadowed.ledger().reads));
-    // The very last key lies behind the table's largest, where the index knows better than any filter.
+    // The last key lies after the table's largest: the index denies it without a read.
     assert_eq!(shadowed.ledger().reads.block_reads, 999);
-    // What the filter saved is what it denied, but for that key.
+    // The avoidable reads are those of keys that the filter denied, except for that key.
     let saved = shadowed.ledger().reads.avoidable_reads;
     assert_eq!(saved, 999 - used.ledger().reads.block_reads);
     assert!(shadowed.ledger().reads.avoidable_bytes > saved * 1000);
@@ -124,7 +124,7 @@ fn cached_blocks_are_not_read_again() {
 }
 
 #[test]
-fn a_long_scan_reads_ahead_and_keeps_out_of_the_cache() {
+fn a_long_scan_reads_ahead_and_does_not_fill_the_cache() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(40_000), 16 << 20);
     let blocks = table.properties().unwrap().data_blocks;
     assert!(blocks > 200);
@@ -134,7 +134,7 @@ fn a_long_scan_reads_ahead_and_keeps_out_of_the_cache() {
     assert_eq!(table.ledger().reads.block_reads, blocks);
     assert_eq!(table.fetcher().context.cache().usage(), 0);
 
-    // Backward no less.
+    // Backward reads ahead too.
     let before = fs.reads();
     let mut cursor = table.cursor(false);
     cursor.seek_to_last().unwrap();
@@ -165,8 +165,8 @@ fn short_scans_read_single_blocks() {
     assert!(fs.reads() < 120);
 }
 
-/// The version that an old snapshot sees may lie in the block behind the one that the index names. Whether it can, the separator
-/// says: it is the key itself.
+/// The version that an old snapshot sees may lie in the block after the one that the index names.
+/// That is possible only if the separator is the key itself.
 #[test]
 fn a_look_up_goes_on_to_the_next_block_only_if_the_key_may() {
     let options = TableOptions { block_size: 64, ..options() };
@@ -226,7 +226,7 @@ fn lock_of(fs: &SimFileSystem) -> Arc<dyn FileLock> {
 }
 
 #[test]
-fn the_file_of_an_obsolete_table_goes_when_the_last_reader_has_let_go() {
+fn the_file_of_an_obsolete_table_is_removed_after_its_last_reader() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
     let context = Arc::clone(&table.fetcher().context);
     let executor = Arc::new(SteppedExecutor::new());
@@ -245,7 +245,7 @@ fn the_file_of_an_obsolete_table_goes_when_the_last_reader_has_let_go() {
 }
 
 #[test]
-fn an_obsolete_table_that_nobody_reads_is_for_the_caller_to_remove() {
+fn the_caller_removes_an_obsolete_table_without_readers() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
     let context = Arc::clone(&table.fetcher().context);
     let executor = Arc::new(SteppedExecutor::new());
@@ -274,7 +274,7 @@ fn an_obsolete_table_that_outlives_its_store_leaves_the_directory_alone() {
 }
 
 #[test]
-fn a_table_that_is_dropped_gives_back_what_the_cache_holds_of_it() {
+fn a_dropped_table_leaves_nothing_in_the_cache() {
     let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(2000), 1 << 20);
     let context = Arc::clone(&table.fetcher().context);
     for i in 0..2000 {
@@ -293,7 +293,7 @@ fn the_file_of_a_table_that_is_not_obsolete_stays() {
 }
 
 #[test]
-fn first_look_ups_of_many_threads_open_the_table_once() {
+fn racing_first_look_ups_open_the_table_once() {
     let fs = file_system();
     let meta = build(&fs, options(), &even_keys(100));
     let table = open(&fs, &meta, 1 << 20);
@@ -308,6 +308,6 @@ fn first_look_ups_of_many_threads_open_the_table_once() {
             });
         }
     });
-    // The block itself may be read by each.
+    // Each thread may read the block itself.
     assert!(fs.reads() - before - alone <= alone + 3);
 }
