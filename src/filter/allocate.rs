@@ -36,7 +36,7 @@ pub struct Run {
     pub weight: f64,
 }
 
-/// Upgrade between the bits per key that a run may have, in thousandths.
+/// Step between the bits per key that a run may have, in thousandths.
 const STEP: u32 = 250;
 /// False-positive rates of a large filter of 1, 1.25, … 24 bits per key, in 10^-12: the closed form
 /// of the split layout at the bits that it spends (`sizing`). The standard layout's rates agree

@@ -13,10 +13,10 @@
 //!
 //! After Graf and Lemire, "Binary Fuse Filters: Fast and Smaller Than Xor Filters" (arXiv
 //! 2201.01174), the variant with three slots per key. The paper takes the fingerprint from `g`.
-//! Here it comes from the hash itself, with which `remix` leaves `g` nothing in common: whatever
-//! the slots hold, an absent key's fingerprint equals their xor with probability 2^−r. The rate is
-//! therefore known, not measured. Bits after the last slot are ignored. All of this is part of the
-//! format, except the number of slots that a writer chooses.
+//! Here it comes from the hash itself, which has nothing in common with `g` after `remix`. Whatever
+//! the slots hold, an absent key's fingerprint equals their xor with probability 2^−r: the rate is
+//! known, not measured. Bits after the last slot are ignored. All of this is part of the format,
+//! except the number of slots that a writer chooses.
 //!
 //! The builder removes ("peels") keys that are alone in one of their slots, which leaves other keys
 //! alone in theirs, until none is left. In reverse order, it sets each key's own slot so that the
@@ -30,7 +30,7 @@ use super::sizing::MAX_BUILT_LINES;
 use crate::filter::FINGERPRINT_BITS;
 use crate::format::{Decoded, Malformed};
 
-/// PeelTable per key. Part of the format.
+/// Slots per key. Part of the format.
 pub(super) const ARITY: u8 = 3;
 /// Most attempts to build a filter. Part of the format.
 const ATTEMPTS: u8 = 100;

@@ -83,9 +83,9 @@ impl FilterBank {
         }
     }
 
-    /// Asks the filters at `indexes`, at most [`AT_ONCE`](FilterBank::AT_ONCE). A bit is 0 if its
-    /// filter denies the key, and 1 if the filter itself must be asked. There is no branch per
-    /// filter, so that no answer is mispredicted.
+    /// Asks the filters at `indexes`, at most [`AT_ONCE`](FilterBank::AT_ONCE). Bit i is 0 if the
+    /// i-th of them denies the key, and 1 if that filter must be asked itself. There is no branch
+    /// per filter, so that no answer is mispredicted.
     #[inline]
     pub(crate) fn ask(&self, indexes: Range<usize>, hash: KeyHash) -> u64 {
         let (group, mut maybe) = (FirstGroup::new(hash.value()), 0);
