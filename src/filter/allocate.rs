@@ -1,40 +1,46 @@
-//! How many bits per key each run of a tree should have, when all filters together may take so much memory.
+//! How many bits per key the filter of each run of a tree should have, under one memory budget.
 //!
-//! A look-up that finds nothing asks every run, and each false positive on the way is a wasted read. A bit per key is worth the same
-//! in a run of a thousand keys as in one of a billion, and costs a millionth: equal bits everywhere are the wrong answer. What is
-//! minimised is Σ weight · rate(bits) over the runs, under Σ keys · bits ≤ budget (Dayan, Athanassoulis, Idreos: Monkey, SIGMOD 2017).
+//! A look-up that finds nothing asks every run, and each false positive on the way is a wasted
+//! read. A bit per key saves as much in a run of a thousand keys as in one of a billion, and costs
+//! a millionth: equal bits everywhere are the wrong answer. The allocation minimises
+//! Σ weight · rate(bits) over the runs, under Σ keys · bits ≤ budget (Dayan, Athanassoulis,
+//! Idreos: Monkey, SIGMOD 2017).
 //!
-//! The closed form of that paper takes rate = e^(−bits · ln² 2) and bits without bounds. Filters have whole numbers of probes, and 1 to
-//! 24 bits or none, so what is used here is the real curve: tabulated at quarters of a bit, of which the lower convex hull is taken.
-//! Along it each step is worth less than the one before, in every run; so taking always the step that saves most per bit of memory,
-//! until the memory is used up, is optimal but for the last step. Of a step that there is not enough memory left for, as many
-//! hundredths of a bit are taken as there is.
+//! That paper's closed form takes rate = e^(−bits · ln² 2) and bits without bounds. Real filters
+//! have whole numbers of probes, and 1 to 24 bits or none. This module therefore uses the lower
+//! convex hull of the real curve, tabulated at quarters of a bit. Along the hull, each step is
+//! worth less than the one before, in every run. Always taking the step that saves most per bit of
+//! memory, until the memory is used up, is therefore optimal but for the last step. Where the
+//! memory left is too little for a step, the run gets as many hundredths of a bit as it pays for.
 //!
-//! A pure function, of integers and single IEEE operations: the same tree and budget give the same filters on every platform.
+//! A pure function of integers and single IEEE operations: the same tree and budget give the same
+//! filters on every platform.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::fuse::slots as fuse_slots;
 use super::layout::Layout;
-use super::rate::{MILLIBITS, first};
+use super::rate::{MILLIBITS, first_where};
 use super::sizing::bloom_millibits;
 use crate::filter::FilterPolicy;
 
-/// A sorted run of a tree: one table of level 0, or all tables of a level below. A look-up asks at most one filter of each.
+/// A sorted run of a tree: one table of level 0, or all tables of a level below. A look-up asks at
+/// most one filter of each run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
     /// Distinct keys.
     pub keys: u64,
-    /// How often a look-up comes to this run and the key is not there, relative to the other runs. 1 for all when look-ups find
-    /// nothing.
+    /// How often a look-up comes to this run and does not find its key, relative to the other runs.
+    /// 1 for all runs when look-ups find nothing.
     pub weight: f64,
 }
 
-/// Bits per key that a run may have: this many thousandths more, step by step.
+/// Step between the bits per key that a run may have, in thousandths.
 const STEP: u32 = 250;
-/// False-positive rates of a large filter of 1, 1.25, … 24 bits per key, in 10^-12: the closed form of the split layout at the bits
-/// that it spends (`sizing`). The standard layout's are the same within 3 %, which is what those bits are chosen for.
+/// False-positive rates of a large filter of 1, 1.25, … 24 bits per key, in 10^-12: the closed form
+/// of the split layout at the bits that it spends (`sizing`). The standard layout's rates agree
+/// within 3 %, which is what those bits are chosen for.
 const RATES: [u64; 93] = [
     631_385_535_214,
     550_096_446_493,
@@ -131,26 +137,27 @@ const RATES: [u64; 93] = [
     9_668_175,
 ];
 
-/// A filter that a run may have: a corner of the hull, or a point on the way.
+/// A filter that a run may have: a corner of the hull, or a point between two corners.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Choice {
-    /// Thousandths of bits per key that are asked for; 0 for no filter.
+    /// Requested bits per key, in thousandths; 0 for no filter.
     millibits: u32,
-    /// Thousandths of bits of memory per key.
+    /// Memory per key, in thousandths of bits.
     cost: u32,
     rate: f64,
 }
 
 const NO_FILTER: Choice = Choice { millibits: 0, cost: 0, rate: 1.0 };
 
-/// The filter of each run, in the order of `runs`, that together take at most `budget_bytes` and make the expected number of wasted
-/// reads as small as it can be. `layout` says of which kind they are; its bits per key count for nothing. For `None`, all are `None`.
+/// The filter of each run, in the order of `runs`. Together they take at most `budget_bytes` and
+/// minimise the expected number of wasted reads. `layout` gives their kind; its bits per key are
+/// ignored. For `None`, all are `None`.
 ///
 /// ```
 /// use tamis::FilterPolicy;
 /// use tamis::filter::{Run, allocate};
 ///
-/// // Levels of a thousand, a million and a billion keys, with as much memory as 10 bits per key take.
+/// // Levels of a thousand, a million and a billion keys, with the memory of 10 bits per key.
 /// let runs = [1e3, 1e6, 1e9].map(|keys| Run { keys: keys as u64, weight: 1.0 });
 /// let policies = allocate(FilterPolicy::DEFAULT, &runs, 1_261_000_000);
 /// let bits = policies.iter().map(|policy| policy.bits_per_key()).collect::<Vec<_>>();
@@ -160,13 +167,14 @@ const NO_FILTER: Choice = Choice { millibits: 0, cost: 0, rate: 1.0 };
 pub fn allocate(layout: FilterPolicy, runs: &[Run], budget_bytes: u64) -> Vec<FilterPolicy> {
     let budget = u128::from(budget_bytes) * 8000;
     let choices = choices(layout);
-    let chosen = distribute(&choices, runs, budget, |from, to, most| fraction(layout, &choices, from, to, most));
+    let chosen =
+        distribute(&choices, runs, budget, |from, to, most| largest_affordable(layout, &choices, from, to, most));
     chosen.into_iter().map(|choice| layout.with_millibits(choice.millibits)).collect()
 }
 
 /// The false-positive rate of a large filter by `policy`; 1 for none.
 pub fn expected_rate(policy: FilterPolicy) -> f64 {
-    /// So many that rounding to whole lines does not show.
+    /// Enough keys to hide the rounding to whole lines.
     const MANY: u64 = 1 << 30;
     let millibits = policy.millibits();
     if let FilterPolicy::BinaryFuse { fingerprint_bits } = policy {
@@ -175,8 +183,9 @@ pub fn expected_rate(policy: FilterPolicy) -> f64 {
     Layout::for_policy(policy).map_or(1.0, |layout| layout.model_fpr(MANY, layout.line_count(MANY, millibits)))
 }
 
-/// Thousandths of bits of memory that a large filter by `policy` takes per key. That is a little more than it is asked for: see
-/// `sizing`. No filter has less than a bit, but what many may take together can be less.
+/// Memory that a large filter by `policy` takes per key, in thousandths of bits: slightly more than
+/// the policy asks for (see `sizing`). Less than 1000 is no filter's share, but can be the average
+/// over many.
 fn cost(policy: FilterPolicy) -> u32 {
     match policy.millibits() {
         less @ 0..1000 => less,
@@ -184,8 +193,9 @@ fn cost(policy: FilterPolicy) -> u32 {
     }
 }
 
-/// Bytes that the filters of `keys` keys take by `policy`, headers and rounding aside. Of binary fuses, it is those of a single one, or of
-/// the Bloom filter that takes its place when there are too few or too many keys.
+/// Bytes that the filter of `keys` keys takes by `policy`, without header and rounding. For a
+/// binary fuse, they are those of a single filter, or of the Bloom filter that replaces it when
+/// there are too few or too many keys.
 pub fn filter_bytes(policy: FilterPolicy, keys: u64) -> u64 {
     let millibits = match policy {
         FilterPolicy::BinaryFuse { fingerprint_bits } => match fuse_slots(keys, fingerprint_bits) {
@@ -194,7 +204,7 @@ pub fn filter_bytes(policy: FilterPolicy, keys: u64) -> u64 {
         },
         _ => cost(policy),
     };
-    // Rounded up, so that a budget of so many bytes is enough for this very filter.
+    // Rounded up, so that a budget of this many bytes is enough for this filter.
     let bytes = (u128::from(keys) * u128::from(millibits)).div_ceil(8000);
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
@@ -212,74 +222,81 @@ fn choices(layout: FilterPolicy) -> Vec<Choice> {
     choices
 }
 
-/// The largest filter of whole hundredths of a bit between two choices that costs at most `most`. Its rate is given as that of the
-/// tabulated choice below it.
-fn fraction(layout: FilterPolicy, choices: &[Choice], from: &Choice, to: &Choice, most: u32) -> Option<Choice> {
+/// The largest filter between two choices, in whole hundredths of a bit, that costs at most `most`.
+/// Its rate is given as that of the tabulated choice below it.
+fn largest_affordable(
+    layout: FilterPolicy,
+    choices: &[Choice],
+    from: &Choice,
+    to: &Choice,
+    most: u32,
+) -> Option<Choice> {
     let cost_of = |hundredths: u32| cost(layout.with_millibits(hundredths * 10));
     let start = (from.millibits / 10 + 1).max(MILLIBITS.start / 10);
-    let hundredths = first(start, to.millibits.div_ceil(10), |hundredths| cost_of(hundredths) > most) - 1;
+    let hundredths = first_where(start, to.millibits.div_ceil(10), |hundredths| cost_of(hundredths) > most) - 1;
     let below = choices.iter().rfind(|choice| choice.millibits <= hundredths * 10)?;
     let choice = Choice { millibits: hundredths * 10, cost: cost_of(hundredths), rate: below.rate };
     (hundredths >= start).then_some(choice)
 }
 
-/// What the next step of a run saves for each bit of memory.
-struct Step {
+/// A step of one run to its next filter on the hull, ordered by what it saves per bit of memory.
+struct Upgrade {
     gain: f64,
     run: usize,
-    /// Position on the hull to which it leads.
+    /// Index on the hull of the filter to which it leads.
     to: usize,
 }
 
-impl Ord for Step {
-    fn cmp(&self, other: &Step) -> Ordering {
+impl Ord for Upgrade {
+    fn cmp(&self, other: &Upgrade) -> Ordering {
         self.gain.total_cmp(&other.gain).then_with(|| other.run.cmp(&self.run))
     }
 }
 
-impl PartialOrd for Step {
-    fn partial_cmp(&self, other: &Step) -> Option<Ordering> {
+impl PartialOrd for Upgrade {
+    fn partial_cmp(&self, other: &Upgrade) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Step {
-    fn eq(&self, other: &Step) -> bool {
+impl PartialEq for Upgrade {
+    fn eq(&self, other: &Upgrade) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Step {}
+impl Eq for Upgrade {}
 
-/// The best choice for each run within `budget`, in thousandths of bits. `choices` ascend in cost and begin with no filter.
-/// `on_the_way` gives the largest choice between two others that costs no more than so much per key, if there is one.
+/// The best choice for each run within `budget`, in thousandths of bits. `choices` ascend in cost
+/// and begin with no filter. `between` returns the largest choice between two others that costs at
+/// most a given amount per key, if there is one.
 fn distribute(
     choices: &[Choice],
     runs: &[Run],
     mut budget: u128,
-    on_the_way: impl Fn(&Choice, &Choice, u32) -> Option<Choice>,
+    between: impl Fn(&Choice, &Choice, u32) -> Option<Choice>,
 ) -> Vec<Choice> {
     let hull = lower_hull(choices);
     let mut chosen = vec![NO_FILTER; runs.len()];
-    let next_step = |run: usize, to: usize| {
+    let next_upgrade = |run: usize, to: usize| {
         let (from, next) = (hull.get(to - 1)?, hull.get(to)?);
         let Run { keys, weight } = runs[run];
         let gain = weight * (from.rate - next.rate) / (keys as f64 * f64::from(next.cost - from.cost));
-        (keys > 0 && gain > 0.0).then_some(Step { gain, run, to })
+        (keys > 0 && gain > 0.0).then_some(Upgrade { gain, run, to })
     };
-    let mut steps: BinaryHeap<Step> = (0..runs.len()).filter_map(|run| next_step(run, 1)).collect();
-    while let Some(Step { run, to, .. }) = steps.pop() {
+    let mut upgrades: BinaryHeap<Upgrade> = (0..runs.len()).filter_map(|run| next_upgrade(run, 1)).collect();
+    while let Some(Upgrade { run, to, .. }) = upgrades.pop() {
         let keys = u128::from(runs[run].keys);
         let price = |choice: &Choice| keys * u128::from(choice.cost - chosen[run].cost);
         if price(&hull[to]) <= budget {
             budget -= price(&hull[to]);
             chosen[run] = hull[to];
-            steps.extend(next_step(run, to + 1));
+            upgrades.extend(next_upgrade(run, to + 1));
             continue;
         }
-        // As far towards it as the memory goes. Smaller runs may still get more for what is left then.
+        // Go as far towards it as the memory allows. Smaller runs may still gain from the rest.
         let affordable = u32::try_from(budget / keys).unwrap_or(u32::MAX).saturating_add(chosen[run].cost);
-        if let Some(choice) = on_the_way(&chosen[run], &hull[to], affordable) {
+        if let Some(choice) = between(&chosen[run], &hull[to], affordable) {
             budget -= price(&choice);
             chosen[run] = choice;
         }
@@ -287,7 +304,7 @@ fn distribute(
     chosen
 }
 
-/// The corners of the lower convex hull of the rates over the costs.
+/// The corners of the lower convex hull of rate over cost.
 fn lower_hull(choices: &[Choice]) -> Vec<Choice> {
     let mut hull: Vec<Choice> = Vec::new();
     for &choice in choices {
@@ -312,8 +329,8 @@ mod tests {
     use crate::filter::sizing::probe_count;
     use proptest::prelude::*;
 
-    /// The way from one choice to another, where there are no more than `choices`.
-    fn among(choices: &[Choice]) -> impl Fn(&Choice, &Choice, u32) -> Option<Choice> {
+    /// Picks between two choices, where there are only `choices`.
+    fn between_in(choices: &[Choice]) -> impl Fn(&Choice, &Choice, u32) -> Option<Choice> {
         move |from, to, most| {
             let between = choices.iter().filter(|choice| choice.cost > from.cost && choice.cost < to.cost);
             between.take_while(|choice| choice.cost <= most).last().copied()
@@ -334,7 +351,8 @@ mod tests {
         runs.iter().zip(rates).map(|(run, rate)| run.weight * rate).sum()
     }
 
-    /// The least possible Σ weight · e^(−bits · ln² 2) for `budget` bits: Lagrange, with runs that should have no filter taken out.
+    /// The least possible Σ weight · e^(−bits · ln² 2) for `budget` bits, by Lagrange multipliers,
+    /// without the runs that should have no filter.
     fn closed_form(runs: &[Run], budget: f64) -> f64 {
         let mut kept: Vec<Run> = runs.iter().filter(|run| run.weight > 0.0).copied().collect();
         kept.sort_by(|a, b| (a.keys as f64 / a.weight).total_cmp(&(b.keys as f64 / b.weight)));
@@ -374,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_and_bytes_of_a_binary_fuse_are_those_that_are_built() {
+    fn rate_and_bytes_of_a_binary_fuse_match_the_built_filter() {
         use crate::filter::{FilterBuilder, KeyHash};
         for (keys, fingerprint_bits) in [(20_000u64, 8), (200_000, 5), (50_000, 16), (9000, 8), (9000, 16)] {
             let policy = FilterPolicy::BinaryFuse { fingerprint_bits };
@@ -408,9 +426,11 @@ mod tests {
         }
     }
 
-    /// Rows that were computed independently, for the split layout without its compensation. Sums agree to 1.5 %, bits to a quarter; to
-    /// one bit in levels of less than a twentieth of the keys, where the last of the memory goes. As filters are built, the memory of
-    /// the uniform ones is what is compared, and the compensation spends up to 0.8 % more of it: sums are less by up to 8 %.
+    /// Rows that were computed independently, for the split layout without its compensation. Sums
+    /// agree to 1.5 %, bits to a quarter, and to one bit in levels of less than a twentieth of the
+    /// keys, where the last of the memory goes. Filters as built are compared at
+    /// the memory of uniform ones, where the compensation spends up to 0.8 % more: their sums are
+    /// lower by up to 8 %.
     #[test]
     fn known_trees_get_the_known_filters() {
         let exact = |millibits: u32| {
@@ -418,7 +438,8 @@ mod tests {
             Choice { millibits, cost: millibits, rate }
         };
         let exact: Vec<Choice> = [NO_FILTER].into_iter().chain((1000..=24_000).step_by(250).map(exact)).collect();
-        // Growth, levels, bits per key, share of absent keys; bits per level; sums in percent: these bits, closed form, uniform.
+        // Growth, levels, bits per key, share of absent keys; bits per level; sums in percent:
+        // these bits, closed form, uniform.
         type Row<'a> = ((u64, u32, u64, f64), &'a [f64], [f64; 3]);
         let rows: [Row<'_>; 5] = [
             ((10, 5, 10, 1.0), &[24.0, 24.0, 23.25, 16.0, 9.25], [1.263, 1.176, 4.222]),
@@ -430,7 +451,7 @@ mod tests {
         for ((factor, levels, bits, absent), expected, [sum, ideal, uniform]) in rows {
             let runs = tree(factor, levels, absent);
             let keys: u64 = runs.iter().map(|run| run.keys).sum();
-            let chosen = distribute(&exact, &runs, u128::from(keys * bits) * 1000, among(&exact));
+            let chosen = distribute(&exact, &runs, u128::from(keys * bits) * 1000, between_in(&exact));
             for ((choice, expected), run) in chosen.iter().zip(expected).zip(&runs) {
                 let tolerance = if run.keys < keys / 20 { 1.0 } else { 0.25 };
                 assert!((f64::from(choice.millibits) / 1000.0 - expected).abs() <= tolerance, "{chosen:?}");
@@ -462,7 +483,7 @@ mod tests {
         let huge = allocate(layout, &[run(u64::MAX, 1.0), run(1, f64::MAX)], u64::MAX);
         assert_eq!(huge[1].bits_per_key(), 24.0);
         assert!(huge[0].bits_per_key() > 7.0);
-        // A single run gets what the budget is for.
+        // A single run gets the policy from which its budget was computed.
         for bits_per_key in [1.0, 4.5, 10.0, 12.25, 23.0] {
             let uniform = FilterPolicy::StandardBloom { bits_per_key };
             let alone = allocate(uniform, &[run(100_000, 1.0)], filter_bytes(uniform, 100_000));
@@ -471,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_falls_short_of_a_step_of_the_largest_run_goes_to_it_all_the_same() {
+    fn memory_short_of_a_step_of_the_largest_run_still_goes_to_it() {
         let runs = [Run { keys: 1000, weight: 0.01 }, Run { keys: 107_130, weight: 0.13 }];
         let uniform = FilterPolicy::Bloom { bits_per_key: 4.0 };
         let policies = allocate(uniform, &runs, filter_bytes(uniform, 108_130));
@@ -496,7 +517,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// No worse than the best of all by more than the one step that the memory did not suffice for.
+        /// Worse than the best of all by no more than the one step that the memory did not pay for.
         #[test]
         fn agrees_with_trying_everything(runs in runs(1..4), bits in 0u32..26) {
             let all = choices(FilterPolicy::DEFAULT);
@@ -504,12 +525,12 @@ mod tests {
             let coarse: Vec<Choice> = all[..1].iter().chain(all[1..].iter().step_by(6)).copied().collect();
             let keys: u64 = runs.iter().map(|run| run.keys).sum();
             let budget = u128::from(keys) * u128::from(bits) * 1000;
-            let chosen = distribute(&coarse, &runs, budget, among(&coarse));
+            let chosen = distribute(&coarse, &runs, budget, between_in(&coarse));
             let spent: u128 = runs.iter().zip(&chosen).map(|(run, choice)| u128::from(run.keys) * u128::from(choice.cost)).sum();
             prop_assert!(spent <= budget);
             let found = wasted(&runs, chosen.iter().map(|choice| choice.rate));
             let best = brute_force(&coarse, &runs, budget);
-            // What a run could still save by one step, had there been memory for it.
+            // The most that a run could still save by one more step.
             let missed = runs.iter().zip(&chosen).map(|(run, choice)| {
                 let next = coarse.iter().find(|next| next.cost > choice.cost);
                 next.map_or(0.0, |next| run.weight * (choice.rate - next.rate))
@@ -518,8 +539,9 @@ mod tests {
             prop_assert!(best <= found * 1.000_000_1 && found <= bound * 1.000_000_1, "{found} {best} {bound} {chosen:?}");
         }
 
-        /// Never below the closed form, which no filter reaches. While its bits are such as filters can have, above it by less than a
-        /// fifth: a quarter of a bit that is left over, and whole probes.
+        /// Never below the closed form, which no filter reaches. While its bits are ones that
+        /// filters can have, it is above by less than a fifth: a quarter of a bit that is left
+        /// over, and whole probes.
         #[test]
         fn agrees_with_the_closed_form(runs in runs(1..12), bits in 2u32..14) {
             let keys: u64 = runs.iter().map(|run| run.keys).sum();
@@ -530,7 +552,7 @@ mod tests {
             prop_assert!(found >= ideal * 0.999, "{found} {ideal}");
             let free = policies.iter().all(|policy| (1.5..24.0).contains(&policy.bits_per_key()));
             prop_assert!(!free || found <= ideal * 1.2, "{found} {ideal} {policies:?}");
-            // Nor is it worse than the same bits everywhere by more than a probe that is worth less where it begins.
+            // Not worse than uniform bits either, except for the loss where one more probe begins.
             let uniform = FilterPolicy::Bloom { bits_per_key: bits as f32 };
             let policies = allocate(uniform, &runs, filter_bytes(uniform, keys) + 1);
             let found = wasted(&runs, policies.into_iter().map(expected_rate));

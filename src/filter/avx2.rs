@@ -1,6 +1,8 @@
-//! The split layout's probe with AVX2: the bits of a group in one step. `split::may_contain` says what it means.
+//! The split layout's probe with AVX2: all bits of a group in one step. `split::may_contain`
+//! defines the result.
 //!
-//! The only unsafe code of the filters. Elsewhere, and under Miri, [`Avx2`] has no value and the compiler removes the path.
+//! The only unsafe code of the filters. On other targets and under Miri, [`Avx2`] has no value and
+//! the compiler removes the path.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod imp {
@@ -11,11 +13,11 @@ mod imp {
     };
 
     use crate::filter::hash::remix;
-    use crate::filter::line::Line;
+    use crate::filter::line::FilterLine;
     use crate::filter::split::{GROUP_MAX, Groups, line_index};
 
-    /// By number of probes: a one in each lane that has one; the others ask for nothing. There are never more than four; the array is as
-    /// long as three bits can tell.
+    /// By number of probes: a 1 in each lane that has a probe; a 0 tests no bit. A group has at
+    /// most four probes; eight entries make every index of three bits valid.
     static ONES: [Lanes; 8] = [
         Lanes([0, 0, 0, 0]),
         Lanes([1, 0, 0, 0]),
@@ -39,19 +41,19 @@ mod imp {
             std::arch::is_x86_feature_detected!("avx2").then_some(Avx2(()))
         }
 
-        pub(in crate::filter) fn may_contain(self, groups: Groups, lines: &[Line], hash: u64) -> bool {
-            // SAFETY: a value of this type is made only by `detect`, after it found AVX2.
+        pub(in crate::filter) fn may_contain(self, groups: Groups, lines: &[FilterLine], hash: u64) -> bool {
+            // SAFETY: only `detect` makes a value of this type, after it found AVX2.
             unsafe { may_contain(groups, lines, hash) }
         }
     }
 
     #[target_feature(enable = "avx2")]
-    fn may_contain(groups: Groups, lines: &[Line], hash: u64) -> bool {
-        // Most absent keys are refused by the first group, which has four probes in every filter of 5 bits per key or more: what comes
-        // behind it stays out of the way.
+    fn may_contain(groups: Groups, lines: &[FilterLine], hash: u64) -> bool {
+        // The first group refuses most absent keys. It has four probes in every filter of 5.05 bits
+        // per key or more. The other groups stay out of line.
         match lines.get(line_index(hash, lines.len())) {
             Some(line) if groups.first() == GROUP_MAX => {
-                all_set(line, hash, GROUP_MAX) && rest_may_contain(groups.behind_first(), lines, remix(hash))
+                all_set(line, hash, GROUP_MAX) && rest_may_contain(groups.after_first(), lines, remix(hash))
             }
             Some(_) => rest_may_contain(groups, lines, hash),
             None => true,
@@ -60,7 +62,7 @@ mod imp {
 
     #[target_feature(enable = "avx2")]
     #[inline(never)]
-    fn rest_may_contain(mut groups: Groups, lines: &[Line], mut g: u64) -> bool {
+    fn rest_may_contain(mut groups: Groups, lines: &[FilterLine], mut g: u64) -> bool {
         while groups.first() != 0 {
             let Some(line) = lines.get(line_index(g, lines.len())) else {
                 return true;
@@ -68,7 +70,7 @@ mod imp {
             if !all_set(line, g, groups.first()) {
                 return false;
             }
-            groups = groups.behind_first();
+            groups = groups.after_first();
             if groups.first() == 0 {
                 return true;
             }
@@ -77,16 +79,17 @@ mod imp {
         true
     }
 
-    /// Each probe has a lane of 64 bits, of which the lower 32 are used: a line is 16 words of 32 bits, bits 5 to 8 of a position name
-    /// the word and bits 0 to 4 the bit in it.
+    /// Each probe has a lane of 64 bits, of which the lower 32 are used. A line is 16 words of
+    /// 32 bits: bits 5 to 8 of a position choose the word, bits 0 to 4 the bit in it.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn all_set(line: &Line, g: u64, probes: u8) -> bool {
+    fn all_set(line: &FilterLine, g: u64, probes: u8) -> bool {
         let words = line.0.as_ptr().cast::<__m256i>();
         // SAFETY: a line is 64 bytes aligned to 64, which is two vectors of 32 bytes aligned to 32.
         let (lower, upper) = unsafe { (_mm256_load_si256(words), _mm256_load_si256(words.add(1))) };
         let positions = _mm256_srlv_epi64(_mm256_set1_epi64x(g.cast_signed()), _mm256_setr_epi64x(0, 9, 18, 27));
-        // The permutation takes bits 5 to 7 and ignores the rest; bit 8, moved to the sign, chooses the half of the line.
+        // The permutation takes bits 5 to 7 and ignores the rest. Bit 8, moved to the sign, chooses
+        // the half of the line.
         let word = _mm256_srli_epi64::<5>(positions);
         let half = _mm256_slli_epi64::<23>(positions);
         let chosen = _mm256_castps_si256(_mm256_blendv_ps(
@@ -104,10 +107,10 @@ mod imp {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod imp {
-    use crate::filter::line::Line;
+    use crate::filter::line::FilterLine;
     use crate::filter::split::Groups;
 
-    /// Has no value here: [`Avx2::detect`] never finds it.
+    /// Has no value on this target: [`Avx2::detect`] returns `None`.
     #[derive(Clone, Copy, Debug)]
     pub(in crate::filter) enum Avx2 {}
 
@@ -116,7 +119,7 @@ mod imp {
             None
         }
 
-        pub(in crate::filter) fn may_contain(self, _: Groups, _: &[Line], _: u64) -> bool {
+        pub(in crate::filter) fn may_contain(self, _: Groups, _: &[FilterLine], _: u64) -> bool {
             match self {}
         }
     }
@@ -127,7 +130,7 @@ pub(super) use imp::Avx2;
 #[cfg(test)]
 mod tests {
     use super::super::hash::remix;
-    use super::super::line::Line;
+    use super::super::line::FilterLine;
     use super::super::split::{self, Groups};
     use super::*;
 
@@ -151,8 +154,8 @@ mod tests {
         for k in 1..=25 {
             let groups = Groups::for_probes(k);
             for count in [1, 2, 3, 1000] {
-                // Three quarters of the bits set, so that both answers occur also when there are many probes.
-                let mut lines = vec![Line::default(); count];
+                // Three quarters of the bits are set: both answers occur, even with many probes.
+                let mut lines = vec![FilterLine::default(); count];
                 lines.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
                 for _ in 0..1000 {
                     let hash = next();
@@ -175,7 +178,7 @@ mod tests {
         for k in 1..=7 {
             let groups = Groups::for_probes(k);
             for bit in 0..512 {
-                let mut lines = [Line([u64::MAX; 8])];
+                let mut lines = [FilterLine([u64::MAX; 8])];
                 lines[0].0[bit / 64] ^= 1 << (bit % 64);
                 for hash in (0..200).map(remix) {
                     let expected = split::may_contain(groups, &lines, hash);

@@ -1,56 +1,64 @@
-//! A binary fuse filter with packed fingerprints, policy 4: fewer bits than a Bloom filter of the same rate, three places per key.
+//! A binary fuse filter with packed fingerprints (policy 4): fewer bits than a Bloom filter of the
+//! same rate, and three slots per key.
 //!
 //! ```text
-//! slots of r bits, in segments of 2^s slots       slot i is bits  i·r .. (i+1)·r  of the lines, low bits first
+//! slots of r bits, in segments of 2^s slots
+//! slot i = bits i·r .. (i+1)·r of the lines, low bits first
 //! g = remix(hash + attempt · STEP)
 //! a = fastrange(g, (segments − 2) · 2^s)          the high bits of g
-//! b = (a + 2^s) xor bits 18 .. 18+s of g          in the segment behind a's
-//! c = (a + 2·2^s) xor bits 0 .. s of g            in the one behind b's
-//! a key is there, maybe, if  slot a xor slot b xor slot c = the low r bits of its hash
+//! b = (a + 2^s) xor bits 18 .. 18+s of g          in the segment after a's
+//! c = (a + 2·2^s) xor bits 0 .. s of g            in the segment after b's
+//! a key may be present if  slot a xor slot b xor slot c = the low r bits of its hash
 //! ```
 //!
-//! After Graf and Lemire, "Binary Fuse Filters: Fast and Smaller Than Xor Filters" (arXiv 2201.01174), in three places. There the
-//! fingerprint is taken from `g`; here it comes from the hash itself, which `remix` has nothing left in common with. So whatever the
-//! slots hold, an absent key's fingerprint meets their xor with probability 2^−r: the rate of a filter is not measured but known.
-//! What is left of the last line means nothing. All of it is part of the format; how many slots a writer takes is not.
+//! After Graf and Lemire, "Binary Fuse Filters: Fast and Smaller Than Xor Filters" (arXiv
+//! 2201.01174), the variant with three slots per key. The paper takes the fingerprint from `g`.
+//! Here it comes from the hash itself, which has nothing in common with `g` after `remix`. Whatever
+//! the slots hold, an absent key's fingerprint equals their xor with probability 2^−r: the rate is
+//! known, not measured. Bits after the last slot are ignored. All of this is part of the format,
+//! except the number of slots that a writer chooses.
 //!
-//! To build it, a key that has a slot for itself is taken out ("peeled"), which leaves other keys alone in theirs, until none is left;
-//! in the opposite order each key's own slot is given what makes its xor right. That fails once in a while, and the next attempt places
-//! all keys anew. It needs the hashes to be distinct, 8 bytes for each of them and 13 for each slot, which is
-//! 23 to 25 bytes per key in all, and the filter itself.
+//! The builder removes ("peels") keys that are alone in one of their slots, which leaves other keys
+//! alone in theirs, until none is left. In reverse order, it sets each key's own slot so that the
+//! key's xor is right. Peeling fails now and then; the next attempt maps all keys anew. The hashes
+//! must be distinct. Building takes 8 bytes per hash and 13 per slot, 23 to 25 bytes per key in
+//! all, plus the filter.
 
 use super::hash::{fastrange, remix};
-use super::line::{LINE_BITS, Line};
+use super::line::{FilterLine, LINE_BITS};
 use super::sizing::MAX_BUILT_LINES;
 use crate::filter::FINGERPRINT_BITS;
 use crate::format::{Decoded, Malformed};
 
-/// Places of a key. Part of the format.
-pub(super) const PLACES: u8 = 3;
-/// Attempts that are made. Part of the format.
+/// Slots per key. Part of the format.
+pub(super) const ARITY: u8 = 3;
+/// Most attempts to build a filter. Part of the format.
 const ATTEMPTS: u8 = 100;
-/// What an attempt adds to the hash. Part of the format.
+/// Added to the hash once per attempt. Part of the format.
 const STEP: u64 = 0xBF58_476D_1CE4_E5B9;
-/// Segments of 4 slots at least and of 2^18 at most: as many bits of `g` choose the place in one. Part of the format.
+/// Log2 of a segment's slots, 4 to 2^18: the number of bits of `g` that choose a slot in the
+/// segment. Part of the format.
 const SEGMENT_SHIFTS: std::ops::RangeInclusive<u8> = 2..=18;
-/// With fewer keys a Bloom filter is built instead: a small fuse takes a quarter more slots than keys, and more.
+/// With fewer keys the builder makes a Bloom filter: a small fuse takes at least a quarter more
+/// slots than keys.
 pub(super) const MIN_KEYS: usize = 10_000;
 
-/// What the header says of the slots.
+/// The header's fields about the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct FuseShape {
     fingerprint_bits: u8,
     segment_shift: u8,
     attempt: u8,
     segments: u32,
 }
 
-impl Shape {
-    /// The shape in which `keys` keys find their places almost always. `None` when they are too many.
+impl FuseShape {
+    /// The shape in which `keys` keys almost always find slots. `None` if there are too many keys.
     ///
-    /// The rules are those of the paper's authors: segments of 2^⌊log(n) / log(3.33) + 2.25⌋ slots, and
-    /// n · max(1.125, 0.875 + 0.25 · log(10^6) / log(n)) slots; in integers, so that every platform makes the same file.
-    fn for_keys(keys: usize, fingerprint_bits: u8) -> Option<Shape> {
+    /// The rules of the paper's authors: segments of 2^⌊log(n) / log(3.33) + 2.25⌋ slots, and
+    /// n · max(1.125, 0.875 + 0.25 · log(10^6) / log(n)) slots in all. Integer arithmetic makes the
+    /// file the same on every platform.
+    fn for_keys(keys: usize, fingerprint_bits: u8) -> Option<FuseShape> {
         /// log2(3.33), 2.25 · log2(3.33) and 0.25 · log2(10^6), in 1/2^16.
         const SHIFT_STEP: u64 = 113_739;
         const SHIFT_START: u64 = 255_913;
@@ -61,30 +69,30 @@ impl Shape {
         let segment_shift = shift.clamp(*SEGMENT_SHIFTS.start(), *SEGMENT_SHIFTS.end());
         let slots_per_key = ((7 << 13) + (GROWTH << 16) / log).max(9 << 13);
         let slots = (u128::from(keys) * u128::from(slots_per_key)) >> 16;
-        let segments = u32::try_from(slots.div_ceil(1 << segment_shift)).ok()?.max(PLACES.into());
-        let shape = Shape { fingerprint_bits, segment_shift, attempt: 0, segments };
+        let segments = u32::try_from(slots.div_ceil(1 << segment_shift)).ok()?.max(ARITY.into());
+        let shape = FuseShape { fingerprint_bits, segment_shift, attempt: 0, segments };
         let fits = u32::try_from(shape.slots()).is_ok() && shape.line_count() <= MAX_BUILT_LINES;
         fits.then_some(shape)
     }
 
-    /// From the eight bytes of the header; the last is the xor of the others, since any attempt and many sizes are as good as others
-    /// to every other rule.
-    pub(super) fn decode(bytes: [u8; 8]) -> Decoded<Shape> {
+    /// Decodes eight bytes of the header. The last is the xor of the others: no other rule notices
+    /// a wrong attempt, or a wrong size in most cases.
+    pub(super) fn decode(bytes: [u8; 8]) -> Decoded<FuseShape> {
         let [fingerprint_bits, segment_shift, attempt, s0, s1, s2, s3, _] = bytes;
         let segments = u32::from_le_bytes([s0, s1, s2, s3]);
         let rules = [
             (parity(bytes) == 0, "the check byte of the filter's shape does not match"),
             (
                 FINGERPRINT_BITS.contains(&fingerprint_bits),
-                "the filter's fingerprints are not of 4 to 8, 10, 12 or 16 bits",
+                "the filter's fingerprints do not have 4 to 8, 10, 12 or 16 bits",
             ),
-            (SEGMENT_SHIFTS.contains(&segment_shift), "the filter's segments are not of 2^2 to 2^18 slots"),
-            (attempt < ATTEMPTS, "the filter was built in more than 100 attempts"),
-            (segments >= PLACES.into(), "the filter has fewer than 3 segments"),
+            (SEGMENT_SHIFTS.contains(&segment_shift), "the filter's segments do not have 2^2 to 2^18 slots"),
+            (attempt < ATTEMPTS, "the filter took more than 100 attempts to build"),
+            (segments >= ARITY.into(), "the filter has fewer than 3 segments"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(Malformed(rule)),
-            None => Ok(Shape { fingerprint_bits, segment_shift, attempt, segments }),
+            None => Ok(FuseShape { fingerprint_bits, segment_shift, attempt, segments }),
         }
     }
 
@@ -109,8 +117,8 @@ impl Shape {
         1.0 / f64::from(1u32 << self.fingerprint_bits)
     }
 
-    /// The slots of a key, each in another segment.
-    fn places(self, hash: u64) -> [u64; PLACES as usize] {
+    /// A key's slots, in three adjacent segments.
+    fn slots_of(self, hash: u64) -> [u64; ARITY as usize] {
         let g = remix(hash.wrapping_add(u64::from(self.attempt).wrapping_mul(STEP)));
         let len = 1 << self.segment_shift;
         let a = fastrange(g, self.slots() - 2 * len);
@@ -121,21 +129,21 @@ impl Shape {
         value & ((1 << self.fingerprint_bits) - 1)
     }
 
-    /// The word in which a slot begins, and the bit there.
+    /// The word in which a slot begins, and its first bit there.
     fn word_of(self, slot: u64) -> (usize, u32) {
         let bit = slot * u64::from(self.fingerprint_bits);
         ((bit / 64) as usize, (bit % 64) as u32)
     }
 
-    fn get(self, lines: &[Line], slot: u64) -> Option<u64> {
+    fn get(self, lines: &[FilterLine], slot: u64) -> Option<u64> {
         let (at, bit) = self.word_of(slot);
-        // The rest of the slot, if it goes on in the next word; in two shifts, because one may not be by 64.
+        // The slot may end in the next word. Two shifts, because one shift by 64 would overflow.
         let rest = word(lines, at + 1).unwrap_or(0) << 1 << (63 - bit);
         Some(self.fingerprint((word(lines, at)? >> bit) | rest))
     }
 
     /// Sets a slot that is 0.
-    fn set(self, lines: &mut [Line], slot: u64, value: u64) {
+    fn set(self, lines: &mut [FilterLine], slot: u64, value: u64) {
         let (at, bit) = self.word_of(slot);
         for (at, bits) in [(at, value << bit), (at + 1, value >> 1 >> (63 - bit))] {
             if let Some(line) = lines.get_mut(at / 8) {
@@ -145,12 +153,12 @@ impl Shape {
     }
 
     /// The xor of a key's slots; `None` if there are fewer lines than the shape says.
-    fn xor(self, lines: &[Line], hash: u64) -> Option<u64> {
-        self.places(hash).into_iter().try_fold(0, |xor, slot| Some(xor ^ self.get(lines, slot)?))
+    fn xor(self, lines: &[FilterLine], hash: u64) -> Option<u64> {
+        self.slots_of(hash).into_iter().try_fold(0, |xor, slot| Some(xor ^ self.get(lines, slot)?))
     }
 }
 
-fn word(lines: &[Line], at: usize) -> Option<u64> {
+fn word(lines: &[FilterLine], at: usize) -> Option<u64> {
     Some(lines.get(at / 8)?.0[at % 8])
 }
 
@@ -158,7 +166,8 @@ fn parity(bytes: [u8; 8]) -> u8 {
     bytes.into_iter().fold(0, |parity, byte| parity ^ byte)
 }
 
-/// Log2 of `n`, at least 1, in 1/2^16, rounded down: a square has twice the logarithm, whose whole part is seen.
+/// Log2 of `n` (at least 1) in 1/2^16, rounded down. Each squaring doubles the logarithm and yields
+/// its next bit.
 fn log2(n: u64) -> u64 {
     let whole = n.ilog2();
     let (mut log, mut x) = (u64::from(whole), u128::from(n) << (63 - whole));
@@ -171,79 +180,80 @@ fn log2(n: u64) -> u64 {
     log
 }
 
-/// Whether a key's slots make up its fingerprint.
-pub(super) fn may_contain(shape: Shape, lines: &[Line], hash: u64) -> bool {
+/// Whether the xor of a key's slots is its fingerprint; also true if lines are missing.
+pub(super) fn may_contain(shape: FuseShape, lines: &[FilterLine], hash: u64) -> bool {
     shape.xor(lines, hash).is_none_or(|xor| xor == shape.fingerprint(hash))
 }
 
-/// Slots of the filter of so many distinct keys; `None` if a Bloom filter is built for them instead.
+/// Slots of a filter of `keys` distinct keys; `None` if the builder makes a Bloom filter instead.
 pub(super) fn slots(keys: u64, fingerprint_bits: u8) -> Option<u64> {
     let keys = usize::try_from(keys).ok().filter(|keys| *keys >= MIN_KEYS)?;
-    Some(Shape::for_keys(keys, fingerprint_bits)?.slots())
+    Some(FuseShape::for_keys(keys, fingerprint_bits)?.slots())
 }
 
-/// The filter of `hashes`, which are distinct. `None` if no attempt found a place for each key, or they are too many.
-pub(super) fn build(fingerprint_bits: u8, hashes: &[u64]) -> Option<(Shape, Vec<Line>)> {
-    let mut shape = Shape::for_keys(hashes.len(), fingerprint_bits)?;
-    let mut slots = Slots::new(shape);
+/// The filter of `hashes`, which must be distinct. `None` if every attempt fails, or there are too
+/// many hashes.
+pub(super) fn build(fingerprint_bits: u8, hashes: &[u64]) -> Option<(FuseShape, Vec<FilterLine>)> {
+    let mut shape = FuseShape::for_keys(hashes.len(), fingerprint_bits)?;
+    let mut table = PeelTable::new(shape);
     let order = (0..ATTEMPTS).find_map(|attempt| {
         shape.attempt = attempt;
-        slots.peel(shape, hashes)
+        table.peel(shape, hashes)
     })?;
-    let mut lines: Vec<Line> = (0..shape.line_count()).map(|_| Line::default()).collect();
+    let mut lines: Vec<FilterLine> = (0..shape.line_count()).map(|_| FilterLine::default()).collect();
     for slot in order.into_iter().rev() {
-        // The key's own slot is still 0, and those of its other two places are final.
-        let hash = slots.sums[slot as usize];
+        // The key's own slot is still 0, and its other two are final.
+        let hash = table.sums[slot as usize];
         let value = shape.fingerprint(hash) ^ shape.xor(&lines, hash)?;
         shape.set(&mut lines, slot.into(), value);
     }
     Some((shape, lines))
 }
 
-/// Which keys have a place in each slot, as far as is needed: how many, and the xor of their hashes, which is the hash when there
-/// is one.
-struct Slots {
+/// For each slot, how many keys map to it and the xor of their hashes: the hash itself when one key
+/// is left.
+struct PeelTable {
     sums: Vec<u64>,
     counts: Vec<u8>,
 }
 
-impl Slots {
-    fn new(shape: Shape) -> Slots {
+impl PeelTable {
+    fn new(shape: FuseShape) -> PeelTable {
         let count = index(shape.slots());
-        Slots { sums: vec![0; count], counts: vec![0; count] }
+        PeelTable { sums: vec![0; count], counts: vec![0; count] }
     }
 
-    /// The slots that belong to one key each, in the order in which the keys were taken out; `sums` tells which key. `None` if some
-    /// keys cannot be.
-    fn peel(&mut self, shape: Shape, hashes: &[u64]) -> Option<Vec<u32>> {
+    /// The slots that belong to one key each, in the order in which the keys were peeled; `sums`
+    /// has each key's hash. `None` if some keys cannot be peeled.
+    fn peel(&mut self, shape: FuseShape, hashes: &[u64]) -> Option<Vec<u32>> {
         self.sums.fill(0);
         self.counts.fill(0);
         for &hash in hashes {
-            for slot in shape.places(hash).map(index) {
+            for slot in shape.slots_of(hash).map(index) {
                 self.sums[slot] ^= hash;
                 self.counts[slot] = self.counts[slot].checked_add(1)?;
             }
         }
-        // A count only falls from here on: each slot comes into the queue once, when it is left with one key.
+        // Counts only fall from here on: a slot enters the queue once, when one key is left in it.
         let mut queue = Vec::with_capacity(self.counts.len());
         queue.extend((0u32..).zip(&self.counts).filter(|&(_, &count)| count == 1).map(|(slot, _)| slot));
         let (mut next, mut peeled) = (0, 0);
         while let Some(&slot) = queue.get(next) {
             next += 1;
-            // Its key may have been taken out through another of its slots.
+            // Its key may have been peeled through another of its slots.
             if self.counts[slot as usize] == 0 {
                 continue;
             }
             queue[peeled] = slot;
             peeled += 1;
             let hash = self.sums[slot as usize];
-            for place in shape.places(hash) {
-                let other = index(place);
+            for key_slot in shape.slots_of(hash) {
+                let other = index(key_slot);
                 self.counts[other] -= 1;
-                if place != u64::from(slot) {
+                if key_slot != u64::from(slot) {
                     self.sums[other] ^= hash;
                     if self.counts[other] == 1 {
-                        queue.push(u32::try_from(place).ok()?);
+                        queue.push(u32::try_from(key_slot).ok()?);
                     }
                 }
             }
@@ -274,7 +284,7 @@ mod tests {
     fn shapes_are_those_of_the_paper() {
         for keys in [10, 100, 9999, 10_000, 20_000, 123_456, 1_000_000, 10_000_000, 300_000_000usize] {
             let n = keys as f64;
-            let shape = Shape::for_keys(keys, 4).unwrap();
+            let shape = FuseShape::for_keys(keys, 4).unwrap();
             let shift = (n.ln() / 3.33f64.ln() + 2.25).floor().min(18.0);
             assert_eq!(f64::from(shape.segment_shift), shift, "{keys} keys");
             let slots = n * (0.875 + 0.25 * 1e6f64.ln() / n.ln()).max(1.125);
@@ -285,19 +295,19 @@ mod tests {
 
     #[test]
     fn too_many_keys_have_no_shape() {
-        assert!(Shape::for_keys(3_000_000_000, 4).is_some());
-        assert!(Shape::for_keys(3_000_000_000, 16).is_none());
-        assert!(Shape::for_keys(4_000_000_000, 4).is_none());
-        assert!(Shape::for_keys(usize::MAX, 4).is_none());
+        assert!(FuseShape::for_keys(3_000_000_000, 4).is_some());
+        assert!(FuseShape::for_keys(3_000_000_000, 16).is_none());
+        assert!(FuseShape::for_keys(4_000_000_000, 4).is_none());
+        assert!(FuseShape::for_keys(usize::MAX, 4).is_none());
     }
 
     #[test]
-    fn places_lie_in_neighbouring_segments() {
-        let mut shape = Shape::for_keys(500, 8).unwrap();
+    fn slots_of_a_key_lie_in_neighbouring_segments() {
+        let mut shape = FuseShape::for_keys(500, 8).unwrap();
         for attempt in 0..ATTEMPTS {
             shape.attempt = attempt;
             for hash in [0, 1, u64::MAX, 1 << 63].into_iter().chain((0..200).map(remix)) {
-                let [a, b, c] = shape.places(hash).map(|slot| slot >> shape.segment_shift);
+                let [a, b, c] = shape.slots_of(hash).map(|slot| slot >> shape.segment_shift);
                 assert_eq!((b, c), (a + 1, a + 2));
                 assert!(c < shape.segments.into());
             }
@@ -306,21 +316,21 @@ mod tests {
 
     #[test]
     fn shapes_that_break_a_rule_are_refused() {
-        let good = Shape::for_keys(500, 8).unwrap();
-        assert_eq!(Shape::decode(good.encode()), Ok(good));
+        let good = FuseShape::for_keys(500, 8).unwrap();
+        assert_eq!(FuseShape::decode(good.encode()), Ok(good));
         for bad in [
-            Shape { fingerprint_bits: 9, ..good },
-            Shape { fingerprint_bits: 0, ..good },
-            Shape { segment_shift: 1, ..good },
-            Shape { segment_shift: 19, ..good },
-            Shape { attempt: 100, ..good },
-            Shape { segments: 2, ..good },
+            FuseShape { fingerprint_bits: 9, ..good },
+            FuseShape { fingerprint_bits: 0, ..good },
+            FuseShape { segment_shift: 1, ..good },
+            FuseShape { segment_shift: 19, ..good },
+            FuseShape { attempt: 100, ..good },
+            FuseShape { segments: 2, ..good },
         ] {
-            assert!(Shape::decode(bad.encode()).is_err(), "{bad:?}");
+            assert!(FuseShape::decode(bad.encode()).is_err(), "{bad:?}");
         }
         for bit in 0..64 {
             let flipped = u64::from_le_bytes(good.encode()) ^ 1 << bit;
-            assert!(Shape::decode(flipped.to_le_bytes()).is_err(), "bit {bit}");
+            assert!(FuseShape::decode(flipped.to_le_bytes()).is_err(), "bit {bit}");
         }
     }
 }

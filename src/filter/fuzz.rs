@@ -1,16 +1,16 @@
-//! Decoders of filters, for the module `fuzz`.
+//! Checks of the filter decoders, called by the module `offline::fuzz`.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::header::{self, HEADER_LEN};
-use super::line::Line;
+use super::line::FilterLine;
 use super::{BloomFilter, Filter, KeyHash, ScalableBloomFilter};
 use crate::format::checksum::crc;
 
-/// Seed of the hashes with which filters are asked.
+/// Seed of the hashes that filters are asked for.
 pub(crate) const SEED: u64 = 3;
 
-/// Makes the hash of what follows a header, and the header's checksum, right. That is at the same
+/// Recomputes the hash of what follows a header, and the header's checksum. Both have the same
 /// offsets in a filter block and in a scalable filter.
 pub(crate) fn seal(block: &mut [u8]) {
     if block.len() >= HEADER_LEN {
@@ -21,18 +21,18 @@ pub(crate) fn seal(block: &mut [u8]) {
     }
 }
 
-/// Puts the rate in the header of a stand-alone filter that its bits have.
+/// Recomputes the rate in the header of a stand-alone filter from its bits.
 fn seal_rate(block: &mut [u8]) {
     seal(block);
     if let Ok((header, lines)) = header::decode(block) {
-        let lines: Vec<Line> = lines.iter().map(Line::decode).collect();
+        let lines: Vec<FilterLine> = lines.iter().map(FilterLine::decode).collect();
         let rate = header::rate_of(&header, &lines);
         block[56..60].copy_from_slice(&rate.to_le_bytes());
         seal(block);
     }
 }
 
-/// Lengths of the parts of a scalable filter, as far as they follow each other.
+/// Lengths of the parts of a scalable filter, up to the first that is cut off.
 fn part_lens(mut blocks: &[u8]) -> Vec<usize> {
     let mut lens = Vec::new();
     while let Some(header) = blocks.first_chunk::<HEADER_LEN>() {
@@ -54,7 +54,7 @@ fn hashes() -> impl Iterator<Item = KeyHash> {
     random.chain([0, 1, u64::MAX, 1 << 63].map(|value| KeyHash::from_value(SEED, value)))
 }
 
-/// A table's filter block.
+/// Checks a table's filter block. Returns whether it is usable.
 pub(crate) fn filter_block(sealed: bool, data: &[u8]) -> bool {
     let mut block = data.to_vec();
     if sealed {
@@ -65,21 +65,21 @@ pub(crate) fn filter_block(sealed: bool, data: &[u8]) -> bool {
     let answers: Vec<bool> = hashes().map(|hash| filter.may_contain(hash)).collect();
     assert!(filter.memory() <= size_of::<Filter>() + block.len());
     let Ok((header, lines)) = header::decode(&block) else {
-        assert!(answers.iter().all(|&maybe| maybe), "what is not understood means maybe");
+        assert!(answers.iter().all(|&maybe| maybe), "a block that does not decode means maybe");
         return false;
     };
-    let lines: Vec<Line> = lines.iter().map(Line::decode).collect();
+    let lines: Vec<FilterLine> = lines.iter().map(FilterLine::decode).collect();
     let again = header::encode(&header, &lines);
-    let (decoded, same) = header::decode(&again).expect("what was encoded is decoded");
+    let (decoded, same) = header::decode(&again).expect("an encoded block decodes");
     assert_eq!(decoded, header);
-    assert!(same.iter().map(Line::decode).eq(lines));
+    assert!(same.iter().map(FilterLine::decode).eq(lines));
     let again = Filter::open(&again, SEED);
     assert_eq!(again.degraded(), filter.degraded());
     assert!(hashes().map(|hash| again.may_contain(hash)).eq(answers));
     filter.degraded().is_none()
 }
 
-/// A stand-alone filter.
+/// Checks a stand-alone filter. Returns whether it decodes.
 pub(crate) fn bloom_filter(sealed: bool, data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if sealed {
@@ -96,8 +96,8 @@ pub(crate) fn bloom_filter(sealed: bool, data: &[u8]) -> bool {
     absent.iter().rev().for_each(|key| _ = reverse.insert(key));
     assert!(absent.iter().all(|key| more.contains(key) && !more.insert(key)));
     assert_eq!(more.to_bytes(), reverse.to_bytes());
-    assert_eq!(more.union(&filter).expect("of one make").to_bytes(), more.to_bytes());
-    assert_eq!(more.intersection(&filter).expect("of one make").to_bytes(), filter.to_bytes());
+    assert_eq!(more.union(&filter).expect("compatible").to_bytes(), more.to_bytes());
+    assert_eq!(more.intersection(&filter).expect("compatible").to_bytes(), filter.to_bytes());
     assert_eq!(BloomFilter::from_bytes(&more.to_bytes()).expect("sound"), more);
     let rates = [filter.fill_ratio(), filter.expected_fpr(), more.expected_fpr()];
     assert!(rates.iter().all(|rate| (0.0..=1.0).contains(rate)) && filter.estimated_keys() >= 0.0);
@@ -105,7 +105,7 @@ pub(crate) fn bloom_filter(sealed: bool, data: &[u8]) -> bool {
     true
 }
 
-/// A scalable filter.
+/// Checks a scalable filter. Returns whether it decodes.
 pub(crate) fn scalable_filter(sealed: bool, data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if sealed && bytes.len() >= HEADER_LEN {
@@ -140,13 +140,13 @@ pub(crate) fn block_of(policy: crate::filter::FilterPolicy, keys: u64) -> Vec<u8
     builder.finish().expect("a policy that is not none").bytes
 }
 
-/// A binary fuse of few keys, for which a table would have a Bloom filter.
+/// A binary fuse of few keys, for which a table would get a Bloom filter.
 #[cfg(all(test, feature = "lz4"))]
 pub(crate) fn small_fuse(fingerprint_bits: u8) -> Vec<u8> {
     let values: Vec<u64> = (0..60u64).map(|key| KeyHash::new(SEED, &key.to_be_bytes()).value()).collect();
     let (shape, lines) = super::fuse::build(fingerprint_bits, &values).expect("places for all keys");
-    let (content, hash) = (header::Content::Fuse(shape), super::HashFunction::Xxh3);
+    let (content, hash) = (header::FilterContent::Fuse(shape), super::HashFunction::Xxh3);
     let millibits = 1000 * u32::from(fingerprint_bits);
-    let header = header::Header { content, hash, seed: SEED, keys: 60, millibits, prefixes: None };
+    let header = header::FilterHeader { content, hash, seed: SEED, keys: 60, millibits, prefixes: None };
     header::encode(&header, &lines)
 }

@@ -1,4 +1,5 @@
-//! The hash of a key, computed once per look-up and handed to every filter and data block, and the arithmetic on it.
+//! The hash of a key, computed once per look-up for every filter and data block, and the arithmetic
+//! on it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -6,11 +7,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const REMIX_XOR: u64 = 0xD6E8_FEB8_6659_FD93;
 const REMIX_MUL: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// What the seed of prefixes differs by. Part of the format.
+/// Xored into the seed for prefixes. Part of the format.
 const PREFIX_SEED_XOR: u64 = 0xA076_1D64_78BD_642F;
 
-/// Hash of a user key: XXH3, 64 bits, under the store's seed. It remembers the seed, so that a filter never answers "no" to a hash
-/// that it cannot compare with its own.
+/// Hash of a user key: XXH3, 64 bits, under the store's seed. It carries the seed, so that a filter
+/// never answers "no" to a hash that it cannot compare with its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyHash {
     value: u64,
@@ -22,13 +23,13 @@ impl KeyHash {
         KeyHash { value: xxh3_64_with_seed(key, seed), seed }
     }
 
-    /// Hash of a key's prefix: another one than that of the key of the same bytes, so that a filter that holds the one denies the other as
-    /// often as any.
+    /// Hash of a key's prefix. It differs from the hash of the key with the same bytes: a filter
+    /// that holds one denies the other as often as any absent key.
     pub(crate) fn of_prefix(seed: u64, prefix: &[u8]) -> KeyHash {
         KeyHash { value: xxh3_64_with_seed(prefix, seed ^ PREFIX_SEED_XOR), seed }
     }
 
-    /// The hash that [`value`](KeyHash::value) gave.
+    /// Restores a hash from its [`value`](KeyHash::value).
     pub(super) fn from_value(seed: u64, value: u64) -> KeyHash {
         KeyHash { value, seed }
     }
@@ -37,7 +38,7 @@ impl KeyHash {
         self.value
     }
 
-    /// Bits 56 to 63: what a data block keeps of the hash.
+    /// Bits 56 to 63: the part of the hash that a data block stores.
     pub(crate) fn fingerprint(self) -> u8 {
         self.value.to_be_bytes()[0]
     }
@@ -47,19 +48,19 @@ impl KeyHash {
     }
 }
 
-/// The next hash derived from `g`: both halves of a 128-bit product, folded. Without the xor, 0 would be mapped to itself, and a
-/// key of hash 0 would set a single bit.
+/// The next hash derived from `g`: the xor of both halves of a 128-bit product. Without the first
+/// xor, 0 would map to itself, and a key of hash 0 would set a single bit.
 pub(super) fn remix(g: u64) -> u64 {
     let product = u128::from(g ^ REMIX_XOR) * u128::from(REMIX_MUL);
     low(product) ^ low(product >> 64)
 }
 
-/// Maps a hash to `0..n` by its high bits ("fastrange"): one multiplication where `%` takes a division.
+/// Maps a hash to `0..n` by its high bits ("fastrange"): one multiplication instead of a division.
 pub(super) fn fastrange(hash: u64, n: u64) -> u64 {
     low((u128::from(hash) * u128::from(n)) >> 64)
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low 64 bits are what is asked for")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low 64 bits are wanted")]
 fn low(product: u128) -> u64 {
     product as u64
 }

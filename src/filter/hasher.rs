@@ -1,12 +1,13 @@
-//! The hashes that a stand-alone filter may use, and one of them with its seed. Tables use XXH3 only.
+//! The hash functions of stand-alone filters, and a hash function with its seed. Tables use XXH3
+//! only.
 //!
 //! | number | hash of the bytes of a key |
 //! |---|---|
 //! | 1 | XXH3, 64 bits, with the seed |
 //! | 2 | SipHash-1-3, with the seed as the first half of its key and 0 as the second |
-//! | 3 | MurmurHash3 x64 128, the first 64 bits of it (`h1`, the lower half of the number), with the seed, which has 32 bits |
+//! | 3 | MurmurHash3 x64 128, its first 64 bits (`h1`, the lower half), with a seed of 32 bits |
 //!
-//! All of it is part of the format.
+//! All of this is part of the format.
 
 use std::fmt;
 
@@ -17,7 +18,8 @@ use xxhash_rust::xxh3::{xxh3_64_with_secret, xxh3_64_with_seed};
 use crate::error::{Error, Result};
 use crate::format::{Decoded, Malformed};
 
-/// Keys up to this length are hashed by XXH3 with the seed itself, longer ones with a secret derived from it.
+/// XXH3 hashes keys up to this length with the seed itself, longer ones with a secret derived from
+/// it.
 const XXH3_MID_SIZE: usize = 240;
 const XXH3_SECRET_LEN: usize = 192;
 
@@ -25,17 +27,20 @@ const XXH3_SECRET_LEN: usize = 192;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HashFunction {
-    /// XXH3 with 64 bits: the fastest, and what tables use. Not for keys that somebody chooses in order to collide.
+    /// XXH3, 64 bits: the fastest, and the one that tables use. Not for keys that an attacker may
+    /// choose so that they collide.
     #[default]
     Xxh3,
-    /// SipHash-1-3, keyed by the seed: for keys that somebody might choose in order to collide, with a seed that they do not know.
+    /// SipHash-1-3, keyed by the seed: for keys that an attacker may choose, under a seed that the
+    /// attacker does not know.
     SipHash13,
-    /// MurmurHash3 x64 with 128 bits, of which the first 64 count: what Cassandra and Guava use. Takes a seed of 32 bits.
+    /// The first 64 bits of MurmurHash3 x64 128, the hash of Cassandra and Guava. Takes a seed of
+    /// 32 bits.
     Murmur3,
 }
 
 impl HashFunction {
-    /// The number in the header of a filter. Part of the format.
+    /// The function's number in a filter's header. Part of the format.
     pub(super) fn id(self) -> u8 {
         match self {
             HashFunction::Xxh3 => 1,
@@ -60,16 +65,18 @@ impl fmt::Display for HashFunction {
     }
 }
 
-/// A hash function with its seed: it makes hashes with which several filters can be asked.
+/// A hash function with its seed. Its hashes can be used with every filter that has an equal
+/// hasher.
 #[derive(Clone)]
 pub struct KeyHasher {
     seed: u64,
-    state: State,
+    seeded: SeededHash,
 }
 
 #[derive(Clone)]
-enum State {
-    /// The secret that XXH3 would derive from the seed again for every long key: 192 bytes, 12 of the 21 ns for 300 bytes.
+enum SeededHash {
+    /// The secret that XXH3 would derive from the seed for every long key: 192 bytes, and 12 of the
+    /// 21 ns for a key of 300 bytes.
     Xxh3(Box<[u8; XXH3_SECRET_LEN]>),
     SipHash13(SipHasher13),
     Murmur3(u32),
@@ -77,19 +84,19 @@ enum State {
 
 impl KeyHasher {
     pub(super) fn new(function: HashFunction, seed: u64) -> Decoded<KeyHasher> {
-        let state = match function {
-            HashFunction::Xxh3 => State::Xxh3(Box::new(const_custom_default_secret(seed))),
-            HashFunction::SipHash13 => State::SipHash13(SipHasher13::new_with_keys(seed, 0)),
+        let seeded = match function {
+            HashFunction::Xxh3 => SeededHash::Xxh3(Box::new(const_custom_default_secret(seed))),
+            HashFunction::SipHash13 => SeededHash::SipHash13(SipHasher13::new_with_keys(seed, 0)),
             HashFunction::Murmur3 => {
-                State::Murmur3(u32::try_from(seed).map_err(|_| Malformed("a seed of murmur3 has 32 bits"))?)
+                SeededHash::Murmur3(u32::try_from(seed).map_err(|_| Malformed("a seed of murmur3 has 32 bits"))?)
             }
         };
-        Ok(KeyHasher { seed, state })
+        Ok(KeyHasher { seed, seeded })
     }
 
     /// XXH3 with seed 0.
     pub(super) fn unseeded() -> KeyHasher {
-        KeyHasher { seed: 0, state: State::Xxh3(Box::new(const_custom_default_secret(0))) }
+        KeyHasher { seed: 0, seeded: SeededHash::Xxh3(Box::new(const_custom_default_secret(0))) }
     }
 
     /// Hashes a key, for `insert_hashed` and `contains_hashed`.
@@ -98,27 +105,27 @@ impl KeyHasher {
         HashedKey { value: self.value(key), seed: self.seed, function: self.function() }
     }
 
-    /// The hash of a key as a number.
-    // Inlined where the length is known, XXH3 of a short key is a dozen instructions; a call that has to find that out takes as long
-    // as the look-up behind it.
+    /// A key's hash as a number.
+    // Inlined: where the length is known, XXH3 of a short key is a dozen instructions. A call that
+    // has to find out takes as long as the look-up after it.
     #[inline(always)]
     pub(super) fn value(&self, key: &[u8]) -> u64 {
-        match &self.state {
-            State::Xxh3(_) if key.len() <= XXH3_MID_SIZE => xxh3_64_with_seed(key, self.seed),
-            _ => self.value_elsewhere(key),
+        match &self.seeded {
+            SeededHash::Xxh3(_) if key.len() <= XXH3_MID_SIZE => xxh3_64_with_seed(key, self.seed),
+            _ => self.value_out_of_line(key),
         }
     }
 
     #[inline(never)]
-    fn value_elsewhere(&self, key: &[u8]) -> u64 {
-        match &self.state {
-            State::Xxh3(secret) => xxh3_64_with_secret(key, &**secret),
-            State::SipHash13(hasher) => hasher.hash(key),
-            State::Murmur3(seed) => mur3::murmurhash3_x64_128(key, *seed).0,
+    fn value_out_of_line(&self, key: &[u8]) -> u64 {
+        match &self.seeded {
+            SeededHash::Xxh3(secret) => xxh3_64_with_secret(key, &**secret),
+            SeededHash::SipHash13(hasher) => hasher.hash(key),
+            SeededHash::Murmur3(seed) => mur3::murmurhash3_x64_128(key, *seed).0,
         }
     }
 
-    /// The number in a key's hash if this hasher, or one equal to it, made it.
+    /// The number in a key's hash, if a hasher equal to this one made it.
     #[inline]
     pub(super) fn value_of(&self, key: HashedKey) -> Option<u64> {
         (key.seed == self.seed && key.function == self.function()).then_some(key.value)
@@ -129,7 +136,7 @@ impl KeyHasher {
         self.value_of(key).ok_or_else(|| {
             let (function, seed) = (self.function(), self.seed);
             Error::invalid(format_args!(
-                "the filter hashes keys by {function} with seed {seed}, and the key was hashed by {} with seed {}",
+                "the filter hashes keys by {function} with seed {seed}, but the key was hashed by {} with seed {}",
                 key.function, key.seed
             ))
         })
@@ -137,10 +144,10 @@ impl KeyHasher {
 
     /// The function.
     pub fn function(&self) -> HashFunction {
-        match self.state {
-            State::Xxh3(_) => HashFunction::Xxh3,
-            State::SipHash13(_) => HashFunction::SipHash13,
-            State::Murmur3(_) => HashFunction::Murmur3,
+        match self.seeded {
+            SeededHash::Xxh3(_) => HashFunction::Xxh3,
+            SeededHash::SipHash13(_) => HashFunction::SipHash13,
+            SeededHash::Murmur3(_) => HashFunction::Murmur3,
         }
     }
 
@@ -152,9 +159,8 @@ impl KeyHasher {
 
 /// The hash of a key, with the function and the seed that made it.
 ///
-/// Only a [`KeyHasher`] makes one. Therefore no filter holds, or is asked for, hashes of another
-/// function than its header names. A number that the program has hashed itself is refused by the
-/// compiler:
+/// Only a [`KeyHasher`] makes one. No filter therefore holds, or is asked for, hashes of another
+/// function than its header names. The compiler refuses a number that the program hashed itself:
 ///
 /// ```compile_fail
 /// # let mut filter = tamis::filter::BloomFilter::with_rate(100, 0.01)?;
@@ -162,8 +168,8 @@ impl KeyHasher {
 /// # Ok::<(), tamis::Error>(())
 /// ```
 ///
-/// Its bytes are a key of eight bytes, which the filter hashes again. That takes a nanosecond or
-/// two, and makes numbers usable whose bits are not random:
+/// The bytes of such a number are a key of eight bytes, which the filter hashes again. That takes a
+/// nanosecond or two, and suits numbers whose bits are not random:
 ///
 /// ```
 /// # let mut filter = tamis::filter::BloomFilter::with_rate(100, 0.01)?;
@@ -184,7 +190,7 @@ impl HashedKey {
     }
 }
 
-/// Hashes of keys whose number is not known yet: eight bytes for each key.
+/// Hashes of keys, collected while the number of keys is unknown: eight bytes per key.
 ///
 /// ```
 /// use tamis::filter::{BloomFilter, HashedKeys};
@@ -206,31 +212,31 @@ pub struct HashedKeys {
 }
 
 impl HashedKeys {
-    /// No keys yet, to be hashed by `hasher`.
+    /// No hashes yet; `hasher` will make them.
     pub fn new(hasher: KeyHasher) -> HashedKeys {
         HashedKeys { hasher, values: Vec::new() }
     }
 
-    /// Hashes a key.
+    /// Adds the hash of a key.
     pub fn push(&mut self, key: impl AsRef<[u8]>) {
         self.values.push(self.hasher.value(key.as_ref()));
     }
 
-    /// Sorts the hashes, drops those that are there twice, and returns how many are left.
+    /// Sorts the hashes, drops duplicates, and returns how many remain.
     pub fn distinct(&mut self) -> u64 {
         self.values.sort_unstable();
         self.values.dedup();
         self.values.len() as u64
     }
 
-    /// The numbers, for a filter that hashes keys by `hasher`.
+    /// The hashes as numbers, or an error if `hasher` differs from the one that made them.
     pub(super) fn values_for(&self, hasher: &KeyHasher) -> Result<&[u64]> {
         hasher.expect_value_of(HashedKey { value: 0, seed: self.hasher.seed, function: self.hasher.function() })?;
         Ok(&self.values)
     }
 }
 
-/// Two are equal that give equal hashes.
+/// Hashers are equal if they give equal hashes.
 impl PartialEq for KeyHasher {
     fn eq(&self, other: &KeyHasher) -> bool {
         (self.function(), self.seed) == (other.function(), other.seed)
@@ -292,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_have_their_numbers_and_names() {
+    fn functions_keep_their_numbers_and_names() {
         for (function, id, name) in [
             (HashFunction::Xxh3, 1, "xxh3"),
             (HashFunction::SipHash13, 2, "siphash13"),

@@ -1,24 +1,33 @@
-//! The filter block: a header that describes itself, then the lines. The layout is drawn here and nowhere else.
+//! The filter block: a header that describes itself, then the lines.
 //!
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 4 | magic `FLT1` |
 //! | 4 | 1 | format version, 1 |
-//! | 5 | 1 | policy: 0 always maybe, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse, 255 no keys at all; 3 and 5 are reserved |
-//! | 6 | 1 | hash: 1 XXH3, 2 SipHash-1-3, 3 Murmur3, as `hasher` says; 1 in every table |
-//! | 7 | 1 | flags: 1, whole user keys; 2, the keys' prefixes beside them; 4 (salted) is reserved |
+//! | 5 | 1 | policy, below |
+//! | 6 | 1 | hash (`hasher`): 1 XXH3, 2 SipHash-1-3, 3 Murmur3; 1 in every table |
+//! | 7 | 1 | flags: 1 whole user keys, 2 also the keys' prefixes; 4 (salted) is reserved |
 //! | 8 | 8 | seed of the hash |
 //! | 16 | 8 | number of keys, below |
-//! | 24 | 4 | bits per key asked for, in thousandths (policy 4: bits of a fingerprint) |
+//! | 24 | 4 | requested bits per key, in thousandths (policy 4: bits of a fingerprint) |
 //! | 28 | 1 | k, the probes per key, 1 to 32 (policy 4: 3) |
 //! | 29 | 1 | number of groups (policy 1) |
-//! | 30 | 2 | prefix extractor if flag 2 is set, otherwise 0: 0x1000 + n, the first n bytes, 1 to 4095; 0x2000 + b, up to and with the first byte b |
-//! | 32 | 8 | policy 1: probes per group, zeros behind the last; policy 4: shape, below |
-//! | 40 | 8 | number of lines, 1 to 2^28; policy 4: as many as the slots take |
+//! | 30 | 2 | prefix extractor, below; 0 without flag 2 |
+//! | 32 | 8 | policy 1: probes per group, zeros after the last; policy 4: shape, below |
+//! | 40 | 8 | number of lines, 1 to 2^28; policy 4: the lines that its slots take |
 //! | 48 | 8 | XXH3 with 64 bits, seed 0, of the lines |
 //! | 56 | 4 | false-positive rate of these bits, in parts per 10^9 |
-//! | 60 | 4 | CRC-32 of bytes 0..60, not bound to a place |
-//! | 64 | 64 per line | the lines; `split`, `standard` and `fuse` say where the bits of a key are |
+//! | 60 | 4 | CRC-32 of bytes 0..60, not bound to file and offset |
+//! | 64 | 64 per line | the lines; `split`, `standard` and `fuse` say where a key's bits are |
+//!
+//! | policy | filter |
+//! |---|---|
+//! | 0 | always "maybe": the builder gave the filter up |
+//! | 1 | split-line Bloom |
+//! | 2 | standard Bloom |
+//! | 4 | binary fuse |
+//! | 255 | no keys: always "no" |
+//! | 3, 5 | reserved |
 //!
 //! The shape of a binary fuse:
 //!
@@ -30,20 +39,24 @@
 //! | 35 | 4 | number of segments, at least 3 |
 //! | 39 | 1 | xor of the seven bytes before |
 //!
-//! The number of keys is that of distinct keys and prefixes. It is never 0 in a table's block with
-//! lines, at most one per slot in policy 4, and always 0 in a stand-alone filter.
+//! Prefix extractor: 0x1000 + n, the first n bytes, 1 to 4095; 0x2000 + b, up to and including the
+//! first byte b.
 //!
-//! Where a Bloom filter stands in for a binary fuse, because there are few keys or they found no places, the policy is 1, and the bits
-//! per key are r / ln 2, which have the rate of the fuse.
-//! Policies 0 and 255 have no lines, probes or groups. 255 is the only way to say "no" to every key, and takes 0 distinct keys.
-//! A block that breaks any of these rules is not believed: its reader answers "maybe".
+//! The number of keys counts distinct keys and prefixes. In a table's block with lines it is never
+//! 0, and in policy 4 at most one per slot. In a stand-alone filter it is always 0.
+//!
+//! A Bloom filter replaces a binary fuse if there are few keys, or if they found no slots. The
+//! policy is then 1, and the bits per key are r / ln 2, which have the rate of the fuse. Policies 0
+//! and 255 have no lines, probes or groups. 255 is the only way to say "no" to every key; its
+//! number of keys is 0. A block that breaks any of these rules is not trusted: its reader answers
+//! "maybe".
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::fuse::{self, Shape};
+use super::fuse::{self, FuseShape};
 use super::hasher::HashFunction;
 use super::layout::Layout;
-use super::line::{Fill, LINE_LEN, Line};
+use super::line::{Fill, FilterLine, LINE_LEN};
 use super::sizing::{MAX_LINES, MAX_PROBES};
 use super::split::Groups;
 use crate::filter::PrefixExtractor;
@@ -58,64 +71,64 @@ const VERSION: u8 = 1;
 const FLAG_WHOLE_KEYS: u8 = 1;
 const FLAG_PREFIXES: u8 = 2;
 
-/// What a block holds.
+/// The contents of a filter block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
-    /// Nothing to go by: the builder gave the filter up.
+pub(super) enum FilterContent {
+    /// Nothing usable: the builder gave the filter up.
     AlwaysMaybe,
     /// No keys.
     Empty,
     /// Bits of a Bloom filter, in lines.
     Lines(Layout),
     /// Fingerprints in lines.
-    Fuse(Shape),
+    Fuse(FuseShape),
 }
 
-impl Content {
+impl FilterContent {
     /// The policy number. Part of the format.
     pub(super) fn policy_id(self) -> u8 {
         match self {
-            Content::AlwaysMaybe => 0,
-            Content::Lines(Layout::Split(_)) => 1,
-            Content::Lines(Layout::Standard { .. }) => 2,
-            Content::Fuse(_) => 4,
-            Content::Empty => 255,
+            FilterContent::AlwaysMaybe => 0,
+            FilterContent::Lines(Layout::Split(_)) => 1,
+            FilterContent::Lines(Layout::Standard { .. }) => 2,
+            FilterContent::Fuse(_) => 4,
+            FilterContent::Empty => 255,
         }
     }
 
     fn probes(self) -> u8 {
         match self {
-            Content::AlwaysMaybe | Content::Empty => 0,
-            Content::Lines(layout) => layout.probes(),
-            Content::Fuse(_) => fuse::PLACES,
+            FilterContent::AlwaysMaybe | FilterContent::Empty => 0,
+            FilterContent::Lines(layout) => layout.probes(),
+            FilterContent::Fuse(_) => fuse::ARITY,
         }
     }
 
     fn groups(self) -> (u8, [u8; 8]) {
         match self {
-            Content::Lines(Layout::Split(groups)) => (groups.count(), groups.encode()),
-            Content::Fuse(shape) => (0, shape.encode()),
+            FilterContent::Lines(Layout::Split(groups)) => (groups.count(), groups.encode()),
+            FilterContent::Fuse(shape) => (0, shape.encode()),
             _ => (0, [0; 8]),
         }
     }
 }
 
-/// What the header says beside the size and the checks of the lines.
+/// The header, without the size and the checks of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) content: Content,
+pub(super) struct FilterHeader {
+    pub(super) content: FilterContent,
     pub(super) hash: HashFunction,
     pub(super) seed: u64,
     /// Distinct keys and prefixes.
     pub(super) keys: u64,
-    /// Bits per key asked for, in thousandths.
+    /// Requested bits per key, in thousandths.
     pub(super) millibits: u32,
-    /// What takes the prefixes that are there beside the keys.
+    /// The extractor of the prefixes that the filter holds beside the keys.
     pub(super) prefixes: Option<PrefixExtractor>,
 }
 
-/// A whole block: header and lines.
-pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
+/// Encodes a whole block: header and lines.
+pub(super) fn encode(header: &FilterHeader, lines: &[FilterLine]) -> Vec<u8> {
     let mut block = Vec::with_capacity(HEADER_LEN + lines.len() * LINE_LEN);
     let (group_count, groups) = header.content.groups();
     let flags = FLAG_WHOLE_KEYS | header.prefixes.map_or(0, |_| FLAG_PREFIXES);
@@ -141,26 +154,27 @@ pub(super) fn encode(header: &Header, lines: &[Line]) -> Vec<u8> {
     block
 }
 
-/// The false-positive rate of these bits, in parts per 10^9: what belongs in the header.
+/// The exact false-positive rate of these bits, in parts per 10^9, as the header states it.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is 0 to 1")]
-pub(super) fn rate_of(header: &Header, lines: &[Line]) -> u32 {
+pub(super) fn rate_of(header: &FilterHeader, lines: &[FilterLine]) -> u32 {
     let rate = match header.content {
-        Content::AlwaysMaybe => 1.0,
-        Content::Empty => 0.0,
-        Content::Lines(layout) => layout.exact_fpr(&Fill::of(lines)),
-        Content::Fuse(shape) => shape.fpr(),
+        FilterContent::AlwaysMaybe => 1.0,
+        FilterContent::Empty => 0.0,
+        FilterContent::Lines(layout) => layout.exact_fpr(&Fill::of(lines)),
+        FilterContent::Fuse(shape) => shape.fpr(),
     };
     (rate * 1e9).round() as u32
 }
 
-/// The rate that the header of a block states; 0 in a block that is shorter than its header.
+/// The rate that a block's header states; 0 if the block is shorter than its header.
 pub(super) fn stated_rate(block: &[u8]) -> u32 {
     let field = block.get(56..60).and_then(|field| field.first_chunk());
     field.map_or(0, |field| u32::from_le_bytes(*field))
 }
 
-/// Checks a whole block; the rule that it breaks is the error. Returns the header and the lines' bytes.
-pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
+/// Checks a whole block and returns the header and the bytes of the lines. The error names the
+/// broken rule.
+pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader, &[[u8; LINE_LEN]])> {
     let Some((header, payload)) = block.split_first_chunk::<HEADER_LEN>() else {
         return Err(Malformed("the filter block is shorter than its header"));
     };
@@ -175,59 +189,59 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(Header, &[[u8; LINE_LEN]])> {
         (Some(0), 0) => None,
         (Some(FLAG_PREFIXES), code) => {
             let extractor = PrefixExtractor::from_code(code);
-            Some(extractor.ok_or(Malformed("the filter has prefixes by an unknown extractor"))?)
+            Some(extractor.ok_or(Malformed("the filter's prefix extractor is unknown"))?)
         }
-        _ => return Err(Malformed("the filter is not one of whole keys, or of these and prefixes")),
+        _ => return Err(Malformed("the filter's flags and extractor are not those of keys, or of keys and prefixes")),
     };
     let content = match policy {
-        0 => Content::AlwaysMaybe,
-        1 => Content::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
-        2 => Content::Lines(Layout::Standard { probes }),
-        4 => Content::Fuse(Shape::decode(groups)?),
-        255 => Content::Empty,
-        _ => return Err(Malformed("the filter is of an unknown policy")),
+        0 => FilterContent::AlwaysMaybe,
+        1 => FilterContent::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
+        2 => FilterContent::Lines(Layout::Standard { probes }),
+        4 => FilterContent::Fuse(FuseShape::decode(groups)?),
+        255 => FilterContent::Empty,
+        _ => return Err(Malformed("the filter's policy is unknown")),
     };
     if content.probes() != probes || content.groups() != (group_count, groups) {
-        return Err(Malformed("the filter has probes that its policy does not"));
+        return Err(Malformed("the filter's probes do not fit its policy"));
     }
     match content {
-        Content::Lines(_) | Content::Fuse(_) => {
+        FilterContent::Lines(_) | FilterContent::Fuse(_) => {
             if !(1..=MAX_PROBES).contains(&probes.into()) {
                 return Err(Malformed("the filter does not have 1 to 32 probes"));
             }
             if !(1..=MAX_LINES).contains(&line_count) {
                 return Err(Malformed("the filter does not have 1 to 2^28 lines"));
             }
-            if let Content::Fuse(shape) = content {
+            if let FilterContent::Fuse(shape) = content {
                 if shape.line_count() != line_count {
-                    return Err(Malformed("the filter's lines are not as many as its slots take"));
+                    return Err(Malformed("the filter's number of lines does not fit its slots"));
                 }
                 if shape.slots() < keys {
                     return Err(Malformed("the filter has more keys than slots"));
                 }
             }
         }
-        Content::AlwaysMaybe | Content::Empty => {
+        FilterContent::AlwaysMaybe | FilterContent::Empty => {
             if line_count != 0 {
-                return Err(Malformed("the filter has lines that its policy does not"));
+                return Err(Malformed("the filter has lines, but its policy has none"));
             }
-            if content == Content::Empty && keys != 0 {
-                return Err(Malformed("the filter of no keys has keys"));
+            if content == FilterContent::Empty && keys != 0 {
+                return Err(Malformed("the filter is marked as empty, but counts keys"));
             }
         }
     }
     let (lines, rest) = payload.as_chunks::<LINE_LEN>();
     if lines.len() as u64 != line_count || !rest.is_empty() {
-        return Err(Malformed("the filter's length is not that of its lines"));
+        return Err(Malformed("the filter's length does not match its number of lines"));
     }
     if xxh3_64(payload) != payload_hash {
         return Err(Malformed("the hash of the filter's lines does not match"));
     }
-    let header = Header { content, hash, seed, keys, millibits, prefixes };
+    let header = FilterHeader { content, hash, seed, keys, millibits, prefixes };
     Ok((header, lines))
 }
 
-/// Length of the block that begins with this header: how much to read when the block stands in a stream.
+/// Length of the block that begins with this header: how much to read from a stream.
 pub(super) fn block_len(header: &[u8; HEADER_LEN]) -> Decoded<u64> {
     let mut fields = verified(header)?;
     fields.take(35)?;
@@ -237,7 +251,7 @@ pub(super) fn block_len(header: &[u8; HEADER_LEN]) -> Decoded<u64> {
     }
 }
 
-/// Checks magic, version and checksum of a header; the fields behind the version are next.
+/// Checks a header's magic, version and checksum. The decoder it returns is at the next field.
 fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
     let mut fields = Decoder::new(header);
     if fields.take(MAGIC.len())? != MAGIC {
@@ -256,7 +270,7 @@ fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
 pub(super) mod tests {
     use super::*;
 
-    /// Makes the header's CRC and the hash of the lines right again, as far as the block is long enough.
+    /// Recomputes the header's CRC and the hash of the lines, if the block has a whole header.
     pub(in crate::filter) fn seal(block: &mut [u8]) {
         if block.len() >= HEADER_LEN {
             let hash = xxh3_64(&block[HEADER_LEN..]);
@@ -266,74 +280,74 @@ pub(super) mod tests {
         }
     }
 
-    fn sample(content: Content) -> Vec<u8> {
+    fn sample(content: FilterContent) -> Vec<u8> {
         let (keys, lines) = match content {
-            Content::Lines(_) => (3, &[Line([5; 8]); 2][..]),
-            Content::Fuse(_) => (3, &[Line([5; 8])][..]),
+            FilterContent::Lines(_) => (3, &[FilterLine([5; 8]); 2][..]),
+            FilterContent::Fuse(_) => (3, &[FilterLine([5; 8])][..]),
             _ => (0, &[][..]),
         };
         let hash = HashFunction::Xxh3;
-        let header = Header { content, hash, seed: 9, keys, millibits: 10_000, prefixes: None };
+        let header = FilterHeader { content, hash, seed: 9, keys, millibits: 10_000, prefixes: None };
         encode(&header, lines)
     }
 
-    fn split() -> Content {
-        Content::Lines(Layout::Split(Groups::for_probes(7)))
+    fn split() -> FilterContent {
+        FilterContent::Lines(Layout::Split(Groups::for_probes(7)))
     }
 
-    /// Three segments of 8 slots of 7 bits, by the second attempt.
-    fn fuse() -> Content {
-        Content::Fuse(Shape::decode([7, 3, 1, 3, 0, 0, 0, 6]).unwrap())
+    /// Three segments of 8 slots of 7 bits, from the second attempt.
+    fn fuse() -> FilterContent {
+        FilterContent::Fuse(FuseShape::decode([7, 3, 1, 3, 0, 0, 0, 6]).unwrap())
     }
 
     #[test]
     fn every_content_round_trips() {
-        let standard = Content::Lines(Layout::Standard { probes: 7 });
-        for content in [Content::AlwaysMaybe, Content::Empty, split(), standard, fuse()] {
+        let standard = FilterContent::Lines(Layout::Standard { probes: 7 });
+        for content in [FilterContent::AlwaysMaybe, FilterContent::Empty, split(), standard, fuse()] {
             let block = sample(content);
             let (header, lines) = decode(&block).unwrap();
             assert_eq!(header.content, content);
             assert_eq!((header.seed, header.millibits), (9, 10_000));
-            assert_eq!(encode(&header, &lines.iter().map(Line::decode).collect::<Vec<_>>()), block);
+            assert_eq!(encode(&header, &lines.iter().map(FilterLine::decode).collect::<Vec<_>>()), block);
         }
     }
 
     #[test]
     fn each_rule_is_checked_behind_valid_checksums() {
-        let (split, empty) = (sample(split()), sample(Content::Empty));
-        let (standard, fuse) = (sample(Content::Lines(Layout::Standard { probes: 7 })), sample(fuse()));
+        let (split, empty) = (sample(split()), sample(FilterContent::Empty));
+        let (standard, fuse) = (sample(FilterContent::Lines(Layout::Standard { probes: 7 })), sample(fuse()));
         for (block, offset, value, rule) in [
             (&split, 0, b'f', "the filter block lacks its magic bytes"),
             (&split, 4, 2, "the filter block is of an unknown version"),
-            (&split, 5, 3, "the filter is of an unknown policy"),
-            (&split, 5, 0, "the filter has probes that its policy does not"),
-            (&split, 5, 2, "the filter has probes that its policy does not"),
-            (&split, 5, 255, "the filter has probes that its policy does not"),
+            (&split, 5, 3, "the filter's policy is unknown"),
+            (&split, 5, 0, "the filter's probes do not fit its policy"),
+            (&split, 5, 2, "the filter's probes do not fit its policy"),
+            (&split, 5, 255, "the filter's probes do not fit its policy"),
             (&split, 6, 0, "the filter uses an unknown hash"),
             (&split, 6, 4, "the filter uses an unknown hash"),
-            (&split, 7, 2, "the filter is not one of whole keys, or of these and prefixes"),
-            (&split, 7, 3, "the filter has prefixes by an unknown extractor"),
-            (&split, 7, 5, "the filter is not one of whole keys, or of these and prefixes"),
+            (&split, 7, 2, "the filter's flags and extractor are not those of keys, or of keys and prefixes"),
+            (&split, 7, 3, "the filter's prefix extractor is unknown"),
+            (&split, 7, 5, "the filter's flags and extractor are not those of keys, or of keys and prefixes"),
             (&split, 28, 6, "the filter's groups do not add up to its probes"),
             (&split, 29, 9, "the filter has more than 8 groups of probes"),
             (&split, 29, 1, "the filter has groups beyond their count"),
-            (&split, 30, 1, "the filter is not one of whole keys, or of these and prefixes"),
-            (&split, 32, 5, "a group of the filter is not of 1 to 4 probes"),
+            (&split, 30, 1, "the filter's flags and extractor are not those of keys, or of keys and prefixes"),
+            (&split, 32, 5, "a group of the filter does not have 1 to 4 probes"),
             (&split, 40, 0, "the filter does not have 1 to 2^28 lines"),
-            (&split, 40, 3, "the filter's length is not that of its lines"),
+            (&split, 40, 3, "the filter's length does not match its number of lines"),
             (&split, 44, 1, "the filter does not have 1 to 2^28 lines"),
             (&standard, 28, 0, "the filter does not have 1 to 32 probes"),
             (&standard, 28, 33, "the filter does not have 1 to 32 probes"),
-            (&standard, 29, 1, "the filter has probes that its policy does not"),
+            (&standard, 29, 1, "the filter's probes do not fit its policy"),
             (&fuse, 5, 1, "the filter has groups beyond their count"),
             (&fuse, 16, 25, "the filter has more keys than slots"),
-            (&fuse, 28, 4, "the filter has probes that its policy does not"),
-            (&fuse, 29, 1, "the filter has probes that its policy does not"),
+            (&fuse, 28, 4, "the filter's probes do not fit its policy"),
+            (&fuse, 29, 1, "the filter's probes do not fit its policy"),
             (&fuse, 34, 2, "the check byte of the filter's shape does not match"),
-            (&fuse, 40, 2, "the filter's lines are not as many as its slots take"),
-            (&empty, 16, 1, "the filter of no keys has keys"),
-            (&empty, 28, 1, "the filter has probes that its policy does not"),
-            (&empty, 40, 1, "the filter has lines that its policy does not"),
+            (&fuse, 40, 2, "the filter's number of lines does not fit its slots"),
+            (&empty, 16, 1, "the filter is marked as empty, but counts keys"),
+            (&empty, 28, 1, "the filter's probes do not fit its policy"),
+            (&empty, 40, 1, "the filter has lines, but its policy has none"),
         ] {
             let mut block = block.clone();
             block[offset] = value;
@@ -355,7 +369,7 @@ pub(super) mod tests {
         assert_eq!(decode(&damaged).map(|_| ()), Err(Malformed(rule)));
         let mut longer = block;
         longer.push(0);
-        let rule = "the filter's length is not that of its lines";
+        let rule = "the filter's length does not match its number of lines";
         assert_eq!(decode(&longer).map(|_| ()), Err(Malformed(rule)));
         let rule = "the filter block is shorter than its header";
         assert_eq!(decode(&longer[..63]).map(|_| ()), Err(Malformed(rule)));

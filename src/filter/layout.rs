@@ -1,6 +1,6 @@
-//! Which layout places a filter's bits, as a value: the small common face of `split` and `standard`.
+//! A filter's layout as a value: the common interface of `split` and `standard`.
 
-use super::line::{Fill, LINE_BITS, Line};
+use super::line::{Fill, FilterLine, LINE_BITS};
 use super::sizing::{bloom_millibits, clamp_millibits, compensated_millibits, line_count, probe_count};
 use super::split::{self, Groups};
 use super::standard;
@@ -14,7 +14,8 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    /// The Bloom layout of a policy, with the best number of probes; `None` when the policy is to have no filter.
+    /// The Bloom layout of a policy, with the best number of probes; `None` if the policy is no
+    /// filter.
     pub(super) fn for_policy(policy: FilterPolicy) -> Option<Layout> {
         let k = probe_count(clamp_millibits(bloom_millibits(policy)));
         match policy {
@@ -24,12 +25,13 @@ impl Layout {
         }
     }
 
-    /// Lines for `keys` keys, when `millibits` thousandths of bits per key are asked for.
+    /// Lines for `keys` keys when a policy asks for `millibits` thousandths of bits per key.
     pub(super) fn line_count(self, keys: u64, millibits: u32) -> u64 {
         line_count(keys, self.spent_millibits(millibits))
     }
 
-    /// Thousandths of bits per key that are spent when `millibits` are asked for, before the last line is filled up.
+    /// Thousandths of bits per key to spend when a policy asks for `millibits`, before rounding to
+    /// whole lines.
     pub(super) fn spent_millibits(self, millibits: u32) -> u32 {
         let millibits = clamp_millibits(millibits);
         match self {
@@ -45,7 +47,8 @@ impl Layout {
         }
     }
 
-    /// Probes in each line that a look-up may touch; none in the standard layout, whose probes are anywhere.
+    /// Probes in each line that a look-up may touch; none in the standard layout, whose probes are
+    /// anywhere.
     pub(super) fn groups(self) -> impl Iterator<Item = u8> {
         let groups = match self {
             Layout::Split(groups) => Some(groups),
@@ -54,25 +57,25 @@ impl Layout {
         groups.into_iter().flat_map(Groups::iter)
     }
 
-    /// Sets the bits of a key. Returns how many were not set before.
+    /// Sets the bits of a key and returns how many of them were unset.
     #[inline]
-    pub(super) fn insert(self, lines: &mut [Line], hash: u64) -> u64 {
+    pub(super) fn insert(self, lines: &mut [FilterLine], hash: u64) -> u64 {
         match self {
             Layout::Split(groups) => split::insert(groups, lines, hash),
             Layout::Standard { probes } => standard::insert(probes.into(), lines, hash),
         }
     }
 
-    /// Whether all bits of a key are set: what it means, without vectors.
+    /// Whether all bits of a key are set: the portable definition, without vectors.
     #[inline(never)]
-    pub(super) fn may_contain(self, lines: &[Line], hash: u64) -> bool {
+    pub(super) fn may_contain(self, lines: &[FilterLine], hash: u64) -> bool {
         match self {
             Layout::Split(groups) => split::may_contain(groups, lines, hash),
             Layout::Standard { probes } => standard::may_contain(probes.into(), lines, hash),
         }
     }
 
-    /// The false-positive rate of these very bits.
+    /// The exact false-positive rate of these bits.
     pub(super) fn exact_fpr(self, fill: &Fill) -> f64 {
         match self {
             Layout::Split(groups) => split::exact_fpr(groups, fill),
@@ -80,7 +83,7 @@ impl Layout {
         }
     }
 
-    /// The rate to expect of `keys` keys in `lines` lines, before the keys are known.
+    /// The rate expected of `keys` keys in `lines` lines.
     pub(super) fn model_fpr(self, keys: u64, lines: u64) -> f64 {
         let keys_per_line = keys as f64 / lines as f64;
         match self {
@@ -89,7 +92,7 @@ impl Layout {
         }
     }
 
-    /// The share of bits that `keys` keys set in `lines` lines.
+    /// The expected share of bits that `keys` keys set in `lines` lines.
     pub(super) fn model_fill(self, keys: u64, lines: u64) -> f64 {
         let keys_per_line = keys as f64 / lines as f64;
         match self {
@@ -98,7 +101,7 @@ impl Layout {
         }
     }
 
-    /// The number of keys that the bits speak for; infinite when all are set.
+    /// The number of keys, estimated from the bits; infinite when all are set.
     pub(super) fn estimated_keys(self, fill: &Fill) -> f64 {
         match self {
             Layout::Split(groups) => split::estimated_keys(groups, fill),

@@ -1,23 +1,24 @@
 //! Filters: a few bits per key that answer, for any key, "certainly not in this set" or "maybe".
 //!
-//! [`BloomFilter`] is a filter to be used alone, without a database, and [`ScalableBloomFilter`] one that grows with its keys. They
-//! are made of the same lines, layouts and header as the filter that each table of a store carries, and have the same bytes.
-//! [`allocate`] says how many bits per key the filters of the levels of a store should have.
+//! Two filters serve alone, without a database: [`BloomFilter`], and [`ScalableBloomFilter`], which
+//! grows with its keys. They share lines, layouts, header and encoding with the filter that each
+//! table of a store carries. [`allocate`] says how many bits per key the filters of a store's
+//! levels should have.
 //!
 //! ```
 //! use tamis::filter::BloomFilter;
 //!
-//! let mut seen = BloomFilter::with_rate(100_000, 0.01)?;            // 100,000 keys, 1 % false positives
+//! let mut seen = BloomFilter::with_rate(100_000, 0.01)?;  // 100,000 keys, 1 % false positives
 //! for url in ["https://example.com/", "https://example.org/", "https://example.com/"] {
 //!     if seen.insert(url) {
 //!         println!("{url} is new");
 //!     }
 //! }
-//! assert!(!seen.contains("https://example.net/"));                  // certain; "maybe" would not be
-//! println!("{seen}");                                               // size, fill, expected false positives
+//! assert!(!seen.contains("https://example.net/"));        // certain; "maybe" would not be
+//! println!("{seen}");                                     // size, fill, expected false positives
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let path = dir.path().join("seen.bloom");
-//! seen.save(&path)?;                                                // durable and atomic
+//! seen.save(&path)?;                                      // durable and atomic
 //! assert_eq!(BloomFilter::load(&path)?, seen);
 //! # Ok::<(), tamis::Error>(())
 //! ```
@@ -25,30 +26,33 @@
 //! # A filter is its bits
 //!
 //! A [`BloomFilter`] keeps the bits, how they are placed and hashed, and the number of keys for
-//! which it was made. What it says of itself follows from these. Filters of one make that hold the
-//! same set have the same bytes, whatever the order of insertions and unions, and however often a
-//! key came: an insertion sets bits, a union is their *or*, and neither minds order or repetition.
+//! which it was made. Everything it reports follows from these. Filters with equal parameters that
+//! hold equal sets have equal bytes, whatever the order of insertions and unions, and however often
+//! a key was inserted: an insertion sets bits, a union is their *or*, and neither depends on order
+//! or repetition.
 //!
-//! It counts no insertions, because a count would depend on their order: whether a key changes a
-//! bit depends on the keys before it. The [estimate](BloomFilter::estimated_keys) comes from the
-//! bits; a program that wants to know how many keys were new counts how often
+//! It counts no insertions: whether a key changes a bit depends on the keys before it, so that a
+//! count would depend on their order. The [estimate](BloomFilter::estimated_keys) comes from the
+//! bits. A program that wants the number of new keys counts how often
 //! [`insert`](BloomFilter::insert) returns `true`.
 //!
-//! This does **not** hold for [`ScalableBloomFilter`]: a key goes into the filter that is the last
-//! one when the key comes, and a key to which an older filter says "maybe" goes into none. Another
-//! order therefore gives other bytes, and two of them cannot be united. The same keys in the same
-//! order give the same bytes.
-// In a table, a `FilterBuilder` takes the hashes of the keys and makes a block; a `Filter` is that block in memory. All filters work
-// on an array of 64-byte lines, whose bits one of two layouts places, `split` (the default) or `standard` (the textbook, to compare
-// with), or which hold the packed fingerprints of `fuse`. `header` draws the block, `sizing` and `shape` say how many lines and
-// probes a filter takes. Nothing here knows of tables, and nothing but `file` does I/O.
+//! This does **not** hold for [`ScalableBloomFilter`]: a key goes into the newest filter, or into
+//! none if an older filter says "maybe" to it. Another order therefore gives other bytes, and two
+//! of them cannot be united. The same keys in the same order give the same bytes.
+// In a table, a `FilterBuilder` makes a block from the hashes of the keys; a `Filter` is that block
+// in memory. All filters work on an array of 64-byte lines. The lines hold Bloom bits, placed by
+// one of two layouts, `split` (the default) or `standard` (the textbook, for comparison), or the
+// packed fingerprints of `fuse`. `header` draws the block; `sizing` and `shape` say how many lines
+// and probes a filter takes. Nothing here knows of tables, and only `file` does I/O.
 //
-// What must stay true:
-// - No "no" for a key that was added. A table's block is asked for all its keys before it leaves the builder.
-// - Bytes of a table that are not understood, do not verify, or belong to another hash or seed answer "maybe", and say why. Bytes of
-//   a stand-alone filter that do not verify are no filter, but an error.
-// - The same hashes, policy and seed make the same bytes on every platform: sizes and stored rates are integer arithmetic or single
-//   IEEE operations. (Stand-alone filters that are sized by a rate are the exception; see `shape`.)
+// Invariants:
+// - No filter denies a key that was added. The builder checks each finished block
+//   against all its keys.
+// - A table's block that is unknown, does not verify, or has another hash or seed answers "maybe",
+//   and says why. Bytes of a stand-alone filter that do not verify are an error.
+// - The same hashes, policy and seed make the same bytes on every platform: sizes and stored rates
+//   are integer arithmetic or single IEEE operations. The exception is a stand-alone filter sized
+//   by a rate; see `shape`.
 
 mod allocate;
 mod alone;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// Bits that the fingerprints of a binary fuse filter may have. Part of the format.
+/// Fingerprint sizes of a binary fuse filter, in bits. Part of the format.
 pub(crate) const FINGERPRINT_BITS: [u8; 8] = [4, 5, 6, 7, 8, 10, 12, 16];
 
 /// Which filter each table of a keyspace carries.
@@ -11,8 +11,8 @@ pub(crate) const FINGERPRINT_BITS: [u8; 8] = [4, 5, 6, 7, 8, 10, 12, 16];
 pub enum FilterPolicy {
     /// No filter: every look-up in a table reads a block.
     None,
-    /// A split-line Bloom filter: the textbook false-positive rate at one cache line per absent key. The default, at 10 bits per
-    /// key (k = 7, 0.82 % false positives).
+    /// A split-line Bloom filter: the textbook false-positive rate at one cache line per absent
+    /// key. The default, at 10 bits per key (k = 7, 0.82 % false positives).
     Bloom {
         /// Bits per distinct key, 1 to 24; fractions count.
         bits_per_key: f32,
@@ -22,10 +22,12 @@ pub enum FilterPolicy {
         /// Bits per distinct key, 1 to 24; fractions count.
         bits_per_key: f32,
     },
-    /// A binary fuse filter, of 2^-r false positives at 1.13 to 1.25 times r bits per key: r = 7 has the rate of the default in four
-    /// fifths of its memory, r = 8 half the rate in nine tenths. A look-up touches three cache lines, so that an absent key costs more
-    /// when the filters exceed the processor's caches, and building takes about 25 bytes of memory per key of the table, and several
-    /// times as long: for tables that live long.
+    /// A binary fuse filter: 2^-r false positives at 1.13 to 1.25 times r bits per key. r = 7 has
+    /// the rate of the default in four fifths of its memory, r = 8 half the rate in nine tenths.
+    ///
+    /// For tables that live long: building takes about 25 bytes of memory per key of the table, and
+    /// several times as long as a Bloom filter. A look-up touches three cache lines, so that an
+    /// absent key costs more when the filters exceed the processor's caches.
     ///
     /// A table of fewer than 10,000 keys gets a split-line Bloom filter of the same rate instead.
     BinaryFuse {
@@ -38,7 +40,8 @@ impl FilterPolicy {
     /// The default: 10 bits per key.
     pub const DEFAULT: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 10.0 };
 
-    /// Bits per key in thousandths, of its fingerprint in a binary fuse filter; 0 for no filter.
+    /// Bits per key in thousandths, those of a fingerprint in a binary fuse filter; 0 for no
+    /// filter.
     #[expect(clippy::cast_possible_truncation, reason = "at most 24,000 when valid, and a float cast saturates")]
     pub(crate) fn millibits(self) -> u32 {
         match self {
@@ -50,7 +53,7 @@ impl FilterPolicy {
         }
     }
 
-    /// Bits per key; 0 for no filter. Those of a binary fuse are of a large one.
+    /// Bits per key; 0 for no filter. For a binary fuse, those of a large one.
     pub fn bits_per_key(self) -> f32 {
         match self {
             FilterPolicy::None => 0.0,
@@ -59,12 +62,13 @@ impl FilterPolicy {
         }
     }
 
-    /// The same kind of filter with another number of bits per key, in thousandths; none for 0.
+    /// This kind of filter with another number of bits per key, in thousandths; none for 0.
     pub(crate) fn with_millibits(self, millibits: u32) -> FilterPolicy {
         self.with_bits(millibits as f32 / 1000.0)
     }
 
-    /// The same kind of filter with another number of bits per key; none for 0. A binary fuse, which has few sizes, becomes a Bloom filter.
+    /// This kind of filter with another number of bits per key; none for 0. A binary fuse, which
+    /// has few sizes, becomes a Bloom filter.
     pub(crate) fn with_bits(self, bits_per_key: f32) -> FilterPolicy {
         match self {
             _ if bits_per_key == 0.0 => FilterPolicy::None,
@@ -74,7 +78,7 @@ impl FilterPolicy {
         }
     }
 
-    /// The number that stands for the policy, in properties and manifest. Part of the format.
+    /// The policy's number in properties and manifest. Part of the format.
     pub(crate) fn code(self) -> u8 {
         match self {
             FilterPolicy::None => 0,

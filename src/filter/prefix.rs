@@ -1,14 +1,15 @@
-//! [`PrefixExtractor`]: which part of a key is its prefix.
+//! [`PrefixExtractor`]: the part of a key that is its prefix.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// What of a key is its prefix. With one, the filters of a keyspace's tables hold the prefixes of their keys beside the keys, and a scan
-/// whose keys all have one prefix leaves out the tables whose filters deny it.
+/// Which part of a key is its prefix. With an extractor, the filters of a keyspace's tables hold
+/// the prefixes of their keys beside the keys. A scan whose keys all have one prefix skips the
+/// tables whose filters deny it.
 ///
-/// A scan is such a one if its range tells so: `prefix(p)` is, when the extractor finds a prefix in `p` itself, which then is that of
-/// every key that begins with `p`.
+/// The scan's range must show this. `prefix(p)` does if the extractor finds a prefix in `p` itself:
+/// every key that begins with `p` then has that prefix.
 ///
 /// ```
 /// use tamis::PrefixExtractor;
@@ -20,15 +21,15 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixExtractor {
-    /// The first bytes of the key, so many, 1 to 4095. A shorter key has no prefix.
+    /// This many leading bytes, 1 to 4095. A shorter key has no prefix.
     Fixed(u16),
-    /// The key up to the first such byte, and that byte too: otherwise the prefix `user` could not be told from the beginning of
-    /// `users`. A key without such a byte has no prefix.
+    /// The key up to and including the first such byte. Without the byte, the prefix `user` could
+    /// not be told from the beginning of `users`. A key without such a byte has no prefix.
     UpTo(u8),
 }
 
 impl PrefixExtractor {
-    /// The prefix of a key, if it has one. It is also that of every longer key that begins with `key`.
+    /// The prefix of a key, if it has one. Every longer key that begins with `key` shares it.
     pub fn extract(self, key: &[u8]) -> Option<&[u8]> {
         match self {
             PrefixExtractor::Fixed(len) => key.get(..len.into()),
@@ -39,8 +40,8 @@ impl PrefixExtractor {
         }
     }
 
-    /// The number that stands for it, in filters and manifest: the kind in the upper four bits, its parameter in the others. Part of
-    /// the format.
+    /// The extractor's number in filters and manifest: the kind in the upper four bits, its
+    /// parameter in the others. Part of the format.
     pub(crate) fn code(self) -> u16 {
         match self {
             PrefixExtractor::Fixed(len) => 0x1000 | len,
@@ -48,7 +49,7 @@ impl PrefixExtractor {
         }
     }
 
-    /// The extractor that `code` stands for.
+    /// The extractor whose number is `code`.
     pub(crate) fn from_code(code: u16) -> Option<PrefixExtractor> {
         match code {
             0x1001..=0x1fff => Some(PrefixExtractor::Fixed(code & 0xfff)),

@@ -9,43 +9,48 @@ use super::sizing::{compensated_millibits, probe_count};
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 
-/// What a policy may ask for, in thousandths of bits per key.
+/// Bits per key that a policy may ask for, in thousandths.
 pub(super) const MILLIBITS: Range<u32> = 1000..24_001;
 
 impl FilterPolicy {
-    /// The Bloom filter with the fewest bits per key, in thousandths, whose expected false-positive rate is at most `rate`: 9.59 bits
-    /// for 1 %. 24 bits, the most, give 0.001 %.
+    /// The Bloom filter with the fewest bits per key, in thousandths, whose expected false-positive
+    /// rate is at most `rate`: 9.59 bits for 1 %. The most, 24 bits, give 0.001 %.
     ///
     /// ```
     /// use tamis::FilterPolicy;
     ///
-    /// assert_eq!(FilterPolicy::bloom_with_rate(0.01)?, FilterPolicy::Bloom { bits_per_key: 9.587 });
+    /// let policy = FilterPolicy::bloom_with_rate(0.01)?;
+    /// assert_eq!(policy, FilterPolicy::Bloom { bits_per_key: 9.587 });
     /// assert!(FilterPolicy::bloom_with_rate(1.5).is_err());
     /// # Ok::<(), tamis::Error>(())
     /// ```
     pub fn bloom_with_rate(rate: f64) -> Result<FilterPolicy> {
         check_rate(rate)?;
-        // One more probe may be a little worse where it begins, so that the rate falls steadily only between such steps.
+        // One more probe may be slightly worse where it begins: the rate falls steadily only
+        // between such steps.
         let Range { start: mut from, end } = MILLIBITS;
         while from < end {
             let probes = probe_count(from);
-            let until = first(from, end, |millibits| probe_count(millibits) != probes);
-            let found = first(from, until, |millibits| expected_rate(millibits) <= rate);
+            let until = first_where(from, end, |millibits| probe_count(millibits) != probes);
+            let found = first_where(from, until, |millibits| expected_rate(millibits) <= rate);
             if found < until {
-                // 24,000 is exact in 24 bits, and so the thousandths survive.
-                #[expect(clippy::cast_possible_truncation, reason = "the nearest number is meant")]
+                // The 24 bits of an `f32`'s precision hold 24,000: thousandths survive.
+                #[expect(clippy::cast_possible_truncation, reason = "the nearest number is wanted")]
                 let bits_per_key = (f64::from(found) / 1000.0) as f32;
                 return Ok(FilterPolicy::Bloom { bits_per_key });
             }
             from = until;
         }
         let least = expected_rate(end - 1);
-        Err(Error::invalid(format_args!("a table's filter reaches a false-positive rate of {least:.1e}, not {rate:e}")))
+        Err(Error::invalid(format_args!(
+            "a table's filter reaches a false-positive rate of {least:.1e} at best, not {rate:e}"
+        )))
     }
 }
 
-/// The first number in `from..until` for which `holds`, which holds for all behind it; `until` if there is none.
-pub(super) fn first(mut from: u32, mut until: u32, holds: impl Fn(u32) -> bool) -> u32 {
+/// The first number in `from..until` for which `holds`, or `until`. It must also hold for all
+/// numbers after that.
+pub(super) fn first_where(mut from: u32, mut until: u32, holds: impl Fn(u32) -> bool) -> u32 {
     while from < until {
         let middle = from.midpoint(until);
         if holds(middle) {
@@ -57,7 +62,8 @@ pub(super) fn first(mut from: u32, mut until: u32, holds: impl Fn(u32) -> bool) 
     from
 }
 
-/// The rate that a table's filter has on average when a policy asks for so many thousandths of bits per key.
+/// The average rate of a table's filter when a policy asks for `millibits` thousandths of bits per
+/// key.
 fn expected_rate(millibits: u32) -> f64 {
     let layout = Layout::Split(super::split::Groups::for_probes(probe_count(millibits)));
     layout.model_fpr(1000 * LINE_BITS, compensated_millibits(millibits).into()) * SPLIT_EXCESS

@@ -1,8 +1,10 @@
-//! The size of a stand-alone filter: its layout, probes and lines, from a number of keys and a rate, or from bits.
+//! The size of a stand-alone filter: its layout, probes and lines, from a number of keys and a
+//! rate, or from bits.
 //!
-//! The textbook takes m = ⌈−n ln p / (ln 2)²⌉ bits and k = m/n · ln 2 probes for n keys at rate p. That is where it starts; whole lines
-//! are then added until the model of the layout keeps the rate. Logarithms may differ in their last digit from one platform to the
-//! next, and so, once in a while, may the number of lines: a filter that two machines shall make alike is sized by bits.
+//! The textbook takes m = ⌈−n ln p / (ln 2)²⌉ bits and k = m/n · ln 2 probes for n keys at rate p.
+//! Sizing starts there, and adds whole lines until the model of the layout keeps the rate.
+//! Logarithms may differ in their last digit between platforms, and with them, rarely, the number
+//! of lines. To make equal filters on two machines, size them by bits.
 
 use std::f64::consts::LN_2;
 use std::fmt;
@@ -13,21 +15,23 @@ use super::sizing::{MAX_LINES, MAX_PROBES, clamp_millibits, compensated_millibit
 use super::split::Groups;
 use crate::error::{Error, Result};
 
-/// Most probes of the split layout that [`Groups::for_probes`] makes.
+/// Most probes that [`Groups::for_probes`] makes for the split layout.
 const MAX_SPLIT_PROBES: u32 = 25;
 
-/// How much more than its model the rate of the split layout is: the model takes bits drawn into a line for independent, and lines vary a
-/// little more than that. Filters of a million keys, at 1 % and 0.1 % under three hashes, were 0.3 to 0.7 % above it.
+/// Rate of the split layout, relative to its model. The model takes the bits drawn into a line as
+/// independent; lines vary a little more than that. Filters of a million keys, at 1 % and 0.1 %
+/// under three hashes, were 0.3 to 0.7 % above the model.
 pub(super) const SPLIT_EXCESS: f64 = 1.005;
 
-/// Where a filter has the bits of a key.
+/// Where a filter puts the bits of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BloomLayout {
-    /// In groups of at most four, each group within 64 bytes: one cache line is touched for most absent keys.
+    /// In groups of at most four, each group within 64 bytes: most absent keys touch one cache
+    /// line.
     #[default]
     Split,
-    /// Anywhere, as in the textbook: for comparison.
+    /// Anywhere, as in the textbook; for comparison.
     Standard,
 }
 
@@ -57,28 +61,29 @@ impl fmt::Display for BloomLayout {
     }
 }
 
-/// What a filter is made of before there is a key in it.
+/// The parameters of an empty filter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct BloomShape {
     pub(super) layout: Layout,
     pub(super) lines: u64,
-    /// Bits per key when it is full, in thousandths.
+    /// Bits per key when the filter is full, in thousandths.
     pub(super) millibits: u32,
 }
 
-impl Shape {
-    /// The fewest lines that hold `keys` keys at a rate of at most `rate`, as far as the model of the layout knows.
-    pub(super) fn for_rate(kind: BloomLayout, keys: u64, rate: f64) -> Result<Shape> {
+impl BloomShape {
+    /// The fewest lines that hold `keys` keys at a rate of at most `rate`, by the model of the
+    /// layout.
+    pub(super) fn for_rate(kind: BloomLayout, keys: u64, rate: f64) -> Result<BloomShape> {
         check_rate(rate)?;
         check_keys(keys)?;
-        // Two keys of equal hashes cannot be told apart.
+        // Keys with equal hashes cannot be told apart.
         let collisions = 2.0 * keys as f64 / 2f64.powi(64);
         if rate < collisions {
-            return Err(Error::invalid(format_args!("a hash of 64 bits does not give {keys} keys a rate of {rate:e}")));
+            return Err(Error::invalid(format_args!("a 64-bit hash cannot reach a rate of {rate:e} with {keys} keys")));
         }
         let (bits, k) = textbook(keys, rate);
         let layout = kind.with_probes(k);
-        let shape = |lines| Shape { layout, lines, millibits: millibits(lines, keys) };
+        let shape = |lines| BloomShape { layout, lines, millibits: millibits(lines, keys) };
         let holds = |lines| shape(lines).rate() <= rate;
         let (mut enough, mut too_few) = (bits.div_ceil(LINE_BITS), 0);
         if enough > MAX_LINES {
@@ -99,9 +104,9 @@ impl Shape {
         Ok(shape(enough))
     }
 
-    /// Lines for `keys` keys when the textbook would spend so many bits on each, as tables do.
+    /// The size at which tables hold `keys` keys when a policy asks for `bits_per_key`.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1,000 to 24,000")]
-    pub(super) fn for_bits_per_key(kind: BloomLayout, keys: u64, bits_per_key: f64) -> Result<Shape> {
+    pub(super) fn for_bits_per_key(kind: BloomLayout, keys: u64, bits_per_key: f64) -> Result<BloomShape> {
         if !(1.0..=24.0).contains(&bits_per_key) {
             return Err(Error::invalid(format_args!("a filter takes 1 to 24 bits per key, not {bits_per_key}")));
         }
@@ -115,16 +120,19 @@ impl Shape {
         let lines = match u64::try_from(lines_for(keys, spent)) {
             Ok(lines) if lines <= MAX_LINES => lines,
             _ => {
-                let what = format_args!("{keys} keys of {bits_per_key} bits do not fit into the 2^37 bits of a filter");
+                let what = format_args!(
+                    "{keys} keys at {bits_per_key} bits per key do not fit into the 2^37 bits of a filter"
+                );
                 return Err(Error::invalid(what));
             }
         };
-        Ok(Shape { layout, lines, millibits: millibits(lines, keys) })
+        Ok(BloomShape { layout, lines, millibits: millibits(lines, keys) })
     }
 
-    /// At least `bits` bits and `k` probes; full when half of the bits are set, which is when k is the best number of probes.
+    /// At least `bits` bits and `k` probes. Full when half of the bits are set: k is then the best
+    /// number of probes.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 32 / ln 2 · 1000")]
-    pub(super) fn for_bits(kind: BloomLayout, bits: u64, k: u32) -> Result<Shape> {
+    pub(super) fn for_bits(kind: BloomLayout, bits: u64, k: u32) -> Result<BloomShape> {
         if !(1..=MAX_LINES * LINE_BITS).contains(&bits) {
             return Err(Error::invalid(format_args!("a filter takes 1 to 2^37 bits, not {bits}")));
         }
@@ -133,12 +141,12 @@ impl Shape {
             return Err(Error::invalid(format_args!("a filter of this layout takes 1 to {most} probes, not {k}")));
         }
         let millibits = (f64::from(k) * 1000.0 / LN_2).round() as u32;
-        Ok(Shape { layout: kind.with_probes(k), lines: bits.div_ceil(LINE_BITS), millibits })
+        Ok(BloomShape { layout: kind.with_probes(k), lines: bits.div_ceil(LINE_BITS), millibits })
     }
 
-    /// The rate to expect when it is full.
+    /// The expected rate of the full filter.
     fn rate(&self) -> f64 {
-        // Keys whose probes all agree: see `standard`. In tiny filters they count for more than all else.
+        // Keys whose probes all agree (see `standard`): they dominate in tiny filters.
         let alike = 4.0 * 1000.0 / f64::from(self.millibits) / (self.lines * LINE_BITS) as f64;
         let model = self.layout.model_fpr(1000 * LINE_BITS, self.millibits.into());
         match self.layout {
@@ -148,7 +156,7 @@ impl Shape {
     }
 }
 
-/// m and k of the textbook for `keys` keys, at least 1, at a rate between 0 and 1.
+/// The textbook's m and k for `keys` keys, at least 1, at a rate between 0 and 1.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and a float cast saturates")]
 fn textbook(keys: u64, rate: f64) -> (u64, u32) {
     let bits = (keys as f64 * -rate.ln() / (LN_2 * LN_2)).ceil();
@@ -156,7 +164,7 @@ fn textbook(keys: u64, rate: f64) -> (u64, u32) {
     (bits as u64, (k as u32).max(1))
 }
 
-/// Bits per key in thousandths, rounded down, so that a filter never holds fewer keys than it was made for.
+/// Bits per key in thousandths, rounded down: a filter never holds fewer keys than it was made for.
 fn millibits(lines: u64, keys: u64) -> u32 {
     let millibits = u128::from(lines) * u128::from(LINE_BITS) * 1000 / u128::from(keys);
     u32::try_from(millibits).unwrap_or(u32::MAX).max(1)
@@ -166,12 +174,12 @@ pub(super) fn check_rate(rate: f64) -> Result<()> {
     if rate > 0.0 && rate < 1.0 {
         Ok(())
     } else {
-        Err(Error::invalid(format_args!("a false-positive rate lies between 0 and 1, and {rate} does not")))
+        Err(Error::invalid(format_args!("a false-positive rate must lie between 0 and 1; {rate} does not")))
     }
 }
 
 fn check_keys(keys: u64) -> Result<()> {
-    if keys > 0 { Ok(()) } else { Err(Error::invalid("a filter is made for at least one key")) }
+    if keys > 0 { Ok(()) } else { Err(Error::invalid("a filter must be made for at least one key")) }
 }
 
 fn too_large(keys: u64, rate: f64) -> Error {
@@ -202,13 +210,14 @@ mod tests {
         for kind in KINDS {
             for keys in [1, 2, 10, 100, 1000, 123_456, 1_000_000, 100_000_000] {
                 for rate in [0.9, 0.5, 0.1, 0.01, 0.001, 1e-6, 1e-9] {
-                    let shape = Shape::for_rate(kind, keys, rate).unwrap();
+                    let shape = BloomShape::for_rate(kind, keys, rate).unwrap();
                     assert!(shape.rate() <= rate, "{kind:?}, {keys} keys at {rate}: {shape:?}");
                     let (bits, k) = textbook(keys, rate);
                     assert_eq!(u32::from(shape.layout.probes()), k.min(kind.max_probes()));
                     let least = bits.div_ceil(512);
                     assert!(shape.lines >= least);
-                    let fewer = Shape { lines: shape.lines - 1, millibits: millibits(shape.lines - 1, keys), ..shape };
+                    let fewer =
+                        BloomShape { lines: shape.lines - 1, millibits: millibits(shape.lines - 1, keys), ..shape };
                     assert!(shape.lines == least || fewer.rate() > rate, "{kind:?}, {keys} keys at {rate}: {shape:?}");
                     let many = if kind == BloomLayout::Split { 1000 } else { 1_000_000 };
                     if keys >= many && (1e-7..0.6).contains(&rate) {
@@ -223,48 +232,48 @@ mod tests {
     #[test]
     fn lines_of_the_published_sizes() {
         let lines = |(keys, rate)| {
-            let lines = |kind| Shape::for_rate(kind, keys, rate).unwrap().lines;
+            let lines = |kind| BloomShape::for_rate(kind, keys, rate).unwrap().lines;
             (lines(BloomLayout::Split), lines(BloomLayout::Standard))
         };
         let sizes = [(1_000, 0.01), (1_000_000, 0.01), (1_000_000, 0.001), (1_000, 0.1)].map(lines);
-        // 18,721 and 28,082 lines hold the bits of the textbook, whose k is not a whole number.
+        // 18,721 and 28,082 lines hold the textbook's bits, whose k is not a whole number.
         assert_eq!(sizes, [(19, 19), (18_868, 18_737), (28_260, 28_083), (10, 10)]);
     }
 
     #[test]
-    fn what_makes_no_filter_is_refused() {
-        let refused = |shape: Result<Shape>| assert!(matches!(shape, Err(Error::InvalidArgument(_))), "{shape:?}");
+    fn invalid_arguments_are_refused() {
+        let refused = |shape: Result<BloomShape>| assert!(matches!(shape, Err(Error::InvalidArgument(_))), "{shape:?}");
         for kind in KINDS {
             for rate in [0.0, 1.0, -0.1, 1.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-                refused(Shape::for_rate(kind, 1000, rate));
+                refused(BloomShape::for_rate(kind, 1000, rate));
             }
-            refused(Shape::for_rate(kind, 0, 0.01));
-            refused(Shape::for_rate(kind, u64::MAX, 0.01));
-            refused(Shape::for_rate(kind, u64::MAX, 1.0 - f64::EPSILON));
-            refused(Shape::for_rate(kind, 1 << 34, 0.01));
-            refused(Shape::for_rate(kind, 1, f64::MIN_POSITIVE));
-            refused(Shape::for_rate(kind, 1_000_000_000, 1e-12));
+            refused(BloomShape::for_rate(kind, 0, 0.01));
+            refused(BloomShape::for_rate(kind, u64::MAX, 0.01));
+            refused(BloomShape::for_rate(kind, u64::MAX, 1.0 - f64::EPSILON));
+            refused(BloomShape::for_rate(kind, 1 << 34, 0.01));
+            refused(BloomShape::for_rate(kind, 1, f64::MIN_POSITIVE));
+            refused(BloomShape::for_rate(kind, 1_000_000_000, 1e-12));
             for bits_per_key in [0.0, 0.999, 24.001, f64::NAN, f64::INFINITY, -1.0] {
-                refused(Shape::for_bits_per_key(kind, 1000, bits_per_key));
+                refused(BloomShape::for_bits_per_key(kind, 1000, bits_per_key));
             }
-            refused(Shape::for_bits_per_key(kind, 0, 10.0));
-            refused(Shape::for_bits_per_key(kind, 1 << 34, 10.0));
-            refused(Shape::for_bits_per_key(kind, u64::MAX, 10.0));
-            refused(Shape::for_bits(kind, 0, 7));
-            refused(Shape::for_bits(kind, (1 << 37) + 1, 7));
-            refused(Shape::for_bits(kind, u64::MAX, 7));
-            refused(Shape::for_bits(kind, 1000, 0));
-            refused(Shape::for_bits(kind, 1000, kind.max_probes() + 1));
+            refused(BloomShape::for_bits_per_key(kind, 0, 10.0));
+            refused(BloomShape::for_bits_per_key(kind, 1 << 34, 10.0));
+            refused(BloomShape::for_bits_per_key(kind, u64::MAX, 10.0));
+            refused(BloomShape::for_bits(kind, 0, 7));
+            refused(BloomShape::for_bits(kind, (1 << 37) + 1, 7));
+            refused(BloomShape::for_bits(kind, u64::MAX, 7));
+            refused(BloomShape::for_bits(kind, 1000, 0));
+            refused(BloomShape::for_bits(kind, 1000, kind.max_probes() + 1));
         }
-        assert_eq!(Shape::for_bits(BloomLayout::Split, 1 << 37, 7).unwrap().lines, MAX_LINES);
-        assert!(Shape::for_rate(BloomLayout::Split, 13_000_000_000, 0.01).is_ok());
+        assert_eq!(BloomShape::for_bits(BloomLayout::Split, 1 << 37, 7).unwrap().lines, MAX_LINES);
+        assert!(BloomShape::for_rate(BloomLayout::Split, 13_000_000_000, 0.01).is_ok());
     }
 
     #[test]
     fn bits_per_key_are_those_of_tables() {
-        let shape = Shape::for_bits_per_key(BloomLayout::Split, 1_000_000, 10.0).unwrap();
+        let shape = BloomShape::for_bits_per_key(BloomLayout::Split, 1_000_000, 10.0).unwrap();
         assert_eq!((shape.lines, shape.layout.probes(), shape.millibits), (19_686, 7, 10_079));
-        let shape = Shape::for_bits_per_key(BloomLayout::Standard, 1_000_000, 10.0).unwrap();
+        let shape = BloomShape::for_bits_per_key(BloomLayout::Standard, 1_000_000, 10.0).unwrap();
         assert_eq!((shape.lines, shape.layout.probes()), (19_532, 7));
     }
 }

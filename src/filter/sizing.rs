@@ -1,30 +1,34 @@
-//! How many probes and lines a filter takes. Only writers follow these rules (a reader takes what the header says), in integers, so
-//! that every platform makes the same file.
+//! How many probes and lines a filter takes. Only writers follow these rules; a reader takes what
+//! the header says. Integer arithmetic makes the file the same on every platform.
 
 use super::line::LINE_BITS;
 use crate::filter::FilterPolicy;
 
-/// Most lines of a filter: 28 bits choose the line, 36 others the bits within it. Part of the format, and the limit of a stand-alone
-/// filter (16 GiB).
+/// Most lines of a filter: 28 bits choose the line, the 36 others the bits within it. Part of the
+/// format, and the limit of a stand-alone filter (16 GiB).
 pub(super) const MAX_LINES: u64 = 1 << 28;
 /// Most probes of a filter. Part of the format.
 pub(super) const MAX_PROBES: u32 = 32;
-/// Most lines that are built for a table: the length of its block has 32 bits. Keys beyond make the filter fuller, which its rate says.
+/// Most lines of a table's filter: the length of its block has 32 bits. Keys beyond this make the
+/// filter fuller and its stated rate higher.
 pub(super) const MAX_BUILT_LINES: u64 = (1 << 26) - 2;
 
-/// Bits per key, in thousandths, with which the split layout is as good as the textbook formula at 1, 2, … 24 bits per key: solved
-/// from the closed form of `split::model_fpr`, with 0.15 % to spare for the spread between filters.
+/// Bits per key, in thousandths, at which the split layout matches the textbook formula at 1, 2, …
+/// 24 bits per key. Solved from the closed form of `split::model_fpr`, with a margin of 0.15 % for
+/// the spread between filters.
 const COMPENSATED_MILLIBITS: [u32; 24] = [
     1002, 2003, 3008, 4019, 5033, 6066, 7048, 8048, 9065, 10079, 11055, 12069, 13082, 14095, 15114, 16088, 17101,
     18116, 19130, 20107, 21119, 22134, 23148, 24126,
 ];
 
-/// Thousandths of bits per key of the Bloom filter that has the rate of a binary fuse by the textbook, and stands in for it: r / ln 2.
+/// Thousandths of bits per key of the Bloom filter that replaces a binary fuse, at the same rate by
+/// the textbook: r / ln 2.
 pub(super) fn stand_in_millibits(fingerprint_millibits: u32) -> u32 {
     fingerprint_millibits.saturating_mul(1443) / 1000
 }
 
-/// Thousandths of bits per key of the Bloom filter that a policy asks for, or that stands in for what it asks for.
+/// Thousandths of bits per key of the Bloom filter that a policy asks for, or that replaces its
+/// binary fuse.
 pub(super) fn bloom_millibits(policy: FilterPolicy) -> u32 {
     match policy {
         FilterPolicy::BinaryFuse { .. } => stand_in_millibits(policy.millibits()),
@@ -32,12 +36,12 @@ pub(super) fn bloom_millibits(policy: FilterPolicy) -> u32 {
     }
 }
 
-/// Thousandths within the range that the options allow.
+/// Clamps thousandths to the range that the options allow.
 pub(super) fn clamp_millibits(millibits: u32) -> u32 {
     millibits.clamp(1000, 24_000)
 }
 
-/// The number of probes that is best at `millibits` (1000 to 24000): bits per key times ln 2, rounded.
+/// The best number of probes at `millibits` (1000 to 24000): bits per key times ln 2, rounded.
 pub(super) fn probe_count(millibits: u32) -> u32 {
     const LN_2: u64 = 693_147_181;
     const ONE: u64 = 1_000_000_000;
@@ -45,8 +49,8 @@ pub(super) fn probe_count(millibits: u32) -> u32 {
     u32::try_from(probes).map_or(MAX_PROBES, |probes| probes.clamp(1, MAX_PROBES))
 }
 
-/// Thousandths of bits per key to spend on the split layout when the textbook would spend `millibits` (1000 to 24000): the table,
-/// interpolated and rounded down.
+/// Thousandths of bits per key that the split layout spends where the textbook spends `millibits`
+/// (1000 to 24000): the table, interpolated and rounded down.
 pub(super) fn compensated_millibits(millibits: u32) -> u32 {
     let (whole, rest) = (millibits / 1000, millibits % 1000);
     let at = |bits: u32| COMPENSATED_MILLIBITS.get(bits as usize - 1).copied();
@@ -62,7 +66,7 @@ pub(super) fn lines_for(keys: u64, millibits: u32) -> u128 {
     (u128::from(keys) * u128::from(millibits)).div_ceil(u128::from(LINE_BITS) * 1000)
 }
 
-/// [`lines_for`] a table's filter: at least one, and no more than its block can have.
+/// [`lines_for`] a table's filter: at least one, and at most what its block can hold.
 pub(super) fn line_count(keys: u64, millibits: u32) -> u64 {
     u64::try_from(lines_for(keys, millibits)).map_or(MAX_BUILT_LINES, |lines| lines.clamp(1, MAX_BUILT_LINES))
 }

@@ -1,24 +1,28 @@
-//! The split-line layout, policy 1: the probes of a key fall in groups of at most four, each group in one line.
+//! The split-line layout (policy 1): a key's probes fall in groups of at most four, each group in
+//! one line.
 //!
 //! ```text
 //! g[0] = hash of the key                      g[i+1] = remix(g[i])
 //! group i lies in line  fastrange(g[i], number of lines)          the high bits of g[i]
 //! its probe j is bit    (g[i] >> 9j) & 511                        the low 36 bits
-//! k = 7: groups of 4 and 3               any k: 4, then as few groups of at most 3 as it takes, the larger first
+//! k = 7: groups of 4 and 3
+//! any k: 4, then as few groups of at most 3 as possible, larger ones first
 //! ```
 //!
-//! A key is there, maybe, if all its bits are set. The first four bits refuse fifteen of sixteen absent keys, so one access and one
-//! branch that the processor predicts do for most, and the second line evens out how full lines are: the rate is that of a
-//! textbook filter with 0.8 % fewer bits, where all probes in one line cost 3.5 %. Everything above is part of the format.
+//! A key may be present if all its bits are set. The first four bits refuse fifteen of sixteen
+//! absent keys: for most, one memory access and one well-predicted branch suffice. The second line
+//! evens out how full lines are: the rate is that of a textbook filter with 0.8 % fewer bits, where
+//! all probes in one line cost 3.5 %. All of this is part of the format.
 
 use super::hash::{fastrange, remix};
-use super::line::{Fill, LINE_BITS, Line, word_of};
+use super::line::{Fill, FilterLine, LINE_BITS, word_of};
 use crate::format::{Decoded, Malformed};
 
-/// Most probes in a group: 9 bits each, below the bits that choose the line. Part of the format.
+/// Most probes in a group: each takes 9 bits, below the bits that choose the line. Part of the
+/// format.
 pub(super) const GROUP_MAX: u8 = 4;
 
-/// Probes per group, ended by a zero or by the array's end: as in the header.
+/// Probes per group, as in the header: a zero or the array's end ends the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Groups([u8; 8]);
 
@@ -40,7 +44,7 @@ impl Groups {
         let (used, unused) =
             bytes.split_at_checked(count.into()).ok_or(Malformed("the filter has more than 8 groups of probes"))?;
         if used.iter().any(|group| !(1..=GROUP_MAX).contains(group)) {
-            return Err(Malformed("a group of the filter is not of 1 to 4 probes"));
+            return Err(Malformed("a group of the filter does not have 1 to 4 probes"));
         }
         if unused.iter().any(|&group| group != 0) {
             return Err(Malformed("the filter has groups beyond their count"));
@@ -69,9 +73,9 @@ impl Groups {
         self.0[0]
     }
 
-    /// The groups behind the first.
+    /// The groups after the first.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    pub(super) fn behind_first(self) -> Groups {
+    pub(super) fn after_first(self) -> Groups {
         Groups((u64::from_le_bytes(self.0) >> 8).to_le_bytes())
     }
 
@@ -91,9 +95,9 @@ pub(super) fn line_index(g: u64, count: usize) -> usize {
     fastrange(g, count as u64) as usize
 }
 
-/// Sets the bits of a key. Returns how many were not set before.
+/// Sets the bits of a key and returns how many of them were unset.
 #[inline]
-pub(super) fn insert(groups: Groups, lines: &mut [Line], hash: u64) -> u64 {
+pub(super) fn insert(groups: Groups, lines: &mut [FilterLine], hash: u64) -> u64 {
     let (mut g, mut changed) = (hash, 0);
     for probes in groups.iter() {
         let index = line_index(g, lines.len());
@@ -110,12 +114,12 @@ pub(super) fn insert(groups: Groups, lines: &mut [Line], hash: u64) -> u64 {
     changed
 }
 
-fn set_all<const PROBES: u8>(line: &mut Line, g: u64) -> u64 {
+fn set_all<const PROBES: u8>(line: &mut FilterLine, g: u64) -> u64 {
     (0..PROBES).map(|j| line.set(g >> (9 * j))).sum()
 }
 
-/// Whether all bits of a key are set. This is the specification that `avx2` must match.
-pub(super) fn may_contain(groups: Groups, lines: &[Line], hash: u64) -> bool {
+/// Whether all bits of a key are set. This defines what `avx2` must answer.
+pub(super) fn may_contain(groups: Groups, lines: &[FilterLine], hash: u64) -> bool {
     let mut g = hash;
     for probes in groups.iter() {
         let Some(line) = lines.get(line_index(g, lines.len())) else {
@@ -135,11 +139,11 @@ pub(super) fn may_contain(groups: Groups, lines: &[Line], hash: u64) -> bool {
     true
 }
 
-/// The first four probes of a key: they fall on the same bits of a line in every filter.
+/// The first four probes of a key, which fall on the same bits of a line in every filter.
 #[derive(Clone, Copy)]
 pub(super) struct FirstGroup {
     words: [usize; GROUP_MAX as usize],
-    /// All bits but the probe's.
+    /// All bits of a word but the probe's.
     others: [u64; GROUP_MAX as usize],
 }
 
@@ -150,28 +154,28 @@ impl FirstGroup {
         FirstGroup { words: positions.map(word_of), others: positions.map(|position| !(1 << (position % 64))) }
     }
 
-    /// Whether all four bits are set. Without a branch, as [`all_set`].
+    /// Whether all four bits are set. Branch-free, like [`all_set`].
     #[inline]
-    pub(super) fn is_in(&self, line: &Line) -> bool {
+    pub(super) fn is_in(&self, line: &FilterLine) -> bool {
         let probes = self.words.iter().zip(self.others);
         probes.fold(u64::MAX, |all, (&word, others)| all & (line.0[word % 8] | others)) == u64::MAX
     }
 }
 
-/// Without a branch per bit: each would be a coin toss.
-fn all_set<const PROBES: u8>(line: &Line, g: u64) -> bool {
+/// Branch-free: the processor would mispredict half of the branches per bit.
+fn all_set<const PROBES: u8>(line: &FilterLine, g: u64) -> bool {
     (0..PROBES).fold(1, |all, j| all & line.get(g >> (9 * j))) == 1
 }
 
-/// The false-positive rate of these very bits: a group passes with the mean, over lines, of the line's fill to the power of the
-/// group's probes.
+/// The exact false-positive rate of these bits. A group passes with the mean, over lines, of the
+/// line's fill to the power of the group's probes.
 pub(super) fn exact_fpr(groups: Groups, fill: &Fill) -> f64 {
     groups.iter().map(|probes| fill.mean_power(probes)).product()
 }
 
-/// The rate expected of a filter with `keys_per_line` keys per line, before its keys are known. With q = 1 − 1/512, the mean of
-/// q^(j · bits drawn in a line) is exp(keys per line · Σ (q^(j · group) − 1)), and inclusion and exclusion over the probes of a group do
-/// the rest.
+/// The rate expected of a filter with `keys_per_line` keys per line. With q = 1 − 1/512, the mean
+/// of q^(j · bits drawn in a line) is exp(keys per line · Σ (q^(j · group) − 1)). Inclusion and
+/// exclusion over the probes of a group does the rest.
 pub(super) fn model_fpr(groups: Groups, keys_per_line: f64) -> f64 {
     let q = 1.0 - 1.0 / LINE_BITS as f64;
     let all_miss = |j: u8| {
@@ -190,17 +194,17 @@ pub(super) fn model_fpr(groups: Groups, keys_per_line: f64) -> f64 {
     groups.iter().map(passes).product()
 }
 
-/// The number of keys that the bits speak for; infinite when all are set.
+/// The number of keys, estimated from the bits; infinite when all are set.
 pub(super) fn estimated_keys(groups: Groups, fill: &Fill) -> f64 {
     -(-fill.ratio()).ln_1p() * fill.lines() as f64 / drawn_per_key(groups)
 }
 
-/// The share of bits that `keys_per_line` keys per line set: what [`estimated_keys`] inverts.
+/// The share of bits that `keys_per_line` keys per line set; [`estimated_keys`] inverts it.
 pub(super) fn model_fill(groups: Groups, keys_per_line: f64) -> f64 {
     -(-keys_per_line * drawn_per_key(groups)).exp_m1()
 }
 
-/// Lines' worth of bits that a key draws: a group draws some bits of its line twice.
+/// Bits that a key sets, in units of a line: probes of a group that hit one bit count once.
 fn drawn_per_key(groups: Groups) -> f64 {
     let q = 1.0 - 1.0 / LINE_BITS as f64;
     groups.iter().map(|group| 1.0 - q.powi(group.into())).sum()
@@ -216,11 +220,11 @@ mod tests {
     fn the_first_group_is_in_a_line_with_all_its_bits_and_in_no_other() {
         for hash in (0..300).map(remix) {
             let group = FirstGroup::new(hash);
-            let mut line = Line::default();
+            let mut line = FilterLine::default();
             set_all::<GROUP_MAX>(&mut line, hash);
             assert!(group.is_in(&line));
             for bit in 0..LINE_BITS {
-                let mut all_but_one = Line([u64::MAX; 8]);
+                let mut all_but_one = FilterLine([u64::MAX; 8]);
                 all_but_one.0[word_of(bit)] ^= 1 << (bit % 64);
                 assert_eq!(group.is_in(&all_but_one), all_set::<GROUP_MAX>(&all_but_one, hash));
             }
@@ -281,10 +285,10 @@ mod tests {
             (&[0xab; 300], (764, [146, 281, 219, 460]), (644, [100, 9, 30])),
         ];
         for (key, (line1, bits1), (line2, bits2)) in vectors {
-            let mut expected = vec![Line::default(); 1000];
+            let mut expected = vec![FilterLine::default(); 1000];
             assert_eq!(bits1.map(|bit| expected[line1].set(bit)), [1; 4]);
             assert_eq!(bits2.map(|bit| expected[line2].set(bit)), [1; 3]);
-            let mut lines = vec![Line::default(); 1000];
+            let mut lines = vec![FilterLine::default(); 1000];
             let hash = KeyHash::new(0, key).value();
             assert_eq!(insert(Groups::for_probes(7), &mut lines, hash), 7);
             assert_eq!(insert(Groups::for_probes(7), &mut lines, hash), 0);
@@ -298,7 +302,7 @@ mod tests {
         let hash = KeyHash::new(7, b"key").value();
         for k in 1..=25 {
             let groups = Groups::for_probes(k);
-            let mut lines = vec![Line::default(); 5];
+            let mut lines = vec![FilterLine::default(); 5];
             insert(groups, &mut lines, hash);
             for bit in 0..5 * 512 {
                 let mut cleared = lines.clone();
@@ -311,7 +315,8 @@ mod tests {
 
     #[test]
     fn model_gives_the_published_rates() {
-        // Bits per key; the rate in per cent at exactly these bits, and with the compensation, which is rounded to thousandths here.
+        // Bits per key; the rate in per cent at exactly these bits, and with the compensation,
+        // which is rounded to thousandths here.
         let published = [
             (6, 5.75347, 5.58246),
             (7, 3.52817, 3.44822),

@@ -1,18 +1,21 @@
-//! The textbook layout, policy 2: k probes anywhere in one array of m bits, m being 512 times the number of lines.
+//! The textbook layout (policy 2): k probes anywhere in one array of m bits, 512 per line.
 //!
 //! ```text
 //! x = fastrange(hash, m)                      y = fastrange(remix(hash), m)
-//! probe i is bit x, that is bit x & 511 of line x >> 9; then       x = (x + y) mod m,  y = (y + i + 1) mod m
+//! probe i is bit x, which is bit x & 511 of line x >> 9
+//! then  x = (x + y) mod m,  y = (y + i + 1) mod m
 //! ```
 //!
-//! This is enhanced double hashing (Dillinger and Manolios, 2004): probe i is x + i·y + (i³ − i)/6 mod m. The cubic term keeps the
-//! probes of a key apart when y is small or divides m. Two hashes give m² pairs, so that n keys add about n/m² to the textbook rate:
-//! 0.02 % in a single line, nothing in larger filters. Probing stops at the first bit that is not set. All of it is part of the format.
+//! This is enhanced double hashing (Dillinger and Manolios, 2004): probe i is x + i·y + (i³ − i)/6
+//! mod m. The cubic term keeps a key's probes apart when y is small or divides m. Two hashes give
+//! m² pairs: n keys add about n/m² to the textbook rate, 0.02 % in a single line and nothing in
+//! larger filters. Probing stops at the first unset bit. All of this is part of the format.
 //!
-//! It is here to compare with: the same rate as `split`, at two lines and two mispredicted branches per absent key.
+//! For comparison only: it has the rate of `split`, at two lines and two mispredicted branches per
+//! absent key.
 
 use super::hash::{fastrange, remix};
-use super::line::{Fill, LINE_BITS, Line};
+use super::line::{Fill, FilterLine, LINE_BITS};
 
 /// The positions of a key's probes among `bits` bits.
 fn positions(probes: u32, bits: u64, hash: u64) -> impl Iterator<Item = u64> {
@@ -31,7 +34,7 @@ fn add_mod(a: u64, b: u64, n: u64) -> u64 {
     if sum < n { sum } else { sum - n }
 }
 
-fn bit_count(lines: &[Line]) -> u64 {
+fn bit_count(lines: &[FilterLine]) -> u64 {
     lines.len() as u64 * LINE_BITS
 }
 
@@ -39,9 +42,9 @@ fn line_index(position: u64) -> usize {
     (position / LINE_BITS) as usize
 }
 
-/// Sets the bits of a key. Returns how many were not set before.
+/// Sets the bits of a key and returns how many of them were unset.
 #[inline]
-pub(super) fn insert(probes: u32, lines: &mut [Line], hash: u64) -> u64 {
+pub(super) fn insert(probes: u32, lines: &mut [FilterLine], hash: u64) -> u64 {
     let mut changed = 0;
     for position in positions(probes, bit_count(lines), hash) {
         if let Some(line) = lines.get_mut(line_index(position)) {
@@ -52,29 +55,29 @@ pub(super) fn insert(probes: u32, lines: &mut [Line], hash: u64) -> u64 {
 }
 
 /// Whether all bits of a key are set.
-pub(super) fn may_contain(probes: u32, lines: &[Line], hash: u64) -> bool {
+pub(super) fn may_contain(probes: u32, lines: &[FilterLine], hash: u64) -> bool {
     positions(probes, bit_count(lines), hash)
         .all(|position| lines.get(line_index(position)).is_none_or(|line| line.get(position) & 1 == 1))
 }
 
-/// The false-positive rate of these very bits. Single operations in a fixed order, so that the rate in the header is the same on
-/// every platform.
+/// The exact false-positive rate of these bits. Single operations in a fixed order make the rate in
+/// the header the same on every platform.
 pub(super) fn exact_fpr(probes: u32, fill: &Fill) -> f64 {
     let fill = fill.ratio();
     (0..probes).fold(1.0, |rate, _| rate * fill)
 }
 
-/// The rate expected of a filter with `keys_per_bit` keys per bit, before its keys are known: (1 − e^(−k·n/m))^k.
+/// The rate expected of a filter with `keys_per_bit` keys per bit: (1 − e^(−k·n/m))^k.
 pub(super) fn model_fpr(probes: u32, keys_per_bit: f64) -> f64 {
     model_fill(probes, keys_per_bit).powf(f64::from(probes))
 }
 
-/// The share of bits that `keys_per_bit` keys per bit set: what [`estimated_keys`] inverts.
+/// The share of bits that `keys_per_bit` keys per bit set; [`estimated_keys`] inverts it.
 pub(super) fn model_fill(probes: u32, keys_per_bit: f64) -> f64 {
     -(-f64::from(probes) * keys_per_bit).exp_m1()
 }
 
-/// The number of keys that the bits speak for; infinite when all are set.
+/// The number of keys, estimated from the bits; infinite when all are set.
 pub(super) fn estimated_keys(probes: u32, fill: &Fill) -> f64 {
     let bits = (fill.lines() * LINE_BITS) as f64;
     -(-fill.ratio()).ln_1p() * bits / f64::from(probes)
@@ -106,7 +109,7 @@ mod tests {
     fn each_cleared_bit_of_a_key_makes_it_absent() {
         let hash = KeyHash::new(7, b"key").value();
         for probes in 1..=32 {
-            let mut lines = vec![Line::default(); 3];
+            let mut lines = vec![FilterLine::default(); 3];
             insert(probes, &mut lines, hash);
             for bit in 0..3 * 512 {
                 let mut cleared = lines.clone();

@@ -1,4 +1,5 @@
-//! [`BloomFilter`]: a filter without a database. Its lines, layouts, hash and bytes are those of a table's filter.
+//! [`BloomFilter`]: a filter without a database, with the lines, layouts, hash and encoding of a
+//! table's filter.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -8,23 +9,24 @@ use super::file;
 use crate::error::{Error, Result};
 use crate::filter::avx2::Avx2;
 use crate::filter::hasher::{HashFunction, HashedKey, HashedKeys, KeyHasher};
-use crate::filter::header::{self, Content, Header};
+use crate::filter::header::{self, FilterContent, FilterHeader};
 use crate::filter::layout::Layout;
-use crate::filter::line::{Fill, LINE_BITS, Line};
-use crate::filter::shape::{BloomLayout, Shape};
+use crate::filter::line::{Fill, FilterLine, LINE_BITS};
+use crate::filter::shape::{BloomLayout, BloomShape};
 use crate::filter::sizing::MAX_LINES;
 use crate::filter::split::Groups;
 use crate::format::{Decoded, Malformed};
 use crate::vfs::{FileSystem, OsFileSystem};
 
-/// The number of keys in the header of a stand-alone filter: it counts none. A table's filter has
-/// lines only with keys, so that none is taken for the other. Part of the format.
+/// The number of keys in a stand-alone filter's header, which counts none. A table's filter with
+/// lines always counts keys, so that neither is mistaken for the other. Part of the format.
 const UNCOUNTED: u64 = 0;
 
-/// The rate for which a filter that is collected from keys is made.
+/// The rate of a filter that is collected from keys.
 const COLLECTED_RATE: f64 = 0.01;
 
-/// A set of keys in a few bits per key: it says of any key "certainly not in the set" or "maybe".
+/// A set of keys in a few bits per key. It answers for any key "certainly not in the set" or
+/// "maybe".
 ///
 /// ```
 /// use tamis::filter::BloomFilter;
@@ -40,33 +42,34 @@ const COLLECTED_RATE: f64 = 0.01;
 /// # Ok::<(), tamis::Error>(())
 /// ```
 ///
-/// Its size is fixed when it is made; a [`ScalableBloomFilter`](super::ScalableBloomFilter) grows. Keys are whatever is
-/// `AsRef<[u8]>`: only the bytes count.
+/// Its size is fixed when it is made; a [`ScalableBloomFilter`](crate::filter::ScalableBloomFilter)
+/// grows. A key is anything that is `AsRef<[u8]>`; only its bytes count.
 ///
-/// Two filters are equal (`==`) when they answer alike: same size, layout, hash and seed, same
-/// bits. For how many keys they were made does not matter. Filters that also agree in that have the
-/// same bytes; see [the module](super).
+/// Two filters are equal (`==`) if they answer alike: equal size, layout, hash, seed and bits. The
+/// numbers of keys for which they were made may differ. Filters that also agree in these have equal
+/// bytes; see [the module](crate::filter).
 #[derive(Clone)]
 pub struct BloomFilter {
-    lines: Box<[Line]>,
+    lines: Box<[FilterLine]>,
     layout: Layout,
     hasher: KeyHasher,
-    /// The fast way to ask, if the layout and the processor have one.
+    /// The AVX2 probe, if the layout has one and the processor supports it.
     fast: Option<(Avx2, Groups)>,
-    /// Bits that are set.
+    /// Number of set bits.
     ones: u64,
-    /// Bits per key when it is full, in thousandths; not 0.
+    /// Bits per key when the filter is full, in thousandths; not 0.
     millibits: u32,
-    /// Bits that are set when it is full.
+    /// Number of set bits when the filter is full.
     full_ones: u64,
 }
 
-/// How a filter is to be made: seed, hash and layout; then how large.
+/// A builder of [`BloomFilter`]s: choose seed, hash and layout, then the size.
 ///
 /// ```
 /// use tamis::filter::{BloomFilter, HashFunction};
 ///
-/// let filter = BloomFilter::builder().hash(HashFunction::SipHash13).seed(0x5eed).with_bits_per_key(1000, 10.0)?;
+/// let builder = BloomFilter::builder().hash(HashFunction::SipHash13).seed(0x5eed);
+/// let filter = builder.with_bits_per_key(1000, 10.0)?;
 /// assert_eq!((filter.k(), filter.bits()), (7, 10_240));
 /// # Ok::<(), tamis::Error>(())
 /// ```
@@ -96,40 +99,43 @@ impl BloomBuilder {
         self
     }
 
-    /// The hash with its seed. With it keys can be hashed before the filter is made, when their
-    /// number is not known yet: see [`HashedKeys`].
+    /// The hash function with its seed. It can hash keys before the filter is made, while their
+    /// number is unknown: see [`HashedKeys`].
     pub fn hasher(&self) -> Result<KeyHasher> {
         KeyHasher::new(self.function, self.seed).map_err(|Malformed(rule)| Error::invalid(rule))
     }
 
-    /// A filter for `keys` keys that then says "maybe" to a share of `rate` of the keys that are not in it.
+    /// A filter for `keys` keys. When it holds them, it says "maybe" to a share of `rate` of the
+    /// keys that are not in it.
     pub fn with_rate(&self, keys: u64, rate: f64) -> Result<BloomFilter> {
         BloomFilter::new(self.shape(keys, rate)?, self.hasher()?)
     }
 
-    pub(super) fn shape(&self, keys: u64, rate: f64) -> Result<Shape> {
-        Shape::for_rate(self.layout, keys, rate)
+    pub(super) fn shape(&self, keys: u64, rate: f64) -> Result<BloomShape> {
+        BloomShape::for_rate(self.layout, keys, rate)
     }
 
-    /// A filter for `keys` keys with so many bits for each, 1 to 24, and the best number of probes. The split layout takes up to 1 %
-    /// more, as in tables, and has the rate of the textbook for it.
+    /// A filter for `keys` keys with `bits_per_key` bits each, 1 to 24, and the best number of
+    /// probes. As in tables, the split layout takes up to 1 % more to reach the rate of the
+    /// textbook.
     pub fn with_bits_per_key(&self, keys: u64, bits_per_key: f64) -> Result<BloomFilter> {
-        BloomFilter::new(Shape::for_bits_per_key(self.layout, keys, bits_per_key)?, self.hasher()?)
+        BloomFilter::new(BloomShape::for_bits_per_key(self.layout, keys, bits_per_key)?, self.hasher()?)
     }
 
-    /// A filter of at least `bits` bits, in whole lines of 512, with `k` probes per key: at most 25 in the split layout, 32 in the
-    /// standard one.
+    /// A filter of at least `bits` bits, in whole lines of 512, with `k` probes per key: at most 25
+    /// in the split layout, 32 in the standard one.
     pub fn with_bits(&self, bits: u64, k: u32) -> Result<BloomFilter> {
-        BloomFilter::new(Shape::for_bits(self.layout, bits, k)?, self.hasher()?)
+        BloomFilter::new(BloomShape::for_bits(self.layout, bits, k)?, self.hasher()?)
     }
 }
 
 impl BloomFilter {
-    /// The first bytes of every encoded filter, and so of its file.
+    /// The first bytes of every encoded filter and of its file.
     pub const MAGIC: [u8; 4] = header::MAGIC;
 
-    /// A filter for `keys` keys that then says "maybe" to a share of `rate` of the keys that are not in it. XXH3, seed 0, split
-    /// layout; see [`builder`](BloomFilter::builder) for others.
+    /// A filter for `keys` keys. When it holds them, it says "maybe" to a share of `rate` of the
+    /// keys that are not in it. XXH3, seed 0, split layout; see [`builder`](BloomFilter::builder)
+    /// for others.
     pub fn with_rate(keys: u64, rate: f64) -> Result<BloomFilter> {
         BloomFilter::builder().with_rate(keys, rate)
     }
@@ -144,11 +150,11 @@ impl BloomFilter {
         BloomBuilder::default()
     }
 
-    fn new(shape: Shape, hasher: KeyHasher) -> Result<BloomFilter> {
-        Ok(BloomFilter::of_lines(empty_lines(shape.lines)?, shape.layout, shape.millibits, hasher))
+    fn new(shape: BloomShape, hasher: KeyHasher) -> Result<BloomFilter> {
+        Ok(BloomFilter::from_lines(empty_lines(shape.lines)?, shape.layout, shape.millibits, hasher))
     }
 
-    fn of_lines(lines: Box<[Line]>, layout: Layout, millibits: u32, hasher: KeyHasher) -> BloomFilter {
+    fn from_lines(lines: Box<[FilterLine]>, layout: Layout, millibits: u32, hasher: KeyHasher) -> BloomFilter {
         let fast = match layout {
             Layout::Split(groups) => Avx2::detect().map(|avx2| (avx2, groups)),
             Layout::Standard { .. } => None,
@@ -169,8 +175,8 @@ impl BloomFilter {
         (fill * self.bits() as f64).ceil() as u64
     }
 
-    /// Adds a key. Returns whether any bit changed: `false` means that the key was there already, or that the filter already said
-    /// "maybe" to it by chance.
+    /// Adds a key. Returns whether any bit changed: `false` means that the key was there already,
+    /// or that the filter already said "maybe" to it by chance.
     #[inline]
     pub fn insert(&mut self, key: impl AsRef<[u8]>) -> bool {
         self.insert_value(self.hasher.value(key.as_ref()))
@@ -182,16 +188,15 @@ impl BloomFilter {
         self.contains_value(self.hasher.value(key.as_ref()))
     }
 
-    /// [`insert`](BloomFilter::insert) of a key that was hashed before. Fails, and changes nothing,
-    /// if its hash is of another function or seed than the filter's
-    /// [`hasher`](BloomFilter::hasher).
+    /// Adds a key that was hashed before, like [`insert`](BloomFilter::insert). Fails, and changes
+    /// nothing, if another function or seed than that of the filter's
+    /// [`hasher`](BloomFilter::hasher) made the hash.
     pub fn insert_hashed(&mut self, key: HashedKey) -> Result<bool> {
         Ok(self.insert_value(self.hasher.expect_value_of(key)?))
     }
 
-    /// Adds many keys that were hashed before, and returns how many insertions changed a bit.
-    /// Fails, and changes nothing, if they were hashed by another function or seed than the
-    /// filter's.
+    /// Adds many keys that were hashed before, and returns how many changed a bit. Fails, and
+    /// changes nothing, if another function or seed than the filter's made the hashes.
     pub fn insert_all(&mut self, keys: &HashedKeys) -> Result<u64> {
         let mut changed = 0;
         for &value in keys.values_for(&self.hasher)? {
@@ -201,8 +206,9 @@ impl BloomFilter {
         Ok(changed)
     }
 
-    /// [`contains`](BloomFilter::contains) for a key that was hashed before. "Maybe" if its hash is
-    /// of another function or seed than the filter's: nothing can be said of it.
+    /// Whether a key that was hashed before may be in the set, like
+    /// [`contains`](BloomFilter::contains). "Maybe" if another function or seed than the filter's
+    /// made the hash.
     #[inline]
     pub fn contains_hashed(&self, key: HashedKey) -> bool {
         self.hasher.value_of(key).is_none_or(|value| self.contains_value(value))
@@ -235,23 +241,25 @@ impl BloomFilter {
         }
     }
 
-    /// The number of keys for which the filter was made: with so many it has the rate that was asked for. Never fewer than were
-    /// asked for; some more, because there are only whole lines and bits per key are noted in thousandths.
+    /// The number of keys for which the filter was made: with this many it has the requested rate.
+    /// At least the requested number; often a few more, because a filter has whole lines and stores
+    /// bits per key in thousandths.
     ///
-    /// A filter that was made from bits and probes is full when half of its bits are set. A union
-    /// or an intersection has the lesser capacity of the two.
+    /// A filter made from bits and probes is full when half of its bits are set. A union or an
+    /// intersection has the lesser capacity of the two.
     pub fn capacity(&self) -> u64 {
         let keys = u128::from(self.bits()) * 1000 / u128::from(self.millibits);
         u64::try_from(keys).map_or(u64::MAX, |keys| keys.max(1))
     }
 
-    /// Whether as many bits are set as [`capacity`](BloomFilter::capacity) keys set on average, so that the rate is what was asked
-    /// for. More keys can be added; the rate then exceeds it.
+    /// Whether as many bits are set as [`capacity`](BloomFilter::capacity) keys set on average, at
+    /// which the filter has the requested rate. It takes more keys, but the rate then exceeds the
+    /// request.
     pub fn is_full(&self) -> bool {
         self.ones >= self.full_ones
     }
 
-    /// Whether no bit is set: it says "no" to every key.
+    /// Whether no bit is set: the filter says "no" to every key.
     pub fn is_empty(&self) -> bool {
         self.ones == 0
     }
@@ -261,7 +269,8 @@ impl BloomFilter {
         self.layout.probes().into()
     }
 
-    /// Probes in each of the lines in which a key has bits; empty in the standard layout, where they are anywhere.
+    /// Probes in each of the lines in which a key has bits; empty in the standard layout, whose
+    /// probes are anywhere.
     pub fn groups(&self) -> Vec<u8> {
         self.layout.groups().collect()
     }
@@ -276,7 +285,8 @@ impl BloomFilter {
         self.ones as f64 / self.bits() as f64
     }
 
-    /// The false-positive rate of these very bits: the share of keys not in the set to which it says "maybe".
+    /// The exact false-positive rate of the filter's bits: the share of keys not in the set to
+    /// which it says "maybe".
     ///
     /// Standard layout: the share of set bits to the power of k. Split layout: the product, over
     /// the [groups](BloomFilter::groups), of the mean, over lines, of the line's share of set bits
@@ -285,15 +295,15 @@ impl BloomFilter {
         self.layout.exact_fpr(&self.fill())
     }
 
-    /// The number of distinct keys that the bits speak for. Infinite when all bits are set.
+    /// The number of distinct keys, estimated from the bits. Infinite when all bits are set.
     ///
-    /// With m bits, of which a share f is set, it is −(m / d) · ln(1 − f), where d is the number of
+    /// With m bits, of which a share f is set, it is −(m / d) · ln(1 − f). Here d is the number of
     /// bits that one key sets in an empty filter of many lines: k in the standard layout, 512 · Σ
     /// (1 − (1 − 1/512)^g) in the split one, over the probes g of each group. For d = 1 this is the
     /// linear counting of Whang, Vander-Zanden and Taylor ("A linear-time probabilistic counting
-    /// algorithm", 1990), for d = k the estimate of Swamidass and Baldi (2007). Its standard error,
-    /// in relation to the number, is √(eᵗ − t − 1) / (t · √m) with t = −ln(1 − f): 0.8 / √m for a
-    /// filter that is half full, 0.03 % for a million keys at 10 bits.
+    /// algorithm", 1990), for d = k the estimate of Swamidass and Baldi (2007). Its relative
+    /// standard error is √(eᵗ − t − 1) / (t · √m) with t = −ln(1 − f): 0.8 / √m for a half-full
+    /// filter, 0.03 % for a million keys at 10 bits.
     pub fn estimated_keys(&self) -> f64 {
         self.layout.estimated_keys(&self.fill())
     }
@@ -305,11 +315,11 @@ impl BloomFilter {
 
     /// Removes all keys.
     pub fn clear(&mut self) {
-        self.lines.fill(Line::default());
+        self.lines.fill(FilterLine::default());
         self.ones = 0;
     }
 
-    /// Whether the two can be united and intersected: same size, layout, probes, hash and seed.
+    /// Whether the two can be united and intersected: equal size, layout, probes, hash and seed.
     pub fn is_compatible(&self, other: &BloomFilter) -> bool {
         self.check_compatible(other).is_ok()
     }
@@ -331,17 +341,17 @@ impl BloomFilter {
         Err(Error::invalid(format_args!("the filters differ in their {difference}")))
     }
 
-    /// Adds all keys of `other`, which must be [compatible](BloomFilter::is_compatible). The bits are those of a filter to which the
-    /// keys of both were added one by one: no key of either is denied.
+    /// Adds all keys of `other`, which must be [compatible](BloomFilter::is_compatible). The result
+    /// has the bits of a filter to which the keys of both were added, and denies no key of either.
     pub fn union_with(&mut self, other: &BloomFilter) -> Result<()> {
         self.combine(other, |a, b| a | b)
     }
 
     /// Keeps the bits that are also set in `other`, which must be
-    /// [compatible](BloomFilter::is_compatible). No key that is in both sets is denied, and none to
-    /// which one of the two says "no" is let pass; but the rate is higher than that of a filter to
-    /// which only the common keys were added, because other keys leave bits in common. For the same
-    /// reason the estimate of its keys is rather an upper bound.
+    /// [compatible](BloomFilter::is_compatible). The result denies no key that is in both sets, and
+    /// every key that one of the two denies. Its rate is higher than that of a filter of the common
+    /// keys alone, because other keys leave bits in common. For the same reason the estimate of its
+    /// keys is rather an upper bound.
     pub fn intersect_with(&mut self, other: &BloomFilter) -> Result<()> {
         self.combine(other, |a, b| a & b)
     }
@@ -353,7 +363,8 @@ impl BloomFilter {
         Ok(union)
     }
 
-    /// A new filter of the bits that both have; see [`intersect_with`](BloomFilter::intersect_with).
+    /// A new filter of the common bits of both; see
+    /// [`intersect_with`](BloomFilter::intersect_with).
     pub fn intersection(&self, other: &BloomFilter) -> Result<BloomFilter> {
         let mut intersection = self.clone();
         intersection.intersect_with(other)?;
@@ -368,23 +379,24 @@ impl BloomFilter {
             }
         }
         self.ones = self.count_ones();
-        // Of the lesser capacity, so that it does not matter which of the two comes first.
+        // The lesser capacity, so that the order of the two does not matter.
         self.millibits = self.millibits.max(other.millibits);
         self.full_ones = self.ones_at_capacity();
         Ok(())
     }
 
-    /// The filter in the form of a table's filter block: a header of 64 bytes that describes and verifies itself and the bits, then
-    /// the bits. docs/FORMAT.md describes it.
+    /// The filter in the format of a table's filter block: a header of 64 bytes that describes and
+    /// verifies itself and the bits, then the bits. docs/FORMAT.md describes it.
     ///
-    /// Equal sets have equal bytes in filters of one make: see [the module](super).
+    /// Filters with equal parameters and equal sets have equal bytes: see [the
+    /// module](crate::filter).
     pub fn to_bytes(&self) -> Vec<u8> {
         header::encode(&self.header(), &self.lines)
     }
 
-    fn header(&self) -> Header {
-        Header {
-            content: Content::Lines(self.layout),
+    fn header(&self) -> FilterHeader {
+        FilterHeader {
+            content: FilterContent::Lines(self.layout),
             hash: self.hasher.function(),
             seed: self.hasher.seed(),
             keys: UNCOUNTED,
@@ -398,32 +410,32 @@ impl BloomFilter {
         header::HEADER_LEN as u64 + self.bits() / 8
     }
 
-    /// The filter that [`to_bytes`](BloomFilter::to_bytes) encoded. Bytes that are not exactly that are an [`Error::Filter`] which
-    /// says what is wrong with them.
+    /// Decodes the bytes of [`to_bytes`](BloomFilter::to_bytes). Any other bytes are an
+    /// [`Error::Filter`] that names the broken rule.
     pub fn from_bytes(bytes: &[u8]) -> Result<BloomFilter> {
         BloomFilter::decode(bytes).map_err(|Malformed(rule)| Error::Filter { file: None, rule })
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Decoded<BloomFilter> {
         let (header, lines) = header::decode(bytes)?;
-        let Content::Lines(layout) = header.content else {
+        let FilterContent::Lines(layout) = header.content else {
             return Err(Malformed("the filter has no lines"));
         };
         if header.prefixes.is_some() {
-            return Err(Malformed("the filter is one of a table, and has prefixes beside keys"));
+            return Err(Malformed("the filter is a table's: it has prefixes beside keys"));
         }
         if header.millibits == 0 {
-            return Err(Malformed("the filter has no bits per key"));
+            return Err(Malformed("the filter's bits per key are 0"));
         }
         if header.keys != UNCOUNTED {
-            return Err(Malformed("the filter is one of a table, which counts its keys"));
+            return Err(Malformed("the filter is a table's: it counts its keys"));
         }
-        let lines = lines.iter().map(Line::decode).collect();
+        let lines = lines.iter().map(FilterLine::decode).collect();
         let hasher = KeyHasher::new(header.hash, header.seed)?;
-        let filter = BloomFilter::of_lines(lines, layout, header.millibits, hasher);
-        // One set of keys has one encoding.
+        let filter = BloomFilter::from_lines(lines, layout, header.millibits, hasher);
+        // Ensures that a set of keys has one encoding.
         if header::stated_rate(bytes) != header::rate_of(&header, &filter.lines) {
-            return Err(Malformed("the rate in the filter's header is not that of its bits"));
+            return Err(Malformed("the rate in the filter's header does not match its bits"));
         }
         Ok(filter)
     }
@@ -433,13 +445,14 @@ impl BloomFilter {
         out.write_all(&self.to_bytes())
     }
 
-    /// Reads one filter from a stream, and nothing behind it. What is no filter is an error of kind `InvalidData` that holds an
-    /// [`Error::Filter`].
+    /// Reads one filter from a stream, and nothing after it. Bytes that are no filter are an error
+    /// of kind `InvalidData` that holds an [`Error::Filter`].
     pub fn read_from(mut input: impl Read) -> io::Result<BloomFilter> {
         file::read(&mut input, header::block_len, BloomFilter::decode)
     }
 
-    /// Replaces the file at `path` with this filter, durably and in one step: after a crash it holds the old one or the new one.
+    /// Replaces the file at `path` with this filter, durably and atomically: after a crash it holds
+    /// the old filter or the new one.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.save_to(&OsFileSystem::new(), path)
     }
@@ -449,24 +462,25 @@ impl BloomFilter {
         BloomFilter::load_from(&OsFileSystem::new(), path)
     }
 
-    /// [`save`](BloomFilter::save) in another file system.
+    /// Like [`save`](BloomFilter::save), in another file system.
     pub fn save_to(&self, fs: &dyn FileSystem, path: impl AsRef<Path>) -> Result<()> {
         file::save(fs, path.as_ref(), &self.to_bytes())
     }
 
-    /// [`load`](BloomFilter::load) from another file system.
+    /// Like [`load`](BloomFilter::load), from another file system.
     pub fn load_from(fs: &dyn FileSystem, path: impl AsRef<Path>) -> Result<BloomFilter> {
         file::load(fs, path.as_ref(), header::block_len, BloomFilter::decode)
     }
 }
 
-/// Memory for a filter, which may be too large for this machine.
-fn empty_lines(count: u64) -> Result<Box<[Line]>> {
-    let too_large = || Error::invalid(format_args!("there is no memory for a filter of {count} times 64 bytes"));
+/// Allocates the lines of an empty filter; an error if this machine lacks the memory.
+fn empty_lines(count: u64) -> Result<Box<[FilterLine]>> {
+    let too_large =
+        || Error::invalid(format_args!("there is not enough memory for a filter of {count} times 64 bytes"));
     let count = usize::try_from(count).map_err(|_| too_large())?;
     let mut lines = Vec::new();
     lines.try_reserve_exact(count).map_err(|_| too_large())?;
-    lines.resize(count, Line::default());
+    lines.resize(count, FilterLine::default());
     Ok(lines.into_boxed_slice())
 }
 
@@ -486,8 +500,8 @@ impl<K: AsRef<[u8]>> Extend<K> for BloomFilter {
     }
 }
 
-/// A filter of exactly the size that the keys take at a rate of 1 %: XXH3, seed 0, split layout. Their hashes, 8 bytes each, are
-/// collected first, so that it does not matter how many there are and whether some come twice.
+/// Makes a filter of exactly the size that the keys take at a rate of 1 %: XXH3, seed 0, split
+/// layout. It collects their hashes first, 8 bytes each, and drops duplicates.
 ///
 /// ```
 /// use tamis::filter::BloomFilter;
@@ -502,12 +516,12 @@ impl<K: AsRef<[u8]>> FromIterator<K> for BloomFilter {
         let mut hashes: Vec<u64> = keys.into_iter().map(|key| hasher.value(key.as_ref())).collect();
         hashes.sort_unstable();
         hashes.dedup();
-        // So many hashes that the largest filter is too small for them take 100 GiB.
-        let largest = Shape { layout: Layout::Split(Groups::for_probes(7)), lines: MAX_LINES, millibits: 10_000 };
+        // It takes 100 GiB of hashes to exceed the largest filter.
+        let largest = BloomShape { layout: Layout::Split(Groups::for_probes(7)), lines: MAX_LINES, millibits: 10_000 };
         let shape =
-            Shape::for_rate(BloomLayout::Split, (hashes.len() as u64).max(1), COLLECTED_RATE).unwrap_or(largest);
-        let lines = (0..shape.lines).map(|_| Line::default()).collect();
-        let mut filter = BloomFilter::of_lines(lines, shape.layout, shape.millibits, hasher);
+            BloomShape::for_rate(BloomLayout::Split, (hashes.len() as u64).max(1), COLLECTED_RATE).unwrap_or(largest);
+        let lines = (0..shape.lines).map(|_| FilterLine::default()).collect();
+        let mut filter = BloomFilter::from_lines(lines, shape.layout, shape.millibits, hasher);
         for hash in hashes {
             filter.insert_value(hash);
         }
@@ -515,7 +529,7 @@ impl<K: AsRef<[u8]>> FromIterator<K> for BloomFilter {
     }
 }
 
-/// What it is and how it is doing, in a line.
+/// Parameters and fill, in one line.
 impl fmt::Display for BloomFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fill = self.fill();
@@ -552,7 +566,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_split_filter_is_asked_with_avx2_where_there_is_any() {
+    fn a_split_filter_uses_avx2_where_the_processor_has_it() {
         for (layout, is_split) in [(BloomLayout::Split, true), (BloomLayout::Standard, false)] {
             let filter = BloomFilter::builder().layout(layout).with_rate(100, 0.01).unwrap();
             assert_eq!(filter.fast.is_some(), is_split && Avx2::detect().is_some());

@@ -1,4 +1,5 @@
-//! Encoded filters in files and streams. What is read begins with a header of 64 bytes that says how long all of it is.
+//! Encoded filters in files and streams. Each begins with a header of 64 bytes that states the
+//! total length.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -9,19 +10,19 @@ use crate::filter::header::HEADER_LEN;
 use crate::format::{Decoded, Malformed};
 use crate::vfs::{FileSystem, ReadableFile, WritableFile};
 
-/// The length that a header states for itself and what follows.
+/// Reads the total length, header included, from a header.
 pub(super) type LenOf = fn(&[u8; HEADER_LEN]) -> Decoded<u64>;
 
-/// Bytes given to one call of the file system.
+/// Bytes per call of [`WritableFile::append`].
 const CHUNK: usize = 1 << 20;
 
-/// Replaces the file at `path`, durably: after a crash it holds the old bytes or the new ones.
+/// Replaces the file at `path` durably: after a crash it holds the old bytes or the new ones.
 pub(super) fn save(fs: &dyn FileSystem, path: &Path, bytes: &[u8]) -> Result<()> {
-    let (temp, dir) = (temporary(path)?, path.parent().unwrap_or(Path::new("")));
+    let (temp, dir) = (temp_path(path)?, path.parent().unwrap_or(Path::new("")));
     let file = fs.create(&temp).during("create", &temp)?;
     let replaced = write(&*file, &temp, bytes).and_then(|()| fs.rename(&temp, path).during("replace", path));
     if replaced.is_err() {
-        // What is left of it can do no harm, and the first error says more.
+        // A temporary file that stays behind does no harm, and the first error says more.
         let _ = fs.remove(&temp);
     }
     replaced?;
@@ -35,8 +36,8 @@ fn write(file: &dyn WritableFile, path: &Path, bytes: &[u8]) -> Result<()> {
     file.sync().during("sync", path)
 }
 
-/// A name beside `path` that nobody else writes to.
-fn temporary(path: &Path) -> Result<PathBuf> {
+/// A temporary name beside `path` that no other call uses.
+fn temp_path(path: &Path) -> Result<PathBuf> {
     static SAVED: AtomicU64 = AtomicU64::new(0);
     let Some(name) = path.file_name() else {
         return Err(Error::invalid(format_args!("{} does not name a file", path.display())));
@@ -46,7 +47,8 @@ fn temporary(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(name))
 }
 
-/// Reads a whole file and decodes it. Not more is read than its header says, and nothing if the file is not as long as that.
+/// Reads and decodes a whole file. Reads only the header if the file's length is not the one it
+/// states.
 pub(super) fn load<T>(
     fs: &dyn FileSystem,
     path: &Path,
@@ -61,14 +63,15 @@ pub(super) fn load<T>(
     }
     let len = len_of(&header).map_err(damaged)?;
     if file.len().during("read", path)? != len {
-        return Err(damaged(Malformed("the file's length is not that of its filter")));
+        return Err(damaged(Malformed("the file's length does not match its filter's header")));
     }
     let mut bytes = Vec::new();
     FileReader { file: &*file, offset: 0 }.take(len).read_to_end(&mut bytes).during("read", path)?;
     decode(&bytes).map_err(damaged)
 }
 
-/// Reads what a header and its length say from a stream, and decodes it. Memory is taken as bytes come in.
+/// Reads one filter from a stream: the header, then as many bytes as it states. Memory grows only
+/// as bytes arrive.
 pub(super) fn read<T>(input: &mut dyn Read, len_of: LenOf, decode: impl FnOnce(&[u8]) -> Decoded<T>) -> io::Result<T> {
     let damaged = |Malformed(rule)| io::Error::new(io::ErrorKind::InvalidData, Error::Filter { file: None, rule });
     let mut bytes = Vec::new();

@@ -1,13 +1,14 @@
-//! [`ScalableBloomFilter`]: Bloom filters of growing size, one after the other (Almeida, Baquero, Preguiça and Hutchison, "Scalable
-//! Bloom Filters", 2007).
+//! [`ScalableBloomFilter`]: a series of Bloom filters of growing size (Almeida, Baquero, Preguiça
+//! and Hutchison, "Scalable Bloom Filters", 2007).
 //!
-//! Filter i is made for `c · g^i` keys at the rate `p · (1 − r) · r^i`, with c the first capacity, g the growth, p the rate asked for,
-//! and r the tightening: the rates of however many filters add up to no more than p, and so does the rate of asking all of them.
-//! A key is added to the last filter, unless one of them says "maybe" to it already. They share hash, seed and layout, so that a
-//! look-up hashes once.
+//! Filter i is made for `c · g^i` keys at the rate `p · (1 − r) · r^i`. Here c is the first
+//! capacity, g the growth, p the requested rate and r the tightening. The rates of any number of
+//! filters add up to no more than p, which bounds the rate of asking all of them. A key is added to
+//! the last filter, unless one of them already says "maybe" to it. All filters share hash, seed and
+//! layout, so that a look-up hashes once.
 //!
-//! Encoded, it is this header and then the filters, first to last, each as [`BloomFilter::to_bytes`] makes it. The layout is drawn
-//! here and in docs/FORMAT.md.
+//! Encoded, it is this header and then the filters, first to last, each as
+//! [`BloomFilter::to_bytes`] makes it. The layout is drawn here and in docs/FORMAT.md.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -18,12 +19,12 @@
 //! | 8 | 4 | number of filters, 1 to 64 |
 //! | 12 | 4 | zero |
 //! | 16 | 8 | keys for which the first filter was made, at least 1 |
-//! | 24 | 8 | rate asked for, IEEE 754, between 0 and 1 |
+//! | 24 | 8 | requested rate, IEEE 754, between 0 and 1 |
 //! | 32 | 8 | tightening, IEEE 754, from 0.1 to below 1 |
-//! | 40 | 8 | length of all, header included |
+//! | 40 | 8 | total length, header included |
 //! | 48 | 8 | XXH3 with 64 bits, seed 0, of what follows the header |
 //! | 56 | 4 | zero |
-//! | 60 | 4 | CRC-32 of bytes 0..60, not bound to a place |
+//! | 60 | 4 | CRC-32 of bytes 0..60, not bound to file and offset |
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -44,10 +45,11 @@ use crate::format::{Decoded, Malformed};
 use crate::vfs::{FileSystem, OsFileSystem};
 
 const VERSION: u8 = 1;
-/// Most filters. Part of the format; no machine holds as many.
+/// Most filters in a series. Part of the format; no machine can hold as many.
 const MAX_FILTERS: u32 = 64;
 
-/// A set of keys that says "certainly not in the set" or "maybe", and grows with the keys while it holds its rate.
+/// A set of keys that answers "certainly not in the set" or "maybe", and keeps its rate while it
+/// grows with its keys.
 ///
 /// ```
 /// use tamis::filter::ScalableBloomFilter;
@@ -60,26 +62,27 @@ const MAX_FILTERS: u32 = 64;
 /// # Ok::<(), tamis::Error>(())
 /// ```
 ///
-/// It takes more bits than a [`BloomFilter`] of the right size, and a look-up asks each of its filters: use it when the number of
-/// keys is not known. Two are equal when they answer alike and grow alike.
+/// It takes more bits than a [`BloomFilter`] of the right size, and a look-up asks each of its
+/// filters: use it when the number of keys is unknown. Two are equal if they answer alike and grow
+/// alike.
 ///
-/// Its bytes depend on the order in which keys come, and two of them cannot be united: see [the
-/// module](super).
+/// Its bytes depend on the order of insertions, and two of them cannot be united: see [the
+/// module](crate::filter).
 #[derive(Clone)]
 pub struct ScalableBloomFilter {
     builder: ScalableBuilder,
     first_capacity: u64,
     rate: f64,
     hasher: KeyHasher,
-    /// All but the last, oldest first.
+    /// All filters but the last, oldest first.
     full: Vec<BloomFilter>,
-    /// The one that takes keys.
+    /// The filter that takes new keys.
     last: BloomFilter,
     /// No larger filter can be made.
     outgrown: bool,
 }
 
-/// How a [`ScalableBloomFilter`] is to be made.
+/// A builder of [`ScalableBloomFilter`]s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScalableBuilder {
     filters: BloomBuilder,
@@ -116,30 +119,31 @@ impl ScalableBuilder {
         self
     }
 
-    /// How many times as many keys the next filter is made for: 2 or 4. Default: 2. With 4 there are half as many filters to ask, and
-    /// more of the last one may lie idle.
+    /// Growth of the capacity from one filter to the next: 2 or 4. Default: 2. With 4, look-ups ask
+    /// half as many filters, but more of the last one may lie unused.
     pub fn growth(mut self, growth: u32) -> ScalableBuilder {
         self.growth = growth;
         self
     }
 
-    /// The rate of the next filter in relation to the one before, 0.1 to 1. Default: 0.85; the paper recommends 0.8 to 0.9.
-    /// Less makes the first filter smaller and later ones larger.
+    /// Ratio of a filter's rate to that of the one before, from 0.1 to below 1. Default: 0.85; the
+    /// paper recommends 0.8 to 0.9. A lower ratio makes the first filter smaller and later ones
+    /// larger.
     pub fn tightening(mut self, ratio: f64) -> ScalableBuilder {
         self.tightening = ratio;
         self
     }
 
-    /// A filter that is first made for `keys` keys, and says "maybe" to no more than a share of `rate` of the keys that are not in
-    /// it, however many it comes to hold.
+    /// A filter that starts with room for `keys` keys. However many it comes to hold, it says
+    /// "maybe" to at most a share of `rate` of the keys that are not in it.
     pub fn with_rate(&self, keys: u64, rate: f64) -> Result<ScalableBloomFilter> {
         check_rate(rate)?;
         if !matches!(self.growth, 2 | 4) {
-            return Err(Error::invalid(format_args!("a filter grows by 2 or 4, not by {}", self.growth)));
+            return Err(Error::invalid(format_args!("a filter's growth is 2 or 4, not {}", self.growth)));
         }
         if !is_tightening(self.tightening) {
             let ratio = self.tightening;
-            return Err(Error::invalid(format_args!("a tightening lies between 0.1 and 1, and {ratio} does not")));
+            return Err(Error::invalid(format_args!("the tightening must be from 0.1 to below 1, not {ratio}")));
         }
         Ok(ScalableBloomFilter {
             builder: *self,
@@ -152,7 +156,7 @@ impl ScalableBuilder {
         })
     }
 
-    /// For how many keys and at which rate filter `i` is made.
+    /// The capacity and the rate of filter `i`.
     fn stage(&self, first_capacity: u64, rate: f64, i: u32) -> (u64, f64) {
         let keys = first_capacity.saturating_mul(u64::from(self.growth).saturating_pow(i));
         (keys, rate * (1.0 - self.tightening) * self.tightening.powi(i.cast_signed()))
@@ -165,11 +169,12 @@ impl ScalableBuilder {
 }
 
 impl ScalableBloomFilter {
-    /// The first bytes of every encoded filter, and so of its file.
+    /// The first bytes of every encoded filter and of its file.
     pub const MAGIC: [u8; 4] = *b"SBF1";
 
-    /// A filter that is first made for `keys` keys, and says "maybe" to no more than a share of `rate` of the keys that are not in
-    /// it, however many it comes to hold. XXH3, seed 0, split layout, growth 2; see [`builder`](ScalableBloomFilter::builder).
+    /// A filter that starts with room for `keys` keys. However many it comes to hold, it says
+    /// "maybe" to at most a share of `rate` of the keys that are not in it. XXH3, seed 0, split
+    /// layout, growth 2; see [`builder`](ScalableBloomFilter::builder) for others.
     pub fn with_rate(keys: u64, rate: f64) -> Result<ScalableBloomFilter> {
         ScalableBloomFilter::builder().with_rate(keys, rate)
     }
@@ -179,8 +184,8 @@ impl ScalableBloomFilter {
         ScalableBuilder::default()
     }
 
-    /// Adds a key. Returns whether any bit changed: `false` means that the key was there already, or that the filter already said
-    /// "maybe" to it by chance.
+    /// Adds a key. Returns whether any bit changed: `false` means that the key was there already,
+    /// or that the filter already said "maybe" to it by chance.
     pub fn insert(&mut self, key: impl AsRef<[u8]>) -> bool {
         self.insert_value(self.hasher.value(key.as_ref()))
     }
@@ -190,23 +195,23 @@ impl ScalableBloomFilter {
         self.contains_value(self.hasher.value(key.as_ref()))
     }
 
-    /// [`insert`](ScalableBloomFilter::insert) of a key that was hashed before. Fails, and changes
-    /// nothing, if its hash is of another function or seed than the filter's
-    /// [`hasher`](ScalableBloomFilter::hasher).
+    /// Adds a key that was hashed before, like [`insert`](ScalableBloomFilter::insert). Fails, and
+    /// changes nothing, if another function or seed than that of the filter's
+    /// [`hasher`](ScalableBloomFilter::hasher) made the hash.
     pub fn insert_hashed(&mut self, key: HashedKey) -> Result<bool> {
         Ok(self.insert_value(self.hasher.expect_value_of(key)?))
     }
 
-    /// Adds many keys that were hashed before, in their order, and returns how many insertions
-    /// changed a bit. Fails, and changes nothing, if they were hashed by another function or seed
-    /// than the filter's.
+    /// Adds many keys that were hashed before, in their order, and returns how many changed a bit.
+    /// Fails, and changes nothing, if another function or seed than the filter's made the hashes.
     pub fn insert_all(&mut self, keys: &HashedKeys) -> Result<u64> {
         let values = keys.values_for(&self.hasher)?;
         Ok(values.iter().map(|&value| u64::from(self.insert_value(value))).sum())
     }
 
-    /// [`contains`](ScalableBloomFilter::contains) for a key that was hashed before. "Maybe" if its
-    /// hash is of another function or seed than the filter's: nothing can be said of it.
+    /// Whether a key that was hashed before may be in the set, like
+    /// [`contains`](ScalableBloomFilter::contains). "Maybe" if another function or seed than the
+    /// filter's made the hash.
     pub fn contains_hashed(&self, key: HashedKey) -> bool {
         self.hasher.value_of(key).is_none_or(|value| self.contains_value(value))
     }
@@ -221,7 +226,7 @@ impl ScalableBloomFilter {
         self.last.insert_value(hash)
     }
 
-    /// Begins the next filter, if there can be one.
+    /// Starts the next filter, if one can be made.
     fn grow(&mut self) {
         if self.outgrown {
             return;
@@ -234,12 +239,12 @@ impl ScalableBloomFilter {
     }
 
     fn contains_value(&self, hash: u64) -> bool {
-        // The largest holds the most keys.
-        self.each().any(|filter| filter.contains_value(hash))
+        // Largest first: it holds the most keys.
+        self.newest_first().any(|filter| filter.contains_value(hash))
     }
 
     /// The filters, newest and largest first.
-    fn each(&self) -> impl Iterator<Item = &BloomFilter> {
+    fn newest_first(&self) -> impl Iterator<Item = &BloomFilter> {
         std::iter::once(&self.last).chain(self.full.iter().rev())
     }
 
@@ -253,61 +258,63 @@ impl ScalableBloomFilter {
         self.last.layout()
     }
 
-    /// The number of keys that its filters, as they are, were made for.
+    /// The number of keys for which its current filters were made.
     pub fn capacity(&self) -> u64 {
-        self.each().map(BloomFilter::capacity).fold(0, u64::saturating_add)
+        self.newest_first().map(BloomFilter::capacity).fold(0, u64::saturating_add)
     }
 
-    /// Whether it holds as many keys as its filters were made for and cannot grow: another filter would exceed the largest size of
-    /// one, or the memory that is there. More keys can be added; the rate then exceeds what was asked for.
+    /// Whether its filters hold the keys for which they were made and it cannot grow: another
+    /// filter would exceed the largest size or the available memory. It takes more keys, but the
+    /// rate then exceeds the request.
     pub fn is_full(&self) -> bool {
         self.outgrown && self.last.is_full()
     }
 
     /// Whether no bit is set.
     pub fn is_empty(&self) -> bool {
-        self.each().all(BloomFilter::is_empty)
+        self.newest_first().all(BloomFilter::is_empty)
     }
 
-    /// How many filters it consists of.
+    /// The number of its filters.
     pub fn filters(&self) -> usize {
         self.full.len() + 1
     }
 
-    /// The filters of which it consists, first to last.
+    /// Its filters, oldest first.
     pub fn parts(&self) -> impl Iterator<Item = &BloomFilter> {
         self.full.iter().chain([&self.last])
     }
 
-    /// The rate that was asked for.
+    /// The requested rate.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
     /// Bits in all filters.
     pub fn bits(&self) -> u64 {
-        self.each().map(BloomFilter::bits).sum()
+        self.newest_first().map(BloomFilter::bits).sum()
     }
 
-    /// Share of the bits that are set, counted.
+    /// Share of the bits that are set.
     pub fn fill_ratio(&self) -> f64 {
-        let set: f64 = self.each().map(|filter| filter.fill_ratio() * filter.bits() as f64).sum();
+        let set: f64 = self.newest_first().map(|filter| filter.fill_ratio() * filter.bits() as f64).sum();
         set / self.bits() as f64
     }
 
-    /// The false-positive rate of these very bits: the share of keys not in the set to which one of the filters says "maybe".
+    /// The exact false-positive rate of all bits: the share of keys not in the set to which one of
+    /// the filters says "maybe".
     pub fn expected_fpr(&self) -> f64 {
-        1.0 - self.each().map(|filter| 1.0 - filter.expected_fpr()).product::<f64>()
+        1.0 - self.newest_first().map(|filter| 1.0 - filter.expected_fpr()).product::<f64>()
     }
 
-    /// The number of distinct keys that the bits speak for: the sum of the estimates of all
-    /// filters, as [`BloomFilter::estimated_keys`] has them. Keys that were let pass by chance when
-    /// they came are in none.
+    /// The number of distinct keys, estimated from the bits: the sum of
+    /// [`BloomFilter::estimated_keys`] over all filters. It lacks keys to which a filter already
+    /// said "maybe" by chance when they were inserted.
     pub fn estimated_keys(&self) -> f64 {
-        self.each().map(BloomFilter::estimated_keys).sum()
+        self.newest_first().map(BloomFilter::estimated_keys).sum()
     }
 
-    /// Removes all keys, and all filters but the first, which is kept as it was made.
+    /// Removes all keys, and all filters but the first.
     pub fn clear(&mut self) {
         if !self.full.is_empty() {
             self.last = self.full.swap_remove(0);
@@ -317,8 +324,8 @@ impl ScalableBloomFilter {
         self.outgrown = false;
     }
 
-    /// The filter as bytes: a header of 64 bytes that describes and verifies itself and all that follows, then the filters.
-    /// docs/FORMAT.md describes it.
+    /// The filter as bytes: a header of 64 bytes that describes and verifies itself and what
+    /// follows, then the filters. docs/FORMAT.md describes it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_LEN];
         for filter in self.parts() {
@@ -344,8 +351,8 @@ impl ScalableBloomFilter {
         HEADER_LEN as u64 + self.parts().map(BloomFilter::encoded_len).sum::<u64>()
     }
 
-    /// The filter that [`to_bytes`](ScalableBloomFilter::to_bytes) encoded. Bytes that are not exactly that are an [`Error::Filter`]
-    /// which says what is wrong with them.
+    /// Decodes the bytes of [`to_bytes`](ScalableBloomFilter::to_bytes). Any other bytes are an
+    /// [`Error::Filter`] that names the broken rule.
     pub fn from_bytes(bytes: &[u8]) -> Result<ScalableBloomFilter> {
         ScalableBloomFilter::decode(bytes).map_err(|Malformed(rule)| Error::Filter { file: None, rule })
     }
@@ -364,10 +371,10 @@ impl ScalableBloomFilter {
             return Err(Malformed("the reserved bytes of the scalable filter are not zero"));
         }
         if !matches!(growth, 2 | 4) || check_rate(rate).is_err() || !is_tightening(tightening) || first_capacity == 0 {
-            return Err(Malformed("the scalable filter does not say how it grows"));
+            return Err(Malformed("the scalable filter's size, rate, growth or tightening is out of range"));
         }
         if len != bytes.len() as u64 {
-            return Err(Malformed("the scalable filter's length is not that of its header"));
+            return Err(Malformed("the scalable filter's length does not match its header"));
         }
         if hash != xxh3_64(blocks) {
             return Err(Malformed("the hash of the scalable filter's parts does not match"));
@@ -381,15 +388,15 @@ impl ScalableBloomFilter {
         let hasher = last.hasher().clone();
         let filters = BloomBuilder::default().seed(hasher.seed()).hash(hasher.function()).layout(last.layout());
         let builder = ScalableBuilder { filters, growth: growth.into(), tightening };
-        // So growing takes memory in proportion to what has come in, whatever the header says. A logarithm on another platform may
-        // have made a difference.
+        // Growth then takes memory in proportion to the keys added, whatever the header says. Sizes
+        // may differ slightly, because of a logarithm on another platform.
         let as_stated = |(i, filter): (u32, &BloomFilter)| {
             let (keys, rate) = builder.stage(first_capacity, rate, i);
             let lines = filters.shape(keys, rate).map_or(0, |shape| shape.lines);
             (filter.bits() / LINE_BITS).abs_diff(lines) <= 1 + lines / 64
         };
         if !(0..).zip(full.iter().chain([&last])).all(as_stated) {
-            return Err(Malformed("a part of the scalable filter is not of the size that its header states"));
+            return Err(Malformed("a part of the scalable filter has another size than the header states"));
         }
         Ok(ScalableBloomFilter { builder, first_capacity, rate, hasher, full, last, outgrown: false })
     }
@@ -399,13 +406,14 @@ impl ScalableBloomFilter {
         out.write_all(&self.to_bytes())
     }
 
-    /// Reads one filter from a stream, and nothing behind it. What is no filter is an error of kind `InvalidData` that holds an
-    /// [`Error::Filter`].
+    /// Reads one filter from a stream, and nothing after it. Bytes that are no filter are an error
+    /// of kind `InvalidData` that holds an [`Error::Filter`].
     pub fn read_from(mut input: impl Read) -> io::Result<ScalableBloomFilter> {
         file::read(&mut input, len_of, ScalableBloomFilter::decode)
     }
 
-    /// Replaces the file at `path` with this filter, durably and in one step: after a crash it holds the old one or the new one.
+    /// Replaces the file at `path` with this filter, durably and atomically: after a crash it holds
+    /// the old filter or the new one.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.save_to(&OsFileSystem::new(), path)
     }
@@ -415,12 +423,12 @@ impl ScalableBloomFilter {
         ScalableBloomFilter::load_from(&OsFileSystem::new(), path)
     }
 
-    /// [`save`](ScalableBloomFilter::save) in another file system.
+    /// Like [`save`](ScalableBloomFilter::save), in another file system.
     pub fn save_to(&self, fs: &dyn FileSystem, path: impl AsRef<Path>) -> Result<()> {
         file::save(fs, path.as_ref(), &self.to_bytes())
     }
 
-    /// [`load`](ScalableBloomFilter::load) from another file system.
+    /// Like [`load`](ScalableBloomFilter::load), from another file system.
     pub fn load_from(fs: &dyn FileSystem, path: impl AsRef<Path>) -> Result<ScalableBloomFilter> {
         file::load(fs, path.as_ref(), len_of, ScalableBloomFilter::decode)
     }
@@ -432,17 +440,21 @@ fn decode_filters(mut blocks: &[u8], count: u32) -> Decoded<Vec<BloomFilter>> {
     }
     let mut filters = Vec::new();
     for _ in 0..count {
-        let cut = Malformed("the scalable filter has fewer filters than it says");
+        let cut = Malformed("the scalable filter has fewer filters than its header states");
         let header = blocks.first_chunk().ok_or(cut)?;
         let len = usize::try_from(header::block_len(header)?).map_err(|_| cut)?;
         let (block, rest) = blocks.split_at_checked(len).ok_or(cut)?;
         filters.push(BloomFilter::decode(block)?);
         blocks = rest;
     }
-    if blocks.is_empty() { Ok(filters) } else { Err(Malformed("the scalable filter has more filters than it says")) }
+    if blocks.is_empty() {
+        Ok(filters)
+    } else {
+        Err(Malformed("the scalable filter has more filters than its header states"))
+    }
 }
 
-/// Checks magic, version and checksum of a header; the fields behind the version are next.
+/// Checks a header's magic, version and checksum. The decoder it returns is at the next field.
 fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
     let mut fields = Decoder::new(header);
     if fields.take(4)? != ScalableBloomFilter::MAGIC {
@@ -457,7 +469,7 @@ fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
     Ok(fields)
 }
 
-/// The length that a header states.
+/// The total length that a header states.
 fn len_of(header: &[u8; HEADER_LEN]) -> Decoded<u64> {
     let mut fields = verified(header)?;
     fields.take(35)?;
@@ -480,7 +492,7 @@ impl<K: AsRef<[u8]>> Extend<K> for ScalableBloomFilter {
     }
 }
 
-/// What it is and how it is doing, in a line.
+/// Parameters and fill, in one line.
 impl fmt::Display for ScalableBloomFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -1,12 +1,13 @@
-//! [`FilterBank`]: the filters of all tables of a version, asked for one key together.
+//! [`FilterBank`]: the filters of all tables of a version, asked together for one key.
 //!
-//! The first group of probes falls on the same four bits of a line in every filter of the split layout; only which line it is differs
-//! from filter to filter. So the bits are computed once for all filters. A read first prefetches
-//! the lines of all filters that it will ask, so that it waits for memory once, and then looks at
-//! them. That refuses fifteen of sixteen absent keys; of the rest the filter itself is asked.
+//! In the split layout, a key's first group of probes falls on the same four bits of a line in
+//! every filter; only the line differs. The bank computes these bits once for all filters. A read
+//! first prefetches the lines of all filters that it will ask, so that it waits for memory once,
+//! and then tests them. That refuses fifteen of sixteen absent keys; for the rest, the read asks
+//! the filter itself.
 //!
-//! Measured: gets of absent keys of a store of 100 M keys in three levels take half the time that
-//! they take when each filter is asked when the read comes to its table. To remove the bank, let
+//! Measured: in a store of 100 M keys in three levels, gets of absent keys take half the time that
+//! they take when the read asks each filter as it comes to the table. To remove the bank, let
 //! `Version::get` ask every table.
 
 use std::ops::Range;
@@ -14,26 +15,25 @@ use std::sync::OnceLock;
 
 use super::reader::Filter;
 use crate::filter::hash::KeyHash;
-use crate::filter::line::Line;
+use crate::filter::line::FilterLine;
 use crate::filter::split::{FirstGroup, line_index};
 use crate::memory::pool::Array;
 use crate::memory::prefetch::prefetch;
 
-/// See the module. Where it says no, the filter says no.
+/// The filters of a version, as the module header says. Where the bank says no, the filter says no.
 pub(crate) struct FilterBank {
     seed: u64,
-    /// The lines of each filter, by the place of its table in the version. Unknown until the table
-    /// is open; empty if the filter cannot be asked here.
-    lines: Box<[OnceLock<Array<Line>>]>,
+    /// The lines of each filter, by the index of its table in the version. Unset until the table is
+    /// open; empty if the bank cannot ask the filter.
+    lines: Box<[OnceLock<Array<FilterLine>>]>,
 }
 
-/// The line that one filter looks at first for some key, if it can be asked here.
+/// The line that one filter reads first for a key; `None` if the bank cannot ask the filter.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct FirstProbes<'b>(Option<&'b Line>);
+pub(crate) struct FirstProbes<'b>(Option<&'b FilterLine>);
 
 impl FirstProbes<'_> {
-    /// Whether the filter denies the key, whose hash is `hash`. If not, the filter has to be asked
-    /// itself.
+    /// Whether the filter denies the key, whose hash is `hash`. If not, ask the filter itself.
     #[inline]
     pub(crate) fn deny(self, hash: KeyHash) -> bool {
         self.0.is_some_and(|line| !FirstGroup::new(hash.value()).is_in(line))
@@ -41,7 +41,7 @@ impl FirstProbes<'_> {
 }
 
 impl FilterBank {
-    /// Number of filters that are asked at once.
+    /// Most filters per call of [`ask`](FilterBank::ask).
     pub(crate) const AT_ONCE: usize = u64::BITS as usize;
 
     /// A bank of `len` filters, for hashes under `seed`.
@@ -53,17 +53,17 @@ impl FilterBank {
         self.seed
     }
 
-    /// Prefetches the line that the filter at `place` looks at first. As long as the bank does not
-    /// know the filter, it asks `filter`, which says `None` if its table is not open, and
-    /// `Some(None)` if it has no usable filter.
+    /// Prefetches the line that the filter at `index` reads first. Until the bank knows the filter,
+    /// it calls `filter`, which returns `None` if the table is not open, and `Some(None)` if it has
+    /// no usable filter.
     #[inline]
     pub(crate) fn prefetch<'f>(
         &self,
-        place: usize,
+        index: usize,
         hash: KeyHash,
         filter: impl FnOnce() -> Option<Option<&'f Filter>>,
     ) -> FirstProbes<'_> {
-        let Some(known) = self.lines.get(place) else { return FirstProbes(None) };
+        let Some(known) = self.lines.get(index) else { return FirstProbes(None) };
         if known.get().is_none() {
             self.learn(known, filter());
         }
@@ -75,21 +75,21 @@ impl FilterBank {
     }
 
     #[cold]
-    fn learn(&self, lines: &OnceLock<Array<Line>>, filter: Option<Option<&Filter>>) {
+    fn learn(&self, lines: &OnceLock<Array<FilterLine>>, filter: Option<Option<&Filter>>) {
         if let Some(filter) = filter {
             let found = filter.and_then(|filter| filter.lines_of_full_group(self.seed));
-            // Racing readers find the same.
+            // Racing readers store the same lines.
             let _ = lines.set(found.cloned().unwrap_or_default());
         }
     }
 
-    /// A bit for each of the filters at `places`, at most [`AT_ONCE`](FilterBank::AT_ONCE): whether
-    /// the filter has to be asked itself. If not, it denies the key. There is no branch for each
-    /// filter, so that the processor begins nothing anew when one answer surprises.
+    /// Asks the filters at `indexes`, at most [`AT_ONCE`](FilterBank::AT_ONCE). Bit i is 0 if the
+    /// i-th of them denies the key, and 1 if that filter must be asked itself. There is no branch
+    /// per filter, so that no answer is mispredicted.
     #[inline]
-    pub(crate) fn ask(&self, places: Range<usize>, hash: KeyHash) -> u64 {
+    pub(crate) fn ask(&self, indexes: Range<usize>, hash: KeyHash) -> u64 {
         let (group, mut maybe) = (FirstGroup::new(hash.value()), 0);
-        for (i, known) in self.lines.get(places).unwrap_or_default().iter().take(Self::AT_ONCE).enumerate() {
+        for (i, known) in self.lines.get(indexes).unwrap_or_default().iter().take(Self::AT_ONCE).enumerate() {
             let may_contain = line_of(known, hash).is_none_or(|line| group.is_in(line));
             maybe |= u64::from(may_contain) << i;
         }
@@ -97,9 +97,9 @@ impl FilterBank {
     }
 }
 
-/// The line that the filter of these lines looks at first.
+/// The line that the filter with these lines reads first.
 #[inline]
-fn line_of(lines: &OnceLock<Array<Line>>, hash: KeyHash) -> Option<&Line> {
+fn line_of(lines: &OnceLock<Array<FilterLine>>, hash: KeyHash) -> Option<&FilterLine> {
     let lines = lines.get()?;
     lines.get(line_index(hash.value(), lines.len()))
 }
@@ -120,12 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bank_says_no_where_its_filters_do_nearly_always_and_nowhere_else() {
+    fn a_bank_denies_most_of_what_its_filters_deny_and_nothing_else() {
         let bloom = |bits_per_key| FilterPolicy::Bloom { bits_per_key };
         let n = if cfg!(miri) { 20 } else { 2000 };
-        // With fewer keys it were a Bloom filter.
+        // Fewer keys would make a Bloom filter.
         let fuse_keys = u32::try_from(fuse::MIN_KEYS).unwrap();
-        // The first ones can be asked together.
+        // The bank can ask only the first three.
         const TOGETHER: usize = 3;
         let filters = [
             Some(filter(bloom(10.0), SEED, 0..n)),
@@ -139,7 +139,7 @@ mod tests {
             Some(Filter::open(b"damaged", SEED)),
             None,
         ];
-        // So often that not all are asked at once, and that they stand at different places.
+        // Repeated, so that they exceed one call and stand at different indexes.
         let places: Vec<usize> = (0..FilterBank::AT_ONCE + 20).map(|i| i * 7 % filters.len()).collect();
         let bank = FilterBank::new(SEED, places.len());
         let (mut by_bank, mut by_filter) = ([0; 10], [0; 10]);
@@ -147,13 +147,13 @@ mod tests {
             let hash = KeyHash::new(SEED, &key.to_be_bytes());
             for (start, places) in (0..).step_by(FilterBank::AT_ONCE).zip(places.chunks(FilterBank::AT_ONCE)) {
                 let range = start..start + places.len();
-                for (place, &at) in range.clone().zip(places) {
+                for (index, &at) in range.clone().zip(places) {
                     // A table that is not open yet is asked itself.
                     if key == 0 {
-                        assert!(!bank.prefetch(place, hash, || None).deny(hash));
+                        assert!(!bank.prefetch(index, hash, || None).deny(hash));
                     }
-                    let first = bank.prefetch(place, hash, || Some(filters[at].as_ref()));
-                    assert_eq!(first.deny(hash), bank.ask(place..place + 1, hash) == 0);
+                    let first = bank.prefetch(index, hash, || Some(filters[at].as_ref()));
+                    assert_eq!(first.deny(hash), bank.ask(index..index + 1, hash) == 0);
                 }
                 let maybe = bank.ask(range, hash);
                 assert_eq!(maybe.checked_shr(u32::try_from(places.len()).unwrap()).unwrap_or_default(), 0);

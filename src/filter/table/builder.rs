@@ -5,20 +5,21 @@ use super::reader::Filter;
 use crate::filter::fuse;
 use crate::filter::hash::KeyHash;
 use crate::filter::hasher::HashFunction;
-use crate::filter::header::{self, Content, Header};
+use crate::filter::header::{self, FilterContent, FilterHeader};
 use crate::filter::layout::Layout;
-use crate::filter::line::Line;
+use crate::filter::line::FilterLine;
 use crate::filter::sizing::bloom_millibits;
 use crate::filter::{FilterPolicy, PrefixExtractor};
 
-/// Collects hashes, 8 bytes per key and prefix, and makes the block when their number is known. Beside them and itself a Bloom filter
-/// takes no memory then, a binary fuse what `fuse` says.
+/// Collects hashes, 8 bytes per key and prefix, and makes the block when their number is known.
+/// Beyond the hashes and itself, a Bloom filter then takes no memory; `fuse` says what a binary
+/// fuse takes.
 pub(crate) struct FilterBuilder {
     policy: FilterPolicy,
     layout: Option<Layout>,
     seed: u64,
     prefixes: Option<PrefixExtractor>,
-    /// Of the prefix that was added last.
+    /// Hash of the prefix that was added last.
     last_prefix: Option<u64>,
     hashes: Vec<u64>,
     /// A hash under another seed was added: whatever the bits, they would deny that key.
@@ -31,8 +32,8 @@ pub(crate) struct FilterBlock {
     /// The block as it goes to disk, without the trailer of a table's blocks.
     pub(crate) bytes: Vec<u8>,
     pub(crate) info: FilterInfo,
-    /// Why the block answers "maybe" to every key, if it had to be given up. That is a fault of this process or of its memory, and
-    /// to be reported.
+    /// Why the block answers "maybe" to every key, if the builder gave it up. To be reported: the
+    /// fault is in this process or its memory.
     #[cfg_attr(not(test), expect(dead_code, reason = "the block says so itself; tests look here for the reason"))]
     pub(crate) degraded: Option<&'static str>,
 }
@@ -50,12 +51,13 @@ impl FilterBuilder {
         }
     }
 
-    /// The builder, which adds the prefixes of keys too.
+    /// Adds the prefixes of keys too, by `extractor`.
     pub(crate) fn with_prefixes(self, extractor: Option<PrefixExtractor>) -> FilterBuilder {
         FilterBuilder { prefixes: extractor, ..self }
     }
 
-    /// Adds a key, whose hash is `hash`, and its prefix. In a table the keys of a prefix follow each other: it counts once.
+    /// Adds a key, whose hash is `hash`, and its prefix. In a table, keys with one prefix are
+    /// adjacent: the prefix counts once.
     pub(crate) fn add_key(&mut self, key: &[u8], hash: KeyHash) {
         if self.layout.is_some()
             && let Some(prefix) = self.prefixes.and_then(|extractor| extractor.extract(key))
@@ -68,7 +70,8 @@ impl FilterBuilder {
         self.add(hash);
     }
 
-    /// Adds a key. In a table the versions of a key follow each other: a hash that equals the one before it counts once.
+    /// Adds a key. In a table, versions of a key are adjacent: a hash equal to the previous one
+    /// counts once.
     pub(crate) fn add(&mut self, hash: KeyHash) {
         if self.layout.is_none() {
             return;
@@ -79,12 +82,12 @@ impl FilterBuilder {
         }
     }
 
-    /// Distinct keys and prefixes so far; 0 when the policy is to have no filter.
+    /// Distinct keys and prefixes so far; 0 if the policy is no filter.
     pub(crate) fn key_count(&self) -> u64 {
         self.hashes.len() as u64
     }
 
-    /// The block, or `None` when the policy is to have no filter.
+    /// The block, or `None` if the policy is no filter.
     pub(crate) fn finish(mut self) -> Option<FilterBlock> {
         let layout = self.layout?;
         let block = match self.policy {
@@ -95,7 +98,7 @@ impl FilterBuilder {
         Some(self.verified(block))
     }
 
-    /// `None` if there are too few keys for a binary fuse, or no attempt succeeds.
+    /// `None` if there are too few keys for a binary fuse, or every attempt fails.
     fn encode_fuse(&mut self, fingerprint_bits: u8) -> Option<Vec<u8>> {
         self.hashes.sort_unstable();
         self.hashes.dedup();
@@ -103,31 +106,32 @@ impl FilterBuilder {
             return None;
         }
         let (shape, lines) = fuse::build(fingerprint_bits, &self.hashes)?;
-        Some(header::encode(&self.header(Content::Fuse(shape)), &lines))
+        Some(header::encode(&self.header(FilterContent::Fuse(shape)), &lines))
     }
 
-    fn header(&self, content: Content) -> Header {
+    fn header(&self, content: FilterContent) -> FilterHeader {
         let millibits = match content {
-            Content::Lines(_) => bloom_millibits(self.policy),
+            FilterContent::Lines(_) => bloom_millibits(self.policy),
             _ => self.policy.millibits(),
         };
         let (hash, keys) = (HashFunction::Xxh3, self.key_count());
-        Header { content, hash, seed: self.seed, keys, millibits, prefixes: self.prefixes }
+        FilterHeader { content, hash, seed: self.seed, keys, millibits, prefixes: self.prefixes }
     }
 
     fn encode(&self, layout: Layout) -> Vec<u8> {
         if self.hashes.is_empty() {
-            return header::encode(&self.header(Content::Empty), &[]);
+            return header::encode(&self.header(FilterContent::Empty), &[]);
         }
         let count = layout.line_count(self.key_count(), bloom_millibits(self.policy));
-        let mut lines: Vec<Line> = (0..count).map(|_| Line::default()).collect();
+        let mut lines: Vec<FilterLine> = (0..count).map(|_| FilterLine::default()).collect();
         for &hash in &self.hashes {
             layout.insert(&mut lines, hash);
         }
-        header::encode(&self.header(Content::Lines(layout)), &lines)
+        header::encode(&self.header(FilterContent::Lines(layout)), &lines)
     }
 
-    /// Opens the block as a reader will, asks it for every key, and gives it up if one is missing: a filter that denies a key loses it.
+    /// Opens the block as a reader does, asks it for every key, and gives it up if it denies one: a
+    /// filter that denies a key loses it.
     fn verified(&self, bytes: Vec<u8>) -> FilterBlock {
         let filter = Filter::open(&bytes, self.seed);
         let holds_all = || {
@@ -146,7 +150,7 @@ impl FilterBuilder {
         match (fault, filter.info()) {
             (None, Some(info)) => FilterBlock { info: info.clone(), bytes, degraded: None },
             (fault, _) => {
-                let header = self.header(Content::AlwaysMaybe);
+                let header = self.header(FilterContent::AlwaysMaybe);
                 FilterBlock {
                     bytes: header::encode(&header, &[]),
                     info: FilterInfo::new(&header, &[]),
@@ -213,7 +217,7 @@ mod tests {
             assert_eq!(filter.prefixes(), Some(extractor));
             let prefixes = (0..4000).map(|i| format!("{i:05}:"));
             assert!(prefixes.clone().all(|prefix| filter.may_contain(KeyHash::of_prefix(5, prefix.as_bytes()))));
-            // As keys they are not there.
+            // As keys they are absent.
             let passed = prefixes.filter(|prefix| filter.may_contain(KeyHash::new(5, prefix.as_bytes()))).count();
             assert!(passed < 5, "{passed}");
             assert!((0..12_000).all(|i| !filter.denies(key(i).as_bytes(), KeyHash::new(5, key(i).as_bytes()))));

@@ -1,28 +1,28 @@
-//! What a filter is and how good it is, for properties, statistics and tools.
+//! The parameters and the quality of a table's filter, for properties, statistics and tools.
 
 use crate::filter::PrefixExtractor;
 use crate::filter::fuse;
-use crate::filter::header::{Content, HEADER_LEN, Header};
-use crate::filter::line::{Fill, LINE_BITS, LINE_LEN, Line};
+use crate::filter::header::{FilterContent, FilterHeader, HEADER_LEN};
+use crate::filter::line::{Fill, FilterLine, LINE_BITS, LINE_LEN};
 use crate::filter::sizing::{clamp_millibits, probe_count, stand_in_millibits};
 use crate::filter::standard;
 
-/// What a filter is and how good it is, measured on its own bits.
+/// The parameters of a filter and its quality, measured on its bits.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FilterInfo {
-    /// Policy number as in the block's header: 1 split-line Bloom (which may stand in for a binary fuse), 2 standard Bloom, 4 binary
-    /// fuse, 255 no keys, 0 given up.
+    /// Policy number as in the block's header: 1 split-line Bloom (also in place of a small binary
+    /// fuse), 2 standard Bloom, 4 binary fuse, 255 no keys, 0 given up.
     pub policy_id: u8,
-    /// Bits per key asked for, in thousandths; of a fingerprint in a binary fuse.
+    /// Requested bits per key, in thousandths; in a binary fuse, those of a fingerprint.
     pub millibits: u32,
     /// Distinct keys, and distinct prefixes of them if the filter holds those.
     pub keys: u64,
-    /// What takes the prefixes that it holds.
+    /// The extractor of the prefixes that it holds.
     pub prefixes: Option<PrefixExtractor>,
     /// Probes per key, k.
     pub probes: u8,
-    /// Probes in each line that a look-up may touch; empty unless the layout is the split one.
+    /// Probes in each line that a look-up may touch; empty outside the split layout.
     pub groups: Vec<u8>,
     /// Lines of 64 bytes.
     pub lines: u64,
@@ -30,14 +30,15 @@ pub struct FilterInfo {
     pub bytes: u64,
     /// Share of the bits that are set.
     pub fill_ratio: f64,
-    /// False-positive rate that was asked for: that of a textbook Bloom filter, (1 − e^(−k·n/m))^k, with the bits per key asked for.
+    /// Requested false-positive rate: that of a textbook Bloom filter, (1 − e^(−k·n/m))^k, with the
+    /// requested bits per key.
     pub design_fpr: f64,
-    /// False-positive rate of these very bits.
+    /// Exact false-positive rate of the filter's bits.
     pub expected_fpr: f64,
-    /// Rate that as many keys in as many lines have on average.
+    /// Expected rate of as many keys in as many lines.
     pub model_fpr: f64,
-    /// The number of keys that the bits speak for: near `keys`, or something is wrong. Infinite when all bits are set. Fingerprints do
-    /// not tell: it is `keys`.
+    /// The number of keys, estimated from the bits: near `keys`, or something is wrong. Infinite
+    /// when all bits are set. Fingerprints allow no estimate: for them it is `keys`.
     pub estimated_keys: f64,
 }
 
@@ -45,17 +46,17 @@ pub struct FilterInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FilterState {
-    /// The table was written without one.
+    /// The table was written without a filter.
     None,
-    /// It can be used.
+    /// The filter is usable.
     Usable(FilterInfo),
-    /// It cannot be used, for this reason, and means "maybe" for every key.
+    /// The filter is unusable, for this reason, and means "maybe" for every key.
     Degraded(String),
 }
 
 impl FilterInfo {
-    pub(super) fn new(header: &Header, lines: &[Line]) -> FilterInfo {
-        // Without lines every key gets the same answer, which is "maybe" for all or none of the absent ones.
+    pub(super) fn new(header: &FilterHeader, lines: &[FilterLine]) -> FilterInfo {
+        // Without lines, every key gets one answer: the rate is 1 for "maybe" and 0 for "no".
         let constant = |rate: f64| FilterInfo {
             policy_id: header.content.policy_id(),
             millibits: header.millibits,
@@ -73,9 +74,9 @@ impl FilterInfo {
         };
         let bytes = (HEADER_LEN + lines.len() * LINE_LEN) as u64;
         match header.content {
-            Content::AlwaysMaybe => constant(1.0),
-            Content::Empty => constant(0.0),
-            Content::Lines(layout) => {
+            FilterContent::AlwaysMaybe => constant(1.0),
+            FilterContent::Empty => constant(0.0),
+            FilterContent::Lines(layout) => {
                 let fill = Fill::of(lines);
                 FilterInfo {
                     probes: layout.probes(),
@@ -90,8 +91,8 @@ impl FilterInfo {
                     ..constant(0.0)
                 }
             }
-            Content::Fuse(shape) => FilterInfo {
-                probes: fuse::PLACES,
+            FilterContent::Fuse(shape) => FilterInfo {
+                probes: fuse::ARITY,
                 lines: lines.len() as u64,
                 bytes,
                 fill_ratio: Fill::of(lines).ratio(),
@@ -101,14 +102,14 @@ impl FilterInfo {
         }
     }
 
-    /// Whether a table that was written under the policy of this code and these thousandths of bits per key may have such a filter: one
-    /// by that policy, or the Bloom filter that stands in for a binary fuse.
+    /// Whether a table that was written under policy number `policy` at `millibits` may have this
+    /// filter: one by that policy, or the Bloom filter that replaces a binary fuse.
     pub(crate) fn is_of(&self, policy: u64, millibits: u32) -> bool {
         let stands_in = policy == 4 && (self.policy_id, self.millibits) == (1, stand_in_millibits(millibits));
         stands_in || (u64::from(self.policy_id), self.millibits) == (policy, millibits)
     }
 
-    /// Bits really spent per key, header aside; 0 without keys.
+    /// Bits spent per key, without the header; 0 without keys.
     pub fn bits_per_key(&self) -> f64 {
         if self.keys == 0 {
             return 0.0;
@@ -117,7 +118,7 @@ impl FilterInfo {
     }
 }
 
-/// The textbook rate at `millibits` thousandths of bits per key, with the number of probes that is best there.
+/// The textbook rate at `millibits` thousandths of bits per key, with the best number of probes.
 fn textbook_fpr(millibits: u32) -> f64 {
     let millibits = clamp_millibits(millibits);
     standard::model_fpr(probe_count(millibits), 1000.0 / f64::from(millibits))

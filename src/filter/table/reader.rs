@@ -1,4 +1,4 @@
-//! A filter block in memory, and the question it answers.
+//! [`Filter`]: a filter block in memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use super::info::FilterInfo;
 use crate::filter::PrefixExtractor;
 use crate::filter::avx2::Avx2;
-use crate::filter::fuse::{self, Shape};
+use crate::filter::fuse::{self, FuseShape};
 use crate::filter::hash::{KeyHash, remix};
 use crate::filter::hasher::HashFunction;
-use crate::filter::header::{self, Content};
+use crate::filter::header::{self, FilterContent};
 use crate::filter::layout::Layout;
-use crate::filter::line::Line;
+use crate::filter::line::FilterLine;
 use crate::filter::split::{self, GROUP_MAX, Groups};
 use crate::filter::standard;
 use crate::format::Malformed;
 use crate::memory::pool::{Array, Lasting};
 use crate::memory::prefetch::prefetch;
 
-/// A filter, with its own copy of the bits in whole cache lines.
+/// A filter with its own copy of the bits, in whole cache lines.
 pub(crate) struct Filter {
     seed: u64,
     answer: Answer,
@@ -26,7 +26,7 @@ pub(crate) struct Filter {
     info: Option<FilterInfo>,
 }
 
-/// How the filter comes to its answer; chosen once, when it is opened.
+/// How the filter answers; chosen once, when it is opened.
 enum Answer {
     /// Always "maybe", for this reason.
     Maybe(&'static str),
@@ -35,27 +35,28 @@ enum Answer {
     Split {
         groups: Groups,
         /// Shared with the banks that the filter is part of.
-        lines: Array<Line>,
+        lines: Array<FilterLine>,
         avx2: Option<Avx2>,
     },
     Standard {
         probes: u8,
-        lines: Array<Line>,
+        lines: Array<FilterLine>,
     },
     Fuse {
-        shape: Shape,
-        lines: Array<Line>,
+        shape: FuseShape,
+        lines: Array<FilterLine>,
     },
 }
 
 impl Filter {
-    /// Opens a block for look-ups with hashes under `seed`. A block that does not verify, is not understood, or was built under another
-    /// seed becomes a filter that always answers "maybe" and is [`degraded`](Filter::degraded).
+    /// Opens a block for look-ups with hashes under `seed`. A block that does not verify, is
+    /// unknown, or was built under another seed becomes a filter that always answers "maybe" and is
+    /// [`degraded`](Filter::degraded).
     pub(crate) fn open(block: &[u8], seed: u64) -> Filter {
         Filter::open_in(None, block, seed)
     }
 
-    /// The same, in lasting memory if that is given.
+    /// [`open`](Filter::open), with the lines in `lasting` memory if that is given.
     pub(crate) fn open_in(lasting: Option<&Arc<Lasting>>, block: &[u8], seed: u64) -> Filter {
         let degraded = |reason| Filter { seed, answer: Answer::Maybe(reason), info: None };
         let (header, lines) = match header::decode(block) {
@@ -63,22 +64,22 @@ impl Filter {
             Err(Malformed(rule)) => return degraded(rule),
         };
         if header.hash != HashFunction::Xxh3 {
-            return degraded("the filter uses another hash than tables do");
+            return degraded("the filter uses another hash function than tables");
         }
-        if header.keys == 0 && matches!(header.content, Content::Lines(_) | Content::Fuse(_)) {
+        if header.keys == 0 && matches!(header.content, FilterContent::Lines(_) | FilterContent::Fuse(_)) {
             return degraded("the filter has lines but no keys");
         }
         if header.seed != seed {
             return degraded("the filter was built under another hash seed");
         }
-        let lines = Array::new(lasting, lines.iter().map(Line::decode));
+        let lines = Array::new(lasting, lines.iter().map(FilterLine::decode));
         let info = FilterInfo::new(&header, &lines);
         let answer = match header.content {
-            Content::AlwaysMaybe => return degraded("the filter was given up when it was built"),
-            Content::Empty => Answer::No,
-            Content::Lines(Layout::Split(groups)) => Answer::Split { groups, lines, avx2: Avx2::detect() },
-            Content::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
-            Content::Fuse(shape) => Answer::Fuse { shape, lines },
+            FilterContent::AlwaysMaybe => return degraded("the filter was given up when it was built"),
+            FilterContent::Empty => Answer::No,
+            FilterContent::Lines(Layout::Split(groups)) => Answer::Split { groups, lines, avx2: Avx2::detect() },
+            FilterContent::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
+            FilterContent::Fuse(shape) => Answer::Fuse { shape, lines },
         };
         Filter { seed, answer, info: Some(info) }
     }
@@ -99,7 +100,8 @@ impl Filter {
         }
     }
 
-    /// Brings nearer the line that [`Filter::may_contain`] looks at first, where there is one.
+    /// Prefetches the line that [`may_contain`](Filter::may_contain) reads first. Split layout
+    /// only.
     #[inline]
     pub(crate) fn prefetch(&self, hash: KeyHash) {
         if let Answer::Split { lines, .. } = &self.answer
@@ -109,7 +111,8 @@ impl Filter {
         }
     }
 
-    /// Brings nearer all lines that it looks at if it does not say no.
+    /// Prefetches all lines that [`may_contain`](Filter::may_contain) reads unless it says no.
+    /// Split layout only.
     #[inline]
     pub(crate) fn prefetch_all(&self, hash: KeyHash) {
         if let Answer::Split { groups, lines, .. } = &self.answer {
@@ -123,27 +126,30 @@ impl Filter {
         }
     }
 
-    /// The lines of the filter, if it is of the split layout under `seed`, and its first group has as many probes as there can be.
-    pub(super) fn lines_of_full_group(&self, seed: u64) -> Option<&Array<Line>> {
+    /// The lines of the filter, if it has the split layout, its hashes are under `seed`, and its
+    /// first group is full.
+    pub(super) fn lines_of_full_group(&self, seed: u64) -> Option<&Array<FilterLine>> {
         match &self.answer {
             Answer::Split { groups, lines, .. } if self.seed == seed && groups.first() == GROUP_MAX => Some(lines),
             _ => None,
         }
     }
 
-    /// What takes the prefixes for which the filter can be asked beside keys, with [`KeyHash::of_prefix`]; `None` if it knows of none.
+    /// The extractor of the prefixes that the filter holds beside keys, under
+    /// [`KeyHash::of_prefix`]; `None` if it holds none.
     pub(crate) fn prefixes(&self) -> Option<PrefixExtractor> {
         self.info.as_ref().and_then(|info| info.prefixes)
     }
 
-    /// Whether the filter denies a key, whose hash is `hash`, or its prefix.
+    /// Whether the filter denies `key`, whose hash is `hash`, or its prefix.
     pub(crate) fn denies(&self, key: &[u8], hash: KeyHash) -> bool {
         let prefix = self.prefixes().and_then(|extractor| extractor.extract(key));
         !self.may_contain(hash)
             || prefix.is_some_and(|prefix| !self.may_contain(KeyHash::of_prefix(hash.seed(), prefix)))
     }
 
-    /// Why the filter answers "maybe" to everything, if it does: to be reported, because every look-up pays for it.
+    /// Why the filter answers "maybe" to every key, if it does. To be reported, because every
+    /// look-up pays for it.
     pub(crate) fn degraded(&self) -> Option<&'static str> {
         match self.answer {
             Answer::Maybe(reason) => Some(reason),
@@ -151,7 +157,7 @@ impl Filter {
         }
     }
 
-    /// What the filter is; `None` when it is degraded.
+    /// The filter's parameters and quality; `None` when it is degraded.
     pub(crate) fn info(&self) -> Option<&FilterInfo> {
         self.info.as_ref()
     }
@@ -202,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_filter_is_asked_with_avx2_where_there_is_any() {
+    fn a_split_filter_uses_avx2_where_the_processor_has_it() {
         let filter = Filter::open(&block(1, 100), 1);
         let Answer::Split { avx2, .. } = &filter.answer else { panic!("the default filter has the split layout") };
         assert_eq!(avx2.is_some(), Avx2::detect().is_some());

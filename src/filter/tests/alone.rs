@@ -1,4 +1,4 @@
-//! Stand-alone filters: what they answer, what they say of themselves, and the laws of sets.
+//! Stand-alone filters: answers, reported figures, and the laws of sets.
 
 use super::*;
 use crate::error::Error;
@@ -14,7 +14,7 @@ pub(super) fn builders() -> impl Iterator<Item = BloomBuilder> {
     LAYOUTS.into_iter().flat_map(move |layout| HASHES.into_iter().map(builder(layout)))
 }
 
-/// 16 bytes that look random, another 16 for each `i`.
+/// 16 bytes that look random, different for each `i`.
 pub(super) fn random(i: u64) -> [u8; 16] {
     (u128::from(remix(i)) << 64 | u128::from(remix(!i))).to_be_bytes()
 }
@@ -25,7 +25,7 @@ pub(super) fn absent(count: u64) -> impl Iterator<Item = [u8; 16]> {
 }
 
 /// How many of `count` absent keys get a "maybe".
-fn wrong(filter: &BloomFilter, count: u64) -> f64 {
+fn false_positives(filter: &BloomFilter, count: u64) -> f64 {
     absent(count).filter(|key| filter.contains(key)).count() as f64
 }
 
@@ -41,8 +41,8 @@ fn rates_hold_at_capacity_for_every_layout_and_hash() {
                 next += 1;
             }
             assert!((0..next).all(|i| filter.contains(random(i))));
-            let (expected, measured) = (filter.expected_fpr(), wrong(&filter, ASKED) / ASKED as f64);
-            // The bits of one filter are some standard deviations better or worse than the mean of all.
+            let (expected, measured) = (filter.expected_fpr(), false_positives(&filter, ASKED) / ASKED as f64);
+            // One filter's bits may be some standard deviations better or worse than the mean.
             assert!(expected < rate * 1.05, "{filter}");
             let noise = 4.0 * (expected / ASKED as f64).sqrt();
             assert!((measured - expected).abs() < noise, "{measured}: {filter}");
@@ -63,10 +63,10 @@ fn rates_hold_for_few_keys() {
                     let mut filter = builder.with_rate(keys, rate).unwrap();
                     filter.extend((0..keys).map(|i| random(set * 10_000 + i)));
                     assert!((0..keys).all(|i| filter.contains(random(set * 10_000 + i))));
-                    maybes += wrong(&filter, asked);
+                    maybes += false_positives(&filter, asked);
                 }
                 let asked = (sets * asked) as f64;
-                // The sets differ among each other: a tenth more than the noise of asking.
+                // The sets differ among each other: allow a tenth beyond the sampling noise.
                 let most = asked * rate * 1.1 + 4.0 * (asked * rate).sqrt();
                 assert!(maybes < most, "{builder:?}, {keys} keys at {rate}: {maybes} of {asked}");
             }
@@ -83,8 +83,8 @@ fn a_filter_has_the_bits_of_a_tables_filter() {
         let mut filter = BloomFilter::builder().layout(layout).seed(3).with_bits_per_key(1000, 10.0).unwrap();
         filter.extend(&keys);
         assert_eq!(filter.to_bytes()[HEADER_LEN..], block[HEADER_LEN..], "{layout}");
-        // Neither passes for the other: only a table's filter counts its keys.
-        let rule = "the filter is one of a table, which counts its keys";
+        // Neither is mistaken for the other: only a table's filter counts its keys.
+        let rule = "the filter is a table's: it counts its keys";
         let refused = BloomFilter::from_bytes(&block);
         assert!(matches!(refused, Err(Error::Filter { rule: found, .. }) if found == rule), "{refused:?}");
         let reader = Filter::open(&filter.to_bytes(), 3);
@@ -94,12 +94,12 @@ fn a_filter_has_the_bits_of_a_tables_filter() {
 }
 
 #[test]
-fn tables_say_maybe_when_a_filter_is_not_made_for_them() {
+fn tables_say_maybe_to_a_filter_not_made_for_them() {
     for function in [HashFunction::SipHash13, HashFunction::Murmur3] {
         let mut filter = BloomFilter::builder().hash(function).seed(3).with_rate(100, 0.01).unwrap();
         filter.insert("key");
         let reader = Filter::open(&filter.to_bytes(), 3);
-        assert_eq!(reader.degraded(), Some("the filter uses another hash than tables do"));
+        assert_eq!(reader.degraded(), Some("the filter uses another hash function than tables"));
         assert!(reader.may_contain(KeyHash::new(3, b"other")));
     }
     let empty = BloomFilter::builder().seed(3).with_rate(100, 0.01).unwrap();
@@ -120,16 +120,16 @@ fn insert_says_whether_a_bit_changed() {
             assert_eq!(inserted, before != after);
             changed += u64::from(inserted);
             assert!(!filter.insert(random(i)));
-            assert_eq!(filter.to_bytes(), after, "what changes no bit leaves no trace");
+            assert_eq!(filter.to_bytes(), after, "an insertion that changes no bit leaves no trace");
             let ones: u32 = after[HEADER_LEN..].iter().map(|byte| byte.count_ones()).sum();
             assert_eq!(filter.fill_ratio(), f64::from(ones) / filter.bits() as f64);
         }
-        assert!(changed < 1000, "2000 keys fill so small a filter");
+        assert!(changed < 1000, "2000 keys fill this small filter");
     }
 }
 
 #[test]
-fn what_it_says_of_itself_fits_together() {
+fn reported_figures_are_consistent() {
     for builder in builders() {
         let mut filter = builder.with_rate(10_000, 0.01).unwrap();
         assert!((10_000..10_600).contains(&filter.capacity()), "{filter}");
@@ -155,7 +155,7 @@ fn what_it_says_of_itself_fits_together() {
 }
 
 #[test]
-fn a_full_filter_says_so() {
+fn a_full_filter_reports_rate_one() {
     let mut filter = BloomFilter::with_bits(512, 1).unwrap();
     filter.extend((0..20_000).map(random));
     assert_eq!((filter.fill_ratio(), filter.expected_fpr(), filter.estimated_keys()), (1.0, 1.0, f64::INFINITY));
@@ -178,7 +178,7 @@ fn a_filter_of_bits_is_full_when_half_of_them_are_set() {
 }
 
 #[test]
-fn arguments_that_make_no_filter_are_refused() {
+fn invalid_arguments_are_refused() {
     let refused = |filter: crate::Result<BloomFilter>| {
         assert!(matches!(filter, Err(Error::InvalidArgument(_))), "{filter:?}");
     };
@@ -194,7 +194,7 @@ fn arguments_that_make_no_filter_are_refused() {
 }
 
 #[test]
-fn only_filters_of_one_make_can_be_combined() {
+fn only_compatible_filters_can_be_combined() {
     let builder = BloomFilter::builder();
     let filter = builder.with_bits(1024, 7).unwrap();
     for (other, difference) in [
@@ -215,7 +215,7 @@ fn only_filters_of_one_make_can_be_combined() {
 }
 
 #[test]
-fn union_and_intersection_estimate_what_their_bits_speak_for() {
+fn union_and_intersection_estimate_their_keys() {
     for builder in builders() {
         let filter = |keys: std::ops::Range<u64>| {
             let mut filter = builder.with_rate(20_000, 0.01).unwrap();
@@ -237,7 +237,7 @@ fn union_and_intersection_estimate_what_their_bits_speak_for() {
 }
 
 #[test]
-fn collecting_takes_each_key_once_and_the_size_that_they_need() {
+fn collecting_counts_each_key_once_and_fits_the_size() {
     let twice: BloomFilter = (0..5000).chain(0..5000).map(random).collect();
     let mut twin = BloomFilter::with_rate(5000, 0.01).unwrap();
     twin.extend((0..5000).map(random));
@@ -280,7 +280,10 @@ fn a_hash_of_another_function_or_seed_is_refused_and_means_maybe() {
                     assert!(message.contains(&made), "{message}");
                 }
                 assert_eq!((filter.to_bytes(), scalable.to_bytes()), (before, scalable_before));
-                assert!(filter.contains_hashed(key) && scalable.contains_hashed(key), "nothing can be said of it");
+                assert!(
+                    filter.contains_hashed(key) && scalable.contains_hashed(key),
+                    "a hash of another hasher means maybe"
+                );
             }
         }
     }
@@ -288,7 +291,7 @@ fn a_hash_of_another_function_or_seed_is_refused_and_means_maybe() {
 
 /// Issue 13, fault 21.
 #[test]
-fn sets_have_one_encoding_also_where_the_filters_were_made_for_different_numbers() {
+fn sets_have_one_encoding_even_if_filters_differ_in_capacity() {
     let builder = BloomFilter::builder();
     // Both have 19 lines.
     let (mut few, mut many) = (builder.with_rate(990, 0.01).unwrap(), builder.with_rate(1000, 0.01).unwrap());
@@ -316,8 +319,8 @@ proptest! {
         let empty = builders().nth(which).unwrap().with_bits(bits, k).unwrap();
         let mut expected = empty.clone();
         expected.extend(&keys);
-        // Every key at least once, some of them more often, in another order, spread over filters
-        // that are united in a third one.
+        // Every key is inserted at least once and some more often, in another order, spread over
+        // filters that are then united.
         let mut filters = vec![empty; parts];
         let again = order.iter().filter(|_| !keys.is_empty()).map(|(i, part)| (i.get(&keys), *part));
         for (key, part) in again.chain(keys.iter().rev().zip(0..)) {
@@ -385,11 +388,11 @@ fn rates_hold_for_a_million_keys() {
             let mut filter = builder.with_rate(1_000_000, rate).unwrap();
             filter.extend((0..1_000_000).map(random));
             assert!((0..1_000_000).all(|i| filter.contains(random(i))));
-            let measured = wrong(&filter, ASKED) / ASKED as f64;
+            let measured = false_positives(&filter, ASKED) / ASKED as f64;
             println!("{measured:.7}: {filter}");
             let noise = 4.0 * (rate / ASKED as f64).sqrt();
             assert!((measured - filter.expected_fpr()).abs() < noise, "{measured}: {filter}");
-            // Filters differ among each other by 0.15 %, one standard deviation.
+            // The standard deviation between filters is 0.15 %.
             assert!(measured < rate * 1.006 + noise, "{measured}: {filter}");
         }
     }

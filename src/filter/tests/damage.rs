@@ -1,4 +1,5 @@
-//! Damaged filters: never "no" for a key that is there while a check can tell, and never a panic when none can.
+//! Damaged filters: never "no" for a present key while a check can notice the damage, and never a
+//! panic.
 
 use super::*;
 use crate::filter::header::HEADER_LEN;
@@ -113,7 +114,7 @@ proptest! {
             block[offset] = value;
         }
         if block[5] == 4 {
-            // The check byte of the shape, so that the edits come through.
+            // Recompute the check byte of the shape, so that the edits pass it.
             block[39] = block[32..39].iter().fold(0, |parity, byte| parity ^ byte);
         }
         block.truncate(HEADER_LEN);

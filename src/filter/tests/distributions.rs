@@ -3,98 +3,107 @@
 use super::alone::{builders, random};
 use super::*;
 
-/// Rate of a textbook filter of 10 bits per key, which no layout is to exceed: (1 − e^(−7/10))^7.
+/// Rate of a textbook filter of 10 bits per key, which no layout should exceed: (1 − e^(−7/10))^7.
 const TEXTBOOK: f64 = 0.008_194;
-/// The same if all probes of a key lie in one line of 512 bits. A check that asks for enough keys tells the two apart.
+/// Rate at 10 bits per key if all probes of a key lie in one line of 512 bits. A check that asks
+/// for enough keys tells it from [`TEXTBOOK`].
 const ONE_LINE: f64 = 0.009_57;
-/// So many absent keys are enough.
+/// Absent keys from which on a check compares the rate with [`TEXTBOOK`].
 const ENOUGH: f64 = 200_000.0;
-/// How much the rates of filters over other keys differ: standard deviation over mean, times the root of the number of keys.
+/// Spread between the rates of filters over different keys: standard deviation over mean, times the
+/// square root of the number of keys.
 const SPREAD: f64 = 1.2;
 
-/// How many keys to try.
+/// How many keys to check.
 #[derive(Clone, Copy)]
 struct Size {
-    /// Sets of keys, each with filters of its own.
+    /// Sets of keys, each with its own filters.
     sets: u64,
-    /// Keys of a set.
+    /// Keys per set.
     keys: u64,
-    /// For each of them, absent ones.
+    /// Absent keys per present key.
     absent: usize,
 }
 
-/// 50,000 keys and 400,000 absent ones. 10,000 fill whole lines nearly, so that rounding does not better the rate.
+/// 50,000 keys and 400,000 absent ones. 10,000 keys nearly fill whole lines, so that rounding does
+/// not improve the rate.
 const SMALL: Size = Size { sets: 5, keys: 10_000, absent: 8 };
 const LARGE: Size = Size { sets: 1, keys: 1_000_000, absent: 10 };
 
 /// Asks a filter.
-type Ask = dyn Fn(&[u8]) -> bool;
+type MayContain = dyn Fn(&[u8]) -> bool;
 
-/// One kind of filter, over all sets of keys.
-struct Tally {
+/// The counts of one kind of filter, over all sets of keys.
+struct FilterCounts {
     kind: String,
-    may_contain: Box<Ask>,
-    /// The rate of the bits of the set in hand.
+    may_contain: Box<MayContain>,
+    /// The exact rate of the bits of the current set.
     rate: f64,
     maybes: u64,
     expected: f64,
 }
 
-/// Filters of `present`, those of tables and those that are used alone, under every layout and hash.
-fn tallies(seed: u64, present: &[Vec<u8>]) -> Vec<Tally> {
-    let tally = |kind, may_contain, rate| Tally { kind, may_contain, rate, maybes: 0, expected: 0.0 };
+/// Filters of `present`, of tables and stand-alone, under every layout and hash.
+fn filters(seed: u64, present: &[Vec<u8>]) -> Vec<FilterCounts> {
+    let filter_counts = |kind, may_contain, rate| FilterCounts { kind, may_contain, rate, maybes: 0, expected: 0.0 };
     let hashes: Vec<KeyHash> = present.iter().map(|key| KeyHash::new(seed, key)).collect();
     let of_tables = [split(10.0), standard(10.0)].into_iter().map(|policy| {
         let filter = Filter::open(&build(policy, &hashes).bytes, seed);
         let rate = filter.info().unwrap().expected_fpr;
-        tally(format!("{policy:?}"), Box::new(move |key: &[u8]| filter.may_contain(KeyHash::new(seed, key))) as _, rate)
+        filter_counts(
+            format!("{policy:?}"),
+            Box::new(move |key: &[u8]| filter.may_contain(KeyHash::new(seed, key))) as _,
+            rate,
+        )
     });
     let alone = builders().map(|builder| {
         let mut filter = builder.seed(seed).with_bits_per_key(present.len() as u64, 10.0).unwrap();
         filter.extend(present);
         let rate = filter.expected_fpr();
-        tally(format!("{builder:?}"), Box::new(move |key: &[u8]| filter.contains(key)) as _, rate)
+        filter_counts(format!("{builder:?}"), Box::new(move |key: &[u8]| filter.contains(key)) as _, rate)
     });
     of_tables.chain(alone).collect()
 }
 
-/// Checks that the filters of each of `sets`, present keys and absent ones, say "maybe" to all that are present, and to the absent as
-/// often as their bits say; and, if enough are asked for, not more often than a textbook filter.
+/// Checks filters of each of `sets`, which are pairs of present and absent keys. They must say
+/// "maybe" to all present keys, and to absent ones as often as their bits predict. If a check asks
+/// for enough absent keys, this must not be more often than in a textbook filter.
 fn check<A: Iterator<Item = Vec<u8>>>(name: &str, sets: impl Iterator<Item = (Vec<Vec<u8>>, A)>) {
-    let (mut sums, mut keys, mut asked) = (Vec::<Tally>::new(), 0.0, 0.0);
+    let (mut sums, mut keys, mut asked) = (Vec::<FilterCounts>::new(), 0.0, 0.0);
     for (seed, (present, absent)) in (3..).zip(sets) {
-        let mut tallies = tallies(seed, &present);
-        for tally in &tallies {
-            assert!(present.iter().all(|key| (tally.may_contain)(key)), "{name}, {}", tally.kind);
+        let mut filters = filters(seed, &present);
+        for filter_counts in &filters {
+            assert!(present.iter().all(|key| (filter_counts.may_contain)(key)), "{name}, {}", filter_counts.kind);
         }
         for key in absent {
             asked += 1.0;
-            for tally in &mut tallies {
-                tally.maybes += u64::from((tally.may_contain)(&key));
-                tally.expected += tally.rate;
+            for filter_counts in &mut filters {
+                filter_counts.maybes += u64::from((filter_counts.may_contain)(&key));
+                filter_counts.expected += filter_counts.rate;
             }
         }
         keys += present.len() as f64;
         if sums.is_empty() {
-            sums = tallies;
+            sums = filters;
             continue;
         }
-        for (sum, tally) in sums.iter_mut().zip(tallies) {
-            sum.maybes += tally.maybes;
-            sum.expected += tally.expected;
+        for (sum, filter_counts) in sums.iter_mut().zip(filters) {
+            sum.maybes += filter_counts.maybes;
+            sum.expected += filter_counts.expected;
         }
     }
     let textbook = asked * TEXTBOOK;
     let most = textbook + 4.0 * (textbook + (textbook * SPREAD).powi(2) / keys).sqrt();
     assert!(asked < ENOUGH || most < asked * ONE_LINE, "the bound can tell the layouts apart");
-    for Tally { kind, maybes, expected, .. } in sums {
+    for FilterCounts { kind, maybes, expected, .. } in sums {
         let off = (maybes as f64 - expected).abs();
         assert!(off < 4.0 * expected.sqrt() + 0.5, "{name}, {kind}: {maybes} of {asked}, by the bits {expected}");
         assert!(asked < ENOUGH || maybes as f64 <= most, "{name}, {kind}: {maybes} of {asked}, at most {most}");
     }
 }
 
-/// Checks keys that `present` makes of numbers, and absent ones of the same numbers and of one more, less than [`Size::absent`].
+/// Checks keys that `present` makes of numbers. `absent` makes absent keys of a number and a second
+/// one below [`Size::absent`].
 fn check_pairs(name: &str, size: Size, present: impl Fn(u64) -> Vec<u8>, absent: impl Fn(u64, usize) -> Vec<u8>) {
     let sets = (0..size.sets).map(|set| {
         let first = set * size.keys * (size.absent as u64 + 1);
@@ -106,7 +115,7 @@ fn check_pairs(name: &str, size: Size, present: impl Fn(u64) -> Vec<u8>, absent:
     check(name, sets);
 }
 
-/// The same if the absent keys are those of numbers that follow.
+/// [`check_pairs`] with absent keys that are made of the numbers that follow.
 fn check_numbers(name: &str, size: Size, key: impl Fn(u64) -> Vec<u8>) {
     check_pairs(name, size, &key, |i, other| key(i + (other as u64 + 1) * size.keys));
 }
@@ -177,7 +186,7 @@ fn all_keys_of_one_and_two_bytes() {
     let two = (0..=u16::MAX).map(|pair| pair.to_be_bytes().to_vec());
     let (present, absent): (Vec<_>, Vec<_>) =
         one.chain(two).partition(|key| key.iter().fold(0, |sum, byte| sum ^ byte.count_ones()) % 2 == 0);
-    // There are no more of them; but there are more seeds.
+    // There are no other keys, but there are other seeds.
     check("one and two bytes", (0..13).map(|_| (present.clone(), absent.iter().cloned())));
 }
 
@@ -185,7 +194,7 @@ fn all_keys_of_one_and_two_bytes() {
 fn keys_that_differ_in_one_byte_of_many() {
     let key = |len: usize, i: usize| {
         let mut key = vec![b'x'; len];
-        // Another place for each, and in each place up to 255 other bytes.
+        // Each key differs at another position, in up to 255 ways at each position.
         key[i * 7 % len] ^= u8::try_from(i / len).unwrap() + 1;
         key
     };
@@ -193,7 +202,7 @@ fn keys_that_differ_in_one_byte_of_many() {
     let in_set = |i: u64| usize::try_from(i % 50_000).unwrap();
     let absent = |i, other| key(1024, in_set(i) + (other + 1) * 10_000);
     check_pairs("1 KiB", size, |i| key(1024, in_set(i)), absent);
-    // Of so few keys, none may be taken for another one.
+    // With so few keys, no absent one may pass.
     let keys = |range: std::ops::Range<usize>| range.map(|i| key(1 << 20, i));
     check("1 MiB", std::iter::once((keys(0..2).collect(), keys(2..16))));
 }

@@ -26,7 +26,7 @@ fn scalable() -> ScalableBloomFilter {
     filter
 }
 
-/// Makes the checksums of an encoded scalable filter right, but not those of its parts.
+/// Recomputes the checksums of an encoded scalable filter, but not those of its parts.
 fn seal(bytes: &mut [u8]) {
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes[HEADER_LEN..]);
     bytes[48..56].copy_from_slice(&hash.to_le_bytes());
@@ -56,7 +56,7 @@ fn every_flipped_bit_is_refused() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         refused(ScalableBloomFilter::from_bytes(&bytes));
         assert_eq!(ScalableBloomFilter::read_from(&bytes[..]).unwrap_err().kind(), ErrorKind::InvalidData);
-        // With its own checksums made right, the parts still have theirs.
+        // With the outer checksums recomputed, those of the parts still fail.
         seal(&mut bytes);
         if bit >= HEADER_LEN * 8 {
             refused(ScalableBloomFilter::from_bytes(&bytes));
@@ -90,39 +90,39 @@ fn rules_behind_valid_checksums_are_checked() {
         BloomFilter::builder().hash(crate::filter::HashFunction::Murmur3).with_bits(512, 7).unwrap().to_bytes();
     let no_keys = build(split(10.0), &[]).bytes;
     for (bytes, offset, value, rule) in [
-        (&one, 24..28, 0, "the filter has no bits per key"),
+        (&one, 24..28, 0, "the filter's bits per key are 0"),
         (&murmur, 12..13, 1, "a seed of murmur3 has 32 bits"),
         (&no_keys, 24..25, 0x10, "the filter has no lines"),
-        (&one, 16..17, 1, "the filter is one of a table, which counts its keys"),
-        (&one, 64..65, 0, "the rate in the filter's header is not that of its bits"),
-        (&one, 58..59, 0xff, "the rate in the filter's header is not that of its bits"),
+        (&one, 16..17, 1, "the filter is a table's: it counts its keys"),
+        (&one, 64..65, 0, "the rate in the filter's header does not match its bits"),
+        (&one, 58..59, 0xff, "the rate in the filter's header does not match its bits"),
     ] {
         let mut bytes = bytes.clone();
         bytes[offset].fill(value);
         seal(&mut bytes);
         assert_eq!(refused(BloomFilter::from_bytes(&bytes)), rule);
     }
-    const SIZE: &str = "a part of the scalable filter is not of the size that its header states";
+    const SIZE: &str = "a part of the scalable filter has another size than the header states";
     let many = scalable().to_bytes();
     for (offset, value, rule) in [
         (0, b's', "the scalable filter lacks its magic bytes"),
         (4, 2, "the scalable filter is of an unknown version"),
-        (5, 3, "the scalable filter does not say how it grows"),
+        (5, 3, "the scalable filter's size, rate, growth or tightening is out of range"),
         (6, 1, "the reserved bytes of the scalable filter are not zero"),
         (8, 0, "the scalable filter does not have 1 to 64 filters"),
         (8, 65, "the scalable filter does not have 1 to 64 filters"),
-        (8, 1, "the scalable filter has more filters than it says"),
-        (8, 9, "the scalable filter has fewer filters than it says"),
+        (8, 1, "the scalable filter has more filters than its header states"),
+        (8, 9, "the scalable filter has fewer filters than its header states"),
         (12, 1, "the reserved bytes of the scalable filter are not zero"),
-        (16, 0, "the scalable filter does not say how it grows"),
+        (16, 0, "the scalable filter's size, rate, growth or tightening is out of range"),
         (16, 200, SIZE),
         (23, 0xff, SIZE),
         (30, 1, SIZE),
-        (31, 0x7f, "the scalable filter does not say how it grows"),
-        (31, 0xff, "the scalable filter does not say how it grows"),
-        (38, 0xb0, "the scalable filter does not say how it grows"),
-        (39, 0x40, "the scalable filter does not say how it grows"),
-        (47, 1, "the scalable filter's length is not that of its header"),
+        (31, 0x7f, "the scalable filter's size, rate, growth or tightening is out of range"),
+        (31, 0xff, "the scalable filter's size, rate, growth or tightening is out of range"),
+        (38, 0xb0, "the scalable filter's size, rate, growth or tightening is out of range"),
+        (39, 0x40, "the scalable filter's size, rate, growth or tightening is out of range"),
+        (47, 1, "the scalable filter's length does not match its header"),
         (56, 1, "the reserved bytes of the scalable filter are not zero"),
         (64, b'f', "the filter block lacks its magic bytes"),
     ] {
@@ -134,7 +134,7 @@ fn rules_behind_valid_checksums_are_checked() {
 }
 
 #[test]
-fn parts_of_different_make_are_refused() {
+fn incompatible_parts_are_refused() {
     let part = |builder: crate::filter::BloomBuilder| builder.with_rate(10, 0.001).unwrap().to_bytes();
     let builder = BloomFilter::builder();
     let other = builder.layout(crate::filter::BloomLayout::Standard);
@@ -156,8 +156,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The lines, whose hash is in the header, were also computed by a second implementation, in another language and with other
-/// libraries for the hashes.
+/// The lines, whose hash is in the header, were also computed by a second implementation, in
+/// another language and with other hash libraries.
 #[test]
 fn golden_headers_of_four_planets() {
     let lines_and_crc =
@@ -221,7 +221,7 @@ fn streams_hold_one_filter_after_the_other() {
 }
 
 #[test]
-fn a_header_that_promises_much_takes_no_memory() {
+fn a_header_that_claims_a_huge_length_takes_no_memory() {
     let mut bytes = bloom().to_bytes();
     bytes[40..48].copy_from_slice(&(1u64 << 28).to_le_bytes());
     seal(&mut bytes);
@@ -233,7 +233,7 @@ fn a_header_that_promises_much_takes_no_memory() {
 }
 
 #[test]
-fn files_bring_back_what_was_saved() {
+fn files_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("words.bloom");
     for builder in builders() {
@@ -258,7 +258,7 @@ fn files_bring_back_what_was_saved() {
     assert_eq!(left, ["words.bloom"]);
 }
 
-/// A file system with a directory `d` in which an old filter is saved.
+/// A file system with an old filter saved in directory `d`.
 fn with_old() -> (SimFileSystem, &'static Path, BloomFilter) {
     let (fs, path) = (SimFileSystem::new(), Path::new("/d/f.bloom"));
     fs.create_dir(Path::new("/d")).unwrap();

@@ -1,4 +1,5 @@
-//! Binary fuse filters: no false negatives, the rate that the fingerprints' length says, and the size of the paper.
+//! Binary fuse filters: no false negatives, the rate of the fingerprints' length, and the size of
+//! the paper.
 
 use xorf::{BinaryFuse8, BinaryFuse16, Filter as _};
 
@@ -6,18 +7,19 @@ use super::*;
 use crate::filter::FINGERPRINT_BITS;
 use crate::filter::FilterInfo;
 use crate::filter::header::HEADER_LEN;
-use crate::filter::line::Line;
+use crate::filter::line::FilterLine;
 
 fn fuse(fingerprint_bits: u8) -> FilterPolicy {
     FilterPolicy::BinaryFuse { fingerprint_bits }
 }
 
-/// How many of `asked` absent keys `filter` says "maybe" to.
+/// How many of `asked` absent keys get a "maybe".
 fn maybes(filter: &Filter, asked: u64) -> f64 {
     hashes(1 << 40..(1 << 40) + asked).filter(|&hash| filter.may_contain(hash)).count() as f64
 }
 
-/// Builds, asks for every key, and compares the rate with 2^-r and with what `info` says, at five standard deviations.
+/// Builds a filter, asks for every key, and compares the rate with 2^-r and with `info`, at five
+/// standard deviations.
 fn check(fingerprint_bits: u8, keys: &[KeyHash], asked: u64) -> FilterInfo {
     let block = build(fuse(fingerprint_bits), keys);
     let filter = open(&block);
@@ -120,8 +122,8 @@ fn hashes_that_are_added_twice_count_once() {
 }
 
 #[test]
-fn hashes_that_find_no_places_get_a_bloom_filter() {
-    // Twice the same hash has no slot for itself in any attempt.
+fn duplicate_hashes_make_no_fuse() {
+    // A duplicate hash is never alone in a slot, in any attempt.
     let mut values: Vec<u64> = hashes(0..20_000).map(|hash| hash.value()).collect();
     values.push(values[0]);
     assert!(crate::filter::fuse::build(8, &values).is_none());
@@ -148,7 +150,7 @@ fn each_changed_slot_of_a_key_makes_it_absent() {
             let filter = Filter::open(&block, 3);
             denials += keys.iter().filter(|&&key| !filter.may_contain(key)).count();
         }
-        // Each key reads three slots, every bit of which counts.
+        // Each key reads three slots, and every bit of them counts.
         assert_eq!(denials, keys.len() * 3 * usize::from(bits));
     }
 }
@@ -157,7 +159,7 @@ fn each_changed_slot_of_a_key_makes_it_absent() {
 fn a_fuse_without_its_lines_means_maybe() {
     let (shape, lines) = crate::filter::fuse::build(8, &[1, 2, 3]).unwrap();
     assert!(!crate::filter::fuse::may_contain(shape, &lines, 9));
-    assert!(crate::filter::fuse::may_contain(shape, &[] as &[Line], 9));
+    assert!(crate::filter::fuse::may_contain(shape, &[] as &[FilterLine], 9));
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn golden_block_of_twenty_keys() {
         "1400000000000000",     // keys
         "88130000",             // thousandths of bits per fingerprint
         "03000000",             // places, groups, extractor
-        "0504000300000002",     // bits of a fingerprint, segment shift, attempt, segments, check byte
+        "0504000300000002",     // fingerprint bits, segment shift, attempt, segments, check byte
         "0100000000000000",     // lines
         "1dfd846894c24d69",     // hash of the lines
         "50d6dc01",             // rate, 1/32

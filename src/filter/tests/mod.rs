@@ -9,7 +9,7 @@ mod rates;
 mod scalable;
 
 use super::hash::remix;
-use super::header::{self, Content, Header};
+use super::header::{self, FilterContent, FilterHeader};
 use super::{Filter, FilterBuilder, KeyHash};
 use crate::filter::FilterPolicy;
 use crate::filter::table::builder::FilterBlock;
@@ -28,7 +28,7 @@ fn policies() -> impl Iterator<Item = FilterPolicy> {
     BITS_PER_KEY.into_iter().flat_map(|bits| [split(bits), standard(bits)])
 }
 
-/// Hashes of the keys `range`, 16 bytes that look random.
+/// Hashes of the keys `range`, each of 16 bytes that look random.
 fn hashes(range: std::ops::Range<u64>) -> impl Iterator<Item = KeyHash> {
     range.map(|i| {
         let key = u128::from(remix(i)) << 64 | u128::from(remix(!i));
@@ -36,17 +36,18 @@ fn hashes(range: std::ops::Range<u64>) -> impl Iterator<Item = KeyHash> {
     })
 }
 
-/// The binary fuse of `hashes`, also of so few that a Bloom filter would be built instead.
+/// The binary fuse of `hashes`, even if there are so few that the builder would make a Bloom
+/// filter.
 fn forced_fuse(fingerprint_bits: u8, hashes: &[KeyHash]) -> Vec<u8> {
     let values: Vec<u64> = hashes.iter().map(|hash| hash.value()).collect();
     let (shape, lines) = super::fuse::build(fingerprint_bits, &values).unwrap();
     let millibits = 1000 * u32::from(fingerprint_bits);
     let keys = values.len() as u64;
-    let (content, hash) = (Content::Fuse(shape), super::HashFunction::Xxh3);
-    header::encode(&Header { content, hash, seed: 3, keys, millibits, prefixes: None }, &lines)
+    let (content, hash) = (FilterContent::Fuse(shape), super::HashFunction::Xxh3);
+    header::encode(&FilterHeader { content, hash, seed: 3, keys, millibits, prefixes: None }, &lines)
 }
 
-/// The block of `hashes`, which must be sound.
+/// The block of `hashes`, which must not be degraded.
 fn build(policy: FilterPolicy, hashes: &[KeyHash]) -> FilterBlock {
     let seed = hashes.first().map_or(3, |hash| hash.seed());
     let mut builder = FilterBuilder::new(policy, seed);

@@ -5,13 +5,13 @@ use crate::filter::layout::Layout;
 use crate::filter::sizing::probe_count;
 use crate::filter::standard;
 
-/// How often `filter` says "maybe" to absent keys.
+/// Share of absent keys to which `filter` says "maybe".
 fn measured(filter: &Filter, absent: &[KeyHash]) -> f64 {
     let maybes = absent.iter().filter(|&&hash| filter.may_contain(hash));
     maybes.count() as f64 / absent.len() as f64
 }
 
-/// `sigmas` standard deviations of a rate measured on `count` keys, and one key more.
+/// `sigmas` standard deviations of a rate measured on `count` keys, plus one key.
 fn noise(rate: f64, count: usize, sigmas: f64) -> f64 {
     sigmas * (rate * (1.0 - rate) / count as f64).sqrt() + 1.0 / count as f64
 }
@@ -70,7 +70,7 @@ fn small_filters_are_as_good_as_large_ones() {
                 rate += measured(&filter, &absent) / 40.0;
                 expected += filter.info().unwrap().expected_fpr / 40.0;
             }
-            // Two keys that agree in both hashes modulo m agree in all probes of the standard layout.
+            // Keys that agree in both hashes modulo m agree in all probes of the standard layout.
             let bits = f64::from(512 * u16::try_from(count).unwrap().div_ceil(51));
             let collisions = match policy {
                 FilterPolicy::StandardBloom { .. } => 4.0 * count as f64 / (bits * bits),
@@ -95,7 +95,7 @@ fn the_rate_in_the_header_is_that_of_the_bits() {
 }
 
 #[test]
-fn a_full_filter_says_so() {
+fn a_full_filter_reports_rate_one() {
     let keys: Vec<KeyHash> = hashes(0..10).collect();
     for policy in [split(10.0), standard(10.0)] {
         let mut block = build(policy, &keys);
@@ -109,7 +109,7 @@ fn a_full_filter_says_so() {
 }
 
 #[test]
-fn options_outside_their_range_are_brought_into_it() {
+fn options_outside_their_range_are_clamped() {
     for (bits, lines) in [(0.0, 2), (-1.0, 2), (f32::NAN, 2), (1e9, 48)] {
         for policy in [split(bits), standard(bits)] {
             let layout = Layout::for_policy(policy).unwrap();
@@ -122,7 +122,8 @@ fn options_outside_their_range_are_brought_into_it() {
 #[test]
 #[ignore = "a million keys and ten million absent ones for each of 30 filters; cargo test --release --lib filter -- --ignored"]
 fn rates_of_a_million_keys_lie_within_the_published_bounds() {
-    // Bits per key; bounds in per cent at four standard deviations, for one million keys and ten million absent ones.
+    // Bits per key; bounds in per cent at four standard deviations, for one million keys and ten
+    // million absent ones.
     let bounds = [
         (6, 5.27424, 5.69082),
         (7, 3.25267, 3.52358),

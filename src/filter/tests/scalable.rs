@@ -1,4 +1,4 @@
-//! Scalable filters: the rate of all parts together, however far they have grown.
+//! Scalable filters: the rate of all filters together, at every size.
 
 use super::alone::{HASHES, LAYOUTS, absent, random};
 use crate::error::Error;
@@ -44,7 +44,7 @@ fn no_key_is_denied_under_any_hash() {
 }
 
 #[test]
-fn what_it_says_of_itself_fits_together() {
+fn reported_figures_are_consistent() {
     let mut filter = ScalableBloomFilter::with_rate(100, 0.02).unwrap();
     assert!(filter.is_empty() && !filter.is_full());
     assert_eq!((filter.estimated_keys(), filter.filters(), filter.rate()), (0.0, 1, 0.02));
@@ -66,7 +66,7 @@ fn what_it_says_of_itself_fits_together() {
 }
 
 #[test]
-fn bytes_bring_back_what_grows_on_alike() {
+fn a_decoded_filter_grows_like_the_original() {
     for growth in [2, 4] {
         let mut filter = ScalableBloomFilter::builder().growth(growth).seed(3).with_rate(20, 0.01).unwrap();
         for round in 0..6u64 {
@@ -81,8 +81,8 @@ fn bytes_bring_back_what_grows_on_alike() {
 }
 
 #[test]
-fn one_that_cannot_grow_goes_on_and_says_so() {
-    // The third filter would be made at a rate that 64 bits of hash do not give.
+fn a_filter_that_cannot_grow_takes_keys_and_reports_full() {
+    // The third filter would need a rate that a hash of 64 bits cannot reach.
     let mut filter = ScalableBloomFilter::builder().tightening(0.5).with_rate(100, 1e-16).unwrap();
     filter.extend((0..290).map(random));
     assert_eq!((filter.filters(), filter.is_full()), (2, false));
@@ -92,7 +92,7 @@ fn one_that_cannot_grow_goes_on_and_says_so() {
 }
 
 #[test]
-fn arguments_that_make_no_filter_are_refused() {
+fn invalid_arguments_are_refused() {
     let builder = ScalableBuilder::default();
     for filter in [
         builder.with_rate(0, 0.01),
