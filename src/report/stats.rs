@@ -20,7 +20,8 @@ pub struct ReadStats {
     pub probes: u64,
     /// The filter said no: nothing was read.
     pub negatives: u64,
-    /// The filter said maybe, and the table held the key (a tombstone or a version newer than the snapshot counts as held).
+    /// The filter said maybe, and the table held the key (a tombstone or a version newer than the
+    /// snapshot counts as held).
     pub true_positives: u64,
     /// The filter said maybe, and the table did not hold the key.
     pub false_positives: u64,
@@ -475,7 +476,8 @@ mod tests {
         let counted = |false_positives: u64, keys: u64| {
             ledger(reads(100_000 - false_positives, false_positives), keys, 0.01, 0.01)
         };
-        // 1,000 are expected, with a standard deviation of 31.5; between filters of 100 keys it is 120.
+        // 1,000 are expected, with a standard deviation of 31.5; between filters of 100 keys it is
+        // 120.
         assert!(!counted(1_150, 1_000_000).is_excessive());
         assert!(counted(1_170, 1_000_000).is_excessive());
         assert!(!counted(1_500, 100).is_excessive());

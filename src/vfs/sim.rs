@@ -4,7 +4,8 @@
 //! directory, contents after a sync of their file; neither implies the other. One seed gives one
 //! outcome. It does not model time, permissions or links.
 //!
-//! `disk` holds directories and files; `crash` is what a power cut leaves of it; `fault` decides which calls fail.
+//! `disk` holds directories and files; `crash` is what a power cut leaves of it; `fault` decides
+//! which calls fail.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

@@ -74,8 +74,8 @@ impl<T> Array<T> {
         let start = start.cast::<T>();
         let mut len = 0;
         for (i, value) in (0..capacity).zip(values) {
-            // SAFETY: the memory holds `capacity` values, is aligned for them, and nothing else knows
-            // of it yet.
+            // SAFETY: the memory holds `capacity` values, is aligned for them, and nothing else
+            // knows of it yet.
             unsafe { start.add(i).write(value) };
             len = i + 1;
         }

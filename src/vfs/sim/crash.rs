@@ -106,8 +106,7 @@ impl NameOp {
 
 /// Decides for the operations in a directory, one after the other, whether each reached the disk.
 enum NamesFate {
-    /// The next operations, as many as the number, survive, and none after them. This includes none
-    /// and all.
+    /// Only this many of the next operations survive: possibly none, possibly all.
     Prefix(usize),
     /// Each operation survives independently.
     Subset(Rng),
