@@ -381,10 +381,10 @@ impl Options {
     /// Whether data blocks are read in place, from files mapped into memory. Default: false.
     ///
     /// Otherwise each cache miss costs a system call and a copy. Use it for data that exceeds the
-    /// cache but not memory: with 580 MB of data and a cache of 256 MiB, random reads and seeks are
-    /// about twice as fast, scans of a hundred entries 1.5 to 2.1 times and `multi_get` 2.7 times
-    /// (docs/PERFORMANCE.md). The cache then serves only compressed tables, whose blocks still go
-    /// through it: see [`KeyspaceOptions::compression`].
+    /// cache but not memory. With 580 MB of data and a cache of 256 MiB, random reads and seeks are
+    /// about twice as fast (docs/PERFORMANCE.md). Scans of a hundred entries are 1.5 to 2.1 times
+    /// as fast, and `multi_get` 2.7 times. The cache then serves only compressed tables, whose
+    /// blocks still go through it: see [`KeyspaceOptions::compression`].
     ///
     /// What it costs:
     /// - A disk that fails while a page is read again ends the process by SIGBUS instead of
