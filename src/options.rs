@@ -345,7 +345,7 @@ impl Options {
     /// Whether to create the store when its directory is absent or empty. Default: true.
     ///
     /// A directory that holds anything else never becomes a store: see
-    /// [`Error::NotAStore`](crate::Error::NotAStore).
+    /// [`Error::NotAStore`].
     pub fn create_if_missing(mut self, create: bool) -> Self {
         self.create_if_missing = create;
         self
