@@ -10,8 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed.
 ///
-/// An absent key is not an error: look-ups return `Ok(None)` for it. Errors are cheap to clone, because the first failure of the
-/// write-ahead log is handed to every later writer (see [`Error::Poisoned`]).
+/// An absent key is not an error: look-ups return `Ok(None)`. Errors are cheap to clone, because
+/// every later writer gets the first failure of the write-ahead log (see [`Error::Poisoned`]).
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,7 +25,8 @@ pub enum Error {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
-    /// Bytes in the store's directory are not what was written there. Nothing of them was returned as data.
+    /// Bytes in the store's directory differ from what was written. None of them were returned as
+    /// data.
     #[error("{} is damaged at offset {offset}: {rule}; run `kvtool verify` or restore the file from a copy", file.display())]
     Corruption {
         /// The damaged file.
@@ -35,33 +36,33 @@ pub enum Error {
         /// The rule of docs/FORMAT.md that does not hold.
         rule: String,
     },
-    /// The file is of a format that this version of the crate does not know.
+    /// The file has a format that this version of the crate does not know.
     #[error("{} has {what} {found:#x}, this version of tamis knows {known:#x}; use a newer version", file.display())]
     Unsupported {
         /// The file.
         file: PathBuf,
         /// "format version" or "required features".
         what: &'static str,
-        /// What the file asks for.
+        /// What the file requires.
         found: u64,
         /// What this version of the crate understands.
         known: u64,
     },
-    /// Bytes that should be a stand-alone filter are none, or are damaged.
-    #[error("{} is not a sound filter: {rule}; make it again, or restore it from a copy", place(file.as_deref()))]
+    /// Bytes that should be a stand-alone filter are damaged, or something else.
+    #[error("{} is not a sound filter: {rule}; rebuild it or restore it from a copy", filter_name(file.as_deref()))]
     Filter {
-        /// The file that holds it, if it came from a file.
+        /// The file that they came from, if any.
         file: Option<PathBuf>,
         /// The rule of docs/FORMAT.md that does not hold.
         rule: &'static str,
     },
-    /// An argument or option is outside of what is allowed.
+    /// An argument or option is outside its allowed range.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
     /// There is no store in the directory, and the options say not to create one.
     #[error("there is no store in {}; create it with `create_if_missing`", .0.display())]
     NotFound(PathBuf),
-    /// The directory holds something, but no store. Nothing in it was changed.
+    /// The directory is not empty, but holds no store. Nothing in it was changed.
     #[error("{} is not a tamis store: {found}; a store is created only in an absent or an empty directory", dir.display())]
     NotAStore {
         /// The directory.
@@ -77,8 +78,8 @@ pub enum Error {
         /// Who holds the lock, as far as the lock file says.
         holder: String,
     },
-    /// The store takes no writes: an earlier write or sync of the log or the manifest failed. Reads go on. Reopen the store to
-    /// find out what reached the disk.
+    /// The store takes no writes, because an earlier write or sync of the log or the manifest
+    /// failed. Reads still work. Reopen the store to find out what reached the disk.
     #[error("the store takes no more writes until it is opened again, because of an earlier failure: {0}")]
     Poisoned(Arc<Error>),
     /// The store was opened read-only.
@@ -93,7 +94,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the cause is damaged data, also when it is the remembered cause of [`Error::Poisoned`].
+    /// Whether the cause is damaged data, including the original cause of [`Error::Poisoned`].
     pub fn is_corruption(&self) -> bool {
         match self {
             Error::Corruption { .. } | Error::Filter { .. } => true,
@@ -102,7 +103,7 @@ impl Error {
         }
     }
 
-    /// Whether the cause is a full disk or an exhausted quota, which heals when space is freed.
+    /// Whether the cause is a full disk or an exhausted quota, which freeing space resolves.
     pub fn is_no_space(&self) -> bool {
         match self {
             Error::Io { source, .. } => {
@@ -122,11 +123,11 @@ impl Error {
     }
 }
 
-fn place(file: Option<&Path>) -> impl fmt::Display {
+fn filter_name(file: Option<&Path>) -> impl fmt::Display {
     file.map_or_else(|| "this".to_owned(), |file| file.display().to_string())
 }
 
-/// Turns an [`io::Error`] into an [`Error::Io`] that says what was attempted and where.
+/// Turns an [`io::Error`] into an [`Error::Io`] with the operation and the path.
 pub(crate) trait IoContext<T> {
     fn during(self, operation: &'static str, path: &Path) -> Result<T>;
 }

@@ -1,4 +1,4 @@
-//! Who runs background work: threads, or a test that steps through it.
+//! Executors for background work: threads, or a queue that a test steps through.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 /// A piece of background work.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// How much a job matters to those who wait.
+/// How urgent a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Priority {
@@ -18,7 +18,7 @@ pub enum Priority {
     High,
     /// A compaction, which may take long.
     Low,
-    /// A part of a compaction that is running, and that would do it itself in the end.
+    /// A part of a running compaction, which does that part itself if no other thread takes it.
     Help,
 }
 
@@ -27,20 +27,23 @@ pub trait Executor: Send + Sync {
     /// Queues a job.
     fn spawn(&self, priority: Priority, job: Job);
 
-    /// How many jobs can run at the same time. With one, a store does nothing else beside its callers either: an open then recovers logs on
-    /// the calling thread alone.
+    /// Number of jobs that can run at the same time. With 1, a store runs nothing in parallel with
+    /// its callers: opening recovers logs on the calling thread alone.
     fn parallelism(&self) -> usize;
 
-    /// Runs one queued job on the calling thread, if this executor leaves that to its callers; returns whether it did.
+    /// Runs one queued job on the calling thread, if this executor leaves jobs to its callers;
+    /// returns whether it did.
     ///
-    /// Whoever waits for background work calls this first, so that a store on a [`SteppedExecutor`] never waits for itself.
+    /// A thread that waits for background work calls this first, so that a store on a
+    /// [`SteppedExecutor`] never waits for itself.
     fn step(&self) -> bool;
 }
 
-/// An executor with threads of its own, which end when it is dropped; jobs still queued then are run first.
+/// An executor with its own threads. Dropping it runs the jobs still queued, then ends the threads.
 ///
-/// Jobs of high priority go first, and one thread, if there are several, begins no compaction: a flush waits for a part of one at most,
-/// with which that thread helps when there is no flush. The others help when there is no compaction to begin.
+/// Jobs of high priority go first. If there are several threads, one of them starts no compaction:
+/// it takes flushes, and otherwise helps with parts of running compactions. A flush therefore waits
+/// for one such part at most. The other threads help when there is no compaction to start.
 pub struct ThreadPool {
     shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
@@ -60,16 +63,16 @@ struct PoolQueue {
     closing: bool,
 }
 
-/// Which jobs a thread of a pool takes.
+/// Which jobs a thread of the pool takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+enum Accepts {
     All,
-    AllButLow,
+    AllButCompactions,
 }
 
 impl PoolQueue {
-    fn pop(&mut self, takes: Takes) -> Option<Job> {
-        let low = |queue: &mut PoolQueue| if takes == Takes::All { queue.low.pop_front() } else { None };
+    fn pop(&mut self, accepts: Accepts) -> Option<Job> {
+        let low = |queue: &mut PoolQueue| if accepts == Accepts::All { queue.low.pop_front() } else { None };
         self.high.pop_front().or_else(|| low(self)).or_else(|| self.help.pop_front())
     }
 }
@@ -80,9 +83,9 @@ impl ThreadPool {
         let shared = Arc::new(PoolShared::default());
         let spawn = |i| {
             let shared = Arc::clone(&shared);
-            // The last one, so that there is no such thread without others.
-            let takes = if i > 0 && i + 1 == threads { Takes::AllButLow } else { Takes::All };
-            std::thread::Builder::new().name(format!("tamis-{i}")).spawn(move || shared.run(takes)).ok()
+            // The last thread, so that a pool of one thread takes all jobs.
+            let accepts = if i > 0 && i + 1 == threads { Accepts::AllButCompactions } else { Accepts::All };
+            std::thread::Builder::new().name(format!("tamis-{i}")).spawn(move || shared.run(accepts)).ok()
         };
         let threads = (0..threads.max(1)).map_while(spawn).collect();
         ThreadPool { shared, threads }
@@ -90,11 +93,12 @@ impl ThreadPool {
 }
 
 impl PoolShared {
-    fn run(&self, takes: Takes) {
+    fn run(&self, accepts: Accepts) {
         let mut queue = self.queue.lock();
         loop {
-            if let Some(job) = queue.pop(takes) {
-                // A job of a store reports its own panics; whoever else shares the pool must not take its threads along.
+            if let Some(job) = queue.pop(accepts) {
+                // A store's job reports its own panics. A panic must not end a thread that other
+                // stores share.
                 let _ = MutexGuard::unlocked(&mut queue, || catch_unwind(AssertUnwindSafe(job)));
             } else if queue.closing {
                 return;
@@ -108,7 +112,7 @@ impl PoolShared {
 impl Executor for ThreadPool {
     fn spawn(&self, priority: Priority, job: Job) {
         if self.threads.is_empty() {
-            // The system gave us no thread at all: slow, but not stuck.
+            // The system gave the pool no thread: slow, but not stuck.
             return job();
         }
         let mut queue = self.shared.queue.lock();
@@ -118,7 +122,7 @@ impl Executor for ThreadPool {
             Priority::Help => queue.help.push_back(job),
         }
         drop(queue);
-        // Not every thread takes every job.
+        // All threads, since not every thread takes every job.
         self.shared.wake.notify_all();
     }
 
@@ -145,20 +149,20 @@ impl Drop for ThreadPool {
     }
 }
 
-/// An executor without threads: jobs run only when somebody calls [`Executor::step`], in the order in which they were queued, so
-/// that one seed gives one run.
+/// An executor without threads. Jobs run only in [`Executor::step`], in the order in which they
+/// were queued, so that one seed gives one run.
 #[derive(Default)]
 pub struct SteppedExecutor {
     jobs: Mutex<VecDeque<Job>>,
 }
 
 impl SteppedExecutor {
-    /// An executor with nothing to do.
+    /// An executor without jobs.
     pub fn new() -> SteppedExecutor {
         SteppedExecutor::default()
     }
 
-    /// Jobs that wait to be stepped.
+    /// Number of queued jobs.
     pub fn pending(&self) -> usize {
         self.jobs.lock().len()
     }
@@ -191,7 +195,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn pool_runs_what_is_queued_before_it_ends() {
+    fn dropping_a_pool_runs_its_queued_jobs_first() {
         let done = Arc::new(AtomicUsize::new(0));
         let pool = ThreadPool::new(2);
         for i in 0..100 {
@@ -243,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_that_waits_for_flushes_helps_and_begins_nothing() {
+    fn the_flush_thread_helps_but_starts_no_compaction() {
         let pool = ThreadPool::new(2);
         let (release, wait) = std::sync::mpsc::channel::<()>();
         let (done, is_done) = std::sync::mpsc::channel();
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_takes_no_thread_along() {
+    fn a_panicking_job_ends_no_thread() {
         let pool = ThreadPool::new(1);
         pool.spawn(Priority::High, Box::new(|| panic!("a panic that is part of the test")));
         let (done, is_done) = std::sync::mpsc::channel();

@@ -1,25 +1,28 @@
-//! tamis: an embedded, LevelDB-like key-value store in which every table carries a filter that reads ask first.
+//! tamis: an embedded, LevelDB-like key-value store in which every table carries a filter that
+//! reads ask first.
 //!
-//! A store is a directory. It holds named *keyspaces* (one, `default`, from the beginning), each an ordered map from byte strings to
-//! byte strings; a [`WriteBatch`] spans them atomically and a [`Snapshot`] sees all of them at one moment. Start with [`Db`].
+//! A store is a directory. It holds named *keyspaces* (at first one, `default`), each an ordered
+//! map from byte strings to byte strings. A [`WriteBatch`] spans keyspaces atomically, and a
+//! [`Snapshot`] sees all of them at one moment. Start with [`Db`].
 //!
 //! # What it promises
 //!
-//! Writes are ordered, and a batch is there whole or not at all. A write that has returned survives
-//! the end of the process for any reason; once a write with [`WriteOptions::sync`] or [`Db::sync`]
-//! has returned, it and all writes before it survive a power cut. Damage is reported
-//! ([`Error::Corruption`]), and never returned as data. `docs/RELIABILITY.md` in the repository has
-//! the promise in full, and the tests that hold it.
+//! Writes are ordered, and a batch is visible whole or not at all. A write that has returned
+//! survives any end of the process. Once a write with [`WriteOptions::sync`], or [`Db::sync`], has
+//! returned, it and all earlier writes survive a power cut. Damage is reported
+//! ([`Error::Corruption`]), never returned as data. `docs/RELIABILITY.md` in the repository has the
+//! full promise, and the tests that check it.
 //!
 //! # What reads cost
 //!
-//! Each table (a sorted file) carries a Bloom filter over its keys: 10 bits per key, 0.82 % false positives. A look-up asks the
-//! filter before the table's index and blocks, so that an absent key is almost never read for. [`Db::stats`] counts, for every
-//! table and level, how often filters were asked, were right and were wrong, and how many blocks were read.
+//! Each table (a sorted file) carries a Bloom filter over its keys: 10 bits per key, 0.82 % false
+//! positives. A look-up asks the filter before the table's index and blocks, so that absent keys
+//! almost never cost a block read. [`Db::stats`] counts, for every table and level, how often
+//! filters were asked, right and wrong, and how many blocks were read.
 //!
 //! The module [`filter`] offers the same filters for use without a store.
 //!
-//! The on-disk format is described in docs/FORMAT.md, the structure of the code in ARCHITECTURE.md.
+//! docs/FORMAT.md describes the on-disk format, ARCHITECTURE.md the structure of the code.
 #![deny(missing_docs)]
 
 mod db;

@@ -1,4 +1,4 @@
-//! Options of a store and of a keyspace: plain data, few, each with a default that suits most.
+//! Options of a store and of a keyspace: plain data with defaults that suit most stores.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,37 +11,46 @@ use crate::vfs::{FileSystem, OsFileSystem};
 
 /// How the filters of the levels differ.
 ///
-/// A look-up of an absent key asks one table of each level. The levels grow by a factor of ten or so, so that nearly all memory for
-/// filters goes to the last one, and a bit per key more in the levels above costs next to nothing.
+/// A look-up of an absent key asks one table of each level. Levels grow by a factor of about ten,
+/// so nearly all filter memory is in the last one. An additional bit per key in the levels above
+/// costs next to nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum LevelFilters {
-    /// Every table has [`KeyspaceOptions::filter`].
+    /// Every table uses [`KeyspaceOptions::filter`].
     #[default]
     Uniform,
-    /// A policy for each level, from level 0; the last one is that of all further levels. One to seven policies.
+    /// A policy for each level, from level 0; the last one also applies to all further levels. One
+    /// to seven policies.
     Each(Vec<FilterPolicy>),
-    /// All filters together take about so much memory (see [`FilterBudget`]), shared out so that as few reads as possible are wasted (Monkey,
-    /// SIGMOD 2017). Runs are given 1 to 24 bits per key, or none, when they are written, by what the tree is then. What kind of filter
-    /// they are, [`KeyspaceOptions::filter`] says; Bloom filters take the place of binary fuses, which have few sizes.
+    /// All filters together stay near a memory budget (see [`FilterBudget`]), divided among the
+    /// levels so that the fewest reads are wasted (Monkey, SIGMOD 2017). A run gets 1 to 24 bits
+    /// per key, or no filter, by the tree at the time it is written. [`KeyspaceOptions::filter`]
+    /// sets the kind of filter; binary fuse filters, which have few sizes, are replaced by Bloom
+    /// filters.
     Budget(FilterBudget),
 }
 
 /// Memory for the filters of a keyspace.
 ///
-/// It is what is planned with when a table is written, and tables keep their filters until they are written again. So all filters
-/// together may exceed it, but by a quarter at most in the last level, and by a half in all; runs that would exceed that have smaller
-/// filters, or none, as those of a store do that is only ever appended to.
-/// [`Keyspace::renew_filters`](crate::Keyspace::renew_filters) brings all of them back to the plan. Not counted are headers, the last
-/// 64 bytes of each filter, what running compactions write at the same time and what is recovered at opening. The plan counts keys: with [`KeyspaceOptions::prefix`], what is written keeps to the bound all the
-/// same, but renewed filters, which follow the plan, can take up to twice as much.
+/// A table's filter is sized by this plan when the table is written, and stays until the table is
+/// rewritten. All filters together may therefore exceed the budget: by a quarter at most in the
+/// last level, and by half at most in total. A run that would exceed it gets a smaller filter or
+/// none; in append-only stores this is the usual case.
+/// [`Keyspace::renew_filters`](crate::Keyspace::renew_filters) brings all filters back to the plan.
+///
+/// Not counted are headers, the last 64 bytes of each filter, tables that running compactions are
+/// writing, and tables recovered on open. The plan counts keys. With [`KeyspaceOptions::prefix`],
+/// written filters still keep to the bound, but renewed filters, which follow the plan, can take up
+/// to twice as much.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FilterBudget {
-    /// How much.
+    /// The amount of memory.
     pub limit: BudgetLimit,
-    /// Which share of the look-ups finds nothing, 0 to 1, counted in thousandths. The others are taken to find their key in the last
-    /// level: the fewer find nothing, the less a filter there is worth. Default: 1.
+    /// Share of look-ups that find nothing, 0 to 1, in steps of a thousandth. The others are
+    /// assumed to find their key in the last level, where filters are worth less the more look-ups
+    /// succeed. Default: 1.
     pub absent: f32,
 }
 
@@ -49,24 +58,24 @@ pub struct FilterBudget {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum BudgetLimit {
-    /// As much as filters of so many bits per key take, 0.001 to 24: it grows with the store.
+    /// Memory that filters of this many bits per key take, 0.001 to 24. It grows with the store.
     BitsPerKey(f32),
-    /// So many bytes, however large the store becomes.
+    /// This many bytes, however large the store becomes.
     Bytes(u64),
 }
 
 impl FilterBudget {
-    /// As much memory as filters of so many bits per key take everywhere.
+    /// The memory that filters of `bits_per_key` take if all levels have the same.
     pub fn bits_per_key(bits_per_key: f32) -> FilterBudget {
         FilterBudget { limit: BudgetLimit::BitsPerKey(bits_per_key), absent: 1.0 }
     }
 
-    /// So many bytes.
+    /// A budget of `bytes` bytes.
     pub fn bytes(bytes: u64) -> FilterBudget {
         FilterBudget { limit: BudgetLimit::Bytes(bytes), absent: 1.0 }
     }
 
-    /// Sets the share of the look-ups that find nothing.
+    /// Sets the share of look-ups that find nothing.
     pub fn absent(mut self, share: f32) -> FilterBudget {
         self.absent = share;
         self
@@ -74,7 +83,7 @@ impl FilterBudget {
 }
 
 impl LevelFilters {
-    /// Most policies of [`LevelFilters::Each`]: there are so many levels.
+    /// Most policies in [`LevelFilters::Each`]: the number of levels.
     pub(crate) const MAX_EACH: usize = 7;
 
     fn validate(&self, filter: FilterPolicy) -> Result<()> {
@@ -89,7 +98,7 @@ impl LevelFilters {
                 policies.len()
             ))),
             LevelFilters::Budget(_) if filter == FilterPolicy::None => {
-                Err(Error::invalid("a budget for filters needs a filter policy that says of which kind they are"))
+                Err(Error::invalid("a filter budget needs a filter policy, which sets the kind of filter"))
             }
             LevelFilters::Budget(budget) => budget.validate(),
         }
@@ -101,7 +110,7 @@ impl FilterBudget {
         if let BudgetLimit::BitsPerKey(bits) = self.limit
             && !(0.001..=24.0).contains(&bits)
         {
-            return Err(Error::invalid(format_args!("a budget for filters is 0.001 to 24 bits per key, not {bits}")));
+            return Err(Error::invalid(format_args!("a filter budget is 0.001 to 24 bits per key, not {bits}")));
         }
         if !(0.0..=1.0).contains(&self.absent) {
             let absent = self.absent;
@@ -111,21 +120,23 @@ impl FilterBudget {
     }
 }
 
-/// How a read treats the filters.
+/// How a read uses the filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterMode {
     /// Ask the filter first, and believe its "no".
     #[default]
     Use,
-    /// Do not ask: look into every table whose key range holds the key. To measure what filters save.
+    /// Do not ask: search every table whose key range holds the key. For measuring what filters
+    /// save.
     Ignore,
-    /// Ask, count the answer, and look into the table all the same. A "no" for a key that is there is an error that names the
-    /// table.
+    /// Ask, count the answer, and search the table in any case. A "no" for a key that is in the
+    /// table is an error that names the table.
     Shadow,
 }
 
-/// How blocks are compressed. A block that does not shrink by an eighth is stored as it is.
+/// How blocks are compressed. A block that compression shrinks by less than an eighth is stored
+/// uncompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
@@ -138,7 +149,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The number that stands for it, in blocks, properties and manifest. Part of the format.
+    /// Its number in blocks, properties and manifest. Part of the format.
     pub(crate) const fn code(self) -> u8 {
         match self {
             Compression::None => 0,
@@ -147,7 +158,7 @@ impl Compression {
         }
     }
 
-    /// The compression that `code` stands for, built in or not.
+    /// The compression with the number `code`, whether this build has it or not.
     pub(crate) fn from_code(code: u64) -> Option<Compression> {
         let all = [Compression::None, Compression::Lz4, Compression::Zstd];
         all.into_iter().find(|compression| u64::from(compression.code()) == code)
@@ -163,22 +174,25 @@ impl Compression {
     }
 }
 
-/// Options of one keyspace. They are stored with it: opening it again without options brings them back.
+/// Options of one keyspace. They are stored with it, and apply again when it is opened without
+/// options.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct KeyspaceOptions {
-    /// Filter of each table. Default: [`FilterPolicy::DEFAULT`]. A table keeps the filter with which it was written, until
-    /// [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
+    /// Filter of each table. Default: [`FilterPolicy::DEFAULT`]. A table keeps the filter it was
+    /// written with until [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
     pub filter: FilterPolicy,
-    /// How the levels differ from that. Default: [`LevelFilters::Uniform`], not at all.
+    /// How filters differ between levels. Default: [`LevelFilters::Uniform`].
     pub level_filters: LevelFilters,
-    /// Compression of the last level, where nine tenths of the data are; the levels above are rewritten too often for it to pay.
-    /// Default: LZ4 if built in.
+    /// Compression of the last level, which holds nine tenths of the data. The levels above are
+    /// rewritten too often for it to pay. Default: LZ4 if built in.
     pub compression: Compression,
-    /// Size of a data block before compression, in bytes, 256 to 1 MiB. Default: 4096, a page: what one disk read brings.
+    /// Size of a data block before compression, in bytes, 256 to 1 MiB. Default: 4096, a page: what
+    /// one disk read brings.
     pub block_size: u32,
-    /// What of a key is its prefix, so that scans of one prefix leave out tables. The filters grow by the distinct prefixes. It may be
-    /// changed at any time: tables that were written before are read by such scans until compaction has rewritten them. Default: none.
+    /// How to take the prefix of a key, so that scans of one prefix can leave out tables. Filters
+    /// grow by the distinct prefixes. May be changed at any time: such scans read older tables
+    /// until compaction rewrites them. Default: none.
     pub prefix: Option<PrefixExtractor>,
 }
 
@@ -206,7 +220,7 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Sets how the filters of the levels differ.
+    /// Sets how filters differ between levels.
     pub fn level_filters(mut self, level_filters: LevelFilters) -> Self {
         self.level_filters = level_filters;
         self
@@ -224,7 +238,7 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Sets what of a key is its prefix.
+    /// Sets how to take the prefix of a key.
     pub fn prefix(mut self, extractor: impl Into<Option<PrefixExtractor>>) -> Self {
         self.prefix = extractor.into();
         self
@@ -238,22 +252,23 @@ impl KeyspaceOptions {
             return Err(Error::invalid(format_args!("this build of tamis lacks {:?} compression", self.compression)));
         }
         if !(256..=1 << 20).contains(&self.block_size) {
-            return Err(Error::invalid(format_args!("a block takes 256 bytes to 1 MiB, not {}", self.block_size)));
+            return Err(Error::invalid(format_args!("block_size must be 256 bytes to 1 MiB, not {}", self.block_size)));
         }
         Ok(())
     }
 }
 
-/// How the write-ahead log is written. What a write promises, and what the files look like to a reader, is the same.
+/// How the write-ahead log is written. Neither a write's promise nor the files' format depends on
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WalMode {
-    /// As is fastest where the store lives. On Linux, and on ext4 or XFS, writes without `sync` are stored to mapped memory of the log
-    /// instead of being handed over by a system call, which is several times as fast; space for them is prepared before. Elsewhere as
-    /// with [`WalMode::Write`].
+    /// The fastest way for the store's file system. On Linux with ext4 or XFS, writes without
+    /// `sync` are stored to mapped memory of the log, in space prepared beforehand. That is several
+    /// times as fast as a system call. Elsewhere like [`WalMode::Write`].
     #[default]
     Auto,
-    /// By system calls alone, to a file that grows with them.
+    /// System calls only, to a file that grows with them.
     Write,
 }
 
@@ -329,27 +344,29 @@ impl Options {
 
     /// Whether to create the store when its directory is absent or empty. Default: true.
     ///
-    /// In a directory that holds anything else no store is ever created: see
-    /// [`Error::NotAStore`](crate::Error::NotAStore).
+    /// A directory that holds anything else never becomes a store: see
+    /// [`Error::NotAStore`].
     pub fn create_if_missing(mut self, create: bool) -> Self {
         self.create_if_missing = create;
         self
     }
 
-    /// Bytes of writes held in memory before they are written to a table, for all keyspaces together. Default: 64 MiB. Up to three
-    /// times as much can be in memory while flushes are behind; the log on disk is bounded alike.
+    /// Bytes of writes held in memory before they are flushed to a table, for all keyspaces
+    /// together. Default: 64 MiB. Up to three times as much may be in memory while flushes are
+    /// behind; the log on disk has the same bound.
     pub fn memtable_size(mut self, bytes: usize) -> Self {
         self.memtable_size = bytes;
         self
     }
 
-    /// Size at which compaction ends a table and begins the next, in bytes. Default: 64 MiB.
+    /// Size at which compaction ends a table and starts the next, in bytes. Default: 64 MiB.
     pub fn table_size(mut self, bytes: u64) -> Self {
         self.table_size = bytes;
         self
     }
 
-    /// Bytes of data blocks kept in memory. Default: 64 MiB. Filters and indexes are held beside it: about 2 bytes per key.
+    /// Bytes of data blocks kept in memory. Default: 64 MiB. Filters and indexes take about 2 bytes
+    /// per key in addition.
     pub fn cache_size(mut self, bytes: usize) -> Self {
         self.cache_size = bytes;
         self
@@ -361,42 +378,46 @@ impl Options {
         self
     }
 
-    /// Whether data blocks are read in place, from files that are mapped into memory. Default: false.
+    /// Whether data blocks are read in place, from files mapped into memory. Default: false.
     ///
-    /// Otherwise each block that the cache does not have costs a system call and a copy. For data that exceeds the cache but not memory: with
-    /// 580 MB of it and a cache of 256 MiB, random reads and seeks are about twice as fast, scans of a hundred entries 1.5 to 2.1 times and
-    /// `multi_get` 2.7 times (docs/PERFORMANCE.md). The cache is then of use to tables with compression only, whose blocks go through it
-    /// as ever: [`KeyspaceOptions::compression`] says which.
+    /// Otherwise each cache miss costs a system call and a copy. Use it for data that exceeds the
+    /// cache but not memory. With 580 MB of data and a cache of 256 MiB, random reads and seeks are
+    /// about twice as fast (docs/PERFORMANCE.md). Scans of a hundred entries are 1.5 to 2.1 times
+    /// as fast, and `multi_get` 2.7 times. The cache then serves only compressed tables, whose
+    /// blocks still go through it: see [`KeyspaceOptions::compression`].
     ///
     /// What it costs:
-    /// - A disk that fails while a page is read again ends the process by SIGBUS, where it otherwise gives an error. The first read of each
-    ///   block is an ordinary one, whose errors are returned.
-    /// - Nobody but tamis may write to the store's files while it is open. Otherwise that shows as damage; here what happens is not defined.
-    ///   Whoever cuts a file short ends the process.
-    /// - A block is verified once, when it is first read, and not again until the store is opened anew. Damage to the disk after that is not
-    ///   seen then if the system has dropped the page meanwhile; it may be returned as data.
-    /// - The memory of mapped pages is the system's: `cache_size` does not bound it, and [`MemoryStats`](crate::MemoryStats) does not tell of
-    ///   it. The system takes it back when others need memory, and makes little difference then between pages that are in use and others.
-    /// - A page that the system has dropped is read again without being counted: [`ReadStats`](crate::ReadStats) has the first read of a block
-    ///   under `block_reads` and every later look at it under `cache_hits`, as if it stood in a cache without bounds. To measure what
-    ///   filters save in reads of the disk, leave this off.
+    /// - A disk that fails while a page is read again ends the process by SIGBUS instead of
+    ///   returning an error. The first read of each block is an ordinary one, whose errors are
+    ///   returned.
+    /// - No other program may write to the store's files while it is open. Without mapping, that
+    ///   shows as damage; with it, the behaviour is undefined. Shortening a file ends the process.
+    /// - A block is verified once, when it is first read, until the store is reopened. If the
+    ///   system drops the page and the disk is damaged later, the damage goes unnoticed and may be
+    ///   returned as data.
+    /// - The memory of mapped pages is the system's: `cache_size` does not bound it, and
+    ///   [`MemoryStats`](crate::MemoryStats) does not show it. When others need memory, the system
+    ///   takes pages back, and hardly distinguishes those in use.
+    /// - Reading a dropped page again is not counted. [`ReadStats`](crate::ReadStats) counts the
+    ///   first read of a block in `block_reads` and every later one in `cache_hits`, as if the
+    ///   cache were unbounded. To measure the disk reads that filters save, leave this off.
     ///
-    /// Tables that cannot be mapped are read in the ordinary way: where the file system or the system refuses it, with an address space of 32
-    /// bits, and beyond 16,384 tables.
+    /// Tables that cannot be mapped are read in the ordinary way: if the file system or the system
+    /// refuses, on 32-bit systems, and beyond 16,384 tables.
     pub fn mmap_reads(mut self, mmap_reads: bool) -> Self {
         self.mmap_reads = mmap_reads;
         self
     }
 
-    /// Threads for flushes and compactions. Default: 2. One is kept for flushes, which so need not wait for compactions, and helps
-    /// with large compactions meanwhile.
+    /// Threads for flushes and compactions. Default: 2. One of them starts no compaction, so that
+    /// flushes do not wait; when idle, it helps with large compactions.
     pub fn background_threads(mut self, count: usize) -> Self {
         self.background_threads = count;
         self
     }
 
-    /// Reads every new table back before the manifest names it, and verifies every table on open. Default: false; block checksums
-    /// are verified on every read from disk in any case.
+    /// Reads every new table back before the manifest names it, and verifies every table on open.
+    /// Default: false. Block checksums are verified on every read from disk in any case.
     pub fn paranoid(mut self, paranoid: bool) -> Self {
         self.paranoid = paranoid;
         self
@@ -408,14 +429,14 @@ impl Options {
         self
     }
 
-    /// Fixes the seed of the filters' hash, so that the same writes make the same files. It counts when a store is created.
-    /// Default: random.
+    /// Fixes the seed of the filters' hash, so that the same writes make the same files. Applies
+    /// when a store is created. Default: random.
     pub fn hash_seed(mut self, seed: u64) -> Self {
         self.hash_seed = Some(seed);
         self
     }
 
-    /// Options of the default keyspace; set, they replace the stored ones.
+    /// Options of the default keyspace. If set, they replace the stored ones.
     pub fn default_keyspace(mut self, options: KeyspaceOptions) -> Self {
         self.default_keyspace = Some(options);
         self
@@ -427,14 +448,15 @@ impl Options {
         self
     }
 
-    /// Who runs background work, instead of threads of the store's own. Several stores may share one. Only memory is made ready by threads
-    /// beside it, which come and go.
+    /// Runs background work on `executor` instead of the store's own threads. Several stores may
+    /// share one. Only threads that prepare memory run beside it; they come and go.
     pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
         self.executor = Some(executor);
         self
     }
 
-    /// Who is told of [`Event`]s, from whichever thread comes upon one; it should return soon, and must not wait for the store.
+    /// Calls `listener` with each [`Event`], on the thread that detects it. It should return soon,
+    /// and must not wait for the store.
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.listener = Listener::new(listener);
         self
@@ -462,7 +484,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_of_an_extractor_stands_for_one_that_is_allowed() {
+    fn every_known_extractor_code_round_trips_and_is_valid() {
         let known: Vec<PrefixExtractor> = (0..=u16::MAX).filter_map(PrefixExtractor::from_code).collect();
         assert_eq!(known.len(), 4095 + 256);
         for extractor in known {
@@ -474,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_that_of_every_longer_key() {
+    fn a_key_s_prefix_is_also_that_of_its_extensions() {
         for (extractor, key, prefix) in [
             (PrefixExtractor::Fixed(3), &b"abcd"[..], Some(&b"abc"[..])),
             (PrefixExtractor::Fixed(3), b"abc", Some(b"abc")),

@@ -1,4 +1,4 @@
-//! CRC-32, plain and bound to a place, and the checksum of a whole file.
+//! CRC-32, plain and bound to a file and offset, and the checksum of a whole file.
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -7,8 +7,8 @@ pub(crate) fn crc(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// CRC-32 of `bytes` that stand at `offset` of file `number`: the same bytes elsewhere have another one, so that a misplaced or
-/// recycled block never verifies.
+/// CRC-32 of `bytes`, bound to `offset` of file `number`. The same bytes elsewhere have another
+/// checksum: a misplaced or recycled block never verifies.
 pub(crate) fn bound_crc(number: u64, offset: u64, bytes: &[u8]) -> u32 {
     bound_crc_parts(number, offset, &[bytes])
 }
@@ -26,7 +26,7 @@ pub(crate) fn bound_crc_parts(number: u64, offset: u64, parts: &[&[u8]]) -> u32 
     hasher.finalize()
 }
 
-/// [`bound_crc`], byte by byte, for a block whose length is not known.
+/// [`bound_crc`], computed incrementally, for a block of unknown length.
 pub(crate) struct BoundCrc(crc32fast::Hasher);
 
 impl BoundCrc {
@@ -47,10 +47,11 @@ impl BoundCrc {
     }
 }
 
-/// Checksum of a whole file as it is written, piece by piece: the low 32 bits of its XXH3.
+/// Checksum of a whole file, computed as it is written: the low 32 bits of its XXH3.
 ///
-/// It is not a CRC, because a CRC sees nothing of a file whose parts are each followed by their own CRC of the same polynomial: what
-/// a changed part adds to the remainder, its changed CRC takes away again, and all sound files of one layout have the same one.
+/// It is not a CRC: in a file whose parts are each followed by their own CRC of the same
+/// polynomial, a part's CRC cancels the part's effect on the remainder. All intact files of one
+/// layout would have the same CRC.
 #[derive(Clone, Default)]
 pub(crate) struct FileChecksum(Xxh3);
 
@@ -78,10 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn file_checksum_sees_a_change_that_a_checksum_inside_makes_up_for() {
+    fn file_checksum_sees_a_change_that_an_inner_crc_cancels() {
         let file = |block: &[u8]| [block, &bound_crc(7, 0, block).to_le_bytes(), b"more"].concat();
         let (one, other) = (file(b"one block"), file(b"two block"));
-        assert_eq!(crc(&one), crc(&other), "which is why it is no CRC");
+        assert_eq!(crc(&one), crc(&other), "a CRC does not see the change");
         let checksum = |bytes: &[u8]| {
             let mut checksum = FileChecksum::default();
             bytes.chunks(5).for_each(|piece| checksum.update(piece));

@@ -22,7 +22,7 @@ pub(crate) fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Appends `bytes` behind its length as a varint.
+/// Appends the length of `bytes` as a varint, then `bytes`.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
@@ -41,7 +41,8 @@ pub(crate) fn put_varint_field(out: &mut Vec<u8>, tag: u64, value: u64) {
     put_varint(out, value);
 }
 
-/// Takes values from the front of a slice; every method fails, and never panics, when the slice is too short.
+/// Takes values from the front of a slice. Methods fail, and never panic, when the slice is too
+/// short.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoder<'a> {
     rest: &'a [u8],
@@ -56,7 +57,7 @@ impl<'a> Decoder<'a> {
         self.rest.is_empty()
     }
 
-    /// Bytes that are left.
+    /// Number of bytes left.
     pub(crate) fn remaining(&self) -> usize {
         self.rest.len()
     }
@@ -109,25 +110,26 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A varint of several bytes, from one word if it fits: the length of a sequence number is nothing that a processor could foresee.
+    /// A varint of several bytes, decoded from one word if it fits: branches on the length of a
+    /// sequence number are unpredictable.
     #[inline]
     fn long_varint(&mut self) -> Decoded<u64> {
         const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
         let Some(word) = self.rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else {
-            return self.any_varint();
+            return self.varint_by_loop();
         };
-        // The lowest of these marks is that of the last byte.
+        // The lowest set bit is in the varint's last byte.
         let ends = !word & HIGH_BITS;
         if ends == 0 {
-            return self.any_varint();
+            return self.varint_by_loop();
         }
         let len = ends.trailing_zeros() as usize / 8 + 1;
-        // All bits up to that mark.
+        // All bits up to that one.
         let bytes = word & (ends ^ (ends - 1));
         if bytes < 1 << (8 * (len - 1)) {
-            return self.any_varint();
+            return self.varint_by_loop();
         }
-        // Seven bits of each byte, moved together in pairs, fours, eights.
+        // The low seven bits of each byte, packed in pairs, fours, eights.
         let bits = bytes & !HIGH_BITS;
         let bits = (bits & 0x007f_007f_007f_007f) | ((bits & 0x7f00_7f00_7f00_7f00) >> 1);
         let bits = (bits & 0x0000_3fff_0000_3fff) | ((bits & 0x3fff_0000_3fff_0000) >> 2);
@@ -136,9 +138,10 @@ impl<'a> Decoder<'a> {
         Ok(bits)
     }
 
-    /// Any varint, byte by byte. This is what the others are short cuts for, and what finds out what is wrong.
+    /// Any varint, byte by byte. The fast paths fall back to this, and only this reports what is
+    /// wrong.
     #[cold]
-    fn any_varint(&mut self) -> Decoded<u64> {
+    fn varint_by_loop(&mut self) -> Decoded<u64> {
         let mut value = 0u64;
         for (i, &byte) in self.rest.iter().enumerate().take(MAX_VARINT_LEN) {
             let bits = u64::from(byte & 0x7f);
@@ -162,7 +165,7 @@ impl<'a> Decoder<'a> {
         u32::try_from(self.varint()?).map_err(|_| Malformed("a number exceeds 32 bits"))
     }
 
-    /// Bytes behind their length.
+    /// Length-prefixed bytes.
     pub(crate) fn bytes(&mut self) -> Decoded<&'a [u8]> {
         let len = self.varint()?;
         let len = usize::try_from(len).map_err(|_| Malformed("a length exceeds the address space"))?;
@@ -178,9 +181,9 @@ impl<'a> Decoder<'a> {
         Ok(Some((tag, Decoder::new(self.bytes()?))))
     }
 
-    /// Fails unless everything was taken.
+    /// Fails unless all bytes were taken.
     pub(crate) fn finish(self) -> Decoded<()> {
-        if self.rest.is_empty() { Ok(()) } else { Err(Malformed("bytes are left over behind the last field")) }
+        if self.rest.is_empty() { Ok(()) } else { Err(Malformed("bytes follow the last field")) }
     }
 }
 
@@ -201,12 +204,12 @@ mod tests {
             prop_assert!(decoder.finish().is_ok());
         }
 
-        /// The short cuts decode what the loop decodes, and refuse what it refuses, whatever stands behind.
+        /// The fast paths accept and decode exactly what the loop does, whatever follows.
         #[test]
-        fn varint_is_what_the_loop_makes_of_it(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0x80), Just(0)], 0..14)) {
-            let (mut short, mut long) = (Decoder::new(&bytes), Decoder::new(&bytes));
-            prop_assert_eq!(short.varint(), long.any_varint());
-            prop_assert_eq!(short.remaining(), long.remaining());
+        fn varint_fast_paths_agree_with_the_loop(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0x80), Just(0)], 0..14)) {
+            let (mut fast, mut slow) = (Decoder::new(&bytes), Decoder::new(&bytes));
+            prop_assert_eq!(fast.varint(), slow.varint_by_loop());
+            prop_assert_eq!(fast.remaining(), slow.remaining());
         }
 
         #[test]

@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-/// A name with a greater number is not ours. Part of the format.
+/// A file with a greater number in its name is not the store's. Part of the format.
 const MAX_NUMBER_IN_NAME: u64 = (1 << 56) - 1;
 
-/// What a file in a store's directory is, by its name.
+/// The kind of a file in a store's directory, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FileKind {
-    /// Says which manifest is in force.
+    /// Names the manifest in force.
     Current,
-    /// Left by an interrupted switch of `CURRENT`.
+    /// Left by an interrupted replacement of `CURRENT`.
     CurrentTemp,
-    /// Locked while a process writes.
+    /// Locked while a process has the store open for writing.
     Lock,
     /// A log of version edits, with its number.
     Manifest(u64),

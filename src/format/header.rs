@@ -1,8 +1,8 @@
-//! The 64 bytes with which every WAL, manifest and table begins.
+//! The 64-byte header of every WAL, manifest and table.
 //!
-//! Length, magic, version, number and checksum keep their place and their rule in every version of
-//! the format. A header that verifies is therefore what was written, and only then is its version
-//! believed: a flipped bit is damage, and never "a newer version".
+//! Length, magic, version, number and checksum keep their position and rule in every version of the
+//! format. Therefore the version is read only from a header that verifies: a flipped bit is
+//! reported as damage, never as a newer version.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 
 /// Length of the header. Part of the format.
 pub(crate) const FILE_HEADER_LEN: usize = 64;
-/// The only version there is. Part of the format.
+/// The only version so far. Part of the format.
 pub(crate) const FORMAT_VERSION: u32 = 1;
-/// Bits of required features that this version understands. Part of the format.
+/// Required-feature bits that this version understands. Part of the format.
 pub(crate) const KNOWN_FEATURES: u32 = 0;
 
 /// The kind of a file that has a header.
@@ -37,7 +37,7 @@ impl Magic {
     }
 }
 
-/// Decoded header; docs/FORMAT.md draws it. All but `number` is 0 in a table.
+/// Decoded header; docs/FORMAT.md draws it. In a table, all but `number` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct FileHeader {
     pub(crate) number: u64,
@@ -45,9 +45,9 @@ pub(crate) struct FileHeader {
     pub(crate) first: u64,
     /// Highest ordinal known to be on stable storage when the file was made.
     pub(crate) synced: u64,
-    /// Number of the log before this one, 0 if none.
+    /// Number of the previous log, 0 if there is none.
     pub(crate) previous: u64,
-    /// Length of the log before this one when it was sealed.
+    /// Length of the previous log when it was sealed.
     pub(crate) previous_len: u64,
 }
 
@@ -66,8 +66,8 @@ impl FileHeader {
         out
     }
 
-    /// The file number in a header at the front of `bytes` whose checksum matches; `None` if there
-    /// is no such header.
+    /// The file number in the header at the front of `bytes`; `None` unless magic and checksum
+    /// match.
     pub(crate) fn sound_number(bytes: &[u8], magic: Magic) -> Option<u64> {
         let bytes = bytes.first_chunk::<FILE_HEADER_LEN>()?;
         let number = Decoder::new(&bytes[16..]).u64().ok()?;
@@ -75,9 +75,9 @@ impl FileHeader {
         (bytes[..8] == magic.bytes()[..] && bytes[60..] == crc).then_some(number)
     }
 
-    /// Decodes the first bytes of `file`, which must be the file number `number`.
+    /// Decodes the first bytes of `file`, whose name has the number `number`.
     ///
-    /// A header that verifies and states another version is `Error::Unsupported`.
+    /// A header that verifies but has another version is `Error::Unsupported`.
     pub(crate) fn decode(bytes: &[u8], magic: Magic, number: u64, file: &Path) -> Result<FileHeader> {
         let corrupt = |rule: &str| Error::corruption(file, 0, rule);
         let Some(bytes) = bytes.first_chunk::<FILE_HEADER_LEN>() else {

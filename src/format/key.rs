@@ -4,10 +4,11 @@ use std::cmp::Ordering;
 
 use super::{Decoded, Malformed};
 
-/// Position of a write in the one order of all writes of a store. The first is 1; 0 is before all of them.
+/// Position of a write in the store's single order of writes. The first is 1; 0 precedes all of
+/// them.
 pub type SeqNo = u64;
 
-/// Largest sequence number; 2^56 − 1 leaves room for the kind beside it.
+/// Largest sequence number: 2^56 − 1 leaves a byte for the kind beside it.
 pub(crate) const MAX_SEQNO: SeqNo = (1 << 56) - 1;
 /// Longest user key, in bytes.
 pub const MAX_KEY_LEN: usize = 1 << 20;
@@ -16,11 +17,11 @@ pub const MAX_VALUE_LEN: usize = 1 << 30;
 /// Longest encoded batch, in bytes.
 pub(crate) const MAX_BATCH_LEN: usize = (1 << 31) - 1;
 
-/// What an entry says of its key. Part of the format.
+/// What an entry does to its key. Part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ValueKind {
-    /// A tombstone: the key is absent from here on.
+    /// A tombstone: the key is deleted.
     Delete = 0,
     /// The key has the entry's value.
     Put = 1,
@@ -36,15 +37,15 @@ impl ValueKind {
     }
 }
 
-/// Order of entries everywhere: by user key, bytes ascending, then newest first.
+/// Order of entries everywhere: by user key, ascending as bytes, then newest first.
 #[inline]
 pub(crate) fn compare_entries(a: (&[u8], SeqNo), b: (&[u8], SeqNo)) -> Ordering {
     compare(a.0, b.0).then_with(|| b.1.cmp(&a.1))
 }
 
-// Reads compare keys by the three functions below, which hand no empty slice to `memcmp`. An empty
-// slice may point anywhere. Where nothing is mapped, glibc's `memcmp` for AVX-512 takes 80 ns to
-// find that there is nothing to compare.
+// Reads compare keys by the three functions below, which pass no empty slice to `memcmp`. The
+// pointer of an empty slice may be unmapped, and then glibc's `memcmp` for AVX-512 takes 80 ns to
+// compare nothing.
 
 /// Whether two keys, or parts of keys, are equal.
 #[inline]
@@ -52,7 +53,7 @@ pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
-    // Prefixes and keys are short as a rule: two comparisons of words instead of a call.
+    // Keys and prefixes are usually short: two word comparisons instead of a call.
     match a.len() {
         0 => true,
         1..4 => a.iter().zip(b).all(|(a, b)| a == b),
@@ -68,7 +69,7 @@ pub(crate) fn compare(a: &[u8], b: &[u8]) -> Ordering {
     if a.is_empty() || b.is_empty() { a.len().cmp(&b.len()) } else { a.cmp(b) }
 }
 
-/// What follows `prefix` in `key`; `None` if the key does not begin with it.
+/// `key` without `prefix`; `None` if it does not begin with it.
 #[inline]
 pub(crate) fn strip<'k>(key: &'k [u8], prefix: &[u8]) -> Option<&'k [u8]> {
     let (front, rest) = key.split_at_checked(prefix.len())?;
@@ -80,8 +81,8 @@ pub(crate) fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
-/// The first eight bytes of a key, or of what follows a prefix of it, as a number that orders as the bytes do; a shorter one counts as
-/// if zeros followed.
+/// The first eight bytes of a key, or of its part after a prefix, as a number that orders like the
+/// bytes. A shorter key is padded with zeros.
 #[inline]
 pub(crate) fn head(key: &[u8]) -> u64 {
     if let Some(bytes) = key.first_chunk() {
@@ -92,7 +93,7 @@ pub(crate) fn head(key: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// The smallest key greater than every key that begins with `prefix`, or `None` if there is no such key.
+/// The smallest key greater than every key that begins with `prefix`; `None` if there is none.
 pub(crate) fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&b| b != 0xff)?;
     let mut successor = prefix[..=last].to_vec();
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn keys_compare_as_slices_do() {
-        // Of all lengths from 0 on: each as it is, and with another byte at each place.
+        // All lengths up to 20: the key itself, and with a changed byte at each position.
         let all: Vec<u8> = (0..20).collect();
         let changed = |len: usize, at: usize| {
             let mut key = all[..len].to_vec();

@@ -1,7 +1,8 @@
-//! Bytes in, bytes out: encodings shared by several kinds of file. Nothing here does I/O; docs/FORMAT.md is the reference.
+//! Encodings shared by several kinds of file: bytes in, bytes out, no I/O. docs/FORMAT.md is the
+//! reference.
 //!
-//! Decoders take what is there, never trust a length, and report the broken rule as a [`Malformed`]; the caller, who knows the
-//! file and the offset, turns it into `Error::Corruption`.
+//! Decoders never trust a length from the input, and report the broken rule as a [`Malformed`]. The
+//! caller, who knows file and offset, turns it into `Error::Corruption`.
 
 pub(crate) mod checksum;
 pub(crate) mod coding;

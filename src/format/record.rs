@@ -1,20 +1,22 @@
 //! The header of a record in a log file; docs/FORMAT.md draws it and says how replay ends.
 //!
-//! It is short, because most records are: every byte of it is written once for each put. What the place of a record tells already is
-//! not in it, neither the file nor the ordinal; its checksum is bound to file and offset instead. What is durable is stated now and then,
-//! with the file's number, so that whoever looks for a statement at every byte finds none by accident.
+//! It is short because most records are: every header byte is written once per put. File and
+//! ordinal follow from the record's position, so the header omits them; its checksum is bound to
+//! file and offset instead. Now and then a header states what is durable. That statement includes
+//! the file's number, so that a search for statements at every byte finds none by accident.
 
 use super::checksum::bound_crc;
 use super::coding::Decoder;
 
-/// The most that a record header takes, and what a sync marker does. Part of the format.
+/// Longest record header. Part of the format.
 pub(crate) const MAX_RECORD_HEADER_LEN: usize = FIXED_LEN + 2 * MAX_NUMBER_LEN + STATEMENT_LEN;
+/// Length of a sync marker. Part of the format.
 #[cfg(test)]
 pub(crate) const MARKER_LEN: usize = FIXED_LEN + 2 + STATEMENT_LEN;
 
 /// The two checksums.
 const FIXED_LEN: usize = 8;
-/// A varint of 35 bits: a length of 32, or a count of 32 and the bit beside it.
+/// A varint of 35 bits: a length of 32, or a count of 32 and one flag bit.
 const MAX_NUMBER_LEN: usize = 5;
 /// Number of the file, and ordinal.
 const STATEMENT_LEN: usize = 16;
@@ -24,13 +26,14 @@ const STATEMENT_LEN: usize = 16;
 pub(crate) struct RecordHeader {
     pub(crate) payload_len: u32,
     pub(crate) payload_crc: u32,
-    /// Ordinals that the record takes; 0 is a sync marker.
+    /// Number of ordinals that the record takes; 0 in a sync marker.
     pub(crate) count: u32,
-    /// Every ordinal up to this one was on stable storage when the record was written; 0 if the record states nothing.
+    /// Every ordinal up to this one was on stable storage when the record was written; 0 if the
+    /// record states nothing.
     pub(crate) synced: u64,
 }
 
-/// A header as it stands in the file.
+/// A header as stored in the file.
 pub(crate) struct EncodedHeader {
     bytes: [u8; MAX_RECORD_HEADER_LEN],
     len: usize,
@@ -56,7 +59,7 @@ impl EncodedHeader {
 }
 
 impl RecordHeader {
-    /// The header as it stands at `offset` of log `number`.
+    /// The header as stored at `offset` of log `number`.
     pub(crate) fn encode(&self, number: u64, offset: u64) -> EncodedHeader {
         let states = self.synced > 0;
         let mut out = EncodedHeader { bytes: [0; MAX_RECORD_HEADER_LEN], len: 4 };
@@ -72,7 +75,8 @@ impl RecordHeader {
         out
     }
 
-    /// The header at the front of `bytes`, which stand at `offset` of log `number`, and its length; `None` if none verifies there.
+    /// Decodes the header at the front of `bytes`, which are at `offset` of log `number`; returns
+    /// it and its length. `None` if no header verifies there.
     pub(crate) fn decode(bytes: &[u8], number: u64, offset: u64) -> Option<(RecordHeader, usize)> {
         let mut fields = Decoder::new(bytes);
         let crc = fields.u32().ok()?;
@@ -81,22 +85,24 @@ impl RecordHeader {
         let payload_len = fields.varint_u32().ok()?;
         let synced = match marked_count & 1 {
             0 => 0,
-            // The number first: a search for statements asks this nearly everywhere, and nearly always ends here.
+            // The number first: a search for statements gets here at nearly every byte, and nearly
+            // always ends here.
             _ if fields.u64().ok()? != number => return None,
             _ => fields.u64().ok().filter(|&synced| synced > 0)?,
         };
         let len = bytes.len() - fields.remaining();
         let count = u32::try_from(marked_count >> 1).ok()?;
-        // Neither a record without ordinals nor zeros that were prepared for records.
+        // Refuses a record without ordinals or statement, such as prepared zeros.
         if marked_count == 0 || crc != bound_crc(number, offset, &bytes[4..len]) {
             return None;
         }
         Some((RecordHeader { payload_len, payload_crc, count, synced }, len))
     }
 
-    /// The ordinal that a header at the front of `bytes` states to be durable; see [`RecordHeader::decode`].
+    /// The durable ordinal that a header at the front of `bytes` states; see
+    /// [`RecordHeader::decode`].
     pub(crate) fn statement(bytes: &[u8], number: u64, offset: u64) -> Option<u64> {
-        // Of bytes that are no header, this sends half away at once.
+        // This rejects half of all random bytes at once.
         bytes.get(FIXED_LEN).filter(|&byte| byte & 1 == 1)?;
         RecordHeader::decode(bytes, number, offset).map(|(header, _)| header.synced)
     }
@@ -125,7 +131,7 @@ mod tests {
             for bit in 0..bytes.len() * 8 {
                 let mut damaged = bytes.to_vec();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                // As long as before and longer: a changed bit may change the length, too.
+                // With the old length, and longer: a flipped bit may change the length.
                 assert_eq!(decode(&damaged, 8, 64), None, "bit {bit}");
                 damaged.extend([0; MAX_RECORD_HEADER_LEN]);
                 assert_eq!(decode(&damaged, 8, 64), None, "bit {bit}");
@@ -135,7 +141,8 @@ mod tests {
 
     #[test]
     fn zeros_are_no_header() {
-        // Somewhere among so many places the checksum of zeros is 0, or nearly; what decides is that nothing is counted.
+        // Among this many offsets, the checksum of zeros is 0 somewhere, or nearly. The count of 0
+        // is what refuses them.
         for offset in 0..10_000 {
             assert_eq!(RecordHeader::decode(&[0; MAX_RECORD_HEADER_LEN], 8, offset), None);
         }

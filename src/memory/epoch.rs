@@ -1,18 +1,24 @@
-//! [`Epoch`]: when may memory be freed that readers without locks have seen?
+//! Epoch-based reclamation: [`Epoch`] tells when memory that lock-free readers may have seen can be
+//! freed. [`Published`] applies it to one pointer.
 //!
-//! Readers [`pin`](Epoch::pin) the epoch while they hold references into shared structures. Whoever takes something out of such a structure
-//! first makes it unreachable, then calls [`advance`](Epoch::advance), and keeps it until the [`oldest`](Epoch::oldest) epoch in which anybody is
-//! pinned, asked for after that, is at least the one that `advance` returned. Nobody ever waits for a reader. ([`Published`] does all of that for one pointer.)
+//! A reader [`pin`](Epoch::pin)s the epoch while it holds references into shared structures. A
+//! writer that removes something from such a structure makes it unreachable, then calls
+//! [`advance`](Epoch::advance). It frees the thing once [`oldest`](Epoch::oldest), called
+//! afterwards, returns at least the epoch that `advance` returned. Writers never wait for readers.
 //!
-//! Why that is enough. A reader notes the epoch, then comes a full fence, then it looks around. Whoever frees unlinks, advances, then comes
-//! a full fence, then it looks at the readers' notes. If it misses a note, its fence came before the reader's, which so finds what was
-//! unlinked to be gone. If it sees the note of an epoch at or behind its own, the reader had read what `advance` wrote, and with it sees
-//! that it is gone. Any other note keeps it from freeing.
+//! Why this is safe. A reader notes the epoch, executes a full fence, and only then follows
+//! pointers. A writer unlinks, advances, executes a full fence, and only then reads the notes.
 //!
-//! A pin is a store and a fence: no line is written that other readers read. A long pin keeps
-//! everything from being freed that was replaced since it began. Therefore nothing runs under a pin
-//! that may last: no code of the caller, who may do anything. What others pay for a pin that lasts
-//! all the same, because a disk is slow, does not depend on how much it keeps.
+//! - If the writer misses a reader's note, its fence came before the reader's: the reader finds the
+//!   thing already unlinked.
+//! - If the note is the writer's new epoch or a later one, the reader has read what `advance`
+//!   wrote, and therefore also sees the unlinking.
+//! - Any older note keeps the writer from freeing.
+//!
+//! A pin costs a store and a fence, and writes no line that other readers read. A pin keeps
+//! everything alive that is replaced while it lasts. Therefore no caller's code runs under a pin.
+//! If a pin lasts all the same, because a disk is slow, its cost to other threads does not depend
+//! on how much memory it keeps.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -27,52 +33,53 @@ use crate::memory::thread::{self, NUMBERED};
 
 /// The note of a thread that is not pinned.
 const IDLE: u64 = u64::MAX;
-/// How often the notes are looked at after a value was replaced, before freeing it is left to the
-/// reader who keeps it: a read from memory ends in that time.
-const PATIENCE: u32 = 200;
+/// Attempts to free a replaced value before the reader that keeps it is left to free it. A read
+/// from memory ends within that time.
+const RECLAIM_ATTEMPTS: u32 = 200;
 
-/// A cache line of its own, and the one that the processor fetches along with it.
+/// A value in a cache line of its own, and in the adjacent one, which the processor fetches along
+/// with it.
 #[derive(Default)]
 #[repr(align(128))]
-struct Line<T>(T);
+struct CacheLine<T>(T);
 
-/// The time of one set of structures, in steps that whoever frees takes.
+/// The epoch of one set of structures. It advances when a writer unlinks something.
 pub(crate) struct Epoch {
-    now: Line<AtomicU64>,
+    now: CacheLine<AtomicU64>,
     /// The epoch in which each numbered thread is pinned, or `IDLE`.
-    notes: Box<[Line<AtomicU64>]>,
-    /// The same for those without a number, in no order.
-    crowd: Mutex<Vec<u64>>,
+    notes: Box<[CacheLine<AtomicU64>]>,
+    /// The epochs of pinned threads without a number, in no order.
+    unnumbered: Mutex<Vec<u64>>,
 }
 
-/// Proof that the thread is pinned: what is reached while it lives stays where it is.
+/// Proof that the thread is pinned: nothing reached through it is freed while it lives.
 pub(crate) struct Pin<'e> {
     epoch: &'e Epoch,
     note: Note,
-    /// It belongs to its thread.
+    /// A pin belongs to its thread.
     _thread: PhantomData<*const ()>,
 }
 
 enum Note {
-    /// In the line of the thread of this number.
-    Own(usize, u64),
-    /// A pin outside of this one has its note, which is older.
+    /// In the line of the thread with this number.
+    Numbered(usize, u64),
+    /// An enclosing pin has the note; its epoch is older.
     Outer,
-    Crowd(u64),
+    Unnumbered(u64),
 }
 
 impl Default for Epoch {
     fn default() -> Epoch {
-        let notes = (0..NUMBERED).map(|_| Line(AtomicU64::new(IDLE))).collect();
-        Epoch { now: Line::default(), notes, crowd: Mutex::default() }
+        let notes = (0..NUMBERED).map(|_| CacheLine(AtomicU64::new(IDLE))).collect();
+        Epoch { now: CacheLine::default(), notes, unnumbered: Mutex::default() }
     }
 }
 
 impl Epoch {
-    /// Runs `read` pinned. Pins nest, and may last; what is freed meanwhile waits.
+    /// Runs `read` pinned. Pins nest. Nothing unlinked during a pin is freed before it ends.
     #[inline]
     pub(crate) fn pin<R>(&self, read: impl FnOnce(&Pin<'_>) -> R) -> R {
-        // In a closure, so that an outer pin cannot end before an inner one.
+        // A closure, so that an outer pin cannot end before an inner one.
         read(&self.pinned())
     }
 
@@ -82,47 +89,51 @@ impl Epoch {
             Some(number) if self.notes[number].0.load(Ordering::Relaxed) == IDLE => {
                 let now = self.now.0.load(Ordering::Acquire);
                 note_and_fence(&self.notes[number].0, now);
-                Note::Own(number, now)
+                Note::Numbered(number, now)
             }
             Some(_) => Note::Outer,
-            None => self.join_crowd(),
+            None => self.pin_unnumbered(),
         };
         Pin { epoch: self, note, _thread: PhantomData }
     }
 
     #[cold]
-    fn join_crowd(&self) -> Note {
-        let mut crowd = self.crowd.lock();
+    fn pin_unnumbered(&self) -> Note {
+        let mut unnumbered = self.unnumbered.lock();
         let now = self.now.0.load(Ordering::Acquire);
-        crowd.push(now);
-        drop(crowd);
+        unnumbered.push(now);
+        drop(unnumbered);
         fence(Ordering::SeqCst);
-        Note::Crowd(now)
+        Note::Unnumbered(now)
     }
 
-    /// Begins an epoch, and returns it: readers that pin it, or a later one, do not see what the caller has unlinked before.
+    /// Begins an epoch and returns it. Readers that pin this epoch or a later one cannot see what
+    /// the caller unlinked before.
     pub(crate) fn advance(&self) -> u64 {
         self.now.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The oldest epoch in which somebody may be pinned: everything unlinked before it began can be freed.
+    /// The oldest epoch in which a thread may be pinned. Everything unlinked before that epoch
+    /// began can be freed.
     pub(crate) fn oldest(&self) -> u64 {
         fence(Ordering::SeqCst);
-        let crowd = self.crowd.lock().iter().copied().min();
+        let unnumbered = self.unnumbered.lock().iter().copied().min();
         let notes = self.notes.iter().map(|note| note.0.load(Ordering::Acquire));
-        notes.chain(crowd).min().unwrap_or(IDLE)
+        notes.chain(unnumbered).min().unwrap_or(IDLE)
     }
 }
 
-/// Stores `now`, so that whoever frees sees it before the caller looks at anything else.
+/// Stores `now` so that writers see it before the caller reads anything else.
 #[inline]
 fn note_and_fence(note: &AtomicU64, now: u64) {
     if cfg!(all(target_arch = "x86_64", not(miri))) {
-        // A locked exchange is a full fence on this architecture, and takes half the time of `mfence`. The compiler is told, too.
+        // A locked exchange is a full fence on x86-64 and takes half the time of `mfence`. The
+        // second fence binds the compiler.
         note.swap(now, Ordering::SeqCst);
         compiler_fence(Ordering::SeqCst);
     } else {
-        // With what this thread read under earlier pins behind it: whoever sees this note, and not that those have ended, may free that.
+        // `Release` orders this thread's reads under earlier pins before the note. A writer that
+        // sees the note but no earlier pin may free what those pins kept.
         note.store(now, Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -132,64 +143,64 @@ impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
         match self.note {
-            Note::Own(number, _) => self.epoch.notes[number].0.store(IDLE, Ordering::Release),
+            Note::Numbered(number, _) => self.epoch.notes[number].0.store(IDLE, Ordering::Release),
             Note::Outer => {}
-            Note::Crowd(noted) => self.leave_crowd(noted),
+            Note::Unnumbered(noted) => self.unpin_unnumbered(noted),
         }
     }
 }
 
 impl Pin<'_> {
     #[cold]
-    fn leave_crowd(&self, noted: u64) {
-        let mut crowd = self.epoch.crowd.lock();
-        if let Some(at) = crowd.iter().position(|&note| note == noted) {
-            crowd.swap_remove(at);
+    fn unpin_unnumbered(&self, noted: u64) {
+        let mut unnumbered = self.epoch.unnumbered.lock();
+        if let Some(at) = unnumbered.iter().position(|&note| note == noted) {
+            unnumbered.swap_remove(at);
         }
     }
 
-    /// The epoch that this pin keeps from passing. An inner pin keeps none.
+    /// The epoch that this pin holds back; `IDLE` for an inner pin, which holds back none.
     #[inline]
     fn kept_epoch(&self) -> u64 {
         match self.note {
-            Note::Own(_, epoch) | Note::Crowd(epoch) => epoch,
+            Note::Numbered(_, epoch) | Note::Unnumbered(epoch) => epoch,
             Note::Outer => IDLE,
         }
     }
 
-    /// Whether it is a pin of this epoch.
+    /// Whether this pins `epoch`.
     #[inline]
     pub(crate) fn is_of(&self, epoch: &Epoch) -> bool {
         ptr::eq(self.epoch, epoch)
     }
 }
 
-/// A shared value that is replaced now and then and read all the time.
+/// A shared value that is read often and replaced rarely.
 pub(crate) struct Published<T> {
     epoch: Arc<Epoch>,
     /// From `Arc::into_raw`.
     current: AtomicPtr<T>,
     /// Former values that readers may still see, oldest first.
-    replaced: Mutex<VecDeque<Replaced<T>>>,
-    /// `since` of the last one of them; 0 if there is none.
+    replaced: Mutex<VecDeque<Former<T>>>,
+    /// `since` of the last entry of `replaced`; 0 if there is none.
     last_replaced: AtomicU64,
-    /// How often the notes of all threads were looked at.
+    /// How often the notes of all threads were scanned.
     #[cfg(test)]
-    looks: AtomicU64,
+    scans: AtomicU64,
     _owns: PhantomData<Arc<T>>,
 }
 
 /// A former value.
-struct Replaced<T> {
-    /// The epoch from which on no reader can see it.
+struct Former<T> {
+    /// The first epoch in which no reader can see it.
     since: u64,
     at: Instant,
     value: Arc<T>,
 }
 
-/// Former values that are not free yet.
+/// Former values that are not freed yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct Unreclaimed {
     pub(crate) values: usize,
     /// How long ago the oldest one was replaced.
     pub(crate) oldest: Option<Duration>,
@@ -203,22 +214,24 @@ impl<T: Send + Sync> Published<T> {
             replaced: Mutex::default(),
             last_replaced: AtomicU64::new(0),
             #[cfg(test)]
-            looks: AtomicU64::new(0),
+            scans: AtomicU64::new(0),
             _owns: PhantomData,
         }
     }
 
-    /// Runs `read` with the current value, and the pin that keeps it. Readers share no line that is written.
+    /// Runs `read` with the current value and the pin that keeps it alive. Readers write no line
+    /// that they share.
     #[inline]
     pub(crate) fn with<R>(&self, read: impl FnOnce(&T, &Pin<'_>) -> R) -> R {
         // SAFETY: the value is alive while `pin` is.
         self.pinned(|value, pin| read(unsafe { &*value }, pin))
     }
 
-    /// The current value, for longer.
+    /// The current value, with a reference count of its own.
     pub(crate) fn load(&self) -> Arc<T> {
         self.pinned(|value, _| {
-            // SAFETY: the pointer is from `Arc::into_raw`, and the count is at least 1 while this is pinned.
+            // SAFETY: the pointer is from `Arc::into_raw`, and the count is at least 1 while this
+            // is pinned.
             unsafe {
                 Arc::increment_strong_count(value);
                 Arc::from_raw(value)
@@ -226,37 +239,40 @@ impl<T: Send + Sync> Published<T> {
         })
     }
 
-    /// Runs `read` with the pointer that `Arc::into_raw` gave for the current value. The value is alive while the pin is: the count that came
-    /// with the pointer is given up only after an epoch that began when it was no longer to be found here, and in which the pin did not
-    /// begin, has become the oldest.
+    /// Runs `read` with the pointer that `Arc::into_raw` gave for the current value. The value is
+    /// alive while the pin is. Its count is dropped only when the oldest pinned epoch is one that
+    /// began after the value was unlinked, and this pin's epoch began before that.
     #[inline]
     fn pinned<R>(&self, read: impl FnOnce(*const T, &Pin<'_>) -> R) -> R {
-        // Without a closure that hands the answer on: moving a large one costs a get 40 instructions.
+        // Not by `Epoch::pin`: returning a large answer through its closure costs a get 40
+        // instructions.
         let pin = self.epoch.pinned();
         let answer = read(self.current.load(Ordering::Acquire).cast_const(), &pin);
         let kept = pin.kept_epoch();
         drop(pin);
-        // A reader that kept a value from being freed tries to free it. Others, who came later,
-        // cannot help: they do nothing.
+        // If this reader kept a value from being freed, it tries to free it. A reader that pinned
+        // later kept nothing.
         if kept < self.last_replaced.load(Ordering::Relaxed) {
             self.collect();
         }
         answer
     }
 
-    /// Replaces the value. The former one is freed as soon as no reader can see it, if possible at once.
+    /// Replaces the value. The former one is freed at once if no reader can see it, otherwise by
+    /// the reader that keeps it.
     pub(crate) fn store(&self, value: Arc<T>) {
         let mut replaced = self.replaced.lock();
         let former = self.current.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
-        // SAFETY: the pointer is from `Arc::into_raw`, and nobody else took it out.
+        // SAFETY: the pointer is from `Arc::into_raw`, and only this call took it out.
         let former = unsafe { Arc::from_raw(former) };
-        // Under the lock, so that the oldest comes first.
+        // Under the lock, so that `replaced` stays ordered by epoch.
         let since = self.epoch.advance();
-        replaced.push_back(Replaced { since, at: Instant::now(), value: former });
+        replaced.push_back(Former { since, at: Instant::now(), value: former });
         self.last_replaced.store(since, Ordering::Relaxed);
         drop(replaced);
-        for _ in 0..PATIENCE {
-            // A reader that keeps an earlier value as well takes its time: no use waiting for it.
+        for _ in 0..RECLAIM_ATTEMPTS {
+            // Stop if an earlier value is kept as well: its reader is slow, and spinning does not
+            // help.
             if self.collect() != 1 {
                 break;
             }
@@ -265,31 +281,31 @@ impl<T: Send + Sync> Published<T> {
     }
 
     /// Former values that readers may still see.
-    pub(crate) fn kept(&self) -> Kept {
+    pub(crate) fn kept(&self) -> Unreclaimed {
         self.collect();
         let replaced = self.replaced.lock();
-        Kept { values: replaced.len(), oldest: replaced.front().map(|oldest| oldest.at.elapsed()) }
+        Unreclaimed { values: replaced.len(), oldest: replaced.front().map(|oldest| oldest.at.elapsed()) }
     }
 
-    /// Frees the former values that nobody can see any more; returns how many are left. It looks at
-    /// the notes of all threads, but does not go through the values that it leaves.
+    /// Frees the former values that no reader can see; returns how many are left. It scans the
+    /// notes of all threads, but not the values that it leaves.
     ///
-    /// Two readers may leave a value behind: one that ends in the moment in which the value is
-    /// replaced, and one that pins the epoch by itself. The next value that is replaced, or the
-    /// next call of [`kept`](Published::kept), frees what they left.
+    /// A value may stay behind although nothing keeps it: if its reader ended just while it was
+    /// replaced, or had pinned the epoch directly. The next [`store`](Published::store) or
+    /// [`kept`](Published::kept) frees it.
     #[cold]
     fn collect(&self) -> usize {
         #[cfg(test)]
-        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.scans.fetch_add(1, Ordering::Relaxed);
         let mut replaced = self.replaced.lock();
-        // Under the lock: of a value that is put in later, an older look at the notes would say nothing.
+        // Under the lock: an earlier scan of the notes says nothing of a value pushed after it.
         let oldest = self.epoch.oldest();
         let free = replaced.partition_point(|former| former.since <= oldest);
         let free: Vec<Arc<T>> = replaced.drain(..free).map(|former| former.value).collect();
         let left = replaced.len();
         self.last_replaced.store(replaced.back().map_or(0, |last| last.since), Ordering::Relaxed);
         drop(replaced);
-        // Without the lock: what is freed may do anything.
+        // Outside the lock: destructors may do anything.
         drop(free);
         left
     }
@@ -297,7 +313,7 @@ impl<T: Send + Sync> Published<T> {
 
 impl<T> Drop for Published<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer is from `Arc::into_raw`; nobody reads through `self` any more.
+        // SAFETY: the pointer is from `Arc::into_raw`, and nothing reads through `self` any more.
         drop(unsafe { Arc::from_raw(*self.current.get_mut()) });
     }
 }
@@ -309,13 +325,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_pin_may_have_seen_is_not_free() {
+    fn nothing_a_pin_may_have_seen_is_free() {
         let epoch = Epoch::default();
         assert_eq!(epoch.oldest(), IDLE);
         epoch.pin(|_| {
             let unlinked = epoch.advance();
             assert!(epoch.oldest() < unlinked);
-            // Neither does an inner pin make it so, nor its end.
+            // Neither an inner pin nor its end frees it.
             epoch.pin(|_| assert!(epoch.oldest() < unlinked));
             assert!(epoch.oldest() < unlinked);
         });
@@ -326,7 +342,7 @@ mod tests {
     #[test]
     fn threads_without_a_number_pin_too() {
         let epoch = Epoch::default();
-        let pin = Pin { epoch: &epoch, note: epoch.join_crowd(), _thread: PhantomData };
+        let pin = Pin { epoch: &epoch, note: epoch.pin_unnumbered(), _thread: PhantomData };
         let unlinked = epoch.advance();
         assert!(epoch.oldest() < unlinked);
         drop(pin);
@@ -350,12 +366,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stays_costs_others_no_look_at_what_it_keeps() {
+    fn a_long_reader_costs_others_no_scan_of_what_it_keeps() {
         let published = Published::new(Arc::default(), Arc::new(0));
-        let looks = |work: &dyn Fn()| {
-            let before = published.looks.load(Ordering::Relaxed);
+        let scans = |work: &dyn Fn()| {
+            let before = published.scans.load(Ordering::Relaxed);
             work();
-            published.looks.load(Ordering::Relaxed) - before
+            published.scans.load(Ordering::Relaxed) - before
         };
         let rounds: usize = if cfg!(miri) { 20 } else { 1000 };
         let together = std::sync::Barrier::new(2);
@@ -369,9 +385,9 @@ mod tests {
             });
             together.wait();
             for round in 1..=rounds {
-                let to_store = looks(&|| published.store(Arc::new(round)));
-                assert!(to_store <= u64::from(if round == 1 { PATIENCE } else { 1 }), "{to_store} looks");
-                let to_read = looks(&|| {
+                let to_store = scans(&|| published.store(Arc::new(round)));
+                assert!(to_store <= u64::from(if round == 1 { RECLAIM_ATTEMPTS } else { 1 }), "{to_store} scans");
+                let to_read = scans(&|| {
                     for _ in 0..10 {
                         assert_eq!(published.with(|value, _| *value), round);
                         assert_eq!(*published.load(), round);
@@ -384,18 +400,18 @@ mod tests {
             together.wait();
             together.wait();
         });
-        // It has freed what it kept, or says so when asked.
-        assert_eq!(published.kept(), Kept::default());
+        // The reader freed what it kept, or `kept` frees it now.
+        assert_eq!(published.kept(), Unreclaimed::default());
     }
 
-    /// Says when it is dropped, and notices when it is read afterwards.
-    struct Watched<'a> {
+    /// Counts living instances, and marks itself dead when dropped so that a late read is noticed.
+    struct Canary<'a> {
         alive: AtomicBool,
         number: usize,
         living: &'a AtomicUsize,
     }
 
-    impl Drop for Watched<'_> {
+    impl Drop for Canary<'_> {
         fn drop(&mut self) {
             self.alive.store(false, Ordering::Relaxed);
             self.living.fetch_sub(1, Ordering::Relaxed);
@@ -406,11 +422,11 @@ mod tests {
     fn readers_never_see_a_value_that_was_freed() {
         let (rounds, readers) = if cfg!(miri) { (30, 2) } else { (20_000, 3) };
         let living = AtomicUsize::new(0);
-        let watched = |number| {
+        let canary = |number| {
             living.fetch_add(1, Ordering::Relaxed);
-            Arc::new(Watched { alive: AtomicBool::new(true), number, living: &living })
+            Arc::new(Canary { alive: AtomicBool::new(true), number, living: &living })
         };
-        let published = Published::new(Arc::default(), watched(0));
+        let published = Published::new(Arc::default(), canary(0));
         std::thread::scope(|scope| {
             for reader in 0..readers {
                 let published = &published;
@@ -430,7 +446,7 @@ mod tests {
                 });
             }
             for number in 1..=rounds {
-                published.store(watched(number));
+                published.store(canary(number));
             }
         });
         published.collect();

@@ -1,9 +1,9 @@
 //! Memory: where it comes from, when it may be reused, and hints to the processor.
 //!
 //! - [`pool`]: large pieces from the system, cut up for memtables, cached blocks and open tables.
-//! - [`epoch`]: when memory may be freed that readers without locks may still read.
+//! - [`epoch`]: epoch-based reclamation of what lock-free readers may still see.
 //! - [`thread`]: small numbers for threads.
-//! - [`prefetch`]: a hint that a line of memory is about to be read.
+//! - [`prefetch`]: prefetch of one cache line.
 
 pub(crate) mod epoch;
 pub(crate) mod pool;

@@ -1,28 +1,28 @@
-//! Small numbers for threads, so that what each thread has to itself can stand in an array.
+//! Small numbers for threads, so that per-thread data can live in an array.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// So many threads at a time have a number.
+/// Number of threads that can hold a number at the same time.
 pub(crate) const NUMBERED: usize = 64;
 
-/// Which numbers are taken, a bit for each. Whoever takes one over sees what its last owner did: `Acquire` here, `Release` when it is
-/// given back.
+/// Bit set of the numbers taken. `Acquire` on taking and `Release` on giving back let a number's
+/// next owner see everything its last owner did.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// Before the thread has asked for its number.
+/// The thread has not asked for a number yet.
 const UNASKED: usize = usize::MAX;
 /// All numbers were taken, or the thread is ending and has given its own back.
 const NONE: usize = usize::MAX - 1;
 
 thread_local! {
-    // Without a destructor, so that asking costs one load.
+    // No destructor, so that reading it costs one load.
     static NUMBER: Cell<usize> = const { Cell::new(UNASKED) };
     static GIVE_BACK: GiveBack = const { GiveBack };
 }
 
-/// A number below [`NUMBERED`] that no other living thread has; `None` if all are taken. It stays the same while the thread runs, but for
-/// the destructors of its thread-local values, in which there may be none.
+/// A number below [`NUMBERED`] that no other living thread has; `None` if all are taken. It is
+/// constant while the thread runs, but may be `None` in destructors of thread-local values.
 #[inline]
 pub(crate) fn number() -> Option<usize> {
     let number = NUMBER.get();
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn living_threads_have_different_numbers_and_give_them_back() {
-        // More than there are numbers; twice, so that the second ones take over those of the first.
+        // More threads than numbers. The second round takes over the numbers of the first.
         const THREADS: usize = NUMBERED + 8;
         for _ in 0..2 {
             let (together, numbers) = (Barrier::new(THREADS), Mutex::new(Vec::new()));
@@ -85,11 +85,11 @@ mod tests {
                     assert_eq!(super::number(), number);
                 };
                 let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run)).collect();
-                // A scope does not wait for the destructors of thread-local values, as this does.
+                // Unlike the scope's end, `join` waits for destructors of thread-local values.
                 threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
             let numbers = numbers.into_inner().unwrap();
-            // Other tests run meanwhile, and have some.
+            // Other tests run at the same time and hold some of the numbers.
             assert!(numbers.len() > NUMBERED / 2 && numbers.iter().all(|&number| number < NUMBERED));
             assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len(), numbers.len());
         }

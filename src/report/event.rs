@@ -1,4 +1,4 @@
-//! [`Event`]: what a store has to tell that no call returns.
+//! [`Event`]: conditions that a store reports to a listener because no call returns them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,24 +7,24 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::report::stats::FilterLedger;
 
-/// Something that whoever runs the store should know of. `Display` is a sentence for a log.
+/// A condition that the operator of a store should know of. `Display` is a sentence for a log.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A table was opened whose filter is damaged or not understood. Look-ups in it go on without; a compaction that rewrites the table
-    /// makes a new filter.
+    /// A table was opened whose filter is damaged or of an unknown kind. Look-ups read the table
+    /// without it. A compaction that rewrites the table makes a new filter.
     FilterDegraded {
         /// File of the table.
         table: PathBuf,
         /// What is wrong with the filter.
         reason: Error,
     },
-    /// A table's filter has significantly more false positives than by design; see [`FilterLedger::is_excessive`]. Told once while the
-    /// table is open.
+    /// A table's filter has significantly more false positives than by design; see
+    /// [`FilterLedger::is_excessive`]. Reported once while the table is open.
     FilterExcessive {
         /// File of the table.
         table: PathBuf,
-        /// What was counted and what was to be expected.
+        /// What was counted and what was expected.
         ledger: Box<FilterLedger>,
     },
 }
@@ -37,8 +37,8 @@ impl fmt::Display for Event {
             }
             Event::FilterExcessive { table, ledger } => write!(
                 f,
-                "the filter of {} was wrong for {} of {} absent keys, where {:.0} were to be expected: it is broken, or the same \
-                 absent keys are asked for again and again",
+                "the filter of {} was wrong for {} of {} absent keys, {:.0} expected: it is broken, or the same absent keys are \
+                 looked up again and again",
                 table.display(),
                 ledger.reads.false_positives,
                 ledger.reads.absent(),
@@ -48,7 +48,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// Who is told of events. It is called by the thread that comes upon them, in the middle of a read.
+/// The callback that receives events. The thread that finds a condition calls it, in the middle of
+/// a read.
 #[derive(Clone, Default)]
 pub(crate) struct Listener(Option<Arc<Callback>>);
 

@@ -1,50 +1,51 @@
-//! What a point read can tell of its way, source by source.
+//! [`Explanation`]: the steps of one point read, source by source.
 //!
-//! The read path calls a [`ReadTrace`] as it goes. Ordinary reads pass [`Untraced`], whose calls are compiled to nothing, so that what is
-//! explained is the very path that reads take.
+//! The read path reports to a [`ReadTrace`] as it goes. Ordinary reads pass [`Untraced`], whose
+//! calls compile to nothing. An explanation is therefore of the very path that reads take.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::Result;
 
-/// What a point read consulted, in order, and what it came to.
+/// What a point read consulted, in order, and its result.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// Hash of the key: what filters are asked with.
+    /// Hash of the key, with which filters are probed.
     pub hash: u64,
-    /// The sources, newest first, up to the one that had the answer.
+    /// The sources, newest first, up to the one that answered.
     pub steps: Vec<ReadStep>,
-    /// What the read returned, or why it failed in the last of the steps.
+    /// What the read returned, or why it failed in the last step.
     pub outcome: Result<Found>,
-    /// How long it took in all.
+    /// Duration of the whole read.
     pub time: Duration,
 }
 
-/// One source on the way of a point read.
+/// One source that a point read consulted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadStep {
     /// The source.
     pub source: ReadSource,
-    /// What it took to open the table, if this read had to: it was the first to come to it.
+    /// The cost of opening the table, if this read was the first to need it.
     pub opened: Option<Opening>,
-    /// What its filter said; `None` if the source has none to ask: a memtable, or a table whose range does not hold the key.
+    /// The filter's answer; `None` if there was none to ask: for a memtable, or a table whose range
+    /// does not hold the key.
     pub filter: Option<FilterAnswer>,
     /// What was found; `None` if the read failed here.
     pub found: Option<Found>,
-    /// The data blocks that were looked at.
+    /// The data blocks that were searched.
     pub blocks: Vec<BlockVisit>,
-    /// How long the step took.
+    /// Duration of the step.
     pub time: Duration,
 }
 
-/// What a point read consults.
+/// A source of a point read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadSource {
-    /// Writes in memory: 0 is the memtable that takes the writes, the others wait for their flush, newest first.
+    /// Writes in memory: 0 is the active memtable; the others wait for their flush, newest first.
     Memtable(usize),
     /// A table.
     Table {
@@ -57,7 +58,7 @@ pub enum ReadSource {
     Level(usize),
 }
 
-/// What a filter said of a key.
+/// A filter's answer for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterAnswer {
@@ -67,74 +68,75 @@ pub enum FilterAnswer {
     Maybe,
     /// The filter cannot be used, and means "maybe".
     Degraded,
-    /// It was not asked: the table has none, or the read ignores it.
+    /// The filter was not asked: the table has none, or the read ignores it.
     Skipped,
 }
 
-/// What a source has of a key.
+/// What a source holds for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
-    /// The key lies outside of the range of the source's keys.
+    /// The key lies outside of the source's key range.
     OutOfRange,
-    /// Nothing: the filter's word was taken, or the key is not there.
+    /// Nothing: the filter said no, or the search found nothing.
     Absent,
     /// Only versions that the snapshot cannot see.
     Newer,
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     Value(usize),
     /// A tombstone: the key was deleted.
     Deleted,
 }
 
-/// What it took to open a table: to read its header, footer, properties, index and filter, which stay in memory.
+/// The cost of opening a table: reading its header, footer, properties, index and filter, which
+/// stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Opening {
     /// Bytes read from the file.
     pub bytes: u64,
-    /// How long it took.
+    /// Duration of opening.
     pub time: Duration,
 }
 
-/// A data block that a read looked at.
+/// A data block that a read searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockVisit {
     /// Offset of the block in the file.
     pub offset: u64,
-    /// Bytes of the block in the file, trailer included.
+    /// Length of the block in the file, trailer included, in bytes.
     pub len: u64,
-    /// Whether the cache had it, or it was looked at in a mapped file; otherwise these bytes were read from the file.
+    /// Whether the block was in the cache or in a mapped file; otherwise it was read from the file.
     pub cached: bool,
-    /// How long it took to get.
+    /// Duration of getting the block.
     pub time: Duration,
 }
 
 impl ReadStep {
-    /// Whether the filter said "maybe" of a key that is not there.
+    /// Whether the filter said "maybe" for a key that is not there.
     pub fn is_false_positive(&self) -> bool {
         self.filter == Some(FilterAnswer::Maybe) && self.found == Some(Found::Absent)
     }
 }
 
 impl Explanation {
-    /// Tables that were opened.
+    /// Number of tables that were opened.
     pub fn tables_opened(&self) -> usize {
         self.steps.iter().filter(|step| step.opened.is_some()).count()
     }
 
-    /// Data blocks that were read from files.
+    /// Number of data blocks that were read from files.
     pub fn block_reads(&self) -> usize {
         self.steps.iter().flat_map(|step| &step.blocks).filter(|block| !block.cached).count()
     }
 
-    /// All bytes that were read from files: those of data blocks, and those that it took to open tables.
+    /// All bytes that were read from files: data blocks, and what opening tables took.
     pub fn bytes_read(&self) -> u64 {
         self.steps.iter().filter_map(|step| step.opened).map(|opening| opening.bytes).sum::<u64>() + self.block_bytes()
     }
 
-    /// Tombstones that the read met. One at most: it hides everything older.
+    /// Number of tombstones that the read met: at most one, since it hides everything older.
     pub fn tombstones_passed(&self) -> usize {
         self.steps.iter().filter(|step| step.found == Some(Found::Deleted)).count()
     }
@@ -168,7 +170,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// The verdict in words.
+/// The result in words.
 impl fmt::Display for ReadStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.opened.is_some() {
@@ -192,18 +194,19 @@ impl fmt::Display for ReadStep {
     }
 }
 
-/// Is told of a point read's way. For each source: `enter`, `opened` if the read opens the table, `filter` if it has one, `block` for every block, `leave` unless it fails.
+/// Receives the steps of a point read. For each source: `enter`; `opened` if the read opens the
+/// table; `filter` if there is one; `block` for every block; `leave` unless the read fails.
 pub(crate) trait ReadTrace {
     fn enter(&mut self, _source: ReadSource) {}
-    /// The table has been opened, and so many bytes read for it.
+    /// The table was opened, by reading `bytes` bytes.
     fn opened(&mut self, _bytes: u64) {}
     fn filter(&mut self, _answer: FilterAnswer) {}
-    /// A block of `len` bytes at `offset` has been got.
+    /// A block of `len` bytes at `offset` was found or read.
     fn block(&mut self, _offset: u64, _len: u64, _cached: bool) {}
     fn leave(&mut self, _found: Found) {}
 }
 
-/// Of no interest to anybody.
+/// The trace of ordinary reads: records nothing.
 pub(crate) struct Untraced;
 
 impl ReadTrace for Untraced {}

@@ -1,7 +1,7 @@
 //! What a store reports about itself.
 //!
 //! - [`stats`]: counters of reads and filters.
-//! - [`event`]: background work and failures, told to a listener.
+//! - [`event`]: notable conditions, passed to a listener.
 //! - [`explain`]: the steps of one point read.
 
 pub(crate) mod event;

@@ -1,4 +1,5 @@
-//! Counters of what reads did. They are always on; a count costs one add to a line that the counting thread rarely shares.
+//! Counters of what reads did. They are always on: a count costs one addition to a cache line that
+//! the thread rarely shares.
 
 use std::iter::Sum;
 use std::ops::{AddAssign, Sub};
@@ -7,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::thread;
 
-/// What reads asked of tables and what it took to answer; per table, or summed up over tables.
+/// What reads asked of tables and what the answers cost; for one table, or summed over tables.
 ///
-/// Every time a point read comes to a table that may hold the key, it falls in exactly one class: either the filter was asked,
-/// `probes = negatives + true_positives + false_positives`, or it was not, `degraded` or `skipped`.
+/// Each time a point read reaches a table that may hold the key, it is counted in exactly one
+/// class. Either the filter was asked, `probes = negatives + true_positives + false_positives`, or
+/// it was not: `degraded` or `skipped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadStats {
@@ -18,40 +20,43 @@ pub struct ReadStats {
     pub probes: u64,
     /// The filter said no: nothing was read.
     pub negatives: u64,
-    /// The filter said maybe, and the table held the key (a tombstone or a version newer than the snapshot counts as held).
+    /// The filter said maybe, and the table held the key (a tombstone or a version newer than the
+    /// snapshot counts as held).
     pub true_positives: u64,
     /// The filter said maybe, and the table did not hold the key.
     pub false_positives: u64,
-    /// Point reads of a table whose filter is damaged or not understood, and so means "maybe".
+    /// Point reads of a table whose filter is damaged or of an unknown kind, and so means "maybe".
     pub degraded: u64,
-    /// Point reads that had no filter to ask, because the table was written without one, or that were told to ignore it.
+    /// Point reads without a filter to ask: the table was written without one, or the read was told
+    /// to ignore it.
     pub skipped: u64,
-    /// Tables that a scan of one prefix came to and whose filters it asked for the prefix, each once in a scan. Of those that said
-    /// "maybe", it is not told which were right: a scan may begin or end amid the keys with the prefix, and so not find out.
+    /// Tables whose filters a scan of one prefix asked for the prefix; each table counts once per
+    /// scan. Wrong answers are not counted: a scan may begin or end between the keys with the
+    /// prefix, and so cannot tell.
     pub prefix_probes: u64,
-    /// Of `prefix_probes`, those for which the filter said no: the scan left the table out, or would have but for the mode
-    /// `FilterMode::Shadow`.
+    /// Of `prefix_probes`, those that the filter answered with no. The scan left the table out, or
+    /// would have without `FilterMode::Shadow`.
     pub prefix_skips: u64,
-    /// Data blocks found in memory: in the cache, or read before and looked at in a mapped file
+    /// Data blocks found in memory: in the cache, or in a mapped file after the block's first read
     /// ([`Options::mmap_reads`](crate::Options::mmap_reads)).
     pub cache_hits: u64,
     /// Data blocks read from the file.
     pub block_reads: u64,
     /// Bytes of data blocks read from the file, trailers included.
     pub block_bytes: u64,
-    /// Of `block_reads`, those made although the filter had said no, to the key or to the prefix of a scan, in the mode
-    /// `FilterMode::Shadow`: what the filters save.
+    /// Of `block_reads`, those made in the mode `FilterMode::Shadow` although the filter had said
+    /// no, to a key or to the prefix of a scan: what the filters save.
     pub avoidable_reads: u64,
     /// Of `block_bytes`, those of `avoidable_reads`.
     pub avoidable_bytes: u64,
-    /// Tombstones that scans stepped over on the way to an entry. Point reads count none: they meet
-    /// one at most. Scans remember long stretches of deleted keys and jump over them later; what
+    /// Tombstones that scans stepped over to reach an entry. Point reads count none, since each
+    /// meets one at most. Scans remember long ranges of deleted keys and later jump over them; what
     /// they jump over is not counted.
     pub tombstones_passed: u64,
 }
 
 impl ReadStats {
-    /// Point reads that came to a table that may hold the key.
+    /// Point reads that reached a table that may hold the key.
     pub fn look_ups(&self) -> u64 {
         self.probes + self.degraded + self.skipped
     }
@@ -61,14 +66,15 @@ impl ReadStats {
         self.negatives + self.false_positives
     }
 
-    /// Measured false-positive rate of the filters: false positives over look-ups of keys that were not there. `None` before the
-    /// first.
+    /// Measured false-positive rate of the filters: false positives over look-ups of absent keys.
+    /// `None` before the first such look-up.
     pub fn false_positive_rate(&self) -> Option<f64> {
         (self.absent() > 0).then(|| self.false_positives as f64 / self.absent() as f64)
     }
 
-    /// The 95 % confidence interval of [`false_positive_rate`](ReadStats::false_positive_rate), by Wilson's score (E. B. Wilson, 1927),
-    /// which holds for few false positives too. It takes look-ups to be independent: keys that are asked for again and again are not.
+    /// The 95 % confidence interval of [`false_positive_rate`](ReadStats::false_positive_rate), by
+    /// Wilson's score (E. B. Wilson, 1927), which also holds for few false positives. It assumes
+    /// independent look-ups; repeated look-ups of the same keys are not independent.
     pub fn false_positive_interval(&self) -> Option<(f64, f64)> {
         const Z: f64 = 1.959_964;
         let (rate, n) = (self.false_positive_rate()?, self.absent() as f64);
@@ -105,8 +111,8 @@ impl AddAssign for ReadStats {
     }
 }
 
-/// What was counted between two readings: the later minus the earlier. Where the later is less, because what was counted for is gone
-/// or was moved to another level, the difference is 0.
+/// The counts between two readings: the later minus the earlier. Where the later is less, because a
+/// table is gone or moved to another level, the difference is 0.
 impl Sub for ReadStats {
     type Output = ReadStats;
 
@@ -115,26 +121,29 @@ impl Sub for ReadStats {
     }
 }
 
-/// What reads asked of filters beside what theory says of the answers; of one table, or summed up over tables.
+/// Counted answers of filters beside what theory predicts; for one table, or summed over tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct FilterLedger {
     /// What was counted.
     pub reads: ReadStats,
-    /// False positives to expect of the absent keys that were asked for, if every filter has the rate of its design.
+    /// Expected false positives for the absent keys that were looked up, if every filter has its
+    /// designed rate.
     pub designed_false_positives: f64,
-    /// The same, if every filter has the rate that its own bits give it.
+    /// Expected false positives, if every filter has the rate that its own bits give it.
     pub expected_false_positives: f64,
-    /// Variance of the false positives if the design holds: that of chance and that between filters.
+    /// Variance of the false positives if the design holds: by chance, and between filters.
     variance: f64,
 }
 
-/// How much the rates of filters over other keys differ: standard deviation over mean, times the root of the number of keys. Measured:
-/// 12 % at 100 keys, 4 % at 1,000, 1.2 % at 10,000, 0.38 % at 100,000.
+/// How much the rates of filters over different keys vary: standard deviation over mean, times the
+/// square root of the number of keys. Measured: 12 % at 100 keys, 4 % at 1,000, 1.2 % at 10,000,
+/// 0.38 % at 100,000.
 const SPREAD: f64 = 1.2;
-/// Too many false positives are reported when chance explains them less than this many standard deviations away …
+/// False positives are excessive if they exceed the design by more than this many standard
+/// deviations …
 const EXCESS: f64 = 5.0;
-/// … and enough were to be expected that their number is nearly normal.
+/// … and enough were expected for their number to be nearly normally distributed.
 const LEAST_EXPECTED: f64 = 25.0;
 
 impl FilterLedger {
@@ -152,12 +161,13 @@ impl FilterLedger {
         }
     }
 
-    /// The false-positive rate by design, each filter weighted by the absent keys that it was asked for. `None` before the first.
+    /// The false-positive rate by design, each filter weighted by the absent keys that it was asked
+    /// for. `None` before the first absent key.
     pub fn designed_rate(&self) -> Option<f64> {
         self.per_absent(self.designed_false_positives)
     }
 
-    /// The false-positive rate of the filters' actual bits, weighted alike.
+    /// The false-positive rate of the filters' actual bits, weighted in the same way.
     pub fn expected_rate(&self) -> Option<f64> {
         self.per_absent(self.expected_false_positives)
     }
@@ -167,15 +177,16 @@ impl FilterLedger {
         self.reads.false_positive_rate()
     }
 
-    /// How far the number of false positives is above the design's, in standard deviations. `None` before there is anything to
-    /// compare.
+    /// How far the number of false positives is above the design's, in standard deviations. `None`
+    /// before there is anything to compare.
     pub fn excess(&self) -> Option<f64> {
         (self.variance > 0.0)
             .then(|| (self.reads.false_positives as f64 - self.designed_false_positives) / self.variance.sqrt())
     }
 
-    /// Whether there are significantly more false positives than by design: more than five standard deviations, and at least 25 to be
-    /// expected. Either a filter is broken, or the same absent keys are asked for again and again.
+    /// Whether there are significantly more false positives than by design: by more than five
+    /// standard deviations, with at least 25 expected. Either a filter is broken, or the same
+    /// absent keys are looked up again and again.
     pub fn is_excessive(&self) -> bool {
         self.designed_false_positives >= LEAST_EXPECTED && self.excess().is_some_and(|excess| excess > EXCESS)
     }
@@ -203,7 +214,7 @@ impl Sum for FilterLedger {
     }
 }
 
-/// One thing that [`ReadCounters`] counts.
+/// One kind of event that [`ReadCounters`] counts.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub(crate) enum ReadEvent {
@@ -224,29 +235,32 @@ pub(crate) enum ReadEvent {
 
 const EVENTS: usize = 13;
 
-/// What usual reads count is in its first line.
+/// Ordinary reads count in the first cache line only.
 #[repr(align(64))]
 #[derive(Default)]
-struct Shard {
-    /// How many of the last look-ups found their key, up to [`USUAL`], less those that did not.
-    found: AtomicU64,
+struct CounterShard {
+    /// Saturating score of recent look-ups: one up for each key found, to [`SATURATED`] at most,
+    /// one down for each not found.
+    found_score: AtomicU64,
     counts: [AtomicU64; EVENTS],
 }
 
-/// After so many look-ups of one kind a table expects no other; half as many change its mind.
-const USUAL: u64 = 16;
+/// Look-ups of one kind after which the score is saturated; half as many of the other kind turn it.
+const SATURATED: u64 = 16;
 
-/// Counters behind [`ReadStats`]: a shard for each of the first few threads, and one for all others.
+/// The counters behind [`ReadStats`]: a shard for each of the first few threads, and one for all
+/// others.
 ///
-/// A look-up that a filter ends takes some hundred nanoseconds; an atomic addition is a tenth of that, a plain one nothing that can be
-/// measured. So a thread that has a shard to itself loads and stores.
+/// A look-up that a filter ends takes some hundred nanoseconds. An atomic addition is a tenth of
+/// that; a plain one cannot be measured. Therefore a thread with a shard to itself loads and
+/// stores.
 #[derive(Default)]
 pub(crate) struct ReadCounters {
-    shards: [Shard; OWNED_SHARDS + 1],
+    shards: [CounterShard; OWNED_SHARDS + 1],
     filter: OnceLock<FilterRates>,
 }
 
-/// What is to be expected of the filter that is counted for.
+/// The expected rates of the filter that is counted for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FilterRates {
     pub(crate) keys: u64,
@@ -256,7 +270,7 @@ pub(crate) struct FilterRates {
 }
 
 impl ReadCounters {
-    /// Counts an event; returns how many of its kind the shard of this thread has.
+    /// Counts an event; returns this thread's shard's count of its kind.
     #[inline]
     pub(crate) fn count(&self, event: ReadEvent) -> u64 {
         self.add(event, 1)
@@ -275,16 +289,16 @@ impl ReadCounters {
         sum
     }
 
-    /// Counts a look-up of which a usable filter was asked: `Negative`, `TruePositive` or `FalsePositive`; see
-    /// [`count`](ReadCounters::count).
+    /// Counts a look-up that asked a usable filter: `Negative`, `TruePositive` or `FalsePositive`;
+    /// see [`count`](ReadCounters::count).
     #[inline]
     pub(crate) fn count_look_up(&self, event: ReadEvent) -> u64 {
-        let found = &self.shards[shard_number()].found;
-        let before = found.load(Ordering::Relaxed);
-        // What threads that share a shard lose of each other is no more than a guess that becomes a little worse.
-        found.store(
+        let score = &self.shards[shard_number()].found_score;
+        let before = score.load(Ordering::Relaxed);
+        // Threads that share a shard may lose updates here: the score is only a hint.
+        score.store(
             match event {
-                ReadEvent::TruePositive => (before + 1).min(USUAL),
+                ReadEvent::TruePositive => (before + 1).min(SATURATED),
                 _ => before.saturating_sub(1),
             },
             Ordering::Relaxed,
@@ -292,18 +306,18 @@ impl ReadCounters {
         self.count(event)
     }
 
-    /// Whether this thread's look-ups lately found their keys more often than not.
+    /// Whether most of this thread's recent look-ups found their keys.
     #[inline]
     pub(crate) fn is_usually_found(&self) -> bool {
-        self.shards[shard_number()].found.load(Ordering::Relaxed) > USUAL / 2
+        self.shards[shard_number()].found_score.load(Ordering::Relaxed) > SATURATED / 2
     }
 
-    /// Says what is to be expected of the filter; once is enough.
+    /// Sets the expected rates of the filter. Later calls have no effect.
     pub(crate) fn expect(&self, rates: FilterRates) {
         let _ = self.filter.set(rates);
     }
 
-    /// The counts, beside what was to be expected.
+    /// The counts beside the expected false positives.
     pub(crate) fn ledger(&self) -> FilterLedger {
         match self.filter.get() {
             Some(rates) => FilterLedger::new(self.read(), *rates),
@@ -336,7 +350,7 @@ impl ReadCounters {
     }
 }
 
-/// Shards that one thread has to itself while it lives, by its number.
+/// Number of shards that belong to one thread, by its number, while it lives.
 const OWNED_SHARDS: usize = 8;
 
 #[inline]
@@ -352,7 +366,7 @@ mod tests {
 
     #[test]
     fn no_count_is_lost_between_many_threads() {
-        // More than there are shards, twice: the second ones take over the shards of the first.
+        // More threads than shards, twice: the second round takes over the shards of the first.
         const THREADS: u32 = 16;
         const COUNTS: u64 = 30_000;
         let counters = ReadCounters::default();
@@ -382,8 +396,8 @@ mod tests {
 
     #[test]
     fn no_count_is_lost_between_threads_that_share_a_shard() {
-        // As many threads own a shard as can; all the others count in the shared one, for so long
-        // that they run at the same time.
+        // Up to `OWNED_SHARDS` threads own a shard. The others count in the shared one, for long
+        // enough to run at the same time.
         const COUNTS: u64 = if cfg!(miri) { 100 } else { 400_000 };
         let (counters, counted) = (ReadCounters::default(), AtomicU64::new(0));
         let together = Barrier::new(OWNED_SHARDS + 4);
@@ -401,12 +415,12 @@ mod tests {
             }
         });
         let counted = counted.into_inner();
-        assert!(counted >= 4 * COUNTS, "four threads at least own no shard");
+        assert!(counted >= 4 * COUNTS, "at least four threads own no shard");
         assert_eq!(counters.read().negatives, counted);
     }
 
     #[test]
-    fn what_is_usual_follows_the_last_look_ups_of_a_thread() {
+    fn is_usually_found_follows_the_thread_s_recent_look_ups() {
         let counters = ReadCounters::default();
         let after = |event, times: usize| {
             (0..times).for_each(|_| _ = counters.count_look_up(event));
@@ -418,7 +432,7 @@ mod tests {
         assert!(!after(ReadEvent::Negative, 1) && after(ReadEvent::TruePositive, 100));
         assert!(after(ReadEvent::Negative, 4) && after(ReadEvent::FalsePositive, 3) && !after(ReadEvent::Negative, 1));
         assert!(after(ReadEvent::TruePositive, 100));
-        // Of another thread, unless both share what is left for the many.
+        // Another thread has a score of its own, unless both use the shared shard.
         let here = shard_number();
         std::thread::scope(|scope| _ = scope.spawn(|| assert!(shard_number() == here || !counters.is_usually_found())));
         let stats = counters.read();
@@ -434,9 +448,9 @@ mod tests {
     }
 
     #[test]
-    fn interval_is_that_of_wilson() {
+    fn false_positive_interval_is_wilson_s() {
         assert_eq!(reads(0, 0).false_positive_interval(), None);
-        // Values of the published formula, computed by hand.
+        // Computed by hand from the published formula.
         for (negatives, false_positives, low, high) in
             [(90, 10, 0.055_229, 0.174_366), (10, 0, 0.0, 0.277_533), (0, 10, 0.722_467, 1.0)]
         {
@@ -446,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn ledger_weighs_each_filter_by_what_it_was_asked() {
+    fn ledger_weights_each_filter_by_its_absent_keys() {
         let good = ledger(reads(9_900, 100), 1_000_000, 0.01, 0.009);
         let better = ledger(reads(30_000, 0), 1_000_000, 0.002, 0.002);
         let both: FilterLedger = [good, better].into_iter().sum();
@@ -462,7 +476,8 @@ mod tests {
         let counted = |false_positives: u64, keys: u64| {
             ledger(reads(100_000 - false_positives, false_positives), keys, 0.01, 0.01)
         };
-        // 1,000 are expected, with a standard deviation of 31.5; between filters of 100 keys it is 120.
+        // 1,000 are expected, with a standard deviation of 31.5; between filters of 100 keys it is
+        // 120.
         assert!(!counted(1_150, 1_000_000).is_excessive());
         assert!(counted(1_170, 1_000_000).is_excessive());
         assert!(!counted(1_500, 100).is_excessive());

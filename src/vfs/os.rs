@@ -33,7 +33,7 @@ mod write_back;
 
 pub(crate) use platform::is_out_of_descriptors;
 
-/// Files of the operating system, by positional reads and writes, and `fdatasync`.
+/// Files of the operating system, with positional reads and writes, and `fdatasync`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsFileSystem;
 
@@ -46,7 +46,7 @@ impl OsFileSystem {
 
 impl FileSystem for OsFileSystem {
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
-        // Open for reading too, without which it could not be mapped.
+        // Also open for reading; otherwise it could not be mapped.
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         Ok(Box::new(OsWritable::new(file)))
     }
@@ -66,7 +66,7 @@ impl FileSystem for OsFileSystem {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir)? {
-            // A name that is not UTF-8 is none of a store's files.
+            // No file of a store has a name that is not UTF-8.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }
@@ -87,12 +87,12 @@ impl FileSystem for OsFileSystem {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
-        // Not truncated on opening: until the lock is ours, the content is the holder's.
+        // Not truncated when opened: the content belongs to the lock's holder.
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut attempts = 0;
         while !holds(file.try_lock())? {
-            // What excludes an exclusive lock but no shared one is a question, which takes no
-            // longer than two system calls.
+            // If a shared lock is granted, the exclusive one was blocked by `is_locked`, which
+            // takes no longer than two system calls.
             if attempts == LOCK_ATTEMPTS || !holds(file.try_lock_shared())? {
                 return Ok(None);
             }
@@ -105,7 +105,7 @@ impl FileSystem for OsFileSystem {
         Ok(Some(Box::new(OsLock { file, path: path.to_owned() })))
     }
 
-    /// A question is a shared lock for a moment, which [`lock`](FileSystem::lock) waits for.
+    /// Takes a shared lock for a moment; [`lock`](FileSystem::lock) retries until it is gone.
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
         match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -118,10 +118,10 @@ impl FileSystem for OsFileSystem {
     }
 }
 
-/// Half a second in all, for a process that is stopped while it asks.
+/// Half a second in all, in case a process is stopped inside `is_locked`.
 const LOCK_ATTEMPTS: u64 = 1000;
 
-/// Whether the lock that was tried for is held now.
+/// Whether the attempt took the lock.
 fn holds(tried: Result<(), TryLockError>) -> io::Result<bool> {
     match tried {
         Ok(()) => Ok(true),
@@ -132,10 +132,10 @@ fn holds(tried: Result<(), TryLockError>) -> io::Result<bool> {
 
 struct OsWritable {
     file: File,
-    /// Where the next append goes; whoever appends moves it.
+    /// Offset of the next append. The appending thread advances it.
     end: Arc<AtomicU64>,
     #[cfg(target_os = "linux")]
-    ahead: ahead::Ahead,
+    tail: ahead::PreparedTail,
 }
 
 impl OsWritable {
@@ -144,7 +144,7 @@ impl OsWritable {
             file,
             end: Arc::default(),
             #[cfg(target_os = "linux")]
-            ahead: ahead::Ahead::default(),
+            tail: ahead::PreparedTail::default(),
         }
     }
 }
@@ -171,10 +171,11 @@ impl WritableFile for OsWritable {
         {
             use rustix::fs::{FallocateFlags, fallocate};
             match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len) {
-                // Not every file system can.
+                // Some file systems cannot reserve.
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
                 Err(error) => {
-                    // What was reserved before space ran out stays so otherwise, and with it a full disk: to set the length frees it.
+                    // Otherwise, what was reserved before space ran out would stay, and the disk
+                    // full: setting the length frees it.
                     let _ = self.file.metadata().and_then(|metadata| self.file.set_len(metadata.len()));
                     Err(error.into())
                 }
@@ -189,21 +190,21 @@ impl WritableFile for OsWritable {
 
     #[cfg(target_os = "linux")]
     fn prepare(&self, len: u64) -> io::Result<bool> {
-        self.ahead.prepare(&self.file, self.end.load(Ordering::Relaxed), len)
+        self.tail.prepare(&self.file, self.end.load(Ordering::Relaxed), len)
     }
 
     #[cfg(target_os = "linux")]
     fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
-        self.ahead.window(&self.file, &self.end)
+        self.tail.window(&self.file, &self.end)
     }
 }
 
 #[derive(Debug)]
 struct OsReadable {
     file: File,
-    /// Whether it was found out that the system cannot tell if a read would wait.
+    /// Whether the system turned out not to support reads that never wait.
     #[cfg(target_os = "linux")]
-    cannot_tell: AtomicBool,
+    nowait_unsupported: AtomicBool,
 }
 
 impl OsReadable {
@@ -211,7 +212,7 @@ impl OsReadable {
         OsReadable {
             file,
             #[cfg(target_os = "linux")]
-            cannot_tell: AtomicBool::new(false),
+            nowait_unsupported: AtomicBool::new(false),
         }
     }
 }
@@ -233,17 +234,18 @@ impl ReadableFile for OsReadable {
     #[cfg(target_os = "linux")]
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> bool {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};
-        // Offsets beyond these have a meaning of their own, or none.
+        // Larger offsets have a special meaning, or none.
         if i64::try_from(offset).is_err() {
             return false;
         }
-        if !self.cannot_tell.load(Ordering::Relaxed) {
+        if !self.nowait_unsupported.load(Ordering::Relaxed) {
             match preadv2(&self.file, &mut [io::IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
-                // A part of it says nothing: not even 0 says that the file ends, on Linux 5.9 and 5.10.
+                // A short read says nothing: on Linux 5.9 and 5.10 even 0 does not mean the end of
+                // the file.
                 Ok(read) => return read == buf.len(),
                 Err(Errno::AGAIN | Errno::INTR | Errno::IO) => return false,
-                // A file system, a system or a sandbox that does not know the question.
-                Err(_) => self.cannot_tell.store(true, Ordering::Relaxed),
+                // The file system, the kernel or a sandbox does not support the flag.
+                Err(_) => self.nowait_unsupported.store(true, Ordering::Relaxed),
             }
         }
         self.read_at(buf, offset).is_ok_and(|read| read == buf.len())
@@ -252,13 +254,14 @@ impl ReadableFile for OsReadable {
     #[cfg(target_os = "linux")]
     fn will_need(&self, part: Range<u64>) {
         use std::num::NonZero;
-        /// Linux reads no more than this for one advice, by its defaults; and not more than all of this is asked for.
+        /// By default, Linux reads no more than this for one `fadvise`.
         const STEP: u64 = 128 << 10;
+        /// Longer parts are cut to this.
         const MOST: u64 = 64 << 20;
         let end = part.end.min(part.start.saturating_add(MOST));
         let mut start = part.start;
         while let Some(len) = NonZero::new(end.saturating_sub(start).min(STEP)) {
-            // An advice that is not taken is no error.
+            // Advice that fails is no error.
             let _ = rustix::fs::fadvise(&self.file, start, Some(len), rustix::fs::Advice::WillNeed);
             start += len.get();
         }
@@ -272,7 +275,7 @@ impl ReadableFile for OsReadable {
     unsafe fn map(&self) -> Option<Arc<dyn Mapping>> {
         // A smaller address space has no room for a store.
         if cfg!(target_pointer_width = "64") {
-            // SAFETY: what it asks for is what the caller has promised.
+            // SAFETY: the caller promises what `new` requires.
             let mapped = unsafe { mapped::MappedFile::new(&self.file) };
             Some(Arc::new(mapped.ok()?))
         } else {
@@ -281,8 +284,9 @@ impl ReadableFile for OsReadable {
     }
 }
 
-/// The lock is on the open file description, so a second handle in the same process is refused too. The file stays when the lock
-/// ends: removing it would let two processes lock two files of the same name.
+/// A lock on the open file description: a second handle in the same process is refused, too. The
+/// file stays when the lock ends: removing it would let two processes lock two files of the same
+/// name.
 #[derive(Debug)]
 struct OsLock {
     file: File,
@@ -301,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_at_hand_can_be_asked_for() {
+    fn try_read_at_reads_what_is_cached_and_hints_do_no_harm() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let content: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
@@ -309,7 +313,7 @@ mod tests {
         file.append(&content).unwrap();
         let reader = OsFileSystem.open(&path).unwrap();
         let mut bytes = vec![0; 10_000];
-        // What was just written is at hand, and what lies beyond the end is not.
+        // What was just written is cached; reads beyond the end fail.
         for offset in [0, 5000, 390_000] {
             assert!(reader.try_read_at(&mut bytes, offset as u64));
             assert_eq!(bytes, content[offset..][..10_000]);
@@ -317,13 +321,13 @@ mod tests {
         for offset in [390_001, 400_000, 500_000, u64::MAX] {
             assert!(!reader.try_read_at(&mut bytes, offset));
         }
-        // Memory is given up where there is a device.
+        // Where the file is on a device, its cached pages are dropped.
         file.sync().unwrap();
         rustix::fs::fadvise(File::open(&path).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
         if reader.try_read_at(&mut bytes, 200_000) {
             assert_eq!(bytes, content[200_000..210_000]);
         }
-        // Any part may be asked for, also one that is not there.
+        // Any part is allowed, even beyond the end.
         for part in [200_000..210_000, 399_999..500_000, 500_000..600_000, 7..7, 0..u64::MAX, u64::MAX - 1..u64::MAX] {
             reader.will_need(part);
         }
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_a_lock_keeps_nobody_from_it() {
+    fn is_locked_never_makes_lock_fail() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("LOCK");
         assert!(!OsFileSystem.is_locked(&path).unwrap() && !path.exists());
@@ -364,12 +368,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_which_it_cannot_be_told_is_read() {
+    fn try_read_at_reads_and_waits_without_nowait_support() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "content").unwrap();
         let reader = OsReadable::new(File::open(&path).unwrap());
-        reader.cannot_tell.store(true, Ordering::Relaxed);
+        reader.nowait_unsupported.store(true, Ordering::Relaxed);
         let mut bytes = [0; 7];
         assert!(reader.try_read_at(&mut bytes, 0));
         assert_eq!(&bytes, b"content");

@@ -1,11 +1,12 @@
-//! [`Arena`]: one piece of memory, in huge pages where the system has them, that is cut into many.
+//! [`Arena`]: the memory of cached blocks, in huge pages where the system has them.
 //!
-//! A processor finds the address of a page of 4 KiB in its own tables only for some 16 MiB of them. What is larger and read in no
-//! order, as cached blocks are, waits for that at every access, unless it stands in huge pages.
+//! A processor's translation tables cover only some 16 MiB in pages of 4 KiB. Random access to
+//! more, as to cached blocks, misses them at every access, unless the memory is in huge pages.
 //!
-//! The first touch of a huge page takes a hundred times as long as that of a small one, and on some systems that are guests of others
-//! milliseconds. Whoever takes a piece must not wait for that, and whoever reads one even less. So a thread touches the pages before
-//! pieces are cut from them, always a little ahead of what is taken. As long as it has not come so far there is nothing to be taken.
+//! The first touch of a huge page takes a hundred times as long as that of a small one, and on some
+//! virtual machines milliseconds. Neither admitting nor reading a block may wait for that.
+//! Therefore a thread touches pages a little ahead of use; until it has, [`take`](Arena::take)
+//! returns nothing.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -17,62 +18,63 @@ use super::CHUNK_LEN;
 use super::extents::{Extents, SEGMENT};
 use super::region::Region;
 
-/// Pieces are aligned to this, and as long as a multiple of it: a cache line.
+/// Alignment of pieces; their length is a multiple of it. A cache line.
 pub(crate) const ALIGN: usize = 64;
-/// So many bytes can be taken at once, in small pages: half of what the processor knows the addresses of. Who needs half of that needs no
-/// thread.
+/// Bytes available at once, in small pages: half of what the processor's tables cover. A cache that
+/// needs only half of that starts no thread.
 const FIRST: usize = 4 * CHUNK_LEN;
-/// The thread begins when less than `LOW` is free, and goes on until it is `HIGH`.
+/// The thread starts when less than `LOW` is free, and goes on until `HIGH` is.
 const LOW: usize = 2 * CHUNK_LEN;
 const HIGH: usize = 8 * CHUNK_LEN;
 
-/// Memory of a fixed length at most, which is taken from the system as it is used.
+/// Memory up to a fixed length, taken from the system as it is used.
 ///
-/// Places in it are counted through all segments.
+/// A *place* is an offset counted through all segments.
 pub(crate) struct Arena {
     len: usize,
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
 }
 
-/// What [`Arena::take`] may say instead of a piece.
+/// Why [`Arena::take`] returned no piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Short {
-    /// There will be a piece as long.
+    /// A piece of this length will be available later.
     ForNow,
-    /// What there is belongs to others, or is in too small pieces.
+    /// Everything is taken, or what is free is too fragmented.
     OfRoom,
 }
 
 #[derive(Default)]
-struct State {
+struct ArenaState {
     segments: Vec<Arc<Region>>,
-    /// Places of the segments by their addresses.
+    /// Start address of each segment, to its first place.
     places: BTreeMap<usize, usize>,
-    /// Before `ready`.
+    /// Free pieces before `ready`.
     free: Extents,
-    /// Where what can be taken, or was, ends.
+    /// End of the places that are touched and may be taken.
     ready: usize,
-    /// The longest piece that somebody waits for: what is free may be enough of it and too short.
+    /// Longest piece that a caller waits for. There may be enough free bytes, but in shorter
+    /// pieces.
     wanted: usize,
-    /// Whether there is a thread that makes more ready.
+    /// Whether the thread that makes more ready is running.
     preparing: bool,
 }
 
 impl Arena {
-    /// An arena of `len` bytes, less what is no multiple of [`CHUNK_LEN`].
+    /// An arena of `len` bytes, rounded down to a multiple of [`CHUNK_LEN`].
     pub(crate) fn new(len: usize) -> Arc<Arena> {
         Arc::new(Arena { len: len - len % CHUNK_LEN, state: Mutex::default() })
     }
 
-    /// `len` bytes, a multiple of [`ALIGN`] and not 0, of any content.
+    /// `len` bytes of any content; `len` is a multiple of [`ALIGN`] and not 0.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> Result<NonNull<u8>, Short> {
-        assert!(len > 0 && len.is_multiple_of(ALIGN), "pieces are cut at lines");
+        assert!(len > 0 && len.is_multiple_of(ALIGN), "the length of a piece is a positive multiple of ALIGN");
         let mut state = self.state.lock();
         if state.ready == 0 {
             state.make_ready(FIRST.min(self.len), self.len);
         }
         let place = state.free.take(len);
-        // SAFETY: what is free lies within a segment.
+        // SAFETY: free pieces lie within a segment.
         let piece = place.map(|at| unsafe { state.segments[at / SEGMENT].start().add(at % SEGMENT) });
         if state.ready == self.len || len > SEGMENT {
             return piece.ok_or(Short::OfRoom);
@@ -90,9 +92,12 @@ impl Arena {
         piece.ok_or(Short::ForNow)
     }
 
+    /// Gives a piece back.
+    ///
     /// # Safety
     ///
-    /// [`take`](Arena::take) of this arena returned `piece` for `len` bytes, which nobody uses any more.
+    /// [`take`](Arena::take) of this arena returned `piece` for `len` bytes, and nothing uses it
+    /// any more.
     pub(crate) unsafe fn put(&self, piece: NonNull<u8>, len: usize) {
         let mut state = self.state.lock();
         if let Some((&address, &place)) = state.places.range(..=piece.addr().get()).next_back() {
@@ -100,12 +105,13 @@ impl Arena {
         }
     }
 
-    /// Gives what is free back to the system. It can be taken as before.
+    /// Gives the memory of free pieces back to the system. They can still be taken.
     pub(crate) fn discard_free(&self) {
         let state = self.state.lock();
         for free in state.free.within(0..state.ready) {
             let start = free.start % SEGMENT;
-            // SAFETY: it is free as long as the lock is held, and no free piece reaches beyond its segment.
+            // SAFETY: the piece is free as long as the lock is held, and no free piece crosses a
+            // segment's end.
             unsafe { state.segments[free.start / SEGMENT].discard(start, start + free.len()) };
         }
     }
@@ -115,14 +121,14 @@ impl Arena {
         let arena = Arc::downgrade(self);
         let thread = std::thread::Builder::new().name("tamis-pages".into());
         if thread.spawn(move || prepare(&arena)).is_err() {
-            // Then it is whoever takes a piece who touches it first.
+            // Without a thread, the caller that takes a piece touches it first.
             let mut state = self.state.lock();
             state.make_ready(CHUNK_LEN, self.len);
             state.preparing = false;
         }
     }
 
-    /// The chunk that is to be made ready next, if there is to be more: its place, and the segment that it is in.
+    /// The place of the chunk to make ready next, and its segment; `None` if enough is ready.
     fn next_chunk(&self) -> Option<(usize, Arc<Region>)> {
         let mut state = self.state.lock();
         if state.ready == self.len || state.has(HIGH) {
@@ -133,13 +139,14 @@ impl Arena {
     }
 }
 
-impl State {
-    /// Whether `bytes` are free, and the piece that somebody waits for.
+impl ArenaState {
+    /// Whether `bytes` are free, and a piece as long as `wanted`.
     fn has(&self, bytes: usize) -> bool {
         self.free.bytes() >= bytes && self.free.longest() >= self.wanted
     }
 
-    /// The segment in which the first place that is not ready lies, of an arena of `limit` bytes, which must have more than are ready.
+    /// The segment of the first place that is not ready, in an arena of `limit` bytes. Less than
+    /// `limit` must be ready.
     fn last_segment(&mut self, limit: usize) -> Arc<Region> {
         let place = self.ready - self.ready % SEGMENT;
         if self.segments.len() == place / SEGMENT {
@@ -150,7 +157,7 @@ impl State {
         Arc::clone(&self.segments[place / SEGMENT])
     }
 
-    /// Lets the next `len` bytes, chunks of one segment, be taken.
+    /// Makes the next `len` bytes available: whole chunks of one segment.
     fn make_ready(&mut self, len: usize, limit: usize) {
         if len > 0 {
             self.last_segment(limit);
@@ -160,7 +167,7 @@ impl State {
     }
 }
 
-/// Makes chunks ready, as long as they are needed and there is an arena.
+/// Makes chunks ready while they are needed and the arena lives.
 fn prepare(arena: &Weak<Arena>) {
     while let Some((at, segment)) = arena.upgrade().and_then(|arena| arena.next_chunk()) {
         segment.populate_huge(at % SEGMENT);
@@ -173,8 +180,8 @@ fn prepare(arena: &Weak<Arena>) {
 mod tests {
     use super::*;
 
-    /// A piece, as soon as there is one.
-    fn take_in_time(arena: &Arc<Arena>, len: usize) -> NonNull<u8> {
+    /// Takes a piece, retrying until one is ready.
+    fn take_with_retry(arena: &Arc<Arena>, len: usize) -> NonNull<u8> {
         loop {
             match arena.take(len) {
                 Ok(piece) => return piece,
@@ -185,11 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_given_again() {
+    fn a_freed_piece_is_reused() {
         let arena = Arena::new(CHUNK_LEN + 1);
         let whole = arena.take(CHUNK_LEN).unwrap();
         assert_eq!(arena.take(64), Err(Short::OfRoom));
-        // SAFETY: the piece is this long, and nobody else has it.
+        // SAFETY: the piece is this long, and nothing else has it.
         unsafe {
             whole.write_bytes(7, CHUNK_LEN);
             arena.put(whole, CHUNK_LEN);
@@ -201,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ready_grows_ahead_of_what_is_taken_and_no_further() {
+    fn ready_memory_stays_a_little_ahead_of_use() {
         let chunks = if cfg!(miri) { 5 } else { 15 };
         let arena = Arena::new(chunks * CHUNK_LEN);
         let mut pieces = vec![arena.take(CHUNK_LEN / 2).unwrap()];
         for (value, _) in (1u8..).zip(1..2 * chunks) {
-            pieces.push(take_in_time(&arena, CHUNK_LEN / 2));
-            // SAFETY: the piece is this long, and nobody else has it.
+            pieces.push(take_with_retry(&arena, CHUNK_LEN / 2));
+            // SAFETY: the piece is this long, and nothing else has it.
             unsafe { pieces[usize::from(value)].write_bytes(value, CHUNK_LEN / 2) };
             let state = arena.state.lock();
             assert!(state.ready <= FIRST || state.free.bytes() < HIGH + CHUNK_LEN);
@@ -221,9 +228,10 @@ mod tests {
         assert!(!arena.state.lock().preparing || arena.next_chunk().is_none());
     }
 
-    /// What is free may be much, and in too short pieces. Then there will be more of it, up to the last of the arena.
+    /// Much may be free, but in pieces that are too short. Then the arena makes more ready, up to
+    /// its length.
     #[test]
-    fn pieces_that_leave_much_over_come_in_the_end() {
+    fn a_fragmented_arena_makes_more_ready_up_to_its_length() {
         let arena = Arena::new(if cfg!(miri) { 12 } else { 90 } * CHUNK_LEN);
         let len = CHUNK_LEN + CHUNK_LEN / 2;
         let mut pieces = 0;
@@ -234,25 +242,25 @@ mod tests {
                 Err(Short::OfRoom) => break,
             }
         }
-        // Of segments of 32, 32 and 26 chunks.
+        // From segments of 32, 32 and 26 chunks.
         assert_eq!(pieces, if cfg!(miri) { 8 } else { 21 + 21 + 17 });
         assert_eq!(arena.take(SEGMENT + ALIGN), Err(Short::OfRoom));
     }
 
-    /// Whatever its limit is, an arena takes what is used.
+    /// Whatever its limit, an arena takes only what is used.
     #[test]
     #[cfg_attr(miri, ignore = "it takes hundreds of megabytes")]
-    fn segments_are_taken_one_by_one_and_stay_apart() {
+    fn segments_are_mapped_on_demand_and_no_piece_crosses_them() {
         for limit in [usize::MAX, 65 * CHUNK_LEN] {
             let arena = Arena::new(limit);
-            let mut pieces = [(); 65].map(|()| take_in_time(&arena, CHUNK_LEN));
+            let mut pieces = [(); 65].map(|()| take_with_retry(&arena, CHUNK_LEN));
             assert_eq!(arena.take(SEGMENT + ALIGN), Err(Short::OfRoom));
             assert_eq!(arena.state.lock().segments.len(), 3);
             for &start in &pieces {
-                // SAFETY: the pieces are this long, and nobody uses them.
+                // SAFETY: the pieces are this long, and nothing uses them.
                 unsafe { arena.put(start, CHUNK_LEN) };
             }
-            // Without such a limit there may be others by now.
+            // Without such a limit the arena may return other pieces by now.
             if limit < usize::MAX {
                 let mut again = [(); 65].map(|()| arena.take(CHUNK_LEN).unwrap());
                 pieces.sort_unstable();
@@ -263,10 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_given_back_and_what_is_not_stays() {
+    fn discard_gives_back_free_pieces_and_keeps_the_others() {
         let arena = Arena::new(CHUNK_LEN);
         let pieces = [(); 3].map(|()| arena.take(CHUNK_LEN / 4).unwrap());
-        // SAFETY: the pieces are this long, and nobody else has them.
+        // SAFETY: the pieces are this long, and nothing else has them.
         unsafe {
             pieces.iter().for_each(|piece| piece.write_bytes(7, CHUNK_LEN / 4));
             arena.put(pieces[1], CHUNK_LEN / 4);

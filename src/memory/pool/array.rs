@@ -1,4 +1,4 @@
-//! [`Array`]: values that are written once and looked at for long.
+//! [`Array`]: what an open table keeps in memory; written once, read for long.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -6,32 +6,32 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::lasting::{ALIGN, Lasting, Piece};
+use super::lasting::{ALIGN, Lasting, LastingPiece};
 
-/// What is shorter gains little from huge pages, and would leave much of its last page free.
+/// Shorter arrays gain little from huge pages, and would waste much of their last page.
 const SHORTEST: usize = 4 * ALIGN;
 
-/// A shared slice, as `Arc<[T]>` is, in lasting memory if it is long. The values are not dropped, but need not be.
+/// A shared slice like `Arc<[T]>`, in lasting memory if it is long. Its values need no drop.
 pub(crate) struct Array<T> {
-    /// Of `len` values in `memory`.
+    /// The first of `len` values in `memory`.
     start: NonNull<T>,
     len: usize,
     /// `None` if there are no values.
     memory: Option<Arc<Memory>>,
 }
 
-/// What the values stand in.
+/// The memory of the values.
 enum Memory {
-    Lasting(#[expect(dead_code, reason = "it is dropped, which gives the memory back")] Piece),
+    Lasting(#[expect(dead_code, reason = "dropping it gives the memory back")] LastingPiece),
     Allocated(NonNull<u8>, Layout),
 }
 
-// SAFETY: memory from the allocator has this owner alone.
+// SAFETY: allocated memory has this one owner.
 unsafe impl Send for Memory {}
-// SAFETY: nobody gets at the memory but through the array that owns it.
+// SAFETY: the memory is accessible only through the arrays that own it.
 unsafe impl Sync for Memory {}
 
-// SAFETY: arrays share values, as references do.
+// SAFETY: arrays share values as references do.
 unsafe impl<T: Send + Sync> Send for Array<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Array<T> {}
@@ -54,18 +54,18 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Memory::Allocated(start, layout) = *self {
-            // SAFETY: it was allocated with this layout when this was made, and is freed only here.
+            // SAFETY: allocated with this layout in `new`, and freed only here.
             unsafe { dealloc(start.as_ptr(), layout) };
         }
     }
 }
 
 impl<T> Array<T> {
-    /// The values, in lasting memory if that is given and worth it.
+    /// An array of `values`, in lasting memory if that is given and the array is long enough.
     pub(crate) fn new(lasting: Option<&Arc<Lasting>>, values: impl ExactSizeIterator<Item = T>) -> Array<T> {
         const { assert!(!std::mem::needs_drop::<T>() && size_of::<T>() > 0 && align_of::<T>() <= ALIGN) };
-        let room = values.len();
-        let layout = match Layout::array::<T>(room) {
+        let capacity = values.len();
+        let layout = match Layout::array::<T>(capacity) {
             Ok(layout) if layout.size() > 0 => layout,
             Ok(_) => return Array::default(),
             Err(_) => handle_alloc_error(Layout::new::<T>()),
@@ -73,8 +73,9 @@ impl<T> Array<T> {
         let (memory, start) = Memory::new(lasting, layout);
         let start = start.cast::<T>();
         let mut len = 0;
-        for (i, value) in (0..room).zip(values) {
-            // SAFETY: the memory is for as many values, aligned to what they are, and nobody else knows of it yet.
+        for (i, value) in (0..capacity).zip(values) {
+            // SAFETY: the memory holds `capacity` values, is aligned for them, and nothing else
+            // knows of it yet.
             unsafe { start.add(i).write(value) };
             len = i + 1;
         }
@@ -102,8 +103,8 @@ impl<T> Deref for Array<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: as many values were written when the array was made, and as long as one is there nobody frees them. They do not change, or
-        // only as values may that are shared.
+        // SAFETY: `len` values were written when the array was made, and they live as long as any
+        // clone. They change only as shared values may.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -121,9 +122,9 @@ mod tests {
 
     #[repr(align(128))]
     #[derive(Clone, Copy, Debug, PartialEq)]
-    struct Pair([u64; 16]);
+    struct Wide([u64; 16]);
 
-    /// As many values of one kind as `len`.
+    /// An array of `len` values.
     fn array<T>(lasting: Option<&Arc<Lasting>>, len: u16, value: impl Fn(u16) -> T) -> Array<T> {
         Array::new(lasting, (0..len).map(value))
     }
@@ -133,7 +134,7 @@ mod tests {
         let lasting = Lasting::with_chunks(1);
         for lasting in [None, Some(&lasting)] {
             for len in [0, 1, 3, 31, 32, 33, if cfg!(miri) { 150 } else { 5000 }] {
-                let pairs = array(lasting, len, |i| Pair([i.into(); 16]));
+                let pairs = array(lasting, len, |i| Wide([i.into(); 16]));
                 let other = pairs.clone();
                 let bytes = array(lasting, len * 10, |i| i.to_le_bytes()[0]);
                 drop(pairs);
@@ -164,12 +165,13 @@ mod tests {
     impl ExactSizeIterator for Lie {}
 
     #[test]
-    fn no_more_is_shown_than_was_written_and_no_more_written_than_there_is_room_for() {
+    fn a_wrong_length_hint_neither_exposes_nor_overruns_memory() {
         assert_eq!(Array::new(None, Lie(5, 3))[..], [4, 3, 2]);
         assert_eq!(Array::new(None, Lie(2, 300))[..], [1, 0]);
     }
 
-    /// Arrays come and go, and as slots are, they are written to: no write is lost, whatever the system does with the pages.
+    /// Arrays come and go and, like slots, are written to. No write is lost, whatever the system
+    /// does with the pages.
     #[test]
     fn threads_share_arrays_and_the_last_gives_them_back() {
         let lasting = Lasting::with_chunks(2);
@@ -191,14 +193,14 @@ mod tests {
                         kept.push(array);
                         if kept.len() > kept_at_most {
                             let array = kept.swap_remove(usize::from(round) % kept_at_most);
-                            // What the other thread has added, all of it or a part.
+                            // The other thread may have added all, part or none.
                             assert!(array.iter().all(|value| matches!(value.load(Ordering::Relaxed), 2 | 3)));
                         }
                     }
                 });
             }
         });
-        // All went back, and not to others.
+        // All went back, each to its place.
         assert!(lasting.settled().iter().all(|joined| !joined));
     }
 }

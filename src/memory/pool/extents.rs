@@ -1,15 +1,15 @@
-//! [`Extents`]: which parts of memory that is cut into pieces are free.
+//! [`Extents`]: which parts of segmented memory are free.
 //!
-//! Places are counted through all segments, which need not stand one behind the other.
+//! Places are counted through all segments, which need not be adjacent in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Memory that is cut is taken from the system so many bytes at a time, a multiple of [`CHUNK_LEN`](super::CHUNK_LEN). Pieces do not reach
-/// from one into the next.
+/// Bytes taken from the system at a time, a multiple of [`CHUNK_LEN`](super::CHUNK_LEN). No piece
+/// crosses a segment's end.
 pub(super) const SEGMENT: usize = 64 << 20;
 
-/// What is free: which pieces, by their places and by their lengths. A segment's first byte always begins a piece.
+/// The free pieces, by place and by length. A segment's first byte always begins a piece.
 #[derive(Default)]
 pub(super) struct Extents {
     by_start: BTreeMap<usize, usize>,
@@ -38,7 +38,8 @@ impl Extents {
         self.by_len.last().map_or(0, |&(len, _)| len)
     }
 
-    /// Cuts `len` bytes from the front of the shortest piece that has them, or of the first one of these.
+    /// Takes `len` bytes from the front of the shortest free piece that fits; of equal ones, the
+    /// first.
     pub(super) fn take(&mut self, len: usize) -> Option<usize> {
         let &(found, start) = self.by_len.range((len, 0)..).next()?;
         self.remove(start, found);
@@ -48,7 +49,7 @@ impl Extents {
         Some(start)
     }
 
-    /// Gives back what was taken, or gives what is new. It becomes one piece with what is free around it.
+    /// Frees a range, taken before or new, and merges it with adjacent free pieces.
     pub(super) fn put(&mut self, mut start: usize, mut len: usize) {
         if !start.is_multiple_of(SEGMENT)
             && let Some((&before, &before_len)) = self.by_start.range(..start).next_back()
@@ -67,7 +68,7 @@ impl Extents {
         self.insert(start, len);
     }
 
-    /// What of these places is free.
+    /// The free parts of `places`.
     pub(super) fn within(&self, places: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let before = self.by_start.range(..places.start).next_back();
         let pieces = before.into_iter().chain(self.by_start.range(places.clone()));
@@ -82,26 +83,26 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum ExtentOp {
         Take(usize),
         Put(prop::sample::Index),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![(1usize..20).prop_map(Step::Take), any::<prop::sample::Index>().prop_map(Step::Put)]
+    fn extent_op() -> impl Strategy<Value = ExtentOp> {
+        prop_oneof![(1usize..20).prop_map(ExtentOp::Take), any::<prop::sample::Index>().prop_map(ExtentOp::Put)]
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 5 } else { 200 }))]
 
         #[test]
-        fn pieces_do_not_overlap_and_become_one_again(steps in prop::collection::vec(step(), 0..100)) {
+        fn taken_pieces_do_not_overlap_and_freed_ones_merge(ops in prop::collection::vec(extent_op(), 0..100)) {
             const LEN: usize = 200;
             let (mut extents, mut taken, mut used) = (Extents::default(), Vec::new(), [false; LEN]);
             extents.insert(0, LEN);
-            for step in steps {
-                match step {
-                    Step::Take(len) => match extents.take(len) {
+            for op in ops {
+                match op {
+                    ExtentOp::Take(len) => match extents.take(len) {
                         Some(start) => {
                             prop_assert!(used[start..start + len].iter().all(|used| !used));
                             used[start..start + len].fill(true);
@@ -109,12 +110,12 @@ mod tests {
                         }
                         None => prop_assert!(used.split(|&used| used).all(|free| free.len() < len)),
                     },
-                    Step::Put(at) if !taken.is_empty() => {
+                    ExtentOp::Put(at) if !taken.is_empty() => {
                         let (start, len) = taken.swap_remove(at.index(taken.len()));
                         used[start..start + len].fill(false);
                         extents.put(start, len);
                     }
-                    Step::Put(_) => {}
+                    ExtentOp::Put(_) => {}
                 }
                 let free: usize = extents.by_start.values().sum();
                 prop_assert_eq!(free, used.iter().filter(|used| !**used).count());

@@ -1,13 +1,15 @@
-//! [`Lasting`]: memory for what stays as long as a table is open, in huge pages when there is enough of it.
+//! [`Lasting`]: memory for what an open table keeps, in huge pages once a chunk is mostly used.
 //!
-//! Such pieces are written once and read in no order, and [`Arena`](super::Arena) tells why they should stand in huge pages. But they come
-//! at once when a store is opened, and it is a reader who needs them. So nothing is made ready: pieces are cut from small pages, which
-//! are touched when they are written to, as the allocator's are. When a chunk is nearly full a thread has the system move it into a
-//! huge page. No address changes, and nobody has to know whether that has happened.
+//! Such pieces are written once and read at random, so huge pages help, as in an
+//! [`Arena`](super::Arena). But a store takes them all at once when it opens, while readers wait
+//! for them. Therefore nothing is touched in advance. Pieces are cut from small pages, which are
+//! touched when they are written, as the allocator's are. When a chunk is nearly full, a thread has
+//! the system move it into a huge page. Addresses do not change, and readers need not know.
 //!
-//! So a store takes little more than it uses: what is free is given back page by page, but in huge pages of which most is used. Where the
-//! system cannot join pages (before Linux 6.1), all stay small. Where it makes every first touch one of a huge page, there are no small
-//! ones, and a store takes whole chunks.
+//! A store therefore takes little more memory than it uses: free pieces go back to the system page
+//! by page, except in huge pages that are mostly used. Where the system cannot join pages (before
+//! Linux 6.1), all stay small. Where the system backs every first touch with a huge page, a store
+//! takes whole chunks.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -19,56 +21,59 @@ use super::CHUNK_LEN;
 use super::extents::{Extents, SEGMENT};
 use super::region::Region;
 
-/// Pieces are aligned to this, and as long as a multiple of it: pages of the usual size, so that a piece that goes can be given back whole.
+/// Alignment of pieces; their length is a multiple of it. A page of the usual size, so that a freed
+/// piece can go back to the system whole.
 pub(super) const ALIGN: usize = super::region::LEAST_PAGE;
-/// The pages of a chunk of which so much is used are joined.
+/// A chunk of which at least this much is used is moved into a huge page.
 const CROWDED: usize = CHUNK_LEN / 8 * 7;
 /// A huge page of which less is used is split again.
 const SPARSE: usize = CHUNK_LEN / 4 * 3;
 
-/// See the module.
+/// Memory for open tables; see the module.
 #[derive(Default)]
 pub(crate) struct Lasting {
-    state: Mutex<State>,
+    state: Mutex<LastingState>,
 }
 
 #[derive(Default)]
-struct State {
+struct LastingState {
     segments: Vec<Arc<Region>>,
     free: Extents,
-    /// Of all segments.
-    chunks: Vec<Use>,
-    /// Whether there is a thread that joins pages.
+    /// The chunks of all segments.
+    chunks: Vec<ChunkUse>,
+    /// Whether the thread that joins pages is running.
     joining: bool,
-    /// Whether the system has said that it does not do that.
+    /// Whether the system has reported that it cannot join pages.
     refused: bool,
 }
 
-/// How a chunk is used.
+/// How much of a chunk is used.
 #[derive(Clone, Copy, Default)]
-struct Use {
+struct ChunkUse {
     bytes: usize,
-    /// Whether it stands in a huge page, or the system is or was asked for one, and nothing of it is given back.
+    /// Whether the chunk is in a huge page, or one was requested. Its free parts are then not given
+    /// back.
     joined: bool,
 }
 
-/// A piece of lasting memory, initialised with whatever was there. It goes back when it is dropped.
-pub(super) struct Piece {
+/// A piece of lasting memory, initialised with any content. It goes back when it is dropped.
+pub(super) struct LastingPiece {
     lasting: Arc<Lasting>,
     start: NonNull<u8>,
     places: Range<usize>,
 }
 
 // SAFETY: a piece is the only owner of its memory.
-unsafe impl Send for Piece {}
-// SAFETY: a shared piece tells its address, and no more.
-unsafe impl Sync for Piece {}
+unsafe impl Send for LastingPiece {}
+// SAFETY: a shared piece gives out its address only.
+unsafe impl Sync for LastingPiece {}
 
 impl Lasting {
-    /// At least `len` bytes, which must not be 0, if the system has memory of its own to give and such a piece fits a segment.
-    pub(super) fn take(self: &Arc<Self>, len: usize) -> Option<Piece> {
+    /// At least `len` bytes, which must not be 0; `None` if the system maps no memory, or the piece
+    /// does not fit a segment.
+    pub(super) fn take(self: &Arc<Self>, len: usize) -> Option<LastingPiece> {
         let len = len.checked_next_multiple_of(ALIGN)?;
-        assert!(len > 0, "there are no pieces of nothing");
+        assert!(len > 0, "a piece is not empty");
         let mut state = self.state.lock();
         let at = match state.free.take(len) {
             None if len <= SEGMENT => {
@@ -81,13 +86,13 @@ impl Lasting {
         for (chunk, part) in chunks(&places) {
             state.chunks[chunk].bytes += part.len();
         }
-        // SAFETY: what is free lies within a segment.
+        // SAFETY: free pieces lie within a segment.
         let start = unsafe { state.segments[at / SEGMENT].start().add(at % SEGMENT) };
         drop(state);
-        Some(Piece { lasting: Arc::clone(self), start, places })
+        Some(LastingPiece { lasting: Arc::clone(self), start, places })
     }
 
-    /// To be called when pieces have been written to: sees to it that crowded chunks come into huge pages.
+    /// Has crowded chunks moved into huge pages. To be called after writing to pieces.
     pub(super) fn join_pages(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if state.joining || state.crowded().is_none() {
@@ -98,18 +103,18 @@ impl Lasting {
         let lasting = Arc::downgrade(self);
         let thread = std::thread::Builder::new().name("tamis-pages".into());
         if thread.spawn(move || join_pages(&lasting)).is_err() {
-            // Then the next piece is an occasion.
+            // The next piece will try again.
             self.state.lock().joining = false;
         }
     }
 
-    /// Bytes that nobody uses and that are not given back.
+    /// Bytes that are free but not given back to the system.
     pub(crate) fn idle(&self) -> usize {
         let state = self.state.lock();
         state.chunks.iter().filter(|chunk| chunk.joined).map(|chunk| CHUNK_LEN - chunk.bytes).sum()
     }
 
-    /// The chunk whose pages are to be joined next, and its segment.
+    /// The next chunk to move into a huge page, and its segment.
     fn next_crowded(&self) -> Option<(usize, Arc<Region>)> {
         let mut state = self.state.lock();
         let crowded = state.crowded();
@@ -121,7 +126,7 @@ impl Lasting {
     }
 }
 
-/// Joins the pages of chunks, as long as there are crowded ones.
+/// Moves crowded chunks into huge pages until none is left.
 fn join_pages(lasting: &Weak<Lasting>) {
     while let Some((chunk, segment)) = lasting.upgrade().and_then(|lasting| lasting.next_crowded()) {
         let taken = segment.join_pages(chunk * CHUNK_LEN % SEGMENT);
@@ -129,37 +134,37 @@ fn join_pages(lasting: &Weak<Lasting>) {
         let mut state = lasting.state.lock();
         state.refused |= !taken;
         if !state.chunks[chunk].joined {
-            // Too much of it has gone back meanwhile.
+            // Too much of the chunk was freed meanwhile.
             state.discard_free(chunk * CHUNK_LEN..(chunk + 1) * CHUNK_LEN);
         }
     }
 }
 
-/// The chunks in which these places are, and which of these are in each.
+/// The chunks that `places` lie in, each with the part of `places` in it.
 fn chunks(places: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
     let Range { start, end } = *places;
     let part = move |chunk| (chunk, start.max(chunk * CHUNK_LEN)..end.min((chunk + 1) * CHUNK_LEN));
     (start / CHUNK_LEN..end.div_ceil(CHUNK_LEN)).map(part)
 }
 
-impl State {
-    /// Adds a segment, of which nothing is used.
+impl LastingState {
+    /// Adds a segment, all of it free.
     fn add(&mut self, region: Region) {
         self.free.put(self.segments.len() * SEGMENT, region.len());
         self.segments.push(Arc::new(region));
-        self.chunks.resize(self.segments.len() * (SEGMENT / CHUNK_LEN), Use::default());
+        self.chunks.resize(self.segments.len() * (SEGMENT / CHUNK_LEN), ChunkUse::default());
     }
 
     fn crowded(&self) -> Option<usize> {
-        let is_crowded = |chunk: &Use| !chunk.joined && chunk.bytes >= CROWDED;
+        let is_crowded = |chunk: &ChunkUse| !chunk.joined && chunk.bytes >= CROWDED;
         if self.refused { None } else { self.chunks.iter().position(is_crowded) }
     }
 
-    /// Takes back what stood at `places`.
+    /// Frees `places`.
     fn put(&mut self, places: &Range<usize>) {
         self.free.put(places.start, places.len());
         for (chunk, part) in chunks(places) {
-            let Use { bytes, joined } = &mut self.chunks[chunk];
+            let ChunkUse { bytes, joined } = &mut self.chunks[chunk];
             *bytes -= part.len();
             if !*joined {
                 self.discard_free(part);
@@ -170,39 +175,40 @@ impl State {
         }
     }
 
-    /// Gives back to the system what is free of these places, which lie in one chunk.
+    /// Gives the free parts of `places`, which lie in one chunk, back to the system.
     fn discard_free(&self, places: Range<usize>) {
         for free in self.free.within(places) {
             let start = free.start % SEGMENT;
-            // SAFETY: it is free as long as the lock is held, and lies within a segment.
+            // SAFETY: the part is free as long as the lock is held, and lies within a segment.
             unsafe { self.segments[free.start / SEGMENT].discard(start, start + free.len()) };
         }
     }
 }
 
-impl Piece {
+impl LastingPiece {
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
 }
 
-impl Drop for Piece {
+impl Drop for LastingPiece {
     fn drop(&mut self) {
-        // The system takes a tenth of a millisecond for a megabyte. Those who wait for the lock meanwhile open tables, which takes longer.
+        // The system takes a tenth of a millisecond for a megabyte. Threads that wait for the lock
+        // meanwhile open tables, which takes longer.
         self.lasting.state.lock().put(&self.places);
     }
 }
 
 #[cfg(test)]
 impl Lasting {
-    /// One that has so many chunks, which may be the allocator's, before it asks the system for more.
+    /// An instance with `count` chunks, possibly from the allocator, before it maps more.
     pub(super) fn with_chunks(count: usize) -> Arc<Lasting> {
         let lasting = Arc::<Lasting>::default();
         lasting.state.lock().add(Region::in_small_pages(count * CHUNK_LEN));
         lasting
     }
 
-    /// Waits until there are no pages to be joined; returns which chunks stand in huge ones.
+    /// Waits until no pages are left to join; returns which chunks are in huge pages.
     pub(super) fn settled(self: &Arc<Self>) -> Vec<bool> {
         self.join_pages();
         while self.state.lock().joining {
@@ -218,18 +224,18 @@ impl Lasting {
 mod tests {
     use super::*;
 
-    fn fill(piece: &Piece, value: u8) {
-        // SAFETY: a piece is as long, and the test has it alone.
+    fn fill(piece: &LastingPiece, value: u8) {
+        // SAFETY: a piece is this long, and the test has it alone.
         unsafe { piece.start().write_bytes(value, piece.places.len()) };
     }
 
-    fn ends(piece: &Piece) -> [u8; 2] {
+    fn ends(piece: &LastingPiece) -> [u8; 2] {
         // SAFETY: as above.
         unsafe { [piece.start().read(), piece.start().add(piece.places.len() - 1).read()] }
     }
 
     #[test]
-    fn what_was_given_back_is_given_again() {
+    fn a_freed_piece_is_reused() {
         let lasting = Lasting::with_chunks(1);
         let pieces = [(); 4].map(|()| lasting.take(CHUNK_LEN / 4).unwrap());
         assert!(pieces.iter().all(|piece| piece.start().addr().get().is_multiple_of(ALIGN)));
@@ -243,16 +249,16 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_joined_when_they_are_used_and_split_when_they_are_not() {
+    fn crowded_chunks_are_joined_and_sparse_ones_split() {
         let lasting = Lasting::with_chunks(3);
         let len = CHUNK_LEN / 8;
-        // The one in the middle reaches from one chunk into the next.
+        // The piece in the middle crosses from one chunk into the next.
         let lens = [len; 7].into_iter().chain([2 * len]).chain([len; 5]);
-        let mut pieces: Vec<Piece> = lens.map(|len| lasting.take(len).unwrap()).collect();
+        let mut pieces: Vec<LastingPiece> = lens.map(|len| lasting.take(len).unwrap()).collect();
         (0..).zip(&pieces).for_each(|(value, piece)| fill(piece, value));
         assert_eq!(lasting.settled()[..3], [true, false, false]);
         if lasting.state.lock().refused {
-            // An older system: nothing is joined from now on.
+            // An older system joins nothing.
             return;
         }
         pieces.push(lasting.take(len).unwrap());
@@ -260,7 +266,7 @@ mod tests {
         assert_eq!(lasting.settled()[..3], [true, true, false]);
         pieces.drain(..2);
         assert!(lasting.state.lock().chunks[0].joined);
-        // And an eighth of the second chunk.
+        // One eighth is of the second chunk.
         assert_eq!(lasting.idle(), 3 * len);
         pieces.remove(0);
         assert_eq!(lasting.idle(), len);
@@ -269,7 +275,7 @@ mod tests {
         for (value, piece) in (3..).zip(&pieces) {
             assert_eq!(ends(piece), [value; 2]);
         }
-        // What was split off was given back, if the system takes it.
+        // What was freed went back to the system, if the system supports that.
         let piece = lasting.take(3 * len).unwrap();
         let is_given_back = cfg!(all(target_os = "linux", not(miri)));
         assert_eq!(ends(&piece), if is_given_back { [0, 0] } else { [0, 2] });
@@ -280,10 +286,10 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_of_small_pages_is_given_back_at_once() {
+    fn a_freed_piece_in_small_pages_goes_back_to_the_system_at_once() {
         let lasting = Lasting::with_chunks(1);
         let len = CHUNK_LEN / 16;
-        let mut pieces: Vec<Piece> = (0..13).map(|_| lasting.take(len).unwrap()).collect();
+        let mut pieces: Vec<LastingPiece> = (0..13).map(|_| lasting.take(len).unwrap()).collect();
         (0..).zip(&pieces).for_each(|(value, piece)| fill(piece, value));
         // Neither crowded nor sparse.
         assert_eq!(lasting.settled(), [false; SEGMENT / CHUNK_LEN]);
@@ -296,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_gone_leaves_its_pieces() {
+    fn pieces_outlive_their_store() {
         let lasting = Lasting::with_chunks(1);
         let piece = lasting.take(CHUNK_LEN).unwrap();
         fill(&piece, 7);

@@ -1,13 +1,15 @@
-//! Memory that is taken in large pieces, used again, and given back to the system late.
+//! Memory taken from the system in large pieces, reused, and given back late.
 //!
-//! A first touch of memory is expensive: a page fault of 4 KiB takes as long as a hundred inserts into a memtable, and a page of 2 MiB
-//! that the host never backed takes milliseconds. So whatever comes and goes in megabytes (memtables above all) takes [`Chunk`]s from
-//! a [`Pool`], and they go back when they are dropped. The pool keeps up to its limit of them, and gives the rest to the system.
+//! Touching memory for the first time is expensive. A page fault of 4 KiB takes as long as a
+//! hundred inserts into a memtable; a page of 2 MiB that the host never backed takes milliseconds.
+//! Therefore memtables take their megabytes as [`Chunk`]s from a [`Pool`], and dropped chunks go
+//! back there. The pool keeps up to its limit of idle chunks and gives the rest to the system.
 //!
-//! Chunks below [`CHUNK_LEN`] come from the allocator, which is good at them, and go back to it.
+//! Chunks below [`CHUNK_LEN`] come from the allocator, which handles that size well, and go back to
+//! it.
 //!
-//! What is cut into many small pieces for good, the cache's blocks, is an [`Arena`]. What stays of an open table is cut from [`Lasting`]
-//! memory, as an [`Array`].
+//! Cached blocks are cut from an [`Arena`]. What an open table keeps in memory is an [`Array`] in
+//! [`Lasting`] memory.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -25,30 +27,32 @@ pub(crate) use array::Array;
 pub(crate) use lasting::Lasting;
 use region::Region;
 
-/// The size from which on pieces are kept: that of a huge page on x86-64, and on AArch64 with pages of 4 KiB. Larger ones are multiples.
+/// Smallest length that the pool keeps: a huge page on x86-64, and on AArch64 with pages of 4 KiB.
+/// Longer chunks are multiples of it.
 pub(crate) const CHUNK_LEN: usize = 2 << 20;
 
-/// Memory that may be used again.
+/// Memory for memtables, kept for reuse.
 pub(crate) struct Pool {
-    /// Bytes that are kept at most.
+    /// Most idle bytes to keep.
     limit: usize,
     free: Mutex<Free>,
 }
 
 #[derive(Default)]
 struct Free {
-    /// The one that was used last is the last. Few, and of few lengths: a look at each is cheap beside what its use costs.
+    /// Most recently used last. There are few, of few lengths: a linear search is cheap beside the
+    /// use of what it finds.
     regions: Vec<Region>,
     bytes: usize,
 }
 
 impl Pool {
-    /// A pool that keeps up to `limit` bytes that nobody uses.
+    /// A pool that keeps up to `limit` idle bytes.
     pub(crate) fn new(limit: usize) -> Arc<Pool> {
         Arc::new(Pool { limit, free: Mutex::default() })
     }
 
-    /// Bytes that nobody uses and that are kept.
+    /// Bytes that the pool keeps idle.
     pub(crate) fn idle(&self) -> usize {
         self.free.lock().bytes
     }
@@ -69,7 +73,7 @@ impl Pool {
         chunk
     }
 
-    /// Memory, and whether somebody has used it before.
+    /// A region, and whether it was used before.
     fn region(&self, len: usize) -> (Region, bool) {
         if len < CHUNK_LEN {
             return (Region::new(len), false);
@@ -94,27 +98,28 @@ impl Pool {
             free.regions.push(region);
             return;
         }
-        // The system takes its time: not under the lock.
+        // Unmapping is slow: not under the lock.
         drop(free);
         drop(region);
     }
 }
 
-/// Types of which every pattern of bits is a value, without padding.
+/// Types without padding for which every bit pattern is a value.
 ///
 /// # Safety
 ///
-/// That must be so, and their alignment may be 16 at most.
+/// This must hold, and the alignment must be at most 16.
 pub(crate) unsafe trait Plain: Copy {}
 
-// SAFETY: integers are so.
+// SAFETY: every bit pattern is an integer.
 unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for u128 {}
 
-/// A piece of memory, 64-byte aligned, initialised with whatever was there. It goes back to its pool when it is dropped.
+/// A piece of memory, 64-byte aligned, initialised with any content. It goes back to its pool when
+/// it is dropped.
 pub(crate) struct Chunk {
-    /// There until the chunk is dropped.
+    /// `Some` until the chunk is dropped.
     region: Option<Region>,
     pool: Arc<Pool>,
 }
@@ -123,30 +128,31 @@ impl Chunk {
     fn region(&self) -> &Region {
         match &self.region {
             Some(region) => region,
-            None => unreachable!("only drop takes it"),
+            None => unreachable!("only `drop` takes the region"),
         }
     }
 
-    /// Where it begins. Whoever writes through it must be the only one to use what is written.
+    /// Its first byte. A writer must have the bytes that it writes to itself.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.region().start()
     }
 
-    /// Its length in bytes, which may be more than was asked for.
+    /// Its length in bytes, which may exceed the length requested.
     pub(crate) fn len(&self) -> usize {
         self.region().len()
     }
 
-    /// The memory as a slice of as many values as there is room for.
+    /// The memory as a slice of as many values as fit.
     pub(crate) fn slice<T: Plain>(&self) -> &[T] {
-        // SAFETY: the region is initialised and aligned to 64 bytes, every pattern of bits is a `T`, and the chunk, which owns it, is
-        // borrowed. Whoever writes through `start` answers for not mixing that with slices.
+        // SAFETY: the region is initialised and aligned to 64 bytes, and every bit pattern is a
+        // `T`. The chunk owns the region and is borrowed. Writers through `start` answer for not
+        // mixing that with slices.
         unsafe { std::slice::from_raw_parts(self.start().cast().as_ptr(), self.len() / size_of::<T>()) }
     }
 
-    /// As [`slice`](Chunk::slice), to be written to.
+    /// Like [`slice`](Chunk::slice), mutable.
     pub(crate) fn slice_mut<T: Plain>(&mut self) -> &mut [T] {
-        // SAFETY: as in `slice`, and the chunk is borrowed for this alone.
+        // SAFETY: as in `slice`, and the chunk is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start().cast().as_ptr(), self.len() / size_of::<T>()) }
     }
 }
@@ -164,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_is_taken_again() {
+    fn a_dropped_chunk_is_reused() {
         let pool = Pool::new(2 * CHUNK_LEN);
         let mut chunk = pool.take(CHUNK_LEN - 1 + 1);
         assert_eq!((chunk.len(), pool.idle()), (CHUNK_LEN, 0));
@@ -179,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_not_mixed_and_the_limit_holds() {
+    fn reuse_matches_lengths_and_the_limit_holds() {
         let pool = Pool::new(3 * CHUNK_LEN);
         let (one, two, three) = (pool.take(CHUNK_LEN), pool.take(CHUNK_LEN + 1), pool.take(1));
         assert_eq!((two.len(), three.len()), (2 * CHUNK_LEN, 64));
@@ -205,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_take_and_give_back() {
+    fn chunks_are_exclusive_between_threads() {
         let pool = Pool::new(2 * CHUNK_LEN);
         std::thread::scope(|scope| {
             for thread in 0..3u8 {

@@ -1,31 +1,32 @@
-//! Memory from the system, or where that has nothing special to offer, from the allocator.
+//! Memory mapped from the system, or from the allocator where mapping gains nothing or fails.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use super::CHUNK_LEN;
 
-/// What the allocator gives is as long as a multiple of this: a cache line.
+/// A cache line. Allocated regions are a multiple of it long.
 const LINE: usize = 64;
-/// Length of the system's smallest pages; there are systems with longer ones.
+/// Length of the system's smallest pages; some systems have longer ones.
 pub(super) const LEAST_PAGE: usize = 4 << 10;
 
-/// Memory of its own, zero at first. What is as large as a huge page is aligned to one.
+/// Memory with one owner, initially zero. A region at least as long as a huge page is aligned to
+/// one.
 pub(super) struct Region {
     start: NonNull<u8>,
     len: usize,
-    /// Whether it is from the system directly.
+    /// Whether it is mapped from the system.
     mapped: bool,
 }
 
 // SAFETY: a region is the only owner of its memory.
 unsafe impl Send for Region {}
-// SAFETY: a shared region tells its address and length, and no more.
+// SAFETY: a shared region gives out its address and length only.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// At least `len` bytes; exactly `len` if that is a multiple of [`CHUNK_LEN`]. For what is as large as a huge page the system is asked to
-    /// take one at the first touch.
+    /// At least `len` bytes; exactly `len` if that is a multiple of [`CHUNK_LEN`]. A mapped region
+    /// is advised to take huge pages at the first touch.
     pub(super) fn new(len: usize) -> Region {
         let region = Region::in_small_pages(len);
         if region.mapped {
@@ -34,12 +35,12 @@ impl Region {
         region
     }
 
-    /// The same, without asking for huge pages.
+    /// Like [`new`](Region::new), but with small pages.
     pub(super) fn in_small_pages(len: usize) -> Region {
         Region::mapped(len).unwrap_or_else(|| Region::allocated(len))
     }
 
-    /// The same, if it comes from the system directly.
+    /// Like [`in_small_pages`](Region::in_small_pages), but `None` if the system maps no memory.
     pub(super) fn mapped(len: usize) -> Option<Region> {
         let start = if len >= CHUNK_LEN { system::map(len) } else { None };
         start.map(|start| Region { start, len, mapped: true })
@@ -60,9 +61,10 @@ impl Region {
         self.len
     }
 
-    /// Touches the chunk at `start`, which others must not have used, as a huge page if the system has one: then nobody waits for that any more.
+    /// Touches the chunk at `start`, which nothing may have used yet, as a huge page if the system
+    /// has one. Later users then do not wait for its first touch.
     pub(super) fn populate_huge(&self, start: usize) {
-        assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "a chunk of the region");
+        assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "`start` is the offset of a chunk in the region");
         if self.mapped {
             // SAFETY: the chunk lies within the region.
             let chunk = unsafe { self.start.add(start) };
@@ -70,22 +72,24 @@ impl Region {
             if !system::populate(chunk, CHUNK_LEN) {
                 // An older system, or one that is short of memory.
                 for page in (0..CHUNK_LEN).step_by(LEAST_PAGE) {
-                    // SAFETY: a byte of the chunk, which nobody else uses.
+                    // SAFETY: a byte of the chunk, which nothing else uses.
                     unsafe { chunk.add(page).write_volatile(0) };
                 }
             }
         }
     }
 
-    /// Puts the chunk at `start` in a huge page, if the system has one, with what stands in it and under the same addresses. Others may read
-    /// it and write to it meanwhile; some wait for the time of a copy. Returns whether the system does that at all.
+    /// Moves the chunk at `start` into a huge page, if the system has one. Contents and addresses
+    /// stay. Concurrent readers and writers may wait for the time of a copy. Returns whether the
+    /// system supports this at all.
     pub(super) fn join_pages(&self, start: usize) -> bool {
-        assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "a chunk of the region");
+        assert!(start.is_multiple_of(CHUNK_LEN) && start < self.len, "`start` is the offset of a chunk in the region");
         if !self.mapped {
             return true;
         }
-        // That copy would take ten times as long to a page that a host has to find first. So a page is touched here and given back: it is
-        // the next one that the system takes. (0.7 ms instead of 7, measured.) If it has none, it says so when it is asked to join.
+        // Copying to a page that the host has yet to find takes ten times as long. So touch a huge
+        // page here and give it back: the system takes that one next (0.7 ms instead of 7,
+        // measured). If there is none, joining reports it.
         if let Some(page) = Region::mapped(CHUNK_LEN) {
             system::advise_huge(page.start, CHUNK_LEN);
             system::populate(page.start, CHUNK_LEN);
@@ -94,12 +98,12 @@ impl Region {
         system::join_pages(unsafe { self.start.add(start) }, CHUNK_LEN)
     }
 
-    /// Gives the memory of the whole pages between `start` and `end` back to the system, if it came from there. They stay, with zeros in
-    /// them.
+    /// Gives the memory of the whole pages between `start` and `end` back to the system, if it was
+    /// mapped. The addresses stay valid and read as zeros.
     ///
     /// # Safety
     ///
-    /// Nobody else uses what stands between the two, which lie within the region.
+    /// Both lie within the region, and nothing else uses what is between them.
     pub(super) unsafe fn discard(&self, start: usize, end: usize) {
         let page = system::page_len();
         let (start, end) = (start.next_multiple_of(page), end - end % page);
@@ -116,14 +120,14 @@ impl Drop for Region {
             // SAFETY: these bytes were mapped when the region was made, and it is their only owner.
             unsafe { system::unmap(self.start, self.len) };
         } else {
-            // SAFETY: it was allocated with this layout when the region was made, and is freed only here.
+            // SAFETY: allocated with this layout when the region was made, and freed only here.
             unsafe { dealloc(self.start.as_ptr(), layout(self.len)) };
         }
     }
 }
 
 fn layout(len: usize) -> Layout {
-    // As what is mapped is, from the same length on.
+    // Mapped regions are aligned from the same length on.
     let align = if len >= CHUNK_LEN { LEAST_PAGE } else { LINE };
     match Layout::from_size_align(len, align) {
         Ok(layout) => layout,
@@ -141,7 +145,8 @@ mod system {
 
     use super::super::CHUNK_LEN;
 
-    /// Of Linux. What is missing in rustix is asked of the C library, which the standard library brings along.
+    /// From Linux. rustix lacks it, so it goes through the C library that the standard library
+    /// links.
     const MADV_COLLAPSE: c_int = 25;
 
     unsafe extern "C" {
@@ -149,7 +154,8 @@ mod system {
         fn madvise_by_number(start: *mut c_void, len: usize, advice: c_int) -> c_int;
     }
 
-    /// Maps `len` bytes, a multiple of [`CHUNK_LEN`], aligned to that; `None` if the system has none to give.
+    /// Maps `len` bytes, a multiple of [`CHUNK_LEN`], aligned to [`CHUNK_LEN`]; `None` if the
+    /// system has no memory.
     pub(super) fn map(len: usize) -> Option<NonNull<u8>> {
         let more = len.checked_add(CHUNK_LEN)?;
         // SAFETY: new memory at an address of the system's choice.
@@ -157,7 +163,8 @@ mod system {
         let start = start.ok()?.cast::<u8>();
         let before = start.addr().next_multiple_of(CHUNK_LEN) - start.addr();
         let after = CHUNK_LEN - before;
-        // SAFETY: `before + len + after` bytes were mapped above, and nobody knows of them yet. An end that stays mapped does no harm.
+        // SAFETY: `before + len + after` bytes were mapped above, and nothing else knows of them
+        // yet. An end that stays mapped does no harm.
         unsafe {
             let middle = start.add(before);
             if before > 0 {
@@ -170,20 +177,22 @@ mod system {
         }
     }
 
-    /// Asks for huge pages in what [`map`] gave.
+    /// Asks for huge pages in memory from [`map`].
     pub(super) fn advise_huge(start: NonNull<u8>, len: usize) {
-        // SAFETY: the advice changes nothing but the pages' size; none that is not taken does harm.
+        // SAFETY: the advice changes the size of pages only; advice that the system ignores does no
+        // harm.
         let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
     }
 
-    /// Touches all pages of `len` bytes of what [`map`] gave; returns whether the system, from Linux 5.14 on, did that.
+    /// Touches all pages of `len` bytes from [`map`]; returns whether the system did (Linux 5.14
+    /// and later).
     pub(super) fn populate(start: NonNull<u8>, len: usize) -> bool {
         // SAFETY: the content stays as it is.
         unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) }.is_ok()
     }
 
-    /// Joins the small pages of a chunk of what [`map`] gave to a huge one, if there is memory for it; returns whether the system, from
-    /// Linux 6.1 on, does that at all.
+    /// Joins the small pages of a chunk from [`map`] to a huge one, if there is memory for it;
+    /// returns whether the system supports it (Linux 6.1 and later).
     pub(super) fn join_pages(start: NonNull<u8>, len: usize) -> bool {
         // SAFETY: the content stays as it is.
         let done = unsafe { madvise_by_number(start.as_ptr().cast(), len, MADV_COLLAPSE) } == 0;
@@ -197,7 +206,7 @@ mod system {
 
     /// # Safety
     ///
-    /// These are whole pages of what [`map`] gave, which nobody uses.
+    /// These are whole pages from [`map`], and nothing uses them.
     pub(super) unsafe fn discard(start: NonNull<u8>, len: usize) {
         // SAFETY: by the contract above.
         let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontNeed) };
@@ -205,14 +214,14 @@ mod system {
 
     /// # Safety
     ///
-    /// `map` returned the address for this length, and nobody uses the memory any more.
+    /// `map` returned the address for this length, and nothing uses the memory any more.
     pub(super) unsafe fn unmap(start: NonNull<u8>, len: usize) {
         // SAFETY: by the contract above.
         let _ = unsafe { munmap(start.as_ptr().cast(), len) };
     }
 }
 
-/// Elsewhere the allocator gives everything.
+/// On other systems all memory comes from the allocator.
 #[cfg(not(all(target_os = "linux", not(miri))))]
 mod system {
     use std::ptr::NonNull;

@@ -1,18 +1,20 @@
-//! What lies ahead of the end of a file on Linux: zeros that are written already, and a window of memory onto them.
+//! The part of a file after its end, on Linux: zeros written in advance, and a window of mapped
+//! memory onto them.
 //!
-//! A store to mapped memory cannot return an error: what is wrong comes as SIGBUS. So there is a window only where nothing is left
-//! that could go wrong:
+//! A store to mapped memory cannot return an error; errors come as SIGBUS. Therefore a window
+//! exists only where nothing is left that could fail:
 //!
-//! - Its pages are written before they are mapped, on a file system that writes over them in place. No store can need space, nor hit a
-//!   quota.
-//! - They are populated, for writing, before the window is handed out. What fails then (the device while reading, memory) is an error of
-//!   that call.
-//! - They are not relied on for longer than [`LIFETIME`]: the kernel begins to write pages back, and may take them away after that, some
-//!   seconds after they were made dirty. An old window is given up, and the next one populates the pages anew.
-//! - Nothing shortens a log while it is being written, and the store's lock keeps other processes away.
+//! - Its pages are written before they are mapped, on a file system that overwrites in place. No
+//!   store needs space or can exceed a quota.
+//! - They are populated for writing before the window is handed out. A failure then (of the device,
+//!   or for lack of memory) is an error of that call.
+//! - They are used for at most [`LIFETIME`]. The kernel starts write-back some seconds after pages
+//!   become dirty, and may take them away after that. An old window is dropped, and the next one
+//!   populates the pages again.
+//! - Nothing shortens a log while it is written, and the store's lock keeps other processes away.
 //!
-//! What remains is what nobody can know beforehand: that within this second the page is written back, and then the file system shuts
-//! down because its device is gone, or, on XFS, somebody makes a reflink copy of the log and the disk is full.
+//! One risk remains: within this second the page is written back, and then its file system shuts
+//! down because the device is gone; or, on XFS, the log is reflinked while the disk is full.
 
 use std::fs::File;
 use std::io;
@@ -27,25 +29,25 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::vfs::Window;
 
-/// How long the pages of a window are relied on to stay where they are. Write-back begins after five seconds by default
-/// (`dirty_writeback_centisecs`).
+/// How long a window's populated pages are relied on. Write-back starts after five seconds by
+/// default (`dirty_writeback_centisecs`).
 const LIFETIME: Duration = Duration::from_secs(1);
 
-/// What `statfs` says of ext2, ext3 and ext4, and of XFS.
+/// File-system types from `statfs`: ext2, ext3 and ext4; XFS.
 const EXT4_MAGIC: u64 = 0xef53;
 const XFS_MAGIC: u64 = 0x5846_5342;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Default)]
-pub(super) struct Ahead {
-    /// Everything from the end to here is zero and has its place.
+pub(super) struct PreparedTail {
+    /// Everything from the end to here is zero and allocated.
     prepared: AtomicU64,
-    /// Whether the file system writes over data in place.
+    /// Whether the file system overwrites data in place.
     in_place: OnceLock<bool>,
 }
 
-impl Ahead {
+impl PreparedTail {
     fn in_place(&self, file: &File) -> bool {
         *self.in_place.get_or_init(|| {
             let magic = rustix::fs::fstatfs(file).map(|stat| u64::try_from(stat.f_type).unwrap_or(0));
@@ -90,19 +92,20 @@ struct MappedWindow {
     populated: Duration,
 }
 
-// SAFETY: the mapping belongs to this value alone, and is no thread's own.
+// SAFETY: the mapping belongs to this value alone, and to no thread.
 unsafe impl Send for MappedWindow {}
 
 impl MappedWindow {
-    /// Maps `len` bytes of `file` from `start` on, a multiple of the size of a page. The file must be that long.
+    /// Maps `len` bytes of `file` from `start`, a multiple of the page size. The file must be that
+    /// long.
     fn new(file: &File, start: u64, len: usize, end: Arc<AtomicU64>) -> io::Result<MappedWindow> {
-        // SAFETY: a new mapping at a place that the kernel chooses; nothing else refers to it.
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing else refers to it.
         let base =
             unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, start)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // From here on it is unmapped when it is dropped.
+        // From here on, drop unmaps it.
         let window = MappedWindow { base, len, start, end, populated: now() };
-        // SAFETY: the pages are those of the mapping just made; populating them changes no content.
+        // SAFETY: the pages are those of the new mapping; populating them changes no content.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxPopulateWrite)? };
         Ok(window)
     }
@@ -113,15 +116,16 @@ impl Window for MappedWindow {
         let end = self.end.load(Ordering::Relaxed);
         let Some(at) = end.checked_sub(self.start).and_then(|at| usize::try_from(at).ok()) else { return false };
         let need = head.len() + body.len();
-        if self.len.checked_sub(at).is_none_or(|room| room < need) || now().saturating_sub(self.populated) > LIFETIME {
+        if self.len.checked_sub(at).is_none_or(|left| left < need) || now().saturating_sub(self.populated) > LIFETIME {
             return false;
         }
-        // SAFETY: `at + need` is at most `len`, the length of the mapping, which nobody else writes to. The file is as long (see
-        // the top of this file), and the arguments lie elsewhere: no reference to mapped memory is ever given out.
+        // SAFETY: `at + need` is at most `len`, the length of the mapping, which nothing else
+        // writes to. The file is as long (see the module). The arguments do not overlap it: no
+        // reference to mapped memory is ever given out.
         unsafe {
             let to = self.base.as_ptr().add(at);
             ptr::copy_nonoverlapping(body.as_ptr(), to.add(head.len()), body.len());
-            // A kill sees what this thread has done so far, in the order in which the compiler left it.
+            // A kill preserves this thread's stores in the order that the compiler left them in.
             compiler_fence(Ordering::SeqCst);
             ptr::copy_nonoverlapping(head.as_ptr(), to, head.len());
         }
@@ -132,13 +136,13 @@ impl Window for MappedWindow {
 
 impl Drop for MappedWindow {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `new`, and no pointer into it outlives this value.
+        // SAFETY: the mapping was made in `new`, and no pointer into it outlives this value.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// A clock that costs next to nothing and is right to a few milliseconds.
+/// A clock that costs next to nothing and is exact to a few milliseconds.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
@@ -150,9 +154,9 @@ fn now() -> Duration {
 mod tests {
     use crate::vfs::{FileSystem, OsFileSystem, read_small_file};
 
-    /// Whatever way bytes are appended, they stand one after the other, and zeros behind them.
+    /// However bytes are appended, they follow each other without gaps, with zeros after them.
     #[test]
-    fn appends_and_stores_meet_without_a_gap() {
+    fn appends_and_window_stores_leave_no_gap() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let file = OsFileSystem.create(&path).unwrap();
@@ -178,7 +182,8 @@ mod tests {
         assert_eq!(&content[..expected.len()], expected);
         assert!(content[expected.len()..].iter().all(|&byte| byte == 0));
 
-        // What does not fit is refused as a whole, and goes by a call, also beyond what was prepared.
+        // What does not fit is refused as a whole. A system call appends it, even beyond the
+        // prepared part.
         let rest = vec![9; 10_001 - expected.len()];
         assert!(!window.append(&rest[..5], &rest[5..]));
         assert!(window.append(&rest[..5], &rest[5..rest.len() - 1]));
@@ -193,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_mapped_that_was_not_prepared() {
+    fn only_prepared_zeros_are_mapped() {
         let dir = tempfile::tempdir().unwrap();
         let file = OsFileSystem.create(&dir.path().join("log")).unwrap();
         assert!(file.window().unwrap().is_none());

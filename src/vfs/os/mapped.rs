@@ -1,7 +1,7 @@
-//! A whole file in memory, to be read.
+//! A whole file in memory, for reading.
 //!
-//! A page that is not in memory is read by the processor's access to it, and an error of the device comes as SIGBUS. It is for whoever
-//! maps a file to choose that.
+//! An access to a page that is not in memory reads it from the device, and a device error comes as
+//! SIGBUS. The caller that maps a file accepts that.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +12,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::vfs::Mapping;
 
-/// Pages of a file, mapped to be read, and unmapped when this is dropped.
+/// Pages of a file, mapped for reading and unmapped on drop.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, is no thread's own, and is only read.
+// SAFETY: the mapping belongs to this value alone, to no thread, and is only read.
 unsafe impl Send for MappedFile {}
 // SAFETY: as above.
 unsafe impl Sync for MappedFile {}
@@ -29,15 +29,16 @@ impl MappedFile {
     ///
     /// # Safety
     ///
-    /// That of [`ReadableFile::map`](crate::vfs::ReadableFile::map).
+    /// As for [`ReadableFile::map`](crate::vfs::ReadableFile::map).
     pub(super) unsafe fn new(file: &File) -> io::Result<MappedFile> {
         let len = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a new mapping at a place that the kernel chooses; nothing else refers to it. No bytes are none to it, but an error.
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing else refers to it. A
+        // length of 0 is an error of the call.
         let base = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // From here on it is unmapped when it is dropped.
+        // From here on, drop unmaps it.
         let mapped = MappedFile { base, len };
-        // Otherwise the system would read much around each page that is not in memory.
+        // Otherwise the system would read ahead around each page that is not in memory.
         mapped.advise(0..len, Advice::Random)?;
         Ok(mapped)
     }
@@ -57,20 +58,21 @@ impl MappedFile {
 impl Mapping for MappedFile {
     #[inline]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is `len` bytes long, as the file is, and lives as long as this value. That nobody changes the bytes
-        // meanwhile, nor cuts the file short, whoever called `new` has promised.
+        // SAFETY: the mapping is as long as the file, `len` bytes, and lives as long as this value.
+        // The caller of `new` has promised that the bytes do not change and the file is not
+        // shortened.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 
     fn will_need(&self, part: Range<usize>) {
-        // It is a hint.
+        // Only a hint: errors do not matter.
         let _ = self.advise(part, Advice::WillNeed);
     }
 }
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `new`, and no reference into it outlives this value.
+        // SAFETY: the mapping was made in `new`, and no reference into it outlives this value.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
@@ -85,7 +87,7 @@ mod tests {
     use crate::vfs::{FileSystem, Mapping, OsFileSystem};
 
     fn map(path: &Path) -> Option<Arc<dyn Mapping>> {
-        // SAFETY: the tests do not change what they have mapped.
+        // SAFETY: the tests do not change files that they have mapped.
         unsafe { OsFileSystem.open(path).unwrap().map() }
     }
 
@@ -97,7 +99,7 @@ mod tests {
         OsFileSystem.create(&path).unwrap().append(&content).unwrap();
         let mapped = map(&path).unwrap();
         OsFileSystem.remove(&path).unwrap();
-        // Any part may be asked for, also one that is not there.
+        // Any part is allowed, even beyond the end.
         for part in [0..1, 5000..9000, 0..content.len(), content.len() - 1..usize::MAX, usize::MAX..usize::MAX] {
             mapped.will_need(part);
         }

@@ -1,4 +1,4 @@
-//! The system calls of Unix that the real file system is made of.
+//! The system calls of the real file system on Unix.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 
 use std::fs::{self, File};

@@ -1,14 +1,12 @@
-//! The system calls of Windows that the real file system is made of.
+//! The system calls of the real file system on Windows.
 //!
-//! What differs from Unix:
+//! Differences from Unix:
 //!
-//! - A directory cannot be synced. NTFS journals names; a rename is durable when the journal is,
-//!   which
-//!   a later `FlushFileBuffers` of any file on the volume forces in practice. No document promises
-//!   it.
+//! - A directory cannot be synced. NTFS journals names; a rename is durable when the journal is. In
+//!   practice, a later `FlushFileBuffers` of any file on the volume forces that, but no document
+//!   promises it.
 //! - A virus scanner or an indexer may hold a file for a moment. Renaming and removing are retried
-//!   for
-//!   up to [`PATIENCE`].
+//!   for up to [`RETRY_TIMEOUT`].
 //! - Files are not mapped: a mapped file can be neither removed nor shortened.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 
@@ -26,15 +24,15 @@ use windows_sys::Win32::Foundation::{
 use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
 
 /// How long renaming and removing are retried while another process holds the file.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// The pause before the first retry; each further one doubles it.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause before the first retry; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Reads at `offset`. The file's own position changes, but nothing uses it.
+/// Reads at `offset`. This moves the file's own position, which nothing uses.
 pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     file.seek_read(buf, offset)
 }
@@ -62,7 +60,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     retry(|| fs::remove_file(path))
 }
 
-/// Does nothing but check that the directory is there.
+/// Only checks that the directory exists.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     match fs::metadata(dir)?.is_dir() {
         true => Ok(()),
@@ -74,8 +72,8 @@ pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
 pub(super) fn free_space(dir: &Path) -> io::Result<u64> {
     let name: Vec<u16> = dir.as_os_str().encode_wide().chain([0]).collect();
     let mut available = 0;
-    // SAFETY: `name` ends with a zero and lives until the call returns, and so does `available`.
-    // The call takes null for the figures that are not wanted.
+    // SAFETY: `name` ends with a zero; `name` and `available` live until the call returns. The call
+    // accepts null for outputs that are not needed.
     let done =
         unsafe { GetDiskFreeSpaceExW(name.as_ptr(), &raw mut available, std::ptr::null_mut(), std::ptr::null_mut()) };
     match done {
@@ -89,13 +87,13 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     is_one_of(error, &[ERROR_TOO_MANY_OPEN_FILES])
 }
 
-/// Repeats `call` while another process holds the file, with a pause that doubles.
+/// Retries `call` while another process holds the file, with a pause that doubles.
 fn retry(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let (mut pause, mut waited) = (FIRST_PAUSE, Duration::ZERO);
     loop {
         match call() {
             Err(error)
-                if waited < PATIENCE
+                if waited < RETRY_TIMEOUT
                     && is_one_of(&error, &[ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION]) =>
             {
                 thread::sleep(pause);
@@ -112,7 +110,7 @@ fn is_one_of(error: &io::Error, codes: &[u32]) -> bool {
     code.is_some_and(|code| codes.contains(&code))
 }
 
-/// Whether `path` is a name of the open `file`. A file keeps its name here while it is open.
+/// Whether `path` is a name of the open `file`. On Windows an open file keeps its name.
 pub(super) fn is_file_of(_: &File, path: &Path) -> bool {
     path.exists()
 }
@@ -122,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_held_file_is_tried_again() {
+    fn only_a_held_file_is_retried() {
         let mut calls = 0;
         let error = retry(|| {
             calls += 1;

@@ -1,15 +1,15 @@
 //! What a power cut leaves.
 //!
-//! What was synced stays, exactly. What was not is decided by a seed, for each directory and each file apart, so that a change in
-//! one file does not change the fate of the others.
+//! What was synced stays exactly. A seed decides the rest, for each directory and each file
+//! separately, so that a change in one file does not change the fate of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::state::{Dir, File, Inode, NameOp, ROOT, State};
+use super::disk::{Dir, Disk, File, Inode, NameOp, ROOT};
 
-/// What a disk writes as a whole or not at all, in bytes.
+/// What a disk writes atomically, in bytes.
 const SECTOR_SIZE: usize = 512;
 /// What a system writes to the disk at one moment, in bytes.
 const PAGE_SIZE: usize = 4096;
@@ -18,7 +18,7 @@ const PAGE_SIZE: usize = 4096;
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// The numbers of one seed for one purpose; two purposes share nothing.
+    /// The numbers of one seed for one purpose, independent of other purposes.
     pub(super) fn new(seed: u64, purpose: u64) -> Rng {
         Rng(Rng(seed).next() ^ Rng(!purpose).next())
     }
@@ -31,10 +31,10 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, and 0 when there is none.
+    /// A number below `n`; 0 if `n` is 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         let number = self.next() % n.max(1) as u64;
-        // It is below a `usize`.
+        // The number is below a `usize`.
         usize::try_from(number).unwrap_or_default()
     }
 
@@ -43,11 +43,12 @@ impl Rng {
     }
 }
 
-impl State {
-    pub(super) fn after_power_cut(&self, seed: u64) -> State {
+impl Disk {
+    pub(super) fn after_power_cut(&self, seed: u64) -> Disk {
         let mut names = self.surviving_names(seed);
-        let mut state = State { capacity: self.capacity, next_inode: self.next_inode, ..State::new() };
-        // What cannot be reached from the root is gone: a directory goes with the name that its parent has lost.
+        let mut disk = Disk { capacity: self.capacity, next_inode: self.next_inode, ..Disk::new() };
+        // What is unreachable from the root is gone: a directory is lost with its name in its
+        // parent.
         let mut dirs = vec![ROOT];
         while let Some(dir) = dirs.pop() {
             let names = names.remove(&dir).unwrap_or_default();
@@ -55,19 +56,19 @@ impl State {
                 match self.files.get(&inode) {
                     Some(file) => {
                         let file = file.after_power_cut(&mut Rng::new(seed, inode));
-                        state.files.insert(inode, file);
+                        disk.files.insert(inode, file);
                     }
                     None => dirs.push(inode),
                 }
             }
             let durable = names.clone();
-            state.dirs.insert(dir, Dir { names, durable });
+            disk.dirs.insert(dir, Dir { names, durable });
         }
-        state
+        disk
     }
 
-    /// The names of each directory. Operations on different names may survive out of order; one of several on the same name only
-    /// with those before it.
+    /// The surviving names of each directory. Operations on different names may survive out of
+    /// order; an operation survives only with all earlier ones on its names.
     fn surviving_names(&self, seed: u64) -> BTreeMap<Inode, BTreeMap<String, Inode>> {
         let mut dirs: BTreeMap<_, _> = self.dirs.iter().map(|(&inode, dir)| (inode, dir.durable.clone())).collect();
         let mut op_counts = BTreeMap::<Inode, usize>::new();
@@ -97,17 +98,17 @@ impl State {
 }
 
 impl NameOp {
-    /// The directory that decides: the one that gets the new name.
+    /// The directory that decides the fate of the operation: the one that gets the new name.
     fn dir(&self) -> Inode {
         self.0.last().map_or(ROOT, |binding| binding.dir)
     }
 }
 
-/// Says of one operation in a directory after the other whether it reached the disk.
+/// Decides for the operations in a directory, one after the other, whether each reached the disk.
 enum NamesFate {
-    /// So many did, then none, which includes none and all.
+    /// Only this many of the next operations survive: possibly none, possibly all.
     Prefix(usize),
-    /// Each for itself.
+    /// Each operation survives independently.
     Subset(Rng),
 }
 
@@ -151,13 +152,14 @@ impl File {
         File::durable(Arc::new(data))
     }
 
-    /// The length of a file whose content ends at `end`: zeros behind it that were prepared and not synced may be there or not.
+    /// The length of a file whose content ends at `end`. Zeros after it that were prepared but not
+    /// synced may be there or not.
     fn len_with_zeros(&self, end: usize, rng: &mut Rng) -> usize {
         let least = end.max(self.prepared);
         if self.data.len() > self.end && rng.coin() { self.data.len() } else { least }
     }
 
-    /// Where the content ends, and which parts of its unsynced tail are zero.
+    /// The end of the content, and the parts of its unsynced tail that are zero.
     fn tail_fate(&self, rng: &mut Rng) -> (usize, Vec<Range<usize>>) {
         let whole = self.end;
         match rng.below(9) {
@@ -176,7 +178,7 @@ impl File {
             4 => {
                 let len = self.some_append_end(rng);
                 let sectors = self.tail_sectors(len);
-                // One is there although an earlier one is not; where there is one only, it is missing.
+                // One sector survives although an earlier one does not; a single sector is lost.
                 let present = sectors.len() - 1 - rng.below(sectors.len() - 1);
                 let missing = rng.below(present);
                 let zeroed =
@@ -191,8 +193,8 @@ impl File {
         }
     }
 
-    /// The bytes before `len` that are zero when each sector, or each page, is as it was at a
-    /// moment of its own. A moment is a number of bytes that were written since the last sync.
+    /// The bytes before `len` that are zero if each sector, or each page, is as it was at a moment
+    /// of its own. A moment is the number of bytes written since the last sync.
     fn not_yet_written(&self, len: usize, rng: &mut Rng) -> Vec<Range<usize>> {
         let unit = if rng.coin() { SECTOR_SIZE } else { PAGE_SIZE };
         let all = self.end - self.settled;
@@ -202,9 +204,11 @@ impl File {
         let mut draw_moment = |_| {
             let most = earliest + rng.below(latest - earliest + 1);
             let moment = if rng.below(8) == 0 { rng.below(all + 1) } else { most };
-            let ended = self.appends.partition_point(|append| append.end - self.settled <= moment);
-            let last_end =
-                ended.checked_sub(1).and_then(|last| self.appends.get(last)).map_or(0, |last| last.end - self.settled);
+            let finished = self.appends.partition_point(|append| append.end - self.settled <= moment);
+            let last_end = finished
+                .checked_sub(1)
+                .and_then(|last| self.appends.get(last))
+                .map_or(0, |last| last.end - self.settled);
             if amid_appends { moment } else { last_end }
         };
         let first_unit = self.settled / unit;
@@ -213,8 +217,8 @@ impl File {
         let mut start = self.settled;
         for append in &self.appends {
             let (end, head_end) = (append.end, append.end.min(start + append.head_len));
-            for (place, moment) in (first_unit..).zip(&moments).skip(start / unit - first_unit) {
-                let (from, to) = (place * unit, (place + 1) * unit);
+            for (index, moment) in (first_unit..).zip(&moments).skip(start / unit - first_unit) {
+                let (from, to) = (index * unit, (index + 1) * unit);
                 if from >= end {
                     break;
                 }
@@ -229,7 +233,8 @@ impl File {
         absent
     }
 
-    /// The length was written by a failed sync or not; what is behind the last byte of a good one is not promised.
+    /// A failed sync may or may not have written the length; bytes after the last successful one
+    /// are not promised.
     fn len_without_tail(&self, rng: &mut Rng) -> usize {
         let mut synced = self.settled;
         for range in self.lost.iter().rev() {
@@ -245,7 +250,7 @@ impl File {
         self.appends.get(index).map_or(self.settled, |append| append.end)
     }
 
-    /// Up to the end of a sector of the tail; nothing of the tail, when it has no such end inside.
+    /// Up to the end of a sector within the tail; if there is none, the tail is lost.
     fn torn_len(&self, rng: &mut Rng) -> usize {
         let mut ends = self.tail_sectors(self.end);
         ends.pop();
@@ -253,7 +258,7 @@ impl File {
         ends.get(index).map_or(self.settled, |sector| sector.end)
     }
 
-    /// The sectors of the tail in a file cut at `len`, the first without what was settled in it.
+    /// The sectors of the tail in a file cut at `len`, the first without its settled part.
     fn tail_sectors(&self, len: usize) -> Vec<Range<usize>> {
         (self.settled / SECTOR_SIZE..len.div_ceil(SECTOR_SIZE))
             .map(|sector| sector * SECTOR_SIZE)

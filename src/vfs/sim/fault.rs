@@ -1,4 +1,4 @@
-//! Which calls fail, and how: counters of calls, one fault that is due at a count, and the power cut.
+//! Which calls fail, and how: counters of calls, one armed fault, and the power cut.
 
 use std::io;
 
@@ -7,12 +7,13 @@ use super::crash::Rng;
 /// A failure that [`SimFileSystem::set_fault`](super::SimFileSystem::set_fault) arms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Counted from now, the call at which the fault is due; the next call is 1. Mutating calls are counted, or reads for
-    /// [`FaultMode::ReadError`]. The fault strikes the first call from there on that its mode can befall.
+    /// The call at which the fault is due, counted from now; the next call is 1. Mutating calls
+    /// count, or reads for [`FaultMode::ReadError`]. From there on, the fault strikes the first
+    /// call to which its mode applies.
     pub at: u64,
     /// What the call returns and leaves behind.
     pub mode: FaultMode,
-    /// Whether every later call that the mode can befall fails too, instead of this one only.
+    /// Whether every later call to which the mode applies fails, too.
     pub sticky: bool,
 }
 
@@ -20,12 +21,14 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultMode {
-    /// Any mutating call fails with `EIO`, but for stores, which cannot. An append leaves nothing, a part or all of its bytes in the
-    /// file; so does `prepare` with its zeros.
+    /// Any mutating call fails with `EIO`, except stores, which cannot. An append leaves none, a
+    /// part or all of its bytes in the file; `prepare` likewise with its zeros.
     Io,
-    /// The same with `ENOSPC`, but not of `remove` and `sync_dir`, and never after all bytes.
+    /// Like [`Io`](FaultMode::Io) with `ENOSPC`, but never for `remove` and `sync_dir`, and never
+    /// after all bytes.
     NoSpace,
-    /// An append leaves a part of its bytes (at least one, if it has more than one) and fails with `EIO`.
+    /// An append leaves a part of its bytes (at least one, if it has more than one) and fails with
+    /// `EIO`.
     ShortWrite,
     /// Any reading call fails with `EIO`.
     ReadError,
@@ -37,7 +40,7 @@ pub(super) enum Call {
     Create,
     Append,
     Prepare,
-    /// Of bytes to a window.
+    /// An append to a window.
     Store,
     Sync,
     SyncDir,
@@ -48,7 +51,7 @@ pub(super) enum Call {
 }
 
 impl FaultMode {
-    fn befalls(self, call: Call) -> bool {
+    fn applies_to(self, call: Call) -> bool {
         match self {
             FaultMode::Io => call != Call::Store,
             FaultMode::NoSpace => !matches!(call, Call::Store | Call::Remove | Call::SyncDir),
@@ -58,27 +61,27 @@ impl FaultMode {
     }
 }
 
-/// Why a call fails that would otherwise be carried out.
+/// Why a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// The power goes during this call.
+pub(super) enum CallFailure {
+    /// The power is cut during this call.
     PowerCut,
-    /// The power has gone before.
+    /// The power was cut before.
     PowerOff,
     /// A fault strikes the call of this number.
     Fault(FaultMode, u64),
 }
 
-impl Failure {
+impl CallFailure {
     /// How many of `len` bytes a failing append leaves in the file.
     pub(super) fn appended(self, len: usize) -> usize {
         match self {
-            // In flight when the power went: any part of it may have reached the disk, which is for the crash to decide.
-            Failure::PowerCut => len,
-            Failure::PowerOff | Failure::Fault(FaultMode::ReadError, _) => 0,
-            Failure::Fault(FaultMode::Io, call) => Rng::new(call, 0).below(len + 1),
-            Failure::Fault(FaultMode::NoSpace, call) => Rng::new(call, 0).below(len),
-            Failure::Fault(FaultMode::ShortWrite, call) => {
+            // In flight at the power cut: any part may have reached the disk. The crash decides.
+            CallFailure::PowerCut => len,
+            CallFailure::PowerOff | CallFailure::Fault(FaultMode::ReadError, _) => 0,
+            CallFailure::Fault(FaultMode::Io, call) => Rng::new(call, 0).below(len + 1),
+            CallFailure::Fault(FaultMode::NoSpace, call) => Rng::new(call, 0).below(len),
+            CallFailure::Fault(FaultMode::ShortWrite, call) => {
                 let longest = len.saturating_sub(1);
                 longest.min(1 + Rng::new(call, 0).below(longest))
             }
@@ -86,18 +89,18 @@ impl Failure {
     }
 }
 
-impl From<Failure> for io::Error {
-    fn from(failure: Failure) -> io::Error {
+impl From<CallFailure> for io::Error {
+    fn from(failure: CallFailure) -> io::Error {
         match failure {
-            Failure::Fault(FaultMode::NoSpace, _) => io::ErrorKind::StorageFull.into(),
-            Failure::PowerCut | Failure::PowerOff | Failure::Fault(..) => {
+            CallFailure::Fault(FaultMode::NoSpace, _) => io::ErrorKind::StorageFull.into(),
+            CallFailure::PowerCut | CallFailure::PowerOff | CallFailure::Fault(..) => {
                 io::Error::other("simulated failure of the device")
             }
         }
     }
 }
 
-/// Counts calls and says which of them fail. A copy of a file system starts with none of it.
+/// Counts calls and decides which of them fail. A copy of a file system starts with a new one.
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) mutations: u64,
@@ -125,7 +128,7 @@ impl Faults {
             let due = calls.saturating_add(at);
             Armed { mode, sticky, due }
         });
-        // Disarming is how a test lets the disk heal; what happened before stays visible.
+        // Disarming lets the disk heal; past strikes stay visible.
         self.hit &= fault.is_none();
     }
 
@@ -141,39 +144,39 @@ impl Faults {
         self.power_is_off
     }
 
-    /// Counts a mutating call; to be asked before the call does anything.
-    pub(super) fn mutation(&mut self, call: Call) -> Result<(), Failure> {
+    /// Counts a mutating call. To be called before the call has any effect.
+    pub(super) fn mutation(&mut self, call: Call) -> Result<(), CallFailure> {
         if self.power_is_off {
-            return Err(Failure::PowerOff);
+            return Err(CallFailure::PowerOff);
         }
         self.mutations += 1;
         if self.power_cut_at.is_some_and(|at| at <= self.mutations) {
             self.power_is_off = true;
-            return Err(Failure::PowerCut);
+            return Err(CallFailure::PowerCut);
         }
-        self.strike(self.mutations, |mode| mode.befalls(call))
+        self.strike(self.mutations, |mode| mode.applies_to(call))
     }
 
     /// Counts a reading call.
-    pub(super) fn read(&mut self) -> Result<(), Failure> {
+    pub(super) fn read(&mut self) -> Result<(), CallFailure> {
         self.check_power()?;
         self.reads += 1;
         self.strike(self.reads, |mode| mode == FaultMode::ReadError)
     }
 
-    /// For calls that are neither counted nor fail on cue.
-    pub(super) fn check_power(&self) -> Result<(), Failure> {
+    /// For calls that are neither counted nor struck by a fault.
+    pub(super) fn check_power(&self) -> Result<(), CallFailure> {
         if self.power_is_off {
-            return Err(Failure::PowerOff);
+            return Err(CallFailure::PowerOff);
         }
         Ok(())
     }
 
-    fn strike(&mut self, number: u64, befalls: impl Fn(FaultMode) -> bool) -> Result<(), Failure> {
+    fn strike(&mut self, number: u64, applies_to: impl Fn(FaultMode) -> bool) -> Result<(), CallFailure> {
         match &self.armed {
-            Some(armed) if armed.due <= number && (armed.sticky || !self.hit) && befalls(armed.mode) => {
+            Some(armed) if armed.due <= number && (armed.sticky || !self.hit) && applies_to(armed.mode) => {
                 self.hit = true;
-                Err(Failure::Fault(armed.mode, number))
+                Err(CallFailure::Fault(armed.mode, number))
             }
             _ => Ok(()),
         }

@@ -16,12 +16,12 @@ fn fault(at: u64, mode: FaultMode) -> Option<Fault> {
     Some(Fault { at, mode, sticky })
 }
 
-/// Bytes without a zero, so that a zero in a file is one that a crash put there.
+/// Bytes without a zero, so that any zero in a file comes from a crash.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| u8::try_from(i % 251).unwrap() + 1).collect()
 }
 
-/// A file whose content is synced and whose name is not.
+/// A file with synced content and an unsynced name.
 fn create_synced(fs: &SimFileSystem, path: &str, content: &[u8]) -> Box<dyn WritableFile> {
     let file = fs.create(p(path)).unwrap();
     file.append(content).unwrap();
@@ -29,7 +29,7 @@ fn create_synced(fs: &SimFileSystem, path: &str, content: &[u8]) -> Box<dyn Writ
     file
 }
 
-/// All outcomes of a crash, each as the files with their contents.
+/// All outcomes of a crash, each as a list of files with their contents.
 fn outcomes(fs: &SimFileSystem) -> BTreeSet<Vec<(String, Vec<u8>)>> {
     (0..SEEDS).map(|seed| files(&fs.crash(seed))).collect()
 }

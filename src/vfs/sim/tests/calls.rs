@@ -68,7 +68,7 @@ fn file_without_a_name_lives_until_its_last_handle_goes() {
     assert_eq!(reader.read_at(&mut buf, u64::MAX).unwrap(), 0);
     drop((file, reader));
     fs.sync_dir(p("/")).unwrap();
-    assert_eq!(fs.inner.lock().state.files.len(), 0);
+    assert_eq!(fs.inner.lock().disk.files.len(), 0);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn capacity_bounds_appends_and_removing_gives_space_back() {
     b.append(&pattern(100)).unwrap();
 }
 
-/// Makes one mutating call of each kind but `sync` and says which failed.
+/// Makes one mutating call of each kind but `sync`; returns those that failed.
 fn one_of_each(fs: &SimFileSystem) -> Vec<&'static str> {
     let file = fs.create(p("/spare"));
     let mut failed = Vec::new();

@@ -169,7 +169,7 @@ fn sectors_survive_out_of_order() {
         for (i, (left, all)) in left.chunks(512).zip(all.chunks(512)).enumerate() {
             let from = if i == 0 { 100 } else { 0 };
             let there = left.len() > from && left[from..] == all[from..left.len()];
-            // Of an append in flight, a sector may have the beginning.
+            // An append in flight may leave the beginning of a sector.
             let written = left.iter().zip(all).skip(from).take_while(|(left, all)| left == all).count();
             assert!(left[left.len().min(from + written)..].iter().all(|&byte| byte == 0), "seed {seed}");
             mask |= u32::from(there) << i;
@@ -269,7 +269,8 @@ fn power_cut_takes_the_call_in_flight_and_all_after_it() {
     assert!(run(6).crash_point().is_none());
 }
 
-/// What was prepared is zeros, what was synced stays, and between them sectors of stores and appends are there or not.
+/// Prepared bytes are zeros, synced bytes stay, and between them sectors of stores and appends
+/// survive or not.
 #[test]
 fn prepared_file_loses_what_was_written_over_its_zeros() {
     let fs = SimFileSystem::new();
@@ -301,15 +302,15 @@ fn prepared_file_loses_what_was_written_over_its_zeros() {
             bytes.iter().all(|&byte| byte == 0)
         }));
     }
-    // The order in which they reach the disk is any.
+    // They reach the disk in any order.
     assert!(found.contains(&[false; 4]) && found.contains(&[true; 4]));
     assert!(found.contains(&[true, false, false, false]) && found.contains(&[false, false, false, true]));
     let whole = fs.kill().read("/a").unwrap();
     assert_eq!((whole.len(), &whole[..3000]), (4000, &all[..]));
 }
 
-/// Stores to memory since the last sync: each sector, or each page, shows a moment of its own, also
-/// one amid a store.
+/// Stores to memory since the last sync: each sector, or each page, shows a moment of its own,
+/// possibly within a store.
 #[test]
 fn mapped_sectors_show_moments_of_their_own() {
     const STORES: usize = 60;
@@ -338,7 +339,7 @@ fn mapped_sectors_show_moments_of_their_own() {
             _ => matches!(left[at], 0 | b'b'),
         }));
         for sector in (0..STORES * LEN).step_by(512) {
-            // What is in one sector came in the order of the stores, and of each the body first.
+            // Within a sector, stores arrive in order, the body of each first.
             let end = (sector + 512).min(STORES * LEN);
             let order = |at: usize| (at / LEN, at % LEN < 10, at);
             let mut bytes: Vec<usize> = (sector..end).collect();
@@ -370,7 +371,7 @@ fn preparation_fails_on_cue_and_for_lack_of_space() {
     fs.set_capacity(Some(1500));
     assert!(file.prepare(2000).is_err());
     assert_eq!(fs.file_len("/a").unwrap(), 1500);
-    // What is prepared needs no space any more.
+    // Prepared bytes need no further space.
     let mut window = file.window().unwrap().unwrap();
     assert!(window.append(&[1; 700], &[2; 700]));
     assert!(file.append(&[3; 1]).is_err());
@@ -385,7 +386,7 @@ fn power_may_go_during_a_store() {
     file.sync().unwrap();
     let mut window = file.window().unwrap().unwrap();
     fs.crash_at(Some(1));
-    // Nobody learns of it then.
+    // Such a store cannot report the power cut.
     assert!(window.append(b"", b"y"));
     assert!(!window.append(b"", b"z"));
     assert!(file.append(b"z").is_err());

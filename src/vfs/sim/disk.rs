@@ -1,12 +1,14 @@
-//! What a simulated disk holds: directories, files, and for both what of it is durable.
+//! The simulated disk: directories and files, and how much of both is durable.
 //!
-//! Files are only appended to, so one image serves as the volatile and as the durable one: a file is what syncs have settled,
-//! followed by the appends since, and then by prepared zeros. What an append wrote over was zero, so that an append, or a sector of it,
-//! that did not reach the disk is a zero whether the file was that long before or not. Names have two maps, and between them the list of operations that no directory sync has covered.
+//! Files are only appended to, so one image serves as the volatile and the durable one: what syncs
+//! have settled, then the appends since, then prepared zeros. An append only overwrites zeros.
+//! Therefore an append, or a sector of it, that did not reach the disk reads as zeros, whether the
+//! file was already that long or not. Names have two maps, and between them the list of operations
+//! that no directory sync has covered.
 //!
-//! Invariants: a file has at most one name in each of the two trees. The durable names are those of some past moment, but for
-//! operations on different names, which directory syncs may put in another order. Every inode in a map of names or in a pending
-//! operation is in `dirs` or in `files`.
+//! Invariants: A file has at most one name in each of the two trees. The durable names are those of
+//! some past moment, except that directory syncs may reorder operations on different names. Every
+//! inode in a map of names or in a pending operation is in `dirs` or in `files`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -19,13 +21,13 @@ pub(super) type Inode = u64;
 pub(super) const ROOT: Inode = 0;
 
 #[derive(Clone)]
-pub(super) struct State {
+pub(super) struct Disk {
     pub(super) dirs: BTreeMap<Inode, Dir>,
     pub(super) files: BTreeMap<Inode, File>,
     /// Oldest first.
     pub(super) pending: Vec<NameOp>,
     pub(super) next_inode: Inode,
-    /// Files that somebody holds the lock on.
+    /// Files whose lock is held.
     pub(super) locked: BTreeSet<Inode>,
     pub(super) capacity: Option<u64>,
 }
@@ -36,7 +38,7 @@ pub(super) struct Dir {
     pub(super) durable: BTreeMap<String, Inode>,
 }
 
-/// Names that change together: one for a creation or a removal, two for a renaming, which is atomic by that.
+/// Names that change together, atomically: one for a creation or a removal, two for a renaming.
 #[derive(Clone)]
 pub(super) struct NameOp(pub(super) Vec<Binding>);
 
@@ -48,19 +50,22 @@ pub(super) struct Binding {
     pub(super) inode: Option<Inode>,
 }
 
-/// `data = settled part, appends since the last sync, prepared zeros`. Copies share the data until one of them appends.
+/// `data = settled part, appends since the last sync, prepared zeros`. Copies share the data until
+/// one of them appends.
 #[derive(Clone, Default)]
 pub(super) struct File {
     pub(super) data: Arc<Vec<u8>>,
-    /// Where the appends end.
+    /// End of the appends.
     pub(super) end: usize,
-    /// The same at the last sync, failed or not.
+    /// End of the appends at the last sync, failed or not.
     pub(super) settled: usize,
-    /// The length that prepared zeros had at a sync: the file on the disk is no shorter.
+    /// Length with prepared zeros at the last sync that had any: the file on the disk is no
+    /// shorter.
     pub(super) prepared: usize,
-    /// So many bytes have their place on the disk, written or not.
+    /// Number of bytes allocated on the disk, written or not.
     pub(super) reserved: usize,
-    /// Ranges of the settled part whose sync failed. They are clean as far as later syncs are concerned, and on no disk.
+    /// Ranges of the settled part whose sync failed. Later syncs treat them as clean, but no disk
+    /// has them.
     pub(super) lost: Vec<Range<usize>>,
     /// The appends since the last sync.
     pub(super) appends: Vec<Append>,
@@ -70,11 +75,11 @@ pub(super) struct File {
     pub(super) handles: usize,
 }
 
-/// Bytes that were added to a file. They begin where the append before them ends.
+/// Bytes that were added to a file, after the previous append.
 #[derive(Clone, Copy)]
 pub(super) struct Append {
     pub(super) end: usize,
-    /// How many of the first bytes came into memory after all others.
+    /// How many of the first bytes were stored after all others.
     pub(super) head_len: usize,
 }
 
@@ -107,7 +112,8 @@ impl File {
         self.appends.clear();
     }
 
-    /// The file system has told of the failure once and forgets about it: what was dirty stays readable, but will never be written.
+    /// The file system reports the failure once and forgets it: dirty data stays readable, but will
+    /// never be written.
     pub(super) fn fail_sync(&mut self) {
         if self.settled < self.end {
             self.lost.push(self.settled..self.end);
@@ -142,15 +148,15 @@ impl File {
         self.data.len() as u64
     }
 
-    /// Bytes that it takes on the disk.
+    /// Bytes allocated on the disk.
     fn taken(&self) -> usize {
         self.reserved.max(self.data.len())
     }
 }
 
-impl State {
-    pub(super) fn new() -> State {
-        State {
+impl Disk {
+    pub(super) fn new() -> Disk {
+        Disk {
             dirs: BTreeMap::from([(ROOT, Dir::default())]),
             files: BTreeMap::new(),
             pending: Vec::new(),
@@ -160,15 +166,15 @@ impl State {
         }
     }
 
-    /// What the next process finds when this one has been killed.
-    pub(super) fn after_kill(&self) -> State {
-        let mut state = self.clone();
-        state.locked.clear();
-        for file in state.files.values_mut() {
+    /// The state that the next process finds after a kill of this one.
+    pub(super) fn after_kill(&self) -> Disk {
+        let mut disk = self.clone();
+        disk.locked.clear();
+        for file in disk.files.values_mut() {
             file.handles = 0;
         }
-        state.collect();
-        state
+        disk.collect();
+        disk
     }
 
     pub(super) fn file(&self, inode: Inode) -> io::Result<&File> {
@@ -192,7 +198,7 @@ impl State {
         Ok(inode)
     }
 
-    /// The file at `path`, and where its name is.
+    /// The file at `path`, with its directory and its name there.
     pub(super) fn find_file<'p>(&self, path: &'p Path) -> io::Result<(Inode, Inode, &'p str)> {
         let (dir, name) = self.parent(path)?;
         let inode = self.lookup(dir, name).ok_or(ErrorKind::NotFound)?;
@@ -225,7 +231,7 @@ impl State {
         Ok(inode)
     }
 
-    /// Creates the directory and those above it; returns whether there was anything to create.
+    /// Creates the directory and its parents; returns whether any was missing.
     pub(super) fn create_dir(&mut self, path: &Path) -> io::Result<bool> {
         let mut dir = ROOT;
         let mut created = false;
@@ -280,12 +286,12 @@ impl State {
         Ok(())
     }
 
-    /// Appends as much as there is room for, the first `head_len` bytes last.
+    /// Appends as many bytes as fit on the disk, the first `head_len` bytes last.
     pub(super) fn append(&mut self, inode: Inode, bytes: &[u8], head_len: usize) -> io::Result<()> {
-        let room = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
+        let available = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
         let file = self.file_mut(inode)?;
-        let room = room.saturating_add(file.taken() - file.end);
-        let fits = bytes.get(..room).unwrap_or(bytes);
+        let available = available.saturating_add(file.taken() - file.end);
+        let fits = bytes.get(..available).unwrap_or(bytes);
         file.append(fits, head_len);
         if fits.len() < bytes.len() {
             return Err(io::ErrorKind::StorageFull.into());
@@ -293,12 +299,12 @@ impl State {
         Ok(())
     }
 
-    /// Keeps room for a file of `len` bytes.
+    /// Reserves space for a file of `len` bytes.
     pub(super) fn reserve(&mut self, inode: Inode, len: u64) -> io::Result<()> {
         let (free, len) = (self.free_space(), usize::try_from(len).unwrap_or(usize::MAX));
         let file = self.file_mut(inode)?;
         if len.saturating_sub(file.taken()) as u64 > free {
-            // As on a real one, what was reserved before is given back.
+            // As on a real file system, an earlier reservation is released.
             file.reserved = 0;
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -306,17 +312,17 @@ impl State {
         Ok(())
     }
 
-    /// Lengthens a file to `len` bytes by zeros, or by as many as there is room for.
+    /// Lengthens a file with zeros to `len` bytes, or as far as space allows.
     pub(super) fn prepare(&mut self, inode: Inode, len: usize) -> io::Result<()> {
-        let room = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
+        let available = usize::try_from(self.free_space()).unwrap_or(usize::MAX);
         let file = self.file_mut(inode)?;
         let old_len = file.data.len();
-        let room = room.saturating_add(file.taken() - old_len);
+        let available = available.saturating_add(file.taken() - old_len);
         let more = len.saturating_sub(old_len);
         if more > 0 {
-            Arc::make_mut(&mut file.data).resize(old_len + more.min(room), 0);
+            Arc::make_mut(&mut file.data).resize(old_len + more.min(available), 0);
         }
-        if more > room {
+        if more > available {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
@@ -330,7 +336,7 @@ impl State {
         capacity.saturating_sub(taken.map(|file| file.taken() as u64).sum())
     }
 
-    /// Puts a file there with content, name and all directories above it durable.
+    /// Writes a file; its content, its name and its parent directories are durable at once.
     pub(super) fn write(&mut self, path: &Path, bytes: Vec<u8>) -> io::Result<()> {
         self.create_dir(path.parent().unwrap_or(Path::new("")))?;
         let inode = match self.find_file(path) {
@@ -379,8 +385,8 @@ impl State {
         self.pending.push(NameOp(bindings));
     }
 
-    /// Makes the pending operations durable that are `wanted`, and those earlier ones without which they would make no sense: the
-    /// creation of what was then renamed, also in another directory.
+    /// Makes the `wanted` pending operations durable, and the earlier ones that they depend on: for
+    /// example the creation of a file that was then renamed, even to another directory.
     fn settle(&mut self, wanted: impl Fn(&NameOp) -> bool) {
         let mut names = BTreeSet::new();
         let mut chosen = vec![false; self.pending.len()];
@@ -402,9 +408,9 @@ impl State {
         }
     }
 
-    /// Forgets files that have no name left, no crash can give one back to, and nobody has open.
+    /// Frees files that have no name, cannot get one back by a crash, and are not open.
     fn collect(&mut self) {
-        let State { dirs, files, pending, .. } = self;
+        let Disk { dirs, files, pending, .. } = self;
         files.retain(|inode, file| {
             let mut durable = dirs.values().flat_map(|dir| dir.durable.values());
             let mut bindings = pending.iter().flat_map(|op| &op.0);
@@ -427,7 +433,7 @@ fn bind(dir: Inode, name: &str, inode: Option<Inode>) -> Binding {
     Binding { dir, name, inode }
 }
 
-/// The names on the way from the root, which relative paths start from too.
+/// The names from the root to `path`; relative paths start at the root, too.
 fn components(path: &Path) -> io::Result<Vec<&str>> {
     let mut names = Vec::new();
     for component in path.components() {
