@@ -1,4 +1,4 @@
-//! What can still be read of a damaged manifest, for `repair`.
+//! Reads the intact edits of a damaged manifest, for `repair`.
 
 use std::path::Path;
 
@@ -13,15 +13,15 @@ use crate::write::log::open_damaged;
 /// The edits of a manifest that verify.
 #[derive(Debug)]
 pub(crate) struct SalvagedManifest {
-    /// Each with whether all between it and the one before it was read.
+    /// Each edit, with whether everything between it and the edit before it was read.
     pub(crate) edits: Vec<(bool, VersionEdit)>,
-    /// Whether the first of them states a whole version.
+    /// Whether the first edit of the file verifies and states a whole version.
     pub(crate) has_base: bool,
-    /// The first place that does not verify, and why.
+    /// The first offset that does not verify, and why.
     pub(crate) damage: Option<(u64, String)>,
 }
 
-/// Reads manifest `number` past all damage.
+/// Reads manifest `number`, skipping damaged parts.
 pub(crate) fn salvage(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<SalvagedManifest> {
     let path = FileKind::Manifest(number).path(dir);
     let mut log = open_damaged(fs, &path, Magic::Manifest, number)?;
