@@ -29,15 +29,15 @@ pub(crate) fn salvage(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Sa
     if let Err(rule) = log.header() {
         found.damage = Some((0, rule.to_owned()));
     }
-    let mut behind = FILE_HEADER_LEN as u64;
+    let mut next_offset = FILE_HEADER_LEN as u64;
     let mut follows = true;
-    for run in log.runs()? {
-        if run.offset > behind {
+    for span in log.spans()? {
+        if span.offset > next_offset {
             follows = false;
-            found.damage.get_or_insert((behind, "no record verifies here".into()));
+            found.damage.get_or_insert((next_offset, "no record verifies here".into()));
         }
-        behind = run.end;
-        log.read_run(&run, 1, &mut |record| {
+        next_offset = span.end;
+        log.read_span(&span, 1, &mut |record| {
             if record.count == 0 {
                 return Ok(());
             }
@@ -55,8 +55,8 @@ pub(crate) fn salvage(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Sa
             Ok(())
         })?;
     }
-    if behind < log.len() && log.states_behind(behind, 1)? {
-        found.damage.get_or_insert((behind, "no record verifies from here on".into()));
+    if next_offset < log.len() && log.states_durable_after(next_offset, 1)? {
+        found.damage.get_or_insert((next_offset, "no record verifies from here on".into()));
     }
     Ok(found)
 }
