@@ -1,10 +1,12 @@
-//! A [`Version`]: which tables make up one keyspace, level by level, and look-up across them.
+//! A [`Version`]: the tables of one keyspace, level by level, and look-ups across them.
 //!
-//! A version never changes; flushes and compactions make a new one. Level 0 holds runs that may overlap, newest first: their
-//! sequence numbers do not interleave. In every level below, tables are ordered by key and do not overlap, and all versions of a
-//! user key in a level are in one table. For one user key, the first source in the order of reads that holds a version holds none that is
-//! older than what only sources behind it hold: what a level holds is newer than what the levels below it hold, or, amid a compaction,
-//! there as well (see `compaction::stages`).
+//! - A version never changes; flushes and compactions make a new one.
+//! - Level 0 holds runs that may overlap, newest first. Their sequence numbers do not interleave.
+//! - In every other level, tables are ordered by key and do not overlap. All versions of a user key
+//!   in a level are in one table.
+//! - Reads go from new to old: every version of a key in one source is newer than any version found
+//!   only in later sources. During a compaction, a source may hold entries that a later one holds
+//!   as well (see `compaction::stages`).
 
 mod multi_get;
 mod source;
@@ -31,38 +33,41 @@ use crate::tree::manifest::LEVEL_COUNT;
 /// Number of levels; the last one is `LEVELS - 1`.
 pub(crate) const LEVELS: usize = LEVEL_COUNT;
 
+/// Metadata of the tables of a keyspace, level by level.
+pub(crate) type LevelMetas<'a> = [Vec<&'a TableMeta>; LEVELS];
+
 /// The tables of one keyspace at one moment.
 #[derive(Default)]
 pub(crate) struct Version {
     levels: [Level; LEVELS],
-    /// The levels below level 0 that hold tables: a read comes to no others.
+    /// The non-empty levels below level 0. Reads visit no others.
     sorted: Box<[SortedLevel]>,
-    /// The filters of all tables, level by level. Made by the first read.
+    /// The filters of all tables, level by level. Built by the first read.
     bank: OnceLock<FilterBank>,
-    /// The largest sequence number in the tables of this version and of those that it was made
-    /// from, 0 without tables.
+    /// The largest sequence number in the tables of this version and its predecessors, 0 without
+    /// tables.
     largest_seqno: SeqNo,
 }
 
-/// A level below level 0.
+/// A non-empty level below level 0.
 struct SortedLevel {
     number: usize,
-    /// Place in the bank of the filter of its first table.
-    first_place: usize,
+    /// Position in the bank of its first table's filter.
+    first_filter: usize,
 }
 
-/// Where a read will look, found before it looks anywhere.
+/// The tables that a read will visit, found before it reads any of them.
 pub(crate) struct Candidates<'v> {
-    /// `None` if the read takes no filter's word.
+    /// `None` if the read ignores filters.
     bank: Option<&'v FilterBank>,
-    /// Of each level in [`Version::sorted`], the table that may hold the key.
-    sorted: [Option<Candidate<'v>>; LEVELS - 1],
+    /// For each level in [`Version::sorted`], the table that may hold the key.
+    sorted: [Option<CandidateTable<'v>>; LEVELS - 1],
 }
 
 #[derive(Clone, Copy)]
-struct Candidate<'v> {
+struct CandidateTable<'v> {
     table: &'v Arc<Table>,
-    /// What says for its filter that the key is not there. It is on its way from memory.
+    /// A first check of its filter; the cache line has been prefetched.
     first: FirstProbes<'v>,
 }
 
@@ -71,20 +76,22 @@ struct Candidate<'v> {
 pub(crate) struct Level {
     /// Shared with the cursors over the level.
     tables: Arc<[Arc<Table>]>,
-    /// Of the same tables.
+    /// Key ranges of `tables`.
     bounds: Arc<Bounds>,
 }
 
-/// The ranges of tables, in flat arrays: a look-up finds out which tables may have a key without a look at any.
+/// The key ranges of tables in flat arrays, so that a look-up finds candidates without touching a
+/// table.
 #[derive(Default)]
 struct Bounds {
-    /// Of all smallest and largest keys.
+    /// Common prefix of all smallest and largest keys.
     prefix: Box<[u8]>,
-    /// Heads of the smallest and of the largest keys, without the prefix.
+    /// Heads of the smallest and of the largest keys, after the prefix.
     smallest: Box<[u64]>,
     largest: Box<[u64]>,
-    /// The greatest of `smallest` and the least of `largest`: what lies between the two lies in all ranges.
-    all: (u64, u64),
+    /// The greatest of `smallest` and the least of `largest`. A head strictly between the two lies
+    /// in every range.
+    intersection: (u64, u64),
 }
 
 impl Bounds {
@@ -93,16 +100,16 @@ impl Bounds {
         let largest = tables.iter().map(|table| &*table.meta().largest).max().unwrap_or_default();
         let prefix = &smallest[..common_prefix_len(smallest, largest)];
         let heads = |key: fn(&TableMeta) -> &[u8]| -> Box<[u64]> {
-            // Every key lies between the two, and so has the prefix.
+            // Every key lies between the two and so has the prefix.
             tables.iter().map(|table| head(strip(key(table.meta()), prefix).unwrap_or_default())).collect()
         };
         let (smallest, largest) = (heads(|meta| &meta.smallest), heads(|meta| &meta.largest));
-        let all = (smallest.iter().max().copied(), largest.iter().min().copied());
-        let all = (all.0.unwrap_or_default(), all.1.unwrap_or_default());
-        Bounds { prefix: prefix.into(), smallest, largest, all }
+        let intersection = (smallest.iter().max().copied(), largest.iter().min().copied());
+        let intersection = (intersection.0.unwrap_or_default(), intersection.1.unwrap_or_default());
+        Bounds { prefix: prefix.into(), smallest, largest, intersection }
     }
 
-    /// The head of `key` to be compared with the others; `None` if it lies in no range.
+    /// The head of `key` after the prefix, or `None` if `key` lies in no range.
     #[inline]
     fn head(&self, key: &[u8]) -> Option<u64> {
         strip(key, &self.prefix).map(head)
@@ -114,29 +121,30 @@ impl Level {
         &self.tables
     }
 
-    /// Whether `key`, of that [head](Bounds::head), lies between the smallest and the largest key of the table at position `at`.
+    /// Whether `key`, whose [head](Bounds::head) is `head`, lies in the key range of the table at
+    /// position `at`.
     #[inline]
     fn in_range(&self, at: usize, key: &[u8], head: u64) -> bool {
         let Bounds { smallest, largest, .. } = &*self.bounds;
         let meta = self.tables[at].meta();
-        // Equal heads say nothing about longer keys and trailing zeros.
+        // Equal heads do not order keys that are longer or differ in trailing zeros.
         (smallest[at] < head || smallest[at] == head && compare(&meta.smallest, key).is_le())
             && (head < largest[at] || head == largest[at] && compare(key, &meta.largest).is_le())
     }
 
-    /// A bit for each of the tables from `start` on that have their filters asked at once, and maybe others: whether `key` lies in the
-    /// table's range.
+    /// Bit i says whether `key` lies in the range of table `start + i`. Covers the
+    /// [`FilterBank::AT_ONCE`] tables from `start` on; bits beyond the last table may be set.
     #[inline]
     fn in_range_from(&self, start: usize, key: &[u8]) -> u64 {
         let Some(head) = self.bounds.head(key) else { return 0 };
-        if self.bounds.all.0 < head && head < self.bounds.all.1 {
+        if self.bounds.intersection.0 < head && head < self.bounds.intersection.1 {
             return u64::MAX;
         }
         let tables = start..self.tables.len().min(start + FilterBank::AT_ONCE);
         tables.filter(|&at| self.in_range(at, key, head)).fold(0, |ranges, at| ranges | 1 << (at - start))
     }
 
-    /// Position of the table that may hold `key`, in a level whose tables do not overlap.
+    /// Position of the table that may hold `key`, in a level without overlaps.
     #[inline]
     fn candidate(&self, key: &[u8]) -> Option<usize> {
         let Bounds { smallest, largest, .. } = &*self.bounds;
@@ -152,7 +160,7 @@ impl Level {
 }
 
 impl Version {
-    /// This version without the tables `removed` and with the tables `added`.
+    /// A new version without the tables `removed` and with the tables `added`.
     pub(crate) fn edited(&self, removed: &[(u8, u64)], added: Vec<(u8, Arc<Table>)>) -> Version {
         let mut levels: [Vec<Arc<Table>>; LEVELS] = std::array::from_fn(|i| self.levels[i].tables.to_vec());
         for &(level, number) in removed {
@@ -162,21 +170,23 @@ impl Version {
             levels[usize::from(level)].push(table);
         }
         let (runs, sorted) = levels.split_at_mut(1);
-        // Runs of one flush or recovery have disjoint sequence ranges; the number only makes the order total.
+        // Runs of one flush or recovery have disjoint sequence ranges. The number only makes the
+        // order total.
         runs[0].sort_by_key(|table| std::cmp::Reverse((table.meta().largest_seqno, table.meta().number)));
         for level in sorted {
             level.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         }
-        // What a compaction has dropped counts as well: scans must know up to where that may reach.
+        // Dropped entries count as well: scans must know how high their sequence numbers may have
+        // been.
         let largest = levels.iter().flatten().map(|table| table.meta().largest_seqno).max();
         let largest_seqno = self.largest_seqno.max(largest.unwrap_or_default());
         let level = |tables: Vec<Arc<Table>>| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() };
-        let (mut sorted, mut place) = (Vec::new(), 0);
+        let (mut sorted, mut filters) = (Vec::new(), 0);
         for (number, level) in levels.iter().enumerate() {
             if number > 0 && !level.is_empty() {
-                sorted.push(SortedLevel { number, first_place: place });
+                sorted.push(SortedLevel { number, first_filter: filters });
             }
-            place += level.len();
+            filters += level.len();
         }
         Version { levels: levels.map(level), sorted: sorted.into(), bank: OnceLock::new(), largest_seqno }
     }
@@ -185,8 +195,7 @@ impl Version {
         &self.levels
     }
 
-    /// The largest sequence number that tables have had since the store was opened, 0 if there
-    /// were none.
+    /// The largest sequence number in any table since the store was opened, 0 without tables.
     pub(crate) fn largest_seqno(&self) -> SeqNo {
         self.largest_seqno
     }
@@ -195,17 +204,17 @@ impl Version {
         self.levels.iter().enumerate().flat_map(|(i, level)| level.tables.iter().map(move |table| (i, table)))
     }
 
-    /// What is known of the tables, in the form that the compaction picker takes.
-    pub(crate) fn metas(&self) -> [Vec<&TableMeta>; LEVELS] {
+    /// Metadata of the tables, as the compaction picker takes it.
+    pub(crate) fn metas(&self) -> LevelMetas<'_> {
         std::array::from_fn(|i| self.levels[i].tables.iter().map(|table| table.meta()).collect())
     }
 
-    /// The levels below level 0 that hold tables, from the newest to the oldest.
+    /// The non-empty levels below level 0, from newest to oldest.
     fn sorted(&self) -> impl Iterator<Item = &Level> {
         self.sorted.iter().map(|sorted| &self.levels[sorted.number])
     }
 
-    /// The filters of all tables for a read; `None` if it takes no filter's word.
+    /// The filters of all tables, or `None` if the read ignores filters.
     #[inline]
     fn bank(&self, read: &PointRead<'_>) -> Option<&FilterBank> {
         let (seed, len) = (read.hash.seed(), || self.levels.iter().map(|level| level.tables.len()).sum());
@@ -213,8 +222,8 @@ impl Version {
         (read.mode.filters == FilterMode::Use && bank.seed() == seed).then_some(bank)
     }
 
-    /// Finds the tables that may hold the key, and asks memory for the first line of each of their
-    /// filters, so that the read waits for all of them at once.
+    /// Finds the tables that may hold the key and prefetches the first line of each of their
+    /// filters, so that the cache misses overlap.
     ///
     /// With 100 M keys in three levels, a read of an absent key spent 42 % of its time waiting for
     /// one line after the other.
@@ -232,26 +241,25 @@ impl Version {
                 let table = &level.tables[at];
                 let first = candidates.bank.map(|bank| {
                     let filter = || table.opened_filter();
-                    bank.prefetch(sorted.first_place + at, read.hash, filter)
+                    bank.prefetch(sorted.first_filter + at, read.hash, filter)
                 });
-                Candidate { table, first: first.unwrap_or_default() }
+                CandidateTable { table, first: first.unwrap_or_default() }
             });
         }
         candidates
     }
 
-    /// Asks memory for the first lines of the filters of the runs from `start` on that are asked at
-    /// once.
+    /// Prefetches the first filter lines of the [`FilterBank::AT_ONCE`] runs from `start` on.
     #[inline]
     fn prefetch_runs(&self, start: usize, bank: Option<&FilterBank>, read: &PointRead<'_>) {
         let Some(bank) = bank else { return };
-        for (place, table) in self.levels[0].tables.iter().enumerate().skip(start).take(FilterBank::AT_ONCE) {
-            bank.prefetch(place, read.hash, || table.opened_filter());
+        for (i, table) in self.levels[0].tables.iter().enumerate().skip(start).take(FilterBank::AT_ONCE) {
+            bank.prefetch(i, read.hash, || table.opened_filter());
         }
     }
 
-    /// The newest version of a key that the read can see, a tombstone included. Newest sources first; the first answer ends the
-    /// search.
+    /// The newest version of a key that the read can see, tombstones included. Visits sources from
+    /// new to old; the first hit ends the search.
     #[inline]
     pub(crate) fn get<'p>(
         &'p self,
@@ -280,13 +288,13 @@ impl Version {
             }
         }
         for (&SortedLevel { number, .. }, candidate) in self.sorted.iter().zip(&candidates.sorted) {
-            let Some(Candidate { table, first }) = candidate else {
+            let Some(CandidateTable { table, first }) = candidate else {
                 trace.enter(ReadSource::Level(number));
                 trace.leave(Found::OutOfRange);
                 continue;
             };
             trace.enter(ReadSource::Table { level: number, number: table.meta().number });
-            // A table that usually has the key asks its filter all the same.
+            // A table that usually holds the requested keys probes its filter itself.
             if !table.is_usually_found() && first.deny(read.hash) {
                 table.deny(trace);
             } else if let Some(hit) = table.get(read, pin, trace)? {
@@ -296,12 +304,13 @@ impl Version {
         Ok(None)
     }
 
-    /// How many cursors [`cursors`](Version::cursors) gives at most.
+    /// The most cursors that [`cursors`](Version::cursors) adds.
     pub(crate) fn run_count(&self) -> usize {
         self.levels[0].tables.len() + self.sorted.len()
     }
 
-    /// Cursors to be merged: over all tables, or over those that may hold keys with the prefix of `probe`.
+    /// Adds a cursor to `out` for each run: over all tables, or over those that may hold keys with
+    /// the prefix of `probe`.
     pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<Source>) {
         let overlapping = &self.levels[0];
         let each = (0..overlapping.tables.len()).map(|i| (overlapping, i..i + 1));
@@ -316,56 +325,57 @@ impl Version {
     }
 }
 
-/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time. With a prefix, it passes over the
-/// tables whose filters deny it.
+/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time.
+/// With a prefix, it skips tables whose filters deny the prefix.
 pub(crate) struct RunCursor {
-    /// Shared with the version; `run` says which of them this is about.
+    /// Shared with the version. The cursor visits those in `run`.
     tables: Arc<[Arc<Table>]>,
     run: Range<usize>,
     fill_cache: bool,
     prefix: Option<Arc<PrefixProbe>>,
-    /// Position in `tables` of the one under `cursor`.
+    /// Position in `tables` of the one that `cursor` reads.
     at: usize,
-    /// Valid when this one is.
+    /// Valid exactly when the `RunCursor` is.
     cursor: TableCursor,
-    /// Whether there is a second part of the seek to be done.
+    /// Whether `begin_seek` found a table, so that the seek has further parts.
     seeking: bool,
 }
 
-/// Where a cursor over a run looks for its next table.
+/// The direction in which a [`RunCursor`] opens its next table.
 #[derive(Clone, Copy)]
-enum Direction {
+enum TableDirection {
     Forward,
     Backward,
 }
 
-impl Direction {
-    fn from(self, at: usize) -> Option<usize> {
+impl TableDirection {
+    fn step_from(self, at: usize) -> Option<usize> {
         match self {
-            Direction::Forward => at.checked_add(1),
-            Direction::Backward => at.checked_sub(1),
+            TableDirection::Forward => at.checked_add(1),
+            TableDirection::Backward => at.checked_sub(1),
         }
     }
 }
 
 impl RunCursor {
-    /// A cursor over the tables `run` of `tables`, at least one.
+    /// A cursor over the non-empty range `run` of `tables`.
     fn new(tables: Arc<[Arc<Table>]>, run: Range<usize>, fill_cache: bool) -> RunCursor {
         let (at, cursor) = (run.start, tables[run.start].cursor(fill_cache));
         RunCursor { tables, run, fill_cache, prefix: None, at, cursor, seeking: false }
     }
 
-    /// A cursor for compaction, whose reads are no reader's: they stay out of the cache and of the counters.
+    /// A cursor for compactions: its reads bypass the cache and the counters.
     pub(crate) fn for_compaction(tables: Arc<[Arc<Table>]>) -> RunCursor {
         let run = 0..tables.len();
         let cursor = RunCursor::new(tables, run, false);
         RunCursor { cursor: cursor.cursor.for_compaction(), ..cursor }
     }
 
-    /// Opens the first table from `at` on in a direction that is not to be passed over, if there is one, and positions its cursor.
+    /// Positions the cursor in the first table, from `at` on in `direction`, that the prefix does
+    /// not skip. Without such a table the cursor becomes invalid.
     fn open(
         &mut self,
-        direction: Direction,
+        direction: TableDirection,
         mut at: Option<usize>,
         position: impl FnOnce(&mut TableCursor) -> Result<()>,
     ) -> Result<()> {
@@ -374,12 +384,12 @@ impl RunCursor {
             if self.enter_table(i)? {
                 return position(&mut self.cursor);
             }
-            at = direction.from(i);
+            at = direction.step_from(i);
         }
         Ok(())
     }
 
-    /// Moves on to the table at position `i`, unless that is to be passed over; returns whether it did.
+    /// Moves to the table at position `i`. Returns false if the prefix skips that table.
     fn enter_table(&mut self, i: usize) -> Result<bool> {
         let table = &self.tables[i];
         match &self.prefix {
@@ -400,18 +410,18 @@ impl RunCursor {
 
     #[cold]
     fn next_table(&mut self) -> Result<()> {
-        self.open(Direction::Forward, Some(self.at + 1), TableCursor::seek_to_first)
+        self.open(TableDirection::Forward, Some(self.at + 1), TableCursor::seek_to_first)
     }
 
     #[cold]
     fn previous_table(&mut self) -> Result<()> {
-        self.open(Direction::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)
+        self.open(TableDirection::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)
     }
 }
 
 impl RunCursor {
-    /// Leaves the current table, all of whose entries are numbered `seen` or less: goes to where
-    /// [`jump`](InternalCursor::jump) has to look on.
+    /// Continues a [`jump`](InternalCursor::jump) in another table. All entries of the current
+    /// table are numbered `seen` or less.
     fn jump_over_old(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         let is_newer = |table: &Table| table.meta().largest_seqno > seen;
         let stops = |&i: &usize| {
@@ -420,8 +430,8 @@ impl RunCursor {
             is_newer(table) || !is_within(last, end, forward)
         };
         let (direction, at) = match forward {
-            true => (Direction::Forward, (self.at..self.run.end).find(stops)),
-            false => (Direction::Backward, (self.run.start..=self.at).rev().find(stops)),
+            true => (TableDirection::Forward, (self.at..self.run.end).find(stops)),
+            false => (TableDirection::Backward, (self.run.start..=self.at).rev().find(stops)),
         };
         let end = end.filter(|_| at.is_some_and(|at| !is_newer(&self.tables[at])));
         self.open(direction, at, |cursor| match (end, forward) {
@@ -443,11 +453,11 @@ impl InternalCursor for RunCursor {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.open(Direction::Forward, Some(self.run.start), TableCursor::seek_to_first)
+        self.open(TableDirection::Forward, Some(self.run.start), TableCursor::seek_to_first)
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.open(Direction::Backward, self.run.end.checked_sub(1), TableCursor::seek_to_last)
+        self.open(TableDirection::Backward, self.run.end.checked_sub(1), TableCursor::seek_to_last)
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
@@ -459,7 +469,7 @@ impl InternalCursor for RunCursor {
         let before = self.tables[self.run.clone()].partition_point(|table| compare(&table.meta().largest, key).is_lt());
         let at = self.run.start + before;
         let mut seeking = false;
-        self.open(Direction::Forward, Some(at), |cursor| {
+        self.open(TableDirection::Forward, Some(at), |cursor| {
             seeking = true;
             cursor.begin_seek(key)
         })?;
@@ -476,7 +486,7 @@ impl InternalCursor for RunCursor {
             return Ok(());
         }
         self.cursor.end_seek(key, seqno)?;
-        // The key may be the table's largest and all its versions newer than `seqno`.
+        // The key may be the table's largest, with all its versions newer than `seqno`.
         if self.valid() { Ok(()) } else { self.next_table() }
     }
 
@@ -492,7 +502,7 @@ impl InternalCursor for RunCursor {
         if self.valid() { Ok(()) } else { self.previous_table() }
     }
 
-    /// Seeks where the tables have no entry numbered above `seen`, and steps in the others.
+    /// Seeks past tables without entries numbered above `seen`, and steps through the others.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         while self.valid() && self.seqno() <= seen && is_within(self.key(), end, forward) {
             if self.tables[self.at].meta().largest_seqno > seen {

@@ -1,7 +1,8 @@
-//! The write-ahead log: log files whose records are batches and whose ordinals are sequence numbers.
+//! The write-ahead log: log files whose records are batches and whose ordinals are sequence
+//! numbers.
 //!
-//! A batch is one record, so that it is replayed whole or not at all. What recovery returns may not have been durable: until it is
-//! in tables, nothing that is written behind it may be acknowledged as synced.
+//! A batch is one record, so it is replayed as a whole or not at all. Recovered batches may not
+//! have been durable: until they are in tables, no later write may be acknowledged as synced.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -21,8 +22,8 @@ mod relay;
 pub(crate) use relay::Stretch;
 use relay::{Apply, Relay};
 
-/// Creates the WAL that `header` describes, for `memtable_size` bytes of entries. Before the first synced write in it is acknowledged,
-/// the directory must be synced, and the log before it too.
+/// Creates the WAL that `header` describes, for `memtable_size` bytes of entries. The directory and
+/// the log before must be synced before the first synced write in it is acknowledged.
 pub(crate) fn create(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -41,36 +42,36 @@ pub(crate) fn create(
     })
 }
 
-/// The most bytes that a log of `memtable_size` bytes of entries may have, unless a single write
-/// takes more: what records take beyond entries is a quarter at most, or the log is full before the
-/// memtable.
+/// Maximum length of a log of `memtable_size` bytes of entries, unless a single write takes more.
+/// Record overhead is a quarter at most, or else the log fills up before the memtable.
 pub(crate) fn log_size(memtable_size: usize) -> u64 {
     let memtable_size = memtable_size as u64;
     memtable_size.saturating_add(memtable_size / 4)
 }
 
-/// Bytes of a log that are prepared at a time. A step is a pause for whoever is writing then, and a window of mapped memory.
+/// Bytes of a log prepared at a time. A step is a pause for the writer at that moment, and a window
+/// of mapped memory.
 const STEP: RangeInclusive<u64> = 4 << 10..=512 << 10;
 const STEPS_PER_LOG: u64 = 128;
 
 /// Where the logs end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WalEnd {
-    /// The last sequence number that was recovered or flushed before.
+    /// The last sequence number, recovered or already flushed.
     pub(crate) last_seqno: SeqNo,
-    /// File and offset of a torn tail, if there was one.
+    /// File and offset of a torn tail, if any.
     pub(crate) torn: Option<(PathBuf, u64)>,
 }
 
-/// A log that holds entries which were synced.
+/// A log that holds synced entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SyncedLog {
     pub(crate) number: u64,
-    /// Every entry up to this one was on stable storage, the last of them in this log.
+    /// Every entry up to this one was on stable storage; this one is in this log.
     pub(crate) seqno: SeqNo,
 }
 
-/// What the manifest says of the logs.
+/// What the manifest states about the logs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     /// Everything up to this sequence number is in tables.
@@ -78,9 +79,9 @@ pub(crate) struct Known {
     pub(crate) synced_log: Option<SyncedLog>,
 }
 
-/// Applies the batches behind what is flushed that are found in the logs `numbers` (ascending: all
-/// that the manifest has not let go). `apply` gets them in their order, a stretch at a time; by
-/// another thread, if there are many and `threaded` allows it.
+/// Applies the batches after `flushed` from the logs `numbers` (ascending, all that the manifest
+/// still needs). `apply` gets them in order, several at a time. If there are many and `threaded`
+/// allows it, another thread applies them.
 pub(crate) fn recover<'a>(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -134,11 +135,12 @@ mod tests {
         log.append_marker(103).unwrap();
     }
 
-    /// What recovery applies: keyspace, key, value (`None` for a delete) and sequence number of each operation.
-    type Applied = Vec<(u32, Vec<u8>, Option<Vec<u8>>, SeqNo)>;
+    /// What recovery applies: keyspace, key, value (`None` for a delete) and sequence number of
+    /// each operation.
+    type AppliedOperations = Vec<(u32, Vec<u8>, Option<Vec<u8>>, SeqNo)>;
 
-    fn recover_all(dir: &Path, numbers: &[u64], flushed: SeqNo) -> Result<(Applied, WalEnd)> {
-        let mut applied = Applied::new();
+    fn recover_all(dir: &Path, numbers: &[u64], flushed: SeqNo) -> Result<(AppliedOperations, WalEnd)> {
+        let mut applied = AppliedOperations::new();
         let end = recover(&OsFileSystem, dir, numbers, Known { flushed, synced_log: None }, true, &mut |stretch| {
             for batch in stretch.batches() {
                 for (seqno, op) in (batch.first..).zip(batch.operations()) {
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_is_taken_is_not_written_over() {
+    fn existing_file_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path());
         let header = FileHeader { number: 8, first: 1, ..FileHeader::default() };

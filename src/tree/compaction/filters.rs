@@ -1,29 +1,30 @@
-//! Which filter a table gets: a pure function of the keyspace's options and of the tables' metadata.
+//! Which filter a table gets: a pure function of the keyspace's options and of the tables'
+//! metadata.
 //!
-//! With a budget, the tree that is decided on is the one that the new table will be part of, with as many keys as it can come to have:
-//! what it replaces is left out. A table keeps its filter until it is written again, so the bits follow the tree as compaction goes on,
-//! or do not: what is only ever appended stays as it was written when the tree was small and the bits were many. So no new filter is
-//! larger than what the budget, and [`OVERDRAFT`] beyond it, leave beside the filters that stay.
+//! A budget is shared out over the tree that the new table will be part of, without the tables it
+//! replaces and with as many keys as the new run can have. A table keeps its filter until it is
+//! rewritten, so the bits follow the tree only where compaction rewrites it. Append-only data keeps
+//! the filters it got when the tree was small and the bits were many. Therefore no new filter is
+//! larger than what the budget, plus [`OVERDRAFT`], leaves beside the existing filters.
 
 use crate::filter::FilterPolicy;
 use crate::filter::{Run, allocate, filter_bytes};
 use crate::options::{BudgetLimit, FilterBudget, KeyspaceOptions, LevelFilters};
 use crate::sorted::table::TableMeta;
-use crate::tree::version::LEVELS;
+use crate::tree::version::{LEVELS, LevelMetas};
 
-/// The tables of a keyspace, level by level.
-type Levels<'a> = [Vec<&'a TableMeta>; LEVELS];
-
-/// By which part of it all filters together may exceed a budget: a quarter when the last level is written, and a half when a level
-/// above it is. A tree that compactions go through lags behind its plan by a tenth, which is left alone; and the small runs, whose
-/// filters save most for their memory, still get theirs when the last level has used up its own.
+/// How far all filters together may exceed a budget: by a quarter when the last level is written,
+/// by a half when a level above is. A tree with regular compactions lags behind its plan by a
+/// tenth, which is tolerated. Small runs, whose filters save most for their memory, still get one
+/// when the last level has used up the budget.
 const OVERDRAFT: [u64; 2] = [4, 2];
 
-/// The filter of a run of `keys` distinct keys that is to be written to `level`, where it takes the place of the tables that
-/// `replaced` names by level and number. `held` tells how many bytes the filters of all other tables take.
+/// The filter of a run of `keys` distinct keys written to `level`, where it replaces the tables
+/// that `replaced` selects by level and number. `held` returns the bytes of all other tables'
+/// filters.
 pub(crate) fn policy_of_output(
     options: &KeyspaceOptions,
-    levels: &Levels<'_>,
+    levels: &LevelMetas<'_>,
     level: usize,
     keys: u64,
     held: impl FnOnce() -> u64,
@@ -52,20 +53,21 @@ pub(crate) fn policy_of_output(
     let is_last = level > 0 && runs.iter().all(|(other, _)| *other <= level);
     let [in_last, above] = OVERDRAFT.map(|part| bytes.saturating_add(bytes / part));
     let left = if is_last { in_last } else { above }.saturating_sub(held());
-    // With prefixes there may be twice as many keys in a filter.
+    // A filter with prefixes may hold twice as many keys.
     let most_keys = if options.prefix.is_some() { keys.saturating_mul(2) } else { keys };
     at_most(planned, most_keys, left)
 }
 
-/// The filter, or the largest of less bits, in quarters, that takes at most so many bytes.
+/// `policy` if it fits into `bytes`, else the largest smaller filter that does, in steps of a
+/// quarter bit per key.
 fn at_most(policy: FilterPolicy, keys: u64, bytes: u64) -> FilterPolicy {
     let fits = |policy: &FilterPolicy| filter_bytes(*policy, keys) <= bytes;
     let less = (4..policy.millibits().div_ceil(250)).rev().map(|quarters| policy.with_millibits(250 * quarters));
     [policy].into_iter().chain(less).find(fits).unwrap_or(FilterPolicy::None)
 }
 
-/// The filter that each table should have: level by level, in the order of `levels`.
-pub(crate) fn policies(options: &KeyspaceOptions, levels: &Levels<'_>) -> Vec<FilterPolicy> {
+/// The filter that each table should have, in the order of `levels`.
+pub(crate) fn policies(options: &KeyspaceOptions, levels: &LevelMetas<'_>) -> Vec<FilterPolicy> {
     let by_run = match &options.level_filters {
         LevelFilters::Budget(budget) => share_out(options.filter, budget, &runs(levels, |_, _| false)),
         _ => Vec::new(),
@@ -82,7 +84,7 @@ pub(crate) fn policies(options: &KeyspaceOptions, levels: &Levels<'_>) -> Vec<Fi
     policies
 }
 
-/// The filter of a level when it does not depend on the tree.
+/// The filter of a level, independent of the tree.
 fn fixed(options: &KeyspaceOptions, level: usize) -> FilterPolicy {
     match &options.level_filters {
         LevelFilters::Each(policies) => policies.get(level).or(policies.last()).copied().unwrap_or(options.filter),
@@ -90,15 +92,15 @@ fn fixed(options: &KeyspaceOptions, level: usize) -> FilterPolicy {
     }
 }
 
-/// Level and keys of each run that holds something: level 0 table by table, the others as wholes.
-fn runs(levels: &Levels<'_>, replaced: impl Fn(usize, u64) -> bool) -> Vec<(usize, u64)> {
+/// Level and keys of each non-empty run: one per table in level 0, one per level below.
+fn runs(levels: &LevelMetas<'_>, replaced: impl Fn(usize, u64) -> bool) -> Vec<(usize, u64)> {
     let keys = |level: usize, table: &TableMeta| if replaced(level, table.number) { 0 } else { table.keys };
     let first = levels[0].iter().map(|table| (0, keys(0, table)));
     let others = (1..LEVELS).map(|level| (level, levels[level].iter().map(|table| keys(level, table)).sum()));
     first.chain(others).filter(|(_, keys)| *keys > 0).collect()
 }
 
-/// The memory that a budget is, for `runs` by level and keys.
+/// The budget in bytes, for `runs` given as level and keys.
 fn budget_bytes(layout: FilterPolicy, budget: &FilterBudget, runs: &[(usize, u64)]) -> u64 {
     let keys = runs.iter().fold(0u64, |sum, (_, keys)| sum.saturating_add(*keys));
     match budget.limit {
@@ -111,8 +113,8 @@ fn budget_bytes(layout: FilterPolicy, budget: &FilterBudget, runs: &[(usize, u64
 fn share_out(layout: FilterPolicy, budget: &FilterBudget, runs: &[(usize, u64)]) -> Vec<FilterPolicy> {
     let bytes = budget_bytes(layout, budget, runs);
     let last = runs.iter().map(|(level, _)| *level).max().unwrap_or_default();
-    // Look-ups that find something are taken to find it in the last level, where most of it is; not if all there is are runs of level
-    // 0, of which each may be the one.
+    // Hits are assumed to be in the last level, which holds most of the data. This does not apply
+    // if all runs are in level 0, where each may hold the key.
     let weight = |level: usize| if level == last && level > 0 { f64::from(budget.absent) } else { 1.0 };
     let runs: Vec<Run> = runs.iter().map(|&(level, keys)| Run { keys, weight: weight(level) }).collect();
     allocate(layout, &runs, bytes)
@@ -137,8 +139,8 @@ mod tests {
         }
     }
 
-    /// Levels, number and keys of tables.
-    fn with_tree<R>(tables: &[(usize, u64, u64)], check: impl FnOnce(&Levels<'_>) -> R) -> R {
+    /// A tree of tables, given as level, number and keys.
+    fn with_tree<R>(tables: &[(usize, u64, u64)], check: impl FnOnce(&LevelMetas<'_>) -> R) -> R {
         let tables: Vec<(usize, TableMeta)> =
             tables.iter().map(|&(level, number, keys)| (level, table(number, keys))).collect();
         check(&std::array::from_fn(|level| tables.iter().filter(|(l, _)| *l == level).map(|(_, t)| t).collect()))
@@ -177,18 +179,18 @@ mod tests {
             assert_eq!(all[..2], [24.0, 24.0]);
             assert!(all.is_sorted_by(|a, b| a >= b), "{all:?}");
             assert!((9.0..10.0).contains(&all[5]), "{all:?}");
-            // The same memory said in bytes.
+            // Equal memory, given in bytes.
             let bytes = filter_bytes(FilterPolicy::DEFAULT, TREE.iter().map(|(.., keys)| keys).sum());
             assert_eq!(bits(&policies(&budget(FilterBudget::bytes(bytes)), levels)), all);
             assert_eq!(bits(&policies(&budget(FilterBudget::bytes(0)), levels)), [0.0; 6]);
-            // Nobody asks the last level for what is not there.
+            // No read asks the last level for an absent key.
             let hits = policies(&budget(FilterBudget::bytes(bytes).absent(0.0)), levels);
             assert_eq!(bits(&hits), [24.0, 24.0, 24.0, 24.0, 0.0, 0.0]);
         });
     }
 
     #[test]
-    fn what_is_written_gets_what_it_would_have_in_the_tree_that_it_makes() {
+    fn a_new_run_gets_the_filter_planned_for_the_resulting_tree() {
         let options = budget(FilterBudget::bits_per_key(8.0));
         let planned = |tables: &[(usize, u64, u64)]| with_tree(tables, |levels| policies(&options, levels));
         with_tree(&TREE, |levels| {
@@ -202,11 +204,11 @@ mod tests {
             // Everything into the last level.
             let after = [(6, 12, 1_110_300)];
             assert_eq!(policy_of_output(&options, levels, 6, 1_110_300, || 0, |_, _| true), planned(&after)[0]);
-            // Into a level that is empty.
+            // Into an empty level.
             let after = [(3, 11, 300), (4, 7, 10_000), (5, 6, 100_000), (6, 5, 1_000_000)];
             assert_eq!(policy_of_output(&options, levels, 3, 300, || 0, |level, _| level == 0), planned(&after)[0]);
         });
-        // A tree of one run has the bits that the budget is for.
+        // A single run gets all bits of the budget.
         let alone = with_tree(&[], |levels| policy_of_output(&options, levels, 0, 1000, || 0, |_, _| false));
         assert_eq!(alone, FilterPolicy::Bloom { bits_per_key: 8.0 });
         let absent = budget(FilterBudget::bits_per_key(8.0).absent(0.0));
@@ -214,7 +216,8 @@ mod tests {
         assert_eq!(alone, FilterPolicy::Bloom { bits_per_key: 8.0 });
     }
 
-    /// Keys that only ever come behind the others: nothing in the last level is written again, and the plan for it falls and falls.
+    /// Append-only keys: the last level is never rewritten, and its planned filters shrink all the
+    /// time.
     #[test]
     fn a_budget_in_bytes_holds_while_a_store_grows() {
         let bytes = filter_bytes(FilterPolicy::DEFAULT, 10_000);
@@ -234,7 +237,7 @@ mod tests {
         }
         assert!(held > bytes, "it is used");
         assert!(planned > bytes * 2, "{planned}: the plan alone would not hold it");
-        // When everything is written again, it gets what the budget is for.
+        // When everything is rewritten, it gets what the budget allows.
         let all = with_tree(&tables, |levels| policy_of_output(&options, levels, 6, 399_000, || 0, |_, _| true));
         assert!(filter_bytes(all, 399_000) <= bytes);
         let half = with_tree(&tables, |levels| policy_of_output(&options, levels, 0, 10, || bytes, |_, _| false));

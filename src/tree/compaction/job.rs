@@ -1,27 +1,28 @@
-//! Carries out one compaction: merges the input tables into new ones.
-//! What is done at once, a [stage](super::stages) of the task, falls into parts, of which several are merged at once.
+//! Carries out a compaction: merges the input tables into new ones. A [stage](super::stages) of the
+//! task is cut into parts, which several threads merge at once.
 
 use std::sync::Arc;
 
-use super::output::{Below, OutputContext, Part, Unknown, write_run};
+use super::output::{LowerLevels, OutputContext, Part, Unknown, write_run};
 use super::picker::Task;
 use crate::error::Result;
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{Table, TableMeta};
 use crate::tree::version::{RunCursor, Source, Version};
 
-/// A table of the output level may overlap this many times its own size in the level below it, so that its own compaction stays
-/// small (LevelDB's limit, `MaxGrandParentOverlapBytes`).
+/// A table of the output level may overlap this many times its own size in the level below, so that
+/// its own compaction stays small (LevelDB's limit, `MaxGrandParentOverlapBytes`).
 const MAX_OVERLAP_BELOW: u64 = 10;
 
-/// A large task falls into parts, each of which reads this much of a table's size, in eighths, so that it makes one table. The parts
-/// do not depend on how many threads there are for them.
+/// A part of a large task reads this much of a table's size, in eighths, so that it writes one
+/// table. The parts do not depend on the number of threads.
 const EIGHTHS_PER_PART: u64 = 7;
 const MAX_PARTS: usize = 256;
-/// Samples of the keys for each part.
+/// Key samples per part.
 const SAMPLES_PER_PART: usize = 16;
 
-/// The keys at which the parts of a stage of `task` end and the next ones begin, ascending. All versions of a key are in one part.
+/// The keys that separate the parts of a stage of `task`, ascending. All versions of a key are in
+/// one part.
 pub(crate) fn bounds(task: &Task, version: &Version, stage: Part<'_>, table_size: u64) -> Result<Vec<Vec<u8>>> {
     let part_size = (table_size / 8 * EIGHTHS_PER_PART).max(1);
     // A run of level 0 is one table.
@@ -42,8 +43,8 @@ pub(crate) fn bounds(task: &Task, version: &Version, stage: Part<'_>, table_size
     Ok(bounds)
 }
 
-/// Merges what `part` has of the inputs of `task`, as they stand in `version`, and returns the new tables, or `None` if it was
-/// cancelled.
+/// Merges the entries in `part` of the inputs of `task`, taken from `version`. Returns the new
+/// tables, or `None` if cancelled.
 pub(crate) fn run(
     task: &Task,
     version: &Version,
@@ -63,7 +64,7 @@ pub(crate) fn run(
     }
     let mut cursor = MergingCursor::new(sources);
     if task.output_level == 0 {
-        // Older runs may be in the same level.
+        // Level 0 may hold older runs.
         return write_run(&mut cursor, part, context, &mut Unknown);
     }
     write_run(&mut cursor, part, context, &mut TablesBelow::new(task, version, context.table_size))
@@ -72,7 +73,7 @@ pub(crate) fn run(
 /// The tables below the output level that overlap the task's key range.
 struct TablesBelow<'a> {
     levels: Vec<LevelBelow<'a>>,
-    /// The level right below the output, for the limit on overlap.
+    /// The next level after the output, for the limit on overlap.
     next: LevelBelow<'a>,
     overlapped: u64,
     max_overlapped: u64,
@@ -80,12 +81,13 @@ struct TablesBelow<'a> {
 
 struct LevelBelow<'a> {
     tables: Vec<&'a TableMeta>,
-    /// The first table whose largest key is not behind the last key asked for.
+    /// The first table that does not end before the last key passed to `advance`.
     at: usize,
 }
 
 impl LevelBelow<'_> {
-    /// Moves on to the first table that does not end before `key`; returns the bytes of the tables passed.
+    /// Moves to the first table that does not end before `key`; returns the bytes of the tables
+    /// passed.
     fn advance(&mut self, key: &[u8]) -> u64 {
         let mut passed = 0;
         while let Some(table) = self.tables.get(self.at)
@@ -120,7 +122,7 @@ impl<'a> TablesBelow<'a> {
     }
 }
 
-impl Below for TablesBelow<'_> {
+impl LowerLevels for TablesBelow<'_> {
     fn may_hold(&mut self, key: &[u8]) -> bool {
         self.levels.iter_mut().any(|level| {
             level.advance(key);
@@ -177,7 +179,7 @@ mod tests {
             letters().chain(letters().flat_map(|a| letters().map(move |b| a.clone() + &b))).collect();
         keys.extend([String::new(), "dm\0".to_owned()]);
         keys.sort_unstable();
-        // Every key asked, or only some: what was not asked for is passed over.
+        // Every key, or only some: the cursor skips the keys in between.
         for step in [1, 2, 3, 7, 100, 300] {
             for first in 0..step.min(keys.len()) {
                 let mut below = below(&levels);
@@ -186,7 +188,7 @@ mod tests {
                     let held = |meta: &TableMeta| *meta.smallest <= *key && *key <= *meta.largest;
                     let expected = levels.iter().flatten().any(held);
                     assert_eq!(below.may_hold(key), expected, "{:?}", key.escape_ascii().to_string());
-                    // Once more, as for another version of the key.
+                    // Again, as for another version of the key.
                     assert_eq!(below.may_hold(key), expected);
                 }
             }

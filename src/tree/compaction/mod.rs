@@ -1,6 +1,9 @@
-//! Keeping the tables in shape: `picker` decides what to compact and is pure, `stages` says what of it is done at once, `job` does it,
-//! `retention` says which versions of a key must live on, `filters` which filter a new table gets, `output` writes tables (for
-//! flushes too).
+//! Compaction: keeps few runs and little garbage in the levels.
+//!
+//! - `picker` chooses tasks and is pure; `filters` chooses the filter of a new table.
+//! - `stages` cuts a large task into ranges of keys, `job` merges one of them.
+//! - `retention` says which versions of a key must be kept.
+//! - `output` writes tables, also for flushes.
 
 pub(crate) mod filters;
 pub(crate) mod job;

@@ -1,4 +1,4 @@
-//! Writing sorted entries to tables, for flushes and compactions alike.
+//! Writes sorted entries to tables, for flushes and compactions.
 
 use std::sync::Arc;
 
@@ -9,41 +9,44 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::sorted::iter::InternalCursor;
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
-/// What writing tables takes from the store.
+/// What the store provides for writing tables.
 pub(crate) struct OutputContext<'a> {
     pub(crate) tables: &'a Arc<TableContext>,
     pub(crate) options: TableOptions,
-    /// Size at which one table ends and the next begins.
+    /// Size at which a table ends and the next begins.
     pub(crate) table_size: u64,
     /// Live snapshots, ascending.
     pub(crate) snapshots: Vec<SeqNo>,
     /// Takes the next file number.
     pub(crate) new_number: &'a dyn Fn() -> u64,
-    /// Called every [`YIELD_INTERVAL`] bytes: true means that the result is not wanted any more. It
-    /// may do more urgent work before it returns.
+    /// Called every [`YIELD_INTERVAL`] bytes; true cancels the write. It may do more urgent work
+    /// before it returns.
     pub(crate) cancelled: &'a dyn Fn() -> bool,
-    /// Reads each table back and compares checksums.
+    /// Reads each new table back and compares checksums.
     pub(crate) paranoid: bool,
-    /// Where the tables come from; which range each stands for, and what is dead by then, is filled in.
+    /// Origin of the tables. The writer fills in each table's key range and the tables that are
+    /// dead by then.
     pub(crate) origin: Origin,
 }
 
-/// What a level below says of a key; see [`write_run`].
-pub(crate) trait Below {
-    /// Whether an older version of `key` may be in a level below the output. Keys are asked in ascending order.
+/// What the levels below the output say of a key; see [`write_run`].
+pub(crate) trait LowerLevels {
+    /// Whether a level below the output may hold an older version of `key`. Keys come in ascending
+    /// order.
     fn may_hold(&mut self, key: &[u8]) -> bool;
 
-    /// Whether a new table should begin with `key`, because the one being written overlaps too much of the level below.
+    /// Whether to begin a new table with `key`, because the current one overlaps too much of the
+    /// next level.
     fn cut_before(&mut self, key: &[u8]) -> bool;
 
-    /// A table has been ended, for whatever reason.
+    /// Called when a table has ended, for any reason.
     fn table_ended(&mut self);
 }
 
-/// A flush knows nothing of what is below: every tombstone stays, and one run is one table.
+/// The levels below are unknown, as in a flush: every tombstone stays, and one run is one table.
 pub(crate) struct Unknown;
 
-impl Below for Unknown {
+impl LowerLevels for Unknown {
     fn may_hold(&mut self, _key: &[u8]) -> bool {
         true
     }
@@ -55,13 +58,13 @@ impl Below for Unknown {
     fn table_ended(&mut self) {}
 }
 
-/// Bytes of entries that are read between two calls of `cancelled`. A flush that is due waits for
-/// them.
+/// Bytes of entries read between two calls of `cancelled`. An urgent flush waits this long.
 const YIELD_INTERVAL: usize = 256 << 10;
-/// What an entry counts beside its key and value.
+/// Bytes that an entry counts for in addition to its key and value.
 const ENTRY_COST: usize = 64;
 
-/// A part of the key space: from the first key on, and up to but without the second. An open end is `None`.
+/// A range of the key space: from the first key, inclusive, to the second, exclusive. `None` is an
+/// open end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Part<'a> {
     pub(crate) from: Option<&'a [u8]>,
@@ -74,45 +77,53 @@ impl Part<'_> {
     }
 }
 
-/// Writes what must live on of `cursor`'s entries in `part` to tables, each synced; the directory is not. Without an error, all
-/// entries were read; `None` means that it was cancelled. What was written is removed again unless the whole succeeds.
+/// Writes to new tables those entries of `cursor` in `part` that must be kept. Each table is
+/// synced, the directory is not.
+///
+/// Returns `None` if cancelled. Unless all entries were read and written, the new tables are
+/// removed again.
 pub(crate) fn write_run(
     cursor: &mut impl InternalCursor,
     part: Part<'_>,
     context: &OutputContext<'_>,
-    below: &mut impl Below,
+    lower: &mut impl LowerLevels,
 ) -> Result<Option<Vec<TableMeta>>> {
     let from = part.from.map(<[u8]>::to_vec);
-    let mut output = Output { context, builder: None, from, done: Vec::new() };
-    match output.write_all(cursor, part, below) {
-        Ok(true) => Ok(Some(output.done)),
+    let mut writer = RunWriter { context, builder: None, from, done: Vec::new() };
+    match writer.write_all(cursor, part, lower) {
+        Ok(true) => Ok(Some(writer.done)),
         Ok(false) => {
-            output.abandon();
+            writer.abandon();
             Ok(None)
         }
         Err(error) => {
-            output.abandon();
+            writer.abandon();
             Err(error)
         }
     }
 }
 
-struct Output<'a> {
+struct RunWriter<'a> {
     context: &'a OutputContext<'a>,
     builder: Option<TableBuilder<'a>>,
-    /// Where the range of the table begins that is being written, or will be next.
+    /// Start of the key range of the current table, or of the next one.
     from: Option<Vec<u8>>,
     done: Vec<TableMeta>,
 }
 
-impl<'a> Output<'a> {
-    /// Returns whether it came to the end, and was not cancelled.
-    fn write_all(&mut self, cursor: &mut impl InternalCursor, part: Part<'_>, below: &mut impl Below) -> Result<bool> {
+impl<'a> RunWriter<'a> {
+    /// Returns false if it was cancelled.
+    fn write_all(
+        &mut self,
+        cursor: &mut impl InternalCursor,
+        part: Part<'_>,
+        lower: &mut impl LowerLevels,
+    ) -> Result<bool> {
         let mut retention = Retention::new(self.context.snapshots.clone());
-        // Whether the table being written, if there is one, has a version of the current key: all of them go to one table.
+        // Whether the current table has a version of the current key: all of them go to one table.
         let mut in_table = false;
         let mut since_yield = 0;
-        // Tombstones of the current key that hide nothing so far.
+        // Tombstones of the current key that hide no kept version so far.
         let mut tombstones: Vec<SeqNo> = Vec::new();
         match part.from {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
@@ -134,23 +145,23 @@ impl<'a> Output<'a> {
                 in_table = false;
                 tombstones.clear();
             }
-            let mut keep = retention.lives_on(seqno);
-            if keep && kind == ValueKind::Delete && !below.may_hold(key) {
-                // It is written only if something older of the key is.
+            let mut keep = retention.must_keep(seqno);
+            if keep && kind == ValueKind::Delete && !lower.may_hold(key) {
+                // It is written only if an older version of the key is.
                 tombstones.push(seqno);
                 keep = false;
             }
             if keep {
                 if !in_table {
-                    let cut = below.cut_before(key);
+                    let cut = lower.cut_before(key);
                     if cut || self.is_full() {
                         self.finish_before(key)?;
-                        below.table_ended();
+                        lower.table_ended();
                     }
                     in_table = true;
                 }
-                for hiding in tombstones.drain(..) {
-                    self.builder()?.add(key, hiding, ValueKind::Delete, &[])?;
+                for tombstone in tombstones.drain(..) {
+                    self.builder()?.add(key, tombstone, ValueKind::Delete, &[])?;
                 }
                 self.builder()?.add(key, seqno, kind, cursor.value())?;
             }
@@ -174,15 +185,15 @@ impl<'a> Output<'a> {
         Ok(none.insert(TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?))
     }
 
-    /// Ends the table, if one is being written, before one that begins with `key`.
+    /// Ends the current table, if any, before one that begins with `key`.
     fn finish_before(&mut self, key: &[u8]) -> Result<()> {
-        // The shortest that lies between the two.
+        // The shortest key between the two tables.
         let last = self.builder.as_ref().and_then(TableBuilder::last_key);
         let bound = last.map(|last| key[..key.len().min(common_prefix_len(last, key) + 1)].to_vec());
         if bound.is_some() { self.finish_table(bound) } else { Ok(()) }
     }
 
-    /// Ends the table, if one is being written. It stands for all keys before `to`.
+    /// Ends the current table, if any. Its key range ends before `to`.
     fn finish_table(&mut self, to: Option<Vec<u8>>) -> Result<()> {
         let Some(mut builder) = self.builder.take() else { return Ok(()) };
         let from = std::mem::replace(&mut self.from, to.clone());

@@ -1,19 +1,20 @@
-//! Which versions of a key must live on.
+//! Which versions of a key must be kept.
 
 use crate::format::key::SeqNo;
 
-/// Walks entries in order and says which of them somebody can still see.
+/// Walks entries in order and says which of them a reader can still see.
 ///
-/// The snapshots cut the sequence numbers into stripes. Of all versions of a key in one stripe only the newest can be seen, by the
-/// snapshot at the stripe's end or, behind the last snapshot, by reads to come. With snapshots 10 and 20, of the versions 25, 22,
-/// 18, 7 and 3 of a key, 25, 18 and 7 live on.
+/// The snapshots cut the sequence numbers into stripes. Of the versions of a key in one stripe,
+/// only the newest is visible: to the snapshot at the stripe's end or, after the last snapshot, to
+/// later reads. With snapshots 10 and 20, of the versions 25, 22, 18, 7 and 3 of a key, 25, 18 and
+/// 7 are kept.
 pub(crate) struct Retention {
     /// Ascending.
     snapshots: Vec<SeqNo>,
     key: Vec<u8>,
-    /// Whether there is such a key.
+    /// Whether `key` is set.
     entered: bool,
-    /// Stripe of the last version that was kept of `key`.
+    /// Stripe of the last version of `key` that was kept.
     stripe: Option<usize>,
 }
 
@@ -23,7 +24,7 @@ impl Retention {
         Retention { snapshots, key: Vec::new(), entered: false, stripe: None }
     }
 
-    /// Comes to the next entry's key; returns whether it is another one than that of the entry before.
+    /// Moves to the next entry; returns whether its key differs from the last one.
     pub(crate) fn enter(&mut self, key: &[u8]) -> bool {
         let is_same = self.entered && self.key == key;
         if !is_same {
@@ -35,9 +36,9 @@ impl Retention {
         !is_same
     }
 
-    /// Whether somebody can see the version `seqno` of the key that was entered. A tombstone that
-    /// lives on may go all the same if nothing older is left of the key.
-    pub(crate) fn lives_on(&mut self, seqno: SeqNo) -> bool {
+    /// Whether a reader can see version `seqno` of the current key. A visible tombstone may still
+    /// be dropped if no older version of the key remains.
+    pub(crate) fn must_keep(&mut self, seqno: SeqNo) -> bool {
         let stripe = self.snapshots.partition_point(|&snapshot| snapshot < seqno);
         self.stripe.replace(stripe) != Some(stripe)
     }
@@ -52,13 +53,13 @@ mod tests {
         let mut kept = versions.to_vec();
         kept.retain(|&seqno| {
             retention.enter(b"k");
-            retention.lives_on(seqno)
+            retention.must_keep(seqno)
         });
         kept
     }
 
     #[test]
-    fn newest_version_of_each_stripe_lives_on() {
+    fn newest_version_of_each_stripe_is_kept() {
         assert_eq!(kept(&[10, 20], &[25, 22, 18, 7, 3]), [25, 18, 7]);
         assert_eq!(kept(&[], &[25, 22, 18]), [25]);
         assert_eq!(kept(&[22], &[25, 22, 21]), [25, 22]);
@@ -78,9 +79,9 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_the_next_key_start_anew() {
+    fn stripes_start_over_with_the_next_key() {
         let mut retention = Retention::new(vec![5]);
-        let mut enter = |key: &[u8], seqno| (retention.enter(key), retention.lives_on(seqno));
+        let mut enter = |key: &[u8], seqno| (retention.enter(key), retention.must_keep(seqno));
         assert_eq!(enter(b"", 9), (true, true));
         assert_eq!(enter(b"", 7), (false, false));
         assert_eq!(enter(b"a", 9), (true, true));

@@ -1,34 +1,34 @@
-//! What of a task is done at once: pure functions of the tables' metadata.
+//! Cuts a task into stages: pure functions of the tables' metadata.
 //!
-//! A large task is carried out in *stages*, ranges of keys one behind the other. When a stage ends, what it wrote takes the place of the
-//! tables of the output level that it read, and these give back their place on the disk: so the task takes the space of a stage and of
-//! its inputs in level 0, and not that of all it reads. An input of a level above the output stays as long as a stage to come reads it.
-//! Until then its entries that have been written anew are there twice, and its older versions are there still; also for good, if the
-//! task is interrupted. That changes no answer, because what hides an older version stays as long as that does. A compaction to come
-//! finds them again, from the first key on.
+//! A large task runs in *stages*, consecutive ranges of keys. When a stage ends, its output
+//! replaces the tables of the output level that it read, and their disk space is freed. Therefore a
+//! task needs the space of one stage and of its inputs in level 0, not that of all its inputs.
+//!
+//! An input above the output level stays as long as a later stage reads it. Until then its
+//! rewritten entries exist twice, and its older versions remain; if the task is interrupted, they
+//! do so until a later compaction. This changes no answer, because an entry that hides an older
+//! version stays as long as that version does. A later compaction reads the leftovers again, from
+//! the first key on.
 
 use super::output::Part;
 use super::picker::Task;
 use crate::sorted::table::TableMeta;
-use crate::tree::version::LEVELS;
+use crate::tree::version::LevelMetas;
 
-/// The tables of a keyspace, level by level.
-type Levels<'a> = [Vec<&'a TableMeta>; LEVELS];
-
-/// A stage reads about this many times a table's size, at least. Where one ends and the next begins the threads wait for each other, as
-/// long as one of them takes for half a table.
+/// A stage reads at least about this many times a table's size. Between stages the threads wait for
+/// each other, for about as long as one of them takes for half a table.
 const TABLES_PER_STAGE: u64 = 16;
 
-/// The keys at which the stages of `task` end and the next ones begin, ascending. They are where tables of the output level begin, so that
-/// each of these is read by one stage.
-pub(crate) fn stages(task: &Task, levels: &Levels<'_>, table_size: u64) -> Vec<Vec<u8>> {
+/// The keys that separate the stages of `task`, ascending. Each is the first key of an output-level
+/// table, so that one stage reads all of a table.
+pub(crate) fn stages(task: &Task, levels: &LevelMetas<'_>, table_size: u64) -> Vec<Vec<u8>> {
     // A run of level 0 is one table.
     if task.output_level == 0 {
         return Vec::new();
     }
     let output: Vec<&TableMeta> = inputs(task, levels, task.output_level).collect();
     let output_bytes: u64 = output.iter().map(|table| table.size).sum();
-    // As much of the output level as there is for a stage, if the other inputs are spread like it.
+    // The share of the output level in a stage, if the other inputs are spread like it.
     let stage = u128::from(table_size) * u128::from(TABLES_PER_STAGE);
     let stage = stage * u128::from(output_bytes) / u128::from(task.bytes.max(1));
     let (mut ends, mut size) = (Vec::new(), 0);
@@ -42,36 +42,37 @@ pub(crate) fn stages(task: &Task, levels: &Levels<'_>, table_size: u64) -> Vec<V
     ends
 }
 
-/// Which inputs of `task` may go when everything before `end` has been written anew, with their levels. All, if that is no key.
+/// Which inputs of `task`, with their levels, may be removed once everything before `end` has been
+/// rewritten. `None` stands for the end of the key space.
 ///
-/// A table goes if it ends before that, and overlaps no older input that stays: it may hide what that has, and what was written does
-/// not, because it is below it.
-pub(crate) fn done<'a>(task: &Task, levels: &Levels<'a>, end: Option<&'a [u8]>) -> Vec<(u8, &'a TableMeta)> {
-    let (mut end, mut gone) = (end, Vec::new());
+/// An input is removed if it ends before `end` and overlaps no older input that stays. Otherwise it
+/// may hide a version in that older input, which the output, at a lower level, would not hide.
+pub(crate) fn done<'a>(task: &Task, levels: &LevelMetas<'a>, end: Option<&'a [u8]>) -> Vec<(u8, &'a TableMeta)> {
+    let (mut end, mut removable) = (end, Vec::new());
     for level in (task.start_level..=task.output_level).rev() {
-        // Oldest first, in level 0.
+        // In level 0, the oldest first.
         for table in inputs(task, levels, level).rev() {
             if end.is_none_or(|end| *table.largest < *end) {
-                gone.push((level, table));
+                removable.push((level, table));
             } else {
                 end = end.map(|end| end.min(&table.smallest));
             }
         }
     }
-    gone
+    removable
 }
 
-/// Bytes that there has to be room for before a stage of `task` begins: what it may write before it gives any back, and all of level 0,
-/// which gives its own back last.
-pub(crate) fn space(task: &Task, levels: &Levels<'_>, stage: Part<'_>) -> u64 {
+/// Disk space needed before a stage of `task` begins: what the stage may write before it frees
+/// anything, and all of level 0, which is freed last.
+pub(crate) fn space(task: &Task, levels: &LevelMetas<'_>, stage: Part<'_>) -> u64 {
     let read = |level: u8| inputs(task, levels, level).filter(move |table| level == 0 || stage.overlaps(table));
     (task.start_level..=task.output_level).flat_map(read).map(|table| table.size).sum()
 }
 
-/// The inputs of `task` in a level, in the order in which they stand there.
+/// The inputs of `task` in a level, in the level's order.
 fn inputs<'a, 'l>(
     task: &'l Task,
-    levels: &'l Levels<'a>,
+    levels: &'l LevelMetas<'a>,
     level: u8,
 ) -> impl DoubleEndedIterator<Item = &'a TableMeta> + 'l {
     let level = usize::from(level);
@@ -83,8 +84,9 @@ mod tests {
     use super::super::picker::Hull;
     use super::*;
 
-    /// Tables given as level, number, smallest and largest key, of one byte each, and of a size of 10; all are inputs.
-    fn with_task<R>(tables: &[(u8, u64, char, char)], check: impl FnOnce(&Task, &Levels<'_>) -> R) -> R {
+    /// Tables given as level, number, smallest and largest key of one byte each, with a size of 10.
+    /// All are inputs.
+    fn with_task<R>(tables: &[(u8, u64, char, char)], check: impl FnOnce(&Task, &LevelMetas<'_>) -> R) -> R {
         let key = |c: char| -> Box<[u8]> { c.to_string().into_bytes().into() };
         let meta = |&(_, number, smallest, largest): &(u8, u64, char, char)| TableMeta {
             number,
@@ -125,11 +127,11 @@ mod tests {
                 ends.into_iter().map(|end| String::from_utf8(end).unwrap()).collect::<String>()
             })
         };
-        // Twenty tables of 10 bytes, by so many times 16.
+        // Twenty tables of 10 bytes. A stage has 16 times the table size.
         assert_eq!(ends(&tables, 10), "q");
         assert_eq!(ends(&tables, 5), "iq");
         assert_eq!(ends(&tables, 20), "");
-        // As many again above them.
+        // Twenty more tables above them.
         let above = ('a'..='t').zip(101..).map(|(key, number)| (5, number, key, key));
         assert_eq!(ends(&above.chain(tables).collect::<Vec<_>>(), 10), "iq");
         assert_eq!(ends(&[(0, 2, 'a', 'z'), (0, 1, 'a', 'z')], 1), "", "there is nothing to be replaced");
@@ -149,25 +151,26 @@ mod tests {
             (6, 1, 'g', 'z'),
         ];
         with_task(&tables, |task, levels| {
-            let gone = |end: Option<&'static str>| {
+            let removable = |end: Option<&'static str>| {
                 let end = end.map(str::as_bytes);
-                let mut gone: Vec<u64> = done(task, levels, end).iter().map(|(_, table)| table.number).collect();
-                gone.sort_unstable();
-                gone
+                let mut removable: Vec<u64> = done(task, levels, end).iter().map(|(_, table)| table.number).collect();
+                removable.sort_unstable();
+                removable
             };
-            // Table 3 stays, and with it what overlaps it: table 5, and with that tables 9 and 7. Table 8 is over that one.
-            assert_eq!(gone(Some("g")), [2, 4, 6]);
-            assert_eq!(gone(None), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-            assert!(gone(Some("a")).is_empty());
+            // Table 3 stays, and with it table 5, which overlaps it, and tables 9 and 7, which
+            // overlap table 5. Table 8 overlaps table 7.
+            assert_eq!(removable(Some("g")), [2, 4, 6]);
+            assert_eq!(removable(None), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+            assert!(removable(Some("a")).is_empty());
             let space = |from: Option<&str>, to: Option<&str>| {
                 space(task, levels, Part { from: from.map(str::as_bytes), to: to.map(str::as_bytes) })
             };
-            // Level 0, and tables 6, 5, 4, 3 and 2; level 0, and tables 5, 3 and 1.
+            // Level 0 and tables 6, 5, 4, 3 and 2; level 0 and tables 5, 3 and 1.
             assert_eq!((space(None, Some("g")), space(Some("g"), None), space(None, None)), (80, 60, 90));
         });
         with_task(&[(0, 9, 'a', 'c'), (5, 3, 'd', 'm'), (6, 2, 'a', 'f')], |task, levels| {
-            let gone: Vec<u64> = done(task, levels, Some(b"g")).iter().map(|(_, table)| table.number).collect();
-            assert_eq!(gone, [2, 9], "it hides nothing of table 3");
+            let removable: Vec<u64> = done(task, levels, Some(b"g")).iter().map(|(_, table)| table.number).collect();
+            assert_eq!(removable, [2, 9], "it hides nothing of table 3");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! `CURRENT`: the file that says which manifest is in force.
+//! `CURRENT`: the file that names the manifest in force.
 //!
 //! ```text
 //! tamis 1
@@ -6,7 +6,7 @@
 //! crc32 89abcdef
 //! ```
 //!
-//! The first and the last line, and the limit of the length, are those of every version.
+//! Every format version keeps the first and the last line, and the maximum length.
 
 use std::io;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::format::filename::FileKind;
 use crate::format::header::FORMAT_VERSION;
 use crate::vfs::{FileSystem, read_small_file};
 
-/// Longest `CURRENT` of any version. Part of the format.
+/// Maximum length of `CURRENT` in any version. Part of the format.
 const MAX_LEN: usize = 4096;
 
-/// What every `CURRENT` begins with. Part of the format.
+/// The first bytes of every `CURRENT`. Part of the format.
 pub(super) const START: &str = "tamis ";
 
 /// The number of the manifest in force, or `None` if there is no `CURRENT`.
@@ -36,7 +36,7 @@ pub(crate) fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     }
 }
 
-/// Whether there is a `CURRENT` that begins as only ours do.
+/// Whether a `CURRENT` exists and begins as tamis writes it.
 pub(crate) fn begins_as_ours(fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
     let path = FileKind::Current.path(dir);
     let mut start = [0; START.len()];
@@ -46,10 +46,10 @@ pub(crate) fn begins_as_ours(fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Puts manifest `number` in force. The manifest, and its name, must be durable already.
+/// Puts manifest `number` in force. The manifest and its directory entry must already be durable.
 pub(super) fn switch(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()> {
     let (path, temp) = (FileKind::Current.path(dir), FileKind::CurrentTemp.path(dir));
-    // What an interrupted switch left. If it stays, it cannot be created.
+    // Removes the leftover of an interrupted switch. If this fails, so does `create`.
     let _ = fs.remove(&temp);
     let file = fs.create(&temp).during("create", &temp)?;
     file.append(encode(number).as_bytes()).during("write", &temp)?;
@@ -63,7 +63,7 @@ fn encode(number: u64) -> String {
     format!("{lines}{}", checksum_line(&lines))
 }
 
-/// The number of the manifest that the content of `CURRENT` puts in force.
+/// The manifest number in the content of `CURRENT`.
 fn decode(bytes: &[u8], path: &Path) -> Result<u64> {
     let corrupt = |rule| Error::corruption(path, 0, rule);
     let text = std::str::from_utf8(bytes).map_err(|_| corrupt("CURRENT is not text"))?;

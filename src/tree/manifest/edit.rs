@@ -1,4 +1,4 @@
-//! [`VersionEdit`]: one change of what belongs to a store, the payload of a manifest record.
+//! [`VersionEdit`]: one change to the contents of a store, the payload of a manifest record.
 
 use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_varint, put_varint_field};
@@ -13,7 +13,7 @@ pub(crate) const LEVEL_COUNT: usize = 7;
 /// Longest name of a keyspace, in bytes. Part of the format.
 pub(crate) const MAX_NAME_LEN: usize = 255;
 
-/// Tags of the fields; docs/FORMAT.md says what they mean. Part of the format.
+/// Tags of the fields, described in docs/FORMAT.md. Part of the format.
 mod tag {
     pub(super) const NEXT_FILE_NUMBER: u64 = 1;
     pub(super) const MIN_LOG: u64 = 2;
@@ -24,24 +24,25 @@ mod tag {
     pub(super) const ADDED: u64 = 7;
     pub(super) const REMOVED: u64 = 8;
     pub(super) const SYNCED_LOG: u64 = 9;
-    /// Tags from here on may be skipped by a reader that does not know them.
+    /// Readers skip unknown tags from here on.
     pub(super) const OPTIONAL: u64 = 64;
 }
 
-/// What changes; an absent field stays as it is. Drops take effect before creations, removals before additions, so that one edit
-/// can pass a name to another keyspace and move a table to another level.
+/// One atomic change; absent fields keep their value. Drops take effect before creations, and
+/// removals before additions. Therefore one edit can pass a name to another keyspace or move a
+/// table to another level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct VersionEdit {
-    /// Every file number and keyspace id below it may have been used.
+    /// File numbers and keyspace ids below it may have been used.
     pub(crate) next_file_number: Option<u64>,
-    /// Logs below it are no longer needed.
+    /// Logs with lower numbers are obsolete.
     pub(crate) min_log: Option<u64>,
-    /// Every entry up to it is in a table, or superseded by one.
+    /// Every entry up to it is in a table, or superseded by an entry in one.
     pub(crate) flushed_seqno: Option<SeqNo>,
     pub(crate) hash_seed: Option<u64>,
-    /// A log that must be there from here on, until it is no longer needed.
+    /// A log that must exist from here on, until it is obsolete.
     pub(crate) synced_log: Option<SyncedLog>,
-    /// Keyspaces that exist from here on, or whose options change: id, name, options.
+    /// Keyspaces created, or whose options change: id, name, options.
     pub(crate) created: Vec<(u32, String, KeyspaceOptions)>,
     pub(crate) dropped: Vec<u32>,
     /// Tables added: keyspace id, level, table.
@@ -137,7 +138,7 @@ impl VersionEdit {
 fn set_once<T>(field: &mut Option<T>, value: T) -> Decoded<()> {
     match field.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Malformed("a version edit states one thing twice")),
+        Some(_) => Err(Malformed("a version edit states a field twice")),
     }
 }
 
@@ -159,7 +160,7 @@ fn level(content: &mut Decoder<'_>) -> Decoded<u8> {
 fn name(content: &mut Decoder<'_>) -> Decoded<String> {
     let bytes = content.bytes()?;
     if !(1..=MAX_NAME_LEN).contains(&bytes.len()) {
-        return Err(Malformed("a keyspace's name is not of 1 to 255 bytes"));
+        return Err(Malformed("a keyspace's name is not 1 to 255 bytes long"));
     }
     match std::str::from_utf8(bytes) {
         Ok(name) => Ok(name.to_owned()),
@@ -167,20 +168,20 @@ fn name(content: &mut Decoder<'_>) -> Decoded<String> {
     }
 }
 
-/// Tags of the optional fields behind a keyspace's options. Part of the format.
+/// Tags of the optional fields after a keyspace's options. Part of the format.
 mod option_tag {
     pub(super) const LEVEL_FILTERS: u64 = 1;
     pub(super) const PREFIX: u64 = 2;
 }
 
-/// What the first number of the level filters says they are. Part of the format.
+/// Kinds of level filters: the first number of the field. Part of the format.
 mod level_filters {
     pub(super) const EACH: u64 = 1;
     pub(super) const BUDGET_PER_KEY: u64 = 2;
     pub(super) const BUDGET_IN_BYTES: u64 = 3;
 }
 
-/// Name and options of a keyspace, as a version edit has them behind its id.
+/// Name and options of a keyspace, encoded as in a version edit, without the id.
 pub(crate) fn encode_definition(name: &str, options: &KeyspaceOptions) -> Vec<u8> {
     let mut out = Vec::new();
     put_bytes(&mut out, name.as_bytes());
@@ -264,7 +265,7 @@ fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<L
     let limit = match kind {
         level_filters::BUDGET_PER_KEY => match field.varint()? {
             millibits @ 1..=24_000 => BudgetLimit::BitsPerKey(from_thousandths(millibits)),
-            _ => return Err(Malformed("a budget for filters is not 0.001 to 24 bits per key")),
+            _ => return Err(Malformed("a filter budget is not 0.001 to 24 bits per key")),
         },
         level_filters::BUDGET_IN_BYTES => BudgetLimit::Bytes(field.varint()?),
         _ => return Err(Malformed("the filters of the levels are of an unknown kind")),
@@ -274,7 +275,7 @@ fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<L
         _ => return Err(Malformed("the share of absent keys is more than 1")),
     };
     if filter == FilterPolicy::None {
-        return Err(Malformed("there is a budget for filters and no filter"));
+        return Err(Malformed("there is a filter budget, but no filter"));
     }
     Ok(LevelFilters::Budget(FilterBudget { limit, absent }))
 }
@@ -284,7 +285,7 @@ fn thousandths(number: f32) -> u32 {
     (f64::from(number) * 1000.0).round() as u32
 }
 
-/// Of a number of at most 65,535.
+/// `number` is at most 65,535.
 fn from_thousandths(number: u64) -> f32 {
     f32::from(u16::try_from(number).unwrap_or(u16::MAX)) / 1000.0
 }
@@ -301,10 +302,10 @@ fn policy(content: &mut Decoder<'_>) -> Decoded<FilterPolicy> {
         (0, 0) => Ok(FilterPolicy::None),
         (1, 1000..=24_000) => Ok(FilterPolicy::Bloom { bits_per_key }),
         (2, 1000..=24_000) => Ok(FilterPolicy::StandardBloom { bits_per_key }),
-        (0..=2, _) => Err(Malformed("a filter has not 1 to 24 bits per key")),
+        (0..=2, _) => Err(Malformed("a filter does not have 1 to 24 bits per key")),
         (4, _) => match FINGERPRINT_BITS.into_iter().find(|&bits| u64::from(bits) * 1000 == millibits) {
             Some(fingerprint_bits) => Ok(FilterPolicy::BinaryFuse { fingerprint_bits }),
-            None => Err(Malformed("a filter's fingerprints have not 4 to 8, 10, 12 or 16 bits")),
+            None => Err(Malformed("a filter's fingerprints do not have 4 to 8, 10, 12 or 16 bits")),
         },
         _ => Err(Malformed("a filter policy is of an unknown kind")),
     }
@@ -347,7 +348,7 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
     } else if table.smallest_seqno > table.largest_seqno {
         "a table's smallest sequence number exceeds its largest"
     } else if table.smallest > table.largest {
-        "a table's smallest key is behind its largest"
+        "a table's smallest key comes after its largest"
     } else if table.smallest.len().max(table.largest.len()) > MAX_KEY_LEN {
         "a key is longer than 1 MiB"
     } else {
@@ -412,7 +413,7 @@ pub(super) mod tests {
         ]);
         (any_policy(), any_level_filters(), compression, 256u32..=1 << 20, prefix).prop_map(
             |(filter, level_filters, compression, block_size, prefix)| {
-                // What kind of filter a budget is for must be said.
+                // A budget needs a filter policy.
                 let filter = match (&level_filters, filter) {
                     (LevelFilters::Budget(_), FilterPolicy::None) => FilterPolicy::DEFAULT,
                     (_, filter) => filter,

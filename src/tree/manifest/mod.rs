@@ -1,11 +1,12 @@
-//! The manifest: a log of version edits, which says what belongs to a store. `CURRENT` names the manifest in force.
+//! The manifest: a log of version edits that records which files and keyspaces belong to a store.
+//! `CURRENT` names the manifest in force.
 //!
-//! A manifest stands alone: its first edit states the whole version, and it is in force only when that edit is durable. Every edit
-//! is durable before [`ManifestWriter::append`] returns, and only then may its effect be used and what it makes obsolete be
-//! removed.
-//!
-//! Nobody appends to a manifest that was there before: the first edit after opening begins a new one. Until then the old one is in force,
-//! if it says of itself that it is durable.
+//! - A manifest stands alone: its first edit states the whole version. It is put in force only
+//!   after that edit is durable.
+//! - Every edit is durable before [`ManifestWriter::append`] returns. Only then may its effect be
+//!   used and obsolete files be removed.
+//! - A manifest found on opening is never appended to: the first edit after opening begins a new
+//!   one. Until then the old manifest stays in force if it states that it is durable.
 
 use std::io;
 use std::path::Path;
@@ -31,18 +32,19 @@ pub(crate) use place::find;
 pub(crate) use salvage::salvage;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
 
-/// The first edit of a manifest. Part of the format.
+/// Ordinal of the first edit of a manifest. Part of the format.
 const FIRST_EDIT: u64 = 1;
 
-/// Writes one manifest from its creation on.
+/// Writes one manifest, from its creation on.
 pub(crate) struct ManifestWriter {
     log: LogWriter,
 }
 
 impl ManifestWriter {
-    /// Creates manifest `number`, which begins with `state`, and puts it in force.
+    /// Creates manifest `number`, whose first edit states `state`, and puts it in force.
     ///
-    /// After an error it is unknown which manifest is in force: none may be written to until the store is opened again.
+    /// After an error it is unknown which manifest is in force: reopen the store before writing to
+    /// any.
     pub(crate) fn create(
         fs: &dyn FileSystem,
         dir: &Path,
@@ -55,12 +57,13 @@ impl ManifestWriter {
         writer.append_durably(&state.snapshot_edit())?;
         fs.sync_dir(dir).during("sync", dir)?;
         current::switch(fs, dir, number)?;
-        // Only now: it says that the manifest is in force for good.
+        // Only now: the marker states that the manifest is durably in force.
         writer.mark()?;
         Ok(writer)
     }
 
-    /// Appends an edit and makes it durable. After an error the manifest must not be appended to any more.
+    /// Appends an edit and makes it durable. After an error the manifest must not be appended to
+    /// again.
     pub(crate) fn append(&mut self, edit: &VersionEdit) -> Result<()> {
         self.append_durably(edit)?;
         self.mark()
@@ -74,28 +77,30 @@ impl ManifestWriter {
         self.log.sync()
     }
 
-    /// States that all edits are durable, so that damage to the last one is not taken for a torn tail.
+    /// States that all edits are durable, so that damage to the last one is not mistaken for a torn
+    /// tail.
     fn mark(&mut self) -> Result<()> {
         self.log.append_marker(self.log.next() - 1)
     }
 
-    /// Bytes of the file, by which to decide when to begin a new one.
+    /// File length in bytes. Decides when to begin a new manifest.
     pub(crate) fn len(&self) -> u64 {
         self.log.len()
     }
 }
 
-/// A manifest that was read.
+/// A manifest read from disk.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Loaded {
     pub(crate) state: ManifestState,
     pub(crate) number: u64,
-    /// Whether all of it is durable, and in force, for certain. Otherwise its last edit may have been read from what the system holds in
-    /// memory, and be gone after a power cut.
+    /// Whether the manifest is certainly durable and in force. If not, its last edit may have been
+    /// read from the page cache and be lost in a power cut.
     pub(crate) is_durable: bool,
 }
 
-/// Reads the manifest in force. `None` if there is no store in `dir`, not even the directory, or one whose creation died half way.
+/// Reads the manifest in force. `None` if `dir` is absent or holds no store, or if creating the
+/// store was interrupted.
 pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
     find(fs, dir)?.map(|number| load_number(fs, dir, number)).transpose()
 }
@@ -107,7 +112,7 @@ pub(crate) fn load_number(fs: &dyn FileSystem, dir: &Path, number: u64) -> Resul
     let logs = [(number, path.clone())];
     let replayed = replay(fs, Magic::Manifest, &logs, FIRST_EDIT, 0, &mut |record| {
         if record.count != 1 {
-            return Err(Malformed("a record of the manifest is not one version edit").into());
+            return Err(Malformed("a manifest record does not hold exactly one version edit").into());
         }
         let edit = VersionEdit::decode(record.payload)?;
         match &mut state {

@@ -1,8 +1,8 @@
 //! The moves of a repair: files that it takes out of the store once its manifest is in force.
 //!
-//! They are written to `lost/moves-000130.txt` before manifest 130 comes into force, and the file
-//! is removed when all of them have been moved. Until then, opening the store must finish them:
-//! nothing needs these files any more, but the repair's report says that they are in `lost`.
+//! The list is written to `lost/moves-000130.txt` before manifest 130 comes into force, and removed
+//! when all files have been moved. Until then, opening the store must finish the moves: the store
+//! needs none of these files, but the repair's report says that they are in `lost`.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -12,19 +12,19 @@ use crate::error::{IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::vfs::{FileSystem, read_small_file};
 
-/// The directory into which a repair moves what no longer belongs to the store.
+/// The directory that receives files that no longer belong to the store.
 pub(crate) const LOST: &str = "lost";
-/// What is below it for tables that may or may not belong to the store.
+/// The subdirectory of `lost` for tables that may or may not belong to the store.
 pub(crate) const UNCERTAIN: &str = "uncertain";
 
 const PREFIX: &str = "moves-";
-/// More than twenty million moves.
+/// Enough for more than twenty million moves.
 const MAX_LEN: usize = 1 << 30;
 
-/// A file, and where it goes, relative to the store's directory.
+/// A file, and its destination relative to the store's directory.
 pub(crate) type Move = (FileKind, PathBuf);
 
-/// Writes the moves of the repair that makes manifest `number`. The caller syncs `lost`.
+/// Writes the moves of the repair that creates manifest `number`. The caller syncs `lost`.
 pub(crate) fn write(fs: &dyn FileSystem, dir: &Path, number: u64, moves: &[Move]) -> Result<()> {
     let path = dir.join(LOST).join(format!("{PREFIX}{number:06}.txt"));
     let lines = moves.iter().map(|(kind, to)| format!("{}\t{}\n", kind.name(), to.display()));
@@ -33,7 +33,8 @@ pub(crate) fn write(fs: &dyn FileSystem, dir: &Path, number: u64, moves: &[Move]
     file.sync().during("sync", &path)
 }
 
-/// The moves of repairs that were cut off, of those of `files` (in their order) that are not needed.
+/// Unfinished moves of interrupted repairs, for those of `files` that the store does not need, in
+/// the order of `files`.
 pub(crate) fn unfinished(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -58,13 +59,13 @@ pub(crate) fn unfinished(
     Ok(moves.into_values().collect())
 }
 
-/// Whether a repair moves the file called `name` to `to`. A list that was torn says other things.
+/// Whether a repair moves the file called `name` to `to`. Lines of a torn list may say anything.
 fn is_below_lost(to: &Path, name: &str) -> bool {
     let has_name = to.file_name().and_then(|to| to.to_str()).is_some_and(|to| to.starts_with(name));
     has_name && to.parent().is_some_and(|to| to == Path::new(LOST) || to == Path::new(LOST).join(UNCERTAIN))
 }
 
-/// Carries out moves, durably, and forgets them and all that were finished before.
+/// Carries out moves durably, then removes all lists, also those finished before.
 pub(crate) fn finish(fs: &dyn FileSystem, dir: &Path, moves: &[Move]) -> Result<()> {
     for (kind, to) in moves {
         let (from, to) = (kind.path(dir), dir.join(to));
@@ -82,7 +83,7 @@ pub(crate) fn finish(fs: &dyn FileSystem, dir: &Path, moves: &[Move]) -> Result<
     Ok(())
 }
 
-/// The lists of moves that are there.
+/// Paths of the existing lists.
 fn lists(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<PathBuf>> {
     let lost = dir.join(LOST);
     let names = match fs.list(&lost) {

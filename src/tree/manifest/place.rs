@@ -1,8 +1,7 @@
-//! Where a store may be: what a directory holds if its `CURRENT` is absent or unreadable.
+//! Whether a directory holds a store, is free for a new one, or belongs to somebody else.
 //!
-//! A store is created in an absent or an empty directory, and nowhere else. A directory also counts
-//! as empty if it holds only what an interrupted creation left, and `lost+found`. A look changes
-//! nothing.
+//! A store is created only in an absent or empty directory. A directory also counts as empty if it
+//! holds only `lost+found` and the leftovers of an interrupted creation. Nothing is modified here.
 
 use std::io;
 use std::path::Path;
@@ -13,13 +12,13 @@ use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, Magic};
 use crate::vfs::FileSystem;
 
-/// What the file systems of the ext family put into their root.
+/// Created by ext file systems in their root directory.
 const LOST_AND_FOUND: &str = "lost+found";
-/// Names that an error lists before it only counts.
+/// Names listed in an error message; the rest are counted.
 const LISTED: usize = 3;
 
-/// The number of the manifest in force; `None` if `dir` is free for a new store. Refuses a
-/// directory that holds anything else.
+/// The number of the manifest in force, or `None` if `dir` is free for a new store. Any other
+/// content is refused.
 pub(crate) fn find(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     let error = match current::read(fs, dir) {
         Ok(None) => match refuse_content(fs, dir) {
@@ -35,36 +34,37 @@ pub(crate) fn find(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
         }
         found => return found,
     };
-    // Another process may have created the store between the two looks.
+    // Another process may have created the store since `CURRENT` was read.
     match current::read(fs, dir) {
         Ok(Some(number)) => Ok(Some(number)),
         _ => Err(error),
     }
 }
 
-/// A store comes to life with its `CURRENT`, so that without one there can be no table and no entry
-/// in a log.
+/// Refuses a directory without `CURRENT` that holds data or foreign files. A store exists from its
+/// first `CURRENT` on: without one there can be no table and no log entry.
 fn refuse_content(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-    let content = Content::of(fs, dir)?;
+    let content = DirContent::of(fs, dir)?;
     if let Some(kind) = content.data {
         let rule = format!("there is no CURRENT, but {} has data", kind.name());
         return Err(Error::corruption(&FileKind::Current.path(dir), 0, rule));
     }
     match content.foreign.is_empty() {
         true => Ok(()),
-        false => Err(not_a_store(dir, content.in_words())),
+        false => Err(not_a_store(dir, content.describe())),
     }
 }
 
-/// A `CURRENT` that cannot be read is damage if it, or any file beside it, begins as only ours do.
+/// An unreadable `CURRENT` is damage if it or any file beside it begins as tamis files do.
+/// Otherwise the directory belongs to another program and is refused.
 fn refuse_foreign(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     let start = beginning(fs, &FileKind::Current.path(dir))?;
-    let content = Content::of(fs, dir)?;
+    let content = DirContent::of(fs, dir)?;
     if start.starts_with(current::START.as_bytes()) || content.has_magic {
         return Ok(());
     }
     Err(match start.starts_with(b"MANIFEST") {
-        true => not_a_store(dir, content.kin()),
+        true => not_a_store(dir, content.foreign_program()),
         false => not_a_store(dir, "its CURRENT was written by another program"),
     })
 }
@@ -73,25 +73,25 @@ fn not_a_store(dir: &Path, found: impl Into<String>) -> Error {
     Error::NotAStore { dir: dir.to_owned(), found: found.into() }
 }
 
-/// Files of a directory, apart from `CURRENT`.
+/// The files of a directory other than `CURRENT`.
 #[derive(Default)]
-struct Content {
-    /// A table of ours, or a log of ours that is longer than its header.
+struct DirContent {
+    /// A table, or a log longer than its header, if one of ours exists.
     data: Option<FileKind>,
-    /// Whether a file begins with magic bytes of ours.
+    /// Whether any file begins with the magic bytes of tamis.
     has_magic: bool,
-    /// Names of other files, sorted.
+    /// Names of foreign files, sorted.
     foreign: Vec<String>,
 }
 
-impl Content {
-    fn of(fs: &dyn FileSystem, dir: &Path) -> Result<Content> {
+impl DirContent {
+    fn of(fs: &dyn FileSystem, dir: &Path) -> Result<DirContent> {
         let mut names = match fs.list(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DirContent::default()),
             names => names.during("list", dir)?,
         };
         names.sort_unstable();
-        let mut content = Content::default();
+        let mut content = DirContent::default();
         for name in names {
             match FileKind::parse(&name) {
                 Some(FileKind::Current | FileKind::CurrentTemp | FileKind::Lock) => {}
@@ -128,7 +128,7 @@ impl Content {
         Ok(())
     }
 
-    fn in_words(&self) -> String {
+    fn describe(&self) -> String {
         let listed = self.foreign.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
         match self.foreign.len().saturating_sub(LISTED) {
             0 => format!("it holds {listed}"),
@@ -136,8 +136,8 @@ impl Content {
         }
     }
 
-    /// Whose files they are if `CURRENT` holds no more than the name of a manifest.
-    fn kin(&self) -> &'static str {
+    /// Which program's files these are, given a `CURRENT` that only names a manifest.
+    fn foreign_program(&self) -> &'static str {
         let is_rocksdb = |name: &String| name == "IDENTITY" || name.starts_with("OPTIONS-");
         match self.foreign.iter().any(is_rocksdb) {
             true => "it is a RocksDB store, by its files",
@@ -146,7 +146,7 @@ impl Content {
     }
 }
 
-/// The first bytes of a file, as many as a file's magic has. A directory begins with none of ours.
+/// The first bytes of a file, at most as many as the magic has. A directory begins with none of ours.
 fn beginning(fs: &dyn FileSystem, path: &Path) -> Result<Vec<u8>> {
     let mut bytes = vec![0; Magic::LEN];
     match fs.open(path).and_then(|file| file.read_at(&mut bytes, 0)) {

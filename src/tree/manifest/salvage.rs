@@ -1,4 +1,4 @@
-//! What can still be read of a damaged manifest, for `repair`.
+//! Reads the intact edits of a damaged manifest, for `repair`.
 
 use std::path::Path;
 
@@ -13,15 +13,15 @@ use crate::write::log::open_damaged;
 /// The edits of a manifest that verify.
 #[derive(Debug)]
 pub(crate) struct SalvagedManifest {
-    /// Each with whether all between it and the one before it was read.
+    /// Each edit, with whether everything between it and the edit before it was read.
     pub(crate) edits: Vec<(bool, VersionEdit)>,
-    /// Whether the first of them states a whole version.
+    /// Whether the first edit of the file verifies and states a whole version.
     pub(crate) has_base: bool,
-    /// The first place that does not verify, and why.
+    /// The first offset that does not verify, and why.
     pub(crate) damage: Option<(u64, String)>,
 }
 
-/// Reads manifest `number` past all damage.
+/// Reads manifest `number`, skipping damaged parts.
 pub(crate) fn salvage(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<SalvagedManifest> {
     let path = FileKind::Manifest(number).path(dir);
     let mut log = open_damaged(fs, &path, Magic::Manifest, number)?;
@@ -29,15 +29,15 @@ pub(crate) fn salvage(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Sa
     if let Err(rule) = log.header() {
         found.damage = Some((0, rule.to_owned()));
     }
-    let mut behind = FILE_HEADER_LEN as u64;
+    let mut next_offset = FILE_HEADER_LEN as u64;
     let mut follows = true;
-    for run in log.runs()? {
-        if run.offset > behind {
+    for span in log.spans()? {
+        if span.offset > next_offset {
             follows = false;
-            found.damage.get_or_insert((behind, "no record verifies here".into()));
+            found.damage.get_or_insert((next_offset, "no record verifies here".into()));
         }
-        behind = run.end;
-        log.read_run(&run, 1, &mut |record| {
+        next_offset = span.end;
+        log.read_span(&span, 1, &mut |record| {
             if record.count == 0 {
                 return Ok(());
             }
@@ -55,8 +55,8 @@ pub(crate) fn salvage(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Sa
             Ok(())
         })?;
     }
-    if behind < log.len() && log.states_behind(behind, 1)? {
-        found.damage.get_or_insert((behind, "no record verifies from here on".into()));
+    if next_offset < log.len() && log.states_durable_after(next_offset, 1)? {
+        found.damage.get_or_insert((next_offset, "no record verifies from here on".into()));
     }
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! [`ManifestState`]: what version edits build up, as plain data.
+//! [`ManifestState`]: the plain data that version edits build up.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
@@ -10,25 +10,26 @@ use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
 use crate::write::wal::SyncedLog;
 
-/// Keyspaces that can exist at a time. Part of the format.
+/// Most keyspaces that exist at a time. Part of the format.
 pub(crate) const MAX_KEYSPACES: usize = 65_535;
 /// Name of keyspace 0.
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
 
-/// All that belongs to a store.
+/// The contents of a store.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ManifestState {
-    /// Keyspace ids come from this counter too: none is used twice, because the log may still hold entries of a dropped keyspace.
+    /// Also the counter of keyspace ids. No id is used twice, because the log may still hold
+    /// entries of a dropped keyspace.
     pub(crate) next_file_number: u64,
     pub(crate) min_log: u64,
     pub(crate) flushed_seqno: SeqNo,
     pub(crate) hash_seed: u64,
-    /// The newest log that is known to hold synced entries, while it is still needed.
+    /// The newest log known to hold synced entries, until it is obsolete.
     pub(crate) synced_log: Option<SyncedLog>,
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
 }
 
-/// All that belongs to a keyspace.
+/// The contents of a keyspace.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyspaceState {
     pub(crate) name: String,
@@ -36,21 +37,21 @@ pub(crate) struct KeyspaceState {
     pub(crate) levels: [LevelState; LEVEL_COUNT],
 }
 
-/// The tables of a level. Those of level 0 may overlap, those of any other do not share a user key.
+/// The tables of a level. They may overlap in level 0. In any other level they share no user key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LevelState {
     tables: BTreeMap<u64, TableMeta>,
-    /// Level 1 and up: the table's number by its smallest key.
+    /// Table number by smallest key; empty in level 0.
     by_key: BTreeMap<Box<[u8]>, u64>,
 }
 
 impl ManifestState {
-    /// A state without keyspaces, to which a new store adds the default one.
+    /// A state without keyspaces. Creating a store adds the default one.
     pub(crate) fn new(hash_seed: u64) -> ManifestState {
         ManifestState { next_file_number: 1, hash_seed, ..ManifestState::default() }
     }
 
-    /// The state that the first edit of a manifest states.
+    /// The state given by the first edit of a manifest.
     pub(crate) fn from_snapshot(edit: &VersionEdit) -> Decoded<ManifestState> {
         let (Some(_), Some(_), Some(_), Some(hash_seed)) =
             (edit.next_file_number, edit.min_log, edit.flushed_seqno, edit.hash_seed)
@@ -65,7 +66,7 @@ impl ManifestState {
         }
     }
 
-    /// The edit that states the whole version, for the beginning of a manifest.
+    /// The edit that states the whole version, the first of a new manifest.
     pub(crate) fn snapshot_edit(&self) -> VersionEdit {
         let mut edit = VersionEdit {
             next_file_number: Some(self.next_file_number),
@@ -82,14 +83,14 @@ impl ManifestState {
         edit
     }
 
-    /// Takes a file number.
+    /// Takes the next file number.
     pub(crate) fn take_number(&mut self) -> u64 {
         let number = self.next_file_number;
         self.next_file_number += 1;
         number
     }
 
-    /// Whether a table of that number belongs to the store.
+    /// Whether a table numbered `number` belongs to the store.
     pub(crate) fn has_table(&self, number: u64) -> bool {
         self.keyspaces.values().any(|keyspace| keyspace.has_table(number))
     }
@@ -106,7 +107,8 @@ impl ManifestState {
         keyspace.level_mut(level)?.add(table, level > 0)
     }
 
-    /// Applies an edit. One that contradicts the state is an error, after which the state is good for nothing.
+    /// Applies an edit. An edit that contradicts the state is an error; the state must then be
+    /// discarded.
     pub(crate) fn apply(&mut self, edit: &VersionEdit) -> Decoded<()> {
         raise(&mut self.next_file_number, edit.next_file_number)?;
         raise(&mut self.min_log, edit.min_log)?;
@@ -162,7 +164,7 @@ impl ManifestState {
         }
         let names: HashSet<&str> = self.keyspaces.values().map(|keyspace| keyspace.name.as_str()).collect();
         if names.len() < self.keyspaces.len() {
-            return Err(Malformed("two keyspaces have one name"));
+            return Err(Malformed("two keyspaces have the same name"));
         }
         if self.keyspaces.len() > MAX_KEYSPACES {
             return Err(Malformed("there are more than 65535 keyspaces"));
@@ -177,11 +179,11 @@ impl ManifestState {
 
 const UNKNOWN_KEYSPACE: Malformed = Malformed("a version edit names a keyspace that does not exist");
 
-/// Sets a number that never falls.
+/// Raises a number that must never fall.
 fn raise<T: Copy + PartialOrd>(number: &mut T, to: Option<T>) -> Decoded<()> {
     if let Some(to) = to {
         if to < *number {
-            return Err(Malformed("a number that only grows falls"));
+            return Err(Malformed("a counter falls"));
         }
         *number = to;
     }
@@ -194,12 +196,12 @@ impl KeyspaceState {
         KeyspaceState { name: name.into(), options, levels: Default::default() }
     }
 
-    /// All tables, each with its level.
+    /// All tables with their levels.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (u8, &TableMeta)> {
         (0..).zip(&self.levels).flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)))
     }
 
-    /// What is known of the tables, level by level, in no particular order.
+    /// Metadata of the tables, level by level, in no particular order.
     pub(crate) fn metas(&self) -> [Vec<&TableMeta>; LEVEL_COUNT] {
         std::array::from_fn(|level| self.levels[level].iter().collect())
     }
@@ -214,7 +216,7 @@ impl KeyspaceState {
 }
 
 impl LevelState {
-    /// The tables in the order of their numbers.
+    /// The tables, ordered by number.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &TableMeta> {
         self.tables.values()
     }
@@ -239,7 +241,7 @@ impl LevelState {
                 self.by_key.remove(&table.smallest);
                 Ok(())
             }
-            None => Err(Malformed("a table is removed that is not there")),
+            None => Err(Malformed("a version edit removes a table that is not there")),
         }
     }
 }
@@ -272,7 +274,8 @@ mod tests {
         VersionEdit { removed: vec![(0, level, number)], ..VersionEdit::default() }
     }
 
-    /// Applies all edits but the last, which the state must refuse by a rule that contains `rule`.
+    /// Applies all edits but the last, which the state must refuse with an error that contains
+    /// `rule`.
     #[track_caller]
     fn check_refused(edits: &[VersionEdit], rule: &str) {
         let mut state = new_state();
@@ -357,7 +360,7 @@ mod tests {
         check_refused(&[add(7, 10, (b"a", b"b"))], "level");
         check_refused(&[drop_id(0)], "default");
         check_refused(&[drop_id(5)], "does not exist");
-        check_refused(&[create(1, "default")], "one name");
+        check_refused(&[create(1, "default")], "same name");
         check_refused(&[create(1, "a"), create(1, "b")], "name");
         check_refused(&[create(100, "a")], "counter");
         let falling = VersionEdit { next_file_number: Some(99), ..VersionEdit::default() };

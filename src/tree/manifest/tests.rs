@@ -26,7 +26,7 @@ fn new_state() -> ManifestState {
     state
 }
 
-/// The edits behind the snapshot in the golden manifest.
+/// The edits after the snapshot in the golden manifest.
 fn edits() -> [VersionEdit; 3] {
     let words = KeyspaceOptions::new().compression(Compression::Zstd).filter(FilterPolicy::None).block_size(16_384);
     [
@@ -42,15 +42,16 @@ fn edits() -> [VersionEdit; 3] {
     ]
 }
 
-/// A directory with the golden manifest, the state that it ends with, and where each of its edits ends.
-struct Written {
+/// A directory with the golden manifest, the state after its last edit, and the end offset of each
+/// edit.
+struct WrittenManifest {
     dir: TempDir,
     state: ManifestState,
     edit_ends: Vec<u64>,
 }
 
 /// Writes the golden manifest, and `CURRENT`.
-fn write() -> Written {
+fn write() -> WrittenManifest {
     let dir = tempfile::tempdir().unwrap();
     let mut state = new_state();
     let mut writer = ManifestWriter::create(&OsFileSystem, dir.path(), 3, &state).unwrap();
@@ -60,7 +61,7 @@ fn write() -> Written {
         state.apply(&edit).unwrap();
         edit_ends.push(writer.len() - MARKER_LEN as u64);
     }
-    Written { dir, state, edit_ends }
+    WrittenManifest { dir, state, edit_ends }
 }
 
 fn load_dir(dir: &TempDir) -> Result<Option<(ManifestState, u64)>> {
@@ -79,7 +80,7 @@ fn check_corrupt(dir: &TempDir, file: FileKind, at: u64) {
 
 #[test]
 fn golden_manifest_is_written_and_read() {
-    let Written { dir, state, .. } = write();
+    let WrittenManifest { dir, state, .. } = write();
     let golden = unhex(GOLDEN);
     assert_eq!(get_file(&MANIFEST.path(dir.path())), golden);
     assert_eq!(load_dir(&dir).unwrap(), Some((state, 3)));
@@ -87,7 +88,7 @@ fn golden_manifest_is_written_and_read() {
 
 #[test]
 fn torn_manifest_loses_only_edits_that_were_not_acknowledged() {
-    let Written { dir, state: last, edit_ends } = write();
+    let WrittenManifest { dir, state: last, edit_ends } = write();
     let mut states = vec![new_state()];
     for edit in edits() {
         let mut state = states.last().unwrap().clone();
@@ -109,7 +110,7 @@ fn torn_manifest_loses_only_edits_that_were_not_acknowledged() {
 
 #[test]
 fn flipped_byte_in_a_durable_edit_is_corruption() {
-    let Written { dir, state, .. } = write();
+    let WrittenManifest { dir, state, .. } = write();
     let bytes = get_file(&MANIFEST.path(dir.path()));
     for i in 0..bytes.len() {
         let mut damaged = bytes.clone();
@@ -117,7 +118,8 @@ fn flipped_byte_in_a_durable_edit_is_corruption() {
         put_file(&MANIFEST.path(dir.path()), &damaged);
         match load_dir(&dir) {
             Err(Error::Corruption { .. }) => {}
-            // The last sync marker, and nothing else, may be missing; markers between edits are proven by the edits.
+            // Only the last sync marker may be missing. Earlier markers are implied by the edits
+            // after them.
             loaded => {
                 assert_eq!(loaded.unwrap(), Some((state.clone(), 3)), "byte {i}");
                 assert!(i >= bytes.len() - MARKER_LEN);
@@ -140,7 +142,7 @@ fn edit_that_breaks_a_rule_is_corruption_at_its_record() {
 
 #[test]
 fn newest_manifest_in_force_counts() {
-    let Written { dir, mut state, .. } = write();
+    let WrittenManifest { dir, mut state, .. } = write();
     state.next_file_number = 301;
     ManifestWriter::create(&OsFileSystem, dir.path(), 300, &state).unwrap();
     assert_eq!(load_dir(&dir).unwrap(), Some((state, 300)));
@@ -153,7 +155,7 @@ fn store_without_current_is_one_only_if_it_has_data() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(load(&OsFileSystem, &dir.path().join("absent")).unwrap(), None);
     assert_eq!(load_dir(&dir).unwrap(), None);
-    // Creation died half way.
+    // Creation was interrupted.
     put_file(&MANIFEST.path(dir.path()), b"tami");
     put_file(&FileKind::CurrentTemp.path(dir.path()), b"half");
     put_file(&FileKind::Lock.path(dir.path()), b"1\n");

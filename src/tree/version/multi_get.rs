@@ -1,7 +1,7 @@
 //! Point reads of many keys at once.
 //!
-//! A read is a chain of steps, each of which waits for memory: filter, index, directory of a block, entry. Here some keys go through the
-//! steps together, so that they wait at the same time: each step asks the processor for what the next one looks at.
+//! A read is a chain of cache misses: filter, index, block directory, entry. A group of keys takes
+//! each of these steps together and prefetches for the next one, so that their misses overlap.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::memory::epoch::{Epoch, Pin};
 use crate::report::explain::Untraced;
 use crate::sorted::table::{PendingReads, PointRead, Probe, Table, TableHit};
 
-/// So many keys go together: more than a core has memory accesses under way, and few enough that what they asked for is still in its
-/// first cache when they come to it.
+/// Keys in a group: more than the memory accesses that a core has in flight, and few enough that
+/// prefetched lines are still in its first-level cache when they are used.
 const GROUP: usize = 16;
 
-/// Keys on their way through the tables of a version, and who is told what was found.
+/// A read of many keys from the tables of a version.
 pub(crate) struct Batch<'k, F> {
     reads: &'k [PointRead<'k>],
-    /// Positions in `reads` of the keys that nothing has been found of.
+    /// Positions in `reads` of the keys without a hit so far.
     pending: Vec<usize>,
-    /// Is told of the newest version of a key, a tombstone included.
+    /// Called with the newest version of each key found, tombstones included.
     found: F,
 }
 
@@ -29,33 +29,33 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
         Batch { reads, pending, found }
     }
 
-    /// Asks all sources of a version, newest first.
+    /// Reads from all sources of a version, newest first.
     pub(crate) fn run(mut self, version: &'k Version, epoch: &Epoch) -> Result<()> {
         let overlapping = &version.levels()[0];
         for (i, table) in overlapping.tables().iter().enumerate() {
-            self.ask(epoch, |key| {
+            self.read_source(epoch, |key| {
                 let head = overlapping.bounds.head(key)?;
                 overlapping.in_range(i, key, head).then_some(table)
             })?;
         }
         for level in version.sorted() {
-            self.ask(epoch, |key| level.candidate(key).map(|at| &level.tables[at]))?;
+            self.read_source(epoch, |key| level.candidate(key).map(|at| &level.tables[at]))?;
         }
         Ok(())
     }
 
-    /// Asks one source, in which `table_for` says which table may hold a key.
-    fn ask(&mut self, epoch: &Epoch, table_for: impl Fn(&[u8]) -> Option<&'k Arc<Table>>) -> Result<()> {
+    /// Reads the pending keys from one source. `table_for` names the table that may hold a key.
+    fn read_source(&mut self, epoch: &Epoch, table_for: impl Fn(&[u8]) -> Option<&'k Arc<Table>>) -> Result<()> {
         let pending = std::mem::take(&mut self.pending);
         let mut uncached = PendingReads::default();
         for group in pending.chunks(GROUP) {
-            epoch.pin(|pin| self.ask_group(pin, group, &table_for, &mut uncached))?;
+            epoch.pin(|pin| self.read_group(pin, group, &table_for, &mut uncached))?;
         }
-        uncached.finish(epoch, |i, hit| self.end(i, hit))
+        uncached.finish(epoch, |i, hit| self.finish_key(i, hit))
     }
 
-    /// The same for a few keys. What it takes to read a block for is left in `uncached`.
-    fn ask_group(
+    /// Reads a group of keys from one source. Reads that miss the cache are added to `uncached`.
+    fn read_group(
         &mut self,
         pin: &Pin<'_>,
         group: &[usize],
@@ -88,13 +88,13 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
         }
         for (probe, &i) in probes.into_iter().zip(group) {
             if let Some(probe) = probe {
-                self.end(i, probe.finish(pin, None, &mut Untraced)?);
+                self.finish_key(i, probe.finish(pin, None, &mut Untraced)?);
             }
         }
         Ok(())
     }
 
-    fn end(&mut self, i: usize, hit: Option<TableHit<'_>>) {
+    fn finish_key(&mut self, i: usize, hit: Option<TableHit<'_>>) {
         match hit {
             Some(hit) => (self.found)(i, hit),
             None => self.pending.push(i),

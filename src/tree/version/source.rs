@@ -1,4 +1,4 @@
-//! [`Source`]: what a scan of a keyspace merges.
+//! [`Source`]: one input of a scan's merge.
 
 use super::RunCursor;
 use crate::error::Result;
@@ -7,14 +7,14 @@ use crate::report::stats::ReadCounters;
 use crate::sorted::iter::InternalCursor;
 use crate::write::memtable::MemtableCursor;
 
-/// One source of a merge. An enum, so that a step costs a branch and not a virtual call.
+/// One input of a merge. An enum, so that a step costs a branch instead of a virtual call.
 #[expect(clippy::large_enum_variant, reason = "nearly all are runs, and a seek should not pay for a box of each")]
 pub(crate) enum Source {
     Memtable(MemtableCursor),
     Run(RunCursor),
 }
 
-/// Calls the same method on whichever cursor it is.
+/// Forwards a call to the variant's cursor.
 macro_rules! dispatch {
     ($self:ident, $cursor:ident => $call:expr) => {
         match $self {

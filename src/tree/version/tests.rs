@@ -8,7 +8,7 @@ use crate::report::explain::FilterAnswer;
 use crate::sorted::table::{ReadMode, TableBuilder, TableContext, TableOptions};
 use crate::vfs::{FileSystem, SimFileSystem};
 
-/// A table, never opened, of the keys from `smallest` to `largest`.
+/// A table with the key range from `smallest` to `largest`, never opened.
 fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str) -> Arc<Table> {
     let meta = TableMeta {
         number,
@@ -26,10 +26,10 @@ fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str
 }
 
 #[test]
-fn a_scan_of_a_prefix_takes_from_each_level_the_tables_with_room_for_it_and_copies_none() {
+fn a_prefix_scan_takes_from_each_level_the_tables_that_may_hold_it_and_copies_none() {
     let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
-    // In the last level 500 tables of two keys each, from `b000` on by fours; above it three that
-    // overlap.
+    // In the last level 500 tables of two keys each, from `b000` on by fours; above it three
+    // overlapping runs.
     let key = |n: u64| format!("b{n:04}");
     let sorted = (0..500).map(|i| (6, table(&context, i, &key(4 * i), &key(4 * i + 2))));
     let runs = [("a", "z"), ("b0100", "b0101"), ("b1", "b11")];
@@ -46,7 +46,7 @@ fn a_scan_of_a_prefix_takes_from_each_level_the_tables_with_room_for_it_and_copi
             assert!(!cursor.run.is_empty());
             found.extend(cursor.tables[cursor.run.clone()].iter().map(|table| table.meta().number));
         }
-        let has_room = |meta: &TableMeta| {
+        let covers = |meta: &TableMeta| {
             let begins = |key: &[u8]| key.starts_with(prefix.as_bytes());
             begins(&meta.smallest) || begins(&meta.largest) || {
                 *meta.smallest < *prefix.as_bytes() && *prefix.as_bytes() < *meta.largest
@@ -55,7 +55,7 @@ fn a_scan_of_a_prefix_takes_from_each_level_the_tables_with_room_for_it_and_copi
         let expected: Vec<u64> = version
             .tables()
             .map(|(_, table)| table.meta())
-            .filter(|meta| has_room(meta))
+            .filter(|meta| covers(meta))
             .map(|meta| meta.number)
             .collect();
         assert_eq!(found, expected, "{prefix}");
@@ -65,12 +65,12 @@ fn a_scan_of_a_prefix_takes_from_each_level_the_tables_with_room_for_it_and_copi
 #[test]
 fn ranges_by_heads_are_those_by_keys() {
     let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
-    // Heads are of eight bytes: keys that end before, with and after them, and zeros, which heads
-    // do not tell from no byte.
+    // Heads have eight bytes: keys that end before, at and after the eighth byte, and trailing
+    // zeros, which heads cannot tell from a shorter key.
     let bounds = ["p", "p12345678", "p12345678\0", "p12345678a", "p12345678b", "p12345679", "p2"];
     let others = ["", "o", "q", "p\0", "p1234567", "p123456780", "p12345678a\0"];
     let keys: Vec<&str> = bounds.into_iter().chain(others).collect();
-    // With the first of the bounds, the prefix that all share is short; without, it is as long as a
+    // With the first bound, the common prefix is short; without it, the prefix is as long as a
     // head.
     for bounds in [&bounds[..], &bounds[1..5]] {
         let pairs = (0..bounds.len()).flat_map(|from| (from..bounds.len()).map(move |to| (from, to)));
@@ -80,23 +80,23 @@ fn ranges_by_heads_are_those_by_keys() {
         let sorted = ends.iter().zip(1..).map(|(&(from, to), i)| (6, table(&context, i, bounds[from], bounds[to])));
         let version = Version::default().edited(&[], runs.chain(sorted).collect());
         for key in keys.iter().map(|key| key.as_bytes()) {
-            let has_room = |table: &&Arc<Table>| *table.meta().smallest <= *key && *key <= *table.meta().largest;
+            let covers = |table: &&Arc<Table>| *table.meta().smallest <= *key && *key <= *table.meta().largest;
             let numbers = |tables: Vec<&Arc<Table>>| tables.iter().map(|table| table.meta().number).collect::<Vec<_>>();
             let runs = &version.levels[0];
             let head = runs.bounds.head(key);
             let at = |at: &usize| head.is_some_and(|head| runs.in_range(*at, key, head));
             let found = (0..runs.tables.len()).filter(at).map(|at| &runs.tables[at]).collect();
-            let expected = numbers(runs.tables.iter().filter(has_room).collect());
+            let expected = numbers(runs.tables.iter().filter(covers).collect());
             assert_eq!(numbers(found), expected, "{key:?}");
             for start in [0, 1, runs.tables.len() - 1] {
                 let ranges = runs.in_range_from(start, key);
                 let at = |at: &usize| ranges >> (at - start) & 1 == 1;
                 let found = (start..runs.tables.len()).filter(at).map(|at| &runs.tables[at]).collect();
-                assert_eq!(numbers(found), numbers(runs.tables[start..].iter().filter(has_room).collect()), "{key:?}");
+                assert_eq!(numbers(found), numbers(runs.tables[start..].iter().filter(covers).collect()), "{key:?}");
             }
 
             let sorted = &version.levels[6];
-            let expected = numbers(sorted.tables.iter().filter(has_room).collect());
+            let expected = numbers(sorted.tables.iter().filter(covers).collect());
             let found = sorted.candidate(key).map(|at| &sorted.tables[at]);
             assert_eq!(numbers(found.into_iter().collect()), expected, "{key:?}");
         }
@@ -106,7 +106,7 @@ fn ranges_by_heads_are_those_by_keys() {
 #[test]
 fn a_key_with_the_head_of_a_bound_that_all_runs_share_is_compared_as_a_whole() {
     let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
-    // All runs have the keys from "p12345678b" to "p1234567cx" in common.
+    // The ranges of all runs contain the keys from "p12345678b" to "p1234567cx".
     let bounds = [("p12345678b", "p2"), ("p1", "p1234567cx"), ("p0", "p3")];
     let runs = bounds.iter().zip(1..).map(|(&(from, to), number)| (0, table(&context, number, from, to)));
     let version = Version::default().edited(&[], runs.collect());
@@ -122,28 +122,28 @@ fn a_key_with_the_head_of_a_bound_that_all_runs_share_is_compared_as_a_whole() {
     assert_eq!(runs.in_range_from(0, b"p1234567a"), u64::MAX, "between the heads of all bounds");
 }
 
-/// What a read tells of its way.
+/// One event of a read's trace.
 #[derive(Debug, PartialEq)]
-enum Told {
+enum TraceEvent {
     Enter(ReadSource),
     Filter(FilterAnswer),
     Leave(Found),
 }
 
-impl ReadTrace for Vec<Told> {
+impl ReadTrace for Vec<TraceEvent> {
     fn enter(&mut self, source: ReadSource) {
-        self.push(Told::Enter(source));
+        self.push(TraceEvent::Enter(source));
     }
     fn filter(&mut self, answer: FilterAnswer) {
-        self.push(Told::Filter(answer));
+        self.push(TraceEvent::Filter(answer));
     }
     fn leave(&mut self, found: Found) {
-        self.push(Told::Leave(found));
+        self.push(TraceEvent::Leave(found));
     }
 }
 
-/// Runs of level 0, newest first, more than are asked at once, and tables in two levels below.
-/// Each has two keys of twelve; each third has no filter.
+/// More runs of level 0 than [`FilterBank::AT_ONCE`], and tables in two lower levels. Each table
+/// has two of twelve keys; every third has no filter.
 fn runs(context: &Arc<TableContext>) -> Vec<(u8, Arc<Table>)> {
     let table = |level: u8, number: u64, keys: [u64; 2]| {
         let policies = [FilterPolicy::DEFAULT, FilterPolicy::Bloom { bits_per_key: 5.0 }, FilterPolicy::None];
@@ -173,10 +173,10 @@ fn run_key(i: u64) -> Vec<u8> {
 }
 
 #[test]
-fn tables_asked_together_answer_tell_and_count_as_one_by_one() {
+fn filters_probed_together_answer_trace_and_count_as_one_by_one() {
     let fs = SimFileSystem::new();
     fs.create_dir(Path::new("/db")).unwrap();
-    // Everything in the cache, so that reads do not differ by what was read before.
+    // The cache holds everything, so that earlier reads do not change the result.
     let context = |dir: &str| Arc::new(TableContext::new(Arc::new(fs.clone()), Path::new(dir), 8 << 20, 8));
     let (context, plain_context) = (context("/db"), context("/db"));
     let version = Version::default().edited(&[], runs(&context));
@@ -184,7 +184,7 @@ fn tables_asked_together_answer_tell_and_count_as_one_by_one() {
         let tables = version.levels[level].tables.iter();
         tables.map(|table| Arc::new(Table::new(Arc::clone(&plain_context), table.meta().clone()))).collect()
     });
-    let has_room = |table: &&Arc<Table>, key: &[u8]| *table.meta().smallest <= *key && *key <= *table.meta().largest;
+    let covers = |table: &&Arc<Table>, key: &[u8]| *table.meta().smallest <= *key && *key <= *table.meta().largest;
     let epoch = Arc::clone(context.epoch());
     let mut counted = [0; 3];
     for mode in [FilterMode::Use, FilterMode::Use, FilterMode::Shadow, FilterMode::Ignore] {
@@ -192,33 +192,33 @@ fn tables_asked_together_answer_tell_and_count_as_one_by_one() {
             let key = run_key(key);
             let mode = ReadMode { filters: mode, fill_cache: true };
             let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot, mode };
-            let (mut told, mut expected) = (Vec::new(), Vec::new());
+            let (mut events, mut expected) = (Vec::new(), Vec::new());
             let seqno = epoch.pin(|pin| {
                 let candidates = version.prefetch(&read);
                 let denied = candidates.sorted.iter().flatten().filter(|table| table.first.deny(read.hash));
                 counted[2] += denied.count();
-                version.get(&read, pin, &candidates, &mut told).unwrap().map(|hit| hit.seqno)
+                version.get(&read, pin, &candidates, &mut events).unwrap().map(|hit| hit.seqno)
             });
             let expected_seqno = plain_context.epoch().pin(|pin| {
                 let runs = plain[0].iter().map(|table| (0, std::slice::from_ref(table)));
                 let levels = plain.iter().enumerate().skip(1).filter(|(_, tables)| !tables.is_empty());
                 runs.chain(levels.map(|(level, tables)| (level, &tables[..]))).find_map(|(level, tables)| {
-                    let table = tables.iter().find(|table| level == 0 || has_room(table, &key));
-                    expected.push(Told::Enter(match table {
+                    let table = tables.iter().find(|table| level == 0 || covers(table, &key));
+                    expected.push(TraceEvent::Enter(match table {
                         Some(table) => ReadSource::Table { level, number: table.meta().number },
                         None => ReadSource::Level(level),
                     }));
-                    match table.filter(|table| has_room(table, &key)) {
+                    match table.filter(|table| covers(table, &key)) {
                         Some(table) => table.get(&read, pin, &mut expected).unwrap().map(|hit| hit.seqno),
                         None => {
-                            expected.push(Told::Leave(Found::OutOfRange));
+                            expected.push(TraceEvent::Leave(Found::OutOfRange));
                             None
                         }
                     }
                 })
             });
             assert_eq!(seqno, expected_seqno);
-            assert!(told == expected, "{read:?}");
+            assert!(events == expected, "{read:?}");
             counted[usize::from(seqno.is_some())] += 1;
         }
     }

@@ -12,16 +12,16 @@ use crate::vfs::{FileSystem, ReadableFile};
 
 mod salvage;
 
-pub(super) use salvage::Run;
+pub(super) use salvage::RecordSpan;
 
-/// Bytes read from the file at a time. Only a record that is longer, and whose header has been verified, takes more.
+/// Bytes read from the file at a time. Only a longer record with a verified header takes more.
 const WINDOW_LEN: usize = 1 << 20;
 
 /// One record. A sync marker has a count of 0 and no payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
-    /// Of the file.
+    /// The log's number.
     pub(crate) number: u64,
     pub(crate) offset: u64,
     pub(crate) first: u64,
@@ -31,13 +31,13 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// The error for a rule that the record breaks although its checksums match.
+    /// The error for a record that breaks `rule` although its checksums match.
     pub(crate) fn corruption(&self, rule: impl std::fmt::Display) -> Error {
         Error::corruption(self.file, self.offset, rule)
     }
 }
 
-/// What reading on brings.
+/// The outcome of [`LogReader::read`].
 #[derive(Debug)]
 pub(crate) enum Step<'a> {
     Record(Record<'a>),
@@ -47,13 +47,13 @@ pub(crate) enum Step<'a> {
 /// How the records of a log end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// With the file, or with zeros up to the end of the file, which were prepared for more records.
+    /// At the end of the file, or at zeros up to there, which were prepared for more records.
     Clean,
-    /// At bytes that are not the next record; whether torn or damaged, the reader cannot tell.
+    /// At bytes that are not the next record. The reader cannot tell a torn tail from damage.
     Bad { offset: u64, reason: String },
 }
 
-/// Reads a log from its header on.
+/// Reads a log, beginning with its header.
 pub(crate) struct LogReader {
     file: Arc<dyn ReadableFile>,
     path: PathBuf,
@@ -63,22 +63,22 @@ pub(crate) struct LogReader {
     header: Result<FileHeader, String>,
     next: u64,
     offset: u64,
-    window: Window,
+    window: ReadWindow,
 }
 
-/// A stretch of the file in memory.
+/// A part of the file in memory.
 #[derive(Default)]
-struct Window {
+struct ReadWindow {
     start: u64,
-    /// Of the file, and behind `len` of anything: room that stays is not made anew.
+    /// Bytes from `start` on. Those after `len` are unspecified; the allocation is kept for reuse.
     bytes: Vec<u8>,
     len: usize,
 }
 
 impl LogReader {
-    /// Opens log `number` and reads its header. A header that does not verify is not an error: the
-    /// log ends before its first record. That of a later format version is, and one that is sound
-    /// but of another log: no creation that was interrupted leaves it.
+    /// Opens log `number` and reads its header. A header that does not verify is no error: the log
+    /// ends before its first record. A header of a later format version is an error. So is a sound
+    /// header of another log, which no interrupted creation leaves behind.
     pub(crate) fn open(fs: &dyn FileSystem, path: &Path, magic: Magic, number: u64) -> Result<LogReader> {
         let file = fs.open(path).during("open", path)?;
         let len = file.len().during("read the length of", path)?;
@@ -110,16 +110,17 @@ impl LogReader {
             next: header.as_ref().map_or(0, |header| header.first),
             offset: header.as_ref().map_or(0, |_| FILE_HEADER_LEN as u64),
             header,
-            window: Window::default(),
+            window: ReadWindow::default(),
         })
     }
 
-    /// Opens log `number`, whose header breaks `rule`, to [salvage](crate::write::log::salvage) its records.
+    /// Opens log `number`, whose header breaks `rule`, to [salvage](crate::write::log::salvage) its
+    /// records.
     pub(crate) fn open_headless(fs: &dyn FileSystem, path: &Path, number: u64, rule: &str) -> Result<LogReader> {
         let file = fs.open(path).during("open", path)?;
         let len = file.len().during("read the length of", path)?;
         let (path, header) = (path.to_owned(), Err(rule.to_owned()));
-        Ok(LogReader { file, path, number, len, header, next: 0, offset: 0, window: Window::default() })
+        Ok(LogReader { file, path, number, len, header, next: 0, offset: 0, window: ReadWindow::default() })
     }
 
     /// The file's header, or the rule that it breaks.
@@ -131,17 +132,17 @@ impl LogReader {
         &self.path
     }
 
-    /// The ordinal that the next record must begin with.
+    /// The first ordinal of the next record.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Where the next record must begin; everything before it has been verified.
+    /// Offset of the next record; everything before it has been verified.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next record. At the end the same end is returned again and again.
+    /// Reads the next record. At the end, every call returns the end again.
     pub(crate) fn read(&mut self) -> Result<Step<'_>> {
         if let Err(rule) = &self.header {
             return Ok(self.bad(rule));
@@ -193,11 +194,11 @@ impl LogReader {
         }))
     }
 
-    /// Looks, in what was not read, for a statement that ordinal `durable` or a later one was once durable: in the file header if
-    /// no record was asked for yet, and in every record header that verifies at its place, at whatever byte. Returns the
-    /// statement's offset and the ordinal in it.
+    /// Searches the unread rest for a statement that ordinal `durable` or a later one was once
+    /// durable. It checks the file header if no record has been read, and every offset for a record
+    /// header that verifies there. Returns the statement's offset and ordinal.
     ///
-    /// This is the last that a reader is used for.
+    /// Consumes the reader, because the search moves its window.
     pub(crate) fn find_synced(mut self, durable: u64) -> Result<Option<(u64, u64)>> {
         if self.offset <= FILE_HEADER_LEN as u64
             && let Ok(header) = &self.header
@@ -212,7 +213,7 @@ impl LogReader {
         while offset < self.len {
             let whole = self.fill_header(offset)?;
             let bytes = self.window.from(offset);
-            // At the last bytes of a window that is not the last, a header might not be whole.
+            // Near the end of a window, unless it is the last, a header may be cut off.
             let count = if whole { bytes.len() - MAX_RECORD_HEADER_LEN + 1 } else { bytes.len() };
             for (at, i) in (offset..).zip(0..count) {
                 if let Some(synced) = RecordHeader::statement(&bytes[i..], self.number, at)
@@ -229,12 +230,13 @@ impl LogReader {
         Ok(None)
     }
 
-    /// Whether there is nothing but zeros where the next record would be, and behind it: no record, and no part of one, looks so.
+    /// Whether the rest of the file, from the next record on, is all zeros. No record, whole or
+    /// partial, looks like that.
     fn rest_is_zero(&mut self) -> Result<bool> {
         let mut offset = self.offset;
         while self.fill(offset, 1)? {
             let bytes = self.window.from(offset);
-            // In pieces without a branch for each byte, which compilers do many bytes at a time.
+            // In chunks without a branch per byte, which compilers vectorize.
             if !bytes.chunks(1 << 10).all(|piece| piece.iter().fold(0, |all, byte| all | byte) == 0) {
                 return Ok(false);
             }
@@ -247,15 +249,15 @@ impl LogReader {
         Step::End(End::Bad { offset: self.offset, reason: reason.to_owned() })
     }
 
-    /// Brings the longest header that may stand at `offset` into the window; `false` if the file has not as much, and the window what it
-    /// has.
+    /// Loads the longest header possible at `offset` into the window. Returns false if the file
+    /// ends earlier; the window then holds what there is.
     fn fill_header(&mut self, offset: u64) -> Result<bool> {
         let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
         Ok(self.fill(offset, left.min(MAX_RECORD_HEADER_LEN))? && left >= MAX_RECORD_HEADER_LEN)
     }
 
-    /// Brings the `need` bytes from `offset` on into the window; `false` if the file does not have them, which is found out before
-    /// anything is allocated.
+    /// Loads the `need` bytes at `offset` into the window. Returns false if the file is too short,
+    /// which is checked before any allocation.
     #[inline]
     fn fill(&mut self, offset: u64, need: usize) -> Result<bool> {
         if self.window.from(offset).len() >= need { Ok(true) } else { self.read_window(offset, need) }
@@ -268,7 +270,7 @@ impl LogReader {
             return Ok(false);
         }
         let kept = self.window.from(offset).len();
-        let Window { start, bytes, len } = &mut self.window;
+        let ReadWindow { start, bytes, len } = &mut self.window;
         bytes.copy_within(*len - kept..*len, 0);
         (*start, *len) = (offset, kept);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(need.max(WINDOW_LEN));
@@ -279,8 +281,8 @@ impl LogReader {
     }
 }
 
-impl Window {
-    /// What the window holds from `offset` of the file on.
+impl ReadWindow {
+    /// The window's bytes from file offset `offset` on.
     fn from(&self, offset: u64) -> &[u8] {
         let skipped = offset.checked_sub(self.start);
         skipped
@@ -289,7 +291,7 @@ impl Window {
             .unwrap_or_default()
     }
 
-    /// The `len` bytes that stand `skip` behind `offset`, empty if the window does not hold all of them.
+    /// The `len` bytes at `offset + skip`, empty if the window does not hold all of them.
     fn part(&self, offset: u64, skip: usize, len: usize) -> &[u8] {
         self.from(offset).get(skip..skip + len).unwrap_or_default()
     }

@@ -1,22 +1,24 @@
-//! [`replay`]: the records of several logs in order, and the decision whether they end in a torn tail or in damage.
+//! [`replay`]: the records of several logs in order, and the decision whether they end in a torn
+//! tail or in damage.
 //!
-//! A log's header says with which ordinal it begins, and whoever wrote it had settled by then what came before. So the newest log
-//! that begins at or before an ordinal is the one that holds it, and every older log ends where the next one that counts begins:
+//! A log's header states its first ordinal, and its writer had settled everything before that.
+//! Therefore an ordinal is in the newest log that begins at or before it, and every older log ends
+//! where the next valid one begins:
 //!
 //! ```text
-//! log 5:  1 ......... 40 | 41 .. 60        61.. lost in a power cut, 41.. written over by log 7: void
-//! log 6:                      61 .. 90     begins behind what survived: void
-//! log 7:                   41 .......      made by the recovery that found 5 to end at 40
+//! log 5:  1 ......... 40 | 41 .. 60      61.. lost in a power cut; 41.. superseded by log 7: void
+//! log 6:                      61 .. 90   begins after what survived: void
+//! log 7:                   41 .......    made by the recovery that found 5 to end at 40
 //! ```
 //!
-//! Whatever is not replayed, be it void or behind a record that does not verify, must not say that what is missing was once
-//! durable.
+//! Nothing that is skipped, be it void or after a record that does not verify, may state that a
+//! missing ordinal was once durable.
 //!
 //! A writer may append meanwhile, because readers take no lock. A reader that has passed the end of
-//! a log then comes to a newer record, which says truly that an entry behind that end is durable.
+//! a log may then find a newer record, which truly states that an entry after that end is durable.
 //! Such a statement is therefore doubted once: the logs are read again, and the entry is damaged
-//! only if it is still missing. Every further doubt needs entries that the reading before it did
-//! not find, so that the length of the logs bounds the number of readings.
+//! only if it is still missing. Every further doubt needs entries that the reading before did not
+//! find, so the length of the logs bounds the number of readings.
 
 use std::path::PathBuf;
 
@@ -30,7 +32,7 @@ use crate::vfs::FileSystem;
 /// Why a record cannot be applied.
 #[derive(Debug)]
 pub(crate) enum ApplyError {
-    /// Its payload breaks a rule of the format; replay names the file and the record's offset.
+    /// Its payload breaks a rule of the format; replay adds the file and the record's offset.
     Malformed(Malformed),
     Failed(Error),
 }
@@ -50,19 +52,20 @@ impl From<Error> for ApplyError {
 /// Where replay ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Replayed {
-    /// The ordinal behind the last that was replayed or was expected to be known already; a new log begins with it.
+    /// The ordinal after the last one that was replayed or known already; a new log begins with it.
     pub(crate) next: u64,
-    /// The highest ordinal that a record or a header of what was replayed states to be durable.
+    /// The highest ordinal that a replayed record or header states to be durable.
     pub(crate) synced: u64,
-    /// File and offset at which replay stopped short of the end of the logs: a torn tail.
+    /// File and offset of a torn tail, where replay stopped before the end of the logs.
     pub(crate) torn: Option<(PathBuf, u64)>,
 }
 
-/// Applies, in order, the records of `logs` (numbers ascending, with their paths) that begin at or
-/// behind ordinal `expected`; what is before it is known from elsewhere. So is that everything up
-/// to ordinal `durable` was on stable storage.
+/// Applies the records of `logs` (numbers ascending, with their paths) that begin at or after
+/// ordinal `expected`, in order. Earlier entries are known from elsewhere. So is the fact that
+/// everything up to ordinal `durable` was on stable storage.
 ///
-/// Damage to what was durable is `Error::Corruption`; anything else that cannot be read is a torn tail, and replay ends before it.
+/// Damage to durable entries is `Error::Corruption`. Anything else that cannot be read is a torn
+/// tail, and replay ends before it.
 pub(crate) fn replay(
     fs: &dyn FileSystem,
     magic: Magic,
@@ -93,9 +96,8 @@ pub(crate) fn replay(
     }
 }
 
-/// For each log the ordinal before which it ends, with which the next log that counts begins. `None`
-/// if it begins behind a newer one, and so does not count. Where a log without a header begins is
-/// not known.
+/// For each log, the ordinal before which it ends, where the next valid log begins. `None` for a log
+/// that begins after a newer one, and so is void. A log without a header has no known beginning.
 pub(super) fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
     let mut end = u64::MAX;
     let mut ends: Vec<_> = readers
@@ -112,10 +114,10 @@ pub(super) fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
 }
 
 struct Replay<'a> {
-    /// Number and path of each, ascending.
+    /// Number and path of each log, ascending.
     logs: &'a [(u64, PathBuf)],
     expected: u64,
-    /// An earlier reading has applied what is before this ordinal.
+    /// An earlier reading applied everything before this ordinal.
     applied: u64,
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<(), ApplyError>,
     /// The first ordinal that is neither replayed nor known.
@@ -123,9 +125,9 @@ struct Replay<'a> {
     synced: u64,
     /// Where reading stopped last, and why.
     stop: Option<Stop>,
-    /// Set when ordinal `next` was not where it should have been: no later log can be replayed.
+    /// Ordinal `next` was not where it should have been: no later log can be replayed.
     broken: bool,
-    /// Set when ordinal `next` is missing although something says that it was durable.
+    /// Ordinal `next` is missing although a statement says that it was durable.
     refused: bool,
 }
 
@@ -133,7 +135,7 @@ struct Stop {
     file: PathBuf,
     offset: u64,
     reason: String,
-    /// Nothing but the end of the file was found there.
+    /// Whether only the end of the file was found there.
     clean: bool,
 }
 
@@ -154,20 +156,21 @@ impl Replay<'_> {
         let readers = readers.collect::<Result<Vec<_>>>()?;
         let ends = find_ends(&readers);
         for (reader, end) in readers.into_iter().zip(ends) {
-            // What is before `expected` is in tables.
+            // Entries before `expected` are in tables.
             let end = end.filter(|end| *end > self.expected && !self.broken);
             match (end, reader.header().map(|header| header.first)) {
-                (Some(end), Ok(first)) => self.log(reader, first, end)?,
+                (Some(end), Ok(first)) => self.replay_log(reader, first, end)?,
                 _ => self.skip(reader)?,
             }
         }
         Ok(())
     }
 
-    /// Replays what counts of a log: its ordinals from `first` on and before `end`.
-    fn log(&mut self, mut reader: LogReader, first: u64, end: u64) -> Result<()> {
+    /// Replays the valid ordinals of a log, `first..end`.
+    fn replay_log(&mut self, mut reader: LogReader, first: u64, end: u64) -> Result<()> {
         if first > self.next {
-            // Only the first log that counts can begin too late: every other begins where the one before it ends.
+            // Only the first valid log can begin too late: every other begins where the one before
+            // ends.
             self.broken = true;
             return self.skip(reader);
         }
@@ -176,7 +179,7 @@ impl Replay<'_> {
             Stop { file: reader.path().to_owned(), offset: 0, reason: "the log ends here".into(), clean: true };
         while reader.next() < end {
             match reader.read()? {
-                Step::Record(record) => self.record(&record, end)?,
+                Step::Record(record) => self.replay_record(&record, end)?,
                 Step::End(End::Clean) => break,
                 Step::End(End::Bad { reason, .. }) => {
                     stop.reason = reason;
@@ -187,17 +190,17 @@ impl Replay<'_> {
         }
         stop.offset = reader.offset();
         self.stop = Some(stop);
-        // What is before `expected` is in tables, whether or not the log still has it.
+        // Entries before `expected` are in tables, whether or not the log still has them.
         self.next = reader.next().max(self.expected);
         self.broken = self.next < end;
-        self.refuse_if_durable(reader)
+        self.fail_if_durable(reader)
     }
 
-    fn record(&mut self, record: &Record<'_>, end: u64) -> Result<()> {
+    fn replay_record(&mut self, record: &Record<'_>, end: u64) -> Result<()> {
         self.synced = self.synced.max(record.synced);
         let next = record.first + u64::from(record.count);
         if next > end {
-            return Err(record.corruption("the record reaches into the log after it"));
+            return Err(record.corruption("the record extends into the next log"));
         }
         if next <= self.expected {
             return Ok(());
@@ -214,7 +217,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Passes over a log of which nothing is replayed.
+    /// Skips a log without replaying anything.
     fn skip(&mut self, reader: LogReader) -> Result<()> {
         let path = reader.path();
         let is_missing = |number: u64| number > 0 && self.logs.iter().all(|log| log.0 != number);
@@ -229,16 +232,16 @@ impl Replay<'_> {
         };
         let here = Stop { file, offset: 0, reason, clean: false };
         match &mut self.stop {
-            // The log before this one is whole as far as it goes: something else is wrong.
+            // The log before this one is sound up to its end, so the fault is here.
             Some(stop) if stop.clean && is_certain => *stop = here,
             Some(stop) => stop.clean = false,
             none => *none = Some(here),
         }
-        self.refuse_if_durable(reader)
+        self.fail_if_durable(reader)
     }
 
-    /// Fails if what was not read of a log says that the first missing ordinal was once durable.
-    fn refuse_if_durable(&mut self, reader: LogReader) -> Result<()> {
+    /// Fails if the unread rest of a log states that the first missing ordinal was once durable.
+    fn fail_if_durable(&mut self, reader: LogReader) -> Result<()> {
         let path = reader.path().to_owned();
         let missing = self.next;
         let (Some((offset, synced)), Some(stop)) = (reader.find_synced(missing)?, &self.stop) else {

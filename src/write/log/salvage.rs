@@ -1,47 +1,46 @@
-//! [`salvage`]: the records of several logs past all damage, for `repair`.
+//! [`salvage`]: the records of several logs, read past all damage, for `repair`.
 //!
-//! Behind a gap it is not written down with which ordinal a record begins. Known are a lower bound
-//! (the ordinal behind the gap's beginning, and what later records state to be durable before them)
-//! and, if the next log says where this one ended, the last run's exact place. Records get the
-//! exact ordinal, or else the lower bound: so they keep their order, and none gets an ordinal that
-//! belongs to a later log.
+//! After a gap, the ordinals of records are not stored anywhere. A lower bound is known: the
+//! ordinal after the last record before the gap, and what later records state to be durable before
+//! them. If the next log states where this one ended, the ordinals of the last span are known
+//! exactly. Records get the exact ordinal, or else the lower bound. Therefore they keep their
+//! order, and none gets an ordinal of a later log.
 //!
-//! A log without a header says no more than its number. If all its records follow each other from
-//! its beginning on, and the next log says where they end, then each has its exact ordinal. Without
-//! that, its records cannot be told from such as have been replayed long ago, and the log is lost.
-//! The newest one is an exception: what it holds comes last, whatever its ordinals were, so that
-//! its records go behind everything else, in their order.
+//! A log without a header tells only its number. If its records follow each other from its
+//! beginning on and the next log states where they end, their ordinals are known exactly. Otherwise
+//! its records may have been replayed long ago, and the log is lost. The newest log is an
+//! exception: its records come after everything else, in their order, whatever their ordinals were.
 
 use std::path::{Path, PathBuf};
 
-use super::reader::{LogReader, Record, Run};
+use super::reader::{LogReader, Record, RecordSpan};
 use super::replay::find_ends;
 use crate::error::{Error, Result};
 use crate::format::header::{FILE_HEADER_LEN, Magic};
 use crate::format::key::MAX_SEQNO;
 use crate::vfs::FileSystem;
 
-/// A place where records were, or should have been, and cannot be read.
+/// A part of a log that had or should have had records, and cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogGap {
     pub(crate) file: PathBuf,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// Ordinals that are missing, at least, if that is known.
+    /// The least number of missing ordinals, if known.
     pub(crate) ordinals: Option<u64>,
-    /// What is wrong there.
+    /// The rule that is broken there.
     pub(crate) rule: String,
 }
 
-/// What came of reading damaged logs.
+/// The result of reading damaged logs.
 #[derive(Debug, Default)]
 pub(crate) struct Salvaged {
     pub(crate) gaps: Vec<LogGap>,
-    /// Greater than every ordinal that was read, or that a log mentions.
+    /// Greater than every ordinal that was read or that a log mentions.
     pub(crate) next: u64,
 }
 
-/// Opens a log of which the header need not be right, and returns the header if it is.
+/// Opens a log whose header may be damaged.
 pub(crate) fn open_damaged(fs: &dyn FileSystem, path: &Path, magic: Magic, number: u64) -> Result<LogReader> {
     match LogReader::open(fs, path, magic, number) {
         Err(Error::Corruption { rule, .. }) => LogReader::open_headless(fs, path, number, &rule),
@@ -52,14 +51,14 @@ pub(crate) fn open_damaged(fs: &dyn FileSystem, path: &Path, magic: Magic, numbe
 /// Which ordinals the logs should have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needed {
-    /// The first ordinal that is wanted: all before it is elsewhere.
+    /// The first ordinal to salvage: all earlier ones are elsewhere.
     pub(crate) expected: u64,
-    /// The logs need not have what is up to here.
+    /// Ordinals up to here may be missing from the logs.
     pub(crate) elsewhere: u64,
 }
 
-/// Hands the records of `logs` (numbers ascending, with their paths) that are wanted to `apply`, in
-/// order.
+/// Passes the records of `logs` (numbers ascending, with their paths) that are not known from
+/// elsewhere to `apply`, in order.
 pub(crate) fn salvage(
     fs: &dyn FileSystem,
     magic: Magic,
@@ -83,16 +82,16 @@ pub(crate) fn salvage(
     Ok(salvaged)
 }
 
-/// The ordinal that a log without a header begins with, if `runs` are all that it holds and `end`
-/// is the first one of the next log.
-fn first_before(end: u64, runs: &[Run]) -> Option<u64> {
-    let [run] = runs else { return None };
-    let first = end.checked_sub(run.count).filter(|first| *first >= run.least_first.max(1))?;
-    (run.offset == FILE_HEADER_LEN as u64).then_some(first)
+/// The first ordinal of a log without a header, if `spans` is all that it holds and the next log
+/// begins with `end`.
+fn first_before(end: u64, spans: &[RecordSpan]) -> Option<u64> {
+    let [span] = spans else { return None };
+    let first = end.checked_sub(span.count).filter(|first| *first >= span.least_first.max(1))?;
+    (span.offset == FILE_HEADER_LEN as u64).then_some(first)
 }
 
-/// Reads one log, from ordinal `at` on as far as is known; returns the ordinal behind it. It ends
-/// before `end`, and there exactly if the log behind it says so.
+/// Reads one log, which begins with ordinal `at` unless more is known; returns the ordinal after
+/// it. The log ends before `end`, and exactly there if the next log says so.
 fn salvage_log(
     mut reader: LogReader,
     at: u64,
@@ -109,12 +108,12 @@ fn salvage_log(
         ordinals,
         rule: rule.to_owned(),
     };
-    // Ordinals from one to the other that are nowhere.
+    // Number of ordinals in `from..to` that are nowhere, if any.
     let missing = |from: u64, to: u64| to.checked_sub(from.max(needed.elsewhere + 1)).filter(|missing| *missing > 0);
     let is_newest = end == u64::MAX;
-    let runs = reader.runs()?;
+    let spans = reader.spans()?;
     let header = reader.header().ok().copied();
-    let stated = header.map(|header| header.first).or_else(|| first_before(end, &runs).filter(|_| is_followed));
+    let stated = header.map(|header| header.first).or_else(|| first_before(end, &spans).filter(|_| is_followed));
     let mut gaps = Vec::new();
     let mut next = at;
     if let Some(first) = stated {
@@ -130,51 +129,51 @@ fn salvage_log(
         }
         return Ok(end.max(at));
     }
-    let mut behind = FILE_HEADER_LEN as u64;
-    for (i, run) in runs.iter().enumerate() {
-        // A run that states more than comes before it says that something is missing there, too.
-        let is_behind_gap = run.offset > behind || run.least_first > next;
+    let mut next_offset = FILE_HEADER_LEN as u64;
+    for (i, span) in spans.iter().enumerate() {
+        // A span that states more than comes before it proves a gap too.
+        let is_after_gap = span.offset > next_offset || span.least_first > next;
         let mut first = next;
-        if is_behind_gap || (header.is_none() && is_newest && i == 0) {
-            if is_newest && runs[i..].iter().all(|run| run.synced < next) {
-                // A torn tail: the system had written later parts of it, and not this one.
+        if is_after_gap || (header.is_none() && is_newest && i == 0) {
+            if is_newest && spans[i..].iter().all(|span| span.synced < next) {
+                // A torn tail: the system had written its later parts, but not this one.
                 break;
             }
             if header.is_none() && i == 0 {
                 first = first.max(needed.elsewhere + 1);
             }
-            first = first.max(run.least_first);
-            let exact = end.checked_sub(run.count).filter(|exact| !is_newest && *exact >= first);
-            if let (true, Some(exact)) = (i + 1 == runs.len(), exact) {
+            first = first.max(span.least_first);
+            let exact = end.checked_sub(span.count).filter(|exact| !is_newest && *exact >= first);
+            if let (true, Some(exact)) = (i + 1 == spans.len(), exact) {
                 first = exact;
             }
         }
-        if first >= end || first.saturating_add(run.count) > MAX_SEQNO + 1 {
-            // Void: an earlier recovery has dropped what stands here, because it was not whole.
+        if first >= end || first.saturating_add(span.count) > MAX_SEQNO + 1 {
+            // Void: an earlier recovery dropped these records, because the log was not whole.
             break;
         }
-        if is_behind_gap {
+        if is_after_gap {
             let missing = Some(first - next).filter(|missing| *missing > 0);
-            gaps.push(gap(behind, run.offset - behind, missing, "no record verifies here"));
+            gaps.push(gap(next_offset, span.offset - next_offset, missing, "no record verifies here"));
         }
-        reader.read_run(run, first, &mut |record| {
-            let behind = record.first + u64::from(record.count);
-            if record.count == 0 || record.first < needed.expected || behind > end {
+        reader.read_span(span, first, &mut |record| {
+            let after = record.first + u64::from(record.count);
+            if record.count == 0 || record.first < needed.expected || after > end {
                 return Ok(());
             }
             apply(record)
         })?;
-        next = first.saturating_add(run.count);
-        behind = run.end;
+        next = first.saturating_add(span.count);
+        next_offset = span.end;
     }
-    // Behind the last record of the newest log there may be a torn tail: that is no loss, unless
-    // something says that it was durable.
+    // After its last record, the newest log may have a torn tail. That is no loss, unless a
+    // statement says that it was durable.
     if is_newest {
-        if behind < len && reader.states_behind(behind, next)? {
-            gaps.push(gap(behind, len - behind, None, "no record verifies from here on"));
+        if next_offset < len && reader.states_durable_after(next_offset, next)? {
+            gaps.push(gap(next_offset, len - next_offset, None, "no record verifies from here on"));
         }
     } else if let Some(missing) = missing(next, end).filter(|_| is_followed) {
-        gaps.push(gap(behind, len.saturating_sub(behind), Some(missing), "no record verifies from here on"));
+        gaps.push(gap(next_offset, len.saturating_sub(next_offset), Some(missing), "no record verifies from here on"));
     }
     salvaged.gaps.extend(gaps);
     salvaged.next = salvaged.next.max(next);

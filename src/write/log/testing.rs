@@ -1,16 +1,16 @@
-//! What tests of logs and of the files made of them share.
+//! Helpers for tests of logs and of the files made of them.
 
 use std::path::Path;
 
 use crate::vfs::{FileSystem, OsFileSystem, read_small_file};
 
-/// Bytes written as hexadecimal digits; blanks, and comments from `#` to the end of a line, do not count.
+/// Parses hexadecimal digits. Blanks, and comments from `#` to the end of a line, are skipped.
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     let digits: String = text.lines().flat_map(|line| line.split('#').next()).flat_map(str::split_whitespace).collect();
     (0..digits.len()).step_by(2).map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Puts a file of exactly these bytes in place.
+/// Creates or replaces a file with exactly these bytes.
 pub(crate) fn put_file(path: &Path, bytes: &[u8]) {
     let _ = OsFileSystem.remove(path);
     OsFileSystem.create(path).unwrap().append(bytes).unwrap();

@@ -21,40 +21,41 @@ use crate::format::record::RecordHeader;
 use crate::vfs::{Fault, FaultMode, FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
 /// What replay applied: the first ordinal and the payload of each record.
-type Applied = Vec<(u64, Vec<u8>)>;
+type AppliedRecords = Vec<(u64, Vec<u8>)>;
 
 /// A directory of logs.
-struct Logs {
+struct TestLogs {
     dir: TempDir,
     numbers: Vec<u64>,
 }
 
-impl Logs {
-    fn new() -> Logs {
-        Logs { dir: tempfile::tempdir().unwrap(), numbers: Vec::new() }
+impl TestLogs {
+    fn new() -> TestLogs {
+        TestLogs { dir: tempfile::tempdir().unwrap(), numbers: Vec::new() }
     }
 
     fn path(&self, number: u64) -> PathBuf {
         FileKind::Wal(number).path(self.dir.path())
     }
 
-    /// Begins log `number` with ordinal `first`, of which everything up to `synced` is durable.
+    /// Begins log `number` with ordinal `first`. Its header states everything up to `synced` to be
+    /// durable.
     fn create(&mut self, number: u64, first: u64, synced: u64) -> LogWriter {
         self.numbers.push(number);
         let header = FileHeader { number, first, synced, ..FileHeader::default() };
         LogWriter::create(&OsFileSystem, &self.path(number), Magic::Wal, header).unwrap()
     }
 
-    /// Log `number` with nothing but its header.
+    /// Creates log `number` with only its header.
     fn create_empty(&mut self, number: u64, first: u64, synced: u64) {
         self.numbers.push(number);
         let header = FileHeader { number, first, synced, ..FileHeader::default() };
         put_file(&self.path(number), &header.encode(Magic::Wal));
     }
 
-    fn replay(&self, expected: u64) -> Result<(Applied, Replayed)> {
+    fn replay(&self, expected: u64) -> Result<(AppliedRecords, Replayed)> {
         let logs: Vec<_> = self.numbers.iter().map(|&n| (n, self.path(n))).collect();
-        let mut applied = Applied::new();
+        let mut applied = AppliedRecords::new();
         let replayed = replay(&OsFileSystem, Magic::Wal, &logs, expected, 0, &mut |record| {
             applied.push((record.first, record.payload.to_vec()));
             Ok(())
@@ -62,7 +63,8 @@ impl Logs {
         Ok((applied, replayed))
     }
 
-    /// Expects a replay from ordinal 1 on that applies the records that begin with `firsts` and ends as `torn` says.
+    /// Checks that a replay from ordinal 1 on applies the records that begin with `firsts` and ends
+    /// as `torn` says.
     #[track_caller]
     fn check(&self, firsts: &[u64], torn: Option<(u64, u64)>) {
         let (applied, replayed) = self.replay(1).unwrap();
@@ -72,7 +74,7 @@ impl Logs {
         assert_eq!(replayed.torn, torn);
     }
 
-    /// Expects damage at `offset` of log `number`.
+    /// Checks that replay reports damage at `offset` of log `number`.
     #[track_caller]
     fn check_corrupt(&self, number: u64, offset: u64) {
         check_corrupt(self.replay(1).map(drop), &self.path(number), offset);
@@ -115,11 +117,11 @@ const FOUR_FIRSTS: [u64; 4] = [1, 2, 4, 5];
 
 #[test]
 fn log_cut_at_any_length_yields_the_records_before_the_cut() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let offsets = append_four(&mut logs.create(8, 1, 0));
     let bytes = get_file(&logs.path(8));
     let check_like = |content: &[u8]| {
-        // As many records are whole as are the same in both.
+        // The records that are equal in both are whole.
         let same = |end: u64| {
             let end = usize::try_from(end).unwrap();
             content.len() >= end && content[..end] == bytes[..end]
@@ -127,14 +129,14 @@ fn log_cut_at_any_length_yields_the_records_before_the_cut() {
         let whole = offsets[1..].iter().filter(|&&end| same(end)).count();
         let end = if same(offsets[0]) { offsets[whole] } else { 0 };
         put_file(&logs.path(8), content);
-        // Zeros up to the end may as well have been prepared.
+        // Zeros up to the end may have been prepared.
         let rest = &content[usize::try_from(end).unwrap()..];
         let torn = (end == 0 || rest.iter().any(|&byte| byte != 0)).then_some((8, end));
         logs.check(&FOUR_FIRSTS[..whole], torn);
     };
     for len in 0..=bytes.len() {
         check_like(&bytes[..len]);
-        // The same tail, padded with zeros by the file system.
+        // Again, padded with zeros by the file system.
         let mut padded = bytes[..len].to_vec();
         padded.resize(bytes.len() + 100, 0);
         check_like(&padded);
@@ -143,7 +145,7 @@ fn log_cut_at_any_length_yields_the_records_before_the_cut() {
 
 #[test]
 fn flipped_byte_without_proof_ends_the_log() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let offsets = append_four(&mut logs.create(8, 1, 0));
     let bytes = get_file(&logs.path(8));
     for i in 0..bytes.len() {
@@ -162,7 +164,7 @@ fn flipped_byte_without_proof_ends_the_log() {
 
 #[test]
 fn flipped_byte_before_a_sync_marker_is_corruption() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let mut log = logs.create(8, 1, 0);
     let offsets = append_four(&mut log);
     log.append_marker(7).unwrap();
@@ -185,7 +187,7 @@ fn flipped_byte_before_a_sync_marker_is_corruption() {
 #[test]
 fn damage_is_corruption_only_if_what_is_lost_was_durable() {
     for (synced, corrupt) in [(3, false), (4, true)] {
-        let mut logs = Logs::new();
+        let mut logs = TestLogs::new();
         let mut log = logs.create(8, 1, 0);
         let offsets = append_four(&mut log);
         append(&mut log, b"eight", 1, synced);
@@ -201,11 +203,12 @@ fn damage_is_corruption_only_if_what_is_lost_was_durable() {
 
 #[test]
 fn proof_reaches_back_from_later_logs() {
-    // Where the proof is: nowhere, in the next header, in the next log's record, in that record behind a damaged header.
+    // The proof is nowhere, in the next header, in the next log's record, or in that record after a
+    // damaged header.
     for (header, record, damage_header, corrupt) in
         [(0, 4, false, false), (5, 5, false, true), (4, 5, false, true), (4, 5, true, true), (4, 4, true, false)]
     {
-        let mut logs = Logs::new();
+        let mut logs = TestLogs::new();
         let offsets = append_four(&mut logs.create(8, 1, 0));
         let mut log = logs.create(9, 8, header);
         append(&mut log, b"eight", 1, record);
@@ -217,7 +220,7 @@ fn proof_reaches_back_from_later_logs() {
             bytes[60] ^= 1;
             put_file(&logs.path(9), &bytes);
         }
-        // Log 8 is whole as far as it goes, so that a header which does not verify is where reading stops.
+        // Log 8 is sound up to its end, so reading stops at a header that does not verify.
         let (number, offset) = if damage_header { (9, 0) } else { (8, offsets[3]) };
         match corrupt {
             true => logs.check_corrupt(number, offset),
@@ -228,7 +231,7 @@ fn proof_reaches_back_from_later_logs() {
 
 #[test]
 fn several_logs_are_one_sequence() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let mut log = logs.create(3, 1, 0);
     append_four(&mut log);
     log.append_marker(7).unwrap();
@@ -255,25 +258,25 @@ fn several_logs_are_one_sequence() {
 #[test]
 fn missing_log_ends_the_sequence_or_is_corruption() {
     for (synced, corrupt) in [(7, false), (8, true)] {
-        let mut logs = Logs::new();
+        let mut logs = TestLogs::new();
         let end = append_four(&mut logs.create(3, 1, 0))[4];
         append(&mut logs.create(5, 9, synced), b"nine", 1, synced);
         match corrupt {
             true => logs.check_corrupt(3, end),
             false => logs.check(&FOUR_FIRSTS, Some((3, end))),
         }
-        // The log before it gone too, the gap is found where the next log begins.
+        // Without the log before it, the gap is found where the next log begins.
         logs.numbers.remove(0);
         logs.check_corrupt(5, 0);
     }
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     append(&mut logs.create(5, 9, 0), b"nine", 1, 0);
     logs.check(&[], Some((5, 0)));
 }
 
 #[test]
 fn salvage_tells_of_each_hole_once_and_goes_on_behind_it() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let end = *append_four(&mut logs.create(5, 1, 0)).last().unwrap();
     for (number, first) in [(6, 30), (7, 40)] {
         append(&mut logs.create(number, first, 0), b"x", 10, 0);
@@ -294,7 +297,7 @@ fn salvage_tells_of_each_hole_once_and_goes_on_behind_it() {
 
 #[test]
 fn missing_log_is_named_and_not_the_sound_one_before_it() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     append_four(&mut logs.create(3, 1, 0));
     let header = FileHeader { number: 5, first: 9, synced: 8, previous: 4, ..FileHeader::default() };
     let mut log = LogWriter::create(&OsFileSystem, &logs.path(5), Magic::Wal, header).unwrap();
@@ -304,9 +307,10 @@ fn missing_log_is_named_and_not_the_sound_one_before_it() {
 }
 
 #[test]
-fn end_of_a_log_that_lost_no_entry_does_not_matter() {
-    // The marker that seals a log is not synced: a power cut may tear it although the log after it was synced.
-    let mut logs = Logs::new();
+fn a_torn_marker_at_the_end_of_a_log_loses_no_entry() {
+    // The marker that seals a log is not synced: a power cut may tear it although the next log was
+    // synced.
+    let mut logs = TestLogs::new();
     let mut log = logs.create(3, 1, 0);
     let end = append_four(&mut log)[4];
     log.append_marker(7).unwrap();
@@ -322,7 +326,7 @@ fn end_of_a_log_that_lost_no_entry_does_not_matter() {
 
 #[test]
 fn log_made_by_a_recovery_supersedes_what_that_recovery_did_not_replay() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let offsets = append_four(&mut logs.create(5, 1, 0));
     append(&mut logs.create(6, 8, 0), b"eight", 1, 0);
     let bytes = get_file(&logs.path(5));
@@ -335,16 +339,17 @@ fn log_made_by_a_recovery_supersedes_what_that_recovery_did_not_replay() {
     append(&mut log, b"six", 1, 5);
     logs.check(&[1, 2, 4, 5, 6], None);
 
-    // Had a superseded log said that more was durable, the recovery would not have gone on.
+    // If a superseded log had stated that more was durable, the recovery would have failed.
     let header = FileHeader { number: 6, first: 8, synced: 5, ..FileHeader::default() };
     put_file(&logs.path(6), &header.encode(Magic::Wal));
     logs.check_corrupt(5, offsets[3]);
 }
 
 #[test]
-fn entries_behind_the_place_where_a_log_was_sealed_do_not_count() {
-    // An append of several records failed after the first was in the file; the writer went on in a new log.
-    let mut logs = Logs::new();
+fn entries_after_the_end_of_a_sealed_log_are_ignored() {
+    // An append of several records failed after the first was in the file. The writer continued in
+    // a new log.
+    let mut logs = TestLogs::new();
     let mut log = logs.create(5, 1, 0);
     append_four(&mut log);
     append(&mut log, b"failed", 1, 0);
@@ -357,29 +362,29 @@ fn entries_behind_the_place_where_a_log_was_sealed_do_not_count() {
 
 #[test]
 fn record_that_reaches_into_the_next_log_is_corruption() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let offsets = append_four(&mut logs.create(5, 1, 0));
     logs.create_empty(6, 7, 0);
     logs.check_corrupt(5, offsets[3]);
 }
 
 #[test]
-fn known_entries_are_read_past() {
-    let mut logs = Logs::new();
+fn known_entries_are_skipped() {
+    let mut logs = TestLogs::new();
     let offsets = append_four(&mut logs.create(5, 1, 0));
     for (expected, applied) in [(1, 4), (2, 3), (4, 2), (5, 1), (8, 0), (20, 0)] {
         let (records, replayed) = logs.replay(expected).unwrap();
         assert_eq!(records.len(), applied, "{expected}");
         assert_eq!(replayed.next, expected.max(8));
     }
-    // No batch is in tables by half.
+    // No batch is partly in tables.
     check_corrupt(logs.replay(3).map(drop), &logs.path(5), offsets[1]);
     check_corrupt(logs.replay(7).map(drop), &logs.path(5), offsets[3]);
 }
 
 #[test]
 fn damage_to_known_entries_loses_nothing() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let mut log = logs.create(5, 1, 0);
     let offsets = append_four(&mut log);
     log.append_marker(7).unwrap();
@@ -397,8 +402,8 @@ fn damage_to_known_entries_loses_nothing() {
 }
 
 #[test]
-fn new_log_whose_header_was_torn_is_an_empty_one() {
-    let mut logs = Logs::new();
+fn new_log_with_a_torn_header_is_empty() {
+    let mut logs = TestLogs::new();
     append_four(&mut logs.create(5, 1, 0));
     logs.numbers.push(6);
     for torn in [&b""[..], b"tami", b"tamiswal", &[0; 64], b"tamiswal\0\0\0\0"] {
@@ -410,8 +415,8 @@ fn new_log_whose_header_was_torn_is_an_empty_one() {
 }
 
 #[test]
-fn later_version_is_refused_wherever_it_stands() {
-    let mut logs = Logs::new();
+fn later_version_is_refused_in_any_log() {
+    let mut logs = TestLogs::new();
     append_four(&mut logs.create(5, 1, 0));
     logs.create_empty(6, 8, 0);
     for number in [5, 6] {
@@ -427,7 +432,7 @@ fn later_version_is_refused_wherever_it_stands() {
 
 #[test]
 fn failure_to_apply_names_the_record() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let offsets = append_four(&mut logs.create(5, 1, 0));
     let files = [(5, logs.path(5))];
     let run = |error: fn() -> ApplyError| {
@@ -445,7 +450,7 @@ fn failure_to_apply_names_the_record() {
 
 #[test]
 fn no_logs_are_nothing_to_replay() {
-    let (applied, replayed) = Logs::new().replay(9).unwrap();
+    let (applied, replayed) = TestLogs::new().replay(9).unwrap();
     assert!(applied.is_empty());
     let expected = Replayed { next: 9, synced: 0, torn: None };
     assert_eq!(replayed, expected);
@@ -453,7 +458,7 @@ fn no_logs_are_nothing_to_replay() {
 
 #[test]
 fn records_longer_than_the_window_are_read() {
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     let mut log = logs.create(5, 1, 0);
     let payloads: Vec<Vec<u8>> = [700_000, 700_000, 3, 2_500_000, 0, 1 << 20, 11]
         .iter()
@@ -467,7 +472,7 @@ fn records_longer_than_the_window_are_read() {
     assert!(applied.iter().map(|(_, payload)| payload).eq(&payloads));
 
     let damaged = (FILE_HEADER_LEN + 2 * 4 + 1 + 3 + 700_000) as u64;
-    // And a proof is found far behind the damage, also where two windows meet.
+    // A proof is found far after the damage, also where two windows meet.
     append(&mut log, b"last", 1, 2);
     let mut bytes = get_file(&logs.path(5));
     bytes[700_200] ^= 1;
@@ -485,7 +490,7 @@ fn records_longer_than_the_window_are_read() {
     }
 }
 
-/// Reads the one log there is, by hand.
+/// Reads log 5 with a reader.
 fn read_all(path: &Path) -> Result<(Vec<u64>, End)> {
     let mut reader = LogReader::open(&OsFileSystem, path, Magic::Wal, 5)?;
     let mut firsts = Vec::new();
@@ -498,9 +503,9 @@ fn read_all(path: &Path) -> Result<(Vec<u64>, End)> {
 }
 
 #[test]
-fn record_that_lies_although_its_checksum_matches_ends_the_log() {
+fn record_that_breaks_a_rule_although_its_checksum_matches_ends_the_log() {
     let good = RecordHeader { payload_len: 0, payload_crc: 0, count: 1, synced: 0 };
-    let mut logs = Logs::new();
+    let mut logs = TestLogs::new();
     logs.create_empty(5, 1, 0);
     let start = get_file(&logs.path(5));
     let check = |header: RecordHeader, rule: &str| {
@@ -512,7 +517,7 @@ fn record_that_lies_although_its_checksum_matches_ends_the_log() {
             other => panic!("{other:?}"),
         }
     };
-    // The length is held against the file before memory is asked for: 4 GiB would be noticed here.
+    // The length is compared with the file before memory is allocated: 4 GiB would be noticed here.
     let payload_len = u32::MAX;
     check(RecordHeader { payload_len, ..good }, "cut short");
     check(RecordHeader { payload_len: 4, ..good }, "checksum of the payload");
@@ -530,24 +535,24 @@ fn record_that_lies_although_its_checksum_matches_ends_the_log() {
 }
 
 #[test]
-fn what_is_durable_is_stated_when_it_grows_and_in_every_stretch() {
-    let mut logs = Logs::new();
+fn what_is_durable_is_stated_when_it_grows_and_in_every_interval() {
+    let mut logs = TestLogs::new();
     let mut log = logs.create(5, 1, 0);
     for n in 0..100u64 {
         append(&mut log, &[7; 1000], 1, n - n % 10);
     }
     let mut reader = LogReader::open(&OsFileSystem, &logs.path(5), Magic::Wal, 5).unwrap();
-    let (mut stated, mut stretch, mut statements) = (0, 0, 0);
+    let (mut stated, mut interval, mut statements) = (0, 0, 0);
     while let Step::Record(record) = reader.read().unwrap() {
         let synced = (record.first - 1) / 10 * 10;
-        let is_new = synced > stated || (synced > 0 && record.offset / 4096 > stretch);
+        let is_new = synced > stated || (synced > 0 && record.offset / 4096 > interval);
         assert_eq!(record.synced, if is_new { synced } else { 0 }, "record {}", record.first);
         statements += u64::from(is_new);
-        (stated, stretch) = (synced, record.offset / 4096);
+        (stated, interval) = (synced, record.offset / 4096);
     }
     assert!((23..40).contains(&statements), "{statements}");
 
-    // Damage to two stretches, one with a statement in it, is no torn tail.
+    // Damage to two intervals, one with a statement in it, is not taken for a torn tail.
     let mut bytes = get_file(&logs.path(5));
     bytes[64 + 20 * 1010..][..8 << 10].fill(0xa5);
     put_file(&logs.path(5), &bytes);
@@ -557,7 +562,7 @@ fn what_is_durable_is_stated_when_it_grows_and_in_every_stretch() {
 
 #[test]
 fn header_that_calls_its_own_records_durable_is_corruption() {
-    let logs = Logs { numbers: vec![5], ..Logs::new() };
+    let logs = TestLogs { numbers: vec![5], ..TestLogs::new() };
     let header = FileHeader { number: 5, first: 1, synced: 1, ..FileHeader::default() };
     put_file(&logs.path(5), &header.encode(Magic::Wal));
     logs.check_corrupt(5, 0);
@@ -575,7 +580,7 @@ fn read_log(fs: &dyn FileSystem, path: &Path) -> (Vec<Vec<u8>>, End, u64) {
     }
 }
 
-/// Writes records as log 5, lazily or not; returns its length.
+/// Writes records as log 5, lazily where marked; returns its length.
 fn write_log(fs: &dyn FileSystem, path: &Path, step: Option<u64>, records: &[(Vec<u8>, bool)]) -> Result<u64> {
     let header = FileHeader { number: 5, first: 1, ..FileHeader::default() };
     let mut log = LogWriter::create(fs, path, Magic::Wal, header)?;
@@ -593,18 +598,18 @@ fn write_log(fs: &dyn FileSystem, path: &Path, step: Option<u64>, records: &[(Ve
 }
 
 #[test]
-fn log_goes_on_without_what_cannot_be_prepared() {
+fn log_is_written_without_preparation_where_that_fails() {
     let records: Vec<_> = (0..200u8).map(|n| (vec![n; 100], n % 5 > 0)).collect();
     let path = Path::new("/000005.wal");
     let fs = SimFileSystem::new();
     write_log(&fs, path, None, &records).unwrap();
     let whole = read_log(&fs, path);
     let mut struck = 0;
-    // Wherever a preparation fails, no append need.
+    // A failed preparation never fails an append.
     for at in 1..400 {
         let fs = SimFileSystem::new();
         fs.set_fault(Some(Fault { at, mode: FaultMode::NoSpace, sticky: false }));
-        // Otherwise it was an append that the fault struck.
+        // Otherwise the fault struck an append.
         if write_log(&fs, path, Some(4096), &records).is_ok() {
             struck += u64::from(fs.fault_hit());
             assert_eq!(read_log(&fs, path), whole);
@@ -613,9 +618,10 @@ fn log_goes_on_without_what_cannot_be_prepared() {
     assert!(struck > 10, "{struck}");
 }
 
-/// A kill while a record is being stored leaves part of its payload, and no header; then part of the header.
+/// A process killed while it stores a record leaves part of the payload without a header, then part
+/// of the header.
 #[test]
-fn record_that_is_half_stored_is_not_there() {
+fn half_stored_record_is_not_read() {
     let path = Path::new("/000005.wal");
     let fs = SimFileSystem::new();
     let len = write_log(&fs, path, Some(4096), &[(b"one".to_vec(), true)]).unwrap();
@@ -677,9 +683,9 @@ proptest! {
         groups in vec(vec((vec(any::<u8>(), 0..100), 1u32..5), 0..5), 1..12),
         rotate in 1usize..5,
     ) {
-        let mut logs = Logs::new();
+        let mut logs = TestLogs::new();
         let mut log = logs.create(1, 1, 0);
-        let mut expected = Applied::new();
+        let mut expected = AppliedRecords::new();
         for (i, group) in groups.iter().enumerate() {
             if i % rotate == rotate - 1 {
                 let next = log.next();
@@ -706,7 +712,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(tail in vec(any::<u8>(), 0..300), edits in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6)) {
-        let mut logs = Logs::new();
+        let mut logs = TestLogs::new();
         append_four(&mut logs.create(5, 1, 0));
         append_four(&mut logs.create(6, 8, 3));
         for number in [5, 6] {

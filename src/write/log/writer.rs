@@ -1,7 +1,9 @@
-//! [`LogWriter`]: appends records to a new log, by calls, or by stores to memory where the file system has windows for that.
+//! [`LogWriter`]: appends records to a new log, by system calls or, where the file system offers
+//! mapped windows, by stores to memory.
 //!
-//! Which of them it is changes nothing of the file. A record that is synced at once goes by a call: a sync makes the kernel
-//! protect the pages of a window, so that stores and syncs in turn cost several times as much (526 µs against 119, measured).
+//! The file is the same either way. A record that is synced at once goes by a call: a sync makes
+//! the kernel protect the pages of a window, so that alternating stores and syncs cost several
+//! times as much (526 µs against 119, measured).
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,13 +17,13 @@ use crate::format::key::MAX_SEQNO;
 use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
 use crate::vfs::{FileSystem, Window, WritableFile};
 
-/// The buffer that gathers an append keeps this much; what one long record needed beyond it is given back.
+/// Most bytes that the append buffer keeps; what one long record needed beyond it is freed.
 const KEPT_BUFFER_LEN: usize = 1 << 20;
-/// A longer payload is appended by a call of its own, and not copied into the buffer: a value of
-/// 300 MB takes 300 MB less.
+/// From this length on, a payload is appended by a call of its own instead of being copied into the
+/// buffer: a value of 300 MB takes 300 MB less.
 const LARGE_PAYLOAD: usize = 1 << 20;
 
-/// A record to append. The payload's checksum is the caller's, who can compute it outside of the lock that appends are made under.
+/// A record to append. The caller computes the checksum, outside of the lock that guards appends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogRecord<'a> {
     pub(crate) payload: &'a [u8],
@@ -30,22 +32,24 @@ pub(crate) struct LogRecord<'a> {
     pub(crate) count: u32,
 }
 
-/// What is durable is stated by a record that is the first to say so, and by the first one in each stretch of so many bytes: damage that
-/// takes one statement, and what it is about, leaves the next.
+/// A record states what is durable if it is the first to say so, or the first record in each
+/// interval of this many bytes. Damage to one statement, and to what it covers, then leaves the
+/// next.
 const STATEMENT_INTERVAL: u64 = 4 << 10;
 
-/// Zeros that are prepared ahead of a log at first. The longer it gets, the more: as much as it has, up to a limit that is the
-/// owner's.
+/// Bytes prepared ahead of a new log. A longer log prepares as much as it has, up to the owner's
+/// limit.
 const FIRST_STEP: u64 = 64 << 10;
-/// A step ends at a multiple of this.
+/// Prepared space ends at a multiple of this.
 const STEP_UNIT: u64 = 4 << 10;
-/// So many bytes behind a record that is synced go by calls, or a step, if that is less. It takes about as long as the sync takes longer
-/// after stores.
+/// Bytes after a synced record that go by calls; at most one step. Writing them takes about as long
+/// as the extra time of a sync after stores.
 const CALLS_AFTER_SYNC: u64 = 64 << 10;
 
-/// Writes one log from its creation on.
+/// Writes one log, from its creation on.
 ///
-/// After a failed append or sync nothing is known of the end of the file, so that every later call returns that first error.
+/// After a failed append or sync the state of the file's end is unknown, so every later call
+/// returns that first error.
 pub(crate) struct LogWriter {
     file: Arc<dyn WritableFile>,
     path: PathBuf,
@@ -54,28 +58,28 @@ pub(crate) struct LogWriter {
     next: u64,
     /// The highest ordinal that the header or a record states to be durable.
     stated: u64,
-    /// Which stretch of the file states it.
-    stated_in: u64,
-    /// Goes out with the first append.
+    /// Number of the [`STATEMENT_INTERVAL`] in which it was last stated.
+    stated_interval: u64,
+    /// Written with the first append.
     header: [u8; FILE_HEADER_LEN],
     buffer: Vec<u8>,
-    ahead: Option<Ahead>,
-    /// Time in calls of the file system, as far as an append makes any.
+    prepared_space: Option<PreparedSpace>,
+    /// Time that appends have spent in calls of the file system.
     waited: Duration,
     failed: Option<Error>,
 }
 
-/// What was done ahead of the records. Nothing of it is needed: where the file system, or the device, refuses it, the log is written
-/// without.
-struct Ahead {
-    /// The most bytes that are prepared at once.
+/// File space and memory prepared ahead of the records. All of it is best effort: if the file
+/// system or the device refuses, the log is written without it.
+struct PreparedSpace {
+    /// Most bytes prepared at once.
     step: u64,
-    /// Length of the file when it was prepared last.
+    /// Length of the file when it was last prepared.
     prepared: u64,
     can_prepare: bool,
     window: Option<Box<dyn Window>>,
     can_map: bool,
-    /// No window before the log has this length.
+    /// Log length up to which no window is used.
     calls_until: u64,
 }
 
@@ -87,17 +91,17 @@ fn timed<R>(waited: &mut Duration, call: impl FnOnce() -> R) -> R {
     result
 }
 
-impl Ahead {
-    /// Gives up the window, as long as what was synced is near: up to `len` or so.
-    fn go_by_calls(&mut self, len: u64) {
+impl PreparedSpace {
+    /// Drops the window until the log is about [`CALLS_AFTER_SYNC`] longer than `len`.
+    fn use_calls(&mut self, len: u64) {
         self.window = None;
         self.calls_until = len + CALLS_AFTER_SYNC.min(self.step);
     }
 
-    /// Gets ready for `need` bytes behind `len`, which are not to be synced at once if `lazily`.
-    /// Adds the time that this takes of the file system to `waited`.
-    fn get_ready(&mut self, file: &dyn WritableFile, len: u64, need: u64, lazily: bool, waited: &mut Duration) {
-        // What is longer than a step is written once only, and not with zeros before.
+    /// Prepares for `need` bytes after `len`; with `lazily`, they are not to be synced at once.
+    /// Adds the time spent in the file system to `waited`.
+    fn prepare(&mut self, file: &dyn WritableFile, len: u64, need: u64, lazily: bool, waited: &mut Duration) {
+        // An append longer than a step is written directly, without writing zeros first.
         if self.can_prepare && len + need > self.prepared && need <= self.step {
             self.window = None;
             let step = len.clamp(FIRST_STEP.min(self.step), self.step).max(need);
@@ -108,7 +112,7 @@ impl Ahead {
             }
         }
         if !lazily {
-            self.go_by_calls(len + need);
+            self.use_calls(len + need);
         } else if self.can_map && self.window.is_none() && len >= self.calls_until && len + need <= self.prepared {
             self.window = timed(waited, || file.window()).unwrap_or(None);
             self.can_map = self.window.is_some();
@@ -117,10 +121,11 @@ impl Ahead {
 }
 
 impl LogWriter {
-    /// Creates the file. Its header goes out with the first append: a header says where every older log ends, and must not do so
-    /// when the log is given up for a failure to write it. The file's name is not durable yet.
+    /// Creates the file; its name is not durable yet. The header is written with the first append:
+    /// it states where every older log ends, and must not do so if the log is given up because that
+    /// append fails.
     pub(crate) fn create(fs: &dyn FileSystem, path: &Path, magic: Magic, header: FileHeader) -> Result<LogWriter> {
-        assert!(header.synced < header.first, "a log begins behind what is durable");
+        assert!(header.synced < header.first, "a log begins after everything durable");
         let file: Arc<dyn WritableFile> = fs.create(path).during("create", path)?.into();
         Ok(LogWriter {
             file,
@@ -129,22 +134,25 @@ impl LogWriter {
             len: 0,
             next: header.first,
             stated: header.synced,
-            stated_in: 0,
+            stated_interval: 0,
             header: header.encode(magic),
             buffer: Vec::new(),
-            ahead: None,
+            prepared_space: None,
             waited: Duration::ZERO,
             failed: None,
         })
     }
 
-    /// Lets the file be prepared ahead of its records, where the file system has a use for that, up to `step` bytes at a time.
+    /// Prepares the file ahead of its records, up to `step` bytes at a time, where the file system
+    /// gains from that.
     pub(crate) fn prepared_by(mut self, step: u64) -> LogWriter {
-        self.ahead = Some(Ahead { step, prepared: 0, can_prepare: true, window: None, can_map: true, calls_until: 0 });
+        self.prepared_space =
+            Some(PreparedSpace { step, prepared: 0, can_prepare: true, window: None, can_map: true, calls_until: 0 });
         self
     }
 
-    /// Appends `records`, by one write unless there are large ones, and returns the ordinals they took. `synced` is the highest ordinal known to be durable.
+    /// Appends `records`, by one write unless there are large ones. Returns their ordinals.
+    /// `synced` is the highest ordinal known to be durable.
     pub(crate) fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = LogRecord<'a>, IntoIter: Clone>,
@@ -153,7 +161,8 @@ impl LogWriter {
         self.write(records.into_iter(), synced, false)
     }
 
-    /// The same for records that nobody wants to be synced at once. They need not go by a system call.
+    /// [`append`](LogWriter::append) for records that no caller wants synced at once. They may be
+    /// stored without a system call.
     pub(crate) fn append_lazily<'a>(
         &mut self,
         records: impl IntoIterator<Item = LogRecord<'a>, IntoIter: Clone>,
@@ -168,18 +177,18 @@ impl LogWriter {
         synced: u64,
         lazily: bool,
     ) -> Result<Range<u64>> {
-        assert!(synced < self.next, "what is not yet written cannot be durable");
+        assert!(synced < self.next, "an unwritten ordinal cannot be durable");
         self.check()?;
         let first = self.next;
         let (next, need) = self.measure(records.clone())?;
-        if let Some(ahead) = &mut self.ahead {
-            ahead.get_ready(&*self.file, self.len, need, lazily, &mut self.waited);
+        if let Some(prepared_space) = &mut self.prepared_space {
+            prepared_space.prepare(&*self.file, self.len, need, lazily, &mut self.waited);
         }
         self.begin_buffer();
         for record in records {
             debug_assert_eq!(record.payload_crc, crc(record.payload));
             let header = RecordHeader {
-                // As measured.
+                // Checked by `measure`.
                 payload_len: u32::try_from(record.payload.len()).unwrap_or(u32::MAX),
                 payload_crc: record.payload_crc,
                 count: record.count,
@@ -205,23 +214,24 @@ impl LogWriter {
         Ok(first..next)
     }
 
-    /// What the next record states to be durable, given what is: 0 if that has been stated not far from here.
+    /// What the next record states to be durable, or 0 if a nearby record states it.
     fn statement(&mut self, synced: u64) -> u64 {
-        let stretch = self.end() / STATEMENT_INTERVAL;
-        if synced <= self.stated && stretch == self.stated_in {
+        let interval = self.end() / STATEMENT_INTERVAL;
+        if synced <= self.stated && interval == self.stated_interval {
             return 0;
         }
         self.stated = self.stated.max(synced);
-        self.stated_in = stretch;
+        self.stated_interval = interval;
         synced
     }
 
-    /// Where the next header stands.
+    /// Offset of the next header.
     fn end(&self) -> u64 {
         self.len + self.buffer.len() as u64
     }
 
-    /// The ordinal behind `records`, and the bytes that they take in the file at most. An error if they must not be written.
+    /// The ordinal after `records`, and the most bytes that they take in the file. An error if they
+    /// must not be written.
     fn measure<'a>(&self, records: impl Iterator<Item = LogRecord<'a>>) -> Result<(u64, u64)> {
         let (mut next, mut need) = (self.next, 0);
         for record in records {
@@ -240,30 +250,30 @@ impl LogWriter {
         Ok((next, need))
     }
 
-    /// Appends a record through the window, if there is one and it has the room.
+    /// Appends a record through the window, if there is one with enough space left.
     fn store(&mut self, header: &RecordHeader, payload: &[u8]) -> bool {
-        let Some(ahead) = &mut self.ahead else { return false };
-        let Some(window) = &mut ahead.window else { return false };
+        let Some(prepared_space) = &mut self.prepared_space else { return false };
+        let Some(window) = &mut prepared_space.window else { return false };
         let head = header.encode(self.number, self.len);
         if window.append(head.as_slice(), payload) {
             self.len += (head.as_slice().len() + payload.len()) as u64;
             true
         } else {
-            ahead.window = None;
+            prepared_space.window = None;
             false
         }
     }
 
-    /// Appends a sync marker: a record that says no more than that everything up to `synced` is durable.
+    /// Appends a sync marker: a record that only states everything up to `synced` to be durable.
     pub(crate) fn append_marker(&mut self, synced: u64) -> Result<()> {
-        assert!(synced < self.next, "what is not yet written cannot be durable");
+        assert!(synced < self.next, "an unwritten ordinal cannot be durable");
         self.check()?;
         if synced == 0 {
             return Ok(());
         }
         let header = RecordHeader { payload_len: 0, payload_crc: crc(&[]), count: 0, synced };
-        if let Some(ahead) = &mut self.ahead {
-            ahead.go_by_calls(self.len);
+        if let Some(prepared_space) = &mut self.prepared_space {
+            prepared_space.use_calls(self.len);
         }
         self.begin_buffer();
         self.push_header(&header);
@@ -272,14 +282,15 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Makes everything appended so far durable. Whoever syncs by way of [`LogWriter::file`] keeps the failure himself.
+    /// Makes everything appended so far durable. A thread that syncs through [`LogWriter::file`]
+    /// must handle a failure itself.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.check()?;
         let result = self.file.sync().during("sync", &self.path);
-        self.remember(result)
+        self.keep_failure(result)
     }
 
-    /// The file, for another thread to sync while appends go on.
+    /// The file, for another thread to sync during appends.
     pub(crate) fn file(&self) -> Arc<dyn WritableFile> {
         Arc::clone(&self.file)
     }
@@ -292,17 +303,17 @@ impl LogWriter {
         self.number
     }
 
-    /// Bytes of all appends that succeeded, the file header included.
+    /// Bytes of all successful appends, including the file header.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// How long appends have waited for the file system since this was asked last.
+    /// How long appends have waited for the file system since the last call.
     pub(crate) fn take_waited(&mut self) -> Duration {
         std::mem::take(&mut self.waited)
     }
 
-    /// The ordinal that the next record will begin with.
+    /// The first ordinal of the next record.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -319,7 +330,7 @@ impl LogWriter {
         }
     }
 
-    /// Adds a header as it will stand in the file, behind what the buffer holds already.
+    /// Adds a header, encoded for its offset in the file, to the buffer.
     fn push_header(&mut self, header: &RecordHeader) {
         let head = header.encode(self.number, self.end());
         self.buffer.extend_from_slice(head.as_slice());
@@ -338,7 +349,7 @@ impl LogWriter {
         self.check()?;
         let appended = timed(&mut self.waited, || self.file.append(bytes));
         let result = appended.during("write", &self.path);
-        self.remember(result)?;
+        self.keep_failure(result)?;
         self.len += bytes.len() as u64;
         Ok(())
     }
@@ -350,7 +361,7 @@ impl LogWriter {
         }
     }
 
-    fn remember(&mut self, result: Result<()>) -> Result<()> {
+    fn keep_failure(&mut self, result: Result<()>) -> Result<()> {
         if let Err(error) = &result {
             self.failed = Some(error.clone());
         }
@@ -364,7 +375,7 @@ mod tests {
     use std::io;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Fails the call after the first `good` ones, and only that one.
+    /// Fails only the call after the first `good` ones.
     struct FailsOnce {
         good: usize,
         calls: AtomicUsize,
@@ -401,10 +412,10 @@ mod tests {
             len: 64,
             next: 1,
             stated: 0,
-            stated_in: 0,
+            stated_interval: 0,
             header: [0; FILE_HEADER_LEN],
             buffer: Vec::new(),
-            ahead: None,
+            prepared_space: None,
             waited: Duration::ZERO,
             failed: None,
         }

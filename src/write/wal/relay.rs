@@ -1,12 +1,15 @@
-//! [`Relay`]: batches on their way from whoever reads the logs to whoever applies them.
+//! [`Relay`]: passes batches from the thread that reads the logs to the thread that applies them.
 //!
-//! To read a log and verify it takes about as long as to apply what it holds. So a long one is applied by a thread of its own, while the
-//! calling one reads on. Batches go over in buffers, which come back to be filled again: there are few of them, and whoever is faster waits
-//! for the other one. A batch that is longer than a buffer is not copied: it is applied where it was read, when all before it is.
+//! Reading and verifying a log takes about as long as applying it. Therefore a long log is applied
+//! by another thread while the calling thread reads on. Batches are passed in a few buffers, which
+//! come back to be reused; the faster thread waits for the other. A batch longer than a buffer is
+//! not copied: the reading thread applies it in place, after all batches before it.
 //!
-//! What is applied, in which order, and with which error it ends does not depend on there being a thread:
-//! - Stretches are applied in the order of the logs, whichever thread does it, and none behind one that failed.
-//! - An error of applying counts before one of reading, because what was read before an error is applied first.
+//! What is applied, in which order, and with which error it ends does not depend on there being a
+//! thread:
+//! - Stretches are applied in log order, whichever thread does it, and none after one that failed.
+//! - An error of applying takes precedence over one of reading, because everything read before an
+//!   error is applied first.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -22,40 +25,41 @@ use crate::format::key::SeqNo;
 use crate::write::batch::BatchReader;
 use crate::write::log::Record;
 
-/// Bytes of a buffer. They are still near the processors when they are applied.
+/// Bytes of a buffer: small enough to be still in the CPU cache when it is applied.
 const BUFFER_LEN: usize = 256 << 10;
-/// So many may be passed on before one comes back. One is applied; the others make up for unevenness.
+/// Buffers in flight before the reader waits. One is being applied; the others even out differences
+/// in speed.
 const BUFFERS: usize = 3;
 
-/// Some batches that follow each other in the logs.
+/// Consecutive batches of the logs.
 #[derive(Clone, Copy)]
 pub(crate) struct Stretch<'a> {
     payloads: &'a [u8],
-    places: &'a [Place],
+    positions: &'a [BatchPosition],
 }
 
-/// Memory for a stretch that somebody else is to apply.
+/// Owned memory of a stretch, to be applied by the other thread.
 #[derive(Default)]
-struct Buffer {
+struct BatchBuffer {
     payloads: Vec<u8>,
-    places: Vec<Place>,
+    positions: Vec<BatchPosition>,
 }
 
-/// Where a batch stands.
-struct Place {
+/// Position of a batch in the logs and in its stretch.
+struct BatchPosition {
     log: u64,
     offset: u64,
     first: SeqNo,
     count: u32,
-    /// Where its payload ends among those of its stretch; it begins where the one before it ends.
+    /// End of its payload in the payloads of the stretch; it begins where the one before ends.
     end: usize,
 }
 
 /// A batch, and where it was found.
-pub(crate) struct Batch<'a> {
+pub(crate) struct LogBatch<'a> {
     /// The log's number.
     pub(crate) log: u64,
-    /// Of the batch's record in the log.
+    /// Offset of the batch's record in the log.
     pub(crate) offset: u64,
     /// The sequence number of the first operation.
     pub(crate) first: SeqNo,
@@ -63,58 +67,59 @@ pub(crate) struct Batch<'a> {
     count: u32,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> LogBatch<'a> {
     pub(crate) fn operations(&self) -> BatchReader<'a> {
         BatchReader::new(self.payload, self.count)
     }
 
-    /// The error for a rule that the batch breaks although its checksum matches; `dir` is the directory of the logs.
+    /// The error for a batch that breaks `rule` although its checksum matches; `dir` is the
+    /// directory of the logs.
     pub(crate) fn corruption(&self, dir: &Path, rule: Malformed) -> Error {
         Error::corruption(&FileKind::Wal(self.log).path(dir), self.offset, rule)
     }
 }
 
 impl<'a> Stretch<'a> {
-    pub(crate) fn batches(self) -> impl Iterator<Item = Batch<'a>> {
+    pub(crate) fn batches(self) -> impl Iterator<Item = LogBatch<'a>> {
         let mut start = 0;
-        self.places.iter().map(move |&Place { log, offset, first, count, end }| {
+        self.positions.iter().map(move |&BatchPosition { log, offset, first, count, end }| {
             let payload = &self.payloads[start..end];
             start = end;
-            Batch { log, offset, first, payload, count }
+            LogBatch { log, offset, first, payload, count }
         })
     }
 }
 
-impl Place {
-    /// That of a record whose payload ends at `end`.
-    fn new(record: &Record<'_>, end: usize) -> Place {
-        Place { log: record.number, offset: record.offset, first: record.first, count: record.count, end }
+impl BatchPosition {
+    /// The position of the batch in `record`, whose payload ends at `end` in the stretch.
+    fn new(record: &Record<'_>, end: usize) -> BatchPosition {
+        BatchPosition { log: record.number, offset: record.offset, first: record.first, count: record.count, end }
     }
 }
 
-impl Buffer {
+impl BatchBuffer {
     fn stretch(&self) -> Stretch<'_> {
-        Stretch { payloads: &self.payloads, places: &self.places }
+        Stretch { payloads: &self.payloads, positions: &self.positions }
     }
 
     fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.positions.is_empty()
     }
 
-    /// Whether there is room for a batch of `payload_len` bytes more.
-    fn has_room(&self, payload_len: usize) -> bool {
-        let places_len = (self.places.len() + 1) * size_of::<Place>();
-        self.payloads.len() + payload_len + places_len <= BUFFER_LEN
+    /// Whether a batch of `payload_len` bytes fits.
+    fn has_space_for(&self, payload_len: usize) -> bool {
+        let positions_len = (self.positions.len() + 1) * size_of::<BatchPosition>();
+        self.payloads.len() + payload_len + positions_len <= BUFFER_LEN
     }
 
     fn push(&mut self, record: &Record<'_>) {
         self.payloads.extend_from_slice(record.payload);
-        self.places.push(Place::new(record, self.payloads.len()));
+        self.positions.push(BatchPosition::new(record, self.payloads.len()));
     }
 
     fn clear(&mut self) {
         self.payloads.clear();
-        self.places.clear();
+        self.positions.clear();
     }
 }
 
@@ -124,61 +129,62 @@ pub(super) type Apply<'a> = dyn FnMut(Stretch<'_>) -> Result<()> + Send + 'a;
 pub(super) struct Relay<'scope, 'env, 'a> {
     scope: &'scope Scope<'scope, 'env>,
     apply: &'scope Mutex<&'a mut Apply<'a>>,
-    filling: Buffer,
-    /// Whether a thread may be begun.
-    may_begin: bool,
+    filling: BatchBuffer,
+    /// Whether a thread may be started.
+    may_start: bool,
     helper: Option<Helper<'scope>>,
 }
 
 /// The thread that applies.
 struct Helper<'scope> {
-    filled: Sender<Buffer>,
-    /// Ends when the thread does.
-    applied: Receiver<Buffer>,
-    /// Buffers that have not come back.
-    away: usize,
+    filled: Sender<BatchBuffer>,
+    /// Buffers that were applied. Closed when the thread ends.
+    applied: Receiver<BatchBuffer>,
+    /// Buffers in flight.
+    in_flight: usize,
     thread: ScopedJoinHandle<'scope, Result<()>>,
 }
 
-/// The thread has ended before its time: it has failed.
+/// The thread has ended early: it has failed.
 struct Gone;
 
 impl<'scope, 'env, 'a> Relay<'scope, 'env, 'a> {
-    /// Hands stretches to `apply`, by a thread of `scope` if there are several and `threaded` allows it.
+    /// Passes stretches to `apply`, on a thread of `scope` if there are several and `threaded`
+    /// allows it.
     pub(super) fn new(
         scope: &'scope Scope<'scope, 'env>,
         apply: &'scope Mutex<&'a mut Apply<'a>>,
         threaded: bool,
     ) -> Relay<'scope, 'env, 'a> {
-        Relay { scope, apply, filling: Buffer::default(), may_begin: threaded, helper: None }
+        Relay { scope, apply, filling: BatchBuffer::default(), may_start: threaded, helper: None }
     }
 
-    /// Adds the batch of a record. After an error nothing more is to be added.
+    /// Adds the batch of a record. After an error, add nothing more.
     pub(super) fn add(&mut self, record: &Record<'_>) -> Result<()> {
-        if !self.filling.has_room(record.payload.len()) {
-            if !self.filling.is_empty() && std::mem::take(&mut self.may_begin) {
-                self.helper = Helper::begin(self.scope, self.apply);
+        if !self.filling.has_space_for(record.payload.len()) {
+            if !self.filling.is_empty() && std::mem::take(&mut self.may_start) {
+                self.helper = Helper::start(self.scope, self.apply);
             }
             self.hand_over()?;
         }
-        if self.filling.has_room(record.payload.len()) {
+        if self.filling.has_space_for(record.payload.len()) {
             self.filling.push(record);
             return Ok(());
         }
-        // It is longer than a buffer, and is not copied into one.
+        // A batch longer than a buffer is not copied.
         self.with_helper(Helper::wait)?;
-        let places = [Place::new(record, record.payload.len())];
-        (self.apply.lock())(Stretch { payloads: record.payload, places: &places })
+        let positions = [BatchPosition::new(record, record.payload.len())];
+        (self.apply.lock())(Stretch { payloads: record.payload, positions: &positions })
     }
 
-    /// Sees to it that everything that was added is applied, unless something has failed. A failure that [`add`](Relay::add) returned is
-    /// not returned again.
+    /// Waits until everything added is applied, unless something has failed. A failure that
+    /// [`add`](Relay::add) returned is not returned again.
     pub(super) fn finish(mut self) -> Result<()> {
         self.hand_over()?;
         self.helper.take().map_or(Ok(()), Helper::end)
     }
 
-    /// Has what was gathered applied, and leaves an empty buffer.
+    /// Passes on the filled buffer, or applies it, and leaves an empty one.
     fn hand_over(&mut self) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.filling);
         if buffer.is_empty() {
@@ -194,7 +200,7 @@ impl<'scope, 'env, 'a> Relay<'scope, 'env, 'a> {
         Ok(())
     }
 
-    /// Does something with the thread, if there is one. If it has failed, the error is its own.
+    /// Calls `act` with the thread, if there is one. If the thread has failed, returns its error.
     fn with_helper<T>(&mut self, act: impl FnOnce(&mut Helper<'scope>) -> Result<T, Gone>) -> Result<Option<T>> {
         let Some(mut helper) = self.helper.take() else { return Ok(None) };
         match act(&mut helper) {
@@ -211,52 +217,52 @@ impl<'scope, 'env, 'a> Relay<'scope, 'env, 'a> {
 }
 
 impl<'scope> Helper<'scope> {
-    /// `None` if the system has no thread to give.
-    fn begin<'a>(scope: &'scope Scope<'scope, '_>, apply: &'scope Mutex<&'a mut Apply<'a>>) -> Option<Helper<'scope>> {
-        let (filled, to_apply) = channel::<Buffer>();
+    /// `None` if the system cannot start a thread.
+    fn start<'a>(scope: &'scope Scope<'scope, '_>, apply: &'scope Mutex<&'a mut Apply<'a>>) -> Option<Helper<'scope>> {
+        let (filled, to_apply) = channel::<BatchBuffer>();
         let (done, applied) = channel();
         let run = move || {
             for mut buffer in to_apply {
                 (apply.lock())(buffer.stretch())?;
                 buffer.clear();
-                // Nobody waits for it when all is read.
+                // Nobody receives it once everything has been read.
                 let _ = done.send(buffer);
             }
             Ok(())
         };
         let thread = Builder::new().name("tamis-replay".into()).spawn_scoped(scope, run).ok()?;
-        Some(Helper { filled, applied, away: 0, thread })
+        Some(Helper { filled, applied, in_flight: 0, thread })
     }
 
-    /// Passes a buffer on, and gets an empty one, for which it waits when there are enough.
-    fn swap(&mut self, buffer: Buffer) -> Result<Buffer, Gone> {
+    /// Passes on a buffer and returns an empty one; waits for it if [`BUFFERS`] are in flight.
+    fn swap(&mut self, buffer: BatchBuffer) -> Result<BatchBuffer, Gone> {
         self.filled.send(buffer).map_err(|_| Gone)?;
-        self.away += 1;
+        self.in_flight += 1;
         match self.applied.try_recv() {
-            Err(TryRecvError::Empty) if self.away < BUFFERS => Ok(Buffer::default()),
+            Err(TryRecvError::Empty) if self.in_flight < BUFFERS => Ok(BatchBuffer::default()),
             Err(_) => self.take_back(),
             Ok(buffer) => {
-                self.away -= 1;
+                self.in_flight -= 1;
                 Ok(buffer)
             }
         }
     }
 
-    /// Waits until everything that was passed on is applied.
+    /// Waits until everything passed on is applied.
     fn wait(&mut self) -> Result<(), Gone> {
-        while self.away > 0 {
+        while self.in_flight > 0 {
             self.take_back()?;
         }
         Ok(())
     }
 
-    fn take_back(&mut self) -> Result<Buffer, Gone> {
+    fn take_back(&mut self) -> Result<BatchBuffer, Gone> {
         let buffer = self.applied.recv().map_err(|_| Gone)?;
-        self.away -= 1;
+        self.in_flight -= 1;
         Ok(buffer)
     }
 
-    /// Lets the thread end when everything that was passed on is applied.
+    /// Ends the thread after everything passed on is applied.
     fn end(self) -> Result<()> {
         drop(self.filled);
         self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
@@ -268,7 +274,8 @@ mod tests {
     use super::*;
     use crate::write::batch::WriteBatch;
 
-    /// A batch of one operation, long enough that a buffer takes few, and every hundredth one longer than a buffer.
+    /// A batch of one operation. A buffer holds only a few; every hundredth batch is longer than a
+    /// buffer.
     fn payload(i: u64) -> Vec<u8> {
         let len = if i % 100 == 99 { BUFFER_LEN + 1 } else { BUFFER_LEN / 7 };
         let mut batch = WriteBatch::new();
@@ -278,13 +285,13 @@ mod tests {
 
     const BATCHES: u64 = if cfg!(miri) { 120 } else { 1000 };
 
-    /// Adds batches until that fails, or all of them; returns what was applied, what `add` said last, and what `finish` said. Batch
-    /// `fails` is refused.
+    /// Adds all batches, or until that fails. Returns the batches applied, the last result of
+    /// `add`, and the result of `finish`. LogBatch `fails` is refused.
     fn relay(threaded: bool, fails: u64) -> (Vec<u64>, Result<()>, Result<()>) {
         let (mut applied, mut by_others) = (Vec::new(), 0);
         let caller = std::thread::current().id();
         let mut apply = |stretch: Stretch<'_>| {
-            assert!(!stretch.places.is_empty());
+            assert!(!stretch.positions.is_empty());
             by_others += u64::from(std::thread::current().id() != caller);
             for batch in stretch.batches() {
                 if batch.first == fails {
@@ -314,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn all_batches_come_over_in_their_order() {
+    fn all_batches_are_applied_in_order() {
         for threaded in [false, true] {
             let (applied, added, finished) = relay(threaded, u64::MAX);
             assert!(added.is_ok() && finished.is_ok());
@@ -323,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_applied_is_told_once_and_nothing_behind_it_is_applied() {
+    fn a_failure_is_returned_once_and_nothing_after_it_is_applied() {
         for (threaded, fails) in [false, true]
             .into_iter()
             .flat_map(|threaded| [0, 1, 50, 99, 100, BATCHES - 1].map(|fails| (threaded, fails)))

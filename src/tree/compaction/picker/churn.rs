@@ -1,36 +1,35 @@
-//! What becomes of deleted data: small trees of real entries, in memory, which are compacted by
-//! whatever is picked.
+//! What becomes of deleted data: small in-memory trees of real entries, compacted as picked.
 //!
-//! Sizes are a thousandth of those of the defaults: a memtable holds 64 KiB.
+//! Sizes are a thousandth of the defaults: a memtable holds 64 KiB.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
 const MEMTABLE: u64 = 64 << 10;
-/// What an entry takes beside its value.
+/// Bytes of an entry in addition to its value.
 const ENTRY: u64 = 20;
-/// More tasks than this, one behind the other, would be for ever.
+/// More tasks than this in a row count as an endless loop.
 const MOST_TASKS: u64 = 200;
 
-/// By key, the newest version first.
-type Entries = BTreeMap<(u32, std::cmp::Reverse<SeqNo>), Option<u64>>;
+/// Sizes of values by key, newest version first; `None` is a tombstone.
+type ModelEntries = BTreeMap<(u32, std::cmp::Reverse<SeqNo>), Option<u64>>;
 
 #[derive(Clone)]
-struct Run {
+struct ModelRun {
     meta: TableMeta,
-    entries: Entries,
+    entries: ModelEntries,
 }
 
 #[derive(Default)]
-struct Store {
-    levels: [Vec<Run>; LEVELS],
-    memtable: Entries,
+struct ModelStore {
+    levels: [Vec<ModelRun>; LEVELS],
+    memtable: ModelEntries,
     memtable_size: u64,
-    /// The sizes of the values that are there.
+    /// Sizes of the live values.
     live: BTreeMap<u32, u64>,
     snapshot: Option<SeqNo>,
-    /// Nothing is compacted by itself.
+    /// Whether compactions run only on request.
     is_by_hand: bool,
     seqno: SeqNo,
     next_number: u64,
@@ -43,7 +42,7 @@ fn size_of(value: Option<u64>) -> u64 {
     ENTRY + value.unwrap_or(0)
 }
 
-impl Store {
+impl ModelStore {
     fn put(&mut self, key: u32, size: u64) {
         self.live.insert(key, size);
         self.write(key, Some(size));
@@ -77,8 +76,8 @@ impl Store {
         }
     }
 
-    /// Flushes, and does all that there is to do at rest.
-    fn rest(&mut self) {
+    /// Flushes, then runs all tasks due when idle.
+    fn settle_idle(&mut self) {
         self.flush();
         self.settle(true);
     }
@@ -87,7 +86,7 @@ impl Store {
         self.snapshot = Some(self.seqno);
     }
 
-    fn run(&mut self, entries: Entries) -> Run {
+    fn run(&mut self, entries: ModelEntries) -> ModelRun {
         self.next_number += 1;
         let keys = || entries.keys().map(|(key, _)| *key);
         let seqnos = || entries.keys().map(|(_, seqno)| seqno.0);
@@ -105,17 +104,18 @@ impl Store {
             smallest: keys().min().unwrap().to_be_bytes().into(),
             largest: keys().max().unwrap().to_be_bytes().into(),
         };
-        Run { meta, entries }
+        ModelRun { meta, entries }
     }
 
-    /// What lives on of `entries`, if `may_hold` says whether there is something older of a key.
-    fn kept(&self, mut entries: Entries, may_hold: impl Fn(u32) -> bool) -> Entries {
+    /// The entries that a merge keeps. `may_hold` says whether an older version of a key may exist
+    /// elsewhere.
+    fn kept(&self, mut entries: ModelEntries, may_hold: impl Fn(u32) -> bool) -> ModelEntries {
         let mut last = None;
         entries.retain(|(key, seqno), _| {
             let stripe = self.snapshot.is_some_and(|snapshot| seqno.0 > snapshot);
             last.replace((*key, stripe)) != Some((*key, stripe))
         });
-        // Tombstones with nothing older behind them go, too.
+        // Tombstones that hide nothing older are dropped, too.
         let mut older = None;
         let is_kept = |(key, _): &(u32, _), value: &Option<u64>| {
             let keeps = value.is_some() || older == Some(*key) || may_hold(*key);
@@ -149,8 +149,8 @@ impl Store {
         }
     }
 
-    /// What comes of the inputs of a task as they are now.
-    fn merge(&mut self, task: &Task) -> Vec<Run> {
+    /// The output of a task, from its inputs as they are now.
+    fn merge(&mut self, task: &Task) -> Vec<ModelRun> {
         self.tasks += 1;
         let output = usize::from(task.output_level);
         let of_level = |level: usize| self.levels[level].iter().map(move |run| (level, run));
@@ -162,7 +162,7 @@ impl Store {
         let holds = |key: &[u8]| below().any(|run| *run.meta.smallest <= *key && *key <= *run.meta.largest);
         let merged = inputs().flat_map(|(_, run)| run.entries.clone()).collect();
         let kept = self.kept(merged, |key| output == 0 || holds(&key.to_be_bytes()));
-        let (mut runs, mut entries, mut size) = (Vec::new(), Entries::new(), 0);
+        let (mut runs, mut entries, mut size) = (Vec::new(), ModelEntries::new(), 0);
         for ((key, seqno), value) in kept {
             let is_new_key = entries.last_key_value().is_none_or(|((last, _), _)| *last != key);
             if size >= MEMTABLE && is_new_key && output > 0 {
@@ -179,8 +179,8 @@ impl Store {
         runs
     }
 
-    /// Puts the outputs of a task in the place of its inputs.
-    fn install(&mut self, task: &Task, outputs: Vec<Run>) {
+    /// Replaces the inputs of a task by its outputs.
+    fn install(&mut self, task: &Task, outputs: Vec<ModelRun>) {
         for (level, tables) in self.levels.iter_mut().enumerate() {
             tables.retain(|run| !task.takes(level, run.meta.number));
         }
@@ -192,10 +192,10 @@ impl Store {
         }
     }
 
-    /// The first version of a key that reads come to, of those that a snapshot sees.
+    /// The first version of a key that a read finds among those that a snapshot sees.
     fn get(&self, key: u32, snapshot: SeqNo) -> Option<u64> {
         let runs = || self.levels.iter().flatten().map(|run| &run.entries);
-        let version = |entries: &Entries| {
+        let version = |entries: &ModelEntries| {
             let from = (key, std::cmp::Reverse(snapshot));
             entries.range(from..).next().filter(|((found, _), _)| *found == key).map(|(_, value)| *value)
         };
@@ -214,7 +214,7 @@ impl Store {
         (self.flushed + self.compacted) as f64 / self.flushed as f64
     }
 
-    /// Space at rest is what is alive, and little more.
+    /// Checks that an idle store takes little more space than its live data.
     fn check(&self, what: &str) {
         let (space, live) = (self.space() / 1024, self.live_bytes() / 1024);
         println!("{what}: {live} KiB alive, {space} stored, written {:.2} times", self.amplification());
@@ -222,22 +222,22 @@ impl Store {
     }
 }
 
-/// As many entries of a size as come to so many memtables.
+/// Number of entries of a size that fill `memtables` memtables.
 fn count(memtables: u64, size: u64) -> u32 {
     u32::try_from(memtables * MEMTABLE / size_of(Some(size))).unwrap()
 }
 
-/// A store that rests, with `count` keys in no order.
-fn filled(count: u32, size: impl Fn(u32) -> u64) -> Store {
-    let mut store = Store::default();
-    // A step that has no divisor in common with the count.
+/// An idle store with `count` keys, written in scattered order.
+fn filled(count: u32, size: impl Fn(u32) -> u64) -> ModelStore {
+    let mut store = ModelStore::default();
+    // A step without a common divisor with the count.
     let divides = |a: u32, b: u32| a.is_multiple_of(b) && count.is_multiple_of(b);
     let step = (count * 5 / 8..).find(|step| (2..=*step).all(|divisor| !divides(*step, divisor)));
     for i in 0..u64::from(count) {
         let key = u32::try_from(i * u64::from(step.unwrap()) % u64::from(count)).unwrap();
         store.put(key, size(key));
     }
-    store.rest();
+    store.settle_idle();
     assert_eq!(store.live.len() as u64, u64::from(count));
     store
 }
@@ -245,7 +245,7 @@ fn filled(count: u32, size: impl Fn(u32) -> u64) -> Store {
 const SIZES: [u64; 5] = [0, 20, 100, 1000, 16_000];
 
 #[test]
-fn what_is_deleted_leaves_a_store_that_rests_issue_13() {
+fn deleted_data_leaves_an_idle_store_issue_13() {
     for size in SIZES {
         // Beyond 96 there are two levels.
         for memtables in if size == 1000 { [2, 20, 150] } else { [1, 2, 20] } {
@@ -253,7 +253,7 @@ fn what_is_deleted_leaves_a_store_that_rests_issue_13() {
             let check = |what: &str, deleted: &dyn Fn(u32) -> bool| {
                 let mut store = filled(count, |_| size);
                 (0..count).filter(|key| deleted(*key)).for_each(|key| store.delete(key));
-                store.rest();
+                store.settle_idle();
                 store.check(&format!("{count} values of {size} bytes, deleted {what}"));
             };
             check("all but ten", &|key| key >= 10);
@@ -265,10 +265,10 @@ fn what_is_deleted_leaves_a_store_that_rests_issue_13() {
 }
 
 #[test]
-fn a_window_that_slides_leaves_nothing_behind_issue_13() {
+fn a_sliding_window_leaves_no_garbage_issue_13() {
     for size in SIZES {
         let window = count(10, size);
-        let mut store = Store::default();
+        let mut store = ModelStore::default();
         for key in 0..window * 8 {
             store.put(key, size);
             if let Some(oldest) = key.checked_sub(window) {
@@ -276,53 +276,53 @@ fn a_window_that_slides_leaves_nothing_behind_issue_13() {
             }
         }
         let before = (store.space() / 1024, store.amplification());
-        store.rest();
-        println!("before it rests {before:?}");
+        store.settle_idle();
+        println!("before it is idle {before:?}");
         store.check(&format!("a window of {window} values of {size} bytes"));
         assert!(store.amplification() < 3.6);
     }
 }
 
 #[test]
-fn what_a_snapshot_holds_is_not_rewritten_in_vain_and_leaves_after_it_issue_13() {
+fn garbage_held_by_a_snapshot_is_not_rewritten_in_vain_and_leaves_after_it_issue_13() {
     for size in [20, 1000] {
         for memtables in [5, 150] {
             let keys = count(memtables, size);
             let mut store = filled(keys, |_| size);
-            // One part of the deletes is older than the snapshot, the other part is newer.
+            // Some deletes are older than the snapshot, the others newer.
             (0..keys).step_by(4).for_each(|key| store.delete(key));
             store.take_snapshot();
             let held = store.live_bytes();
             (0..keys).step_by(2).for_each(|key| store.delete(key));
-            store.rest();
+            store.settle_idle();
             let (tasks, compacted) = (store.tasks, store.compacted);
             assert!(store.space() >= held);
-            (0..10).for_each(|_| store.rest());
+            (0..10).for_each(|_| store.settle_idle());
             assert_eq!(store.tasks, tasks, "nothing is left to do");
-            // It goes on being written to.
+            // Writes continue.
             for key in 0..count(3, size) {
                 store.put(key % 10, size);
             }
-            store.rest();
+            store.settle_idle();
             assert!(store.compacted - compacted < 12 * store.space(), "{} of {}", store.compacted, store.space());
             store.snapshot = None;
-            store.rest();
+            store.settle_idle();
             store.check(&format!("{keys} values of {size} bytes after a snapshot"));
         }
     }
 }
 
 #[test]
-fn mixed_sizes_mislead_it_little_issue_13() {
-    // A tenth of the entries has nearly all of the bytes. Whichever are deleted, what is written is
-    // bounded.
+fn mixed_sizes_mislead_the_picker_little_issue_13() {
+    // A tenth of the entries has nearly all of the bytes. Whichever are deleted, the bytes
+    // rewritten are bounded.
     let sizes = |key: u32| if key.is_multiple_of(10) { 16_000 } else { 20 };
     for (what, large) in [("small", false), ("large", true)] {
         let keys = 4000;
         let mut store = filled(keys, sizes);
         let before = store.compacted;
         (0..keys).filter(|key| (sizes(*key) > 20) == large).for_each(|key| store.delete(key));
-        store.rest();
+        store.settle_idle();
         let rewritten = store.compacted - before;
         println!("{what}: {} KiB rewritten", rewritten / 1024);
         store.check(&format!("{what} ones deleted"));
@@ -334,15 +334,15 @@ fn mixed_sizes_mislead_it_little_issue_13() {
 fn deletes_of_absent_keys_cost_no_more_than_overwriting_them_issue_13() {
     let keys = count(40, 1000);
     let mut store = filled(keys, |_| 1000);
-    // Every second key is there: nothing tells the picker which.
+    // Every second key exists, which the picker cannot tell.
     for key in (0..keys).step_by(2) {
         store.delete(key);
     }
-    store.rest();
+    store.settle_idle();
     let (compacted, rounds) = (store.compacted, 20);
     for _ in 0..rounds {
         (0..keys).step_by(2).for_each(|key| store.delete(key));
-        store.rest();
+        store.settle_idle();
     }
     let (compacted, overwritten) = (store.compacted - compacted, rounds * u64::from(keys) / 2 * size_of(Some(1000)));
     println!("{} KiB compacted, {} would have been overwritten", compacted / 1024, overwritten / 1024);
@@ -351,16 +351,16 @@ fn deletes_of_absent_keys_cost_no_more_than_overwriting_them_issue_13() {
 }
 
 #[test]
-fn writes_and_deletes_in_no_order_are_written_few_times_issue_13() {
+fn random_writes_and_deletes_have_low_amplification_issue_13() {
     for (size, most) in [(20, 2.5), (100, 2.5), (1000, 2.5)] {
         let keys = count(20, size);
-        let mut store = Store::default();
+        let mut store = ModelStore::default();
         let mut dice = Dice(1);
         for _ in 0..20 * keys {
             let key = u32::try_from(dice.below(keys.into())).unwrap();
             if dice.below(4) == 0 { store.delete(key) } else { store.put(key, size) }
         }
-        store.rest();
+        store.settle_idle();
         store.check(&format!("{keys} values of {size} bytes, a quarter deleted"));
         assert!(store.amplification() < most);
     }
@@ -370,7 +370,7 @@ fn writes_and_deletes_in_no_order_are_written_few_times_issue_13() {
 fn two_puts_for_each_delete_are_written_few_times_more_than_puts_alone() {
     let mut amplification = [0.0; 2];
     for (deletes, amplification) in [false, true].into_iter().zip(&mut amplification) {
-        let (mut store, mut dice) = (Store::default(), Dice(1));
+        let (mut store, mut dice) = (ModelStore::default(), Dice(1));
         let mut keys: Vec<u32> = Vec::new();
         while store.flushed < 500 * MEMTABLE {
             for _ in 0..2 {
@@ -385,7 +385,7 @@ fn two_puts_for_each_delete_are_written_few_times_more_than_puts_alone() {
             }
         }
         *amplification = store.amplification();
-        store.rest();
+        store.settle_idle();
         store.check("two puts for each delete");
     }
     println!("{amplification:.1?}");
@@ -397,15 +397,15 @@ fn keyspaces_that_are_smaller_than_a_memtable_keep_no_deleted_space() {
     let (mut space, mut live) = (0, 0);
     for keyspace in 1..=50 {
         let keys = count(1, 1000) * keyspace / 51;
-        for rests in [false, true] {
+        for is_idle in [false, true] {
             let mut store = filled(keys.max(2), |_| 1000);
             (0..keys).filter(|key| key % 16 > 0).for_each(|key| store.delete(key));
             store.flush();
-            store.settle(rests);
-            if rests {
+            store.settle(is_idle);
+            if is_idle {
                 (space, live) = (space + store.space(), live + store.live_bytes());
             } else {
-                // Others are written to all the time.
+                // Other keyspaces are written to all the time.
                 assert!(store.space() < 3 * store.live_bytes() + 4 * MEMTABLE / 64, "{}", store.space());
             }
         }
@@ -414,8 +414,10 @@ fn keyspaces_that_are_smaller_than_a_memtable_keep_no_deleted_space() {
     assert!(space < 2 * live, "{space} bytes for {live}");
 }
 
-/// The number of keys, and a generator of numbers.
+/// Number of keys in the test of parallel tasks.
 const KEYS: u32 = 700;
+
+/// A generator of pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -429,15 +431,15 @@ impl Dice {
     }
 }
 
-/// Tasks are begun whenever one can be, and end in any order, while others are flushed; what each
-/// writes was decided when it was begun. Reads never find an older version before a newer one.
+/// Tasks start whenever they can and end in any order, between flushes. Their output is fixed when
+/// they start. A read never finds an older version before a newer one.
 #[test]
 fn tasks_that_run_at_the_same_time_do_not_disturb_each_other_issue_13() {
     let (mut most_running, mut above_running) = (0, 0);
     for seed in 0..10 {
         let mut dice = Dice(seed);
-        let mut store = Store { is_by_hand: true, ..Store::default() };
-        let mut running: Vec<(Task, Vec<Run>)> = Vec::new();
+        let mut store = ModelStore { is_by_hand: true, ..ModelStore::default() };
+        let mut running: Vec<(Task, Vec<ModelRun>)> = Vec::new();
         let mut seen = BTreeMap::new();
         let eager = dice.below(3);
         for step in 0..400 {

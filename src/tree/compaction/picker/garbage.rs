@@ -1,40 +1,40 @@
 //! How much garbage tables have, and what tombstones weigh: estimates from metadata alone.
 //!
-//! A tombstone of 20 bytes may delete an entry of 16,000. By size alone, a merge of the two is
-//! never worth it. Therefore a tombstone weighs the mean of the entries beneath it. Mixed sizes
-//! make that wrong by up to their ratio. The price is bounded: one merge too many, after which the
-//! tombstone is gone, or one that waits until its level is full.
+//! A tombstone of 20 bytes may delete an entry of 16,000 bytes. By size alone, merging the two
+//! never pays off. Therefore a tombstone weighs as much as the mean entry beneath it. With mixed
+//! value sizes this is wrong by up to their ratio. The price is bounded: one unneeded merge, after
+//! which the tombstone is gone, or a merge delayed until the level is full.
 
 use crate::format::key::SeqNo;
 use crate::sorted::table::TableMeta;
 
-/// Entries that say nothing once everything older is in the same table: tombstones and older
+/// LiveEntries that are obsolete once everything older is in the same table: tombstones and older
 /// versions.
 pub(super) fn garbage(table: &TableMeta) -> u64 {
     table.tombstones.saturating_add(table.entries.saturating_sub(table.keys))
 }
 
-/// Whether a compaction may drop something of the table, or by means of it, once no snapshot sees
-/// that.
+/// Whether a compaction may drop entries of the table, or entries that it hides, once no snapshot
+/// needs them.
 pub(crate) fn has_garbage(table: &TableMeta) -> bool {
     garbage(table) > 0
 }
 
 /// Bytes that a merge of `chosen`, given with their levels, drops: older versions, and what
-/// tombstones delete in older tables. That is the fewer of tombstones and entries beneath them,
-/// times the mean size beneath. A table with entries newer than `oldest_snapshot` frees nothing.
+/// tombstones delete in older tables. Tombstones delete at most as many entries as lie beneath,
+/// each of the mean size beneath. A table with entries newer than `oldest_snapshot` frees nothing.
 pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo) -> u64 {
     let mut oldest_first = chosen.to_vec();
     let age = |level: usize, table: &TableMeta| if level == 0 { table.largest_seqno } else { 0 };
     oldest_first.sort_by_key(|&(level, table)| (std::cmp::Reverse(level), age(level, table)));
-    let (mut beneath, mut freed) = (Entries::default(), 0u64);
-    // Tables of one level delete nothing of each other, if that is not level 0.
+    let (mut beneath, mut freed) = (LiveEntries::default(), 0u64);
+    // Below level 0, tables of one level delete nothing from each other.
     for run in oldest_first.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
         let settled = || run.iter().filter(|(_, table)| table.largest_seqno <= oldest_snapshot);
         let tombstones = settled().fold(0, |sum: u64, (_, table)| sum.saturating_add(table.tombstones));
         freed = freed.saturating_add(beneath.take(tombstones));
         for (_, table) in run {
-            let mut entries = Entries {
+            let mut entries = LiveEntries {
                 count: table.entries.saturating_sub(table.tombstones),
                 // A tombstone is small.
                 bytes: table.size,
@@ -49,15 +49,15 @@ pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo) -> u
     freed
 }
 
-/// Entries with values, and their bytes in all.
+/// Number and total bytes of entries with values.
 #[derive(Default)]
-struct Entries {
+struct LiveEntries {
     count: u64,
     bytes: u64,
 }
 
-impl Entries {
-    /// Takes up to `count` entries away; returns their bytes.
+impl LiveEntries {
+    /// Removes up to `count` entries; returns their bytes.
     fn take(&mut self, count: u64) -> u64 {
         let count = count.min(self.count);
         let bytes = u128::from(self.bytes) * u128::from(count) / u128::from(self.count.max(1));
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Of tables given as "level: ...", the newest first.
+    /// [`freed`] of tables given as "level: ...", the newest first.
     fn freed_of(tables: &[&str], oldest_snapshot: SeqNo) -> u64 {
         let numbered = tables.iter().zip((1..=tables.len() as u64).rev());
         let tables: Vec<(usize, TableMeta)> = numbered
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(freed_of(&["0: 100 100 0 2000", "6: 100 100 100 2000"], SeqNo::MAX), 0, "they are beneath");
         assert_eq!(freed_of(&["6: 100 100 100 2000", "6: 100 100 0 2000"], SeqNo::MAX), 0, "beside each other");
         assert_eq!(freed_of(&["0: 10 10 10 200", "0: 100 100 0 5000"], SeqNo::MAX), 500, "an older run of level 0");
-        // Each entry is deleted once: the third run finds nothing.
+        // Each entry is deleted once: the third run deletes nothing.
         let tables = ["0: 80 80 80 1", "0: 60 60 60 1", "5: 40 40 40 1", "6: 100 100 0 5000"];
         assert_eq!(freed_of(&tables, SeqNo::MAX), 5000);
     }

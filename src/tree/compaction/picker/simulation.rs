@@ -1,15 +1,15 @@
-//! What the picker's choices come to in bytes: a tree of made-up tables whose keys are spread evenly, flushed into and compacted by
-//! whatever is picked, at sizes that no test could write.
+//! Measures the picker's choices in bytes: a tree of made-up tables with evenly spread keys is
+//! flushed into and compacted as picked, at sizes that no test could write.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 
-struct Tree {
+struct SimulatedTree {
     levels: [Vec<TableMeta>; LEVELS],
     memtable: u64,
     table_size: u64,
-    /// Whether what comes are new values of the keys that are there: then the last level does not grow.
+    /// Whether all writes overwrite existing keys, so that the last level does not grow.
     overwrites: bool,
     next_number: u64,
     flushed: u64,
@@ -24,10 +24,10 @@ fn number(key: &[u8]) -> u64 {
     u64::from_be_bytes(key.try_into().unwrap())
 }
 
-impl Tree {
-    fn new(memtable: u64, table_size: u64) -> Tree {
+impl SimulatedTree {
+    fn new(memtable: u64, table_size: u64) -> SimulatedTree {
         let levels = Default::default();
-        Tree { levels, memtable, table_size, overwrites: false, next_number: 1, flushed: 0, compacted: 0 }
+        SimulatedTree { levels, memtable, table_size, overwrites: false, next_number: 1, flushed: 0, compacted: 0 }
     }
 
     fn add(&mut self, level: usize, size: u64, from: u64, to: u64) {
@@ -51,7 +51,7 @@ impl Tree {
         }
     }
 
-    /// Tables of `size` bytes in all that share the range between two keys evenly.
+    /// Tables of `size` bytes in total that divide the range between two keys evenly.
     fn add_tables(&mut self, level: usize, size: u64, from: u64, to: u64) {
         let count = if level == 0 { 1 } else { size.div_ceil(self.table_size) };
         let at = |i: u64| u64::try_from(u128::from(from) + u128::from(to - from) * u128::from(i) / u128::from(count));
@@ -67,7 +67,7 @@ impl Tree {
         self.settle(false);
     }
 
-    /// Does all that is picked.
+    /// Runs all tasks that are picked.
     fn settle(&mut self, is_idle: bool) {
         loop {
             let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| self.levels[level].iter().collect());
@@ -99,24 +99,24 @@ impl Tree {
         self.compacted += bytes;
         self.add_tables(output, bytes, number(&task.hull.smallest), number(&task.hull.largest));
         if output == 0 {
-            // It is as old as what it was made of.
+            // It is as old as its inputs.
             self.levels[0][0].largest_seqno = task.runs.1;
             self.levels[0].sort_by_key(|table| std::cmp::Reverse(table.largest_seqno));
         }
     }
 
-    /// Memtables come all the time while a caller has everything compacted at once. For each that
-    /// comes at full speed, compactions get through `speed` percent of one: relief, if there is
-    /// some, and otherwise that one task. Writes are slowed down as the throttle does, by 50 where
-    /// they are stopped. Returns the most runs that level 0 had.
+    /// Memtables arrive all the time while a caller has everything compacted at once. For each that
+    /// arrives at full speed, compactions process `speed` percent of one: a relief task if there is
+    /// one, and otherwise the large task. Writes are slowed down as by the throttle, 50 times where
+    /// they would be stopped. Returns the most runs that level 0 had.
     fn compact_under_load(&mut self, speed: u64) -> usize {
-        let ask = |tree: &Tree, running: &[Task], pick: &dyn Fn(&Picker<'_>) -> Option<Task>| {
+        let pick_with = |tree: &SimulatedTree, running: &[Task], pick: &dyn Fn(&Picker<'_>) -> Option<Task>| {
             let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| tree.levels[level].iter().collect());
             let base_size = tree.memtable * L0_TRIGGER as u64;
             let (is_idle, oldest_snapshot, moves_to_last) = (false, SeqNo::MAX, true);
             pick(&Picker { levels: &metas, running, base_size, is_idle, oldest_snapshot, moves_to_last })
         };
-        let all = ask(self, &[], &|picker| match picker.pick_range(None, None) {
+        let all = pick_with(self, &[], &|picker| match picker.pick_range(None, None) {
             Requested::Task(task) => Some(task),
             _ => None,
         });
@@ -132,7 +132,7 @@ impl Tree {
             let mut time = (self.memtable as f64 * speed as f64 / 100.0 * 50f64.powf(pressure)) as u64;
             while time > 0 {
                 if relief.is_none() {
-                    let task = ask(self, std::slice::from_ref(&all), &|picker| picker.pick_relief());
+                    let task = pick_with(self, std::slice::from_ref(&all), &|picker| picker.pick_relief());
                     relief = task.map(|task| (task.bytes, task));
                 }
                 let work = relief.as_mut().map_or(&mut left, |(left, _)| left);
@@ -150,7 +150,7 @@ impl Tree {
         panic!("{} MiB are left", left / MIB);
     }
 
-    /// Bytes written to tables for each byte that came.
+    /// Bytes written to tables per byte flushed.
     fn amplification(&self) -> f64 {
         (self.flushed + self.compacted) as f64 / self.flushed as f64
     }
@@ -160,9 +160,9 @@ impl Tree {
     }
 }
 
-/// As many flushes into an empty store, and then a rest.
-fn filled(flushes: u64) -> Tree {
-    let mut tree = Tree::new(64 * MIB, 64 * MIB);
+/// A tree after `flushes` flushes into an empty store, then idle.
+fn filled(flushes: u64) -> SimulatedTree {
+    let mut tree = SimulatedTree::new(64 * MIB, 64 * MIB);
     (0..flushes).for_each(|_| tree.flush());
     tree.settle(true);
     tree
@@ -177,7 +177,7 @@ fn a_store_of_ten_memtables_is_written_less_than_twice_more() {
 }
 
 #[test]
-fn few_runs_are_left_when_a_store_rests() {
+fn few_runs_are_left_when_a_store_is_idle() {
     for flushes in 1..200_u64 {
         let tree = filled(flushes);
         // From there on, two levels are full.
@@ -187,8 +187,8 @@ fn few_runs_are_left_when_a_store_rests() {
 }
 
 #[test]
-fn a_store_that_rests_after_each_memtable_is_not_rewritten_all_the_time() {
-    let mut tree = Tree::new(64 * MIB, 64 * MIB);
+fn a_store_that_idles_after_each_memtable_is_not_rewritten_all_the_time() {
+    let mut tree = SimulatedTree::new(64 * MIB, 64 * MIB);
     let mut most = 0;
     for _ in 0..500 {
         tree.flush();
@@ -208,8 +208,8 @@ fn amplification_grows_slowly_with_the_store() {
 }
 
 #[test]
-fn overwriting_a_small_store_takes_at_most_as_much_again_as_it_has_and_a_full_level_0() {
-    let mut tree = Tree::new(64 * MIB, 64 * MIB);
+fn overwriting_a_small_store_at_most_doubles_it_plus_a_full_level_0() {
+    let mut tree = SimulatedTree::new(64 * MIB, 64 * MIB);
     tree.overwrites = true;
     let last = 4096 * MIB;
     tree.add_tables(LAST, last, 0, u64::MAX);
@@ -226,8 +226,9 @@ fn overwriting_a_small_store_takes_at_most_as_much_again_as_it_has_and_a_full_le
 #[test]
 fn a_store_of_10_tib_does_not_degenerate() {
     const GIB: u64 = 1 << 30;
-    // All sizes but the store's are 16 times those of the defaults, so that there are not too many tables for a test.
-    let mut tree = Tree::new(GIB, GIB);
+    // All sizes but the store's are 16 times the defaults, to keep the number of tables small
+    // enough for a test.
+    let mut tree = SimulatedTree::new(GIB, GIB);
     tree.overwrites = true;
     for (level, size) in [(6, 10240), (5, 1024), (4, 102), (3, 10)] {
         tree.add_tables(level, size * GIB, 0, u64::MAX);
@@ -242,7 +243,7 @@ fn a_store_of_10_tib_does_not_degenerate() {
 
 #[test]
 fn a_store_that_is_flushed_all_the_time_is_not_rewritten_all_the_time() {
-    let mut tree = Tree::new(64 * MIB, 64 * MIB);
+    let mut tree = SimulatedTree::new(64 * MIB, 64 * MIB);
     tree.add_tables(LAST, 2048 * MIB, 0, u64::MAX);
     let base = tree.memtable * L0_TRIGGER as u64;
     for _ in 0..2000 {
@@ -259,13 +260,13 @@ fn a_store_that_is_flushed_all_the_time_is_not_rewritten_all_the_time() {
 #[test]
 fn level_0_stays_short_while_a_large_task_runs_issue_13() {
     for speed in [100, 300, 1000] {
-        let mut tree = Tree::new(64 * MIB, 64 * MIB);
+        let mut tree = SimulatedTree::new(64 * MIB, 64 * MIB);
         tree.add_tables(LAST, 20_000 * MIB, 0, u64::MAX);
         (0..9).for_each(|_| tree.flush());
         let (flushed, compacted) = (tree.flushed, tree.compacted);
         let most = tree.compact_under_load(speed);
         let (flushed, compacted) = ((tree.flushed - flushed) / MIB, (tree.compacted - compacted) / MIB);
-        println!("speed {speed} %: at most {most} runs, {flushed} MiB came, {compacted} were compacted");
+        println!("speed {speed} %: at most {most} runs, {flushed} MiB arrived, {compacted} were compacted");
         assert!(most < 2 * L0_SLOWDOWN, "writers are stopped");
         assert!(compacted < 21_000 + 3 * flushed);
     }

@@ -1,10 +1,10 @@
-//! Tables of cases: a tree, and what is picked.
+//! Tables of cases: a tree, and the task picked for it.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A table "number smallest largest size-in-MiB tombstones" of 100 entries.
+/// A table "number smallest largest size-in-MiB [tombstones]" of 100 entries.
 fn table(line: &str) -> TableMeta {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number: u64 = words[0].parse().unwrap();
@@ -22,7 +22,8 @@ fn table(line: &str) -> TableMeta {
     }
 }
 
-/// The tree in `levels` ("level: number smallest largest size [tombstones]", newest first in level 0).
+/// Calls `check` with a picker for the tree in `levels` ("level: number smallest largest size
+/// [tombstones]", newest first in level 0).
 fn with_picker<R>(
     levels: &[impl AsRef<str>],
     oldest_snapshot: SeqNo,
@@ -48,12 +49,13 @@ fn with_picker<R>(
     })
 }
 
-/// The task as "start->output [move]: inputs".
+/// The picked task as "start->output [move]: inputs".
 fn picked(levels: &[impl AsRef<str>], running: &[Task]) -> String {
     with_picker(levels, SeqNo::MAX, running, |picker| picker.pick().map_or("nothing".into(), |(_, task)| words(&task)))
 }
 
-/// `count` runs of level 0, each of "smallest largest size", numbered downwards to 1, and what is below them.
+/// `count` runs of level 0, each of "smallest largest size", numbered downwards to 1, with the
+/// tables `below`.
 fn with_runs(count: u64, run: &str, below: &[&str]) -> Vec<String> {
     let runs = (1..=count).rev().map(|number| format!("0:{number} {run}"));
     runs.chain(below.iter().map(|table| (*table).to_owned())).collect()
@@ -85,22 +87,22 @@ fn disjoint_runs_are_moved() {
 
 #[test]
 fn a_large_last_level_gets_a_level_above_it() {
-    let shape = |size: u64| with_picker(&[&format!("6:1 a z {size}")], 0, &[], |p| p.shape());
-    assert_eq!(shape(500).base_level, 6);
-    assert_eq!(shape(5_000).base_level, 5);
-    assert_eq!(shape(5_000).targets[5], 500 * MIB);
-    assert_eq!(shape(500_000).base_level, 3);
-    assert_eq!(shape(10 << 20).base_level, 1, "10 TiB");
+    let targets = |size: u64| with_picker(&[&format!("6:1 a z {size}")], 0, &[], |p| p.level_targets());
+    assert_eq!(targets(500).base_level, 6);
+    assert_eq!(targets(5_000).base_level, 5);
+    assert_eq!(targets(5_000).sizes[5], 500 * MIB);
+    assert_eq!(targets(500_000).base_level, 3);
+    assert_eq!(targets(10 << 20).base_level, 1, "10 TiB");
 }
 
 #[test]
-fn level_that_is_too_large_gives_up_the_table_with_the_least_overlap() {
+fn a_level_that_is_too_large_compacts_the_table_with_the_least_overlap() {
     let tree = ["5:1 a c 400", "5:2 d f 400", "6:3 a b 3000", "6:4 c d 2000", "6:5 g z 1"];
     assert_eq!(picked(&tree, &[]), "5->6: 5/2 6/4");
 }
 
 #[test]
-fn a_task_that_would_meet_a_running_one_waits() {
+fn a_task_that_conflicts_with_a_running_one_waits() {
     let tree = with_runs(12, "a c 16", &[]);
     let running = Task {
         start_level: 5,
@@ -117,7 +119,7 @@ fn a_task_that_would_meet_a_running_one_waits() {
 }
 
 #[test]
-fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
+fn a_table_is_rewritten_in_its_level_and_nothing_passes_it() {
     let mut tree = with_runs(12, "a c 16", &["5:27 a b 16 60", "6:28 a c 16"]);
     tree.insert(0, "0:13 m z 16".into());
     let pick = |number: u64, running: &[Task]| {
@@ -135,7 +137,8 @@ fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
     assert_eq!(pick(1, &[]), "0->0: 0/1");
     assert_eq!(pick(27, &[]), "5->5: 5/27");
     assert_eq!(pick(77, &[]), "Done", "it is gone");
-    // The newer runs would come below the oldest one, which they overlap: they wait, and what is below does not.
+    // The newer runs overlap the oldest one and may not pass it: they wait. The tables below do
+    // not.
     assert_eq!(picked(&tree, &[task(1)]), "5->6: 5/27 6/28");
     assert_eq!(picked(&tree, &[task(27)]), format!("0->4: {TWELVE} 0/13"), "not beyond it");
     assert_eq!(picked(&tree, &[]), format!("0->6: {TWELVE} 0/13 5/27 6/28"));
@@ -150,7 +153,7 @@ fn a_table_is_rewritten_in_its_place_and_nothing_passes_it_by() {
 #[test]
 fn tombstones_move_down_and_vanish_in_the_last_level() {
     assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 16"], &[]), "0->6: 0/1 6/2");
-    // 60 entries of the 100 beneath go, 96 MiB.
+    // 60 of the 100 entries beneath are dropped: 96 MiB.
     assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 160"], &[]), "0->6: 0/1 6/2");
     assert_eq!(picked(&["0:1 a c 16 20", "6:2 b d 160"], &[]), "nothing", "too much would be rewritten");
     assert_eq!(picked(&["5:1 a c 16 60", "6:2 d e 3000"], &[]), "5->6 move: 5/1");
@@ -178,7 +181,7 @@ fn a_full_level_0_that_is_little_beside_the_base_level_becomes_a_run_of_a_free_l
     let apart = (1..=12).rev().map(|n| format!("0:{n} b{n:02}a b{n:02}z 8"));
     let apart: Vec<String> = apart.chain(["6:20 a c 500".to_owned()]).collect();
     assert_eq!(picked(&apart, &[]), format!("0->5 move: {TWELVE}"));
-    // What is below is being compacted meanwhile.
+    // The levels below are being compacted meanwhile.
     let tree = with_runs(12, "a c 8", &["5:21 a c 500", "6:20 a c 4500"]);
     let running = with_picker(&tree[12..], SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
     assert_eq!(words(&running), "5->6: 5/21 6/20");
@@ -188,7 +191,7 @@ fn a_full_level_0_that_is_little_beside_the_base_level_becomes_a_run_of_a_free_l
 }
 
 #[test]
-fn runs_of_free_levels_stay_until_the_store_rests() {
+fn runs_of_free_levels_stay_until_the_store_is_idle() {
     let pick = |tree: &[&str], is_idle| {
         with_picker(tree, SeqNo::MAX, &[], |picker| {
             let picker = Picker { is_idle, ..picker };
@@ -217,7 +220,7 @@ fn runs_of_free_levels_stay_until_the_store_rests() {
     );
     assert_eq!(pick(&["0:31 a c 3", "0:30 a c 3", "4:21 a c 24", "6:20 a c 300"], true), "0->4: 0/30 0/31 4/21");
     assert_eq!(pick(&["0:30 a c 3", "5:21 a c 3", "6:20 a c 40"], true), "0->6: 0/30 5/21 6/20");
-    // What is worth it waits for a running task, and so does what is worth less.
+    // A worthwhile task waits for a running one, and so does a less worthwhile one.
     let tree = ["4:22 a c 20", "5:21 a c 20", "6:20 a c 280"];
     let running = with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_table(20) {
         Requested::Task(task) => task,
@@ -250,7 +253,7 @@ fn a_range_takes_everything_that_overlaps_it_and_what_that_overlaps() {
 }
 
 #[test]
-fn runs_that_are_small_for_what_is_below_are_merged_with_their_like() {
+fn runs_that_are_small_beside_the_base_level_are_merged_with_others_of_their_size() {
     assert_eq!(picked(&with_runs(12, "a c 1", &["6:20 a c 300"]), &[]), format!("0->0: {TWELVE}"));
     // No level is free.
     let mut tree = with_runs(11, "a c 1", &["0:0 a c 9", "1:21 a c 1", "6:20 a c 500"]);
@@ -272,7 +275,7 @@ fn runs_that_are_small_for_what_is_below_are_merged_with_their_like() {
 }
 
 #[test]
-fn the_last_runs_are_merged_when_the_store_rests() {
+fn the_last_runs_are_merged_when_the_store_is_idle() {
     let idle = |tree: &[String]| {
         with_picker(tree, SeqNo::MAX, &[], |picker| {
             let picker = Picker { is_idle: true, ..picker };
@@ -285,7 +288,7 @@ fn the_last_runs_are_merged_when_the_store_rests() {
             task.map_or("nothing".into(), |task| words(&task))
         })
     };
-    // A full level 0 has 64 MiB here, and so a memtable more than 5.
+    // A full level 0 has 64 MiB here, and therefore a memtable has more than 5.
     let tree = with_runs(2, "a c 8", &["6:20 a c 100"]);
     assert_eq!(idle(&tree), "0->6: 0/1 0/2 6/20");
     assert_eq!(picked(&tree, &[]), "nothing", "more may come");
@@ -302,7 +305,7 @@ fn level_0_is_relieved_while_a_task_takes_its_oldest_runs_issue_13() {
     let task = with_picker(&tree(12), SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
     assert_eq!(words(&task), format!("0->6: {TWELVE} 6/0"));
     let running = [task];
-    assert_eq!(picked(&tree(23), &running), "nothing", "they are few, and go down together when it has ended");
+    assert_eq!(picked(&tree(23), &running), "nothing", "they are few, and move down together when it has ended");
     let newer: Vec<String> = (13..=24).map(|number| format!("0/{number}")).collect();
     assert_eq!(picked(&tree(24), &running), format!("0->0: {}", newer.join(" ")));
     let relief = |tree: &[String], running: &[Task]| {
@@ -312,13 +315,14 @@ fn level_0_is_relieved_while_a_task_takes_its_oldest_runs_issue_13() {
     };
     assert_eq!(relief(&tree(23), &running), "nothing");
     assert_eq!(relief(&tree(24), &running), format!("0->0: {}", newer.join(" ")));
-    // Nothing else is in the way than that no more may be begun: a run of a free level.
+    // Without a running task, only the limit on compactions is in the way: they become a run of a
+    // free level.
     let all: Vec<String> = (1..=24).map(|number| format!("0/{number}")).collect();
     assert_eq!(relief(&tree(24), &[]), format!("0->5: {}", all.join(" ")));
-    // Two newer runs are not worth it.
+    // Merging two newer runs is not worth it.
     let task = with_picker(&tree(22), SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
     assert_eq!(relief(&tree(24), &[task]), "nothing");
-    // Nor are six large ones, unless there are many.
+    // Nor is merging six large ones, unless there are many.
     let task = with_picker(&tree(18), SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
     let with_large = |more: u64| {
         let large = (19..=24 + more).rev().map(|number| format!("0:{number} a c 30"));
@@ -335,33 +339,33 @@ fn older_runs_go_down_while_newer_ones_are_merged_issue_13() {
         build_task(0, 0, &newest, false).unwrap()
     });
     assert_eq!(picked(&tree, std::slice::from_ref(&merge)), format!("0->6: {TWELVE} 6/0"));
-    // What is between two others passes neither by.
+    // A run between two others passes neither.
     let between =
         with_picker(&tree, SeqNo::MAX, &[], |picker| build_task(0, 5, &[(0, picker.levels[0][12])], false).unwrap());
     assert!(between.conflicts(&Task { output_level: 4, ..between.clone() }) && !between.conflicts(&merge));
 }
 
 #[test]
-fn garbage_is_owed_until_it_is_dropped_issue_13() {
+fn garbage_counts_as_debt_until_it_is_dropped_issue_13() {
     let tree = ["0:1 a c 16 60", "6:2 b d 160"];
     let debt = |running: &[Task], oldest_snapshot| with_picker(&tree, oldest_snapshot, running, |picker| picker.debt());
     let task = with_picker(&tree, SeqNo::MAX, &[], |picker| picker.pick().unwrap().1);
     let owed = Debt { data: 16 * MIB, garbage: 96 * MIB };
     assert_eq!((debt(&[], SeqNo::MAX), debt(&[task], SeqNo::MAX)), (owed, owed));
     assert_eq!(debt(&[], 150), Debt::default(), "a snapshot sees what was deleted");
-    // In the last level: a tenth is worth it at rest.
-    for (tombstones, at_rest, at_work) in [(10, 0, 0), (11, 1, 0), (26, 1, 1)] {
+    // In the last level, a tenth is enough when idle.
+    for (tombstones, when_idle, when_busy) in [(10, 0, 0), (11, 1, 0), (26, 1, 1)] {
         let table = [format!("6:1 a c 16 {tombstones}")];
         let is_picked = |is_idle| {
             with_picker(&table, SeqNo::MAX, &[], |picker| u8::from(Picker { is_idle, ..picker }.pick().is_some()))
         };
-        assert_eq!((is_picked(true), is_picked(false)), (at_rest, at_work), "{tombstones}");
+        assert_eq!((is_picked(true), is_picked(false)), (when_idle, when_busy), "{tombstones}");
     }
 }
 
 #[test]
-fn garbage_is_not_worth_any_cost_nor_what_a_snapshot_needs() {
-    // One table of level 5, of which 60 entries in 100 are tombstones, lies over all of level 6.
+fn garbage_is_not_worth_any_cost_and_is_kept_for_a_snapshot() {
+    // One table of level 5, with 60 tombstones in 100 entries, overlaps all of level 6.
     assert_eq!(picked(&["5:1 a z 16 60", "6:2 a z 3000"], &[]), "5->6: 5/1 6/2", "it frees more than half");
     let small = |i: u64| format!("6:{i} {i} {i}9 40");
     let tree: Vec<String> = ["5:1 1 8 16 30".into()].into_iter().chain((2..8).map(small)).collect();
@@ -419,7 +423,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         moves_to_last: true,
     };
     COMPARISONS.set(0);
-    assert_eq!((picker.shape().base_level, picker.pick()), (5, None));
+    assert_eq!((picker.level_targets().base_level, picker.pick()), (5, None));
     picker.debt();
     println!("{} comparisons", COMPARISONS.get());
     assert!(COMPARISONS.get() < 1600 * 250, "{}", COMPARISONS.get());

@@ -1,8 +1,8 @@
-//! What can still be read of a log behind damage.
+//! Reads the records of a log past damage.
 //!
-//! The checksum of a record's header is bound to the number of the file and to the place, so a
-//! record that verifies is one that was written there, whatever stands before it. Only its first
-//! ordinal is not written in it: see [`salvage`](crate::write::log::salvage).
+//! The checksum of a record's header covers the file's number and the record's offset. A record
+//! that verifies was therefore written there, whatever precedes it. Only its first ordinal is not
+//! in the header: see [`salvage`](crate::write::log::salvage).
 
 use super::{LogReader, Record};
 use crate::error::Result;
@@ -13,12 +13,12 @@ use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
 
 /// Records that follow each other without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct RecordSpan {
     pub(crate) offset: u64,
     pub(crate) end: u64,
-    /// Ordinals of all records.
+    /// Number of ordinals of all records.
     pub(crate) count: u64,
-    /// No ordinal of the run is less: a record states only what comes before it to be durable.
+    /// A lower bound of the first ordinal: a record states only earlier ordinals to be durable.
     pub(crate) least_first: u64,
     /// The highest ordinal that a record states to be durable.
     pub(crate) synced: u64,
@@ -29,35 +29,35 @@ impl LogReader {
         self.len
     }
 
-    /// All runs of the log.
-    pub(crate) fn runs(&mut self) -> Result<Vec<Run>> {
-        let mut runs: Vec<Run> = Vec::new();
+    /// All spans of the log.
+    pub(crate) fn spans(&mut self) -> Result<Vec<RecordSpan>> {
+        let mut spans: Vec<RecordSpan> = Vec::new();
         let mut offset = FILE_HEADER_LEN as u64;
         while let Some((header, start, end)) = self.find_record(offset)? {
             let (count, least) = (u64::from(header.count), header.synced.saturating_add(1));
-            match runs.last_mut().filter(|run| run.end == start) {
-                Some(run) => {
-                    run.least_first = run.least_first.max(least.saturating_sub(run.count));
-                    run.synced = run.synced.max(header.synced);
-                    run.end = end;
-                    run.count = run.count.saturating_add(count);
+            match spans.last_mut().filter(|span| span.end == start) {
+                Some(span) => {
+                    span.least_first = span.least_first.max(least.saturating_sub(span.count));
+                    span.synced = span.synced.max(header.synced);
+                    span.end = end;
+                    span.count = span.count.saturating_add(count);
                 }
-                None => runs.push(Run { offset: start, end, count, least_first: least, synced: header.synced }),
+                None => spans.push(RecordSpan { offset: start, end, count, least_first: least, synced: header.synced }),
             }
             offset = end;
         }
-        Ok(runs)
+        Ok(spans)
     }
 
-    /// Hands the records of `run` to `apply`; the first of them begins with ordinal `first`.
-    pub(crate) fn read_run(
+    /// Passes the records of `span` to `apply`. The first of them begins with ordinal `first`.
+    pub(crate) fn read_span(
         &mut self,
-        run: &Run,
+        span: &RecordSpan,
         first: u64,
         apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<()> {
-        let (mut offset, mut first) = (run.offset, first);
-        while offset < run.end
+        let (mut offset, mut first) = (span.offset, first);
+        while offset < span.end
             && let Some((header, start, end)) = self.find_record(offset)?
         {
             let payload_len = header.payload_len as usize;
@@ -72,27 +72,27 @@ impl LogReader {
         Ok(())
     }
 
-    /// Looks from `offset` on, where nothing was replayed, for a statement that ordinal `durable`
-    /// was once durable.
-    pub(crate) fn states_behind(mut self, offset: u64, durable: u64) -> Result<bool> {
+    /// Searches the rest of the file from `offset` on, which was not replayed, for a statement that
+    /// ordinal `durable` was once durable.
+    pub(crate) fn states_durable_after(mut self, offset: u64, durable: u64) -> Result<bool> {
         self.offset = offset;
         Ok(self.find_synced(durable)?.is_some())
     }
 
-    /// The first record at or behind `offset`, whose header and payload verify, and where it begins
-    /// and ends. The window has it.
+    /// The first record at or after `offset` whose header and payload verify, with its start and
+    /// end. It is in the window.
     fn find_record(&mut self, mut offset: u64) -> Result<Option<(RecordHeader, u64, u64)>> {
         while offset < self.len {
             let whole = self.fill_header(offset)?;
             let bytes = self.window.from(offset);
-            let places = if whole { bytes.len() - MAX_RECORD_HEADER_LEN + 1 } else { bytes.len() };
+            let offsets = if whole { bytes.len() - MAX_RECORD_HEADER_LEN + 1 } else { bytes.len() };
             let decode = |(at, i): (u64, usize)| Some((at, RecordHeader::decode(&bytes[i..], self.number, at)?));
-            let found = (offset..).zip(0..places).find_map(decode);
+            let found = (offset..).zip(0..offsets).find_map(decode);
             let Some((at, (header, header_len))) = found else {
-                if places == 0 {
+                if offsets == 0 {
                     break;
                 }
-                offset += places as u64;
+                offset += offsets as u64;
                 continue;
             };
             let payload_len = header.payload_len as usize;
