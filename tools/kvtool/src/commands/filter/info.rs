@@ -1,4 +1,4 @@
-//! `filter info`: what a filter is, how large and how full.
+//! `filter info`: the parameters of a filter, its size and its fill.
 
 use serde_json::{Value, json};
 use tamis::filter::{BloomFilter, ScalableBloomFilter};
@@ -89,7 +89,7 @@ fn rate(rate: f64) -> String {
 }
 
 fn bloom_json(filter: &BloomFilter) -> Value {
-    // JSON has no infinity: a filter whose bits are all set speaks for no number.
+    // JSON has no infinity, which is the estimate of a filter whose bits are all set.
     let finite = |x: f64| x.is_finite().then_some(x);
     json!({
         "policy": "bloom",
