@@ -59,7 +59,7 @@ fn scalable_rows(filter: &ScalableBloomFilter) -> Vec<(&'static str, String)> {
         ("estimated keys", format!("{:.0}", filter.estimated_keys())),
         ("fill", format!("{:.2} %", filter.fill_ratio() * 100.0)),
         ("expected false positives", rate(filter.expected_fpr())),
-        ("asked for", rate(filter.rate())),
+        ("requested rate", rate(filter.rate())),
     ]
 }
 
