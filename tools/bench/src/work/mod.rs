@@ -28,8 +28,9 @@ pub(crate) struct Bench<'a, E> {
     pub(crate) value_len: usize,
     pub(crate) seed: u64,
     pub(crate) rate: TickRate,
-    /// Duration of read workloads. For writes, `fill_seconds` is the upper bound.
+    /// Duration of read workloads, and time limit of synced fills.
     pub(crate) seconds: f64,
+    /// Time limit of the other write workloads.
     pub(crate) fill_seconds: f64,
     /// Number of existing keys: those of the fill, and those appended by workloads.
     pub(crate) present: &'a AtomicU64,
