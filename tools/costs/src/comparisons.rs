@@ -5,9 +5,6 @@
 //! than 1 ns. Other processors and libraries do not show it. Therefore the tests of this program
 //! bring their own `memcmp` and `bcmp`, which count such calls on every machine. The program itself
 //! keeps libc's, whose instructions it counts.
-//! 1. Other processors and libraries do not show it. Therefore the tests of this program bring
-//! their own `memcmp` and `bcmp`, which count such calls everywhere alike. The program itself keeps
-//! libc's, whose instructions it counts.
 
 use std::cell::Cell;
 use std::ffi::c_int;
