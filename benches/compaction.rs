@@ -1,10 +1,12 @@
-//! What flushes and compactions cost: nanoseconds per entry, on the thread that does them.
+//! The cost of flushes and compactions: nanoseconds per entry, on the thread that runs them.
 //!
-//! The store runs on a stepped executor, so that each flush and each compaction is one call that this program times: wall clock,
-//! and on Linux the processor time of the thread, which leaves out what the device makes it wait for.
+//! The store runs on a stepped executor, so each flush and each compaction is one call that this
+//! program times. It measures wall clock and, on Linux, the thread's processor time, which excludes
+//! waiting for the device.
 //!
-//! `cargo bench --bench compaction`; `TAMIS_KEYS` sets the number of keys (default 5,000,000), `TAMIS_DIR` where the store lies
-//! (a directory in memory leaves the device out), `TAMIS_ORDER=sequential` the order of the keys (default random).
+//! `cargo bench --bench compaction`. `TAMIS_KEYS` sets the number of keys (default 5,000,000).
+//! `TAMIS_DIR` sets the directory of the store; a directory in memory excludes the device.
+//! `TAMIS_ORDER=sequential` sets the order of the keys (default random).
 #![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a benchmark")]
 
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use tamis::{Compression, Db, Executor, KeyspaceOptions, Options, SteppedExecutor
 const KEY_LEN: usize = 16;
 const VALUE_LEN: usize = 100;
 
-/// Numbers below `keys` in an order without pattern, each once: a walk by a step that has no divisor in common with `keys`.
+/// The numbers below `keys` in a scattered order, each once: steps of a length coprime to `keys`.
 struct Shuffled {
     keys: u64,
     step: u64,
@@ -31,7 +33,7 @@ impl Shuffled {
             }
             a == 1
         };
-        // The golden section: neighbours of the order are far apart in value, as far as numbers go.
+        // The golden section puts successive numbers far apart.
         let golden = ((u128::from(keys) * 0x9e37_79b9_7f4a_7c15) >> 64) as u64;
         let step = if random { (golden.max(1)..).find(coprime).unwrap() } else { 1 };
         Shuffled { keys, step, at: 0 }
@@ -43,13 +45,13 @@ impl Shuffled {
     }
 }
 
-/// Wall clock and processor time of this thread.
+/// Wall clock and processor time of this thread for some jobs.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     wall: Duration,
     cpu: Duration,
     jobs: u64,
-    /// Bytes of the tables that were read, or, by a flush, written.
+    /// Bytes of the tables read; for a flush, of the table written.
     bytes: u64,
 }
 
@@ -74,7 +76,7 @@ impl Spent {
     }
 }
 
-/// Processor time of this thread so far; nothing where the system does not say.
+/// Processor time of this thread so far; zero where the system does not report it.
 fn thread_cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(stat.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
@@ -89,8 +91,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Does all background work that is queued.
-    fn work_off(&mut self) {
+    /// Runs all queued background work.
+    fn run_queued(&mut self) {
         while self.executor.pending() > 0 {
             let before = self.db.stats();
             let (wall, cpu) = (Instant::now(), thread_cpu());
@@ -128,7 +130,7 @@ fn main() {
         let number = order.next();
         let at = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44) as usize;
         bench.db.put(format!("{number:016}"), &values[at..at + VALUE_LEN]).unwrap();
-        bench.work_off();
+        bench.run_queued();
     }
     println!("{keys} keys of {KEY_LEN} bytes and values of {VALUE_LEN}: {:.2?} in all", start.elapsed());
     let stats = bench.db.stats();

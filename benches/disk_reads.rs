@@ -1,10 +1,11 @@
-//! How many disk reads do filters save? Missing and existing keys, filters used and ignored, on one settled store.
+//! How many disk reads filters save: missing and existing keys, filters used and ignored, on one
+//! settled store.
 //!
-//! Counts come from the engine's own counters and, on Linux, from what the kernel says of this process (`/proc/self/io`); both are
-//! printed before the times, and the program fails if they disagree. Nothing is cached by the store, so that a block asked for is
-//! a block read; the page cache is the system's.
+//! Counts come from the engine's counters and, on Linux, from the kernel's for this process
+//! (`/proc/self/io`). Both are printed before the times, and the program fails if they disagree.
+//! The store caches nothing, so every block access is a read; the system's page cache is used.
 //!
-//! `cargo bench --bench disk_reads`; `TAMIS_KEYS` sets the number of keys (default 1,000,000).
+//! `cargo bench --bench disk_reads`. `TAMIS_KEYS` sets the number of keys (default 1,000,000).
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::hint::black_box;
@@ -16,14 +17,15 @@ const SEED: u64 = 42;
 /// Look-ups per count.
 const LOOKUPS: u64 = 100_000;
 
-/// A store whose keys are in two levels: most in the last one, a tenth newer in level 0.
-struct Store {
+/// A store with keys in two levels: most in the last one, and a newer tenth in level 0.
+struct BenchStore {
     _dir: tempfile::TempDir,
     db: Db,
     keys: u64,
 }
 
-/// Present keys have even numbers, missing ones odd numbers: all lie within the range of every large table.
+/// Even numbers are existing keys, odd ones missing keys: all lie within the range of every large
+/// table.
 fn key(number: u64) -> [u8; 16] {
     let mut key = [b'0'; 16];
     let digits = number.to_string();
@@ -31,8 +33,8 @@ fn key(number: u64) -> [u8; 16] {
     key
 }
 
-impl Store {
-    fn new(keys: u64) -> Store {
+impl BenchStore {
+    fn new(keys: u64) -> BenchStore {
         let dir = tempfile::tempdir().unwrap();
         let db = Options::new()
             .cache_size(0)
@@ -49,16 +51,16 @@ impl Store {
             db.put(key(2 * i), value).unwrap();
         }
         db.flush().unwrap();
-        Store { _dir: dir, db, keys }
+        BenchStore { _dir: dir, db, keys }
     }
 
-    /// A random key that is there, or one that is not.
+    /// A random key, existing or missing.
     fn draw(&self, rng: &mut fastrand::Rng, existing: bool) -> [u8; 16] {
         key(2 * rng.u64(0..self.keys) + u64::from(!existing))
     }
 }
 
-/// System calls that read, and the bytes that they brought, in this process so far.
+/// Read calls of this process so far, and the bytes they returned.
 #[cfg(target_os = "linux")]
 fn process_reads() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
@@ -71,33 +73,33 @@ fn process_reads() -> Option<(u64, u64)> {
     None
 }
 
-/// What `LOOKUPS` look-ups cost, by the store's counters and by the kernel's.
-fn count(store: &Store, existing: bool, filters: FilterMode) -> (ReadStats, Option<(u64, u64)>) {
+/// The cost of `LOOKUPS` look-ups, by the store's counters and the kernel's.
+fn count(store: &BenchStore, existing: bool, filters: FilterMode) -> (ReadStats, Option<(u64, u64)>) {
     let options = ReadOptions::new().filters(filters);
     let mut rng = fastrand::Rng::with_seed(SEED);
-    // What it costs to ask the kernel is counted by the kernel too.
-    let asking = process_reads().zip(process_reads()).map(|(a, b)| (b.0 - a.0, b.1 - a.1));
+    // The kernel also counts the reads of its own counters; they are subtracted.
+    let overhead = process_reads().zip(process_reads()).map(|(a, b)| (b.0 - a.0, b.1 - a.1));
     let (stats, process) = (store.db.stats().reads(), process_reads());
     for _ in 0..LOOKUPS {
         let found = store.db.get_with(store.draw(&mut rng, existing), options).unwrap();
         assert_eq!(found.is_some(), existing);
     }
-    let process = process_reads().zip(process).zip(asking).map(|((after, before), asking)| {
-        ((after.0 - before.0).saturating_sub(asking.0), (after.1 - before.1).saturating_sub(asking.1))
+    let process = process_reads().zip(process).zip(overhead).map(|((after, before), overhead)| {
+        ((after.0 - before.0).saturating_sub(overhead.0), (after.1 - before.1).saturating_sub(overhead.1))
     });
     (store.db.stats().reads() - stats, process)
 }
 
 fn disk_reads(criterion: &mut Criterion) {
     let keys = std::env::var("TAMIS_KEYS").map_or(1_000_000, |text| text.parse().unwrap());
-    let store = Store::new(keys);
+    let store = BenchStore::new(keys);
     let cases = [
         ("missing, filters used", false, FilterMode::Use),
         ("missing, filters ignored", false, FilterMode::Ignore),
         ("existing, filters used", true, FilterMode::Use),
         ("existing, filters ignored", true, FilterMode::Ignore),
     ];
-    // The first look-ups make filters and indexes resident; those reads are not of data blocks.
+    // The first look-ups load filters and indexes; these reads are not of data blocks.
     count(&store, true, FilterMode::Use);
 
     println!("{keys} keys, {LOOKUPS} look-ups each, nothing cached by the store");
@@ -108,8 +110,8 @@ fn disk_reads(criterion: &mut Criterion) {
         let per_key = stats.block_reads as f64 / LOOKUPS as f64;
         println!("{name:<26} {per_key:>12.4} {:>14} {calls:>14} {:>14}", stats.block_reads, stats.false_positives);
         if let Some((calls, bytes)) = process {
-            assert_eq!(calls, stats.block_reads, "the kernel counts another number of read calls");
-            assert_eq!(bytes, stats.block_bytes, "the kernel counts another number of bytes");
+            assert_eq!(calls, stats.block_reads, "the kernel's number of read calls differs");
+            assert_eq!(bytes, stats.block_bytes, "the kernel's number of bytes differs");
         }
     }
 

@@ -1,11 +1,13 @@
-//! What does a look-up in a filter cost, and what does building one? Against the textbook, another crate, and the layout of RocksDB.
+//! The cost of filter look-ups and of building a filter, compared with the textbook layout, another
+//! crate, and the layout of RocksDB.
 //!
 //! ```text
 //! cargo bench --bench filters [-- KEYS]
 //! ```
 //!
-//! Keys are 16 random bytes, and hashing them is part of every figure. All contenders take turns in one run; a figure is the median of
-//! its rounds (and the least), so that what else the machine does falls on all alike. Nothing here fails because it is slow.
+//! Keys are 16 random bytes, and every figure includes hashing them. All contenders take turns in
+//! one run, so that other load on the machine affects all alike. A figure is the median of its
+//! rounds (and the least). No figure makes this program fail.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::hint::black_box;
@@ -25,15 +27,16 @@ fn keys(seed: u64, count: usize) -> Vec<Key> {
     (0..count).map(|_| rng.u128(..).to_le_bytes()).collect()
 }
 
-/// A filter in the race. The loops stand in the trait, so that each contender's calls are inlined into its own.
+/// A filter to measure. The loops are trait methods, so that each contender's calls are inlined
+/// into its own.
 trait Contender {
     fn name(&self) -> &'static str;
-    /// Returns whether the key was new, as far as the filter can tell.
+    /// Returns whether the key was new to the filter.
     fn insert(&mut self, key: &Key) -> bool;
     fn contains(&self, key: &Key) -> bool;
     fn clear(&mut self);
 
-    /// How many of `keys` may be there.
+    /// How many of `keys` the filter may contain.
     fn count(&self, keys: &[Key]) -> usize
     where
         Self: Sized,
@@ -41,7 +44,7 @@ trait Contender {
         keys.iter().filter(|key| self.contains(key)).count()
     }
 
-    /// Returns how many were new.
+    /// Inserts `keys`; returns how many were new to the filter.
     fn fill(&mut self, keys: &[Key]) -> usize
     where
         Self: Sized,
@@ -83,7 +86,7 @@ impl Contender for Tamis {
     }
 }
 
-/// The crate fastbloom, with the same hash: its own default is slower.
+/// The crate fastbloom, with xxh3 as for the others: its default hash is slower.
 struct Fastbloom {
     filter: fastbloom::BloomFilter,
 }
@@ -114,8 +117,9 @@ impl Contender for Fastbloom {
     }
 }
 
-/// All probes in one line of 512 bits, as in RocksDB (`util/bloom_impl.h`, FastLocalBloom): the low half of the hash chooses the line,
-/// the high half, times powers of the golden ratio, the bits. With AVX2, all seven bits in one step.
+/// All probes in one line of 512 bits, as in RocksDB (`util/bloom_impl.h`, FastLocalBloom). The low
+/// half of the hash selects the line; the high half, times powers of the golden ratio, selects the
+/// bits. AVX2 probes all seven bits in one step.
 #[derive(Clone)]
 struct OneLine {
     lines: Vec<Line512>,
@@ -163,7 +167,7 @@ impl Contender for OneLine {
     #[inline(always)]
     fn contains(&self, key: &Key) -> bool {
         let (line, hash) = self.place(key);
-        // SAFETY: `main` has made sure that the processor has AVX2.
+        // SAFETY: `main` has checked that the processor has AVX2.
         unsafe { one_line::all_set(&self.lines[line], hash) }
     }
 
@@ -192,12 +196,14 @@ mod one_line {
     #[target_feature(enable = "avx2")]
     pub(super) fn all_set(line: &Line512, hash: u32) -> bool {
         let words = line.0.as_ptr().cast::<__m256i>();
-        // SAFETY: a line is two vectors of 32 bytes and aligned to 64; the powers are one vector.
+        // SAFETY: a line is two vectors of 32 bytes, aligned to 64 bytes; the powers are one
+        // vector.
         let (lower, upper, powers) = unsafe {
             (_mm256_load_si256(words), _mm256_load_si256(words.add(1)), _mm256_loadu_si256(GOLDEN.as_ptr().cast()))
         };
         let products = _mm256_mullo_epi32(_mm256_set1_epi32(hash.cast_signed()), powers);
-        // The top bit chooses the half of the line, the next three the word in it, the next five the bit in that.
+        // The top bit selects the half of the line, the next three the word in it, the next five
+        // the bit in the word.
         let word = _mm256_srli_epi32::<28>(products);
         let chosen = _mm256_castps_si256(_mm256_blendv_ps(
             _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(lower, word)),
@@ -211,12 +217,13 @@ mod one_line {
     }
 }
 
-/// What was measured of one contender: nanoseconds per key by round, of look-ups of absent keys, of present keys, and of building.
+/// One contender's nanoseconds per key by round: look-ups of absent keys, look-ups of present keys,
+/// and building.
 type Times = [Vec<f64>; 3];
 
-struct Entrant<C> {
+struct Measured<C> {
     filter: C,
-    /// Another one, to be filled.
+    /// A second filter, for the build benchmark.
     spare: C,
     rate: f64,
     times: Times,
@@ -228,19 +235,19 @@ fn nanos_per_key<T>(keys: usize, work: impl FnOnce() -> T) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / keys as f64
 }
 
-impl<C: Contender> Entrant<C> {
-    fn new(make: impl Fn() -> C, present: &[Key], absent: &[Key]) -> Entrant<C> {
+impl<C: Contender> Measured<C> {
+    fn new(make: impl Fn() -> C, present: &[Key], absent: &[Key]) -> Measured<C> {
         let (mut filter, mut spare) = (make(), make());
         filter.fill(present);
         spare.fill(present);
         assert_eq!(filter.count(present), present.len(), "{} denies a key", filter.name());
         let rate = filter.count(absent) as f64 / absent.len() as f64;
-        Entrant { filter, spare, rate, times: Times::default() }
+        Measured { filter, spare, rate, times: Times::default() }
     }
 }
 
-/// An entrant of whatever kind takes its turn.
-trait Turn {
+/// An filter with its contender's type erased.
+trait AnyMeasured {
     fn turn(&mut self, present: &[Key], absent: &[Key]);
     fn result(&mut self) -> Row;
 }
@@ -257,12 +264,12 @@ fn median(times: impl IntoIterator<Item = f64>) -> f64 {
     times[times.len() / 2]
 }
 
-impl<C: Contender> Turn for Entrant<C> {
+impl<C: Contender> AnyMeasured for Measured<C> {
     fn turn(&mut self, present: &[Key], absent: &[Key]) {
         let filter = &self.filter;
         self.times[0].push(nanos_per_key(absent.len(), || filter.count(black_box(absent))));
         self.times[1].push(nanos_per_key(present.len(), || filter.count(black_box(present))));
-        // Built over again: nobody pays for pages that are touched for the first time.
+        // Refilled after clearing, so that no contender pays for first touches of pages.
         self.spare.clear();
         self.times[2].push(nanos_per_key(present.len(), || self.spare.fill(black_box(present))));
     }
@@ -272,7 +279,8 @@ impl<C: Contender> Turn for Entrant<C> {
     }
 }
 
-/// Look-ups of one absent key in filters of falling sizes, as a store with so many levels does them: with one hash, and with one each.
+/// Look-ups of absent keys in six filters of decreasing size, like the levels of a store: hashed
+/// once, and hashed for each filter.
 fn six_levels(n: usize, absent: &[Key]) -> (f64, f64) {
     let levels: Vec<BloomFilter> = (0..6)
         .map(|i| {
@@ -310,19 +318,19 @@ fn main() {
     let (present, absent) = (keys(1, n), keys(2, n));
     let tamis = |name, layout| move || Tamis::new(name, layout, n as u64);
     let split = tamis("tamis, split lines", BloomLayout::Split);
-    // The others get as many bits as the split layout takes for itself.
+    // The others get the number of bits that the split layout takes.
     let bits = usize::try_from(split().filter.bits()).unwrap();
     let standard = tamis("tamis, textbook layout", BloomLayout::Standard);
-    let mut entrants: [Box<dyn Turn>; 4] = [
-        Box::new(Entrant::new(split, &present, &absent)),
-        Box::new(Entrant::new(|| OneLine::new(bits), &present, &absent)),
-        Box::new(Entrant::new(standard, &present, &absent)),
-        Box::new(Entrant::new(|| Fastbloom::new(bits), &present, &absent)),
+    let mut measured: [Box<dyn AnyMeasured>; 4] = [
+        Box::new(Measured::new(split, &present, &absent)),
+        Box::new(Measured::new(|| OneLine::new(bits), &present, &absent)),
+        Box::new(Measured::new(standard, &present, &absent)),
+        Box::new(Measured::new(|| Fastbloom::new(bits), &present, &absent)),
     ];
     for _ in 0..ROUNDS {
-        entrants.iter_mut().for_each(|entrant| entrant.turn(&present, &absent));
+        measured.iter_mut().for_each(|filter| filter.turn(&present, &absent));
     }
-    let rows: Vec<Row> = entrants.iter_mut().map(|entrant| entrant.result()).collect();
+    let rows: Vec<Row> = measured.iter_mut().map(|filter| filter.result()).collect();
     println!(
         "{n} keys of 16 bytes, {:.2} bits per key; ns per key, hash included, median (and least) of {ROUNDS} rounds\n",
         bits as f64 / n as f64
@@ -330,7 +338,7 @@ fn main() {
     println!("| filter | false positives | absent | × | present | × | build | × |");
     println!("|---|--:|--:|--:|--:|--:|--:|--:|");
     for row in &rows {
-        // The ratio is that of two turns in the same round: what disturbs one disturbs the other.
+        // Ratios are of two turns in one round, which are disturbed alike.
         let columns: Vec<String> = row
             .times
             .iter()

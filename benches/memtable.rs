@@ -1,12 +1,13 @@
-//! What do the memtable and its order cost?
+//! The cost of the memtable and of sorting it.
 //!
 //! ```text
 //! cargo bench --bench memtable [-- KEYS]
 //! ```
 //!
-//! Keys of 16 digits and values of 100 bytes, as many by default as fill 64 MiB. Memory is taken from one pool, as in a store that has
-//! been written to for a while; the first round also finds out what fresh memory costs. A figure is the median of the rounds, in
-//! nanoseconds per entry. The memtable is no part of the public interface: its modules are compiled into this program.
+//! Keys have 16 digits, values 100 bytes; by default there are enough to fill 64 MiB. Memory comes
+//! from one pool, as in a store that has been written to for a while; the first figure shows the
+//! cost of fresh memory. A figure is the median of the rounds, in nanoseconds per entry. The
+//! memtable is not public: this program compiles its modules.
 #![allow(
     dead_code,
     missing_docs,
@@ -62,7 +63,7 @@ use write::memtable::Memtable;
 const ROUNDS: usize = 9;
 const SIZE: usize = 64 << 20;
 const SEED: u64 = 1;
-/// Of the operations that mix seeks with writes, one in so many is a write.
+/// When seeks and writes are mixed, one write comes before this many seeks.
 const WRITE_EVERY: usize = 20;
 
 type Key = [u8; 16];
@@ -71,12 +72,12 @@ fn key(number: u64) -> Key {
     format!("{number:016}").into_bytes().try_into().unwrap()
 }
 
-/// Figures of one name.
+/// Figures by name, one per round.
 #[derive(Default)]
 struct Figures(Vec<(&'static str, Vec<f64>)>);
 
 impl Figures {
-    /// Times `work` on `count` things.
+    /// Times `work` on `count` items.
     fn time<T>(&mut self, name: &'static str, count: usize, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = black_box(work());
@@ -102,7 +103,7 @@ fn new(pool: &Arc<Pool>) -> Arc<Memtable> {
 
 fn fill(memtable: &Memtable, keys: &[Key], value: &[u8]) {
     for (key, seqno) in keys.iter().zip(1..) {
-        // A writer for each, as a store has without batches.
+        // One writer per entry, like a store without batches.
         memtable.writer().insert(0, key, seqno, ValueKind::Put, value);
     }
 }

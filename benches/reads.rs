@@ -1,8 +1,11 @@
-//! What a point read costs in memory: hits, hits in a hot set, and missing keys, on one settled store.
+//! The cost of point reads in memory: hits, hits in a hot set, and missing keys, on one settled
+//! store.
 //!
-//! `cargo bench --bench reads -- DIR [WORKLOAD]...`. The store in `DIR` is made when there is none: 5,000,000 keys of 16 digits (or
-//! `TAMIS_KEYS`), values of 100 bytes, in one level. Present keys are even, missing ones odd. `TAMIS_CACHE` is the cache in MiB (default
-//! 1024), `TAMIS_ROUNDS` how often all workloads take their turn (default 3). Prints, for each, nanoseconds per read: least and median.
+//! `cargo bench --bench reads -- DIR [WORKLOAD]...`. Creates the store in `DIR` if there is none:
+//! 5,000,000 keys of 16 digits (or `TAMIS_KEYS`), values of 100 bytes, in one level. Existing keys
+//! are even, missing ones odd. `TAMIS_CACHE` is the cache in MiB (default 1024), `TAMIS_ROUNDS` the
+//! number of rounds over all workloads (default 3). Prints nanoseconds per read for each workload:
+//! least and median.
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::collections::BTreeMap;
@@ -12,9 +15,9 @@ use std::time::Instant;
 
 use tamis::{Compression, Db, KeyspaceOptions, Options};
 
-/// Neighbours, as in LevelDB's benchmark.
+/// Keys of the hot set: adjacent ones, as in LevelDB's benchmark.
 const HOT: u64 = 50_000;
-/// Keys in a batch.
+/// Keys per multi-get.
 const BATCH: u64 = 100;
 
 fn from_env(name: &str, default: u64) -> u64 {
@@ -46,7 +49,7 @@ fn fill(db: &Db, keys: u64) {
     db.compact_range(..).unwrap();
 }
 
-/// Which keys a workload asks for, and how.
+/// Which keys a workload reads, and how.
 #[derive(Clone, Copy)]
 struct Workload {
     name: &'static str,
@@ -84,7 +87,7 @@ fn multi_get(db: &Db, next: &mut dyn FnMut() -> u64, count: u64) {
     }
 }
 
-/// Runs `count` reads in each of `threads` threads; nanoseconds per read and thread.
+/// Runs `count` reads in each of `threads` threads; returns nanoseconds per read and thread.
 fn run(db: &Db, workload: Workload, threads: u64, count: u64, seed: u64) -> f64 {
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -121,7 +124,7 @@ fn main() {
     ];
     let wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     let workloads = workloads.into_iter().filter(|workload| wanted(workload.name));
-    // Every table is opened, and every block is in the cache if it has room.
+    // Opens every table, and caches every block if the cache is large enough.
     for number in 0..keys {
         black_box(db.get(key(2 * number)).unwrap());
     }

@@ -1,12 +1,14 @@
-//! What do scans and seeks cost? Over one run, over two levels, over a tree that is being written to; and the merge by itself.
+//! The cost of scans and seeks over one run, over two levels, and over a tree that is being written
+//! to; and the cost of merging alone.
 //!
 //! ```text
 //! cargo bench --bench scans [-- WORD...]
 //! ```
 //!
-//! Measures the cases whose names contain one of the words, all if there are none. `TAMIS_KEYS` sets the number of keys (default
-//! 5,000,000); `TAMIS_BENCH_DIR` names a directory in which the stores are kept for the next run, so that two builds can be measured in
-//! turn on the same files. A figure is the median of its rounds (and the least). Nothing here fails because it is slow.
+//! Measures the cases whose names contain one of the words; all without words. `TAMIS_KEYS` sets
+//! the number of keys (default 5,000,000). `TAMIS_BENCH_DIR` names a directory that keeps the
+//! stores for the next run, so that two builds can be measured in turn on the same files. A figure
+//! is the median of its rounds (and the least). No figure makes this program fail.
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::collections::VecDeque;
@@ -23,10 +25,10 @@ const ROUNDS: usize = 5;
 const VALUE_LEN: usize = 100;
 /// Seeks per round.
 const SEEKS: u64 = 100_000;
-/// Entries in all runs of a merge together.
+/// Total entries in all runs of a merge.
 const MERGED: u64 = 1_000_000;
 
-/// Runs flushes, and compactions when they are wanted, on the thread that waits for them.
+/// Runs flushes, and compactions if enabled, on the thread that waits for them.
 #[derive(Default)]
 struct Stepper {
     high: Mutex<VecDeque<Job>>,
@@ -52,24 +54,24 @@ impl Executor for Stepper {
     }
 }
 
-/// An open store and who works for it.
-struct Store {
+/// An open store and its executor.
+struct BenchStore {
     db: Db,
     executor: Arc<Stepper>,
 }
 
-impl Store {
-    fn open(path: &Path, memtable_size: usize, cache_size: usize) -> Store {
+impl BenchStore {
+    fn open(path: &Path, memtable_size: usize, cache_size: usize) -> BenchStore {
         let executor = Arc::new(Stepper::default());
         let options = Options::new()
             .memtable_size(memtable_size)
             .cache_size(cache_size)
             .hash_seed(SEED)
             .default_keyspace(KeyspaceOptions::new().compression(Compression::None));
-        Store { db: options.executor(executor.clone()).open(path).unwrap(), executor }
+        BenchStore { db: options.executor(executor.clone()).open(path).unwrap(), executor }
     }
 
-    fn compacting(self, compacting: bool) -> Store {
+    fn compacting(self, compacting: bool) -> BenchStore {
         self.executor.compacting.store(compacting, Ordering::Relaxed);
         self
     }
@@ -85,9 +87,9 @@ impl Store {
         self.db.stats().keyspaces[0].levels[0].tables.len()
     }
 
-    /// What was left to be compacted is not: the jobs see that the store closes.
+    /// Drops the remaining compactions: their jobs see that the store closes.
     fn close(self) {
-        let Store { db, executor } = self;
+        let BenchStore { db, executor } = self;
         executor.compacting.store(true, Ordering::Relaxed);
         db.close().unwrap();
     }
@@ -101,29 +103,31 @@ fn key(number: u64) -> [u8; 16] {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Shape {
-    /// All in the last level.
+enum TreeShape {
+    /// All keys in the last level.
     OneRun,
-    /// A tenth in the level above the last.
+    /// A tenth of the keys in the level above the last.
     TwoLevels,
-    /// The same, and three runs of level 0 and a memtable, of a hundredth each.
+    /// Like `TwoLevels`, plus three runs of level 0 and a memtable with a hundredth of the keys
+    /// each.
     Tree,
-    /// So many runs of level 0, each with keys from everywhere or with a range of them.
+    /// A number of runs in level 0. If true, each has keys from the whole range; otherwise a range
+    /// of its own.
     Runs(usize, bool),
 }
 
-/// Writes a store of the shape, unless it is there, and opens it.
-fn store(dir: &Path, temporary: &Path, shape: Shape, keys: u64, cache_size: usize) -> Store {
+/// Creates a store of the shape, unless it exists, and opens it.
+fn store(dir: &Path, temporary: &Path, shape: TreeShape, keys: u64, cache_size: usize) -> BenchStore {
     const LARGE: usize = 256 << 20;
     let (name, keys) = match shape {
-        Shape::OneRun => ("one".to_owned(), keys),
-        Shape::TwoLevels => ("two".to_owned(), keys),
-        Shape::Tree => ("tree".to_owned(), keys),
-        Shape::Runs(n, scattered) => (format!("runs-{n}-{scattered}"), MERGED),
+        TreeShape::OneRun => ("one".to_owned(), keys),
+        TreeShape::TwoLevels => ("two".to_owned(), keys),
+        TreeShape::Tree => ("tree".to_owned(), keys),
+        TreeShape::Runs(n, scattered) => (format!("runs-{n}-{scattered}"), MERGED),
     };
     let mut path = dir.join(name);
     let mut numbers: Vec<u64> = (0..keys).collect();
-    if !matches!(shape, Shape::Runs(_, false)) {
+    if !matches!(shape, TreeShape::Runs(_, false)) {
         fastrand::Rng::with_seed(SEED).shuffle(&mut numbers);
     }
     let share = |percent: u64| usize::try_from(keys * percent / 100).unwrap();
@@ -131,25 +135,25 @@ fn store(dir: &Path, temporary: &Path, shape: Shape, keys: u64, cache_size: usiz
     let in_memory = share(1);
     match shape {
         _ if !fresh => {}
-        Shape::Runs(n, _) => {
-            let store = Store::open(&path, LARGE, 0);
+        TreeShape::Runs(n, _) => {
+            let store = BenchStore::open(&path, LARGE, 0);
             for run in numbers.chunks(numbers.len().div_ceil(n)) {
                 store.put(run);
                 store.db.flush().unwrap();
             }
             store.close();
         }
-        Shape::OneRun | Shape::TwoLevels | Shape::Tree => {
-            let upper = if shape == Shape::OneRun { 0 } else { share(10) };
-            let newest = if shape == Shape::Tree { 3 * share(1) + in_memory } else { 0 };
+        TreeShape::OneRun | TreeShape::TwoLevels | TreeShape::Tree => {
+            let upper = if shape == TreeShape::OneRun { 0 } else { share(10) };
+            let newest = if shape == TreeShape::Tree { 3 * share(1) + in_memory } else { 0 };
             let (lower, rest) = numbers.split_at(numbers.len() - upper - newest);
-            let store = Store::open(&path, LARGE, 0).compacting(true);
+            let store = BenchStore::open(&path, LARGE, 0).compacting(true);
             store.put(lower);
             store.db.compact_range(..).unwrap();
             let size = store.db.stats().keyspaces[0].size();
             store.close();
-            // The smaller the memtable, the more levels are worth having.
-            let store = Store::open(&path, usize::try_from(size / 64).unwrap(), 0).compacting(true);
+            // A smaller memtable makes the tree have more levels.
+            let store = BenchStore::open(&path, usize::try_from(size / 64).unwrap(), 0).compacting(true);
             let (upper, newest) = rest.split_at(upper);
             store.put(upper);
             store.db.flush().unwrap();
@@ -167,12 +171,13 @@ fn store(dir: &Path, temporary: &Path, shape: Shape, keys: u64, cache_size: usiz
             store.close();
         }
     }
-    if shape == Shape::Tree {
-        // What is put into the memtable would be another run when the store is opened again.
+    if shape == TreeShape::Tree {
+        // The original is not written to: entries in its memtable would become another run when it
+        // is reopened.
         path = copy(&path, &temporary.join(format!("tree-{cache_size}")));
     }
-    let store = Store::open(&path, LARGE, cache_size);
-    if shape == Shape::Tree {
+    let store = BenchStore::open(&path, LARGE, cache_size);
+    if shape == TreeShape::Tree {
         store.put(&numbers[numbers.len() - in_memory..]);
     }
     store
@@ -187,7 +192,7 @@ fn copy(from: &Path, to: &Path) -> PathBuf {
     to.to_owned()
 }
 
-/// The median and the least of some times.
+/// The median and the least time.
 fn summary(mut times: Vec<f64>) -> (f64, f64) {
     times.sort_by(f64::total_cmp);
     (times[times.len() / 2], times[0])
@@ -210,7 +215,7 @@ fn timed(work: impl FnOnce() -> u64) -> (u64, f64) {
     (count, start.elapsed().as_secs_f64())
 }
 
-/// Goes through all entries, and looks at each one's key and value.
+/// Scans all entries, reading each key and value.
 fn scan(cursor: &mut Cursor, forward: bool) -> u64 {
     let (mut count, mut bytes) = (0, 0);
     let mut valid = if forward { cursor.seek_to_first() } else { cursor.seek_to_last() }.unwrap();
@@ -223,7 +228,7 @@ fn scan(cursor: &mut Cursor, forward: bool) -> u64 {
     count
 }
 
-/// Seeks at random with one cursor, and reads up to `len` entries from there on.
+/// Seeks random keys with one cursor, and reads up to `len` entries from each.
 fn seeks(cursor: &mut Cursor, keys: u64, seeks: u64, len: u64, forward: bool) -> u64 {
     let mut rng = fastrand::Rng::with_seed(SEED);
     let mut bytes = 0;
@@ -250,9 +255,11 @@ fn main() {
     let kept = std::env::var_os("TAMIS_BENCH_DIR");
     let dir = kept.as_deref().map_or(temporary.path(), Path::new);
 
-    for (shape, shape_name) in
-        [(Shape::OneRun, "one run"), (Shape::TwoLevels, "two levels"), (Shape::Tree, "3 L0, 2 levels, memtable")]
-    {
+    for (shape, shape_name) in [
+        (TreeShape::OneRun, "one run"),
+        (TreeShape::TwoLevels, "two levels"),
+        (TreeShape::Tree, "3 L0, 2 levels, memtable"),
+    ] {
         for (cache_size, cache_name) in [(1 << 30, "in cache"), (256 << 20, "cache 256 MiB")] {
             let name = |what: &str| format!("{shape_name}, {cache_name}: {what}");
             let cases = ["readseq", "readreverse", "iter", "seek", "seek+10", "seek+10 back", "scan100"];
@@ -260,7 +267,7 @@ fn main() {
                 continue;
             }
             let store = store(dir, temporary.path(), shape, keys, cache_size);
-            // Short scans fill the cache, long ones do not.
+            // Warm the cache by seeks: a long scan would not fill it.
             let mut cursor = store.db.cursor().unwrap();
             for number in (0..keys).step_by(10) {
                 cursor.seek(key(number)).unwrap();
@@ -294,7 +301,7 @@ fn main() {
     for (ways, scattered) in [(1, true), (2, true), (4, true), (8, true), (4, false)] {
         let name = format!("merge, {ways} runs, {}", if scattered { "random" } else { "disjoint" });
         if wanted(&name) {
-            let store = store(dir, temporary.path(), Shape::Runs(ways, scattered), keys, 1 << 30);
+            let store = store(dir, temporary.path(), TreeShape::Runs(ways, scattered), keys, 1 << 30);
             let mut cursor = store.db.cursor().unwrap();
             for number in (0..MERGED).step_by(5) {
                 cursor.seek(key(number)).unwrap();

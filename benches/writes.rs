@@ -1,7 +1,9 @@
-//! What a write costs its caller, by how the log is written: `cargo bench --bench writes [-- DIRECTORY]`.
+//! The cost of a write to its caller, by the way the log is written: `cargo bench --bench writes
+//! [-- DIRECTORY]`.
 //!
-//! The ways take turns, round by round, in a store of their own each, so that a slow minute befalls all. Figures are medians over the
-//! rounds. Keys are random of 16 bytes, values have 100. The directory should be on the device that is meant.
+//! The modes take turns, round by round, each in a store of its own, so that a slow phase of the
+//! machine affects all. Figures are medians over the rounds. Keys are 16 bytes and random, values
+//! 100 bytes. DIRECTORY should be on the device to measure.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -45,7 +47,7 @@ fn puts(db: &Db) -> f64 {
     per_op(PUTS, || put_all(db, 0..PUTS))
 }
 
-/// By several threads, each of which writes its share.
+/// Puts by several threads, each with its share.
 fn puts_by(db: &Db, threads: u64) -> f64 {
     per_op(PUTS, || {
         std::thread::scope(|scope| {
@@ -84,7 +86,7 @@ fn synced(db: &Db, threads: u64) -> f64 {
     })
 }
 
-/// Nine writes, and one that is synced.
+/// Every tenth write is synced.
 fn mixed(db: &Db) -> f64 {
     per_op(SYNCED, || {
         for n in 0..SYNCED {
@@ -100,7 +102,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Runs `work` in a fresh store of each mode in turn; nanoseconds per operation.
+/// Runs `work` in a fresh store of each mode in turn; prints nanoseconds per operation.
 fn compare(name: &str, dir: &Path, work: impl Fn(&Db) -> f64) {
     let mut times = [const { Vec::new() }; MODES.len()];
     for round in 0..ROUNDS {
@@ -116,14 +118,15 @@ fn compare(name: &str, dir: &Path, work: impl Fn(&Db) -> f64) {
     println!("{name:28} {auto:9.0} {write:9.0} {:6.2}", write / auto);
 }
 
-/// Milliseconds to open a store whose process left a log of 40 MB, and one that was closed.
+/// Prints the milliseconds to open a store with a log of 40 MB left by a killed process, and one
+/// that was closed.
 fn open(dir: &Path) {
     let mut times = [const { Vec::new() }; 2];
     for _ in 0..ROUNDS {
         let (path, copy) = (dir.join("left"), dir.join("copy"));
         let db = Options::new().open(&path).unwrap();
         put_all(&db, 0..RECOVERED);
-        // What a kill would leave.
+        // The files as a kill would leave them.
         std::fs::create_dir(&copy).unwrap();
         for entry in std::fs::read_dir(&path).unwrap() {
             let entry = entry.unwrap();

@@ -1,13 +1,13 @@
-//! A guard of a cache: requests for keys that do not exist never find anything in a cache, and so all of them reach the back end
-//! behind it. A filter of the keys that exist stops them.
+//! A cache guard. Requests for keys that do not exist always miss the cache, so all of them reach
+//! the back end behind it. A filter of the existing keys stops them.
 //!
 //! ```sh
 //! apt-cache pkgnames | cargo run --release --example cache_guard
 //! cargo run --release --example cache_guard -- /usr/share/dict/words
 //! ```
 //!
-//! One key per line; all of them exist in the back end. The requests are the same with and without the guard: half of them for keys
-//! that exist, some much more often than others, and half for keys that do not.
+//! The input has one key per line; all exist in the back end. Requests are equal with and without
+//! the guard: half for existing keys, some much more often than others, and half for missing keys.
 #![allow(missing_docs, clippy::disallowed_types, reason = "an example that opens the files that it is told to")]
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{name:<16}{:>14}{:>22}", calls.all, calls.for_nothing);
     }
     println!(
-        "saved {} calls; let through {:.3} % of the requests for nothing, expected {:.3} %; the filter takes {} bytes",
+        "saved {} calls; let through {:.3} % of the requests for missing keys, expected {:.3} %; the filter takes {} bytes",
         report.unguarded.all - report.guarded.all,
         100.0 * report.guarded.for_nothing as f64 / missing.max(1) as f64,
         100.0 * report.expected,
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What is slow and to be spared: a database, a service.
+/// The slow back end: a database or a service.
 struct BackEnd {
     keys: HashSet<Key>,
     calls: Calls,
@@ -68,11 +68,12 @@ impl BackEnd {
     }
 }
 
-/// The values last fetched, first in, first out. What does not exist is not kept: there is no end of it.
+/// A first-in, first-out cache. Missing keys are not cached, because there is no bound on their
+/// number.
 struct Cache {
     values: HashMap<Key, usize>,
     order: VecDeque<Key>,
-    room: usize,
+    capacity: usize,
     guard: Option<BloomFilter>,
     back_end: BackEnd,
 }
@@ -80,7 +81,7 @@ struct Cache {
 impl Cache {
     fn new(keys: &HashSet<Key>, guard: Option<BloomFilter>) -> Cache {
         let back_end = BackEnd { keys: keys.clone(), calls: Calls::default() };
-        Cache { values: HashMap::new(), order: VecDeque::new(), room: keys.len() / 10 + 1, guard, back_end }
+        Cache { values: HashMap::new(), order: VecDeque::new(), capacity: keys.len() / 10 + 1, guard, back_end }
     }
 
     fn get(&mut self, key: &[u8]) -> Option<usize> {
@@ -91,7 +92,7 @@ impl Cache {
             return None;
         }
         let value = self.back_end.get(key)?;
-        if self.order.len() == self.room
+        if self.order.len() == self.capacity
             && let Some(oldest) = self.order.pop_front()
         {
             self.values.remove(&oldest);
@@ -123,7 +124,8 @@ fn run(input: impl BufRead) -> Result<Report, Box<dyn Error>> {
     let mut random = fastrand::Rng::with_seed(1);
     let (mut requests, mut missing) = (0, 0);
     for number in 0..in_order.len() * REQUESTS {
-        // The square of a number between 0 and 1 is mostly small: the first keys are asked for most.
+        // The square of a random number in [0, 1) is mostly small: the first keys are the most
+        // popular.
         let place = random.f64().powi(2) * in_order.len() as f64;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below the number of keys")]
         let mut key = in_order[place as usize].clone();
@@ -133,7 +135,7 @@ fn run(input: impl BufRead) -> Result<Report, Box<dyn Error>> {
         requests += 1;
         missing += u64::from(!keys.contains(&key));
         if plain.get(&key) != guarded.get(&key) {
-            return Err(format!("the guard denies {}", String::from_utf8_lossy(&key)).into());
+            return Err(format!("the guard denies the existing key {}", String::from_utf8_lossy(&key)).into());
         }
     }
     Ok(Report {

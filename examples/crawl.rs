@@ -1,13 +1,13 @@
-//! The URLs that a crawl has seen, in a filter that grows: prints each URL of its input the first time it comes.
+//! Keeps the URLs that a crawl has seen in a filter that grows: prints each URL of its input once.
 //!
 //! ```sh
 //! apt-cache dumpavail | sed -n 's/^Homepage: //p' | cargo run --release --example crawl > new.txt
 //! cargo run --release --example crawl -- urls.txt > new.txt
 //! ```
 //!
-//! One URL per line. A crawl does not know how many there will be, hence the scalable filter; it may take a new URL for one that it
-//! has seen, and so miss a page in a thousand, but it never visits one twice. A set of the URLs themselves, kept to measure with, tells
-//! how often that happened.
+//! The input has one URL per line. A crawl does not know their number in advance, hence the
+//! scalable filter. It never visits a page twice, but may take a new URL for a seen one and so miss
+//! a page in a thousand. An exact set of the URLs measures how often that happens.
 #![allow(missing_docs, clippy::disallowed_types, reason = "an example that opens the files that it is told to")]
 
 use std::collections::HashSet;
@@ -17,9 +17,9 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 
 use tamis::filter::ScalableBloomFilter;
 
-/// The share of new URLs that may be missed.
+/// Highest allowed share of missed new URLs.
 const RATE: f64 = 0.001;
-/// Room for so many URLs at first.
+/// Initial capacity in URLs.
 const FIRST: u64 = 1000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     eprintln!("{} URLs, {} different, {} visited", report.urls, report.different, report.visited);
     let missed = report.different - report.visited;
     eprintln!(
-        "{missed} new ones taken for seen: {:.4} %; the filter as it is now says {:.4} %, and never more than {:.4} %",
+        "{missed} new ones taken for seen: {:.4} %; the filter expects {:.4} % now, and never more than {:.4} %",
         100.0 * missed as f64 / report.different.max(1) as f64,
         100.0 * report.filter.expected_fpr(),
         100.0 * RATE

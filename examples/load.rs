@@ -1,7 +1,8 @@
-//! Loads keys in random order and reads them back, and prints what that took: time, memory, space.
+//! Loads keys in random order, reads them back, and prints the cost: time, memory, space.
 //!
-//! `cargo run --release --example load -- [KEYS] [CACHE_MIB]`, by default 5,000,000 keys of 16 bytes with values of 100 and a cache of
-//! 256 MiB. The store is made in the temporary directory and removed at the end.
+//! `cargo run --release --example load -- [KEYS] [CACHE_MIB]`. The defaults are 5,000,000 keys of
+//! 16 bytes with values of 100, and a cache of 256 MiB. The store is created in the temporary
+//! directory and removed at the end.
 #![allow(missing_docs, clippy::disallowed_methods, reason = "an example that looks at /proc")]
 
 use std::error::Error;
@@ -11,7 +12,7 @@ use tamis::{Compression, Db, KeyspaceOptions, Options, ReadOptions, WriteBatch, 
 
 const VALUE_LEN: usize = 100;
 const KEY_LEN: usize = 16;
-/// Reads of each kind, and synced writes.
+/// Reads of each kind.
 const READS: u64 = 1_000_000;
 const SCANS: u64 = 100_000;
 const SYNCED: u32 = 1_000;
@@ -50,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Even numbers are there; odd ones are missing, and lie between them.
+/// Even numbers exist; odd ones are missing keys between them.
 fn key(number: u64) -> String {
     format!("{number:0KEY_LEN$}")
 }
@@ -162,7 +163,7 @@ fn report_memory(db: &Db, when: &str) {
     );
 }
 
-/// Peak resident set of this process in MiB, where the system tells.
+/// Peak resident set of this process in MiB, where the system reports it.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,13 +1,14 @@
-//! A spelling checker in two bytes per word: prints the words of a text that are not in a word list.
+//! A spelling checker in two bytes per word: prints the words of a text that are not in a word
+//! list.
 //!
 //! ```sh
-//! apt-get install wamerican-huge                     # 345,000 words; any list with one word per line will do
+//! apt-get install wamerican-huge  # 345,000 words; any list with one word per line will do
 //! cargo run --release --example spelling -- [WORDS] < README.md
 //! ```
 //!
-//! WORDS is /usr/share/dict/words if not given. The text comes from standard input. A word that is reported is certainly not in the
-//! list; one in a thousand of those that are not in it is let pass. To measure that, every word of the list is misspelt in one place and
-//! asked for.
+//! WORDS defaults to /usr/share/dict/words. The text comes from standard input. A reported word is
+//! certainly not in the list; one in a thousand words that are not in the list passes. To measure
+//! that rate, every word of the list is misspelt in one place and looked up.
 #![allow(missing_docs, clippy::disallowed_types, reason = "an example that opens the files that it is told to")]
 
 use std::collections::HashSet;
@@ -17,7 +18,7 @@ use std::io::{self, BufRead, BufReader, Write};
 
 use tamis::filter::BloomFilter;
 
-/// The share of misspelt words that may be let pass.
+/// Allowed share of misspelt words that pass.
 const RATE: f64 = 0.001;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -30,10 +31,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     eprintln!("{} words in the text, {} of them not in the list", report.words, report.reported);
     eprintln!(
-        "{} misspelt words asked for, {} let pass: {:.4} %, expected {:.4} %",
+        "{} misspelt words looked up, {} passed: {:.4} %, expected {:.4} %",
         report.misspelt,
-        report.let_pass,
-        100.0 * report.let_pass as f64 / report.misspelt.max(1) as f64,
+        report.passed,
+        100.0 * report.passed as f64 / report.misspelt.max(1) as f64,
         100.0 * report.expected
     );
     Ok(())
@@ -46,12 +47,12 @@ struct Report {
     words: u64,
     reported: u64,
     misspelt: u64,
-    let_pass: u64,
+    passed: u64,
     expected: f64,
 }
 
 fn run(list: impl BufRead, text: impl BufRead, out: &mut impl Write) -> Result<Report, Box<dyn Error>> {
-    // The set is here to measure with. The checker needs the filter only.
+    // The set is only for measuring. The checker itself needs only the filter.
     let list: HashSet<String> = list.lines().collect::<io::Result<_>>()?;
     let mut filter = BloomFilter::with_rate((list.len() as u64).max(1), RATE)?;
     filter.extend(&list);
@@ -61,7 +62,7 @@ fn run(list: impl BufRead, text: impl BufRead, out: &mut impl Write) -> Result<R
         let line = line?;
         for word in line.split(|c: char| !c.is_alphabetic() && c != '\'').filter(|word| word.len() > 1) {
             words += 1;
-            // A word at the beginning of a sentence is in the list without its capital.
+            // The list has a word that begins a sentence without its capital.
             let word = word.trim_matches('\'');
             if !filter.contains(word) && !filter.contains(word.to_lowercase()) {
                 reported += 1;
@@ -70,10 +71,10 @@ fn run(list: impl BufRead, text: impl BufRead, out: &mut impl Write) -> Result<R
         }
     }
 
-    let (mut misspelt, mut let_pass) = (0, 0);
+    let (mut misspelt, mut passed) = (0, 0);
     for wrong in list.iter().filter_map(|word| misspell(word)).filter(|wrong| !list.contains(wrong)) {
         misspelt += 1;
-        let_pass += u64::from(filter.contains(wrong));
+        passed += u64::from(filter.contains(wrong));
     }
     Ok(Report {
         listed: list.len(),
@@ -82,12 +83,12 @@ fn run(list: impl BufRead, text: impl BufRead, out: &mut impl Write) -> Result<R
         words,
         reported,
         misspelt,
-        let_pass,
+        passed,
         expected: filter.expected_fpr(),
     })
 }
 
-/// Two letters in the middle change places.
+/// Swaps two letters in the middle of a word; `None` if that changes nothing.
 fn misspell(word: &str) -> Option<String> {
     let mut letters: Vec<char> = word.chars().collect();
     let middle = letters.len() / 2;
@@ -109,6 +110,6 @@ mod tests {
         let report = run(list.as_bytes(), &b"The quikc fox,\n'jumps' over.\n"[..], &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "1: quikc\n2: over\n");
         assert_eq!((report.listed, report.words, report.reported), (4, 5, 2));
-        assert_eq!((report.misspelt, report.let_pass), (4, 0));
+        assert_eq!((report.misspelt, report.passed), (4, 0));
     }
 }

@@ -1,12 +1,14 @@
-//! "Is this user name taken?": a filter in front of a store, so that most questions for free names never reach it.
+//! "Is this user name taken?": a filter in front of a store, so that most look-ups of free names
+//! never reach the store.
 //!
 //! ```sh
 //! cargo run --release --example user_names -- /usr/share/dict/words
 //! getent passwd | cut -d: -f1 | cargo run --release --example user_names
 //! ```
 //!
-//! One name per line. All of them are registered in a new store; then every name is asked for, and beside it three that somebody might
-//! try instead: with a digit, an underscore, or a year. The answers are checked against the store, and what the filter saved is counted.
+//! The input has one name per line. All are registered in a new store. Then each name is looked up,
+//! with three variants that somebody might try: with a digit, an underscore, or a year. The answers
+//! are checked against the store, and the saved look-ups are counted.
 #![allow(missing_docs, clippy::disallowed_types, reason = "an example that opens the files that it is told to")]
 
 use std::error::Error;
@@ -16,7 +18,7 @@ use std::io::{self, BufRead, BufReader};
 use tamis::filter::{BloomFilter, HashedKeys};
 use tamis::{Db, WriteBatch};
 
-/// The share of free names for which the store is asked all the same.
+/// The share of free names for which the store is read anyway.
 const RATE: f64 = 0.01;
 const BATCH: usize = 1000;
 
@@ -30,11 +32,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let free = report.asked - report.taken;
     println!("{} names registered; the filter takes {} bytes", report.registered, report.filter_bytes);
-    println!("{} names asked for: {} taken, {free} free", report.asked, report.taken);
+    println!("{} names looked up: {} taken, {free} free", report.asked, report.taken);
     println!("look-ups in the store: {} instead of {}", report.look_ups, report.asked);
     let wrong = report.look_ups - report.taken;
     println!(
-        "free names for which it was asked: {wrong}, that is {:.3} %, expected {:.3} %",
+        "free names looked up in the store: {wrong}, {:.3} %, expected {:.3} %",
         100.0 * wrong as f64 / free.max(1) as f64,
         100.0 * report.expected
     );
@@ -50,7 +52,8 @@ struct UserNames {
 }
 
 impl UserNames {
-    /// Opens the store. The filter is made from the names in it; it could as well be kept in a file beside the store.
+    /// Builds the filter from the names in the store. It could also be kept in a file next to the
+    /// store.
     fn open(db: Db) -> Result<UserNames, tamis::Error> {
         let builder = BloomFilter::builder();
         let mut names = HashedKeys::new(builder.hasher()?);
@@ -100,7 +103,7 @@ fn run(input: impl BufRead) -> Result<Report, Box<dyn Error>> {
             let name = [name, suffix].concat();
             let is_taken = users.is_taken(&name)?;
             if is_taken != users.db.get(&name)?.is_some() {
-                return Err(format!("the filter denies {}", String::from_utf8_lossy(&name)).into());
+                return Err(format!("the filter denies the registered name {}", String::from_utf8_lossy(&name)).into());
             }
             asked += 1;
             taken += u64::from(is_taken);

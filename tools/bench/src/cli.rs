@@ -1,4 +1,4 @@
-//! The command line that all programs over these workloads have.
+//! The command line shared by all programs that run these workloads.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -15,58 +15,60 @@ use crate::report::Report;
 use crate::scene::Task;
 use crate::text::{rate, time};
 
-/// Sizes, times, and what is to be run.
+/// Sizes, times, and the choice of groups, workloads and engines.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// Groups of workloads; see --list
+    /// Groups of workloads to run; see --list
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "raw,compacted,incache,big,lz4", value_parser = group)]
     groups: Vec<&'static str>,
-    /// Only these workloads of the groups
+    /// Run only these workloads of the groups
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = workload)]
     workloads: Vec<&'static str>,
-    /// Only these engines
+    /// Run only these engines
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     engines: Vec<String>,
-    /// Keys of a store; caches grow and shrink with them
+    /// Number of keys of a store; caches scale with it
     #[arg(long, value_name = "N", default_value_t = USUAL_KEYS, value_parser = clap::value_parser!(u64).range(100..=10_000_000_000))]
     keys: u64,
-    /// Bytes of a key
+    /// Length of a key in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = key_len)]
     key_len: usize,
-    /// Bytes of a value
+    /// Length of a value in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     value_len: usize,
     /// How numbers become keys
     #[arg(long, value_enum, default_value_t)]
     encoding: Encoding,
-    /// Seconds of each workload that reads
+    /// Duration of each read workload in seconds
     #[arg(long, value_name = "S", default_value_t = 1.5, value_parser = seconds)]
     seconds: f64,
-    /// Seconds at most of each workload that fills a store
+    /// Longest duration of each fill workload in seconds
     #[arg(long, value_name = "S", default_value_t = 15.0, value_parser = seconds)]
     fill_seconds: f64,
-    /// MiB of a memtable
+    /// Size of a memtable in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     memtable: usize,
-    /// MiB of the cache, instead of what the groups say
+    /// Size of the cache in MiB, instead of the groups' own
     #[arg(long, value_name = "MIB")]
     cache: Option<usize>,
     /// Seed of keys, values and choices
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
-    /// Where to make the stores, which are removed again; by default where temporary files go
+    /// Directory in which to create the stores, which are removed afterwards [default: the
+    /// temporary directory]
     #[arg(long, value_name = "PATH")]
     dir: Option<PathBuf>,
-    /// Write all figures into a file, as JSON; `-` for standard output, instead of tables
+    /// Write all figures to a file as JSON; `-` prints the JSON instead of the tables
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
-    /// Draw the throughput of each group, into files that end in -GROUP.svg or .png; may be given several times
+    /// Plot the throughput of each group into a file whose name ends in -GROUP.svg or -GROUP.png;
+    /// may be repeated
     #[arg(long, value_name = "FILE", value_parser = plot::plot_file)]
     plot: Vec<PathBuf>,
     /// List groups, workloads and engines
     #[arg(long)]
     list: bool,
-    /// A task of a process that measures
+    /// The task of a measuring process, as JSON
     #[arg(long, hide = true)]
     task: Option<String>,
 }
@@ -88,10 +90,11 @@ fn key_len(text: &str) -> Result<usize, String> {
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.001..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "0.001 to 3600 seconds".to_owned())
+    seconds.ok_or_else(|| "it must be 0.001 to 3600 seconds".to_owned())
 }
 
-/// Runs what the arguments say. `prefix` are the arguments of this program before them: it starts itself for each measurement.
+/// Runs the chosen workloads. `prefix` holds this program's arguments before the options: the
+/// program starts itself for each measurement.
 pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Result<()> {
     if let Some(task) = &args.task {
         return do_task(task, contestants);
@@ -113,7 +116,7 @@ pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Resul
                 eprintln!("{what} {}/s, p50 {half}, max {longest}", rate(record.ops_per_second));
                 report.add(record);
             });
-            // One that fails does not keep the others from being measured.
+            // After a failure, the other tasks still run.
             if let Err(error) = done {
                 eprintln!("{error}");
                 failures.push(error.to_string());
@@ -183,7 +186,7 @@ fn chosen(args: &RunArgs, contestants: &[Contestant]) -> Result<Vec<Contestant>>
 
 fn list(contestants: &[Contestant]) -> String {
     let mut text = String::from("Groups\n");
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     for group in GROUPS {
         let _ = writeln!(text, "  {:<12}{}", group.name, group.about);
         let _ = writeln!(text, "  {:<12}{}", "", group.workloads().map(Workload::name).collect::<Vec<_>>().join(" "));
@@ -195,7 +198,7 @@ fn list(contestants: &[Contestant]) -> String {
     text
 }
 
-/// What a machine is, in as far as it matters.
+/// Processor, threads and kernel of the machine.
 pub(crate) fn machine() -> Value {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");

@@ -1,11 +1,12 @@
-//! [`ticks`]: a clock that is read before and after every operation.
+//! [`ticks`]: a clock cheap enough to read before and after every operation.
 //!
-//! On x86-64 it is the processor's time stamp counter, which runs at a constant rate on any processor of the last fifteen years and costs
-//! half of what the system's clock does; elsewhere it is the system's.
+//! On x86-64 it is the processor's time stamp counter, which runs at a constant rate on processors
+//! of the last fifteen years and costs half as much as the system's clock. Elsewhere it is the
+//! system's clock.
 
 use std::time::{Duration, Instant};
 
-/// Ticks since some moment.
+/// Ticks since a fixed moment.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {
     // SAFETY: the instruction is part of x86-64 and touches no memory.
@@ -15,21 +16,21 @@ pub(crate) fn ticks() -> u64 {
     }
 }
 
-/// Ticks since some moment.
+/// Ticks since a fixed moment.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn ticks() -> u64 {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How long a tick is.
+/// The number of ticks per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TickRate {
     per_second: f64,
 }
 
 impl TickRate {
-    /// Compares with the system's clock, for some milliseconds.
+    /// Measures the rate against the system's clock, for 20 milliseconds.
     pub(crate) fn measure() -> TickRate {
         const SPAN: Duration = Duration::from_millis(20);
         let (start, first) = (Instant::now(), ticks());

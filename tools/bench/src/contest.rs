@@ -1,4 +1,4 @@
-//! [`Contestant`]s, and a run over all of them: one process for each group and engine, in turn.
+//! [`Contestant`]s, and running them in turn: one process for each group and engine.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -9,39 +9,40 @@ use crate::record::Record;
 use crate::scene::{Task, perform};
 use crate::{Error, Result};
 
-/// What an engine is to another one that is compared with it.
+/// How an engine counts in the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// tamis itself.
     Tamis,
-    /// A log-structured merge tree with a log that survives the end of the process: with the best of them tamis is compared.
+    /// A log-structured merge tree whose log survives the end of the process. tamis is compared
+    /// with the best of them.
     Lsm,
-    /// Another tree.
+    /// Another kind of store.
     Other,
 }
 
 type Perform = fn(&Task, &Group, &mut dyn FnMut(Record) -> Result<()>) -> Result<()>;
 
-/// An engine under a name.
+/// An engine with its name and description.
 #[derive(Clone, Copy)]
 pub struct Contestant {
-    /// On command lines and in tables.
+    /// The name on command lines and in tables.
     pub name: &'static str,
-    /// What it is.
+    /// How it counts in the comparison.
     pub kind: Kind,
-    /// Version and settings, in words.
+    /// Version and settings, as text.
     pub about: &'static str,
     perform: Perform,
 }
 
 impl Contestant {
-    /// The engine `E`.
+    /// A contestant that runs engine `E`.
     pub const fn new<E: Engine>(name: &'static str, kind: Kind, about: &'static str) -> Contestant {
         Contestant { name, kind, about, perform: perform::<E> }
     }
 }
 
-/// Does a task that this process was started for, and writes each result to standard output, a line of JSON each.
+/// Performs the task of this process, and prints each result as a line of JSON.
 pub(crate) fn do_task(task: &str, contestants: &[Contestant]) -> Result<()> {
     let task: Task = serde_json::from_str(task)?;
     let contestant = contestants.iter().find(|contestant| contestant.name == task.engine);
@@ -54,7 +55,7 @@ pub(crate) fn do_task(task: &str, contestants: &[Contestant]) -> Result<()> {
     })
 }
 
-/// Starts a process for a task, and hands on its results as they come.
+/// Starts a process for a task, and passes on its results as they arrive.
 pub(crate) fn delegate(task: &Task, mut each: impl FnMut(Record)) -> Result<()> {
     let mut child = task.command()?.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().ok_or("the child has no output")?;

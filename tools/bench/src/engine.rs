@@ -1,4 +1,5 @@
-//! [`Engine`]: what a workload asks of a store. Narrow on purpose: what an engine does beyond it is not compared.
+//! [`Engine`]: the operations that workloads need from a store. Narrow on purpose: other operations
+//! of an engine are not compared.
 
 use std::path::Path;
 
@@ -6,88 +7,90 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
-/// What all engines are given alike; an engine leaves out what it has no notion of.
+/// The settings shared by all engines. An engine ignores settings that it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Bytes of the block or page cache.
+    /// Size of the block or page cache in bytes.
     pub cache: usize,
-    /// Bytes of a memtable.
+    /// Size of a memtable in bytes.
     pub memtable: usize,
-    /// Bytes of a data block.
+    /// Size of a data block in bytes.
     pub block: usize,
     /// Bits per key of the Bloom filters, on all levels.
     pub bloom_bits: u8,
-    /// LZ4, or what the engine has instead.
+    /// Whether to compress with LZ4, or with the engine's substitute.
     pub compress: bool,
     /// Threads for flushes and compactions.
     pub background_threads: u8,
-    /// The store is opened for writes that are synced one by one. Engines that choose between speed and durability when they are opened
-    /// choose durability.
+    /// The store will get writes that are synced one by one. Engines that choose between speed and
+    /// durability when opened choose durability.
     pub durable: bool,
 }
 
-/// A store under measurement. Writes and readers may be used by several threads at the same time.
+/// A store under measurement. Several threads may write and read at the same time.
 pub trait Engine: Sized + Sync {
-    /// One thread's access for reading.
+    /// A reader for one thread.
     type Reader<'a>: Reader
     where
         Self: 'a;
 
-    /// Opens the store in `dir`, an existing directory; makes one when it is empty.
+    /// Opens the store in `dir`, an existing directory; creates one if it is empty.
     fn open(dir: &Path, settings: &Settings) -> Result<Self>;
 
-    /// Writes an entry, which need not survive a power cut.
+    /// Writes an entry that need not survive a power cut.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Writes an entry, which survives a power cut when this returns.
+    /// Writes an entry that survives a power cut once this returns.
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Writes all entries or none.
     fn put_batch(&self, entries: &[(&[u8], &[u8])]) -> Result<()>;
 
-    /// Deletes a key, in the manner of [`put`](Engine::put).
+    /// Deletes a key, as durably as [`put`](Engine::put) writes.
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// A reader that sees all that was written before.
+    /// A reader that sees all earlier writes.
     fn reader(&self) -> Result<Self::Reader<'_>>;
 
-    /// Brings what is in memtables into tables, if there are such.
+    /// Flushes memtables into tables, if the engine has them.
     fn flush(&self) -> Result<()>;
 
-    /// Compacts the whole store; `false` if the engine knows nothing of the kind.
+    /// Compacts the whole store; `false` if the engine has no compaction.
     fn compact(&self) -> Result<bool>;
 
-    /// Closes the store; the next [`open`](Engine::open) need not recover anything.
+    /// Closes the store, so that the next [`open`](Engine::open) has nothing to recover.
     fn close(self) -> Result<()>;
 }
 
-/// Which way a scan goes.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the smallest key on.
+    /// From the smallest key upwards.
     Forward,
-    /// From the greatest key back.
+    /// From the greatest key downwards.
     Backward,
 }
 
-/// One thread's access for reading. Engines whose reads go through a snapshot may keep one until [`refresh`](Reader::refresh).
+/// A reader for one thread. Engines that read through a snapshot may keep one until
+/// [`refresh`](Reader::refresh).
 pub trait Reader {
-    /// From now on, reads see all that was written before. Nothing to do where they always do.
+    /// Makes later reads see all earlier writes. A no-op for engines whose reads always do.
     fn refresh(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Looks a key up, and shows its value if it is there.
+    /// Looks up a key and passes its value, if any, to `look`. Returns whether the key exists.
     fn get(&mut self, key: &[u8], look: impl FnOnce(&[u8])) -> Result<bool>;
 
-    /// Looks several keys up in one call and returns how many are there, showing their values; `None` if the engine has no such call.
+    /// Looks up several keys in one call, passes their values to `look`, and returns how many
+    /// exist; `None` if the engine has no such call.
     fn multi_get(&mut self, keys: &[&[u8]], look: impl FnMut(&[u8])) -> Result<Option<u64>> {
         let _ = (keys, look);
         Ok(None)
     }
 
-    /// Shows the entries from `from` (included, or the end that the direction begins at), until `visit` returns `false` or there are no
-    /// more.
+    /// Passes the entries from `from` on (inclusive; without it, from the end where the direction
+    /// begins) to `visit`, until `visit` returns `false` or there are no more.
     fn scan(
         &mut self,
         from: Option<&[u8]>,

@@ -1,52 +1,52 @@
-//! [`Workload`]s, and the [`Group`]s of them that one process does in one go.
+//! [`Workload`]s, and [`Group`]s of workloads that one process runs.
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Settings;
 use crate::keys::Encoding;
 
-/// What is done to a store.
+/// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Workload {
     /// Puts in key order.
     FillSeq,
     /// Batches of 100 puts in random order.
     FillBatch,
-    /// Puts in random order, until the store has settled.
+    /// Puts in random order, including the time until flushes and compactions are idle.
     FillRandom,
     /// Synced puts.
     FillSync,
-    /// Synced puts of eight threads.
+    /// Synced puts by eight threads.
     FillSync8,
     /// Batches of 1000 puts in random order.
     BulkLoad,
-    /// Puts of keys that are there.
+    /// Puts of existing keys.
     Overwrite,
-    /// Deletes of keys that are there.
+    /// Deletes of existing keys.
     DeleteRandom,
-    /// Compaction of everything.
+    /// Compaction of the whole store.
     Compact,
-    /// A cursor over everything.
+    /// A scan of the whole store.
     ReadSeq,
-    /// The same with nothing cached.
+    /// [`ReadSeq`](Workload::ReadSeq) with cold caches.
     ReadSeqCold,
-    /// A cursor over everything, backwards.
+    /// A backward scan of the whole store.
     ReadReverse,
-    /// Gets of keys that are there.
+    /// Gets of existing keys.
     ReadRandom,
-    /// Gets of keys that are not there.
+    /// Gets of missing keys.
     ReadMissing,
-    /// The same right after a random fill.
+    /// [`ReadRandom`](Workload::ReadRandom) right after a random fill.
     ReadRandomFresh,
-    /// The same right after a random fill.
+    /// [`ReadMissing`](Workload::ReadMissing) right after a random fill.
     ReadMissingFresh,
-    /// The same with nothing cached.
+    /// [`ReadRandom`](Workload::ReadRandom) with cold caches.
     ReadRandomCold,
-    /// The same with nothing cached.
+    /// [`ReadMissing`](Workload::ReadMissing) with cold caches.
     ReadMissingCold,
     /// Gets of the first hundredth of the keys.
     ReadHot,
-    /// Gets in two threads.
+    /// Gets of existing keys in two threads.
     ReadRandom2,
     /// A seek and ten steps.
     SeekRandom,
@@ -54,33 +54,33 @@ pub enum Workload {
     Scan100,
     /// Gets of a hundred keys in one call.
     MultiGet100,
-    /// The same with nothing cached.
+    /// [`MultiGet100`](Workload::MultiGet100) with cold caches.
     MultiGet100Cold,
     /// Half reads, half updates.
     YcsbA,
     /// 95 % reads, 5 % updates.
     YcsbB,
-    /// Reads.
+    /// Reads only.
     YcsbC,
-    /// 95 % reads of the latest, 5 % inserts.
+    /// 95 % reads, mostly of the latest keys, 5 % inserts.
     YcsbD,
     /// 95 % short scans, 5 % inserts.
     YcsbE,
     /// Half reads, half read-modify-writes.
     YcsbF,
-    /// Gets beside a thread that overwrites.
+    /// Gets while another thread overwrites.
     ReadWhileWriting,
-    /// Takes the first entry and deletes it, again and again, in a queue of a thousand.
+    /// Pops the first entry, repeatedly, from a queue of a thousand.
     Queue,
-    /// Opening after a close.
+    /// Opening a closed store.
     Open,
-    /// Opening after the process was killed with 40 MB of log.
+    /// Opening after the process was killed with 40 MiB of entries in its log.
     OpenKilled,
 }
 
 use Workload::*;
 
-/// All workloads, by name.
+/// All workloads with their names.
 const WORKLOADS: [(Workload, &str); 34] = [
     (FillSeq, "fillseq"),
     (FillBatch, "fillbatch"),
@@ -119,67 +119,68 @@ const WORKLOADS: [(Workload, &str); 34] = [
 ];
 
 impl Workload {
-    /// All of them.
+    /// All workloads.
     pub fn all() -> impl Iterator<Item = Workload> {
         WORKLOADS.iter().map(|&(workload, _)| workload)
     }
 
-    /// The name on command lines and in tables: `db_bench`'s or YCSB's where they have one.
+    /// The name on command lines and in tables: that of `db_bench` or YCSB where they have one.
     pub fn name(self) -> &'static str {
         WORKLOADS.iter().find(|&&(workload, _)| workload == self).map_or("", |&(_, name)| name)
     }
 
-    /// The workload of that name.
+    /// The workload called `name`.
     pub fn named(name: &str) -> Option<Workload> {
         WORKLOADS.iter().find(|&&(_, other)| other == name).map(|&(workload, _)| workload)
     }
 
-    /// Whether it writes and does nothing else, so that what it causes afterwards belongs to its cost.
+    /// Whether it only writes, so that the background work it causes is part of its cost.
     pub(crate) fn only_writes(self) -> bool {
         matches!(self, FillSeq | FillBatch | FillRandom | FillSync | FillSync8 | Overwrite | DeleteRandom)
     }
 
-    /// Whether the store has something to do in the background when it is done.
+    /// Whether it may leave background work.
     pub(crate) fn writes(self) -> bool {
         self.only_writes()
             || matches!(self, BulkLoad | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting | Queue)
     }
 
-    /// Whether it is done when every key has had its turn; the others go on until time runs out.
+    /// Whether it ends after every key had its turn; the others run until time is up.
     pub(crate) fn is_finite(self) -> bool {
         matches!(self, FillSeq | FillBatch | FillRandom | BulkLoad | Overwrite | DeleteRandom | Queue)
     }
 
-    /// Whether it is done with nothing cached.
+    /// Whether it runs with cold caches.
     pub(crate) fn is_cold(self) -> bool {
         matches!(self, ReadRandomCold | ReadMissingCold | MultiGet100Cold | ReadSeqCold)
     }
 
-    /// Whether the time until the store has settled is part of the workload's.
+    /// Whether its time includes waiting until background work is idle.
     pub(crate) fn includes_settling(self) -> bool {
         self == FillRandom
     }
 }
 
-/// In what state the store of a scene is when its workloads begin.
+/// How the store of a scene is prepared before its workloads begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// As filling left it.
-    AsItIs,
-    /// Flushed, and compactions have come to rest.
+pub(crate) enum Preparation {
+    /// Not at all: as the fill left it.
+    AsFilled,
+    /// Flushed, and background work is idle.
     Settled,
-    /// Compacted as a whole.
+    /// Fully compacted.
     Compacted,
 }
 
-/// A store, how it comes about, and what is done to it, in turn.
+/// A store, its fill, its preparation, and the workloads that run on it in turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
-    /// It is filled so, in whole or, when that is measured, until time runs out; what is missing then is loaded before the rest is done.
+    /// The workload that fills the store. A measured fill may run out of time; the missing keys are
+    /// loaded before the other workloads.
     pub(crate) fill: Option<Workload>,
-    /// The fill is no result of its own.
+    /// The fill is not reported as a result.
     pub(crate) unmeasured_fill: bool,
-    pub(crate) state: State,
+    pub(crate) preparation: Preparation,
     pub(crate) work: &'static [Workload],
 }
 
@@ -188,58 +189,63 @@ pub(crate) struct Scene {
 pub struct Group {
     /// The name on command lines and in tables.
     pub name: &'static str,
-    /// In words.
+    /// A description.
     pub about: &'static str,
     pub(crate) scenes: &'static [Scene],
-    shape: Shape,
+    settings: GroupSettings,
 }
 
-/// What distinguishes a group's data and settings from the usual ones.
+/// How a group's data and settings differ from the default.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
-    /// Keys for each hundred keys of the usual number.
+struct GroupSettings {
+    /// Number of keys, in percent of the plan's.
     keys_percent: u64,
     key_len: Option<usize>,
     value_len: Option<usize>,
     encoding: Option<Encoding>,
-    /// Cache in MiB at five million keys; it grows and shrinks with their number.
+    /// Cache in MiB at five million keys; it scales with their number.
     cache: u64,
     compress: bool,
 }
 
-const USUAL: Shape =
-    Shape { keys_percent: 100, key_len: None, value_len: None, encoding: None, cache: 256, compress: false };
+const USUAL: GroupSettings =
+    GroupSettings { keys_percent: 100, key_len: None, value_len: None, encoding: None, cache: 256, compress: false };
 
 const fn filled(fill: Workload, work: &'static [Workload]) -> Scene {
-    Scene { fill: Some(fill), unmeasured_fill: false, state: State::Settled, work }
+    Scene { fill: Some(fill), unmeasured_fill: false, preparation: Preparation::Settled, work }
 }
 
 const fn fresh(work: &'static [Workload]) -> Scene {
-    Scene { fill: Some(FillRandom), unmeasured_fill: true, state: State::AsItIs, work }
+    Scene { fill: Some(FillRandom), unmeasured_fill: true, preparation: Preparation::AsFilled, work }
 }
 
 const fn compacted(work: &'static [Workload]) -> Scene {
-    Scene { fill: Some(BulkLoad), unmeasured_fill: true, state: State::Compacted, work }
+    Scene { fill: Some(BulkLoad), unmeasured_fill: true, preparation: Preparation::Compacted, work }
 }
 
 const FRESH_READS: &[Workload] = &[ReadRandomFresh, ReadMissingFresh];
-/// Reads of a store in one piece.
+/// Reads of a fully compacted store.
 const READS: &[Workload] =
     &[ReadSeq, ReadReverse, ReadRandom, ReadMissing, ReadHot, SeekRandom, Scan100, MultiGet100, ReadRandom2, YcsbC];
 const FEW_READS: &[Workload] = &[ReadSeq, ReadRandom, ReadMissing, ReadHot, SeekRandom, Scan100, MultiGet100];
 
-/// All groups. The first four are compared with the targets.
+/// All groups.
 pub const GROUPS: &[Group] = &[
     Group {
         name: "raw",
-        about: "a store filled in random order, settled, not compacted as a whole; no compression",
-        shape: USUAL,
+        about: "a store filled in random order, settled, not fully compacted; no compression",
+        settings: USUAL,
         scenes: &[
             filled(FillSeq, &[]),
             filled(FillBatch, &[]),
             filled(FillSync, &[]),
             filled(FillSync8, &[]),
-            Scene { fill: Some(BulkLoad), unmeasured_fill: false, state: State::AsItIs, work: &[Compact] },
+            Scene {
+                fill: Some(BulkLoad),
+                unmeasured_fill: false,
+                preparation: Preparation::AsFilled,
+                work: &[Compact],
+            },
             fresh(FRESH_READS),
             filled(
                 FillRandom,
@@ -265,20 +271,20 @@ pub const GROUPS: &[Group] = &[
                     Open,
                 ],
             ),
-            Scene { fill: None, unmeasured_fill: true, state: State::AsItIs, work: &[OpenKilled] },
+            Scene { fill: None, unmeasured_fill: true, preparation: Preparation::AsFilled, work: &[OpenKilled] },
         ],
     },
-    Group { name: "compacted", about: "the same data compacted as a whole", shape: USUAL, scenes: &[compacted(READS)] },
+    Group { name: "compacted", about: "the same data, fully compacted", settings: USUAL, scenes: &[compacted(READS)] },
     Group {
         name: "incache",
-        about: "compacted, and everything in the cache",
-        shape: Shape { cache: 1024, ..USUAL },
+        about: "fully compacted, and everything in the cache",
+        settings: GroupSettings { cache: 1024, ..USUAL },
         scenes: &[compacted(READS)],
     },
     Group {
         name: "big",
-        about: "values of 400 bytes, a cache of 3 % of the data; -cold: nothing in the system's cache either",
-        shape: Shape { value_len: Some(400), cache: 64, ..USUAL },
+        about: "values of 400 bytes, a cache of 3 % of the data; -cold: with an empty system cache too",
+        settings: GroupSettings { value_len: Some(400), cache: 64, ..USUAL },
         scenes: &[
             fresh(FRESH_READS),
             filled(
@@ -300,81 +306,82 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "lz4",
-        about: "compressed blocks (LZ4, or what the engine has instead)",
-        shape: Shape { compress: true, ..USUAL },
+        about: "compressed blocks (LZ4, or the engine's substitute)",
+        settings: GroupSettings { compress: true, ..USUAL },
         scenes: &[fresh(FRESH_READS), filled(FillRandom, FEW_READS)],
     },
     Group {
         name: "bigendian",
         about: "keys that begin with eight big-endian bytes",
-        shape: Shape { encoding: Some(Encoding::BigEndian), ..USUAL },
+        settings: GroupSettings { encoding: Some(Encoding::BigEndian), ..USUAL },
         scenes: &[filled(FillRandom, FEW_READS)],
     },
     Group {
         name: "shortkeys",
         about: "keys of 8 bytes, values of 8",
-        shape: Shape { key_len: Some(8), value_len: Some(8), encoding: Some(Encoding::BigEndian), ..USUAL },
+        settings: GroupSettings { key_len: Some(8), value_len: Some(8), encoding: Some(Encoding::BigEndian), ..USUAL },
         scenes: &[filled(FillRandom, FEW_READS)],
     },
     Group {
         name: "longkeys",
         about: "keys of 200 bytes with a common prefix of more than 180",
-        shape: Shape { key_len: Some(200), keys_percent: 40, ..USUAL },
+        settings: GroupSettings { key_len: Some(200), keys_percent: 40, ..USUAL },
         scenes: &[filled(FillRandom, FEW_READS)],
     },
     Group {
         name: "blobs",
         about: "values of 16 KiB",
-        shape: Shape { value_len: Some(16 << 10), keys_percent: 2, cache: 12_800, ..USUAL },
+        settings: GroupSettings { value_len: Some(16 << 10), keys_percent: 2, cache: 12_800, ..USUAL },
         scenes: &[filled(FillRandom, FEW_READS)],
     },
     Group {
         name: "grown",
         about: "ten times as many keys, and ten times the cache",
-        shape: Shape { keys_percent: 1000, ..USUAL },
+        settings: GroupSettings { keys_percent: 1000, ..USUAL },
         scenes: &[filled(FillRandom, &[ReadRandom, ReadMissing, ReadHot, SeekRandom])],
     },
     Group {
         name: "queue",
-        about: "an empty store, through which a queue of a thousand entries passes; latencies are those of pops alone",
-        shape: Shape { keys_percent: 20, ..USUAL },
-        scenes: &[Scene { fill: None, unmeasured_fill: true, state: State::AsItIs, work: &[Queue] }],
+        about: "a queue of a thousand entries in an empty store; latencies are those of pops only",
+        settings: GroupSettings { keys_percent: 20, ..USUAL },
+        scenes: &[Scene { fill: None, unmeasured_fill: true, preparation: Preparation::AsFilled, work: &[Queue] }],
     },
 ];
 
-/// The group of that name.
+/// The group called `name`.
 pub fn group_named(name: &str) -> Option<&'static Group> {
     GROUPS.iter().find(|group| group.name == name)
 }
 
-/// Sizes and times of a run, from the command line.
+/// Sizes and durations of a run, from the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Keys of most groups; the others have multiples of it.
+    /// Number of keys in most groups; the others have multiples of it.
     pub keys: u64,
-    /// Bytes of keys, where a group does not say otherwise.
+    /// Length of a key in bytes, unless the group sets it.
     pub key_len: usize,
-    /// Bytes of values, where a group does not say otherwise.
+    /// Length of a value in bytes, unless the group sets it.
     pub value_len: usize,
-    /// How numbers become keys, where a group does not say otherwise.
+    /// How numbers become keys, unless the group sets it.
     pub encoding: Encoding,
-    /// Seconds of each workload that reads.
+    /// Seconds for each read workload.
     pub seconds: f64,
-    /// Seconds at most of each workload that fills a store.
+    /// Time limit of each fill workload, in seconds.
     pub fill_seconds: f64,
-    /// MiB of a memtable.
+    /// Size of a memtable in MiB.
     pub memtable: usize,
-    /// MiB of the cache, where a group does not say otherwise; else as many as belong to the number of keys.
+    /// Size of the cache in MiB for all groups; `None` scales each group's own with the number of
+    /// keys.
     pub cache: Option<usize>,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// What the number of keys is when no plan says otherwise, to which caches belong.
+/// The default number of keys, to which the cache sizes of groups refer.
 pub const USUAL_KEYS: u64 = 5_000_000;
 
 impl Group {
-    /// Its workloads, in the order in which they are done.
+    /// Its workloads, in the order in which they run.
     pub fn workloads(&self) -> impl Iterator<Item = Workload> {
         self.scenes.iter().flat_map(|scene| {
             let fill = scene.fill.filter(|_| !scene.unmeasured_fill);
@@ -382,28 +389,28 @@ impl Group {
         })
     }
 
-    /// The plan of this group: sizes are its own where it has some.
+    /// `plan` with the sizes that this group sets.
     pub(crate) fn plan(&self, plan: &Plan) -> Plan {
         Plan {
-            keys: (plan.keys * self.shape.keys_percent / 100).max(1),
-            key_len: self.shape.key_len.unwrap_or(plan.key_len),
-            value_len: self.shape.value_len.unwrap_or(plan.value_len),
-            encoding: self.shape.encoding.unwrap_or(plan.encoding),
+            keys: (plan.keys * self.settings.keys_percent / 100).max(1),
+            key_len: self.settings.key_len.unwrap_or(plan.key_len),
+            value_len: self.settings.value_len.unwrap_or(plan.value_len),
+            encoding: self.settings.encoding.unwrap_or(plan.encoding),
             ..*plan
         }
     }
 
-    /// What engines are given, by the plan of this group.
+    /// The settings for engines, by the plan of this group.
     pub fn settings(&self, plan: &Plan) -> Settings {
-        // Sizes of caches are those of the usual number of keys.
-        let scaled = u128::from(self.shape.cache << 20) * u128::from(plan.keys) / u128::from(USUAL_KEYS);
+        // A group's cache size refers to `USUAL_KEYS`.
+        let scaled = u128::from(self.settings.cache << 20) * u128::from(plan.keys) / u128::from(USUAL_KEYS);
         let cache = plan.cache.map(|mib| mib << 20).unwrap_or(usize::try_from(scaled).unwrap_or(usize::MAX));
         Settings {
             cache: cache.max(1 << 20),
             memtable: plan.memtable << 20,
             block: 4096,
             bloom_bits: 10,
-            compress: self.shape.compress,
+            compress: self.settings.compress,
             background_threads: 2,
             durable: false,
         }
@@ -448,7 +455,7 @@ mod tests {
             let group = group_named(name).unwrap();
             group.settings(&group.plan(&plan)).cache
         };
-        // A fifth of the usual keys.
+        // One million keys are a fifth of the usual number.
         assert_eq!(cache("raw"), (256 << 20) / 5);
         assert_eq!(cache("incache"), (1024 << 20) / 5);
         assert_eq!(cache("grown"), (2560 << 20) / 5);

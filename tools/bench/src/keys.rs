@@ -1,25 +1,25 @@
-//! [`Keys`]: keys of the usual encodings, and their order.
+//! [`Keys`]: keys in the usual encodings, and permutations of them.
 //!
-//! Of the numbers below twice the count, the even ones are there and the odd ones between them are not.
+//! Even numbers are existing keys, odd ones are missing keys between them.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
-/// How a number becomes a key. Numbers and keys are in the same order.
+/// How a number becomes a key. The order of keys is that of their numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Encoding {
-    /// Decimal digits with leading zeros, as LevelDB's `db_bench` has them (`%016d`).
+    /// Decimal digits with leading zeros, as in LevelDB's `db_bench` (`%016d`).
     #[default]
     Decimal,
-    /// Eight big-endian bytes, then zeros in ASCII, as RocksDB's `db_bench` has them.
+    /// Eight big-endian bytes, then ASCII zeros, as in RocksDB's `db_bench`.
     BigEndian,
 }
 
-/// Shortest and longest keys.
-pub const KEY_LENS: std::ops::RangeInclusive<usize> = 8..=KEY_ROOM;
-const KEY_ROOM: usize = 240;
+/// Allowed lengths of keys.
+pub const KEY_LENS: std::ops::RangeInclusive<usize> = 8..=MAX_KEY_LEN;
+const MAX_KEY_LEN: usize = 240;
 
 /// A set of keys.
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +29,14 @@ pub struct Keys {
     count: u64,
 }
 
-/// Room for a key, which is written again and again.
+/// A reusable buffer for a key.
 #[derive(Clone)]
-pub struct KeyBuffer([u8; KEY_ROOM]);
+pub struct KeyBuffer([u8; MAX_KEY_LEN]);
 
 impl Keys {
-    /// So many keys, each of `len` bytes, within [`KEY_LENS`].
+    /// `count` keys of `len` bytes each, which must be within [`KEY_LENS`].
     pub fn new(encoding: Encoding, len: usize, count: u64) -> Result<Keys> {
-        // Workloads add keys behind the others, never as many again.
+        // Workloads append fewer than `count` further keys.
         let digits = count.saturating_mul(4).checked_ilog10().unwrap_or(0) as usize + 1;
         if !KEY_LENS.contains(&len) || (encoding == Encoding::Decimal && len < digits) {
             return Err(format!("keys of {len} bytes are too short or too long for {count} of them").into());
@@ -44,27 +44,27 @@ impl Keys {
         Ok(Keys { encoding, len, count })
     }
 
-    /// How many keys are there.
+    /// Number of existing keys.
     pub fn count(self) -> u64 {
         self.count
     }
 
-    /// Bytes of each key.
+    /// Length of each key in bytes.
     pub fn key_len(self) -> usize {
         self.len
     }
 
     /// A buffer for [`existing`](Keys::existing) and [`missing`](Keys::missing).
     pub fn buffer(self) -> KeyBuffer {
-        KeyBuffer([b'0'; KEY_ROOM])
+        KeyBuffer([b'0'; MAX_KEY_LEN])
     }
 
-    /// The `i`-th smallest key that is there; beyond the count, one that is not there yet.
+    /// The `i`-th smallest existing key; from the count on, a key not yet written.
     pub fn existing(self, i: u64, buffer: &mut KeyBuffer) -> &[u8] {
         self.write(2 * i, buffer)
     }
 
-    /// A key right behind the `i`-th that is there; it is not there itself.
+    /// The missing key right after the `i`-th existing one.
     pub fn missing(self, i: u64, buffer: &mut KeyBuffer) -> &[u8] {
         self.write(2 * i + 1, buffer)
     }
@@ -78,10 +78,10 @@ impl Keys {
                 let (high, low) = (number / HALF, number % HALF);
                 let at = self.len - 8;
                 key[at..].copy_from_slice(&digits(low));
-                // The first half of 16 digits is all zeros in most stores; shorter keys have less of it.
+                // The first 8 of 16 digits are zeros in most stores; shorter keys have fewer.
                 let first = if high == 0 { [b'0'; 8] } else { digits(high % HALF) };
-                let room = at.min(8);
-                key[at - room..at].copy_from_slice(&first[8 - room..]);
+                let first_len = at.min(8);
+                key[at - first_len..at].copy_from_slice(&first[8 - first_len..]);
             }
         }
         key
@@ -108,9 +108,10 @@ fn digits(number: u64) -> [u8; 8] {
     text
 }
 
-/// A permutation of the numbers below a count that looks random and follows from a seed: steps that each can be undone, over the next
-/// power of two, again until the number is below the count (cycle walking; Black and Rogaway, 2002). It takes some nanoseconds and no
-/// memory, of which a shuffled list would take much.
+/// A pseudo-random permutation of the numbers below a count, determined by a seed. Invertible steps
+/// permute the numbers below the next power of two, repeatedly until the result is below the count
+/// (cycle walking; Black and Rogaway, 2002). It takes some nanoseconds and no memory; a shuffled
+/// list would take much.
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     count: u64,
@@ -120,7 +121,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of the numbers below `count` that belongs to `seed`.
+    /// The permutation of the numbers below `count` for `seed`.
     pub fn new(count: u64, seed: u64) -> Permutation {
         let mut rng = fastrand::Rng::with_seed(seed);
         let bits = (u64::BITS - count.saturating_sub(1).leading_zeros()).max(2);
@@ -128,7 +129,7 @@ impl Permutation {
         Permutation { count, mask: u64::MAX >> (u64::BITS - bits), shift: bits.div_ceil(2), odd }
     }
 
-    /// Where the permutation takes `i`, which is below the count.
+    /// The image of `i`, which must be below the count.
     pub fn at(&self, i: u64) -> u64 {
         let mut number = i;
         loop {
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_of_the_programs_they_are_named_for() {
+    fn keys_equal_those_of_db_bench() {
         let text = |encoding, len, number| {
             let keys = Keys::new(encoding, len, 1000).unwrap();
             String::from_utf8(keys.existing(number, &mut keys.buffer()).to_vec()).unwrap()
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_have_no_room_for_their_number_are_refused() {
+    fn keys_too_short_for_their_number_are_refused() {
         assert!(Keys::new(Encoding::Decimal, 8, 24_999_999).is_ok());
         assert!(Keys::new(Encoding::Decimal, 8, 25_000_000).is_err());
         assert!(Keys::new(Encoding::BigEndian, 8, u64::MAX).is_ok());
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_keeps_nothing_of_the_key_before() {
+    fn a_buffer_keeps_nothing_of_the_previous_key() {
         for len in [8, 12, 16, 100] {
             let keys = Keys::new(Encoding::Decimal, len, 1000).unwrap();
             let mut buffer = keys.buffer();
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_in_the_order_of_their_numbers_and_missing_ones_lie_between() {
+    fn keys_are_in_the_order_of_their_numbers_with_missing_ones_between() {
         for encoding in [Encoding::Decimal, Encoding::BigEndian] {
             let keys = Keys::new(encoding, 16, 300).unwrap();
             let all: Vec<Vec<u8>> = (0..300)
@@ -214,7 +215,7 @@ mod tests {
         let order: Vec<u64> = (0..100_000).map(|i| permutation.at(i)).collect();
         let rising = order.windows(2).filter(|pair| pair[0] < pair[1]).count();
         assert!((49_000..51_000).contains(&rising), "{rising} of 99,999 steps go up");
-        // The distance between neighbours has the mean of random ones, a third of the count.
+        // The mean distance of neighbours is that of a random order: a third of the count.
         let distance: u64 = order.windows(2).map(|pair| pair[0].abs_diff(pair[1])).sum();
         assert!((31_500..35_000).contains(&(distance / 99_999)), "{}", distance / 99_999);
     }

@@ -1,15 +1,19 @@
-//! The field's workloads for ordered key-value stores, and what they cost: time, latency, processor, memory, bytes.
+//! The usual workloads for ordered key-value stores, and their cost: throughput, latency, processor
+//! time, memory, I/O.
 //!
-//! The workloads are written once, over the narrow trait [`engine::Engine`]; `tamis-bench` and `kvtool bench run` run them over tamis,
-//! `tamis-peers` (tools/peers) over other stores too. So what is compared differs in nothing but the engine.
+//! The workloads are written once, over the narrow trait [`engine::Engine`]. `tamis-bench` and
+//! `kvtool bench run` run them over tamis, `tamis-peers` (tools/peers) over other stores too.
+//! Compared runs differ only in the engine.
 //!
-//! What must stay true of a measurement:
-//! - One process for each group of workloads and engine: nothing that an engine leaves in memory meets another one.
-//! - The same keys, values and order for all, from fixed seeds. Every answer is checked: a key that must be there and is not ends the
-//!   run with an error.
-//! - The harness costs the same for all engines, and little: keys are formatted in place, values are slices of a pool, the clock is the
-//!   processor's counter, what is costly to draw is drawn beforehand.
-//! - An engine does its work in the way that its own users would write it, with the settings that its own authors advise.
+//! What must hold for every measurement:
+//! - Each group and engine has a process of its own: memory that one engine leaves behind affects
+//!   no other.
+//! - All engines get equal keys, values and order, from fixed seeds. Every answer is checked: a
+//!   missing or wrong entry ends the run with an error.
+//! - The harness costs little, and equally for all engines: keys are formatted in place, values are
+//!   slices of a pool, the clock is the processor's counter, and expensive random draws are made
+//!   beforehand.
+//! - Each engine is used as its own users would use it, with the settings that its authors advise.
 #![deny(missing_docs)]
 #![allow(
     clippy::disallowed_methods,
@@ -35,7 +39,7 @@ mod values;
 mod work;
 mod zipf;
 
-/// What went wrong, in words; a program that measures has nobody to handle it.
+/// An error message. A measuring program cannot handle errors, it only reports them.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// A result whose error ends the run.

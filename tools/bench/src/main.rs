@@ -1,4 +1,4 @@
-//! `tamis-bench`: the field's workloads over tamis.
+//! `tamis-bench`: the usual workloads over tamis.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Parser;
 use tamis_bench::cli::{RunArgs, run};
 use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED};
 
-/// Runs the field's workloads over tamis: throughput, latency, processor time, memory, amplification
+/// Runs the usual workloads over tamis: throughput, latency, processor time, memory, amplification
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {

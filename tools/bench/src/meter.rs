@@ -1,4 +1,5 @@
-//! What the operating system says of this process and of files: processor time, memory, reads and writes, space.
+//! The operating system's figures for this process and for files: processor time, memory, reads and
+//! writes, space.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,17 +19,17 @@ pub struct Moment {
     pub io: Io,
 }
 
-/// Reads and writes of the process since it began; zeros where the system does not count.
+/// Reads and writes of the process since its start; zeros where the system does not count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Io {
     /// System calls that read.
     pub read_calls: u64,
-    /// Bytes that they brought, also from the system's cache.
+    /// Bytes that these calls returned, including those from the system's cache.
     pub bytes_read: u64,
-    /// Bytes that came from a device.
+    /// Bytes read from a device.
     pub device_read: u64,
-    /// Bytes of the pages that were made dirty and so go to a device, through a mapping too. What is written to a page twice before the
-    /// system writes it back counts once.
+    /// Bytes of dirtied pages, which go to a device; through mappings too. A page written twice
+    /// before its write-back counts once.
     pub device_written: u64,
 }
 
@@ -62,7 +63,7 @@ impl Io {
         }
     }
 
-    /// What was done between `earlier` and this.
+    /// The difference between `earlier` and this.
     pub fn since(self, earlier: Io) -> Io {
         Io {
             read_calls: self.read_calls.saturating_sub(earlier.read_calls),
@@ -78,7 +79,7 @@ pub fn cpu_time() -> Duration {
     cpu_time::ProcessTime::now().as_duration()
 }
 
-/// Bytes that a file takes on its device; its length where the system does not say.
+/// Bytes that a file occupies on its device; its length where the system does not report them.
 fn allocated(metadata: &fs::Metadata) -> u64 {
     #[cfg(unix)]
     {
@@ -90,10 +91,11 @@ fn allocated(metadata: &fs::Metadata) -> u64 {
     }
 }
 
-/// Waits until this process hardly computes any more: its engine has nothing to do in the background. Returns for how long it did.
+/// Waits until this process uses hardly any processor time, so that the engine's background work is
+/// idle. Returns how long the work lasted.
 pub fn wait_until_idle() -> Duration {
     const WINDOW: Duration = Duration::from_millis(50);
-    /// So many quiet windows in a row; an engine may pause between two compactions.
+    /// Quiet windows in a row, because an engine may pause between two compactions.
     const QUIET: u32 = 4;
     const PATIENCE: Duration = Duration::from_secs(300);
     let start = Instant::now();
@@ -111,12 +113,13 @@ pub fn wait_until_idle() -> Duration {
     busy_until
 }
 
-/// Peak resident set in bytes since the process began or since [`reset_peak_memory`]; 0 where the system does not tell.
+/// Peak resident set in bytes since the process started or since [`reset_peak_memory`]; 0 where the
+/// system does not report it.
 pub fn peak_memory() -> u64 {
     status("VmHWM:")
 }
 
-/// Resident memory that is not that of files, now.
+/// Current resident memory without file pages.
 pub fn anonymous_memory() -> u64 {
     status("RssAnon:")
 }
@@ -128,12 +131,12 @@ fn status(field: &str) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// Lets [`peak_memory`] begin anew, where the system can do that.
+/// Resets [`peak_memory`], where the system supports it.
 pub fn reset_peak_memory() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Bytes that the files below `dir` take on disk. Files that go away meanwhile count as nothing.
+/// Bytes that the files below `dir` occupy on disk. Files removed meanwhile count as 0.
 pub fn disk_usage(dir: &Path) -> Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(dir)? {
@@ -147,8 +150,9 @@ pub fn disk_usage(dir: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// Drops the pages of the files below `dir` from the system's cache, so that they are read from the device again. Nothing is lost: what
-/// was not yet written there is written first. No process may have the files mapped.
+/// Drops the pages of the files below `dir` from the system's cache, so that the next reads come
+/// from the device. Loses nothing: dirty pages are synced first. No process may have the files
+/// mapped.
 pub fn drop_pages(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -164,7 +168,8 @@ pub fn drop_pages(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Has the file system of `dir` write all that it has: what others, and what was removed before, left it to do is no part of what is measured.
+/// Makes the file system of `dir` write its dirty pages, so that earlier work is not part of the
+/// measurement.
 pub fn settle_file_system(dir: &Path) -> Result<()> {
     #[cfg(target_os = "linux")]
     rustix::fs::syncfs(File::open(dir)?)?;

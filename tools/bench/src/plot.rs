@@ -1,6 +1,6 @@
-//! Drawings as SVG or PNG.
+//! Plots as SVG or PNG.
 //!
-//! Letters come from a font that is part of the program: a machine that measures stores may have none.
+//! The font is part of the program, because a measuring machine may have none.
 
 use std::fs::File;
 use std::io;
@@ -10,17 +10,17 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::register_font;
 
-/// The family under which the font is known to drawings.
+/// The font family that drawings name.
 pub const FONT: &str = "sans-serif";
-/// Pixels of a bitmap per unit: letters need so many.
+/// Pixels of a bitmap per unit; fewer make letters hard to read.
 const BITMAP_SCALE: u32 = 2;
 
-/// Something that can be drawn.
+/// A plot.
 pub trait Drawing {
-    /// Width and height in units, which are pixels of an SVG at its natural size.
+    /// Width and height in units: pixels of an SVG at its natural size.
     fn size(&self) -> (u32, u32);
 
-    /// Draws on an area that has `scale` pixels per unit.
+    /// Draws on an area with `scale` pixels per unit.
     fn draw<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
@@ -28,12 +28,12 @@ pub trait Drawing {
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>>;
 }
 
-/// The name of a file to be drawn, by which its form is known.
+/// Checks that a plot's file name has a known extension.
 pub fn plot_file(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     match form(&path) {
         Some(_) => Ok(path),
-        None => Err("a plot is written as .svg or .png".to_owned()),
+        None => Err("the name of a plot must end in .svg or .png".to_owned()),
     }
 }
 
@@ -48,7 +48,7 @@ fn form(path: &Path) -> Option<Form> {
     if is("svg") { Some(Form::Svg) } else { is("png").then_some(Form::Png) }
 }
 
-/// Draws into a file whose name ends in `.svg` or `.png`.
+/// Draws to a file whose name ends in `.svg` or `.png`.
 pub fn write(path: &Path, drawing: &impl Drawing) -> io::Result<()> {
     match form(path) {
         Some(Form::Png) => encode(path, drawing.size(), &png(drawing)?),
@@ -56,7 +56,7 @@ pub fn write(path: &Path, drawing: &impl Drawing) -> io::Result<()> {
     }
 }
 
-/// The drawing as text of an SVG.
+/// The drawing as the text of an SVG file.
 pub fn svg(drawing: &impl Drawing) -> io::Result<String> {
     let mut text = String::new();
     draw(drawing, &SVGBackend::with_string(&mut text, drawing.size()).into_drawing_area(), 1)?;
@@ -71,7 +71,7 @@ pub fn png(drawing: &impl Drawing) -> io::Result<Vec<u8>> {
     Ok(pixels)
 }
 
-/// Width and height of a drawing of that size as a bitmap.
+/// Width and height, in pixels, of a drawing as a bitmap.
 pub fn pixels((width, height): (u32, u32)) -> (u32, u32) {
     (width * BITMAP_SCALE, height * BITMAP_SCALE)
 }
@@ -90,24 +90,26 @@ fn encode(path: &Path, size: (u32, u32), colours: &[u8]) -> io::Result<()> {
 
 fn draw<B: DrawingBackend>(drawing: &impl Drawing, area: &DrawingArea<B, Shift>, scale: u32) -> io::Result<()> {
     register_font(FONT, FontStyle::Normal, notosans::REGULAR_TTF)
-        .map_err(|_| io::Error::other("the font cannot be used"))?;
+        .map_err(|_| io::Error::other("the built-in font cannot be loaded"))?;
     drawing.draw(area, scale).and_then(|()| area.present()).map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Throughput of engines in the workloads of a group: a row for each workload, a dot for each engine, on a logarithmic scale.
+/// Throughput of engines in the workloads of a group: a row for each workload, a dot for each
+/// engine, a logarithmic scale.
 pub(crate) struct Rates<'a> {
     pub(crate) title: &'a str,
     pub(crate) about: &'a str,
     pub(crate) workloads: Vec<&'a str>,
-    /// Names, and operations per second in the order of the workloads.
+    /// Name of each engine, and operations per second in the order of `workloads`.
     pub(crate) engines: Vec<(&'a str, Vec<Option<f64>>)>,
 }
 
 const WIDTH: u32 = 960;
 const ROW: u32 = 26;
-/// Room above and below the rows: headings, axis, names of the engines.
-const AROUND: u32 = 190;
-/// Colours that differ for colour-blind readers too (Okabe and Ito, 2008); the first one is the own engine's.
+/// Height of headings, axis and legend.
+const FRAME: u32 = 190;
+/// Colours that colour-blind readers can tell apart (Okabe and Ito, 2008); the first one is
+/// tamis's.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
@@ -121,7 +123,7 @@ const COLOURS: [RGBColor; 8] = [
 
 impl Drawing for Rates<'_> {
     fn size(&self) -> (u32, u32) {
-        (WIDTH, AROUND + ROW * u32::try_from(self.workloads.len()).unwrap_or(1))
+        (WIDTH, FRAME + ROW * u32::try_from(self.workloads.len()).unwrap_or(1))
     }
 
     fn draw<B: DrawingBackend>(
@@ -130,18 +132,18 @@ impl Drawing for Rates<'_> {
         scale: u32,
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         let units = |n: u32| n * scale;
-        let near = |n: i32| n * i32::try_from(scale).unwrap_or(1);
+        let px = |n: i32| n * i32::try_from(scale).unwrap_or(1);
         let words = |size: u32| (FONT, units(size)).into_font().color(&BLACK);
         area.fill(&WHITE)?;
         let area = area.margin(units(12), units(12), units(12), units(28));
         let (heading, chart) = area.split_vertically(units(96));
-        heading.draw(&Text::new(format!("Operations per second: {}", self.title), (near(8), near(2)), words(25)))?;
-        heading.draw(&Text::new(self.about, (near(8), near(34)), words(17)))?;
-        let mut at = near(8);
+        heading.draw(&Text::new(format!("Operations per second: {}", self.title), (px(8), px(2)), words(25)))?;
+        heading.draw(&Text::new(self.about, (px(8), px(34)), words(17)))?;
+        let mut at = px(8);
         for ((name, _), colour) in self.engines.iter().zip(COLOURS.into_iter().cycle()) {
-            heading.draw(&Circle::new((at + near(6), near(76)), near(6), colour.filled()))?;
-            heading.draw(&Text::new(*name, (at + near(17), near(68)), words(17)))?;
-            at += near(40) + near(10) * i32::try_from(name.len()).unwrap_or(0);
+            heading.draw(&Circle::new((at + px(6), px(76)), px(6), colour.filled()))?;
+            heading.draw(&Text::new(*name, (at + px(17), px(68)), words(17)))?;
+            at += px(40) + px(10) * i32::try_from(name.len()).unwrap_or(0);
         }
 
         let rows = self.workloads.len() as f64;
@@ -165,14 +167,13 @@ impl Drawing for Rates<'_> {
             let y = rows - row as f64 - 0.5;
             let line = [(left, y), (self.range().end, y)];
             chart.draw_series(LineSeries::new(line, BLACK.mix(0.12)))?;
-            let label =
-                EmptyElement::at((left, y)) + Text::new((*workload).to_owned(), (near(-146), near(-5)), words(16));
+            let label = EmptyElement::at((left, y)) + Text::new((*workload).to_owned(), (px(-146), px(-5)), words(16));
             chart.plotting_area().draw(&label)?;
-            // The own engine is drawn last, over the others.
+            // The first engine, tamis, is drawn last, over the others.
             for (engine, (_, rates)) in self.engines.iter().enumerate().rev() {
                 let colour = COLOURS[engine % COLOURS.len()];
                 if let Some(rate) = rates.get(row).copied().flatten() {
-                    chart.draw_series([Circle::new((rate, y), near(6), colour.mix(0.85).filled())])?;
+                    chart.draw_series([Circle::new((rate, y), px(6), colour.mix(0.85).filled())])?;
                 }
             }
         }
@@ -181,7 +182,7 @@ impl Drawing for Rates<'_> {
 }
 
 impl Rates<'_> {
-    /// Whole powers of ten around all rates.
+    /// The powers of ten that enclose all rates.
     fn range(&self) -> std::ops::Range<f64> {
         let rates = || self.engines.iter().flat_map(|(_, rates)| rates.iter().copied().flatten());
         let least = rates().fold(f64::INFINITY, f64::min).max(1e-3);
@@ -203,7 +204,7 @@ mod tests {
             engines: vec![("tamis", vec![Some(2e7), Some(3e6)]), ("peer", vec![Some(5e6), None])],
         };
         let svg = svg(&rates).unwrap();
-        // Three rates, and a dot before each engine's name.
+        // Three rates, and a dot for each engine in the legend.
         assert_eq!(svg.matches("<circle").count(), 3 + 2);
         for words in ["readseq", "readhot", "tamis", "peer", "some words", "10.0M"] {
             assert!(svg.contains(words), "{words} is missing");

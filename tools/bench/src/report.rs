@@ -13,7 +13,7 @@ use crate::record::Record;
 use crate::targets::{Verdict, verdicts};
 use crate::text::{bytes, rate, table, three_digits, time};
 
-/// The number of the JSON document's form; it changes when a field changes its meaning or goes.
+/// Version of the JSON document. It changes when a field is removed or changes its meaning.
 const SCHEMA: u64 = 1;
 
 pub(crate) struct Report {
@@ -45,7 +45,7 @@ impl Report {
         self.records.iter().find(is)
     }
 
-    /// Names of the workloads of a group that have results, in their order.
+    /// Names of a group's workloads that have results, in the group's order.
     fn workloads(&self, group: &Group) -> Vec<&'static str> {
         let has =
             |name: &&str| self.records.iter().any(|record| record.group == group.name && record.workload == *name);
@@ -66,7 +66,7 @@ impl Report {
         })
     }
 
-    /// A drawing for each group, beside `path`: its name with that of the group.
+    /// Writes a plot for each group, next to `path`: its name with the group's appended.
     pub(crate) fn plot(&self, path: &Path) -> Result<()> {
         for group in &self.groups {
             let workloads = self.workloads(group);
@@ -114,10 +114,10 @@ impl fmt::Display for Report {
     }
 }
 
-const STAR: &str = "`*`: time ran out before all of it was done.";
+const STAR: &str = "`*`: time ran out before the workload was complete.";
 
 impl Report {
-    /// One engine: all figures in one table.
+    /// Writes one engine's figures as one table.
     fn write_alone(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -151,7 +151,7 @@ impl Report {
         Ok(())
     }
 
-    /// Several engines: a table for each figure.
+    /// Writes several engines' figures, a table for each figure.
     fn write_compared(&self, f: &mut fmt::Formatter<'_>, group: &Group, workloads: &[&str]) -> fmt::Result {
         let mut heads = vec!["operations per second"];
         heads.extend(self.contestants.iter().map(|contestant| contestant.name));
@@ -190,7 +190,7 @@ impl Report {
         self.write_figure(f, group, workloads, "read calls / bytes / device bytes per operation", reads)
     }
 
-    /// A table of a figure, with the rows that have one.
+    /// Writes the table of a figure, with the rows that have it.
     fn write_figure(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -215,7 +215,7 @@ impl Report {
         std::iter::once(workload.to_owned()).chain(cells).collect()
     }
 
-    /// The throughput of tamis over that of the best log-structured peer, and over LMDB's.
+    /// The throughput of tamis relative to the best log-structured peer's, and to LMDB's.
     fn ratios(&self, group: &Group, workload: &str) -> [String; 2] {
         let rate_of = |engine: &str| self.record(group, workload, engine).map(|record| record.ops_per_second);
         let of_kind = |kind| {

@@ -1,5 +1,5 @@
-//! What the process of one group and one engine does: scene by scene, make a store, bring it into a state, do the workloads, and say
-//! after each what it took.
+//! What the process of one group and one engine does. For each scene it creates a store, prepares
+//! it, runs the workloads, and reports the cost of each.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::clock::TickRate;
 use crate::engine::{Direction, Engine, Reader, Settings};
-use crate::groups::{Group, Plan, Scene, State, Workload};
+use crate::groups::{Group, Plan, Preparation, Scene, Workload};
 use crate::keys::{Keys, Permutation};
 use crate::meter::{self, Moment};
 use crate::record::{Latency, ReadsPerOp, Record, Settled};
 use crate::values::Values;
 use crate::work::{Bench, Tally, load};
 
-/// What is left in the log when a process is killed: keys and values.
+/// Bytes of keys and values in the log when the process is killed.
 const KILLED_BYTES: u64 = 40 << 20;
-/// How often a store is closed and opened.
+/// Number of times that `open` closes and opens the store.
 const OPENINGS: u32 = 7;
-/// A warm-up is over when it gains less than this share in one of its rounds, and after so many of them.
+/// A warm-up ends when a round gains less than this share, or after `MOST_ROUNDS` rounds.
 const LEAST_GAIN: f64 = 0.05;
 const MOST_ROUNDS: u64 = 8;
 
-/// What a process is to do.
+/// The task of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     /// The engine's name.
@@ -36,13 +36,13 @@ pub(crate) struct Task {
     pub(crate) group: String,
     /// The plan of the group.
     pub(crate) plan: Plan,
-    /// Where stores are made.
+    /// The directory in which stores are created.
     pub(crate) dir: PathBuf,
-    /// Names of the workloads to be done; all if there are none.
+    /// Names of the workloads to run; all if empty.
     pub(crate) workloads: Vec<String>,
-    /// Write so many entries into the store in `dir`, say so, and wait to be killed.
+    /// If set: write this many entries into the store in `dir`, report that, and wait to be killed.
     pub(crate) die_after: Option<u64>,
-    /// Arguments of this program before the one that carries a task.
+    /// Arguments of this program before `--task`.
     pub(crate) prefix: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl Task {
         self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload.name())
     }
 
-    /// This program, to do another task.
+    /// The command that runs this program with this task.
     pub(crate) fn command(&self) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(&self.prefix).arg("--task").arg(serde_json::to_string(self)?);
@@ -59,7 +59,7 @@ impl Task {
     }
 }
 
-/// Does what a task says, and hands each result to `report`.
+/// Performs a task, and passes each result to `report`.
 pub(crate) fn perform<E: Engine>(
     task: &Task,
     group: &Group,
@@ -96,7 +96,7 @@ impl Plan {
     }
 }
 
-/// A scene's store and everything around it.
+/// The context of a scene: directory, settings, keys and clock.
 struct Stage<'a> {
     task: &'a Task,
     dir: &'a Path,
@@ -125,15 +125,15 @@ impl Stage<'_> {
         if let Some(fill) = scene.fill {
             self.make_whole(&engine, fill, scene)?;
         }
-        match scene.state {
-            State::AsItIs => {}
-            State::Settled => self.settle(&engine)?,
-            State::Compacted => {
+        match scene.preparation {
+            Preparation::AsFilled => {}
+            Preparation::Settled => self.settle(&engine)?,
+            Preparation::Compacted => {
                 engine.compact()?;
                 self.settle(&engine)?;
             }
         }
-        if scene.state != State::AsItIs {
+        if scene.preparation != Preparation::AsFilled {
             self.warm_up(&engine)?;
         }
         for &workload in work {
@@ -152,7 +152,7 @@ impl Stage<'_> {
                 Workload::MultiGet100 | Workload::MultiGet100Cold if !has_multi_get(&engine)? => continue,
                 _ => self.measure(&engine, workload)?,
             };
-            // An engine that knows no compaction did nothing.
+            // An engine without compaction does no operation; that is not a result.
             if record.ops > 0 {
                 report(record)?;
             }
@@ -183,10 +183,11 @@ impl Stage<'_> {
         }
     }
 
-    /// Loads what a fill did not come to, or everything if nobody asked for its time. What is to be read fresh is filled as measured.
+    /// Loads the keys that the fill did not reach, or all keys if the fill is not measured. A store
+    /// to be read fresh is filled like a measured one.
     fn make_whole<E: Engine>(&self, engine: &E, fill: Workload, scene: &Scene) -> Result<()> {
         let bench = self.bench(engine);
-        if scene.state == State::AsItIs && scene.unmeasured_fill {
+        if scene.preparation == Preparation::AsFilled && scene.unmeasured_fill {
             bench.run(fill)?;
         }
         load(&bench, self.present.load(Ordering::Relaxed))
@@ -198,7 +199,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Brings into the caches what stays in them: everything once, then what is asked for at random, until that becomes no faster.
+    /// Warms the caches: scans everything once, then reads at random until that gets no faster.
     fn warm_up<E: Engine>(&self, engine: &E) -> Result<()> {
         engine.reader()?.scan(None, Direction::Forward, |key, value| {
             std::hint::black_box((key, value));
@@ -206,7 +207,8 @@ impl Stage<'_> {
         })?;
         let mut fastest = 0.0;
         for round in 1..=MOST_ROUNDS {
-            // Other draws than those that are measured, or caches would hold what comes next.
+            // Draws must differ from the measured ones, or the caches would hold exactly the next
+            // keys.
             let bench = self.bench(engine);
             let tally = Bench { seed: bench.seed.wrapping_add(round), ..bench }.run(Workload::ReadRandom)?;
             let rate = tally.ops as f64 / tally.seconds;
@@ -218,7 +220,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Does a workload and says what it took.
+    /// Runs a workload and returns its record.
     fn measure<E: Engine>(&self, engine: &E, workload: Workload) -> Result<Record> {
         meter::reset_peak_memory();
         let mut tally = match workload {
@@ -243,7 +245,8 @@ impl Stage<'_> {
         Ok(record)
     }
 
-    /// Compacts everything; each entry is an operation. None is done if the engine knows no such thing.
+    /// Compacts everything; each entry counts as an operation. No operations if the engine has no
+    /// compaction.
     fn compact<E: Engine>(&self, engine: &E) -> Result<Tally> {
         let mut tally = Tally::empty()?;
         let start = Instant::now();
@@ -303,12 +306,12 @@ impl Stage<'_> {
         let Settings { memtable, cache, block, bloom_bits, .. } = self.settings;
         let (keys, key_len) = (self.keys.count(), self.keys.key_len() as u64);
         let blocks = keys * (key_len + self.task.plan.value_len as u64) / block as u64;
-        // Of each block a key, its place and its length.
+        // Per block: a key, an offset and a length.
         let indexes = blocks * (key_len + 16);
         (2 * memtable + cache) as u64 + keys * u64::from(bloom_bits) / 8 + indexes
     }
 
-    /// Closes and opens the store several times.
+    /// Measures opening the store, several times.
     fn measure_open<E: Engine>(&self, mut engine: E) -> Result<(E, Record)> {
         meter::reset_peak_memory();
         let mut tally = Tally::empty()?;
@@ -322,7 +325,8 @@ impl Stage<'_> {
         Ok((engine, record))
     }
 
-    /// Has another process write into a store of its own, kills it, opens the store, and counts what is there.
+    /// Starts a process that writes into a store of its own, kills it, opens the store, and counts
+    /// the entries.
     fn measure_open_killed<E: Engine>(&self) -> Result<Record> {
         let plan = self.task.plan;
         let entries = (KILLED_BYTES / (plan.key_len + plan.value_len) as u64).clamp(1, plan.keys);
@@ -336,7 +340,7 @@ impl Stage<'_> {
         child.kill()?;
         child.wait()?;
         if line.trim() != entries.to_string() {
-            return Err(format!("the process that was to be killed ended early: {line:?}").into());
+            return Err(format!("the process to be killed ended early: {line:?}").into());
         }
 
         meter::reset_peak_memory();
@@ -362,7 +366,7 @@ fn has_multi_get<E: Engine>(engine: &E) -> Result<bool> {
     Ok(engine.reader()?.multi_get(&[&[0]], |_| {})?.is_some())
 }
 
-/// What the process does that is killed: writes, says that it has, and waits.
+/// What the killed process does: writes, reports that, and waits.
 fn write_and_wait<E: Engine>(task: &Task, group: &Group, entries: u64) -> Result<()> {
     let engine = E::open(&task.dir, &group.settings(&task.plan))?;
     let keys = task.plan.keys()?;
@@ -372,7 +376,7 @@ fn write_and_wait<E: Engine>(task: &Task, group: &Group, entries: u64) -> Result
         engine.put(keys.existing(order.at(i), &mut key), values.next())?;
     }
     println!("{entries}");
-    // Ends when whoever started this process is no more, and otherwise by a signal.
+    // Normally this process is killed here. Standard input ends if its parent has died.
     std::io::stdin().read_to_end(&mut Vec::new())?;
-    Err("the process was to be killed".into())
+    Err("this process was not killed".into())
 }

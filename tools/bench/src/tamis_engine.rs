@@ -8,29 +8,29 @@ use crate::Result;
 use crate::contest::{Contestant, Kind};
 use crate::engine::{Direction, Engine, Reader, Settings};
 
-/// tamis, to be run.
+/// tamis with default options.
 pub const TAMIS: Contestant = Contestant::new::<Tamis>("tamis", Kind::Tamis, "this version, with its default options");
 
-/// The same, which reads from mapped files, to be run.
+/// tamis with the option `mmap_reads`.
 pub const TAMIS_MAPPED: Contestant =
     Contestant::new::<TamisMapped>("tamis-mapped", Kind::Other, "this version, with the option mmap_reads");
 
-/// A store of tamis, with its default options but for what [`Settings`] say.
-pub type Tamis = Store<false>;
-/// The same with the option `mmap_reads`.
-pub type TamisMapped = Store<true>;
+/// A tamis store that reads through the block cache.
+pub type Tamis = TamisStore<false>;
+/// A tamis store with the option `mmap_reads`.
+pub type TamisMapped = TamisStore<true>;
 
-/// A store of tamis, with its default options but for what [`Settings`] say, and for `mmap_reads`.
-pub struct Store<const MAPPED: bool> {
+/// A tamis store with default options, except for [`Settings`] and `mmap_reads`.
+pub struct TamisStore<const MAPPED: bool> {
     db: Db,
 }
 
-/// Reads of tamis see what was written before they began.
+/// A reader that sees every write that precedes the read.
 pub struct TamisReader<'a> {
     db: &'a Db,
 }
 
-impl<const MAPPED: bool> Engine for Store<MAPPED> {
+impl<const MAPPED: bool> Engine for TamisStore<MAPPED> {
     type Reader<'a> = TamisReader<'a>;
 
     fn open(dir: &Path, settings: &Settings) -> Result<Self> {
@@ -46,7 +46,7 @@ impl<const MAPPED: bool> Engine for Store<MAPPED> {
             .background_threads(settings.background_threads.into())
             .default_keyspace(keyspace)
             .open(dir)?;
-        Ok(Store { db })
+        Ok(TamisStore { db })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {

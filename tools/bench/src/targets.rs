@@ -1,11 +1,12 @@
-//! What tamis is meant to reach, and whether it does. The one place that holds the figures.
+//! The performance targets of tamis, and whether a run meets them. The only place that holds these
+//! figures.
 
 use crate::contest::Kind;
 use crate::groups::Workload::{self, *};
 use crate::record::Record;
 use crate::text::{bytes, rate, three_digits, time};
 
-/// A figure that tamis is to reach in a workload of a group.
+/// A target for a workload of a group.
 struct Target {
     group: &'static str,
     workload: Workload,
@@ -14,29 +15,31 @@ struct Target {
 
 #[derive(Clone, Copy, Debug)]
 enum Goal {
-    /// So many times the throughput of the best log-structured peer of the same run.
+    /// A multiple of the throughput of the best log-structured peer in the run.
     TimesBest(f64),
-    /// So many times the throughput of LMDB in the same run.
+    /// A multiple of the throughput of LMDB in the run.
     TimesLmdb(f64),
-    /// The median time of a step, in milliseconds.
+    /// Upper bound on the median step, in milliseconds.
     MillisAtMost(f64),
-    /// The longest step, in milliseconds.
+    /// Upper bound on the longest step, in milliseconds.
     LongestAtMost(f64),
-    /// Bytes written per byte, against RocksDB's best of the same run.
+    /// No more write amplification than the best RocksDB in the run.
     WritesLikeRocksDb,
-    /// Bytes on disk per byte that is there.
+    /// Upper bound on bytes on disk per live byte.
     SpaceAtMost(f64),
-    /// Calls that read, per operation.
+    /// Upper bound on read calls per operation.
     ReadsAtMost(f64),
-    /// Peak memory as a multiple of what is configured, the program itself left out.
+    /// Upper bound on peak memory as a multiple of the configured memory, without the program
+    /// itself.
     MemoryAtMost(f64),
-    /// Time per operation as a multiple of that in group `raw`, of which this one is ten times as large.
+    /// Upper bound on the time per operation as a multiple of that in group `raw`, whose store is a
+    /// tenth of this one's size.
     GrowthAtMost(f64),
 }
 
 use Goal::*;
 
-/// By issue: 5 M keys of 16 bytes, values of 100, 2 cores.
+/// The targets for 5 M keys of 16 bytes, values of 100, 2 cores.
 const TARGETS: &[Target] = &[
     target("raw", FillSeq, TimesBest(3.0)),
     target("raw", FillBatch, TimesBest(3.0)),
@@ -76,7 +79,8 @@ const TARGETS: &[Target] = &[
     target("raw", Compact, TimesBest(1.5)),
     target("big", ReadRandomCold, TimesBest(1.0)),
     target("big", ReadRandomCold, ReadsAtMost(1.0)),
-    // One filter of 10 bits per key, 0.82 %, for each run that a settled store has: level 0 is empty, two levels are full.
+    // One filter of 10 bits per key, 0.82 %, for each run of a settled store: level 0 is empty, two
+    // levels are full.
     target("big", ReadMissingCold, ReadsAtMost(2.0 * 0.0082)),
     target("raw", FillRandom, MemoryAtMost(1.1)),
     target("raw", ReadRandom, MemoryAtMost(1.1)),
@@ -86,25 +90,25 @@ const TARGETS: &[Target] = &[
     target("raw", OpenKilled, MillisAtMost(80.0)),
 ];
 
-/// Memory of a program that measures, without any store: code, stacks, values to be written, histograms.
+/// Memory of the measuring program without a store: code, stacks, values, histograms.
 const PROGRAM_MEMORY: u64 = 12 << 20;
 
 const fn target(group: &'static str, workload: Workload, goal: Goal) -> Target {
     Target { group, workload, goal }
 }
 
-/// A target beside what was measured.
+/// A target and the measured figure.
 pub(crate) struct Verdict {
     pub(crate) group: &'static str,
     pub(crate) workload: &'static str,
-    /// What is to be reached, in words.
+    /// The target, as text.
     pub(crate) goal: String,
-    /// What was reached, in words, and with what it was compared.
+    /// The measured figure, as text, and its comparison.
     pub(crate) reached: String,
     pub(crate) met: bool,
 }
 
-/// What can be said of the targets from the records of a run.
+/// The verdicts on all targets for which a run has records.
 pub(crate) fn verdicts(records: &[Record], kind: impl Fn(&str) -> Option<Kind>) -> Vec<Verdict> {
     TARGETS.iter().filter_map(|target| target.verdict(records, &kind)).collect()
 }
@@ -133,7 +137,7 @@ impl Target {
             }
             TimesLmdb(goal) => times(goal, of(&|record| record.engine == "lmdb"), "LMDB")?,
             MillisAtMost(goal) => {
-                // What was not recovered makes no opening quick.
+                // An opening that loses writes does not count.
                 let whole = own.extra.get("recovered").is_none_or(|&share| share >= 1.0);
                 let reached = time(own.latency.p50);
                 (format!("{goal} ms"), reached, whole && own.latency.p50 <= goal * 1e6)
@@ -219,7 +223,7 @@ mod tests {
             ]
         };
         let met = |own| -> Vec<bool> { verdicts(&run(own), kind).iter().map(|verdict| verdict.met).collect() };
-        // Four times the best, 1.2 times LMDB.
+        // The targets are four times the best peer, and 1.2 times LMDB.
         assert_eq!(met(39.0), [false, false]);
         assert_eq!(met(41.0), [true, false]);
         assert_eq!(met(48.0), [true, true]);

@@ -1,9 +1,9 @@
-//! Numbers in few characters, and tables.
+//! Short forms of numbers, and tables.
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// A table with a line of heads, to be read and to be pasted into a Markdown document. The first `left` columns are words, the
-/// others numbers.
+/// A table with a header, readable as it is and as Markdown. The first `left` columns hold text,
+/// the others numbers.
 pub fn table(left: usize, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
@@ -26,20 +26,20 @@ pub(crate) fn time(nanos: f64) -> String {
     scaled(nanos, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
 }
 
-/// Bytes, in binary thousands.
+/// Bytes in powers of 1024: `4.00K`, `256M`.
 pub(crate) fn bytes(bytes: f64) -> String {
     const KIB: f64 = 1024.0;
     scaled(bytes, &[(KIB * KIB * KIB, "G"), (KIB * KIB, "M"), (KIB, "K"), (1.0, "")])
 }
 
-/// Three digits that count, in the largest unit of which there is at least one.
+/// Three significant digits, in the largest unit that leaves at least 1.
 fn scaled(number: f64, units: &[(f64, &str)]) -> String {
     let fits = |&&(unit, _): &&(f64, &str)| number >= unit * 0.9995;
     let (unit, name) = units.iter().find(fits).or(units.last()).copied().unwrap_or((1.0, ""));
     format!("{}{name}", three_digits(number / unit))
 }
 
-/// A number with three digits that count, four before the point at most.
+/// A number with three significant digits, or more if its integer part has more.
 pub(crate) fn three_digits(number: f64) -> String {
     let decimals = match number {
         _ if number >= 99.95 || number == 0.0 => 0,

@@ -1,11 +1,12 @@
-//! [`Values`]: values that compress to about half, as those of `db_bench` do.
+//! [`Values`]: values that compress to about half, like those of `db_bench`.
 
-/// Bytes from which values are cut. As in `db_bench`, enough that one value is not like the next, and few enough to stay in the caches.
+/// Size of the pool from which values are cut. As in `db_bench`: large enough that successive
+/// values differ, small enough to stay in the processor's caches.
 const POOL: usize = 1 << 20;
-/// Each piece is half random, half repetition.
+/// Length of a piece of the pool: half random bytes, half their repetition.
 const PIECE: usize = 100;
 
-/// A pool, and a place in it.
+/// A pool and the position of the next value.
 #[derive(Clone)]
 pub(crate) struct Values {
     pool: Vec<u8>,
@@ -14,7 +15,7 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Values of `len` bytes each, which follow from the seed.
+    /// Values of `len` bytes each, determined by the seed.
     pub(crate) fn new(len: usize, seed: u64) -> Values {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut pool = Vec::with_capacity(POOL.max(len) + PIECE);

@@ -1,10 +1,10 @@
-//! [`Zipfian`]: a few keys asked for often, most of them rarely, as YCSB has it.
+//! [`Zipfian`]: YCSB's skewed choice of keys, a few popular ones and many rare ones.
 
-/// The exponent that YCSB takes.
+/// The exponent θ of YCSB.
 pub(crate) const THETA: f64 = 0.99;
 
-/// Ranks below a count, rank r with a probability proportional to 1 / (r + 1)^θ. After J. Gray et al., "Quickly generating
-/// billion-record synthetic databases" (SIGMOD 1994), as YCSB does.
+/// Ranks below a count; rank r has a probability proportional to 1 / (r + 1)^θ. After J. Gray et
+/// al., "Quickly generating billion-record synthetic databases" (SIGMOD 1994), like YCSB.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zipfian {
     count: u64,
@@ -21,7 +21,7 @@ impl Zipfian {
         Zipfian { count, zeta, alpha: 1.0 / (1.0 - THETA), eta }
     }
 
-    /// A rank.
+    /// Draws a rank.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -40,7 +40,7 @@ impl Zipfian {
         (rank as u64).min(self.count - 1)
     }
 
-    /// `n` numbers below the count, those asked for often scattered among the others.
+    /// Draws `n` numbers below the count; the popular ones are scattered among the others.
     pub(crate) fn scattered(&self, n: usize, rng: &mut fastrand::Rng) -> Vec<u64> {
         (0..n).map(|_| fnv(self.rank(rng)) % self.count).collect()
     }
@@ -68,7 +68,8 @@ mod tests {
             counts[usize::try_from(zipfian.rank(&mut rng)).unwrap()] += 1;
         }
         let expected = |r: usize| f64::from(N) / ((r as f64 + 1.0).powf(THETA) * zipfian.zeta);
-        // The first two are exact, the others by an approximation that Gray's paper gives within some percent.
+        // The first two ranks are exact; Gray's approximation is within some percent for the
+        // others.
         for (rank, tolerance) in [(0, 0.03), (1, 0.03), (2, 0.2), (9, 0.2)] {
             let ratio = f64::from(counts[rank]) / expected(rank);
             assert!((ratio - 1.0).abs() < tolerance, "rank {rank}: {ratio}");

@@ -1,5 +1,6 @@
-//! Every workload of every group once, over tamis, at a size that takes no time: all are done, and what they find is right, for they end
-//! with an error otherwise. The program is run as its users run it, for it starts itself.
+//! Runs every workload of every group once, over tamis, at a tiny size. Workloads check their
+//! answers and fail otherwise. The tests run the program itself, because it starts further
+//! processes of itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test looks at files and may fail")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The records of a run of some groups over an engine, by group and workload.
+/// Runs some groups over an engine; returns the records by group and workload.
 fn records(dir: &Path, engine: &str, groups: &str, args: &[&str]) -> BTreeMap<(String, String), Value> {
     let tiny = ["--keys", "5000", "--seconds", "0.02", "--fill-seconds", "60", "--memtable", "1", "--results", "-"];
     let output = bench(dir, &[&tiny[..], &["--engines", engine, "--groups", groups], args].concat());
@@ -30,7 +31,7 @@ fn records(dir: &Path, engine: &str, groups: &str, args: &[&str]) -> BTreeMap<(S
 }
 
 #[test]
-fn every_workload_is_done_and_finds_what_is_there() {
+fn every_workload_runs_and_finds_the_expected_entries() {
     ["tamis", "tamis-mapped"].into_iter().for_each(check_engine);
 }
 
@@ -54,7 +55,7 @@ fn check_engine(engine: &str) {
     for fill in ["fillseq", "fillbatch", "fillrandom", "bulkload", "overwrite", "deleterandom"] {
         assert_eq!((&raw(fill)["ops"], &raw(fill)["capped"]), (&Value::from(5000), &Value::from(false)), "{fill}");
     }
-    // More goes to the device than is put in: the log and the tables.
+    // The device gets more bytes than were put: the log and the tables.
     assert!(raw("fillrandom")["settled"]["write_amplification"].as_f64().unwrap() > 1.5, "{}", raw("fillrandom"));
     assert_eq!(raw("open-killed")["extra"]["recovered"], 1.0);
     assert_eq!(raw("multiget100")["ops"].as_u64().unwrap() % 100, 0);
@@ -62,7 +63,7 @@ fn check_engine(engine: &str) {
 }
 
 #[test]
-fn workloads_can_be_chosen_and_their_stores_are_whole_all_the_same() {
+fn chosen_workloads_run_on_complete_stores() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--workloads", "readseq,compact", "--encoding", "big-endian", "--key-len", "24", "--value-len", "7"];
     let records = records(dir.path(), "tamis", "raw", &args);
@@ -72,7 +73,7 @@ fn workloads_can_be_chosen_and_their_stores_are_whole_all_the_same() {
 }
 
 #[test]
-fn tables_and_drawings_are_written() {
+fn tables_and_plots_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let plot = dir.path().join("rates.svg");
     let args = ["--groups", "raw", "--workloads", "fillrandom,readrandom", "--keys", "5000", "--seconds", "0.02"];
@@ -84,7 +85,7 @@ fn tables_and_drawings_are_written() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn invalid_arguments_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |args: &[&str], words: &str| {
         let output = bench(dir.path(), args);

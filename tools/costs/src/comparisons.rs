@@ -1,10 +1,10 @@
 //! Counts calls of `memcmp` and `bcmp` that compare no bytes.
 //!
-//! Such a call is cheap to overlook. An empty slice may point anywhere, and glibc's AVX-512
-//! `memcmp` loads from there before it looks at the length: at an unmapped address that takes 80 ns
-//! instead of 1. Other processors and other libraries do not show it. So the tests of this program
-//! bring both functions themselves, and count: what they find is the same everywhere. The program
-//! proper keeps libc's, whose instructions it counts.
+//! Such calls are easy to overlook. An empty slice may point anywhere, and glibc's AVX-512 `memcmp`
+//! loads from there before it checks the length: at an unmapped address that takes 80 ns rather
+//! than 1 ns. Other processors and libraries do not show it. Therefore the tests of this program
+//! bring their own `memcmp` and `bcmp`, which count such calls on every machine. The program itself
+//! keeps libc's, whose instructions it counts.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -15,19 +15,19 @@ use tamis::vfs::SimFileSystem;
 use tamis::{Compression, Db, Executor, KeyspaceOptions, Options, PrefixExtractor, SteppedExecutor};
 
 thread_local! {
-    // Without a destructor and made at compile time: reading it compares nothing.
-    static OF_NOTHING: Cell<u64> = const { Cell::new(0) };
+    // Const-initialised and without a destructor: reading it compares nothing.
+    static EMPTY_COMPARISONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What `work` returns, and how often this thread compared nothing with nothing meanwhile.
-fn count_of_nothing<R>(work: impl FnOnce() -> R) -> (R, u64) {
-    let before = OF_NOTHING.get();
+/// Returns the result of `work` and the number of empty comparisons by this thread during it.
+fn count_empty<R>(work: impl FnOnce() -> R) -> (R, u64) {
+    let before = EMPTY_COMPARISONS.get();
     let result = work();
-    (result, OF_NOTHING.get() - before)
+    (result, EMPTY_COMPARISONS.get() - before)
 }
 
-/// The symbols that compiled code calls to compare bytes. Linked into the tests, they take the
-/// place of libc's.
+/// The symbols that compiled code calls to compare bytes. Linked into the tests, they replace
+/// libc's.
 mod symbols {
     use super::*;
 
@@ -46,13 +46,13 @@ mod symbols {
     }
 }
 
-/// How the `len` bytes at `a` compare to those at `b`, eight at a time.
+/// Compares the `len` bytes at `a` and `b`, eight at a time.
 ///
 /// SAFETY: there must be `len` bytes at both places.
 #[inline(always)]
 unsafe fn compare(a: *const u8, b: *const u8, len: usize) -> c_int {
     if len == 0 {
-        OF_NOTHING.set(OF_NOTHING.get() + 1);
+        EMPTY_COMPARISONS.set(EMPTY_COMPARISONS.get() + 1);
     }
     let mut at = 0;
     while at + 8 <= len {
@@ -75,12 +75,12 @@ unsafe fn compare(a: *const u8, b: *const u8, len: usize) -> c_int {
 }
 
 #[test]
-fn comparisons_of_nothing_are_counted_and_others_are_right() {
+fn empty_comparisons_are_counted_and_others_are_right() {
     let bytes = |text: &'static str| black_box(text.as_bytes());
-    let (order, count) = count_of_nothing(|| bytes("").cmp(bytes("")).is_eq() && bytes("abc").starts_with(bytes("")));
-    assert!(order && count > 0, "{count} calls: this program does not see them");
+    let (order, count) = count_empty(|| bytes("").cmp(bytes("")).is_eq() && bytes("abc").starts_with(bytes("")));
+    assert!(order && count > 0, "{count} calls counted: the symbols are not linked in");
     let texts = ["a", "ab", "b", "abcdefgh", "abcdefghi", "abcdefgi", "abcdefgh\u{ff}", "\u{ff}bcdefgh"];
-    let (_, count) = count_of_nothing(|| {
+    let (_, count) = count_empty(|| {
         for (a, b) in texts.iter().flat_map(|a| texts.iter().map(move |b| (bytes(a), bytes(b)))) {
             let first = a.iter().zip(b).find(|(x, y)| x != y);
             let expected = first.map_or(a.len().cmp(&b.len()), |(x, y)| x.cmp(y));
@@ -91,20 +91,20 @@ fn comparisons_of_nothing_are_counted_and_others_are_right() {
     assert_eq!(count, 0);
 }
 
-/// Keys by number.
-type Kind = fn(u64) -> Vec<u8>;
+/// Makes a key from a number.
+type MakeKey = fn(u64) -> Vec<u8>;
 
-/// With a long common prefix.
+/// Keys with a long common prefix.
 fn alike(n: u64) -> Vec<u8> {
     format!("user/{n:08}").into_bytes()
 }
 
-/// Spread over all first bytes.
+/// Keys spread over all first bytes.
 fn scattered(n: u64) -> Vec<u8> {
     n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().to_vec()
 }
 
-/// Of all lengths; the first ones are prefixes of all that follow them.
+/// Keys of all lengths; the first ones are prefixes of the longer ones after them.
 fn nested(n: u64) -> Vec<u8> {
     let len = if n < 60 { n } else { n % 60 };
     let tail = if n < 60 { Vec::new() } else { n.to_be_bytes().to_vec() };
@@ -113,9 +113,9 @@ fn nested(n: u64) -> Vec<u8> {
 
 const KEYS: u64 = 6000;
 
-/// A store with several runs in level 0, and tables in two levels below. Keys of even numbers
-/// are there.
-fn many_levels(kind: Kind, compression: Compression, mapped: bool) -> Db {
+/// A store with several runs in level 0, and tables in two levels below. Even numbers are existing
+/// keys.
+fn many_levels(make_key: MakeKey, compression: Compression, mapped: bool) -> Db {
     let executor = Arc::new(SteppedExecutor::new());
     let shared: Arc<dyn Executor> = Arc::<SteppedExecutor>::clone(&executor);
     let keyspace = KeyspaceOptions::new().compression(compression).prefix(PrefixExtractor::Fixed(3));
@@ -125,7 +125,7 @@ fn many_levels(kind: Kind, compression: Compression, mapped: bool) -> Db {
     let mut numbers: Vec<u64> = (0..KEYS).collect();
     fastrand::Rng::with_seed(5).shuffle(&mut numbers);
     for &n in &numbers {
-        db.put(kind(2 * n), n.to_string()).unwrap();
+        db.put(make_key(2 * n), n.to_string()).unwrap();
     }
     db.compact_range(..).unwrap();
     let below = |db: &Db| db.stats().keyspaces[0].levels[1..].iter().filter(|level| !level.tables.is_empty()).count();
@@ -134,28 +134,28 @@ fn many_levels(kind: Kind, compression: Compression, mapped: bool) -> Db {
         if below(&db) >= 2 && runs(&db) >= 2 {
             break;
         }
-        db.put(kind(2 * n), n.to_string()).unwrap();
+        db.put(make_key(2 * n), n.to_string()).unwrap();
         while below(&db) < 2 && executor.step() {}
     }
-    // The memtable, and a run of one entry.
-    db.put(kind(0), "0").unwrap();
+    // A run of one entry, and a memtable.
+    db.put(make_key(0), "0").unwrap();
     db.flush().unwrap();
-    db.put(kind(2), "1").unwrap();
+    db.put(make_key(2), "1").unwrap();
     assert!(below(&db) >= 2 && runs(&db) >= 3, "{} levels, {} runs", below(&db), runs(&db));
     db
 }
 
 #[test]
-fn reads_compare_nothing_with_nothing() {
-    for (name, kind) in [("alike", alike as Kind), ("scattered", scattered), ("nested", nested)] {
+fn reads_make_no_empty_comparison() {
+    for (name, make_key) in [("alike", alike as MakeKey), ("scattered", scattered), ("nested", nested)] {
         for (compression, mapped) in [(Compression::None, false), (Compression::None, true), (Compression::Lz4, false)]
         {
-            let db = many_levels(kind, compression, mapped);
-            // What a table's first read and the reading of blocks take is no part of it.
-            (0..2 * KEYS).for_each(|n| _ = db.get(kind(n)).unwrap());
-            let keys: Vec<Vec<u8>> = (0..2 * KEYS).map(kind).collect();
+            let db = many_levels(make_key, compression, mapped);
+            // Warm up: opening tables and reading blocks are not checked.
+            (0..2 * KEYS).for_each(|n| _ = db.get(make_key(n)).unwrap());
+            let keys: Vec<Vec<u8>> = (0..2 * KEYS).map(make_key).collect();
             let check = |what: &str, work: &dyn Fn(&Db)| {
-                let ((), count) = count_of_nothing(|| work(&db));
+                let ((), count) = count_empty(|| work(&db));
                 assert_eq!(count, 0, "{what}, keys {name}, {compression:?}, mapped: {mapped}");
             };
             check("get, absent", &|db| {

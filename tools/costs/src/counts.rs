@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use crate::callgrind::Part;
-use crate::phase::Own;
+use crate::callgrind::PhaseTotals;
+use crate::phase::OwnCounts;
 
 /// Phases by name.
 pub(crate) type Ledger = BTreeMap<String, Counts>;
@@ -20,15 +20,15 @@ pub(crate) struct Counts {
     pub(crate) block_reads: f64,
 }
 
-/// What each operation of a phase cost; phases of one name are one.
-pub(crate) fn per_operation(phases: impl Iterator<Item = ((String, Own), Part)>) -> Ledger {
+/// The cost per operation of each phase; phases with one name are added up.
+pub(crate) fn per_operation(phases: impl Iterator<Item = ((String, OwnCounts), PhaseTotals)>) -> Ledger {
     let mut sums: BTreeMap<String, [u64; 5]> = BTreeMap::new();
-    for ((name, own), part) in phases {
-        let counts = [own.operations, part.instructions, part.syscalls, own.allocations, own.block_reads];
+    for ((name, own), totals) in phases {
+        let counts = [own.operations, totals.instructions, totals.syscalls, own.allocations, own.block_reads];
         sums.entry(name).or_default().iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     let per_operation = |[operations, counts @ ..]: [u64; 5]| {
-        // Four digits after the point, so that the file can be read and compared.
+        // Four decimals keep the file readable and comparable.
         let per = |count: u64| (count as f64 / operations as f64 * 1e4).round() / 1e4;
         let [instructions, syscalls, allocations, block_reads] = counts.map(per);
         Counts { instructions, syscalls, allocations, block_reads }
@@ -47,13 +47,13 @@ impl Counts {
     }
 }
 
-/// What became dearer: instructions by more than `margin` (a share of 1), other counts by more than a fifth of it and more than two
-/// in a thousand operations; and phases that are missing from one side.
-pub(crate) fn dearer(counted: &Ledger, expected: &Ledger, margin: f64) -> Vec<String> {
+/// Lists increases: of instructions by more than `margin` (a share of 1), of other counts by more
+/// than a fifth of it plus two per thousand operations. Also lists phases that one side lacks.
+pub(crate) fn increases(counted: &Ledger, expected: &Ledger, margin: f64) -> Vec<String> {
     let mut findings = Vec::new();
     for (name, before) in expected {
         let Some(now) = counted.get(name) else {
-            findings.push(format!("{name}: not counted any more"));
+            findings.push(format!("{name}: no longer counted"));
             continue;
         };
         for ((what, before), (_, now)) in before.fields().into_iter().zip(now.fields()) {
@@ -65,11 +65,11 @@ pub(crate) fn dearer(counted: &Ledger, expected: &Ledger, margin: f64) -> Vec<St
         }
     }
     let new = counted.keys().filter(|name| !expected.contains_key(*name));
-    findings.extend(new.map(|name| format!("{name}: not in the file; write it anew")));
+    findings.extend(new.map(|name| format!("{name}: not in the file; run `update`")));
     findings
 }
 
-/// All counts, with what they were.
+/// A table of all counts, with the expected ones in parentheses where they differ.
 pub(crate) fn table(counted: &Ledger, expected: Option<&Ledger>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -96,24 +96,24 @@ mod tests {
     }
 
     #[test]
-    fn phases_of_one_name_are_one() {
-        let own = Own { operations: 10, allocations: 5, block_reads: 0 };
-        let part = Part { instructions: 1000, syscalls: 10 };
-        let phases = [("get", part), ("put", part), ("get", Part { instructions: 2000, ..part })];
-        let ledger = per_operation(phases.into_iter().map(|(name, part)| ((name.to_owned(), own), part)));
+    fn phases_with_one_name_are_added_up() {
+        let own = OwnCounts { operations: 10, allocations: 5, block_reads: 0 };
+        let totals = PhaseTotals { instructions: 1000, syscalls: 10 };
+        let phases = [("get", totals), ("put", totals), ("get", PhaseTotals { instructions: 2000, ..totals })];
+        let ledger = per_operation(phases.into_iter().map(|(name, totals)| ((name.to_owned(), own), totals)));
         assert_eq!((ledger["get"].instructions, ledger["put"].instructions), (150.0, 100.0));
         assert_eq!((ledger["get"].syscalls, ledger["get"].allocations), (1.0, 0.5));
     }
 
     #[test]
-    fn dearer_is_what_exceeds_its_margin() {
+    fn an_increase_is_what_exceeds_its_margin() {
         let before = ledger("get", 1000.0, 1.0);
-        let findings = |instructions, syscalls| dearer(&ledger("get", instructions, syscalls), &before, 0.1).len();
+        let findings = |instructions, syscalls| increases(&ledger("get", instructions, syscalls), &before, 0.1).len();
         assert_eq!(findings(1000.0, 1.0), 0);
         assert_eq!(findings(500.0, 0.0), 0);
         assert_eq!(findings(1099.0, 1.02), 0);
         assert_eq!(findings(1101.0, 1.0), 1);
         assert_eq!(findings(1101.0, 1.03), 2);
-        assert_eq!(dearer(&ledger("put", 1.0, 1.0), &before, 0.1).len(), 2);
+        assert_eq!(increases(&ledger("put", 1.0, 1.0), &before, 0.1).len(), 2);
     }
 }

@@ -1,13 +1,14 @@
-//! `tamis-costs`: a fixed small workload, and what each of its operations costs in instructions, system calls, allocations and block
-//! reads.
+//! `tamis-costs`: the cost of each operation of a small fixed workload in instructions, system
+//! calls, allocations and block reads.
 //!
-//! None of them depends on the clock, so that they hold on a busy machine, and a change that makes an operation dearer shows at once.
-//! Instructions and system calls are counted by callgrind (valgrind), which runs this very program; allocations and block reads the
-//! program counts itself. The store is stepped on one thread, and its hash seed is fixed.
+//! No count depends on the clock, so they hold on a busy machine too, and a change that makes an
+//! operation more expensive shows at once. callgrind (valgrind) runs this program and counts
+//! instructions and system calls; the program itself counts allocations and block reads. The store
+//! runs on one thread, and its hash seed is fixed.
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "the seam for files is the library's; this program reads files of its own"
+    reason = "the file system trait is the library's; this program reads files of its own"
 )]
 
 mod callgrind;
@@ -25,7 +26,7 @@ use counts::Ledger;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Counts what operations of tamis cost, and compares it with what they cost when the file was written.
+/// Counts what operations of tamis cost, and compares that with the recorded costs.
 #[derive(Parser)]
 #[command(name = "tamis-costs", version)]
 struct Arguments {
@@ -35,22 +36,22 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Counts, and fails if an operation has become dearer than the file says by more than the margin.
+    /// Counts, and fails if an operation costs more than the file says plus the margin.
     Check {
-        /// Counts as they should be.
+        /// The file of recorded costs.
         #[arg(default_value = "tools/costs/costs.json")]
         file: PathBuf,
-        /// How much dearer instructions may be, in percent; other counts may be by a fifth of it.
+        /// Allowed increase of instructions, in percent; a fifth of it for other counts.
         #[arg(long, default_value_t = 10.0)]
         margin: f64,
     },
-    /// Counts, and writes the file.
+    /// Counts, and writes the costs to the file.
     Update {
-        /// Where the counts go.
+        /// The file to write.
         #[arg(default_value = "tools/costs/costs.json")]
         file: PathBuf,
     },
-    /// Runs the workload and prints what this program counts itself, as JSON.
+    /// Runs the workload and prints this program's own counts as JSON.
     Run,
 }
 
@@ -70,20 +71,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the workload, as callgrind is told to.
+/// Runs the workload; callgrind runs the program in this mode.
 fn run() -> Result<bool> {
     println!("{}", serde_json::to_string(&phase::run()?)?);
     Ok(true)
 }
 
-/// All counts of all phases.
+/// Counts all phases, under callgrind.
 fn count() -> Result<Ledger> {
-    let (own, parts) = callgrind::run(&std::env::current_exe()?)?;
-    let own: Vec<(String, phase::Own)> = serde_json::from_str(&own)?;
-    if own.len() != parts.len() {
-        return Err(format!("{} phases ran, and callgrind saw {}", own.len(), parts.len()).into());
+    let (own, totals) = callgrind::run(&std::env::current_exe()?)?;
+    let own: Vec<(String, phase::OwnCounts)> = serde_json::from_str(&own)?;
+    if own.len() != totals.len() {
+        return Err(format!("{} phases ran, but callgrind counted {}", own.len(), totals.len()).into());
     }
-    Ok(counts::per_operation(own.into_iter().zip(parts)))
+    Ok(counts::per_operation(own.into_iter().zip(totals)))
 }
 
 fn write(file: &Path, counts: &Ledger) -> Result<bool> {
@@ -94,14 +95,14 @@ fn write(file: &Path, counts: &Ledger) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether nothing has become dearer.
+/// Returns whether no count increased beyond its margin.
 fn check(file: &Path, margin: f64) -> Result<bool> {
     let expected: Ledger = serde_json::from_slice(&std::fs::read(file)?)?;
     let counted = count()?;
     println!("{}", counts::table(&counted, Some(&expected)));
-    let dearer = counts::dearer(&counted, &expected, margin / 100.0);
-    for finding in &dearer {
+    let increases = counts::increases(&counted, &expected, margin / 100.0);
+    for finding in &increases {
         eprintln!("{finding}");
     }
-    Ok(dearer.is_empty())
+    Ok(increases.is_empty())
 }

@@ -8,17 +8,17 @@ use tamis::{Db, Executor, Options, SteppedExecutor, WriteBatch};
 
 use crate::Result;
 
-/// Keys that are there: enough for some hundreds of blocks, few enough for callgrind.
+/// Number of keys: enough for some hundreds of blocks, few enough for callgrind.
 const KEYS: u64 = 20_000;
 /// Operations of a phase of single operations.
 const OPERATIONS: u64 = 10_000;
-/// Fewer, because each does ten steps.
+/// Fewer than `OPERATIONS`, because each seek does ten steps.
 const SEEKS: usize = 5000;
 const BATCH: usize = 100;
 
-/// What the program counts of a phase itself.
+/// The program's own counts for a phase.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Own {
+pub(crate) struct OwnCounts {
     pub(crate) operations: u64,
     pub(crate) allocations: u64,
     pub(crate) block_reads: u64,
@@ -41,8 +41,8 @@ fn value(n: u64) -> [u8; 100] {
     value
 }
 
-/// The functions that callgrind counts: it is told to count what runs below them, and to begin anew when one returns. They must not be
-/// inlined.
+/// The functions that callgrind counts: it counts what runs below them, and starts a new dump when
+/// one returns. They must not be inlined.
 mod measured_phase {
     use super::*;
 
@@ -80,7 +80,7 @@ mod measured_phase {
     pub(super) fn get(db: &Db, keys: &[u64], present: bool) -> Result<()> {
         for &n in keys {
             if db.get(key(n))?.is_some() != present {
-                return Err(format!("key {n} was to be {}", if present { "there" } else { "absent" }).into());
+                return Err(format!("key {n} should be {}", if present { "present" } else { "absent" }).into());
             }
         }
         Ok(())
@@ -122,12 +122,12 @@ mod measured_phase {
 }
 
 /// Runs everything, on real files.
-pub(crate) fn run() -> Result<Vec<(String, Own)>> {
+pub(crate) fn run() -> Result<Vec<(String, OwnCounts)>> {
     let dir = tempfile::tempdir()?;
     let executor = Arc::new(SteppedExecutor::new());
     let mut phases = Phases { counts: Vec::new() };
     let mut random = fastrand::Rng::with_seed(7);
-    // Even numbers are keys; odd ones are absent, and within the range.
+    // Even numbers are keys; odd ones are absent keys within the same range.
     let mut keys: Vec<u64> = (0..KEYS).map(|n| 2 * n).collect();
     random.shuffle(&mut keys);
     let (single, batched) = keys.split_at(keys.len() / 2);
@@ -138,8 +138,8 @@ pub(crate) fn run() -> Result<Vec<(String, Own)>> {
     phases.phase("put in batches of 100", &db, batched.len() as u64, || measured_phase::write_batches(&db, batched))?;
     phases.phase("get from the memtable", &db, OPERATIONS, || measured_phase::get(&db, &some(0), true))?;
     phases.phase("flush", &db, KEYS, || measured_phase::flush(&db))?;
-    // Three more runs, of every third key. Counted too, and added to the phases of the same name: callgrind books system calls that are
-    // made between phases under later ones.
+    // Three more runs, of every third key. They are counted and added to the phases of the same
+    // name: callgrind books system calls between phases under later phases.
     for run in 0..3 {
         let third: Vec<u64> = keys.iter().copied().filter(|n| n / 2 % 3 == run).collect();
         phases.phase("put", &db, third.len() as u64, || measured_phase::put(&db, &third))?;
@@ -169,11 +169,11 @@ fn open(path: &Path, executor: &Arc<SteppedExecutor>) -> Result<Db> {
 }
 
 fn expect_all(count: u64) -> Result<()> {
-    if count == KEYS { Ok(()) } else { Err(format!("a scan gave {count} of {KEYS} keys").into()) }
+    if count == KEYS { Ok(()) } else { Err(format!("a scan found {count} of {KEYS} keys").into()) }
 }
 
 struct Phases {
-    counts: Vec<(String, Own)>,
+    counts: Vec<(String, OwnCounts)>,
 }
 
 impl Phases {
@@ -183,7 +183,7 @@ impl Phases {
         let mut result = Ok(());
         let allocated = allocation_counter::measure(|| result = work());
         result?;
-        let own = Own { operations, allocations: allocated.count_total, block_reads: block_reads() - before };
+        let own = OwnCounts { operations, allocations: allocated.count_total, block_reads: block_reads() - before };
         self.counts.push((name.to_owned(), own));
         Ok(())
     }

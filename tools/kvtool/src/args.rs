@@ -19,33 +19,33 @@ pub(crate) use filter::{
 
 const AFTER_HELP: &str = r#"Keys and values:
   Arguments are bytes as typed; the shell's quotes and nothing else change them.
-  In lines of input and output, a key or value is text as it is, backslashes too, or
-  $'...' around escapes. kvtool prints $'...' for what a line cannot hold or show: tabs,
+  In lines of input and output, a key or value is plain text (a backslash is a backslash)
+  or escapes inside $'...'. kvtool prints $'...' for what a line cannot hold or show: tabs,
   newlines, other control characters, bytes that are not UTF-8, an empty key, and text
-  that itself begins with $' and ends with '. Lines that kvtool prints are read back
-  exactly, so that `kvtool scan A | kvtool import B` copies any keys and values.
+  that itself begins with $' and ends with '. kvtool reads its own lines back exactly:
+  `kvtool scan A | kvtool import B` copies any keys and values.
   Shells read $'...' too: `kvtool get DB $'a\tb'`.
   Escapes are \\ for a backslash, \t for a tab, \n for a newline, \xNN for any byte.
-  With --escaped, arguments and lines are escapes throughout, without $'...'.
+  With --escaped, arguments and lines are escaped text without $'...'.
   With --hex, they are two hexadecimal digits per byte.
-  A line of input is a key, or a key, a tab and a value. Empty lines are passed over and
-  counted; a line with a value and no key is refused, unless by --escaped or --hex.
+  A line of input is a key, or a key, a tab and a value. Empty lines are skipped and
+  counted. A line with a value and no key is an error, except with --escaped or --hex.
   With --json, bytes are a string if they are UTF-8, and otherwise (or with --hex) an
-  object {"hex": "00ff"}; every document has "schema": 1.
+  object {"hex": "00ff"}. Every document has "schema": 1.
 
 Exit codes:
-  0    done
-  1    the key was not found; `filter check` selected no line
-  2    the command line, or a line of input, is not valid
-  3    the store is damaged, or a measurement contradicts what it should be
-  4    input or output failed, or there is no store that could be used: it is locked,
-       of a newer version, or another program's
+  0    success
+  1    the key was not found, or `filter check` selected no line
+  2    the command line or a line of input is not valid
+  3    the store is damaged, or a measurement differs from the expected value
+  4    input or output failed, or there is no usable store: it is absent, locked, of a
+       newer version, or belongs to another program
   130  interrupted (Ctrl-C); `import` says how to resume"#;
 
 /// Command line of the tamis key-value store.
 ///
-/// Data go to standard output, words to standard error. Commands that read open the store read-only, change no file in it, and work
-/// while another process has it open.
+/// Data go to standard output, messages to standard error. Commands that only read open the store
+/// read-only, change no file in it, and work while another process has it open.
 #[derive(Debug, Parser)]
 #[command(name = "kvtool", version, after_help = AFTER_HELP, max_term_width = 120)]
 pub(crate) struct Args {
@@ -57,13 +57,14 @@ pub(crate) struct Args {
 
 #[derive(Debug, Group)]
 pub(crate) struct Common {
-    /// The keyspace to work in (`default` if not given; `stats`, `levels`, `compact` and `filter rebuild` then take all of them)
+    /// The keyspace to work in. Without it: `default`, or every keyspace for `stats`, `levels`,
+    /// `compact` and `filter rebuild`
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
-    /// Keys and values are escaped, in arguments, input and output: \\, \t, \n, \xNN
+    /// Keys and values are escaped in arguments, input and output: \\, \t, \n, \xNN
     #[arg(long, global = true, conflicts_with = "hex")]
     pub(crate) escaped: bool,
-    /// Keys and values are hexadecimal, in arguments, input and output
+    /// Keys and values are hexadecimal in arguments, input and output
     #[arg(long, global = true)]
     pub(crate) hex: bool,
     /// Write JSON to standard output
@@ -72,7 +73,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// How keys and values are read and shown.
+    /// The form in which keys and values are read and printed.
     pub(crate) fn form(&self) -> Form {
         match (self.hex, self.escaped) {
             (true, _) => Form::Hex,
@@ -81,7 +82,7 @@ impl Common {
         }
     }
 
-    /// The bytes that an argument stands for.
+    /// Decodes an argument into bytes.
     pub(crate) fn bytes(&self, what: &str, argument: &OsStr) -> Result<Vec<u8>> {
         self.form()
             .parse_argument(argument.as_encoded_bytes())
@@ -95,69 +96,72 @@ impl Common {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Set a key to a value, durably; creates store and keyspace when absent
+    /// Set a key to a value, durably; creates the store and the keyspace if absent
     Put(Put),
     /// Print the value of a key, or look up many keys
     Get(Get),
-    /// Delete a key, durably; it need not be there
+    /// Delete a key, durably; deleting an absent key succeeds
     Delete(Delete),
     /// Print keys and values in order: key, tab, value
     Scan(Scan),
-    /// Put many keys from a file or from standard input; creates store and keyspace when absent
+    /// Put many keys from a file or standard input; creates the store and the keyspace if absent
     Import(Import),
-    /// Print what the store is made of and what reads cost
+    /// Print the levels, filters and memory of a store, and what reads cost
     Stats(Stats),
-    /// Look up a key and tell how: memtables, tables, what their filters said, which blocks were read
+    /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
     Explain(Explain),
     /// Print the tables of every level
-    Levels(Store),
+    Levels(StoreDir),
     /// List the keyspaces
-    Keyspaces(Store),
-    /// Bring entries to the last level, and drop what deletes and overwrites have left
+    Keyspaces(StoreDir),
+    /// Move entries to the last level, and drop deleted and overwritten ones
     Compact(Compact),
     /// Print what an SSTable contains
     Sst(Sst),
-    /// Print a file of a store in words: log, manifest, CURRENT or SSTable
+    /// Print a file of a store as text: log, manifest, CURRENT or SSTable
     Dump(Dump),
     /// Check every file of a store; one line per fault: file, offset, kind
     Verify(Verify),
-    /// Make a damaged store one that can be opened, and tell what is lost; nothing is deleted
+    /// Repair a damaged store so that it opens again, and report what is lost; deletes nothing
     ///
-    /// What does not belong to the store any more is moved to the directory `lost` in it, with a report. Exit code 3: some keys may be
-    /// missing or show older values; the ranges are told. No process may have the store open.
+    /// Files that no longer belong to the store move to its directory `lost`, with a report. Exit
+    /// code 3: some keys may be missing or have older values; the report lists their ranges. No
+    /// process may have the store open.
     Repair(Repair),
-    /// Make, ask and compare filters
+    /// Create, query and compare filters
     #[command(subcommand)]
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
     Demo(Demo),
-    /// Work on a store, kill it and make it fail, again and again, and check that nothing
-    /// acknowledged is lost
+    /// Put a store under load, kill it and inject faults, repeatedly, and check that no
+    /// acknowledged write is lost
     ///
-    /// A process puts, deletes, scans, flushes and compacts by several threads. It is killed at
-    /// random moments, or one of its calls to the file system fails: any call, a sync, an append
-    /// that is cut short, or some calls for want of space. After each the store is opened and
-    /// compared with what was acknowledged. Exit code 3 if anything is lost, invented, or left
-    /// open.
+    /// A worker process puts, deletes, scans, flushes and compacts in several threads. It is killed
+    /// at random moments, or one of its file system calls fails: any call, a sync, an append that
+    /// writes only part, or several calls for lack of space. After each, the store is opened and
+    /// compared with the acknowledged writes. Exit code 3 if a write is lost, an entry is invented,
+    /// or a file is left open.
     Soak(Soak),
-    /// The process that `soak` kills
+    /// The worker process that `soak` kills
     #[command(hide = true)]
     SoakWorker(SoakWorker),
-    /// Measure, and compare with what theory says
+    /// Measure, and compare with theory
     #[command(subcommand)]
     Bench(BenchCommand),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Ask for missing and existing keys, with filters of several sizes: reads and bytes per key, expected and measured
+    /// Look up missing and existing keys with filters of several sizes: reads and bytes per key,
+    /// expected and measured
     ///
-    /// Fails with exit code 3 if what is measured is not what theory says (beyond five standard deviations), or if what the store
-    /// counts is not what the operating system counts for this process.
+    /// Fails with exit code 3 if a measurement differs from theory by more than five standard
+    /// deviations, or if the store's counters differ from the operating system's for this process.
     Reads(Box<BenchReads>),
-    /// The field's workloads, as tamis-bench runs them: throughput, latency, processor time, memory, amplification
+    /// Run the usual workloads, like tamis-bench: throughput, latency, processor time, memory,
+    /// amplification
     ///
-    /// Stores are made and removed again. With --json, all figures are written to standard output.
+    /// Creates its stores and removes them again. With --json, all figures go to standard output.
     Run(Box<RunArgs>),
 }
 
@@ -166,11 +170,10 @@ pub(crate) struct Put {
     /// Directory of the store
     pub(crate) db: PathBuf,
     pub(crate) key: OsString,
-    /// The value; `-` reads it from standard input, as `--file -` does
+    /// The value; `-` reads it from standard input, like `--file -`
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     pub(crate) value: Option<OsString>,
-    /// Take the bytes of FILE as the value (`-` for standard input); every byte counts, a final
-    /// newline too
+    /// Use the bytes of FILE as the value (`-` for standard input), including a final newline
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 }
@@ -181,35 +184,35 @@ pub(crate) struct Get {
     pub(crate) db: PathBuf,
     #[arg(required_unless_present = "keys_from", conflicts_with = "keys_from")]
     pub(crate) key: Option<OsString>,
-    /// Print the value's bytes as they are, without a newline behind them
+    /// Print the value's bytes unchanged, without a trailing newline
     #[arg(long, conflicts_with_all = ["json", "keys_from"])]
     pub(crate) raw: bool,
-    /// Look up each line of FILE (`-` for standard input), print those that are there as key, tab, value, and say on standard error
-    /// what it cost
+    /// Look up each line of FILE (`-` for standard input); print the keys found as key, tab, value,
+    /// and the cost on standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) keys_from: Option<PathBuf>,
-    /// How filters are treated
+    /// How filters are used
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) filters: Filters,
+    pub(crate) filters: FilterUse,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub(crate) enum Filters {
-    /// Ask them first, and believe a "no"
+pub(crate) enum FilterUse {
+    /// Query them first, and trust a "no"
     #[default]
     Use,
-    /// Do not ask: look into every table that may hold the key
+    /// Ignore them: search every table whose key range holds the key
     Ignore,
-    /// Ask, but look all the same, and fail if a filter was wrong to say "no"
+    /// Query them, search the table anyway, and fail if a "no" was wrong
     Shadow,
 }
 
-impl From<Filters> for FilterMode {
-    fn from(filters: Filters) -> FilterMode {
+impl From<FilterUse> for FilterMode {
+    fn from(filters: FilterUse) -> FilterMode {
         match filters {
-            Filters::Use => FilterMode::Use,
-            Filters::Ignore => FilterMode::Ignore,
-            Filters::Shadow => FilterMode::Shadow,
+            FilterUse::Use => FilterMode::Use,
+            FilterUse::Ignore => FilterMode::Ignore,
+            FilterUse::Shadow => FilterMode::Shadow,
         }
     }
 }
@@ -219,9 +222,9 @@ pub(crate) struct Explain {
     /// Directory of the store
     pub(crate) db: PathBuf,
     pub(crate) key: OsString,
-    /// How filters are treated
+    /// How filters are used
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) filters: Filters,
+    pub(crate) filters: FilterUse,
 }
 
 #[derive(Debug, Group)]
@@ -235,22 +238,22 @@ pub(crate) struct Delete {
 pub(crate) struct Scan {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// Begin with this key
+    /// Start at this key
     #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<OsString>,
-    /// End before this key
+    /// Stop before this key
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
     /// Only keys that begin with this
     #[arg(long)]
     pub(crate) prefix: Option<OsString>,
-    /// At most so many entries
+    /// At most N entries
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
     /// From the last key to the first
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Go on past damaged blocks, and tell at the end which ranges of keys were skipped (exit code 3)
+    /// Skip damaged blocks, and list the skipped key ranges at the end (exit code 3)
     #[arg(long, conflicts_with = "reverse")]
     pub(crate) skip_damaged: bool,
 }
@@ -259,7 +262,7 @@ pub(crate) struct Scan {
 pub(crate) struct Repair {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// Tell what would be done, and change nothing
+    /// Report what would be done, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -268,24 +271,26 @@ pub(crate) struct Repair {
 pub(crate) struct Import {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// What to import; standard input if it is `-` or absent
+    /// The file to import; standard input if it is `-` or absent
     pub(crate) file: Option<PathBuf>,
-    /// Pass over the first N lines: those that an interrupted import has put into the store
+    /// Skip the first N lines: those that an interrupted import has written already
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) skip: u64,
-    /// Form of the lines; by default JSON lines if FILE ends in .jsonl, .ndjson or .json, and otherwise TSV
+    /// Format of the lines [default: JSON lines if FILE ends in .jsonl, .ndjson or .json, otherwise
+    /// TSV]
     #[arg(long, value_enum)]
     pub(crate) format: Option<ImportFormat>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImportFormat {
-    /// Key, tab, value, as `scan` prints them; a value that is not quoted may hold tabs. A line
-    /// without a tab is a key with an empty value. Only the final newline of a line is taken off,
-    /// not a carriage return before it
+    /// Key, tab, value, as `scan` prints them. An unquoted value may hold tabs. A line without a
+    /// tab is a key with an empty value. Only the newline is removed from a line, not a carriage
+    /// return before it
     Tsv,
-    /// {"key": "…", "value": "…"}, with "key_hex" and "value_hex", or an object {"hex": "…"} as `scan --json` writes it, for bytes
-    /// that are not UTF-8. An absent value is empty; other fields are passed over
+    /// {"key": "…", "value": "…"}; for bytes that are not UTF-8, "key_hex" and "value_hex", or an
+    /// object {"hex": "…"} as `scan --json` prints it. An absent value is empty; other fields are
+    /// ignored
     Jsonl,
 }
 
@@ -293,16 +298,16 @@ pub(crate) enum ImportFormat {
 pub(crate) struct Stats {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// Look up each line of FILE (`-` for standard input) first, so that there are reads to count
+    /// Look up each line of FILE (`-` for standard input) first, and show what these reads cost
     #[arg(long, value_name = "FILE")]
     pub(crate) keys_from: Option<PathBuf>,
-    /// How filters are treated
+    /// How filters are used
     #[arg(long, value_enum, default_value_t, requires = "keys_from")]
-    pub(crate) filters: Filters,
+    pub(crate) filters: FilterUse,
 }
 
 #[derive(Debug, Group)]
-pub(crate) struct Store {
+pub(crate) struct StoreDir {
     /// Directory of the store
     pub(crate) db: PathBuf,
 }
@@ -311,10 +316,10 @@ pub(crate) struct Store {
 pub(crate) struct Compact {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// Begin with this key
+    /// Start at this key
     #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<OsString>,
-    /// End before this key
+    /// Stop before this key
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
 }
@@ -323,19 +328,19 @@ pub(crate) struct Compact {
 pub(crate) struct Sst {
     /// An SSTable, or the directory of a store
     pub(crate) path: PathBuf,
-    /// Number of the table, if a store is given
+    /// Number of the table; required with a store
     pub(crate) number: Option<u64>,
     /// List the data blocks
     #[arg(long)]
     pub(crate) blocks: bool,
-    /// List the entries, past damaged blocks: key, sequence number, kind, value
+    /// List the entries, skipping damaged blocks: key, sequence number, kind, value
     #[arg(long)]
     pub(crate) entries: bool,
 }
 
 #[derive(Debug, Group)]
 pub(crate) struct Dump {
-    /// A file of a store, under the name that it has there
+    /// A file of a store, under its original name
     pub(crate) file: PathBuf,
     /// Do not shorten keys and values
     #[arg(long)]
@@ -350,29 +355,28 @@ pub(crate) struct Verify {
 
 #[derive(Debug, Group)]
 pub(crate) struct Demo {
-    /// How many keys to load
+    /// Number of keys to load
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
     pub(crate) keys: u64,
-    /// Where to make the store; by default where temporary files go
+    /// Directory in which to create the store [default: the temporary directory]
     #[arg(long, value_name = "PATH")]
     pub(crate) dir: Option<PathBuf>,
-    /// Keep the store, and say where it is
+    /// Keep the store, and print its path
     #[arg(long)]
     pub(crate) keep: bool,
 }
 
 #[derive(Debug, Group)]
 pub(crate) struct Soak {
-    /// Where to make the store, which is kept; by default where temporary files go
+    /// Where to create the store, which is kept [default: the temporary directory]
     pub(crate) db: Option<PathBuf>,
-    /// How long
+    /// Duration in seconds
     #[arg(long, value_name = "N", default_value_t = 60)]
     pub(crate) seconds: u64,
-    /// How many rounds instead, each of which ends in a kill or a fault
+    /// Number of rounds instead; each round ends in a kill or a fault
     #[arg(long, value_name = "N", conflicts_with = "seconds")]
     pub(crate) rounds: Option<u64>,
-    /// Seed of the load, the kills and the faults; another one each time, which is printed, if not
-    /// given
+    /// Seed of the load, the kills and the faults; random by default, and printed
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 }
@@ -392,43 +396,46 @@ pub(crate) struct SoakWorker {
 
 #[derive(Debug, Group)]
 pub(crate) struct BenchReads {
-    /// A store to be measured, to which nobody should write meanwhile. It is not changed: its tables are linked or copied into a
-    /// directory of their own. Without it, a store is made
+    /// The store to measure; no process should write to it meanwhile. It is not changed: its tables
+    /// are linked or copied into a new directory. Without it, a store is created
     pub(crate) db: Option<PathBuf>,
-    /// How many keys to load [default: 1000000]
+    /// Number of keys to load [default: 1000000]
     #[arg(long, value_name = "N", conflicts_with = "db", value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
     pub(crate) keys: Option<u64>,
-    /// Bytes of each value that is loaded [default: 100]
+    /// Bytes of each loaded value [default: 100]
     #[arg(long, value_name = "BYTES", conflicts_with = "db", value_parser = value_size)]
     pub(crate) value_size: Option<usize>,
-    /// Ask for the lines of FILE as keys that are there (`-` for standard input); otherwise for some of the store's keys
+    /// Use the lines of FILE as existing keys (`-` for standard input) instead of a sample of the
+    /// store's keys
     #[arg(long, value_name = "FILE", requires = "db")]
     pub(crate) keys_from: Option<PathBuf>,
-    /// Ask for the lines of FILE as keys that are missing; otherwise for existing keys with one more byte
+    /// Use the lines of FILE as missing keys, instead of existing keys with one more byte
     #[arg(long, value_name = "FILE", requires = "db")]
     pub(crate) missing_from: Option<PathBuf>,
-    /// Sizes of the filters, in bits per key, 1 to 24, fractions too
+    /// Sizes of the filters in bits per key, 1 to 24; fractions are allowed
     #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "4,6,8,10,12,16,20", value_parser = bits_per_key)]
     pub(crate) bits: Vec<f32>,
-    /// At most so many keys of each kind are asked for [default: 100000]
+    /// Look up at most N keys of each kind [default: 100000]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) asked: Option<usize>,
-    /// Measure only with nothing cached: neither by the store, nor the tables' pages by the system
+    /// Measure only with cold caches: no blocks cached by the store, no pages cached by the system
     #[arg(long)]
     pub(crate) cold: bool,
-    /// Measure only with all blocks in the store's cache; their memory is needed
+    /// Measure only with all blocks in the store's cache, which must fit in memory
     #[arg(long)]
     pub(crate) warm: bool,
-    /// Where to make the store; by default where temporary files go. In memory nothing is cold
+    /// Directory in which to create the store [default: the temporary directory]. On a file system
+    /// in memory, nothing is cold
     #[arg(long, value_name = "PATH")]
     pub(crate) dir: Option<PathBuf>,
-    /// Keep the store, and say where it is
+    /// Keep the store, and print its path
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Draw reads per missing key against bits per key, into a file ending in .svg or .png; may be given several times
+    /// Plot reads per missing key against bits per key, into a file ending in .svg or .png; may be
+    /// repeated
     #[arg(long, value_name = "FILE", value_parser = tamis_bench::plot::plot_file)]
     pub(crate) plot: Vec<PathBuf>,
-    /// Seed of the keys, their order, the choice among them, and the filters' hash
+    /// Seed of the keys, their order, the sample of keys, and the filters' hash
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub(crate) seed: u64,
 }
@@ -443,13 +450,13 @@ fn bits_per_key(text: &str) -> Result<f32, String> {
 fn value_size(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(size) if size <= 1 << 20 => Ok(size),
-        _ => Err("a value to be loaded takes 0 to 1048576 bytes".to_owned()),
+        _ => Err("a value has 0 to 1048576 bytes".to_owned()),
     }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err("a whole number of 1 or more".to_owned()),
+        _ => Err("it must be a whole number, 1 or more".to_owned()),
     }
 }

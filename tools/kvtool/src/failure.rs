@@ -1,4 +1,4 @@
-//! [`Failure`]: why a command did not succeed, and the exit code that says so.
+//! [`Failure`]: why a command failed, and its exit code.
 
 use std::fmt::Display;
 use std::io;
@@ -11,30 +11,30 @@ const NOT_FOUND: u8 = 1;
 const USAGE: u8 = 2;
 const CORRUPTION: u8 = 3;
 const IO: u8 = 4;
-/// 128 and the number of SIGINT, as shells have it.
+/// 128 plus the number of SIGINT, as shells report it.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The key is not there. Nothing needs to be said.
+    /// The key was not found. No message.
     NotFound,
-    /// The user asked for something that cannot be done.
+    /// Invalid arguments or input.
     Usage(String),
-    /// Damage was found, and has been reported already.
+    /// Damage was found and already reported.
     Damaged,
-    /// Something could not be checked, and that has been reported already.
+    /// Something could not be checked; already reported.
     Unchecked,
     Store(Error),
-    /// The store answered what cannot be.
+    /// A result that contradicts what is known or expected.
     Wrong(String),
     /// A file or stream outside of the store.
     Io {
         what: String,
         source: io::Error,
     },
-    /// Whoever read our output wants no more of it: no failure.
+    /// The reader of our output has closed the pipe: not a failure.
     ClosedPipe,
 }
 
@@ -50,12 +50,12 @@ impl Failure {
         Failure::Io { what: "cannot write to standard output".into(), source }
     }
 
-    /// What to tell the user.
+    /// The message for the user, if any.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Failure::NotFound | Failure::Damaged | Failure::Unchecked | Failure::ClosedPipe => None,
             Failure::Usage(what) | Failure::Wrong(what) => Some(what.clone()),
-            // The option of the library means nothing here.
+            // The library's message names an option that kvtool does not have.
             Failure::Store(Error::NotFound(dir)) => Some(format!("there is no store in {}", dir.display())),
             Failure::Store(error) => Some(error.to_string()),
             Failure::Io { what, source } => Some(format!("{what}: {source}")),
@@ -80,7 +80,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Says what was attempted when an operation outside of the store fails.
+/// Adds what was attempted to an I/O error outside of the store.
 pub(crate) trait Attempt<T> {
     fn attempt(self, what: impl Display) -> Result<T>;
 }

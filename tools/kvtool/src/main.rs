@@ -1,6 +1,7 @@
 //! Command line of the tamis key-value store.
 //!
-//! Data go to standard output, words to standard error. Commands that read open the store read-only and change no file in it.
+//! Data go to standard output, messages to standard error. Commands that only read open the store
+//! read-only and change no file in it.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -1,4 +1,4 @@
-//! Where results go: rows, JSON and tables on standard output, words on standard error.
+//! Output: rows, JSON and tables on standard output, messages on standard error.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -11,15 +11,16 @@ pub(crate) use tamis_bench::text::table;
 use crate::failure::{Failure, Result};
 use crate::text::{Form, hex};
 
-/// Number of the JSON documents' form; it changes when a field changes its meaning or goes, not when one is added.
+/// Version of the JSON documents. It changes when a field is removed or changes its meaning, not
+/// when one is added.
 const SCHEMA: u64 = 1;
 
-/// Says something to the user, on standard error. That nobody listens is no failure.
+/// Prints a message on standard error, ignoring write errors.
 pub(crate) fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Standard output, buffered. A command ends with [`Output::finish`]: what could not be written is an error then at the latest.
+/// Buffered standard output. A command ends with [`Output::finish`], which reports any write error.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
 }
@@ -37,7 +38,7 @@ impl Output {
         writeln!(self.out, "{text}").map_err(Failure::output)
     }
 
-    /// Key, tab, value.
+    /// Writes a row: key, tab, value.
     pub(crate) fn row(&mut self, form: Form, key: &[u8], value: &[u8]) -> Result<()> {
         let mut write = || {
             form.write_key(&mut self.out, key)?;
@@ -48,12 +49,12 @@ impl Output {
         write().map_err(Failure::output)
     }
 
-    /// A value on a line of its own.
+    /// Writes a value on a line of its own.
     pub(crate) fn value(&mut self, form: Form, value: &[u8]) -> Result<()> {
         form.write(&mut self.out, value).and_then(|()| self.out.write_all(b"\n")).map_err(Failure::output)
     }
 
-    /// One JSON document on one line: the schema number and the fields of `content`.
+    /// Writes one JSON document on one line: the schema number and the fields of `content`.
     pub(crate) fn json(&mut self, content: Value) -> Result<()> {
         let mut document = Map::new();
         document.insert("schema".into(), json!(SCHEMA));
@@ -75,7 +76,7 @@ impl Output {
     }
 }
 
-/// Bytes in JSON: a string if they are UTF-8, otherwise, or if `form` asks for it, `{"hex": "00ff"}`.
+/// Bytes in JSON: a string if they are UTF-8. Otherwise, or if `form` is hex, `{"hex": "00ff"}`.
 pub(crate) fn json_bytes(form: Form, bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) if form != Form::Hex => json!(text),
@@ -105,7 +106,7 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
     })
 }
 
-/// What was counted, and what was to be expected.
+/// The counters and the expected rates, as JSON.
 pub(crate) fn json_ledger(ledger: &FilterLedger) -> Value {
     let mut document = json_reads(&ledger.reads);
     document["designed_false_positive_rate"] = json!(ledger.designed_rate());

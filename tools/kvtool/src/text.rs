@@ -1,22 +1,23 @@
 //! Bytes as text and back.
 //!
-//! The *escaped form* shows printable characters as they are (any valid UTF-8, not only ASCII), a backslash as `\\`, a tab as `\t`,
-//! a newline as `\n`, and every other byte as `\xNN`. The *hex form* is two digits per byte.
+//! The *escaped form* shows printable characters as they are (any valid UTF-8, not only ASCII), a
+//! backslash as `\\`, a tab as `\t`, a newline as `\n`, and every other byte as `\xNN`. The *hex
+//! form* is two digits per byte.
 //!
-//! The *plain form* shows text as it is, backslashes too, and anything else as `$'…'` around the
-//! escaped form. The quotes are those of POSIX shells, so that printed text can be pasted into a
-//! command line. Text that looks quoted is quoted itself. What is printed is read back exactly, and
-//! no form prints a tab or a newline inside of a key or value: lines and columns can be cut apart.
-//! Arguments of the command line are never quoted, because the shell has taken the quotes off.
+//! The *plain form* shows text unchanged, including backslashes, and anything else as `$'…'` around
+//! the escaped form. These are the quotes of POSIX shells, so printed text can be pasted into a
+//! command line. Text that looks quoted is quoted itself. Reading returns exactly the printed
+//! bytes. No form prints a tab or a newline inside a key or value, so lines can be split into
+//! columns. Command-line arguments are never quoted, because the shell has removed the quotes.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
-/// How keys and values are shown and read.
+/// How keys and values are printed and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As it is, or quoted.
+    /// Unchanged, or quoted.
     Plain,
     Escaped,
     Hex,
@@ -31,8 +32,8 @@ impl Form {
         }
     }
 
-    /// Writes the key at the beginning of a line. A line that begins with nothing has no key, so
-    /// that the empty one is quoted.
+    /// Writes the key at the beginning of a line. The empty key is quoted, because a line that
+    /// begins with a tab has no key.
     pub(crate) fn write_key(self, out: &mut impl Write, key: &[u8]) -> io::Result<()> {
         match self {
             Form::Plain if key.is_empty() => out.write_all(EMPTY_KEY.as_bytes()),
@@ -47,7 +48,7 @@ impl Form {
         String::from_utf8(out).unwrap_or_default()
     }
 
-    /// Shows `bytes` in at most about `limit` characters; longer ones are cut, with their length behind.
+    /// Shows `bytes` in at most about `limit` characters; cuts longer text and appends its length.
     pub(crate) fn show_short(self, bytes: &[u8], limit: usize) -> String {
         let shown = self.show(bytes);
         if shown.chars().count() <= limit {
@@ -57,7 +58,7 @@ impl Form {
         format!("{cut}… ({} bytes)", count(bytes.len() as u64))
     }
 
-    /// The bytes that an argument of the command line stands for.
+    /// Decodes a command-line argument.
     pub(crate) fn parse_argument(self, text: &[u8]) -> Result<Vec<u8>, String> {
         match self {
             Form::Plain => Ok(text.to_vec()),
@@ -65,7 +66,7 @@ impl Form {
         }
     }
 
-    /// The bytes that a key or value in a line of input stands for.
+    /// Decodes a key or value in a line of input.
     pub(crate) fn parse_field(self, text: &[u8]) -> Result<Cow<'_, [u8]>, String> {
         match self {
             Form::Plain => match quoted(text) {
@@ -78,7 +79,7 @@ impl Form {
         }
     }
 
-    /// The most bytes that one byte takes in a line, apart from quotes.
+    /// The longest encoding of one byte in a line, without quotes.
     pub(crate) fn longest_byte(self) -> usize {
         match self {
             // `\xNN`
@@ -88,13 +89,13 @@ impl Form {
     }
 }
 
-/// Bytes that quotes take.
+/// Length of the quotes.
 pub(crate) const QUOTES: usize = 3;
 
 /// The empty key at the beginning of a line.
 pub(crate) const EMPTY_KEY: &str = "$''";
 
-/// What stands between the quotes, if `text` is quoted.
+/// The text between the quotes, if `text` is quoted.
 fn quoted(text: &[u8]) -> Option<&[u8]> {
     text.strip_prefix(b"$'")?.strip_suffix(b"'")
 }
@@ -127,7 +128,7 @@ fn write_valid(out: &mut impl Write, text: &str) -> io::Result<()> {
     let mut plain = text;
     while let Some((at, special)) = plain.char_indices().find(|&(_, c)| !is_plain(c)) {
         let (before, rest) = plain.split_at(at);
-        let (special_text, behind) = rest.split_at(special.len_utf8());
+        let (special_text, after) = rest.split_at(special.len_utf8());
         out.write_all(before.as_bytes())?;
         match special {
             '\\' => out.write_all(b"\\\\")?,
@@ -135,7 +136,7 @@ fn write_valid(out: &mut impl Write, text: &str) -> io::Result<()> {
             '\n' => out.write_all(b"\\n")?,
             _ => write_as_hex_escapes(out, special_text.as_bytes())?,
         }
-        plain = behind;
+        plain = after;
     }
     out.write_all(plain.as_bytes())
 }
@@ -150,7 +151,8 @@ fn is_plain(c: char) -> bool {
         '\\' => false,
         ' '..='~' => true,
         '\0'..='\u{9f}' => false,
-        // The standard library knows what is printable; behind a letter it lets combining marks pass.
+        // The standard library decides what is printable; after a letter it accepts combining
+        // marks.
         _ => {
             let mut buffer = *b"a\0\0\0\0";
             let len = 1 + c.encode_utf8(&mut buffer[1..]).len();
@@ -162,8 +164,8 @@ fn is_plain(c: char) -> bool {
 fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
         if byte != b'\\' {
             bytes.push(byte);
             continue;
@@ -184,15 +186,15 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn invalid_escape(behind: &[u8]) -> String {
-    let shown = &behind[..behind.len().min(3)];
-    format!(r"invalid escape \{}; there are \\, \t, \n and \xNN", String::from_utf8_lossy(shown))
+fn invalid_escape(after: &[u8]) -> String {
+    let shown = &after[..after.len().min(3)];
+    format!(r"invalid escape \{}; valid are \\, \t, \n and \xNN", String::from_utf8_lossy(shown))
 }
 
 fn parse_hex(text: &[u8]) -> Result<Vec<u8>, String> {
     let (pairs, rest) = text.as_chunks::<2>();
     if !rest.is_empty() {
-        return Err("hexadecimal digits come in pairs".into());
+        return Err("odd number of hexadecimal digits".into());
     }
     let byte = |&[high, low]: &[u8; 2]| match (digit(high), digit(low)) {
         (Some(high), Some(low)) => Ok(high << 4 | low),
@@ -215,7 +217,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     Form::Hex.show(bytes)
 }
 
-/// A number with its digits in groups of three.
+/// A number with digits in groups of three.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -228,7 +230,7 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
-/// A number of things, with the noun in its number: "1 table", "2 tables".
+/// A count with its noun in singular or plural: "1 table", "2 tables".
 pub(crate) fn counted(n: u64, noun: &str) -> String {
     let number = count(n);
     match (n, noun.strip_suffix("ry")) {
@@ -239,7 +241,7 @@ pub(crate) fn counted(n: u64, noun: &str) -> String {
     }
 }
 
-/// A number of bytes with three significant digits or so.
+/// A number of bytes with about three significant digits.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -259,7 +261,7 @@ pub(crate) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "–".to_owned(), |share| format!("{:.2} %", share * 100.0))
 }
 
-/// A rate or ratio with as many digits as make sense.
+/// A rate or ratio with a sensible number of digits.
 pub(crate) struct Decimal(pub(crate) f64);
 
 impl fmt::Display for Decimal {
@@ -353,7 +355,7 @@ mod tests {
         let seed = fastrand::get_seed();
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
-        // Bytes that mean something in a form come up often.
+        // Favour bytes that have a meaning in some form.
         let special = b"$''\\\\tnx\t\n\r\0\xff\xc3\xa9 ";
         for _ in 0..20_000 {
             let len = random.usize(..12);

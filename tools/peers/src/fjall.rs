@@ -8,12 +8,12 @@ use tamis_bench::Result;
 use tamis_bench::contest::{Contestant, Kind};
 use tamis_bench::engine::{Direction, Engine, Reader, Settings};
 
-/// fjall's own defaults, but for the settings that all engines share.
+/// fjall's own defaults, except for the settings that all engines share.
 pub(crate) const FJALL: Contestant = Contestant::new::<Fjall>("fjall", Kind::Lsm, "fjall 3.1, its own defaults");
 
 /// A database with one keyspace.
 pub(crate) struct Fjall {
-    // Dropped first.
+    // Must be dropped before `db`.
     keyspace: Keyspace,
     db: Database,
 }
@@ -80,7 +80,7 @@ impl Engine for Fjall {
     }
 }
 
-/// Reads see what was written before they began.
+/// A reader that sees every write that precedes the read.
 pub(crate) struct FjallReader<'a> {
     keyspace: &'a Keyspace,
 }

@@ -1,4 +1,4 @@
-//! LevelDB, by its C interface.
+//! LevelDB, through its C interface.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -9,18 +9,19 @@ use tamis_bench::contest::{Contestant, Kind};
 use tamis_bench::engine::{Direction, Engine, Reader, Settings};
 use tamis_bench::{Error, Result};
 
-/// LevelDB's own defaults, but for the settings that all engines share, and for as many open files as it has.
+/// LevelDB's own defaults, except for the settings that all engines share and the number of open
+/// files.
 pub(crate) const LEVELDB: Contestant = Contestant::new::<LevelDb>(
     "leveldb",
     Kind::Lsm,
-    "LevelDB of the system (Debian: 1.23), its own defaults; checksums verified as the others do; Snappy where others have LZ4",
+    "the system's LevelDB (Debian: 1.23), its own defaults; verifies checksums like the others; Snappy instead of LZ4",
 );
 
 /// The C interface, as leveldb/c.h declares it.
 mod c {
     use super::{c_char, c_int, c_void};
 
-    /// All objects of LevelDB are pointers to something that is not known.
+    /// LevelDB's objects are opaque pointers.
     pub(super) type Object = *mut c_void;
 
     #[link(name = "leveldb")]
@@ -105,10 +106,10 @@ mod c {
 /// `leveldb_no_compression` and `leveldb_snappy_compression`.
 const NO_COMPRESSION: c_int = 0;
 const SNAPPY: c_int = 1;
-/// More than there are of its 2 MiB tables: LevelDB closes files above its default of 1000.
+/// More than its number of 2 MiB tables: LevelDB closes files above its default of 1000.
 const OPEN_FILES: c_int = 10_000;
 
-/// A database with what it was opened with, which it uses until it is closed.
+/// A database and its options, cache and filter policy, which it uses until it is closed.
 pub(crate) struct LevelDb {
     db: c::Object,
     options: c::Object,
@@ -119,18 +120,19 @@ pub(crate) struct LevelDb {
     synced: c::Object,
 }
 
-// SAFETY: a LevelDB database, and options that nobody changes, may be used by several threads without synchronisation (leveldb/db.h:
-// "Concurrency").
+// SAFETY: several threads may use a LevelDB database, and options that are not changed, without
+// synchronisation (leveldb/db.h: "Concurrency").
 unsafe impl Sync for LevelDb {}
 
-/// Calls `call` with a place for an error message, which becomes the error.
+/// Calls `call` with a pointer for an error message, and returns the message as an error.
 fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T> {
     let mut message = null_mut();
     let result = call(&mut message);
     if message.is_null() {
         return Ok(result);
     }
-    // SAFETY: LevelDB sets the pointer to a string that ends with zero and belongs to its caller, and it is not used after it is freed.
+    // SAFETY: LevelDB sets the pointer to a zero-terminated string that the caller owns. It is not
+    // used after it is freed.
     let error = unsafe {
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         c::leveldb_free(message.cast());
@@ -139,7 +141,7 @@ fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T> {
     Err(error)
 }
 
-/// A slice as C has it.
+/// A slice as a C pointer and length.
 fn raw(bytes: &[u8]) -> (*const c_char, usize) {
     (bytes.as_ptr().cast(), bytes.len())
 }
@@ -149,7 +151,8 @@ impl Engine for LevelDb {
 
     fn open(dir: &Path, settings: &Settings) -> Result<LevelDb> {
         let path = CString::new(dir.as_os_str().as_bytes())?;
-        // SAFETY: the objects are made here, passed to setters of their own kind, and live as long as the database does.
+        // SAFETY: the objects are created here, passed to setters of their own kind, and live as
+        // long as the database.
         let (mut this, opened) = unsafe {
             let this = LevelDb {
                 db: null_mut(),
@@ -185,7 +188,8 @@ impl Engine for LevelDb {
     }
 
     fn put_batch(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
-        // SAFETY: the batch is made here, copies what it is given, and is destroyed once, after its last use.
+        // SAFETY: the batch is created here, copies its arguments, and is destroyed once, after its
+        // last use.
         unsafe {
             let batch = c::leveldb_writebatch_create();
             for (key, value) in entries {
@@ -209,7 +213,7 @@ impl Engine for LevelDb {
     }
 
     fn flush(&self) -> Result<()> {
-        // Compaction of any range begins with a flush of the memtable; in this one there is nothing to be compacted.
+        // Compacting any range first flushes the memtable. This range is empty.
         let (start, len) = raw(&[0xff; 300]);
         // SAFETY: the database is open, and the keys are not used after the call.
         unsafe { c::leveldb_compact_range(self.db, start, len, start, len) };
@@ -217,7 +221,7 @@ impl Engine for LevelDb {
     }
 
     fn compact(&self) -> Result<bool> {
-        // SAFETY: the database is open; no key means the end of the order.
+        // SAFETY: the database is open; a null key means the end of the key range.
         unsafe { c::leveldb_compact_range(self.db, null(), 0, null(), 0) };
         Ok(true)
     }
@@ -237,8 +241,8 @@ impl LevelDb {
 
 impl Drop for LevelDb {
     fn drop(&mut self) {
-        // SAFETY: readers borrow the database, so that there are none any more; each object is destroyed once, the database before what
-        // it uses.
+        // SAFETY: readers borrow the database, so none is left. Each object is destroyed once, the
+        // database before the objects it uses.
         unsafe {
             if !self.db.is_null() {
                 c::leveldb_close(self.db);
@@ -253,7 +257,7 @@ impl Drop for LevelDb {
     }
 }
 
-/// Reads see what was written before they began.
+/// A reader that sees every write that precedes the read.
 pub(crate) struct LevelDbReader<'a> {
     db: &'a LevelDb,
 }
@@ -267,7 +271,7 @@ impl Reader for LevelDbReader<'_> {
         if value.is_null() {
             return Ok(false);
         }
-        // SAFETY: the value has `len` bytes, belongs to us, and is not used after it is freed.
+        // SAFETY: the value has `len` bytes, is owned here, and is not used after it is freed.
         unsafe {
             look(std::slice::from_raw_parts(value.cast(), len));
             c::leveldb_free(value.cast());
@@ -281,8 +285,9 @@ impl Reader for LevelDbReader<'_> {
         direction: Direction,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
-        // SAFETY: the database is open and outlives the iterator, which is destroyed once, after its last use. Key and value are those of
-        // a valid iterator and are not used after it was moved.
+        // SAFETY: the database is open and outlives the iterator, which is destroyed once, after
+        // its last use. Key and value come from a valid iterator and are not used after it has
+        // moved.
         unsafe {
             let iter = c::leveldb_create_iterator(self.db.db, self.db.read);
             match (from, direction) {
@@ -313,7 +318,7 @@ impl Reader for LevelDbReader<'_> {
     }
 }
 
-/// From the first key that is greater to the last one that is not.
+/// Steps from the first key above the target to the last one below it.
 ///
 /// # Safety
 ///
@@ -329,12 +334,12 @@ unsafe fn step_back(iter: c::Object) {
     }
 }
 
-/// The key or the value that an iterator stands on, if it does.
+/// The key or value at the iterator's position, if it is valid.
 ///
 /// # Safety
 ///
-/// `part` is `leveldb_iter_key` or `leveldb_iter_value`; the iterator must not have been destroyed, and must not be moved while the slice
-/// is used.
+/// `part` is `leveldb_iter_key` or `leveldb_iter_value`. The iterator must not have been destroyed,
+/// and must not move while the slice is used.
 unsafe fn slice<'a>(
     part: unsafe extern "C" fn(c::Object, *mut usize) -> *const c_char,
     iter: c::Object,

@@ -1,4 +1,4 @@
-//! LMDB, by the crate heed: a B+-tree in a mapped file.
+//! LMDB, through the crate heed: a B+-tree in a mapped file.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -9,14 +9,15 @@ use tamis_bench::Result;
 use tamis_bench::contest::{Contestant, Kind};
 use tamis_bench::engine::{Direction, Engine, Reader, Settings};
 
-/// As `db_bench` of LMDB's authors sets it: a writable map, no syncs; a power cut may leave nothing of the file.
+/// Set up like the `db_bench` of LMDB's authors: a writable map and no syncs. A power cut may
+/// destroy the file.
 pub(crate) const LMDB: Contestant = Contestant::new::<Lmdb>(
     "lmdb",
     Kind::Other,
-    "LMDB (crate heed 0.22), NOSYNC | WRITEMAP, and syncs where writes are synced; no log, no checksums, no cache of its own",
+    "LMDB (crate heed 0.22), NOSYNC | WRITEMAP, neither for synced writes; no log, no checksums, no cache of its own",
 );
 
-/// Room in the address space; the file takes what is used.
+/// Address space reserved; the file only takes what is used.
 const MAP: usize = 64 << 30;
 
 /// An environment with one database.
@@ -32,7 +33,8 @@ impl Engine for Lmdb {
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP);
         let flags = if settings.durable { EnvFlags::empty() } else { EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP };
-        // SAFETY: nobody else changes or maps the file while it is open, and what a power cut leaves of it is not opened again.
+        // SAFETY: no other process changes or maps the file while it is open, and a file left by a
+        // power cut is not opened again.
         let env = unsafe { options.flags(flags).open(dir)? };
         let mut txn = env.write_txn()?;
         let db = env.create_database(&mut txn, None)?;
@@ -84,7 +86,7 @@ impl Engine for Lmdb {
     }
 }
 
-/// One transaction for all reads, as LMDB's own benchmarks have it, until it is renewed.
+/// One transaction for all reads until it is renewed, as in LMDB's own benchmarks.
 pub(crate) struct LmdbReader<'a> {
     engine: &'a Lmdb,
     txn: Option<RoTxn<'a, WithTls>>,
@@ -98,7 +100,7 @@ impl LmdbReader<'_> {
 
 impl Reader for LmdbReader<'_> {
     fn refresh(&mut self) -> Result<()> {
-        // A thread has one transaction for reading at a time.
+        // A thread may have only one read transaction at a time.
         self.txn = None;
         self.txn = Some(self.engine.env.read_txn()?);
         Ok(())

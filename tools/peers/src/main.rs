@@ -1,7 +1,7 @@
 //! `tamis-peers`: the workloads of tamis-bench over tamis and its peers, in turn.
 //!
-//! Each module makes an engine out of a store, in the way that its users would write it. Which settings each has, and why they are fair,
-//! stands in the README.
+//! Each module adapts a store to the trait `Engine`, in the way its users would write it. The
+//! README lists the settings of each engine and why they are fair.
 
 #[cfg(feature = "fjall")]
 mod fjall;
@@ -21,7 +21,7 @@ use tamis_bench::cli::{RunArgs, run};
 use tamis_bench::contest::Contestant;
 use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED};
 
-/// Runs the field's workloads over tamis and its peers, in turn, and compares
+/// Runs the usual workloads over tamis and its peers, in turn, and compares them
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -29,7 +29,7 @@ struct Arguments {
     run: RunArgs,
 }
 
-/// All that take part.
+/// All contestants.
 const CONTESTANTS: &[Contestant] = &[
     TAMIS,
     TAMIS_MAPPED,

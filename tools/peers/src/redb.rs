@@ -7,11 +7,11 @@ use tamis_bench::Result;
 use tamis_bench::contest::{Contestant, Kind};
 use tamis_bench::engine::{Direction, Engine, Reader, Settings};
 
-/// redb's own defaults; commits that need not survive anything have `Durability::None`.
+/// redb's own defaults; unsynced commits have `Durability::None`.
 pub(crate) const REDB: Contestant = Contestant::new::<Redb>(
     "redb",
     Kind::Other,
-    "redb 4.5, its own defaults; Durability::None where writes are not synced, which are lost when the process ends",
+    "redb 4.5, its own defaults; Durability::None for unsynced writes, which a killed process loses",
 );
 
 type Bytes = &'static [u8];
@@ -23,7 +23,7 @@ pub(crate) struct Redb {
 }
 
 impl Redb {
-    /// Commits what `write` does.
+    /// Runs `write` in a transaction and commits it.
     fn commit(&self, durability: Durability, write: impl FnOnce(&WriteTransaction) -> Result<()>) -> Result<()> {
         let mut transaction = self.db.begin_write()?;
         transaction.set_durability(durability)?;
@@ -88,7 +88,7 @@ impl Engine for Redb {
     }
 
     fn flush(&self) -> Result<()> {
-        // Pages that commits without durability hold back are free after one with it.
+        // A durable commit frees the pages that non-durable commits have held back.
         self.commit(Durability::Immediate, |_| Ok(()))
     }
 
@@ -101,7 +101,7 @@ impl Engine for Redb {
     }
 }
 
-/// One transaction for all reads, until it is renewed.
+/// One transaction for all reads until it is renewed.
 pub(crate) struct RedbReader<'a> {
     db: &'a Redb,
     table: ReadOnlyTable<Bytes, Bytes>,

@@ -1,4 +1,4 @@
-//! RocksDB, as it comes and tuned.
+//! RocksDB, with its defaults and tuned.
 
 use std::path::Path;
 
@@ -10,23 +10,23 @@ use tamis_bench::Result;
 use tamis_bench::contest::{Contestant, Kind};
 use tamis_bench::engine::{Direction, Engine, Reader, Settings};
 
-/// RocksDB's own defaults, but for the settings that all engines share.
+/// RocksDB's own defaults, except for the settings that all engines share.
 pub(crate) const ROCKSDB: Contestant =
     Contestant::new::<RocksDb<false>>("rocksdb", Kind::Lsm, "RocksDB 11.8.1 (crate rocksdb), its own defaults");
 
-/// With what its tuning guide advises for point reads and two cores.
+/// Tuned as its tuning guide advises for point reads and two cores.
 pub(crate) const ROCKSDB_TUNED: Contestant = Contestant::new::<RocksDb<true>>(
     "rocksdb-tuned",
     Kind::Lsm,
-    "the same; HyperClockCache, hash index in blocks, memtable Bloom filter, subcompactions, recycled logs",
+    "RocksDB 11.8.1, tuned: HyperClockCache, hash index in blocks, memtable Bloom filter, subcompactions, recycled logs",
 );
 
-/// The only column family; the quick form of multi-get asks for one by name.
+/// The only column family; batched multi-get needs it by name.
 const COLUMN_FAMILY: &str = "default";
-/// Above RocksDB's own numbers of files, which differ by table size: none is closed.
+/// No limit on open files: none is closed.
 const ALL_FILES: i32 = -1;
 
-/// A database; `TUNED` says with which options.
+/// A database, with tuned options if `TUNED`.
 pub(crate) struct RocksDb<const TUNED: bool> {
     db: DB,
     read: ReadOptions,
@@ -52,7 +52,7 @@ fn options(settings: &Settings, tuned: bool) -> Options {
         table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
         table.set_data_block_hash_ratio(0.75);
         table.set_format_version(6);
-        // A share of the memtable for a filter over its keys.
+        // The share of the memtable for a Bloom filter over its keys.
         options.set_memtable_prefix_bloom_ratio(0.05);
         options.set_memtable_whole_key_filtering(true);
         options.set_max_write_buffer_number(4);
@@ -118,7 +118,7 @@ impl<const TUNED: bool> Engine for RocksDb<TUNED> {
     }
 }
 
-/// Reads see what was written before they began.
+/// A reader that sees every write that precedes the read.
 pub(crate) struct RocksDbReader<'a> {
     db: &'a DB,
     read: &'a ReadOptions,

@@ -1,5 +1,5 @@
-//! Every workload over every engine, at a size that takes little time. Workloads end with an error when an engine does not have what was
-//! written to it; so this is also a test of the engines' modules.
+//! Runs every workload over every engine at a small size. Workloads fail when an engine lacks
+//! entries written to it, so this also tests the engine modules.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::process::Command;
@@ -7,9 +7,9 @@ use std::process::Command;
 use serde_json::Value;
 use tamis_bench::groups::group_named;
 
-/// Not every engine can.
+/// Workloads that not every engine supports.
 const OPTIONAL: [&str; 3] = ["compact", "multiget100", "multiget100-cold"];
-/// What a process that is killed has written is not lost. redb says so of its own.
+/// A killed process loses no writes, except with redb, which documents that.
 const LOSES_WHAT_IS_NOT_SYNCED: &str = "redb";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Writing.
+//! The write workloads.
 
 use std::sync::atomic::Ordering;
 
@@ -7,11 +7,11 @@ use crate::Result;
 use crate::engine::Engine;
 use crate::keys::{KeyBuffer, Permutation};
 
-/// Entries of a batch of `fillbatch`, and of `bulkload`.
+/// Entries per batch of `fillbatch`, and of `bulkload`.
 pub(super) const SMALL_BATCH: u64 = 100;
 pub(super) const LARGE_BATCH: u64 = 1000;
 
-/// Brings the keys from the `from`-th on into the store, in the order in which [`Bench`] fills it at random, as quickly as it takes them.
+/// Loads the keys from the `from`-th on, in the order of a random fill, as fast as possible.
 pub(crate) fn load<E: Engine>(bench: &Bench<'_, E>, from: u64) -> Result<()> {
     let mut batches = Batches::new(bench, LARGE_BATCH);
     let mut next = from;
@@ -23,7 +23,7 @@ pub(crate) fn load<E: Engine>(bench: &Bench<'_, E>, from: u64) -> Result<()> {
 }
 
 impl<E: Engine> Bench<'_, E> {
-    /// The order in which stores are filled at random.
+    /// The order of random fills.
     fn order(&self) -> Permutation {
         Permutation::new(self.keys.count(), self.seed)
     }
@@ -70,12 +70,13 @@ impl<E: Engine> Bench<'_, E> {
                 Ok(1)
             })
         })?;
-        // Keys are not those below a count of the order when threads went on at different speeds; nothing is read from such a store.
+        // If threads ran at different speeds, the keys are not a prefix of the order; nothing is
+        // read from such a store.
         self.present.store(tally.ops, Ordering::Relaxed);
         Ok(self.written(tally))
     }
 
-    /// Each key once, in an order that is not that of filling.
+    /// Overwrites each key once, in another order than the fill's.
     pub(super) fn overwrite(&self) -> Result<Tally> {
         let order = Permutation::new(self.keys.count(), self.seed.wrapping_add(1));
         let (mut key, mut values) = (self.keys.buffer(), self.values(2));
@@ -86,7 +87,7 @@ impl<E: Engine> Bench<'_, E> {
         Ok(self.written(tally))
     }
 
-    /// Each key once, in an order of its own.
+    /// Deletes each key once, in an order of its own.
     pub(super) fn delete_random(&self) -> Result<Tally> {
         let order = Permutation::new(self.keys.count(), self.seed.wrapping_add(2));
         let mut key = self.keys.buffer();
@@ -105,7 +106,7 @@ impl<E: Engine> Bench<'_, E> {
     }
 }
 
-/// What batches are made of, kept from one to the next.
+/// Buffers reused from batch to batch.
 struct Batches {
     order: Permutation,
     keys: Vec<KeyBuffer>,
@@ -118,7 +119,7 @@ impl Batches {
         Batches { order: bench.order(), keys, values: bench.values(1) }
     }
 
-    /// Writes a batch of the keys from the `first`-th on; returns how many there were.
+    /// Writes a batch of the keys from the `first`-th on; returns their number.
     fn write<E: Engine>(&mut self, bench: &Bench<'_, E>, first: u64) -> Result<u64> {
         let count = (self.keys.len() as u64).min(bench.keys.count() - first);
         let numbers = (first..first + count).map(|i| self.order.at(i));

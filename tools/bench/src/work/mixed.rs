@@ -1,4 +1,4 @@
-//! Reading and writing at the same time: YCSB's core workloads, and reads beside a writer.
+//! Workloads that read and write: YCSB's core workloads, and reads while another thread writes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,19 +8,19 @@ use crate::work::read::scan_from;
 use crate::zipf::Zipfian;
 use crate::{Error, Result};
 
-/// Ranks drawn beforehand: a draw takes a power, which is no part of what is measured.
+/// Ranks are drawn beforehand, because a draw computes a power, which must not be measured.
 const DRAWS: usize = 1 << 22;
-/// Longest scan of workload E; lengths are uniform.
+/// Longest scan of workload E; lengths are uniformly distributed.
 const LONGEST_SCAN: u64 = 100;
 
-/// A workload of YCSB, in percent; what is left over are updates.
+/// The mix of a YCSB workload, in percent; the rest are updates.
 pub(super) struct Ycsb {
     reads: u64,
     inserts: u64,
     scans: u64,
-    /// Reads whose value is written again, changed.
+    /// Reads followed by a write of the key.
     modifications: u64,
-    /// Keys that were inserted last are asked for most, instead of some that lie anywhere.
+    /// The most popular keys are those inserted last, instead of scattered ones.
     latest: bool,
 }
 
@@ -84,7 +84,8 @@ impl<E: Engine> Bench<'_, E> {
         Ok(tally)
     }
 
-    /// Reads at random in one thread, while another one overwrites at random as fast as it can. Only reads are counted.
+    /// Reads at random in one thread while another one overwrites at random at full speed. Only
+    /// reads are counted.
     pub(super) fn read_while_writing(&self) -> Result<Tally> {
         let end = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -108,7 +109,7 @@ impl<E: Engine> Bench<'_, E> {
         })
     }
 
-    /// Keys at random, as they are at the moment.
+    /// Reads random keys, each with a fresh view.
     fn read_fresh(&self) -> Result<Tally> {
         let (mut rng, mut key) = (self.rng(61), self.keys.buffer());
         let mut reader = self.engine.reader()?;

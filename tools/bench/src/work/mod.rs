@@ -1,4 +1,4 @@
-//! What is done to a store while it is measured.
+//! The workloads, which run on an open store while it is measured.
 
 mod fill;
 mod mixed;
@@ -21,43 +21,44 @@ use crate::{Error, Result};
 
 pub(crate) use fill::load;
 
-/// An engine with keys in it, and how long to work on it.
+/// An open store, its keys, and the time limits of workloads.
 pub(crate) struct Bench<'a, E> {
     pub(crate) engine: &'a E,
     pub(crate) keys: Keys,
     pub(crate) value_len: usize,
     pub(crate) seed: u64,
     pub(crate) rate: TickRate,
-    /// How long reads go on, and writes at most.
+    /// Duration of read workloads, and time limit of synced fills.
     pub(crate) seconds: f64,
+    /// Time limit of the other write workloads.
     pub(crate) fill_seconds: f64,
-    /// Keys that are there: those below the count when a store is filled, and what workloads add behind them.
+    /// Number of existing keys: those of the fill, and those appended by workloads.
     pub(crate) present: &'a AtomicU64,
 }
 
-/// What was done, and how long its steps took, in ticks.
+/// The operations done, and a histogram of the steps' durations in ticks.
 pub(crate) struct Tally {
-    /// When it began; what was prepared before is no part of it.
+    /// When it began, after all preparations.
     pub(crate) begun: Moment,
     pub(crate) ops: u64,
     pub(crate) seconds: f64,
     pub(crate) steps: Histogram<u64>,
-    /// Time ran out.
+    /// Whether time ran out.
     pub(crate) capped: bool,
-    /// Bytes of keys and values that were written.
+    /// Bytes of keys and values written.
     pub(crate) user_bytes: u64,
     pub(crate) extra: Vec<(&'static str, f64)>,
 }
 
 impl Tally {
     pub(crate) fn empty() -> Result<Tally> {
-        // Three digits; grows with what is recorded.
+        // Three significant digits; the histogram grows as needed.
         let steps = Histogram::new(3)?;
         let begun = Moment::now();
         Ok(Tally { begun, ops: 0, seconds: 0.0, steps, capped: false, user_bytes: 0, extra: Vec::new() })
     }
 
-    /// One step that was so many operations.
+    /// Records one step of `ops` operations.
     pub(crate) fn step(&mut self, rate: TickRate, start: Instant, ops: u64) -> Result<()> {
         let seconds = start.elapsed().as_secs_f64();
         self.steps.record(rate.ticks(seconds))?;
@@ -67,7 +68,7 @@ impl Tally {
     }
 }
 
-/// When to stop: after so many steps or so many seconds, whatever comes first.
+/// When to stop: after `steps` steps or `seconds` seconds, whichever comes first.
 #[derive(Clone, Copy)]
 struct Limit {
     steps: u64,
@@ -75,7 +76,8 @@ struct Limit {
 }
 
 impl<E: Engine> Bench<'_, E> {
-    /// Does a workload that needs nothing but an open store. The others, and what is measured around them, are the scenes'.
+    /// Runs a workload on an open store. `scene` runs the workloads that close it, and the
+    /// measurements around all of them.
     pub(crate) fn run(&self, workload: Workload) -> Result<Tally> {
         match workload {
             Workload::FillSeq => self.fill_in_order(),
@@ -86,7 +88,7 @@ impl<E: Engine> Bench<'_, E> {
             Workload::FillSync8 => self.fill_synced(8),
             Workload::Overwrite => self.overwrite(),
             Workload::DeleteRandom => self.delete_random(),
-            // What has been read once is cached.
+            // A cold scan is cold only once.
             Workload::ReadSeq | Workload::ReadSeqCold => {
                 self.read_all(crate::engine::Direction::Forward, workload.is_cold())
             }
@@ -107,12 +109,12 @@ impl<E: Engine> Bench<'_, E> {
             Workload::ReadWhileWriting => self.read_while_writing(),
             Workload::Queue => self.queue(),
             Workload::Compact | Workload::Open | Workload::OpenKilled => {
-                Err(format!("{} is not done to an open store", workload.name()).into())
+                Err(format!("{} does not run on an open store", workload.name()).into())
             }
         }
     }
 
-    /// A generator for a purpose; workloads do not share draws.
+    /// A random generator per purpose, so that workloads do not share draws.
     fn rng(&self, purpose: u64) -> fastrand::Rng {
         fastrand::Rng::with_seed(self.seed.wrapping_mul(1000).wrapping_add(purpose))
     }
@@ -129,7 +131,7 @@ impl<E: Engine> Bench<'_, E> {
         self.present.load(Ordering::Relaxed)
     }
 
-    /// Steps until the limit, each timed. A step returns how many operations it was.
+    /// Runs and times steps until the limit. A step returns its number of operations.
     fn drive(&self, limit: Limit, mut step: impl FnMut(u64) -> Result<u64>) -> Result<Tally> {
         let mut tally = Tally::empty()?;
         let first = ticks();
@@ -149,7 +151,7 @@ impl<E: Engine> Bench<'_, E> {
         Ok(tally)
     }
 
-    /// The same work in several threads, which begin together; their operations and steps are added up.
+    /// Runs `work` in `count` threads that start together, and adds up their operations and steps.
     fn threads(&self, count: u64, work: impl Fn(u64) -> Result<Tally> + Sync) -> Result<Tally> {
         let together = Barrier::new(usize::try_from(count)? + 1);
         let mut sum = Tally::empty()?;
@@ -178,13 +180,14 @@ impl<E: Engine> Bench<'_, E> {
     }
 }
 
-/// Touches both ends of a value, which brings it into the processor's cache; `true` if it is as long as it must be.
+/// Touches both ends of a value, which loads it into the processor's cache. Returns whether it has
+/// the right length.
 fn look_at(value: &[u8], len: usize) -> bool {
     std::hint::black_box((value.first(), value.last()));
     value.len() == len
 }
 
-/// The store does not have what it must have, or has what it must not.
+/// The error for a missing, unexpected or wrong entry.
 fn wrong(what: &str, key: &[u8]) -> Error {
     format!("{what}: {}", key.escape_ascii()).into()
 }

@@ -1,4 +1,4 @@
-//! A queue: entries are pushed at the back and popped at the front.
+//! The queue workload: pushes entries at the back and pops them at the front.
 
 use std::sync::atomic::Ordering;
 
@@ -7,12 +7,12 @@ use crate::Result;
 use crate::clock::ticks;
 use crate::engine::{Direction, Engine, Reader};
 
-/// Entries in the queue while it moves on.
+/// Length of the queue.
 const LIVE: u64 = 1000;
 
 impl<E: Engine> Bench<'_, E> {
-    /// Has each key pass through the queue once. A step is one pop: a scan that ends at the first
-    /// entry, and the delete of that. Pushes go between the steps and are not in their times.
+    /// Passes each key through the queue once. A step is one pop: a scan that ends at the first
+    /// entry, and its deletion. Pushes happen between the steps and are not timed.
     pub(super) fn queue(&self) -> Result<Tally> {
         let (mut pushed, mut popped) = (self.keys.buffer(), self.keys.buffer());
         let mut values = self.values(5);

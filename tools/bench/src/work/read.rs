@@ -1,13 +1,13 @@
-//! Reading.
+//! The read workloads.
 
 use super::{Bench, Limit, Tally, look_at, wrong};
 use crate::Result;
 use crate::engine::{Direction, Engine, Reader};
 use crate::keys::KeyBuffer;
 
-/// Keys of one call that looks several up.
+/// Keys per multi-get.
 const SEVERAL: usize = 100;
-/// Entries of a scan whose time is taken together.
+/// Entries of a scan that are timed together.
 const STRIDE: u64 = 1000;
 
 impl<E: Engine> Bench<'_, E> {
@@ -15,7 +15,7 @@ impl<E: Engine> Bench<'_, E> {
         Limit { steps: u64::MAX, seconds: self.seconds }
     }
 
-    /// Keys that are there, at random among the first of `parts` parts of them, in so many threads.
+    /// Gets random existing keys of the first of `parts` equal parts, in `threads` threads.
     pub(super) fn read_existing(&self, threads: u64, parts: u64) -> Result<Tally> {
         let count = self.keys.count().div_ceil(parts);
         let work = |thread| {
@@ -30,11 +30,11 @@ impl<E: Engine> Bench<'_, E> {
         if threads == 1 { work(0) } else { self.threads(threads, work) }
     }
 
-    /// Looks a key up that is there.
+    /// Looks up a key that must exist.
     pub(super) fn must_be_there(&self, reader: &mut E::Reader<'_>, key: &[u8]) -> Result<()> {
         let mut right = false;
         reader.get(key, |value| right = look_at(value, self.value_len))?;
-        if right { Ok(()) } else { Err(wrong("a key is not there, or its value is of a wrong length", key)) }
+        if right { Ok(()) } else { Err(wrong("a key is missing, or its value has the wrong length", key)) }
     }
 
     pub(super) fn read_missing(&self) -> Result<Tally> {
@@ -43,13 +43,14 @@ impl<E: Engine> Bench<'_, E> {
         self.drive(self.read_limit(), |_| {
             let key = self.keys.missing(rng.u64(0..self.keys.count()), &mut key);
             if reader.get(key, |_| {})? {
-                return Err(wrong("a key is there that was never written", key));
+                return Err(wrong("found a key that was never written", key));
             }
             Ok(1)
         })
     }
 
-    /// Everything, from one end to the other, again and again unless `only_once`. A pass that is not cut short must find all that is there.
+    /// Scans everything, repeatedly unless `only_once`. A pass that is not cut short must find all
+    /// existing keys.
     pub(super) fn read_all(&self, direction: Direction, only_once: bool) -> Result<Tally> {
         let mut sum = Tally::empty()?;
         while sum.seconds < self.seconds {
@@ -62,7 +63,7 @@ impl<E: Engine> Bench<'_, E> {
                 entries += 1;
                 if entries % STRIDE == 0 {
                     let now = crate::clock::ticks();
-                    // The histogram grows with what is recorded, so that this cannot fail.
+                    // The histogram grows as needed, so this cannot fail.
                     let _ = sum.steps.record(now.saturating_sub(last) / STRIDE);
                     last = now;
                     in_time = now < deadline;
@@ -73,7 +74,7 @@ impl<E: Engine> Bench<'_, E> {
             sum.ops += entries;
             let present = self.present();
             if in_time && entries != present {
-                return Err(format!("a scan of everything found {entries} entries, {present} are there").into());
+                return Err(format!("a full scan found {entries} entries, expected {present}").into());
             }
             if only_once {
                 break;
@@ -82,7 +83,7 @@ impl<E: Engine> Bench<'_, E> {
         Ok(sum)
     }
 
-    /// Seeks keys at random and goes on by so many steps. A seek with its steps is one operation.
+    /// Seeks random keys and steps on `steps` times. A seek with its steps is one operation.
     pub(super) fn scan_random(&self, steps: u64) -> Result<Tally> {
         let (mut rng, mut key) = (self.rng(30), self.keys.buffer());
         let mut reader = self.engine.reader()?;
@@ -97,7 +98,7 @@ impl<E: Engine> Bench<'_, E> {
         })
     }
 
-    /// Many keys in one call, each an operation.
+    /// Looks up many keys per call; each key is an operation.
     pub(super) fn multi_get(&self) -> Result<Tally> {
         let mut rng = self.rng(40);
         let mut buffers: Vec<KeyBuffer> = (0..SEVERAL).map(|_| self.keys.buffer()).collect();
@@ -112,13 +113,13 @@ impl<E: Engine> Bench<'_, E> {
             match found {
                 None => Err("this engine cannot look up several keys in one call".into()),
                 Some(found) if found == SEVERAL as u64 && right == found => Ok(found),
-                Some(_) => Err(wrong("of several keys one is not there", keys[0])),
+                Some(_) => Err(wrong("a multi-get misses a key", keys[0])),
             }
         })
     }
 }
 
-/// The entries from a key on, which must be there, at most so many; returns how many there were.
+/// Scans up to `limit` entries from an existing key on; returns their number.
 pub(super) fn scan_from(reader: &mut impl Reader, key: &[u8], limit: u64) -> Result<u64> {
     let (mut found, mut right) = (0, false);
     reader.scan(Some(key), Direction::Forward, |at, value| {
@@ -129,5 +130,5 @@ pub(super) fn scan_from(reader: &mut impl Reader, key: &[u8], limit: u64) -> Res
         found += 1;
         found < limit
     })?;
-    if right { Ok(found) } else { Err(wrong("a scan did not begin at a key that is there", key)) }
+    if right { Ok(found) } else { Err(wrong("a scan did not begin at an existing key", key)) }
 }

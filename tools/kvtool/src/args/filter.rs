@@ -7,24 +7,25 @@ use tamis::filter::{BloomLayout, HashFunction};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FilterCommand {
-    /// Make a filter of lines
+    /// Create a filter of lines
     Create(FilterCreate),
-    /// Add lines to a filter; the file is replaced in one step
+    /// Add lines to a filter; the file is replaced atomically
     Add(FilterAdd),
-    /// Print the lines that may be in a filter, like grep; exit code 1 when there are none
+    /// Print the lines that may be in a filter, like grep; exit code 1 if there are none
     ///
-    /// A line that is not printed is certainly not in the filter. One that is printed may not be in it either, with the probability that
-    /// `filter info` shows.
+    /// A line that is not printed is certainly not in the filter. A printed line may be a false
+    /// positive, with the probability that `filter info` shows.
     Check(FilterCheck),
-    /// Print what a filter is and how full it is
+    /// Print the parameters of a filter and its fill
     Info(FilterInfo),
-    /// Give the tables of a store new filters; their data are copied untouched
+    /// Give the tables of a store new filters; their data blocks are copied unchanged
     Rebuild(FilterRebuild),
-    /// Print what filters of this and that many bits per key would cost and save in a store
+    /// Print what filters of 4 to 20 bits per key would cost and save in a store
     ///
-    /// For each run (a table of level 0, or a level) the real number of keys is taken, and for a look-up that it comes to every run
-    /// and finds nothing; or, with --trace, what each look-up of the trace comes to by the read path itself: which runs' key ranges hold
-    /// the key, and where the search ends. A wasted read is one that a filter wrongly allows.
+    /// A run is a table of level 0, or a level below. Each run counts with its real number of keys,
+    /// and each look-up is taken to visit every run and find nothing. With --trace, the look-ups of
+    /// the trace decide instead, by the real read path: which runs' key ranges hold the key, and
+    /// where the search ends. A wasted read is one that a filter wrongly allows.
     Advise(FilterAdvise),
 }
 
@@ -32,7 +33,8 @@ pub(crate) enum FilterCommand {
 pub(crate) struct FilterAdvise {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// Look up each line of FILE (`-` for standard input), to weigh the runs by what these look-ups find there
+    /// Look up each line of FILE (`-` for standard input), and weight each run by the look-ups that
+    /// miss there
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 }
@@ -41,24 +43,27 @@ pub(crate) struct FilterAdvise {
 pub(crate) struct FilterRebuild {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// Bits per key, 1 to 24, fractions too (of a binary fuse, see --policy); without it and --policy, every table gets the filter that
-    /// its keyspace's options ask for, which repairs damaged ones
+    /// Bits per key, 1 to 24; fractions are allowed (for a binary fuse, see --policy). Without
+    /// --bits and --policy, every table gets the filter that the options of its keyspace ask for,
+    /// which repairs damaged ones
     ///
-    /// --bits and --policy make it the same for all levels: they take the place of policies by level and of a budget, unless --allocate
-    /// sets a new one.
+    /// --bits and --policy set one policy for all levels: it replaces policies by level and any
+    /// budget, unless --allocate sets a new one.
     #[arg(long, value_name = "N")]
     pub(crate) bits: Option<f32>,
-    /// Which filter; it becomes the keyspace's policy. With --bits alone the kind stays (Bloom if there were none)
+    /// Kind of filter; it becomes the keyspace's policy. With --bits alone the kind stays (Bloom if
+    /// the keyspace has none)
     #[arg(long, value_enum)]
     pub(crate) policy: Option<Policy>,
-    /// Make every filter anew, also those that look right: against filters that deny what their tables hold, which `verify` reports
+    /// Rebuild every filter, also those that look right; for filters that deny keys of their table,
+    /// which `verify` reports
     #[arg(long)]
     pub(crate) all: bool,
-    /// Share the memory of --bits per key out among the levels so that as few reads as possible are wasted; later tables are treated
-    /// alike
+    /// Distribute the memory of --bits per key among the levels so that the fewest reads are
+    /// wasted; later tables follow the same rule
     #[arg(long, requires = "bits")]
     pub(crate) allocate: bool,
-    /// With --allocate: the share of look-ups that find nothing, 0 to 1
+    /// With --allocate: the share of look-ups for absent keys, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, requires = "allocate")]
     pub(crate) absent: f32,
 }
@@ -71,27 +76,30 @@ pub(crate) enum Policy {
     Bloom,
     /// Textbook Bloom filter, 10 bits per key unless --bits says otherwise
     Standard,
-    /// Binary fuse: denser and slower to build. --bits are those of a fingerprint: 4, 5, 6, 7, 8 (if not said), 10, 12 or 16
+    /// Binary fuse: denser and slower to build. --bits is the size of a fingerprint: 4, 5, 6, 7, 8
+    /// (default), 10, 12 or 16
     Fuse,
 }
 
 #[derive(Debug, Group)]
 pub(crate) struct FilterCreate {
-    /// The file to make
+    /// The file to create
     pub(crate) filter: PathBuf,
-    /// The lines; standard input if it is `-` or absent. Each is a key, as under *Keys and values*
-    /// in `kvtool --help`
+    /// The lines; standard input if it is `-` or absent. Each is a key, as described under *Keys
+    /// and values* in `kvtool --help`
     pub(crate) lines: Option<PathBuf>,
-    /// Bits for each line, 1 to 24; 10 if nothing else is asked for
+    /// Bits per line, 1 to 24; 10 by default
     #[arg(long, value_name = "N", conflicts_with_all = ["error_rate", "scalable"])]
     pub(crate) bits_per_key: Option<f64>,
-    /// The share of other lines to which the filter may say "maybe", for example 0.01
+    /// False-positive rate: the share of other lines for which the filter may say "maybe", for
+    /// example 0.01
     #[arg(long, value_name = "RATE")]
     pub(crate) error_rate: Option<f64>,
-    /// Make it for so many different lines; otherwise for those that there are, which are counted first, in 8 bytes of memory each
+    /// Size it for N distinct lines. By default the lines are counted first, which takes 8 bytes of
+    /// memory each
     #[arg(long, value_name = "N")]
     pub(crate) capacity: Option<u64>,
-    /// Make a filter that grows with what is added, and holds its error rate (0.01 if none is given)
+    /// Create a filter that grows as lines are added and keeps its error rate (0.01 by default)
     #[arg(long)]
     pub(crate) scalable: bool,
     /// Seed of the hash
@@ -100,10 +108,10 @@ pub(crate) struct FilterCreate {
     /// Hash function
     #[arg(long, value_enum, default_value_t)]
     pub(crate) hash: Hash,
-    /// Where a line's bits are
+    /// Where the bits of a line are
     #[arg(long, value_enum, default_value_t)]
     pub(crate) layout: Layout,
-    /// Replace the file if it is there
+    /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -113,7 +121,7 @@ pub(crate) enum Hash {
     /// Fast
     #[default]
     Xxh3,
-    /// Keyed by the seed, against lines that were chosen to collide
+    /// Keyed by the seed: resists lines chosen to collide
     Siphash13,
     /// As in Cassandra and Guava; the seed has 32 bits
     Murmur3,

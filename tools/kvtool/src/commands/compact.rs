@@ -1,5 +1,5 @@
-//! `compact`: brings a range to the last level. Tables that are there already are not merged, but
-//! read: damage in them is told, too.
+//! `compact`: moves a range to the last level. Tables already there are not merged, but they are
+//! read, so that damage in them is reported too.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -21,7 +21,7 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     let to = common.optional_bytes("--to", args.to.as_ref())?;
     let db = open_existing(&args.db)?;
     let keyspaces = selected_keyspaces(&db, common)?;
-    // Otherwise what is still in memory would be missing before and be there after.
+    // Flush first, so that entries in memory are part of the size before.
     db.flush()?;
     let before = stats_of(&db, common)?;
     let start = Instant::now();
@@ -39,7 +39,7 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
             && from.as_ref().is_none_or(|from| table.largest >= *from);
         is_in_range && kept.contains(&table.number)
     });
-    // Damage in one table must not keep what was written to the others from being made durable.
+    // Close before checking: damage in one table must not stop the others from becoming durable.
     db.close()?;
     unread.map(|table| check(&args.db, table.number)).find(Result::is_err).transpose()?;
     let (before, after) = (bytes(&before), bytes(&after));
@@ -52,8 +52,7 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     Ok(())
 }
 
-/// Reads a table that stayed as it was, because it is in its place: merging it would have found
-/// damage.
+/// Reads a table that compaction left in place. A merge would have found its damage.
 fn check(db: &Path, number: u64) -> Result<()> {
     let table = Inspector::new().table(&FileKind::Table(number).path(db))?;
     table.blocks().try_for_each(|block| Ok(block.map(drop)?))

@@ -1,8 +1,8 @@
-//! `demo`: how many disk reads do the filters save?
+//! `demo`: how many disk reads the filters save.
 //!
-//! Makes a store with several levels, opens it again to read with a small cache, and asks for keys
-//! that are there and for keys that are not, each with the filters and without. What the store
-//! counts is put beside what the operating system counted for this process.
+//! Creates a store with several levels, opens it read-only with a small cache, and looks up
+//! existing and missing keys, with and without filters. Prints the store's counters next to the
+//! operating system's counters for this process.
 
 use std::time::Instant;
 
@@ -18,9 +18,9 @@ use crate::failure::{Attempt, Result};
 use crate::output::{Output, json_reads, say, table};
 use crate::text::{Decimal, count, percent, size};
 
-/// The block cache while measuring is this part of the data, so that blocks come from files.
+/// The data are this many times as large as the block cache, so that blocks come from files.
 const CACHE_SHARE: u64 = 128;
-/// One in so many keys is asked for.
+/// One key in `ASKED_SHARE` is looked up.
 const ASKED_SHARE: u64 = 10;
 const VALUE_LEN: usize = 100;
 const SEED: u64 = 0;
@@ -40,7 +40,7 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
     load.run(&path)?;
     let loaded = start.elapsed();
     let cache = usize::try_from(load.bytes() / CACHE_SHARE).unwrap_or(usize::MAX);
-    // Read-only, it has no background work: nothing but the questions reads while it is measured.
+    // A read-only store has no background work: only the look-ups read while they are measured.
     let db = load.late_options().cache_size(cache).open_read_only(&path)?;
     let stats = db.stats();
     let bytes: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.size()).sum();
@@ -54,12 +54,12 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
     let keyspace = db.default_keyspace();
     warm_up(&db, keyspace)?;
     let asked = (keys.count() / ASKED_SHARE).max(1);
-    // Spread over all that was loaded, early and late.
+    // Spread over all loaded keys, early and late.
     let step = keys.count() / asked;
     let mut measured = Vec::new();
     for question in [Question::Existing, Question::Missing] {
         for filters in [FilterMode::Use, FilterMode::Ignore] {
-            say(format_args!("asking for {} {}", count(asked), title(question, filters)));
+            say(format_args!("looking up {} {}", count(asked), title(question, filters)));
             let keys = (0..asked).map(|i| match question {
                 Question::Existing => keys.existing(i * step),
                 Question::Missing => keys.missing(i * step),
@@ -95,7 +95,7 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
 
 fn title(question: Question, filters: FilterMode) -> String {
     let question = match question {
-        Question::Existing => "keys that are there",
+        Question::Existing => "existing keys",
         Question::Missing => "missing keys",
     };
     match filters {
@@ -166,7 +166,7 @@ fn measured_json(m: &Measured) -> Value {
     })
 }
 
-/// What the filters spare when a missing key is asked for.
+/// What the filters save when missing keys are looked up.
 struct Saved {
     without: u64,
     with: u64,
@@ -194,7 +194,7 @@ fn conclude(output: &mut Output, measured: &[Measured]) -> Result<()> {
     let with_filters = measured.iter().find(|m| m.question == Question::Missing && m.filters == FilterMode::Use);
     let rate = with_filters.and_then(|m| m.reads.false_positive_rate());
     output.line(format_args!(
-        "Of their answers for missing keys, {} were wrongly \"maybe\"; in theory 10 bits per key make that 0.82 %.",
+        "False positives: {} of the filters' answers for missing keys; in theory 0.82 % at 10 bits per key.",
         percent(rate)
     ))
 }

@@ -1,4 +1,4 @@
-//! `dump`: any file of a store, in words.
+//! `dump`: any file of a store, as text.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Output, json_bytes};
 use crate::text::count;
 
-/// Characters of a key or value that are shown, unless all are asked for.
+/// Characters shown of a key or value without `--full`.
 const WIDTH: usize = 60;
 
 pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
             let manifest = FileKind::Manifest(inspector.current(&args.file)?).name();
             match common.json {
                 true => output.json(json!({ "kind": "current", "manifest": manifest }))?,
-                false => output.line(format_args!("{manifest} is in force"))?,
+                false => output.line(format_args!("the current manifest is {manifest}"))?,
             }
         }
         FileKind::Table(_) => sst::describe(&mut output, common, &inspector.table(&args.file)?, true)?,
@@ -33,7 +33,7 @@ pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
                 false => dump_log(&mut output, common, &mut log, args.full)?,
             }
         }
-        _ => return Err(Failure::usage(format_args!("{} holds nothing to print", args.file.display()))),
+        _ => return Err(Failure::usage(format_args!("{} has no content to print", args.file.display()))),
     }
     output.finish()
 }
@@ -41,7 +41,7 @@ pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
 fn kind_of(file: &Path) -> Result<FileKind> {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     FileKind::parse(name)
-        .ok_or_else(|| Failure::usage(format_args!("{} is not named as a store's file is", file.display())))
+        .ok_or_else(|| Failure::usage(format_args!("{} is not the name of a store's file", file.display())))
 }
 
 fn dump_log(output: &mut Output, common: &Common, log: &mut LogFile, full: bool) -> Result<()> {
@@ -53,7 +53,7 @@ fn dump_log(output: &mut Output, common: &Common, log: &mut LogFile, full: bool)
             ))?;
             if header.previous != 0 {
                 let (number, len) = (header.previous, count(header.previous_len));
-                output.line(format_args!("the log before it is {number}, of {len} bytes"))?;
+                output.line(format_args!("the previous log is {number}, {len} bytes"))?;
             }
         }
         Err(rule) => output.line(format_args!("the header is not valid: {rule}"))?,

@@ -1,4 +1,4 @@
-//! `explain`: how a key is looked up, source by source.
+//! `explain`: the steps of a look-up, source by source.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
     }
 }
 
-/// A row for the step, with the first of its reads, and one for each further read: what it took to open the table, then the blocks.
+/// A row for the step with its first read, and one for each further read: opening the table, then
+/// the blocks.
 fn rows(step: &ReadStep) -> Vec<Vec<String>> {
     let read = |what: &str, offset: String, bytes: u64, time: Duration| ([what.to_owned(), offset, count(bytes)], time);
     let opening = step.opened.map(|opening| read("to open it", String::new(), opening.bytes, opening.time));
@@ -65,7 +66,7 @@ fn rows(step: &ReadStep) -> Vec<Vec<String>> {
 fn document(explained: &Explanation) -> Value {
     let steps: Vec<Value> = explained.steps.iter().map(step).collect();
     json!({
-        // As text: JSON numbers are exact only up to 2^53 for many readers.
+        // As text: many JSON readers keep numbers exactly only up to 2^53.
         "hash": format!("{:#018x}", explained.hash),
         "outcome": explained.outcome.as_ref().map_or("failed", |found| found_name(*found)),
         "error": explained.outcome.as_ref().err().map(ToString::to_string),

@@ -1,4 +1,4 @@
-//! `get`: one key, or all keys of a file with what that cost.
+//! `get`: looks up one key, or all keys of a file and what they cost.
 
 use serde_json::json;
 use tamis::{Keyspace, ReadOptions};

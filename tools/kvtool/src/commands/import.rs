@@ -1,8 +1,8 @@
 //! `import`: many puts, in batches, from TSV or JSON lines.
 //!
-//! The thread that reads lines and the one that is told of Ctrl-C share the importer behind a lock,
-//! which is free while a line is waited for. So an interruption waits for the batch at hand and for
-//! nothing else; it writes what was read, and says where to resume.
+//! The reading thread and the Ctrl-C handler share the importer behind a lock, which is free while
+//! the reader waits for a line. An interruption therefore waits at most for the current batch. It
+//! then writes the lines read so far and prints where to resume.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -21,15 +21,15 @@ use crate::failure::{INTERRUPTED, Result};
 use crate::output::{Output, say};
 use crate::text::{Decimal, EMPTY_KEY, Form, QUOTES, count, counted};
 
-/// A batch is written when it has this many lines or bytes. Larger ones gain nothing: the write-ahead log's share of the cost is
-/// small by then.
+/// A batch is written when it reaches this many lines or bytes. Larger batches gain nothing: the
+/// write-ahead log's share of the cost is small by then.
 const BATCH_LINES: usize = 1000;
 const BATCH_BYTES: usize = 1 << 20;
 
 pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     let file = args.file.as_deref();
-    let source = Source { format: args.format.unwrap_or_else(|| format_of(file)), form: common.form() };
-    let mut lines = Lines::open(file, source.longest_line())?;
+    let parser = LineParser { format: args.format.unwrap_or_else(|| format_of(file)), form: common.form() };
+    let mut lines = Lines::open(file, parser.longest_line())?;
     lines.skip(args.skip)?;
     let (db, keyspace) = open_to_write(&args.db, common)?;
     let start = Instant::now();
@@ -52,12 +52,12 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
         exit(code)
     });
     if let Err(error) = handled {
-        say(format_args!("kvtool: Ctrl-C will not say how far the import got: {error}"));
+        say(format_args!("kvtool: no message on Ctrl-C about the progress: {error}"));
     }
-    let result = import_all(&source, &mut lines, &shared, &progress);
+    let result = import_all(&parser, &mut lines, &shared, &progress);
     let mut import = lock(&shared);
     progress.finish_and_clear();
-    // What was imported is there to stay, also when a later line is not valid.
+    // Imported lines stay, even if a later line is not valid.
     let closed = import.close();
     if let Err(failure) = result {
         import.say_how_to_resume();
@@ -67,15 +67,15 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     report(common, import.imported, start.elapsed())
 }
 
-/// A panic under the lock ends the process, so that the importer is never seen in between.
+/// A panic under the lock ends the process, so no thread sees a half-changed importer.
 fn lock(import: &Mutex<Importer>) -> MutexGuard<'_, Importer> {
     import.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn import_all(source: &Source, lines: &mut Lines, import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
+fn import_all(parser: &LineParser, lines: &mut Lines, import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
     loop {
         let failure = match lines.advance() {
-            Ok(true) => match source.parse(lines.line()) {
+            Ok(true) => match parser.parse(lines.line()) {
                 Ok(entry) => {
                     let is_full = lock(import).add(entry, lines.number());
                     if is_full {
@@ -133,21 +133,21 @@ struct Importer {
     db: Db,
     keyspace: Keyspace,
     batch: WriteBatch,
-    /// Entries in the store.
+    /// Entries written to the store.
     imported: u64,
-    /// The last line of which the batch has the entry.
+    /// The last line whose entry is in the batch.
     read: u64,
-    /// The last line that is in the store, with all lines before it.
+    /// The last line written to the store, like all lines before it.
     written: u64,
     json: bool,
-    /// What is imported.
+    /// Name of the input.
     name: String,
     progress: ProgressBar,
 }
 
 impl Importer {
-    /// Adds the entry of line `number`, if it has one. Returns whether the batch is to be written.
-    fn add(&mut self, entry: Option<Entry<'_>>, number: u64) -> bool {
+    /// Adds the entry of line `number`, if any. Returns whether the batch is full.
+    fn add(&mut self, entry: Option<KeyValue<'_>>, number: u64) -> bool {
         self.read = number;
         let Some((key, value)) = entry else { return false };
         self.batch.put_in(&self.keyspace, key, value);
@@ -164,7 +164,7 @@ impl Importer {
         Ok(())
     }
 
-    /// Makes what was imported durable, and closes the store.
+    /// Makes the imported entries durable, and closes the store.
     fn close(&mut self) -> Result<()> {
         self.db.sync()?;
         Ok(self.db.clone().close()?)
@@ -179,7 +179,7 @@ impl Importer {
         if self.json {
             let mut output = Output::new();
             let document = json!({ "lines": self.imported, "interrupted": true, "skip": self.written });
-            // The message has said it already.
+            // The message above already has the figures.
             let _ = output.json(document).and_then(|()| output.finish());
         }
         if let Err(failure) = written.and(closed) {
@@ -203,17 +203,17 @@ impl Importer {
     }
 }
 
-/// How lines become entries.
-struct Source {
+/// How lines are parsed into entries.
+struct LineParser {
     format: ImportFormat,
     /// Form of TSV fields.
     form: Form,
 }
 
-type Entry<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+type KeyValue<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 
-impl Source {
-    /// No valid line is longer: the limits of key and value in the form that takes most room for a byte.
+impl LineParser {
+    /// Upper bound on a valid line: the limits of key and value in the longest encoding of a byte.
     fn longest_line(&self) -> usize {
         let per_byte = match self.format {
             ImportFormat::Tsv => self.form.longest_byte(),
@@ -223,22 +223,22 @@ impl Source {
         (MAX_KEY_LEN + MAX_VALUE_LEN) * per_byte + 2 * QUOTES + 1024
     }
 
-    /// The entry in a line; `None` if there is none, or what is wrong with it.
-    fn parse<'a>(&self, line: &'a [u8]) -> Result<Option<Entry<'a>>, String> {
+    /// The entry in a line, or `None` for a blank line of JSON. The error says what is wrong.
+    fn parse<'a>(&self, line: &'a [u8]) -> Result<Option<KeyValue<'a>>, String> {
         let entry = match self.format {
             ImportFormat::Tsv => Some(self.parse_tsv(line)?),
             ImportFormat::Jsonl => parse_json(line)?,
         };
         match &entry {
-            Some((key, _)) if key.len() > MAX_KEY_LEN => Err(format!("a key takes up to {MAX_KEY_LEN} bytes")),
+            Some((key, _)) if key.len() > MAX_KEY_LEN => Err(format!("a key has at most {MAX_KEY_LEN} bytes")),
             Some((_, value)) if value.len() > MAX_VALUE_LEN => {
-                Err(format!("a value takes up to {MAX_VALUE_LEN} bytes"))
+                Err(format!("a value has at most {MAX_VALUE_LEN} bytes"))
             }
             _ => Ok(entry),
         }
     }
 
-    fn parse_tsv<'a>(&self, line: &'a [u8]) -> Result<Entry<'a>, String> {
+    fn parse_tsv<'a>(&self, line: &'a [u8]) -> Result<KeyValue<'a>, String> {
         let (key, value) = match line.iter().position(|&byte| byte == b'\t') {
             Some(0) if self.form == Form::Plain => {
                 return Err(format!("it has no key before the tab (the empty key is {EMPTY_KEY})"));
@@ -250,7 +250,7 @@ impl Source {
     }
 }
 
-fn parse_json(line: &[u8]) -> Result<Option<Entry<'static>>, String> {
+fn parse_json(line: &[u8]) -> Result<Option<KeyValue<'static>>, String> {
     if line.trim_ascii().is_empty() {
         return Ok(None);
     }
@@ -291,11 +291,11 @@ fn json_field(name: &str, value: Value) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    fn tsv(form: Form, line: &[u8]) -> Result<Entry<'_>, String> {
-        Source { format: ImportFormat::Tsv, form }.parse(line).map(Option::unwrap)
+    fn tsv(form: Form, line: &[u8]) -> Result<KeyValue<'_>, String> {
+        LineParser { format: ImportFormat::Tsv, form }.parse(line).map(Option::unwrap)
     }
 
-    fn entry(key: &'static [u8], value: &'static [u8]) -> Result<Entry<'static>, String> {
+    fn entry(key: &'static [u8], value: &'static [u8]) -> Result<KeyValue<'static>, String> {
         Ok((key.into(), value.into()))
     }
 

@@ -1,15 +1,15 @@
-//! `keyspaces`: which there are.
+//! `keyspaces`: lists them with their options and sizes.
 
 use serde_json::json;
 use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions};
 
 use super::store::stats_of;
-use crate::args::{Common, Store};
+use crate::args::{Common, StoreDir};
 use crate::failure::Result;
 use crate::output::{Output, table};
 use crate::text::{count, size};
 
-pub(crate) fn run(common: &Common, args: Store) -> Result<()> {
+pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
     let db = Db::open_read_only(&args.db)?;
     let mut rows = Vec::new();
     let mut documents = Vec::new();

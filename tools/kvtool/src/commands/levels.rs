@@ -1,19 +1,19 @@
-//! `levels`: every table, level by level.
+//! `levels`: the tables of every level.
 
 use serde_json::{Value, json};
 use tamis::{Db, TableStats};
 
 use super::filters::filters_of;
 use super::store::stats_of;
-use crate::args::{Common, Store};
+use crate::args::{Common, StoreDir};
 use crate::failure::Result;
 use crate::output::{Output, json_bytes, table};
 use crate::text::{count, percent, size};
 
-/// Characters of a key that are shown.
+/// Characters shown of a key.
 const KEY_WIDTH: usize = 24;
 
-pub(crate) fn run(common: &Common, args: Store) -> Result<()> {
+pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
     let db = Db::open_read_only(&args.db)?;
     let stats = stats_of(&db, common)?;
     let mut output = Output::new();

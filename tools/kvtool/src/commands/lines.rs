@@ -1,4 +1,4 @@
-//! [`Lines`]: input line by line, as bytes, from a file or from standard input.
+//! [`Lines`]: reads input line by line as bytes, from a file or standard input.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,15 +8,14 @@ use crate::failure::{Attempt, Failure, Result};
 use crate::output::say;
 use crate::text::{Form, counted};
 
-/// The buffer of a longer line is given back when the line has been used.
+/// A buffer larger than this is freed once its line has been used.
 const KEPT_BUFFER: usize = 1 << 20;
 
-/// Reads lines of any length up to a limit. Only the final newline is taken off. Empty lines are
-/// counted and passed over.
+/// Reads lines of any length up to a limit. Removes only the newline. Skips and counts empty lines.
 pub(crate) struct Lines {
     input: Box<dyn BufRead>,
     name: String,
-    /// Bytes in the file, if that can be known.
+    /// Bytes in the file, if known.
     len: Option<u64>,
     limit: usize,
     line: Vec<u8>,
@@ -44,8 +43,8 @@ impl Lines {
         Ok(Lines { input, name, len, limit, line: Vec::new(), number: 0, empty: 0, bytes: 0 })
     }
 
-    /// Goes to the next line that is not empty. At the end it returns `false`, and says how many
-    /// were.
+    /// Reads the next non-empty line. At the end, returns `false` and prints how many empty lines
+    /// were skipped.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.read()? {
             if !self.line.is_empty() {
@@ -54,23 +53,23 @@ impl Lines {
             self.empty += 1;
         }
         if self.empty > 0 {
-            say(format_args!("{} of {} passed over", counted(self.empty, "empty line"), self.name));
+            say(format_args!("{} of {} skipped", counted(self.empty, "empty line"), self.name));
             self.empty = 0;
         }
         Ok(false)
     }
 
-    /// The line that was read last.
+    /// The line read last.
     pub(crate) fn line(&self) -> &[u8] {
         &self.line
     }
 
-    /// The next line that is not empty, or `None` at the end.
+    /// The next non-empty line, or `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>> {
         Ok(if self.advance()? { Some(&self.line) } else { None })
     }
 
-    /// Gives up the line that was read last, and the memory of a long one.
+    /// Drops the line read last, and frees the buffer of a long one.
     pub(crate) fn release(&mut self) {
         self.line.clear();
         if self.line.capacity() > KEPT_BUFFER {
@@ -78,18 +77,18 @@ impl Lines {
         }
     }
 
-    /// Passes over the first `count` lines, empty ones too.
+    /// Skips the first `count` lines, including empty ones.
     pub(crate) fn skip(&mut self, count: u64) -> Result<()> {
         while self.number < count {
             if !self.read()? {
                 let lines = counted(self.number, "line");
-                return Err(Failure::usage(format_args!("{} has {lines}, and {count} were to be skipped", self.name)));
+                return Err(Failure::usage(format_args!("{} has {lines}, fewer than the {count} to skip", self.name)));
             }
         }
         Ok(())
     }
 
-    /// Hands each line to `on_line`: as it stands there, and as the key that it is in `form`.
+    /// Passes each line to `on_line`: the line itself, and the key that it encodes in `form`.
     pub(crate) fn each_key(mut self, form: Form, mut on_line: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
         while self.advance()? {
             match form.parse_field(&self.line) {
@@ -100,7 +99,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Reads one line into the buffer; returns whether there was one.
+    /// Reads one line into the buffer; returns `false` at the end.
     fn read(&mut self) -> Result<bool> {
         self.release();
         let most = self.limit as u64 + 1;
@@ -120,12 +119,12 @@ impl Lines {
         Ok(true)
     }
 
-    /// The failure that the line read last is not valid.
+    /// The failure for an invalid line: names the line read last.
     pub(crate) fn invalid(&self, why: impl std::fmt::Display) -> Failure {
         Failure::usage(format_args!("line {} of {} is not valid: {why}", self.number, self.name))
     }
 
-    /// How many lines have been read.
+    /// Number of lines read.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -134,7 +133,7 @@ impl Lines {
         &self.name
     }
 
-    /// Bytes in the file, if that can be known.
+    /// Bytes in the file, if known.
     pub(crate) fn len(&self) -> Option<u64> {
         self.len
     }

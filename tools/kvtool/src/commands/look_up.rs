@@ -1,4 +1,4 @@
-//! Looking up every line of a file, and what that cost.
+//! Looks up every line of a file, and reports the cost.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::failure::Result;
 use crate::output::say;
 use crate::text::{Decimal, Form, QUOTES, count, counted, size};
 
-/// How many keys were asked for, and how long the answers took.
+/// How many keys were looked up, and how long that took.
 #[derive(Default)]
 pub(super) struct Summary {
     pub(super) asked: u64,
@@ -19,13 +19,13 @@ pub(super) struct Summary {
     pub(super) time: Duration,
 }
 
-/// Hands each line of `file` to `on_key` as a key in `form`.
+/// Passes each line of `file` to `on_key`, decoded as a key in `form`.
 pub(super) fn each_key(file: &Path, form: Form, mut on_key: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     Lines::open(Some(file), MAX_KEY_LEN * form.longest_byte() + QUOTES)?.each_key(form, |_, key| on_key(key))
 }
 
-/// Looks up each line of `file`, a key in `form`, and hands those that are there, with their
-/// values, to `on_found`.
+/// Looks up each line of `file`, a key in `form`. Passes the keys found, with their values, to
+/// `on_found`.
 pub(super) fn look_up_all(
     keyspace: &Keyspace,
     file: &Path,
@@ -86,7 +86,7 @@ impl Summary {
         ));
         if reads.avoidable_reads > 0 {
             say(format_args!(
-                "of the blocks read, filters would have saved {} ({})",
+                "filters would have saved {} of the blocks read ({})",
                 count(reads.avoidable_reads),
                 size(reads.avoidable_bytes)
             ));

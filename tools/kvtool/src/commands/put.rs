@@ -12,7 +12,7 @@ use crate::args::{Common, Delete, Put};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::Output;
 
-/// Stands for standard input.
+/// The argument that means standard input.
 const STDIN: &str = "-";
 
 pub(crate) fn put(common: &Common, args: Put) -> Result<()> {
@@ -37,7 +37,7 @@ pub(crate) fn delete(common: &Common, args: Delete) -> Result<()> {
     write(common, db, batch)
 }
 
-/// The value in a file, or on standard input.
+/// Reads a value from a file or standard input.
 fn read_value(file: &Path) -> Result<Vec<u8>> {
     let (name, len, input): (_, _, Box<dyn Read>) = match file == Path::new(STDIN) {
         true => ("standard input".to_owned(), 0, Box::new(io::stdin().lock())),
@@ -48,12 +48,12 @@ fn read_value(file: &Path) -> Result<Vec<u8>> {
             (name, len, Box::new(opened))
         }
     };
-    // One byte more than can be, so that too long a value is refused and not cut.
+    // Reads one byte more than the limit, so that a longer value is refused and not cut.
     let limit = MAX_VALUE_LEN as u64 + 1;
     let mut value = Vec::with_capacity(usize::try_from(len.min(limit)).unwrap_or_default());
     input.take(limit).read_to_end(&mut value).attempt(format_args!("cannot read {name}"))?;
     if value.len() > MAX_VALUE_LEN {
-        return Err(Failure::usage(format_args!("a value takes up to {MAX_VALUE_LEN} bytes; {name} has more")));
+        return Err(Failure::usage(format_args!("a value has at most {MAX_VALUE_LEN} bytes; {name} has more")));
     }
     Ok(value)
 }

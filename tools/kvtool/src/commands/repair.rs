@@ -1,4 +1,4 @@
-//! `repair`: makes a store that can be opened of what verifies.
+//! `repair`: rebuilds a store from what verifies.
 
 use serde_json::{Value, json};
 use tamis::{Loss, RepairOptions, RepairReport};
@@ -13,15 +13,15 @@ pub(crate) fn run(common: &Common, args: Repair) -> Result<()> {
     let printed = print(common, &report, args.dry_run);
     match (report.is_sound(), args.dry_run) {
         (true, _) => say("nothing to repair"),
-        (false, true) => say("nothing was changed: this was a dry run"),
+        (false, true) => say("dry run: nothing was changed"),
         (false, false) => say(format_args!(
-            "repaired; {}; what was moved, and this report, are in {}",
+            "repaired; {}; moved files and this report are in {}",
             counted(report.losses.len() as u64, "affected range"),
             args.db.join("lost").display()
         )),
     }
-    // Whoever runs it in a script must not take a store that has lost something for a whole one, nor
-    // one that needs a repair for one that does not; also if the script reads no more of this.
+    // A script must be able to tell a store with losses, or one that needs repair, from a sound
+    // one: by the exit code, also if it closes the pipe.
     let is_damaged = report.has_losses() || (args.dry_run && !report.is_sound());
     match printed {
         Ok(()) | Err(Failure::ClosedPipe) if is_damaged => Err(Failure::Damaged),

@@ -1,5 +1,4 @@
-//! `scan --skip-damaged`: the entries that can be read of a damaged store, and what was passed
-//! over.
+//! `scan --skip-damaged`: the readable entries of a damaged store, and the ranges skipped.
 
 use std::ops::Bound;
 
@@ -31,7 +30,7 @@ pub(super) fn run(
     }
     skipped.iter().for_each(|range| tell(common, range));
     say(format_args!(
-        "skipped {}: keys in these ranges may be missing, or show older values",
+        "skipped {}: keys in these ranges may be missing or have older values",
         counted(skipped.len() as u64, "damaged range")
     ));
     Err(Failure::Damaged)

@@ -19,7 +19,7 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
         let limit = args.limit.unwrap_or(u64::MAX);
         return salvage::run(common, &keyspace, range.lower, range.upper, limit);
     }
-    // Read once and in order: ahead of itself, and past the cache.
+    // The scan uses each block once: reads ahead and bypasses the cache.
     let mut cursor = keyspace.cursor_with(ReadOptions::new().fill_cache(false))?;
     let mut output = Output::new();
     let mut left = args.limit.unwrap_or(u64::MAX);
@@ -48,12 +48,12 @@ struct KeyRange {
 }
 
 impl KeyRange {
-    /// What all the given bounds allow.
+    /// The intersection of all given bounds.
     fn new(from: Option<Vec<u8>>, to: Option<Vec<u8>>, prefix: Option<Vec<u8>>) -> KeyRange {
-        let behind_prefix = prefix.as_deref().and_then(successor);
+        let prefix_end = prefix.as_deref().and_then(successor);
         KeyRange {
             lower: from.into_iter().chain(prefix).max().unwrap_or_default(),
-            upper: to.into_iter().chain(behind_prefix).min(),
+            upper: to.into_iter().chain(prefix_end).min(),
         }
     }
 
@@ -75,7 +75,7 @@ impl KeyRange {
     }
 }
 
-/// The smallest key behind all keys that begin with `prefix`; `None` if there is no such key.
+/// The smallest key above all keys that begin with `prefix`; `None` if there is none.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut successor = prefix[..=last].to_vec();

@@ -1,4 +1,4 @@
-//! `sst`: what an SSTable contains.
+//! `sst`: the content of an SSTable.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ use crate::failure::{Failure, Result};
 use crate::output::{Output, json_bytes, say, table};
 use crate::text::{count, percent, size};
 
-/// Characters of a key that are shown where there are many columns.
+/// Characters shown of a key in wide tables.
 const KEY_WIDTH: usize = 40;
 
 pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
     let path = path_of(args.path, args.number)?;
     let mut output = Output::new();
-    // Entries can be read also where properties, index or footer cannot, or some blocks.
+    // Entries can be read even if properties, index, footer or some blocks are damaged.
     let described = Inspector::new()
         .table(&path)
         .map_err(Failure::from)
@@ -67,13 +67,18 @@ pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
 fn path_of(path: PathBuf, number: Option<u64>) -> Result<PathBuf> {
     match number {
         Some(number) if path.is_dir() => Ok(FileKind::Table(number).path(&path)),
-        Some(_) => Err(Failure::usage(format_args!("{} is not a directory; NUMBER goes with one", path.display()))),
-        None if path.is_dir() => Err(Failure::usage("which table? Give its NUMBER (`kvtool levels` lists them)")),
+        Some(_) => Err(Failure::usage(format_args!(
+            "{} is not a directory; NUMBER needs the directory of a store",
+            path.display()
+        ))),
+        None if path.is_dir() => {
+            Err(Failure::usage("a store needs the NUMBER of a table (`kvtool levels` lists them)"))
+        }
         None => Ok(path),
     }
 }
 
-/// Properties, footer and filter, and the blocks if they are asked for. Also for `dump`.
+/// Prints properties, footer and filter, and the data blocks if `blocks`. Also for `dump`.
 pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, blocks: bool) -> Result<()> {
     let mut listed = Vec::new();
     let mut damaged = Vec::new();
@@ -134,11 +139,11 @@ fn properties_rows(common: &Common, properties: &TableProperties) -> Vec<Vec<Str
         ("smallest sequence number", p.smallest_seqno.to_string()),
         ("largest sequence number", p.largest_seqno.to_string()),
         ("largest data block", count(p.largest_block.into())),
-        ("compression asked for", compression),
-        ("block size asked for", count(p.block_size.into())),
+        ("requested compression", compression),
+        ("requested block size", count(p.block_size.into())),
         ("hash seed", format!("{:#018x}", p.hash_seed)),
         ("filter policy", policy_in_words(p.filter_policy).to_owned()),
-        ("filter bits per key asked for", format!("{}", f64::from(p.filter_millibits) / 1000.0)),
+        ("requested filter bits per key", format!("{}", f64::from(p.filter_millibits) / 1000.0)),
         ("keys in the filter", count(p.filter_keys)),
         ("hash of the filter", p.filter_hash.map_or_else(|| "none".into(), |hash| format!("{hash:#018x}"))),
         ("footer: filter block at", p.filter_block.map_or_else(|| "none".into(), handle)),
@@ -227,7 +232,7 @@ fn properties_json(common: &Common, properties: &TableProperties) -> Value {
         "largest_block": p.largest_block,
         "compression": p.compression.map_or("unknown", compression_in_words),
         "block_size": p.block_size,
-        // As text: JSON numbers are exact only up to 2^53 for many readers.
+        // As text: many JSON readers keep numbers exactly only up to 2^53.
         "hash_seed": format!("{:#018x}", p.hash_seed),
         "filter_policy": p.filter_policy,
         "filter_bits_per_key": f64::from(p.filter_millibits) / 1000.0,

@@ -1,9 +1,9 @@
-//! `stats`: what the store is made of, level by level, and what reads cost.
+//! `stats`: levels, filters and memory of a store, and what reads cost.
 
 use serde_json::{Value, json};
 use tamis::{Db, FilterLedger, KeyspaceStats, LevelStats, ReadOptions};
 
-use super::filters::{Filters, filters_of};
+use super::filters::{FilterTotals, filters_of};
 use super::look_up::look_up_all;
 use super::store::{existing_keyspace, stats_of};
 use crate::args::{Common, Stats};
@@ -25,7 +25,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
     let mut filters = Vec::new();
     for keyspace in &stats.keyspaces {
         let levels = keyspace.levels.iter().map(|level| filters_of(db.path(), &level.tables));
-        filters.push(levels.collect::<Result<Vec<Filters>>>()?);
+        filters.push(levels.collect::<Result<Vec<FilterTotals>>>()?);
     }
     let mut output = Output::new();
     if common.json {
@@ -58,7 +58,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             output.line("")?;
         }
     }
-    let all: Filters = filters.iter().flatten().copied().sum();
+    let all: FilterTotals = filters.iter().flatten().copied().sum();
     for note in notes(&all) {
         output.line(note)?;
         output.line("")?;
@@ -76,7 +76,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             ("kept for the next memtable", memory.pool),
             ("cached blocks", memory.cache),
             ("limit of the cache", memory.cache_limit),
-            // A table is opened by the first read that comes to it.
+            // A table is opened by the first read that reaches it.
             ("filters and indexes of opened tables", memory.filters_and_indexes),
         ]
         .map(|(what, bytes)| vec![what.to_owned(), size(bytes as u64)]),
@@ -90,34 +90,32 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
     output.finish()?;
     match looked_up {
         Some(summary) => summary.say(&stats.reads()),
-        None => say(
-            "Reads are counted, and tables opened, while a store is open: --keys-from FILE looks keys up first and shows what that took.",
-        ),
+        None => say("This run read no keys; --keys-from FILE looks keys up first and shows what the reads cost."),
     }
     Ok(())
 }
 
-/// Why tables have no filter that counts.
-fn notes(filters: &Filters) -> Vec<String> {
+/// Why tables have no usable filter.
+fn notes(filters: &FilterTotals) -> Vec<String> {
     let none = (filters.none > 0).then(|| {
         format!(
-            "{} without a filter: they were written when the keyspace's policy, or its budget, gave them none (`kvtool keyspaces`); \
-             `kvtool filter rebuild --bits N` gives them one.",
+            "{} without a filter: the keyspace's policy or budget gave none when they were written (`kvtool keyspaces`); \
+             `kvtool filter rebuild --bits N` adds one.",
             counted(filters.none, "table")
         )
     });
     let damaged = (filters.damaged > 0).then(|| {
         format!(
-            "{} with a damaged filter, which means \"maybe\": `kvtool sst` says why, `kvtool filter rebuild` makes it anew.",
+            "{} with a damaged filter, which answers \"maybe\": `kvtool sst` shows the reason, `kvtool filter rebuild` repairs it.",
             counted(filters.damaged, "table")
         )
     });
     none.into_iter().chain(damaged).collect()
 }
 
-/// What the levels hold.
-fn layout(keyspace: &KeyspaceStats, filters: &[Filters]) -> comfy_table::Table {
-    let row = |name: String, level: &LevelStats, filters: &Filters| {
+/// Content of the levels.
+fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> comfy_table::Table {
+    let row = |name: String, level: &LevelStats, filters: &FilterTotals| {
         vec![
             name,
             count(level.tables.len() as u64),
@@ -137,7 +135,7 @@ fn layout(keyspace: &KeyspaceStats, filters: &[Filters]) -> comfy_table::Table {
     table(1, &["level", "tables", "size", "entries", "tombstones", "filters", "bits per key", "expected false"], rows)
 }
 
-/// What reads asked of the levels' filters, and how far the answers were right.
+/// The filters' answers by level, and how many were right.
 fn answers(keyspace: &KeyspaceStats) -> comfy_table::Table {
     let row = |name: String, ledger: FilterLedger| {
         let reads = ledger.reads;
@@ -174,7 +172,7 @@ fn answers(keyspace: &KeyspaceStats) -> comfy_table::Table {
     table(1, &heads, rows_of(keyspace, row))
 }
 
-/// What the reads took.
+/// The cost of reads by level.
 fn costs(keyspace: &KeyspaceStats) -> comfy_table::Table {
     let row = |name: String, ledger: FilterLedger| {
         let reads = ledger.reads;
@@ -202,17 +200,20 @@ fn costs(keyspace: &KeyspaceStats) -> comfy_table::Table {
     table(1, &heads, rows_of(keyspace, row))
 }
 
-/// A row for each level that was looked into, and one for all.
+/// A row for each level that reads visited, and one for all.
 fn rows_of(keyspace: &KeyspaceStats, row: impl Fn(String, FilterLedger) -> Vec<String>) -> Vec<Vec<String>> {
     let levels = keyspace.levels.iter().map(|level| (level.level.to_string(), level.ledger()));
     let asked = levels.filter(|(_, ledger)| ledger.reads.look_ups() > 0);
     asked.chain([("all".to_owned(), keyspace.ledger())]).map(|(name, ledger)| row(name, ledger)).collect()
 }
 
-/// A line for each filter that is damaged or wrong too often.
+/// A line for each filter that is damaged or has too many false positives.
 fn warnings(stats: &tamis::Stats) -> Vec<String> {
     let degraded = stats.degraded_filters().map(|(keyspace, level, table)| {
-        format!("keyspace {keyspace}, level {level}, table {}: the filter is damaged and means \"maybe\"", table.number)
+        format!(
+            "keyspace {keyspace}, level {level}, table {}: the filter is damaged and answers \"maybe\"",
+            table.number
+        )
     });
     let tables = stats.keyspaces.iter().flat_map(|keyspace| {
         let levels = keyspace.levels.iter();
@@ -220,8 +221,8 @@ fn warnings(stats: &tamis::Stats) -> Vec<String> {
     });
     let excessive = tables.filter(|(.., table)| table.ledger.is_excessive()).map(|(keyspace, level, table)| {
         format!(
-            "keyspace {}, level {}, table {}: {} false positives where {:.0} are expected by design; a broken filter, or the same \
-             absent keys again and again",
+            "keyspace {}, level {}, table {}: {} false positives, expected {:.0} by design; the filter is broken, or the \
+             same absent keys are looked up repeatedly",
             keyspace.name,
             level.level,
             table.number,
@@ -232,7 +233,7 @@ fn warnings(stats: &tamis::Stats) -> Vec<String> {
     degraded.chain(excessive).collect()
 }
 
-fn keyspace_json(keyspace: &KeyspaceStats, filters: &[Filters]) -> Value {
+fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
     let levels: Vec<Value> = keyspace
         .levels
         .iter()

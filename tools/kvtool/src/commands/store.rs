@@ -1,4 +1,4 @@
-//! Opening a store the way commands need it.
+//! Opens stores and keyspaces for the commands.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use tamis::{Db, Keyspace, KeyspaceStats, Options, Stats};
 use crate::args::Common;
 use crate::failure::{Failure, Result};
 
-/// Opens a store to read from, and the keyspace that the command line names.
+/// Opens a store read-only, and the keyspace that the command line names.
 pub(crate) fn open_to_read(db: &Path, common: &Common) -> Result<(Db, Keyspace)> {
     let db = Db::open_read_only(db)?;
     let keyspace = existing_keyspace(&db, common)?;
     Ok((db, keyspace))
 }
 
-/// Opens a store to write to, which is created when absent, and likewise the keyspace that the command line names.
+/// Opens a store and the keyspace that the command line names, for writing; creates both if absent.
 pub(crate) fn open_to_write(db: &Path, common: &Common) -> Result<(Db, Keyspace)> {
     let db = Db::open(db)?;
     let keyspace = match &common.keyspace {
@@ -24,7 +24,7 @@ pub(crate) fn open_to_write(db: &Path, common: &Common) -> Result<(Db, Keyspace)
     Ok((db, keyspace))
 }
 
-/// Opens a store that must be there, to write to it.
+/// Opens an existing store for writing.
 pub(crate) fn open_existing(db: &Path) -> Result<Db> {
     Ok(Options::new().create_if_missing(false).open(db)?)
 }
@@ -49,7 +49,7 @@ pub(crate) fn selected_keyspaces(db: &Db, common: &Common) -> Result<Vec<Keyspac
     Ok(keyspaces)
 }
 
-/// The store as it is, with only the keyspace that the command line names, if it names one.
+/// The store's statistics, limited to the keyspace that the command line names, if any.
 pub(crate) fn stats_of(db: &Db, common: &Common) -> Result<Stats> {
     let mut stats = db.stats();
     if let Some(name) = &common.keyspace {
@@ -61,12 +61,12 @@ pub(crate) fn stats_of(db: &Db, common: &Common) -> Result<Stats> {
     Ok(stats)
 }
 
-/// One keyspace as it is.
+/// The statistics of one keyspace.
 pub(crate) fn stats_of_keyspace(db: &Db, keyspace: &Keyspace) -> KeyspaceStats {
     let mut stats = db.stats().keyspaces.into_iter();
     stats.find(|stats| stats.name == keyspace.name()).unwrap_or_default()
 }
 
 fn no_such_keyspace(name: &str) -> Failure {
-    Failure::usage(format_args!("there is no keyspace {name:?}; `kvtool keyspaces` lists those that are there"))
+    Failure::usage(format_args!("there is no keyspace {name:?}; `kvtool keyspaces` lists the existing ones"))
 }

@@ -11,7 +11,7 @@ use crate::text::{count, counted, size};
 pub(crate) fn run(common: &Common, args: Verify) -> Result<()> {
     let mut output = Output::new();
     let mut documents = Vec::new();
-    // What is found counts also when nobody reads on: the exit code must say it.
+    // A closed pipe does not end the check: the exit code must still report damage.
     let mut printed = Ok(());
     let verified = Inspector::new().verify(&args.db, &mut |fault| {
         if common.json {
@@ -65,7 +65,7 @@ fn report(verified: &Verified) {
         size(verified.bytes)
     ));
     if verified.being_written {
-        say("the store is being written: the end of its log, and files that no version names, are left out");
+        say("another process is writing to the store: the end of its log and files in no version were not checked");
     }
     match (verified.damaged, verified.unchecked) {
         (0, 0) => say("no damage"),

@@ -7,12 +7,12 @@ use tamis::{Db, ReadStep};
 
 use crate::sandbox::{CORRUPTION, DONE, IO, Sandbox, USAGE};
 
-/// With a store of 20,000 keys, `key00000` and so on, in keyspace `words`.
+/// A sandbox whose store has the 20,000 keys `key00000` to `key19999` in keyspace `words`.
 fn with_store() -> Sandbox {
     Sandbox::with_store(20_000, 5, &["--keyspace", "words"])
 }
 
-/// Runs `bench reads` in this directory; returns its document, and what it said.
+/// Runs `bench reads` in the sandbox; returns its JSON document and its messages.
 #[track_caller]
 fn bench(sandbox: &Sandbox, args: &[&str], code: i32) -> (Value, String) {
     let output = sandbox.run(&[&["bench", "reads", "--dir", ".", "--json"], args].concat(), b"", code);
@@ -20,7 +20,7 @@ fn bench(sandbox: &Sandbox, args: &[&str], code: i32) -> (Value, String) {
     (document, String::from_utf8(output.stderr).unwrap())
 }
 
-/// The passes of a document that are about `keys`, with `filters` used or ignored, in `state`.
+/// The passes of a document for `keys`, with `filters` used or ignored, in `state`.
 fn passes<'a>(document: &'a Value, keys: &str, filters: &str, state: &str) -> Vec<&'a Value> {
     let all = document["passes"].as_array().unwrap().iter();
     all.filter(|pass| pass["keys"] == keys && pass["filters"] == filters && pass["state"] == state).collect()
@@ -30,11 +30,11 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// Dots and bars of measured points are drawn in it.
+/// The colour of measured points.
 const RED: [u8; 3] = [214, 39, 40];
 
 #[test]
-fn what_is_measured_is_what_is_expected() {
+fn measured_figures_agree_with_theory() {
     let sandbox = Sandbox::new();
     let args = ["--keys", "60000", "--asked", "5000", "--bits", "4,10", "--plot", "reads.svg", "--plot", "reads.png"];
     let (document, _) = bench(&sandbox, &args, DONE);
@@ -68,7 +68,8 @@ fn what_is_measured_is_what_is_expected() {
         }
     }
     let [four, ten] = passes(&document, "missing", "used", "cold")[..] else { panic!("{document}") };
-    // 14.7 % and 0.82 % in theory, for each table; less with the bits that rounding adds, but not less than any Bloom filter can do.
+    // In theory 14.7 % and 0.82 % per table. Rounding up the bits lowers that, but not below the
+    // bound of any Bloom filter.
     for (pass, bits, most) in [(four, 4.0..5.0, 0.16), (ten, 10.0..11.5, 0.012)] {
         let per_table = number(&pass["measured"]["blocks_per_key"]) / number(&pass["tables_per_key"]);
         let rounded = number(&pass["bits_per_key"]);
@@ -78,7 +79,7 @@ fn what_is_measured_is_what_is_expected() {
 
     let svg = fs::read_to_string(sandbox.path("reads.svg")).unwrap();
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
-    // A dot and the middle of a bar for each of two points, and one in the legend.
+    // A dot and the centre of an error bar for each of two points, and one dot in the legend.
     assert_eq!(svg.matches("<circle").count(), 2 * 2 + 1);
     assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
     let png = fs::read(sandbox.path("reads.png")).unwrap();
@@ -95,7 +96,7 @@ fn one_seed_gives_one_choice_of_keys() {
     let sandbox = with_store();
     let args = |seed| ["db", "--keyspace", "words", "--asked", "2000", "--bits", "8", "--cold", "--seed", seed];
     let bench = |seed| bench(&sandbox, &args(seed), DONE).0["passes"].to_string();
-    // Times and what the device did differ.
+    // Only these counters are deterministic: times and device reads differ.
     let counts = |passes: String| -> Vec<Value> {
         let passes: Vec<Value> = serde_json::from_str(&passes).unwrap();
         passes.iter().map(|pass| pass["reads"].clone()).collect()
@@ -106,7 +107,7 @@ fn one_seed_gives_one_choice_of_keys() {
 }
 
 #[test]
-fn a_taken_store_is_measured_with_its_own_filters_and_left_as_it_is() {
+fn a_given_store_is_measured_with_its_own_filters_and_left_as_it_is() {
     let sandbox = with_store();
     let before = sandbox.files("db");
     let (document, _) = bench(&sandbox, &["db", "--keyspace", "words", "--bits", "6,14.5", "--cold"], DONE);
@@ -130,20 +131,20 @@ fn keys_may_be_named() {
     let lists = ["--keys-from", "there", "--missing-from", "missing", "--escaped"];
     let args = [&["db", "--keyspace", "words", "--bits", "10", "--warm"], &lists[..]].concat();
     let (document, words) = bench(&sandbox, &args, DONE);
-    assert!(words.contains("2 lines of there passed over"), "{words}");
-    assert!(words.contains("1 line of missing passed over"), "{words}");
+    assert!(words.contains("2 lines of there skipped"), "{words}");
+    assert!(words.contains("1 line of missing skipped"), "{words}");
     assert_eq!(passes(&document, "existing", "ignored", "warm")[0]["found"], 3);
     assert_eq!(passes(&document, "missing", "ignored", "warm")[0]["asked"], 2);
     assert!(passes(&document, "missing", "used", "cold").is_empty());
     fs::write(sandbox.path("missing"), "nobody\n").unwrap();
     let (_, words) = bench(&sandbox, &["db", "--keyspace", "words", "--keys-from", "missing"], USAGE);
-    assert!(words.contains("no line of missing is a key that is there"), "{words}");
+    assert!(words.contains("no line of missing is an existing key"), "{words}");
 }
 
 #[test]
-fn what_contradicts_theory_is_a_failure() {
+fn measurements_that_contradict_theory_fail() {
     let sandbox = with_store();
-    // Keys that are chosen because a filter errs about them are not what theory speaks of.
+    // Theory does not hold for keys chosen because a filter errs about them.
     let db = Db::open_read_only(sandbox.path("db")).unwrap();
     let words = db.existing_keyspace("words").unwrap().unwrap();
     let errs = |key: &String| words.explain(key).unwrap().steps.iter().any(ReadStep::is_false_positive);
@@ -152,8 +153,8 @@ fn what_contradicts_theory_is_a_failure() {
     fs::write(sandbox.path("chosen"), chosen.join("\n")).unwrap();
     let args = ["db", "--keyspace", "words", "--missing-from", "chosen", "--bits", "10"];
     let (document, words) = bench(&sandbox, &args, CORRUPTION);
-    assert!(words.contains("cold, missing, filters as they are: blocks looked at: 200"), "{words}");
-    assert!(words.contains("to be expected"), "{words}");
+    assert!(words.contains("cold, missing, filters as they are: blocks accessed: 200"), "{words}");
+    assert!(words.contains(", expected "), "{words}");
     assert_eq!(document["agrees"], false);
     for pass in document["passes"].as_array().unwrap() {
         assert_eq!(pass["agrees"], pass["keys"] == "existing" || pass["filters"] == "ignored", "{pass}");
@@ -161,7 +162,7 @@ fn what_contradicts_theory_is_a_failure() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn invalid_arguments_are_reported() {
     let sandbox = with_store();
     for bits in ["0.5", "25", "many", "10,,12", ""] {
         bench(&sandbox, &["db", "--bits", bits], USAGE);
@@ -169,10 +170,10 @@ fn mistakes_are_told() {
     assert!(bench(&sandbox, &["db", "--plot", "reads.jpg"], USAGE).1.contains(".svg or .png"));
     bench(&sandbox, &["db", "--keys", "1000"], USAGE);
     bench(&sandbox, &["--keys-from", "file"], USAGE);
-    assert!(bench(&sandbox, &["--keyspace", "words"], USAGE).1.contains("store to be made"));
+    assert!(bench(&sandbox, &["--keyspace", "words"], USAGE).1.contains("needs an existing store"));
     bench(&sandbox, &["--keys", "1000", "--asked", "0"], USAGE);
     assert!(bench(&sandbox, &["db", "--keyspace", "nobody"], USAGE).1.contains("no keyspace"));
-    assert!(bench(&sandbox, &["db"], USAGE).1.contains("no key in keyspace default"));
+    assert!(bench(&sandbox, &["db"], USAGE).1.contains("keyspace default holds no keys"));
     assert!(bench(&sandbox, &["nowhere"], IO).1.contains("no store in nowhere"));
     assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 1, "a copy was left behind");
 }

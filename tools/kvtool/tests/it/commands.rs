@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox, USAGE};
 
-/// With a store that holds the keys `key000` to `key099`.
+/// A sandbox whose store holds the keys `key000` to `key099`.
 fn with_store() -> Sandbox {
     Sandbox::with_store(100, 3, &[])
 }
@@ -22,7 +22,7 @@ fn flip(path: &Path, offset: usize) {
 }
 
 #[test]
-fn what_was_put_is_got_until_it_is_deleted() {
+fn a_put_value_is_found_until_it_is_deleted() {
     let sandbox = Sandbox::new();
     sandbox.check(&["put", "db", "apple", "red"], DONE);
     assert_eq!(sandbox.text(&["get", "db", "apple"]), "red\n");
@@ -88,7 +88,7 @@ fn every_byte_comes_back_through_the_escaped_form() {
     assert_eq!(sandbox.check(&["get", "db", "--hex", "6b0065", "--raw"], DONE), b"\0");
     sandbox.check(&["put", "db", "--escaped", r"a\tb", r"\\"], DONE);
     assert_eq!(sandbox.text(&["scan", "db", "--escaped", "--to", "b"]), "a\\tb\t\\\\\n");
-    // Bytes of the command line that are not UTF-8 stand for themselves.
+    // Arguments need not be UTF-8.
     let args = [OsStr::new("get"), OsStr::new("db"), OsStr::from_bytes(b"k\xf0e")];
     assert_eq!(sandbox.check(&args, DONE), b"$'\\xf0'\n");
 }
@@ -133,7 +133,7 @@ fn many_batches_are_imported_whole() {
 }
 
 #[test]
-fn looking_up_a_list_prints_what_is_there_and_counts_the_rest() {
+fn looking_up_a_list_prints_existing_keys_and_counts_the_rest() {
     let sandbox = with_store();
     fs::write(sandbox.path("list"), "key001\nkey001x\nkey098\n").unwrap();
     assert_eq!(sandbox.text(&["get", "db", "--keys-from", "list"]), "key001\tvalue 1\nkey098\tvalue 98\n");
@@ -179,7 +179,7 @@ fn explain_shows_each_source_and_what_it_cost() {
     let (opening, block) = (step["opened"]["bytes"].as_u64().unwrap(), step["blocks"][0]["bytes"].as_u64().unwrap());
     assert_eq!((&ignored["tables_opened"], &ignored["block_bytes"]), (&1.into(), &block.into()));
     assert_eq!(ignored["bytes_read"], opening + block);
-    // The table has one block, so that all of the file was read.
+    // The table has one block, so the whole file was read.
     assert_eq!(opening + block, fs::metadata(sandbox.file("sst")).unwrap().len());
     assert!(text.contains("table opened") && text.contains("to open it"), "{text}");
 }
@@ -195,8 +195,8 @@ fn stats_compare_filters_with_their_design() {
     assert_eq!(reads["probes"], classes.iter().sum::<u64>());
     let design = reads["designed_false_positive_rate"].as_f64().unwrap();
     assert!((design - 0.008_194).abs() < 1e-5, "{design}");
-    // The interval is about what was measured. The design is inside it nineteen times of twenty only, and the seed is another each time;
-    // five standard deviations is what a single run can be held to.
+    // The interval is around the measured rate. It contains the design rate only 19 times out of
+    // 20, and each run has another seed; therefore this allows five standard deviations.
     let measured = classes[2] as f64 / (classes[0] + classes[2]) as f64;
     let (low, high) = (&reads["false_positive_interval"][0], &reads["false_positive_interval"][1]);
     let (low, high) = (low.as_f64().unwrap(), high.as_f64().unwrap());
@@ -215,7 +215,7 @@ fn stats_compare_filters_with_their_design() {
 }
 
 #[test]
-fn stats_say_why_a_filter_counts_nothing() {
+fn stats_say_why_a_filter_is_not_usable() {
     let sandbox = with_store();
     assert!(!sandbox.text(&["stats", "db"]).contains("without"));
     sandbox.text(&["filter", "rebuild", "db", "--policy", "none"]);
@@ -233,7 +233,7 @@ fn stats_say_why_a_filter_counts_nothing() {
 }
 
 #[test]
-fn words_agree_with_their_number() {
+fn nouns_agree_with_their_number() {
     let sandbox = Sandbox::new();
     let said = sandbox.run(&["import", "db"], b"k\n", DONE).stderr;
     assert!(String::from_utf8_lossy(&said).starts_with("1 line in "), "{said:?}");
@@ -245,7 +245,7 @@ fn words_agree_with_their_number() {
 }
 
 #[test]
-fn keyspaces_are_apart() {
+fn keyspaces_are_separate() {
     let sandbox = with_store();
     sandbox.check(&["put", "db", "--keyspace", "users", "key000", "Ann"], DONE);
     assert_eq!(sandbox.text(&["get", "db", "key000", "--keyspace", "users"]), "Ann\n");
@@ -315,7 +315,7 @@ fn verify_beside_a_writer_says_so_and_reports_nothing() {
 #[test]
 fn commands_that_read_change_no_file() {
     let sandbox = with_store();
-    // With writes that are in the log alone, which opening for writing would move to a table.
+    // One write is only in the log: opening for writing would move it to a table.
     let db = tamis::Db::open(sandbox.path("db")).unwrap();
     db.put("logged", "1").unwrap();
     let log = sandbox.file("wal");
@@ -403,7 +403,7 @@ fn full_device_is_a_failure() {
 }
 
 #[test]
-fn compacting_keeps_what_is_there_and_drops_what_is_deleted() {
+fn compaction_keeps_live_entries_and_drops_deleted_ones() {
     let sandbox = with_store();
     sandbox.check(&["delete", "db", "key050"], DONE);
     sandbox.check(&["compact", "db"], DONE);

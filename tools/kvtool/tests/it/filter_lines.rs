@@ -7,14 +7,14 @@ use tamis::filter::{BloomFilter, HashFunction, ScalableBloomFilter};
 
 use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox, USAGE};
 
-/// With a filter of the words `word0` to `word999` in `f`.
+/// A sandbox with a filter `f` of the words `word0` to `word999`.
 fn with_words(options: &[&str]) -> Sandbox {
     let sandbox = Sandbox::new();
     run(&sandbox, &[&["create", "f"], options].concat(), &words(0..1000), DONE);
     sandbox
 }
 
-/// Runs `kvtool filter`; returns what it wrote to standard output and to standard error.
+/// Runs `kvtool filter`; returns standard output and standard error.
 #[track_caller]
 fn run(sandbox: &Sandbox, args: &[&str], input: &[u8], code: i32) -> (Vec<u8>, String) {
     let output = sandbox.run(&[&["filter"], args].concat(), input, code);
@@ -46,14 +46,14 @@ fn check_selects_lines_like_grep() {
     assert_eq!(run(&sandbox, &["check", "f", "-c"], b"other\n", NOT_FOUND).0, b"0\n");
     assert_eq!(run(&sandbox, &["check", "f", "-v"], b"word1\n", NOT_FOUND).0, b"");
     assert_eq!(run(&sandbox, &["check", "f"], b"", NOT_FOUND).0, b"");
-    // From a file, and without a newline at the end.
+    // From a file without a final newline.
     fs::write(sandbox.path("lines"), "word1\nother").unwrap();
     assert_eq!(run(&sandbox, &["check", "f", "lines"], b"", DONE).0, b"word1\n");
     assert_eq!(run(&sandbox, &["check", "f", "-v", "lines"], b"", DONE).0, b"other\n");
 }
 
 #[test]
-fn no_line_is_denied_and_few_others_are_let_pass() {
+fn no_line_is_denied_and_few_others_are_false_positives() {
     for options in [
         &[][..],
         &["--bits-per-key", "10", "--layout", "standard"],
@@ -76,11 +76,11 @@ fn every_byte_of_a_line_counts() {
     run(&sandbox, &["create", "f", "--error-rate", "0.000001"], lines, DONE);
     let (checked, said) = run(&sandbox, &["check", "f"], lines, DONE);
     assert_eq!(checked, b"a\0b\n\xff\xfe\r\n tab\there \n");
-    assert!(said.contains("1 empty line of standard input passed over"), "{said}");
-    // What `scan` prints is the same key.
+    assert!(said.contains("1 empty line of standard input skipped"), "{said}");
+    // The quoted form that `scan` prints is the same key.
     assert_eq!(run(&sandbox, &["check", "f"], b"$'a\\x00b'\n", DONE).0, b"$'a\\x00b'\n");
     run(&sandbox, &["check", "f"], b"a\n\xff\xfe\ntab\there\nab\n", NOT_FOUND);
-    // The same bytes, in hexadecimal.
+    // Those bytes in hexadecimal.
     assert_eq!(run(&sandbox, &["check", "f", "--hex"], b"610062\n00\nFFFE0d\n", DONE).0, b"610062\nFFFE0d\n");
     let (_, complaint) = run(&sandbox, &["check", "f", "--hex"], b"61\n6g\n", USAGE);
     assert!(complaint.contains("line 2 of standard input"), "{complaint}");
@@ -129,11 +129,11 @@ fn add_keeps_what_was_there() {
     }
     let sandbox = with_words(&[]);
     let (_, said) = run(&sandbox, &["add", "f"], &words(1000..3000), DONE);
-    assert!(said.contains("false positives are more than was asked for"), "{said}");
+    assert!(said.contains("false-positive rate exceeds"), "{said}");
 }
 
 #[test]
-fn two_that_add_at_once_lose_nothing() {
+fn concurrent_adds_lose_nothing() {
     let sandbox = with_words(&["--capacity", "10000"]);
     std::thread::scope(|scope| {
         for i in 1..=8 {
@@ -179,7 +179,7 @@ fn info_says_what_the_filter_is() {
     assert_eq!(info["bytes"], fs::metadata(sandbox.path("f")).unwrap().len());
     let text = String::from_utf8(run(&sandbox, &["info", "f"], b"", DONE).0).unwrap();
     assert!(text.contains("scalable Bloom") && text.contains("| part"), "{text}");
-    // A filter that is full to the last bit has no estimate.
+    // A filter with all bits set has no estimate.
     BloomFilter::with_bits(1, 1).unwrap().save(sandbox.path("full")).unwrap();
     run(&sandbox, &["add", "full"], &words(0..20_000), DONE);
     assert_eq!(json(&sandbox, &["info", "full"])["estimated_keys"], Value::Null);

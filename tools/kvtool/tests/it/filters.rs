@@ -1,15 +1,15 @@
-//! `filter rebuild` and `filter advise` as a user meets them: arguments, output, exit codes.
+//! `filter rebuild` and `filter advise`: arguments, output, exit codes.
 
 use serde_json::Value;
 
 use crate::sandbox::{DONE, IO, Sandbox, USAGE};
 
-/// With a store of 5,000 keys.
+/// A sandbox whose store has 5,000 keys.
 fn with_store() -> Sandbox {
     Sandbox::with_store(5000, 5, &[])
 }
 
-/// Bits per key in the last level of keyspace `n`, by `stats`.
+/// Bits per key in the last level of keyspace `n`, according to `stats`.
 fn bits(sandbox: &Sandbox, n: usize) -> f64 {
     let stats = sandbox.json(&["stats", "db"]);
     let levels = stats["keyspaces"][n]["levels"].as_array().unwrap();
@@ -54,15 +54,15 @@ fn filter_of(sandbox: &Sandbox) -> (u64, f64) {
 }
 
 #[test]
-fn bits_alone_keep_the_kind_and_what_is_given_up_is_told() {
+fn bits_alone_keep_the_kind_and_a_replaced_policy_is_reported() {
     let sandbox = with_store();
     sandbox.text(&["filter", "rebuild", "db", "--policy", "standard"]);
     sandbox.text(&["filter", "rebuild", "db", "--bits", "12"]);
     assert_eq!(filter_of(&sandbox), (2, 12.0));
     let words = sandbox.words(&["filter", "rebuild", "db", "--bits", "11", "--allocate"], DONE);
-    assert!(!words.contains("given up"), "{words}");
+    assert!(!words.contains("replaces"), "{words}");
     let words = sandbox.words(&["filter", "rebuild", "db", "--bits", "9"], DONE);
-    assert!(words.contains("given up"), "{words}");
+    assert!(words.contains("replaces"), "{words}");
     assert_eq!(filter_of(&sandbox), (2, 9.0));
     sandbox.text(&["filter", "rebuild", "db", "--policy", "fuse"]);
     assert!(sandbox.words(&["filter", "rebuild", "db", "--bits", "9.5"], USAGE).contains("--policy"));
@@ -103,7 +103,7 @@ fn a_damaged_filter_is_repaired() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn invalid_arguments_are_reported() {
     let sandbox = with_store();
     assert!(sandbox.words(&["filter", "rebuild", "db", "--bits", "25"], USAGE).contains("1 to 24 bits"));
     sandbox.words(&["filter", "rebuild", "db", "--bits", "many"], USAGE);
@@ -114,14 +114,15 @@ fn mistakes_are_told() {
     assert!(sandbox.words(&["filter", "rebuild", "nowhere", "--bits", "9"], IO).contains("no store"));
 }
 
-/// Wasted reads per look-up of row `bits`: the same bits everywhere, and shared out.
+/// Wasted reads per look-up of row `bits`: with equal bits in every run, and shared out.
 fn wasted(advice: &Value, bits: u64) -> (f64, f64) {
     let rows = advice["choices"].as_array().unwrap();
     let row = rows.iter().find(|row| row["bits_per_key"].as_u64() == Some(bits)).unwrap();
     (row["wasted_reads"].as_f64().unwrap(), row["wasted_reads_shared_out"].as_f64().unwrap())
 }
 
-/// A store of a large run below and two small ones, whose keys reach over nearly the same range.
+/// A sandbox whose store has one large run below two small ones, all with nearly the same key
+/// range.
 fn with_runs() -> Sandbox {
     let sandbox = with_store();
     sandbox.run(&["compact", "db"], b"", DONE);
@@ -151,12 +152,12 @@ fn advice_goes_by_the_runs_of_the_store() {
         last = uniform;
     }
 
-    // What was advised is what one gets.
+    // A rebuild has the advised effect.
     sandbox.text(&["filter", "rebuild", "db", "--bits", "12", "--allocate"]);
     let after = sandbox.json(&["filter", "advise", "db"]);
     let now = after["now"]["wasted_reads"].as_f64().unwrap();
     let planned = wasted(&after, 12).1;
-    // Small runs come off better: their last lines are filled up.
+    // Small runs do a little better: their last lines are filled up.
     assert!(now < planned * 1.1, "{now} {planned}");
     sandbox.text(&["filter", "rebuild", "db", "--policy", "none"]);
     let none = sandbox.json(&["filter", "advise", "db"]);
@@ -169,7 +170,8 @@ fn advice_goes_by_the_runs_of_the_store() {
 #[test]
 fn a_trace_weighs_the_runs() {
     let sandbox = with_runs();
-    // Of five look-ups three find something: one in each run. One finds nothing, and one is out of every range.
+    // Of five look-ups, three find a key, one in each run. One finds nothing, and one is outside of
+    // every range.
     let trace = b"key00050-1\nkey00050-0\nkey00050\nkey00051!\nzzz\n";
     let output = sandbox.run(&["filter", "advise", "db", "--json", "--trace", "-"], trace, DONE);
     let advice: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -180,7 +182,7 @@ fn a_trace_weighs_the_runs() {
     let (uniform, _) = wasted(&advice, 10);
     assert!((uniform - 1.2 * 0.008_134).abs() < 1e-4, "{uniform}");
 
-    // Whoever finds everything in the last run needs no filter there.
+    // If all look-ups find their key in the last run, that run needs no filter.
     let trace: String = (0..100).map(|i| format!("key{:05}\n", i * 50 + 1)).collect();
     let output = sandbox.run(&["filter", "advise", "db", "--json", "--trace", "-"], trace.as_bytes(), DONE);
     let advice: Value = serde_json::from_slice(&output.stdout).unwrap();

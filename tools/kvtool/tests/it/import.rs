@@ -1,4 +1,4 @@
-//! `import`: lines that are no entries, and how to go on behind an interruption.
+//! `import`: lines without an entry, and resuming after an interruption.
 
 use std::fs;
 use std::io::Write;
@@ -9,10 +9,10 @@ use tamis::Db;
 use crate::sandbox::{DONE, INTERRUPTED, Sandbox, USAGE};
 
 #[test]
-fn empty_lines_are_passed_over_and_counted() {
+fn empty_lines_are_skipped_and_counted() {
     let sandbox = Sandbox::new();
     let said = sandbox.run(&["import", "db"], b"\nk\tv\n\n\nword\n", DONE).stderr;
-    assert!(String::from_utf8_lossy(&said).contains("3 empty lines of standard input passed over"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said).contains("3 empty lines of standard input skipped"), "{said:?}");
     assert_eq!(sandbox.text(&["scan", "db"]), "k\tv\nword\t\n");
     let said = sandbox.run(&["get", "db", "--keys-from", "-"], b"\nword\n", DONE).stderr;
     assert!(String::from_utf8_lossy(&said).contains("asked 1, found 1"), "{said:?}");
@@ -32,7 +32,7 @@ fn a_value_without_a_key_is_refused_with_file_and_line() {
 }
 
 #[test]
-fn lines_that_were_imported_are_skipped() {
+fn imported_lines_are_skipped_on_request() {
     let sandbox = Sandbox::new();
     sandbox.run(&["import", "db", "--skip", "2"], b"a\n\nb\nc\n", DONE);
     assert_eq!(sandbox.text(&["scan", "db"]), "b\t\nc\t\n");
@@ -44,9 +44,9 @@ fn lines_that_were_imported_are_skipped() {
     assert_eq!(sandbox.text(&["scan", "json"]), "b\t\n");
 }
 
-/// Lines of an import that is interrupted while it waits for more.
+/// Lines read before the import is interrupted while it waits for more.
 const LINES: u64 = 2500;
-/// Lines that are in the store for certain before that: whole batches.
+/// Lines certainly in the store by then: whole batches.
 const WRITTEN: u64 = 2000;
 
 fn line(i: u64) -> String {
@@ -60,7 +60,8 @@ fn an_interrupted_import_says_how_to_resume() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all((1..=LINES).map(line).collect::<String>().as_bytes()).unwrap();
-    // The import is behind its batches when the last of them can be read, and then waits for lines.
+    // When the last line of the whole batches can be read, the import has written them all and
+    // waits for input.
     let is_written = || {
         let db = Db::open_read_only(sandbox.path("db")).ok()?;
         db.get(format!("{WRITTEN:06}")).unwrap()

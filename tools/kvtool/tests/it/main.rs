@@ -1,4 +1,4 @@
-//! kvtool as its users see it: the program is run, and what it prints, its exit code and what it leaves on disk are looked at.
+//! Runs kvtool as its users do, and checks its output, its exit codes and the files it leaves.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -1,5 +1,5 @@
-//! Directories that are no store, and files that are damaged or too new: what is said, and that
-//! nothing is changed.
+//! Directories that hold no store, and files that are damaged or too new: the messages, and that no
+//! file changes.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn another_programs_directory_is_refused_and_left_as_it_is() {
         ("OPTIONS-000007", b"# This is a RocksDB option file."),
         ("LOCK", b""),
     ];
-    for (kin, files) in [("LevelDB", &leveldb[..]), ("RocksDB", &rocksdb), ("000008.sst", &rocksdb[1..])] {
+    for (clue, files) in [("LevelDB", &leveldb[..]), ("RocksDB", &rocksdb), ("000008.sst", &rocksdb[1..])] {
         let sandbox = Sandbox::new();
         fs::create_dir(sandbox.path("db")).unwrap();
         for (name, content) in files {
@@ -50,14 +50,14 @@ fn another_programs_directory_is_refused_and_left_as_it_is() {
         let before = sandbox.files("db");
         for command in COMMANDS {
             let said = sandbox.words(command, IO);
-            assert!(said.contains("db is not a tamis store: it ") && said.contains(kin), "{command:?}: {said}");
+            assert!(said.contains("db is not a tamis store: it ") && said.contains(clue), "{command:?}: {said}");
             assert_eq!(sandbox.files("db"), before, "{command:?}");
         }
     }
 }
 
 #[test]
-fn a_store_is_made_in_an_absent_or_an_empty_directory_alone() {
+fn a_store_is_created_only_in_an_absent_or_empty_directory() {
     let sandbox = Sandbox::new();
     fs::create_dir(sandbox.path("db")).unwrap();
     sandbox.words(&["get", "db", "k"], IO);
@@ -114,7 +114,7 @@ fn compact_fails_on_a_damaged_table() {
         assert!(said.contains("damaged"), "{said}");
         sandbox.check(&["compact", "db", "--from", "key050"], CORRUPTION);
     }
-    // A table that is in its place is not merged.
+    // A table already in the last level is not merged.
     let sandbox = Sandbox::with_store(100, 3, &[]);
     sandbox.words(&["compact", "db"], DONE);
     sandbox.words(&["compact", "db"], DONE);
@@ -124,7 +124,7 @@ fn compact_fails_on_a_damaged_table() {
 }
 
 #[test]
-fn a_key_that_is_not_there_is_no_failure_to_report() {
+fn an_absent_key_prints_no_message() {
     let sandbox = Sandbox::with_store(10, 3, &[]);
     assert_eq!(sandbox.words(&["get", "db", "absent"], NOT_FOUND), "");
 }

@@ -1,18 +1,18 @@
-//! `repair`, and what else goes on past damage.
+//! `repair`, and the other commands that continue past damage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::sandbox::{CORRUPTION, DONE, IO, Sandbox};
 
-/// With a store of 2,000 keys in one table of several blocks.
+/// A sandbox whose store has 2,000 keys in one table of several blocks.
 fn with_store() -> Sandbox {
     let sandbox = Sandbox::with_store(2000, 4, &[]);
     sandbox.check(&["compact", "db"], DONE);
     sandbox
 }
 
-/// Content of the store's files. `LOCK` has the number of the process that held it last.
+/// Content of the store's files, without `LOCK`: it names the process that held it last.
 fn files(sandbox: &Sandbox) -> Vec<(PathBuf, Vec<u8>)> {
     let files = sandbox.files("db").into_iter();
     files.filter(|(path, _)| !path.ends_with("LOCK")).collect()
@@ -60,7 +60,7 @@ fn damaged_store_is_repaired_and_says_what_is_lost() {
     assert_eq!(sandbox.text(&["get", "db", "key"]), "value\n");
 }
 
-/// The exit code of a command whose output nobody reads.
+/// The exit code of a command whose standard output is a closed pipe.
 fn code_without_reader(sandbox: &Sandbox, args: &[&str]) -> Option<i32> {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -68,7 +68,7 @@ fn code_without_reader(sandbox: &Sandbox, args: &[&str]) -> Option<i32> {
 }
 
 #[test]
-fn losses_are_told_by_the_exit_code_if_nobody_reads_the_output() {
+fn exit_code_reports_losses_when_the_output_pipe_is_closed() {
     let sandbox = with_store();
     flip(&sandbox.file("sst"), 300);
     assert_eq!(code_without_reader(&sandbox, &["scan", "db", "--skip-damaged"]), Some(CORRUPTION));
@@ -83,7 +83,7 @@ fn store_without_current_is_repaired_without_loss() {
     let rows = sandbox.text(&["scan", "db"]);
     fs::remove_file(sandbox.path("db/CURRENT")).unwrap();
     sandbox.check(&["scan", "db"], CORRUPTION);
-    // Nothing is lost, but something is to be done.
+    // Nothing is lost, but a repair is needed.
     sandbox.run(&["repair", "db", "--dry-run"], b"", CORRUPTION);
     sandbox.check(&["repair", "db"], DONE);
     assert_eq!(sandbox.text(&["scan", "db"]), rows);
@@ -102,8 +102,8 @@ fn scan_skips_damaged_blocks_if_asked() {
     assert!(words.contains("skipped keys key") && words.contains("skipped 1 damaged range"), "{words}");
     assert!(rows.lines().count() < 2000 && rows.lines().all(|row| whole.contains(row)));
     let last = whole.lines().last().unwrap();
-    assert!(rows.ends_with(&format!("{last}\n")), "it goes on behind the damage");
-    // Where nothing is damaged, nothing is skipped.
+    assert!(rows.ends_with(&format!("{last}\n")), "the scan continues after the damage");
+    // An undamaged range is complete.
     assert_eq!(sandbox.text(&[&["scan", "db", "--skip-damaged"][..], &part].concat()), of_part);
     assert_eq!(sandbox.text(&["scan", "db", "--skip-damaged", "--limit", "3"]).lines().count(), 3);
 }
@@ -122,7 +122,7 @@ fn entries_of_a_table_are_listed_past_damage() {
     flip(&table, 5000);
     assert!((1500..2000).contains(&entries(CORRUPTION)));
     flip(&table, 5000);
-    // The footer.
+    // Damage the footer.
     let len = fs::read(&table).unwrap().len();
     flip(&table, len - 60);
     assert_eq!(entries(CORRUPTION), 2000);

@@ -1,4 +1,4 @@
-//! Keys and values come out as they went in, whatever their bytes, and by whichever command.
+//! Keys and values survive every command unchanged, whatever their bytes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ fn entries(sandbox: &Sandbox, db: &str) -> Entries {
     snapshot.iter().map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect()
 }
 
-/// Bytes that lines, escapes or quotes give a meaning come up often.
+/// Random bytes, with those favoured that have a meaning in lines, escapes or quotes.
 fn random_bytes(random: &mut Rng) -> Vec<u8> {
     const SPECIAL: &[u8] = b"$'\\\t\n\r\0\xff\xc3\xa9tnx ";
     let len = random.usize(..10);
@@ -52,13 +52,13 @@ fn scan_and_import_copy_any_bytes_in_every_form() {
         let lines = sandbox.check(&[&["scan", "db"], out].concat(), DONE);
         sandbox.run(&[&["import", &copy], into].concat(), &lines, DONE);
         assert!(entries(&sandbox, &copy) == expected, "scan {out:?} | import {into:?}");
-        // Backward, line by line the same.
+        // The reverse scan prints the same lines, last first.
         let reversed = sandbox.check(&[&["scan", "db", "--reverse"], out].concat(), DONE);
         let mut backward: Vec<&[u8]> = reversed.split_inclusive(|&byte| byte == b'\n').collect();
         backward.reverse();
         assert!(backward.concat() == lines, "{out:?}");
     }
-    // The first column is a list of keys to every command that takes one.
+    // The first column works as a list of keys for every command that takes one.
     let rows = sandbox.check(&["scan", "db"], DONE);
     let mut keys = Vec::new();
     for row in rows.split_inclusive(|&byte| byte == b'\n') {
@@ -85,14 +85,15 @@ fn arguments_are_bytes_as_typed() {
         sandbox.text(&["delete", "keys", typed]);
         sandbox.check(&["get", "keys", typed], NOT_FOUND);
     }
-    // Also what looks quoted: the shell has taken its quotes off. Only lines are quoted.
+    // This includes text that looks quoted: the shell has removed its quotes. Only lines are
+    // quoted.
     sandbox.text(&["put", "db", "k", r"$'a\tb'"]);
     assert_eq!(sandbox.check(&["get", "db", "k", "--raw"], DONE), br"$'a\tb'");
     assert_eq!(sandbox.text(&["get", "db", "k"]), "$'$\\x27a\\\\tb\\x27'\n");
 }
 
 #[test]
-fn escapes_are_read_where_they_are_asked_for() {
+fn escapes_are_decoded_only_with_an_option() {
     let sandbox = Sandbox::new();
     sandbox.text(&["put", "db", "--escaped", r"k\x00", r"a\tb\n"]);
     assert_eq!(sandbox.check(&["get", "db", "--escaped", r"k\x00", "--raw"], DONE), b"a\tb\n");
@@ -106,7 +107,7 @@ fn escapes_are_read_where_they_are_asked_for() {
 }
 
 #[test]
-fn a_value_comes_from_a_file_byte_by_byte() {
+fn a_value_from_a_file_keeps_every_byte() {
     let sandbox = Sandbox::new();
     let value: Vec<u8> = (0..=255).chain(*b"\r\n").collect();
     fs::write(sandbox.path("value"), &value).unwrap();

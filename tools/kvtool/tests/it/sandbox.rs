@@ -18,7 +18,7 @@ pub(crate) const CORRUPTION: i32 = 3;
 pub(crate) const IO: i32 = 4;
 pub(crate) const INTERRUPTED: i32 = 130;
 
-/// A directory with a store called `db`, or room for one.
+/// A temporary directory whose store, if any, is called `db`.
 pub(crate) struct Sandbox {
     dir: TempDir,
 }
@@ -28,7 +28,8 @@ impl Sandbox {
         Sandbox { dir: tempfile::tempdir().unwrap() }
     }
 
-    /// With a store of `count` keys, `key` and a number of so many digits, imported with `options`.
+    /// A sandbox with a store of `count` keys, `key` and a number of `digits` digits, imported with
+    /// `options`.
     pub(crate) fn with_store(count: u32, digits: usize, options: &[&str]) -> Sandbox {
         let sandbox = Sandbox::new();
         let lines: String = (0..count).map(|i| format!("key{i:0digits$}\tvalue {i}\n")).collect();
@@ -50,7 +51,7 @@ impl Sandbox {
         command
     }
 
-    /// Runs kvtool on `input`, and expects an exit code.
+    /// Runs kvtool with `input`, and expects exit code `code`.
     #[track_caller]
     pub(crate) fn run<S: AsRef<OsStr>>(&self, args: &[S], input: &[u8], code: i32) -> Output {
         let mut command = self.command(args);
@@ -59,7 +60,7 @@ impl Sandbox {
         let mut stdin = child.stdin.take().unwrap();
         let input = input.to_vec();
         let writer = std::thread::spawn(move || {
-            // A command that fails early reads no more.
+            // A command that fails early does not read its whole input.
             let _ = stdin.write_all(&input);
         });
         let output = child.wait_with_output().unwrap();
@@ -68,7 +69,7 @@ impl Sandbox {
         output
     }
 
-    /// What kvtool writes to standard output.
+    /// Runs kvtool; returns standard output.
     #[track_caller]
     pub(crate) fn check<S: AsRef<OsStr>>(&self, args: &[S], code: i32) -> Vec<u8> {
         self.run(args, b"", code).stdout
@@ -84,7 +85,7 @@ impl Sandbox {
         String::from_utf8(self.check(args, DONE)).unwrap()
     }
 
-    /// What kvtool says on standard error.
+    /// Runs kvtool; returns standard error.
     #[track_caller]
     pub(crate) fn words(&self, args: &[&str], code: i32) -> String {
         String::from_utf8(self.run(args, b"", code).stderr).unwrap()
@@ -95,13 +96,13 @@ impl Sandbox {
         serde_json::from_str(&self.text(&[args, &["--json"]].concat())).unwrap()
     }
 
-    /// All files in `dir` with their contents.
+    /// All files in `dir` and their contents.
     pub(crate) fn files(&self, dir: &str) -> BTreeMap<PathBuf, Vec<u8>> {
         let entries = fs::read_dir(self.path(dir)).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
     }
 
-    /// A file of the store, the newest of its kind.
+    /// The newest file of the store with this extension.
     pub(crate) fn file(&self, extension: &str) -> PathBuf {
         self.files("db").into_keys().rfind(|path| path.extension().is_some_and(|e| e == extension)).unwrap()
     }

@@ -18,13 +18,13 @@ fn kills_and_faults_lose_nothing() {
             "{report}"
         );
     }
-    // It stays, sound, and is no place for another run.
+    // The store stays and is sound; another run in it is refused.
     sandbox.words(&["verify", "db"], DONE);
     sandbox.words(&["soak", "db", "--rounds", "1"], USAGE);
 }
 
 #[test]
-fn the_seed_is_printed_and_the_end_is_a_table() {
+fn the_seed_is_printed_and_the_report_is_a_table() {
     let sandbox = Sandbox::new();
     let output = sandbox.run(&["soak", "--seconds", "0"], b"", DONE);
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("seed "));

@@ -1,4 +1,4 @@
-//! `bench`: measurements, beside what theory says of them, and the field's workloads.
+//! `bench`: measurements compared with theory, and the usual workloads.
 
 mod reads;
 

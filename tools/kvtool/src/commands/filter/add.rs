@@ -1,4 +1,4 @@
-//! `filter add`: more lines in a filter that is there.
+//! `filter add`: adds lines to an existing filter.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! `filter advise`: what filters of other sizes would cost and save in a store as it is.
+//! `filter advise`: what filters of other sizes would cost and save in a given store.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
     let (db, keyspace) = open_to_read(&args.db, common)?;
     let stats = stats_of(&db, common)?;
     let levels = stats.keyspaces.iter().find(|stats| stats.name == keyspace.name());
-    let mut tree = Tree::of(db.path(), levels)?;
+    let mut tree = Runs::of(db.path(), levels)?;
     let look_ups = match &args.trace {
         Some(file) => Some(tree.weigh(&keyspace, common, file)?),
         None => None,
@@ -42,7 +42,7 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
         }))?;
         return output.finish();
     }
-    let heads = ["run", "keys", "comes here in vain", "filters now", "expected false now"];
+    let heads = ["run", "keys", "look-ups that miss", "filters now", "expected false now"];
     output.line(table(1, &heads, tree.runs.iter().map(OneRun::cells)))?;
     output.line("")?;
     let mut cells = vec![vec![
@@ -54,24 +54,24 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
         String::new(),
     ]];
     cells.extend(rows.iter().map(Row::cells));
-    let heads = ["bits per key", "memory", "false positives", "wasted reads", "if shared out", "bits of each run then"];
+    let heads = ["bits per key", "memory", "false positives", "wasted reads", "if shared out", "bits of each run"];
     output.line(table(0, &heads, cells))?;
     output.finish()?;
     match look_ups {
         Some(look_ups) => say(format_args!(
-            "Wasted reads are per look-up of the trace, of which there are {}; in vain are those that come to a run which lacks the key.",
+            "Wasted reads are per look-up of the trace, which has {}. A look-up misses if it reaches a run that lacks the key.",
             count(look_ups)
         )),
         None => say("Wasted reads are per look-up of an absent key that lies in the key range of every run."),
     }
     say(
-        "`kvtool filter rebuild --bits N` gives every run as many bits, with --allocate the same memory is shared out.",
+        "`kvtool filter rebuild --bits N` gives every run N bits per key; with --allocate it shares the same memory out.",
     );
     Ok(())
 }
 
-/// The runs of a keyspace, in the order in which reads come to them.
-struct Tree {
+/// The runs of a keyspace, in the order in which a read visits them.
+struct Runs {
     runs: Vec<OneRun>,
 }
 
@@ -80,16 +80,17 @@ struct OneRun {
     level: usize,
     /// Number of the table in level 0.
     table: Option<u64>,
-    /// With as many keys as its filters hold, prefixes too; if it has none, as many as it has itself.
+    /// Its keys are those in its filters, prefixes included; without filters, its own number of
+    /// keys.
     run: Run,
-    /// Bytes of the filters that it has.
+    /// Bytes of its filters.
     bytes: u64,
-    /// False-positive rate of these, by their own bits.
+    /// Their false-positive rate, by their actual bits.
     rate: f64,
 }
 
-impl Tree {
-    fn of(dir: &Path, keyspace: Option<&KeyspaceStats>) -> Result<Tree> {
+impl Runs {
+    fn of(dir: &Path, keyspace: Option<&KeyspaceStats>) -> Result<Runs> {
         let mut runs = Vec::new();
         for level in keyspace.iter().flat_map(|keyspace| &keyspace.levels) {
             match level.level {
@@ -103,14 +104,14 @@ impl Tree {
                 number => runs.push(OneRun::of(dir, number, &level.tables)?),
             }
         }
-        Ok(Tree { runs })
+        Ok(Runs { runs })
     }
 
-    /// Looks up every line of a trace, and sets the weight of each run to how many of the look-ups come to it in vain, as a share of all.
-    /// Returns how many there are.
+    /// Looks up every line of a trace and returns the number of look-ups. Sets each run's weight to
+    /// the share of look-ups that miss there.
     fn weigh(&mut self, keyspace: &Keyspace, common: &Common, file: &Path) -> Result<u64> {
         let mut look_ups = 0u64;
-        let mut in_vain = vec![0u64; self.runs.len()];
+        let mut misses = vec![0u64; self.runs.len()];
         each_key(file, common.form(), |key| {
             let explained = keyspace.explain(key)?;
             explained.outcome?;
@@ -119,13 +120,13 @@ impl Tree {
                 let ReadSource::Table { level, number } = step.source else { continue };
                 let is_it = |run: &OneRun| run.level == level && run.table.is_none_or(|table| table == number);
                 if let Some(at) = self.runs.iter().position(is_it) {
-                    in_vain[at] += 1;
+                    misses[at] += 1;
                 }
             }
             Ok(())
         })?;
-        for (run, in_vain) in self.runs.iter_mut().zip(in_vain) {
-            run.run.weight = in_vain as f64 / look_ups.max(1) as f64;
+        for (run, misses) in self.runs.iter_mut().zip(misses) {
+            run.run.weight = misses as f64 / look_ups.max(1) as f64;
         }
         Ok(look_ups)
     }
@@ -199,16 +200,16 @@ impl OneRun {
     }
 }
 
-/// Filters of so many bits per key, everywhere or on average.
+/// Filters of `bits` bits per key, in every run or on average.
 struct Row {
     bits: u8,
     memory: u64,
     rate: f64,
-    /// Wasted reads per look-up with as many bits everywhere.
+    /// Wasted reads per look-up with equal bits in every run.
     wasted: f64,
-    /// The same if the memory is shared out.
+    /// Wasted reads per look-up if the memory is shared out.
     shared: f64,
-    /// Bits per key of each run then.
+    /// Bits per key of each run if the memory is shared out.
     each: Vec<f32>,
 }
 

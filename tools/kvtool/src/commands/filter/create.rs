@@ -1,4 +1,4 @@
-//! `filter create`: a filter of lines, of the size that they need.
+//! `filter create`: a filter of lines, sized for them.
 
 use serde_json::json;
 use tamis::filter::{BloomBuilder, BloomFilter, HashedKeys, ScalableBloomFilter};
@@ -15,7 +15,7 @@ const SCALABLE_RATE: f64 = 0.01;
 pub(super) fn run(common: &Common, args: &FilterCreate) -> Result<()> {
     if args.filter.exists() && !args.force {
         let path = args.filter.display();
-        return Err(Failure::usage(format_args!("{path} is there already; --force replaces it")));
+        return Err(Failure::usage(format_args!("{path} exists already; --force replaces it")));
     }
     let builder = BloomFilter::builder().seed(args.seed).hash(args.hash.into()).layout(args.layout.into());
     let mut lines = 0;
@@ -31,7 +31,7 @@ pub(super) fn run(common: &Common, args: &FilterCreate) -> Result<()> {
         }
         None => {
             let mut keys = HashedKeys::new(builder.hasher()?);
-            // What cannot be made shall not cost reading all the lines first.
+            // Invalid parameters fail here, before all lines are read.
             empty(args, &builder, 1)?;
             each_line(common, args.lines.as_deref(), |_, key| {
                 lines += 1;

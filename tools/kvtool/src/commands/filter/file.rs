@@ -1,4 +1,4 @@
-//! A file that holds a filter of either kind, and the lines that go into it.
+//! A file with a filter of either kind, and the lines that go into it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -75,23 +75,23 @@ impl AnyFilter {
         }
     }
 
-    /// Says so if there are more lines in it than it was made for.
+    /// Warns if the filter holds more lines than its capacity.
     pub(super) fn warn_if_overfull(&self) {
         let (capacity, estimate) = match self {
             AnyFilter::Bloom(filter) => (filter.capacity(), filter.estimated_keys()),
             AnyFilter::Scalable(filter) => (filter.capacity(), filter.estimated_keys()),
         };
-        // An estimate is a little more than the truth, now and then.
+        // The 2 % allow for the error of the estimate.
         if estimate > 1.02 * capacity as f64 {
             say(format_args!(
-                "it was made for {}: with more, false positives are more than was asked for",
+                "the filter was made for {}; it holds more, so its false-positive rate exceeds the requested one",
                 counted(capacity, "line")
             ));
         }
     }
 }
 
-/// Hands each line of `file` to `on_line`: as it stands there, and as the bytes that go into the filter.
+/// Passes each line of `file` to `on_line`: the line itself, and the bytes that go into the filter.
 pub(super) fn each_line(
     common: &Common,
     file: Option<&Path>,
@@ -100,8 +100,8 @@ pub(super) fn each_line(
     Lines::open(file, MAX_LINE)?.each_key(common.form(), on_line)
 }
 
-/// Waits until nobody else changes the filter at `path`, and keeps others from it until the result is dropped. Saving replaces the
-/// file: whoever got hold of the old one has nothing, and tries again.
+/// Locks the filter at `path` against other writers until the result is dropped. Saving replaces
+/// the file: a process that has locked the replaced file opens the new one and retries.
 pub(super) fn lock(path: &Path) -> Result<File> {
     let locked = || -> io::Result<File> {
         loop {

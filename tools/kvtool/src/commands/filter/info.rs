@@ -1,4 +1,4 @@
-//! `filter info`: what a filter is, how large and how full.
+//! `filter info`: the parameters of a filter, its size and its fill.
 
 use serde_json::{Value, json};
 use tamis::filter::{BloomFilter, ScalableBloomFilter};
@@ -59,7 +59,7 @@ fn scalable_rows(filter: &ScalableBloomFilter) -> Vec<(&'static str, String)> {
         ("estimated keys", format!("{:.0}", filter.estimated_keys())),
         ("fill", format!("{:.2} %", filter.fill_ratio() * 100.0)),
         ("expected false positives", rate(filter.expected_fpr())),
-        ("asked for", rate(filter.rate())),
+        ("requested rate", rate(filter.rate())),
     ]
 }
 
@@ -89,7 +89,7 @@ fn rate(rate: f64) -> String {
 }
 
 fn bloom_json(filter: &BloomFilter) -> Value {
-    // JSON has no infinity: a filter whose bits are all set speaks for no number.
+    // JSON has no infinity, which is the estimate of a filter whose bits are all set.
     let finite = |x: f64| x.is_finite().then_some(x);
     json!({
         "policy": "bloom",

@@ -1,4 +1,4 @@
-//! `filter`: filters of stores, and filters of lines of text in files of their own.
+//! `filter`: filters of stores, and filters of text lines in files of their own.
 
 mod add;
 mod advise;
@@ -11,7 +11,7 @@ mod rebuild;
 use crate::args::{Common, FilterCommand};
 use crate::failure::Result;
 
-/// Longest line: no limit of the filters, but of the memory that one line may take.
+/// Longest line. Filters have no such limit; it bounds the memory for one line.
 const MAX_LINE: usize = 1 << 30;
 
 pub(crate) fn run(common: &Common, command: FilterCommand) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::output::{Output, say};
 use crate::text::{Decimal, count, counted, size};
 
 pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
-    // Mistakes that no keyspace makes right are told before anything is opened.
+    // Invalid arguments fail before the store is opened.
     new_policy(&args, FilterPolicy::DEFAULT)?;
     let levels = match (args.allocate, args.bits) {
         (true, Some(bits)) => LevelFilters::Budget(FilterBudget::bits_per_key(bits).absent(args.absent)),
@@ -31,7 +31,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
         if let Some(policy) = new_policy(&args, before.filter)? {
             if before.level_filters != LevelFilters::Uniform && before.level_filters != levels {
                 say(format_args!(
-                    "keyspace {}: it had filters by level or a budget for them, which are given up for what is asked for now",
+                    "keyspace {}: the new policy replaces its policies by level or its filter budget",
                     keyspace.name()
                 ));
             }
@@ -44,7 +44,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
         let rebuild = if args.all { keyspace.remake_filters(progress)? } else { keyspace.renew_filters(progress)? };
         bar.suspend(|| {
             say(format_args!(
-                "keyspace {}: new filters for {}, {} before and {} after; {} had theirs",
+                "keyspace {}: new filters for {}, {} before and {} after; {} unchanged",
                 keyspace.name(),
                 counted(rebuild.replaced, "table"),
                 size(rebuild.bytes_before),
@@ -73,7 +73,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     Ok(())
 }
 
-/// The policy that the command line asks for, if it asks for one, of a keyspace that has `old`: without --policy, the kind stays.
+/// The policy that the command line sets, if any. Without --policy, the kind of `old` stays.
 fn new_policy(args: &FilterRebuild, old: FilterPolicy) -> Result<Option<FilterPolicy>> {
     let bits_per_key = args.bits.unwrap_or(10.0);
     let kind = args.policy.or(args.bits.map(|_| match old {
@@ -84,21 +84,21 @@ fn new_policy(args: &FilterRebuild, old: FilterPolicy) -> Result<Option<FilterPo
     Ok(match (kind, args.bits) {
         (None, _) => None,
         (Some(Policy::None), None) => Some(FilterPolicy::None),
-        (Some(Policy::None), Some(_)) => return Err(Failure::usage("--bits says nothing about --policy none")),
+        (Some(Policy::None), Some(_)) => return Err(Failure::usage("--policy none takes no --bits")),
         (Some(Policy::Standard), _) => Some(FilterPolicy::StandardBloom { bits_per_key }),
         (Some(Policy::Fuse), _) => Some(FilterPolicy::BinaryFuse { fingerprint_bits: fingerprint_bits(args.bits)? }),
         (Some(Policy::Bloom), _) => Some(FilterPolicy::Bloom { bits_per_key }),
     })
 }
 
-/// A whole number; which ones there are, the options know.
+/// Only whole numbers. The options check the value itself.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "compared afterwards")]
 fn fingerprint_bits(bits: Option<f32>) -> Result<u8> {
     let bits = bits.unwrap_or(8.0);
     match bits as u8 {
         whole if f32::from(whole) == bits => Ok(whole),
         _ => Err(Failure::usage(format_args!(
-            "a binary fuse has fingerprints of a whole number of bits, not {bits}; --policy chooses another kind of filter"
+            "a binary fuse needs a whole number of bits per fingerprint, not {bits}; --policy chooses another kind of filter"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! [`FaultyFileSystem`]: the real file system, on which one call fails.
+//! [`FaultyFileSystem`]: the real file system with one injected fault.
 
 use std::io;
 use std::path::Path;
@@ -11,29 +11,30 @@ use tamis::vfs::{FileLock, FileSystem, OsFileSystem, ReadableFile, Window, Writa
 /// How a call fails. Reads never do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum FaultKind {
-    /// A call that changes something fails and does nothing.
+    /// A call that changes files fails without effect.
     Call,
-    /// From a call on, there is no space left, for some calls.
+    /// The disk is full for [`FULL_CALLS`] calls.
     Full,
-    /// A sync fails. What it should have made durable is there, as long as there is power.
+    /// A sync fails. The data stay in the system's cache, so they survive unless power fails.
     Sync,
-    /// An append writes a part of its bytes and fails.
+    /// An append writes part of its bytes and fails.
     Short,
 }
 
-/// Calls for which a full disk stays full.
+/// Number of calls for which the disk stays full.
 const FULL_CALLS: u64 = 20;
 
-/// Counts the calls that a fault may hit, and hits those from `at` on.
+/// Counts the calls that the fault may hit. It hits call `at`; a full disk also hits the calls
+/// after it.
 #[derive(Debug)]
-struct Plan {
+struct InjectedFault {
     kind: FaultKind,
     at: u64,
     calls: AtomicU64,
 }
 
-impl Plan {
-    /// Fails if this call, which `kinds` may hit, is the one.
+impl InjectedFault {
+    /// Fails if the fault hits this call, which only faults of `kinds` may hit.
     fn check(&self, kinds: &[FaultKind]) -> io::Result<()> {
         if !kinds.contains(&self.kind) {
             return Ok(());
@@ -57,25 +58,25 @@ impl Plan {
 
 #[derive(Clone, Debug)]
 pub(super) struct FaultyFileSystem {
-    plan: Arc<Plan>,
+    fault: Arc<InjectedFault>,
 }
 
 impl FaultyFileSystem {
-    /// The call number `at` of those that `kind` is about fails.
+    /// Call number `at` fails, counted among the calls that a fault of `kind` may hit.
     pub(super) fn new(kind: FaultKind, at: u64) -> FaultyFileSystem {
-        FaultyFileSystem { plan: Arc::new(Plan { kind, at, calls: AtomicU64::new(0) }) }
+        FaultyFileSystem { fault: Arc::new(InjectedFault { kind, at, calls: AtomicU64::new(0) }) }
     }
 
     pub(super) fn was_hit(&self) -> bool {
-        self.plan.was_hit()
+        self.fault.was_hit()
     }
 }
 
 impl FileSystem for FaultyFileSystem {
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
-        self.plan.check(&[FaultKind::Call, FaultKind::Full])?;
+        self.fault.check(&[FaultKind::Call, FaultKind::Full])?;
         let file = OsFileSystem.create(path)?;
-        Ok(Box::new(FaultyFile { file, plan: Arc::clone(&self.plan) }))
+        Ok(Box::new(FaultyFile { file, fault: Arc::clone(&self.fault) }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
@@ -83,12 +84,12 @@ impl FileSystem for FaultyFileSystem {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.plan.check(&[FaultKind::Call])?;
+        self.fault.check(&[FaultKind::Call])?;
         OsFileSystem.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.plan.check(&[FaultKind::Call])?;
+        self.fault.check(&[FaultKind::Call])?;
         OsFileSystem.remove(path)
     }
 
@@ -101,7 +102,7 @@ impl FileSystem for FaultyFileSystem {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.plan.check(&[FaultKind::Call, FaultKind::Sync])?;
+        self.fault.check(&[FaultKind::Call, FaultKind::Sync])?;
         OsFileSystem.sync_dir(dir)
     }
 
@@ -116,20 +117,20 @@ impl FileSystem for FaultyFileSystem {
 
 struct FaultyFile {
     file: Box<dyn WritableFile>,
-    plan: Arc<Plan>,
+    fault: Arc<InjectedFault>,
 }
 
 impl WritableFile for FaultyFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        let result = self.plan.check(&[FaultKind::Call, FaultKind::Full, FaultKind::Short]);
-        if result.is_err() && self.plan.kind == FaultKind::Short {
+        let result = self.fault.check(&[FaultKind::Call, FaultKind::Full, FaultKind::Short]);
+        if result.is_err() && self.fault.kind == FaultKind::Short {
             self.file.append(&bytes[..bytes.len() / 2])?;
         }
         result.and_then(|()| self.file.append(bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.plan.check(&[FaultKind::Call, FaultKind::Sync])?;
+        self.fault.check(&[FaultKind::Call, FaultKind::Sync])?;
         self.file.sync()
     }
 
@@ -138,17 +139,17 @@ impl WritableFile for FaultyFile {
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
-        self.plan.check(&[FaultKind::Full])?;
+        self.fault.check(&[FaultKind::Full])?;
         self.file.reserve(len)
     }
 
     fn prepare(&self, len: u64) -> io::Result<bool> {
-        self.plan.check(&[FaultKind::Full])?;
+        self.fault.check(&[FaultKind::Full])?;
         self.file.prepare(len)
     }
 
-    /// Stores to mapped memory pass no call that could fail. They have their part in the rounds
-    /// that end in a kill.
+    /// No window: stores to mapped memory make no call that could fail. Rounds that end in a kill
+    /// test them.
     fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
         Ok(None)
     }

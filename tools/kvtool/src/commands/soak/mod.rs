@@ -1,15 +1,17 @@
-//! `soak`: a store under load that is killed and made to fail, again and again, and what it lost:
-//! nothing.
+//! `soak`: puts a store under load, kills the process and injects faults, repeatedly, and checks
+//! that no acknowledged write is lost.
 //!
 //! ```text
-//! round = a worker process works, until it is killed, or a fault hits it, or it is done; the store is opened and checked
+//! round = run a worker process until it is killed, a fault hits it, or it is done;
+//!         open the store and check it
 //! ```
 //!
-//! This process keeps the ledger: for each thread of the worker, the last step of which the write
-//! was acknowledged. A kill takes no acknowledged write, synced or not, because the system has it;
-//! power cuts are the business of the library's simulated file system. Each thread has one write in
-//! flight, so that the store holds the thread's steps up to the acknowledged one, or to the next
-//! one; which it is, its batches note. What the store must then hold follows from the seed.
+//! This process keeps the ledger: for each worker thread, the last step whose write was
+//! acknowledged. A kill loses no acknowledged write, synced or not, because the system has it.
+//! (Power cuts are tested in the library, on its simulated file system.) Each thread has one write
+//! in flight, so the store holds its steps up to the last acknowledged one, or the one after. Each
+//! batch notes its step, which tells the two apart. The expected content of the store then follows
+//! from the seed.
 
 mod faulty;
 mod plan;
@@ -37,23 +39,23 @@ use crate::failure::{Attempt, Failure, Result};
 use crate::output::{Output, say, table};
 use crate::text::{count, counted, size};
 
-/// Steps of a worker's threads in a round that nothing ends earlier.
+/// Steps of each worker thread in a round that is not ended early.
 const STEPS: u64 = 600;
-/// The kinds of faults, in turn.
+/// The kinds of faults, in the order of their rounds.
 const FAULTS: [FaultKind; 4] = [FaultKind::Sync, FaultKind::Call, FaultKind::Full, FaultKind::Short];
-/// A fault hits one of so many calls; of syncs there are fewer.
+/// A fault hits one of the first `FAULT_WITHIN` calls; syncs are rarer.
 const FAULT_WITHIN: u64 = 400;
 const FAILED_SYNC_WITHIN: u64 = 80;
-/// One round in so many has all files checked, as `verify` does.
+/// One round in `VERIFIED` checks all files, like `verify`.
 const VERIFIED: u64 = 4;
-/// How often it is said how far it is.
+/// Interval between progress messages.
 const SAID: Duration = Duration::from_secs(5);
-/// Acknowledgements between two looks at the worker's memory and files.
+/// Acknowledgements between two measurements of the worker's memory and files.
 const WATCHED: u64 = 64;
-/// How long files may stay open after the last store was closed.
-const LETTING_GO: Duration = Duration::from_secs(10);
-/// What the worker may take: its limits are a cache of 1 MiB, three memtables of 256 KiB and 64
-/// open tables.
+/// Grace period for files that stay open after the last store was closed.
+const CLOSE_GRACE: Duration = Duration::from_secs(10);
+/// Limits on the worker, whose options are a cache of 1 MiB, three memtables of 256 KiB and 64 open
+/// tables.
 const MOST_MEMORY: u64 = 512 << 20;
 const MOST_FILES: u64 = 64 + 64;
 
@@ -68,7 +70,7 @@ pub(crate) fn run(common: &Common, args: &Soak) -> Result<()> {
         (None, None) => return Err(Failure::usage("a DB is needed")),
     };
     if Db::open_read_only(&path).is_ok() {
-        return Err(Failure::usage(format_args!("{} is a store; soak makes one of its own", path.display())));
+        return Err(Failure::usage(format_args!("{} is a store already; soak creates its own", path.display())));
     }
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     say(format_args!("seed {seed}, store in {}", path.display()));
@@ -98,20 +100,20 @@ pub(crate) fn run(common: &Common, args: &Soak) -> Result<()> {
     Err(Failure::Wrong(format!("seed {seed}: the store is kept in {}", path.display())))
 }
 
-/// How many files are open that were not open before. A background thread may let go of a store a
-/// moment after `close` has returned, so this waits for up to [`LETTING_GO`].
+/// How many more files are open than before. A background thread may close a store's files a moment
+/// after `close` has returned; therefore this waits for up to [`CLOSE_GRACE`].
 fn leaked_files(before: Option<u64>) -> u64 {
     let start = Instant::now();
     loop {
         let leaked = open_files().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
-        if leaked == 0 || start.elapsed() > LETTING_GO {
+        if leaked == 0 || start.elapsed() > CLOSE_GRACE {
             return leaked;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// What was acknowledged, what was found, and what it took.
+/// What was acknowledged, what was found, and the counters of the report.
 struct Ledger<'a> {
     path: &'a Path,
     seed: u64,
@@ -119,7 +121,7 @@ struct Ledger<'a> {
     rounds: u64,
     /// By thread: the last step acknowledged, or found in the store.
     acknowledged: [u64; THREADS as usize],
-    /// By thread: what the store holds after the step found last.
+    /// By thread: the step found last, and the expected content after it.
     models: Vec<(u64, Model)>,
     operations: u64,
     synced: u64,
@@ -127,13 +129,13 @@ struct Ledger<'a> {
     faults: BTreeMap<FaultKind, u64>,
     reopens: u64,
     usage: Usage,
-    /// What should not be.
+    /// Violations: lost or invented entries, unexpected failures, exceeded limits.
     lost: Vec<String>,
 }
 
 impl<'a> Ledger<'a> {
     fn new(path: &'a Path, seed: u64) -> Result<Ledger<'a>> {
-        // There from the start, so that the first worker may die at any moment.
+        // The store exists from the start, so that the first worker may die at any moment.
         Db::open(path)?.close()?;
         Ok(Ledger {
             path,
@@ -154,7 +156,7 @@ impl<'a> Ledger<'a> {
 
     fn round(&mut self) -> Result<()> {
         self.rounds += 1;
-        // Every other round ends in a kill, and the others in one kind of fault after the other.
+        // Every other round ends in a kill; the others take the kinds of faults in turn.
         let turn = usize::try_from(self.rounds / 2).unwrap_or(0) % FAULTS.len();
         let fault = self.rounds.is_multiple_of(2).then(|| FAULTS[turn]);
         let most = STEPS * u64::from(THREADS);
@@ -179,22 +181,22 @@ impl<'a> Ledger<'a> {
         self.check()
     }
 
-    /// Takes down what the worker says, and kills it when it has acknowledged `kill_at` writes.
-    /// Returns whether it did.
+    /// Records the worker's messages, and kills it once it has acknowledged `kill_at` writes.
+    /// Returns whether it reached that number.
     fn listen(&mut self, worker: &mut Child, kill_at: Option<u64>) -> Result<bool> {
         let Some(output) = worker.stdout.take() else { return Ok(false) };
         let mut heard = 0;
         for line in BufReader::new(output).lines() {
-            let line = line.attempt("cannot listen to a worker")?;
-            if let Some(words) = line.strip_prefix("! ") {
-                self.lost.push(words.to_owned());
+            let line = line.attempt("cannot read from a worker")?;
+            if let Some(complaint) = line.strip_prefix("! ") {
+                self.lost.push(complaint.to_owned());
                 continue;
             }
             let mut fields = line.split(' ').map(|field| field.parse::<u64>().ok());
             let mut field = || fields.next().flatten();
             let (Some(thread), Some(step), Some(operations), Some(synced)) = (field(), field(), field(), field())
             else {
-                self.lost.push(format!("a worker said {line:?}"));
+                self.lost.push(format!("unexpected line from a worker: {line:?}"));
                 continue;
             };
             if let Some(acknowledged) =
@@ -209,7 +211,7 @@ impl<'a> Ledger<'a> {
                 self.usage.note(worker.id());
             }
             if Some(heard) == kill_at {
-                // It may have ended by itself.
+                // Killing fails if the worker has ended already.
                 let _ = worker.kill();
             }
         }
@@ -224,7 +226,9 @@ impl<'a> Ledger<'a> {
             let acknowledged = &mut self.acknowledged[thread as usize];
             let found = progress(&db, thread)?;
             if !(*acknowledged..=*acknowledged + 1).contains(&found) {
-                self.lost.push(format!("thread {thread}: step {acknowledged} was acknowledged, step {found} is found"));
+                self.lost.push(format!(
+                    "thread {thread}: step {acknowledged} was acknowledged, but the store holds step {found}"
+                ));
                 continue;
             }
             *acknowledged = found;
@@ -304,7 +308,7 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// The first entry of `thread` that is not as it should be.
+/// The first difference between the entries of `thread` and the expected ones.
 fn difference(db: &Db, thread: u32, model: &Model) -> Result<Option<String>> {
     let mut expected = model.iter();
     for entry in db.prefix(prefix(thread)) {
@@ -312,27 +316,26 @@ fn difference(db: &Db, thread: u32, model: &Model) -> Result<Option<String>> {
         let next = expected.next();
         if next.is_none_or(|(expected, _)| *expected != *key) {
             let expected = next.map_or("nothing".to_owned(), |(key, _)| key.escape_ascii().to_string());
-            return Ok(Some(format!("{} is there, {expected} should be", key.escape_ascii())));
+            return Ok(Some(format!("found {}, expected {expected}", key.escape_ascii())));
         }
         if next.is_none_or(|(_, expected)| *expected != *value) {
             return Ok(Some(format!("{} has another value", key.escape_ascii())));
         }
     }
-    // Found by a scan, and by a get as well.
+    // The scan found these keys; a get must find them too.
     for (key, value) in model.iter().step_by(37) {
         if db.get(key)?.as_deref() != Some(&value[..]) {
-            return Ok(Some(format!("{} is not got", key.escape_ascii())));
+            return Ok(Some(format!("get does not find {}", key.escape_ascii())));
         }
     }
-    Ok(expected.next().map(|(key, _)| format!("{} is not there", key.escape_ascii())))
+    Ok(expected.next().map(|(key, _)| format!("{} is missing", key.escape_ascii())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A store in which thread 0 has done `steps` steps, and the ledger that knows of
-    /// `acknowledged`.
+    /// A store in which thread 0 has done `steps` steps, and a ledger with `acknowledged` of them.
     fn ledger(path: &Path, steps: u64, acknowledged: u64) -> Ledger<'_> {
         let mut ledger = Ledger::new(path, 7).unwrap();
         let db = Db::open(path).unwrap();

@@ -1,45 +1,45 @@
-//! What each thread of the load does: a pure function of seed, thread and step, so that both
-//! processes know it without speaking.
+//! The steps of each writing thread: a pure function of seed, thread and step, so that both
+//! processes know them without communicating.
 
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use tamis::WriteBatch;
 
-/// Writing threads. Each has its own keys, so that what it did last is what stands there.
+/// Writing threads. Each has its own keys, so its last write to a key decides the value.
 pub(super) const THREADS: u32 = 4;
-/// Keys of a thread: few enough that most are overwritten and deleted again and again.
+/// Keys of a thread: few, so that most are overwritten and deleted repeatedly.
 const KEYS: u32 = 400;
-/// One step in so many is synced.
+/// One step in `SYNCED` is synced, on average.
 const SYNCED: u32 = 16;
-/// Most operations of a batch.
+/// Largest number of operations in a batch.
 const BATCH: u32 = 20;
-/// Length of a value, and of one in thirty-two.
+/// Upper bounds on a value's length; one value in 32 is a large one.
 const VALUE_LEN: usize = 300;
 const LARGE_VALUE_LEN: usize = 20_000;
 
 /// Keys and values of one thread.
 pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// One write: all of it is there or nothing.
+/// One atomic write.
 pub(super) struct Step {
-    /// A key, and its value unless it is deleted.
+    /// Keys with their values; `None` deletes.
     operations: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     pub(super) is_synced: bool,
 }
 
-/// The key under which a thread notes, in each of its batches, which step this is.
+/// The key under which each batch of a thread notes its step.
 pub(super) fn progress_key(thread: u32) -> String {
     format!("progress/{thread}")
 }
 
-/// What all keys of a thread begin with.
+/// The common prefix of all keys of a thread.
 pub(super) fn prefix(thread: u32) -> String {
     format!("thread/{thread}/")
 }
 
 impl Step {
-    /// Step `number`, from 1 on, of `thread`.
+    /// Step `number` of `thread`; numbers start at 1.
     pub(super) fn new(seed: u64, thread: u32, number: u64) -> Step {
         let mut random = Rng::with_seed(seed ^ (u64::from(thread) << 56) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let count = if random.u32(..6) == 0 { random.u32(2..=BATCH) } else { 1 };
@@ -63,7 +63,7 @@ impl Step {
         batch
     }
 
-    /// Operations, without the note of the progress.
+    /// Number of operations, without the progress key.
     pub(super) fn len(&self) -> u64 {
         self.operations.len() as u64
     }

@@ -1,11 +1,11 @@
-//! Memory and open files of a process, where the system tells them.
+//! Memory and open files of a process, where the system reports them.
 
 use std::fmt;
 use std::fs;
 
 use crate::text::{counted, size};
 
-/// The most that was seen.
+/// The maximum seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// Resident, in bytes.
@@ -14,7 +14,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Looks at process `id`. What cannot be seen is nothing.
+    /// Measures process `id`. Figures that the system does not report count as 0.
     pub(super) fn note(&mut self, id: u32) {
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
         let kib = status

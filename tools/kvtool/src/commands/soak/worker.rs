@@ -1,8 +1,8 @@
-//! The process that works on the store and may die at any moment.
+//! The worker process: works on the store and may die at any moment.
 //!
-//! Each write that has returned is said at once on standard output, as `thread step operations
-//! synced`; a line once written is the system's, whatever becomes of the process. What should not
-//! be is said as `! words`.
+//! It reports each acknowledged write at once on standard output, as `thread step operations
+//! synced`. A written line belongs to the system and survives the process. Violations are reported
+//! as `! message`.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,10 +18,10 @@ use super::plan::{Step, THREADS, prefix, progress_key};
 use crate::args::SoakWorker;
 use crate::failure::Result;
 
-/// The exit code when the fault was hit.
+/// The exit code after the fault has hit.
 pub(super) const FAULT_HIT: i32 = 9;
 
-/// Small, so that flushes and compactions go on all the time.
+/// Small sizes, so that flushes and compactions run all the time.
 pub(super) fn options() -> Options {
     Options::new().memtable_size(256 << 10).table_size(256 << 10).cache_size(1 << 20).max_open_files(64)
 }
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &SoakWorker) -> Result<()> {
     }
     let result = work(&args.db, &options, args);
     if faulty.is_some_and(|faulty| faulty.was_hit()) {
-        // What failed by it, if anything did, is no news.
+        // An error caused by the fault is expected.
         exit(FAULT_HIT);
     }
     if let Err(failure) = &result {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &SoakWorker) -> Result<()> {
 }
 
 fn work(path: &Path, options: &Options, args: &SoakWorker) -> Result<()> {
-    // The second half is done after the store was closed and opened again.
+    // The second half runs after closing and reopening the store.
     for steps in [args.steps / 2, args.steps - args.steps / 2] {
         let db = options.clone().open(path)?;
         let ended = AtomicBool::new(false);
@@ -78,14 +78,14 @@ fn complain(what: impl std::fmt::Display) {
     let _ = writeln!(std::io::stdout(), "! {what}");
 }
 
-/// Goes on behind the last step of `thread` that is in the store.
+/// Continues after the last step of `thread` that is in the store.
 fn write(db: &Db, seed: u64, thread: u32, steps: u64) -> tamis::Result<()> {
     let done = progress(db, thread)?;
     for number in done + 1..=done + steps {
         let step = Step::new(seed, thread, number);
         db.write_with(step.batch(thread, number), WriteOptions::new().sync(step.is_synced))?;
         let (operations, synced) = (step.len(), u8::from(step.is_synced));
-        // One call of the system: standard output writes whole lines.
+        // One system call: standard output is line-buffered.
         let _ = writeln!(std::io::stdout(), "{thread} {number} {operations} {synced}");
     }
     Ok(())
@@ -97,7 +97,8 @@ pub(super) fn progress(db: &Db, thread: u32) -> tamis::Result<u64> {
     Ok(noted.and_then(|noted| std::str::from_utf8(&noted).ok()?.parse().ok()).unwrap_or(0))
 }
 
-/// Flushes and compacts now and then. A failure comes from the fault, or comes up in a write too.
+/// Flushes, syncs and compacts at random. An error is caused by the fault, or a write will return
+/// it too.
 fn disturb(db: &Db, seed: u64, ended: &AtomicBool) {
     let mut random = Rng::with_seed(seed);
     while !ended.load(Ordering::Relaxed) {
@@ -114,7 +115,8 @@ fn disturb(db: &Db, seed: u64, ended: &AtomicBool) {
     }
 }
 
-/// Goes through snapshots: keys ascend, and no value is of a step that its thread has not reached.
+/// Scans snapshots and checks that keys ascend and that no value is newer than its thread's
+/// progress.
 fn scan(db: &Db, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let result = (0..THREADS).try_for_each(|thread| {
@@ -130,7 +132,10 @@ fn scan(db: &Db, ended: &AtomicBool) {
                 let digits = value.split(|&byte| byte == b':').next().unwrap_or_default();
                 let step: Option<u64> = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
                 if step.is_none_or(|step| step > reached) {
-                    complain(format_args!("{} is of step {step:?}, the snapshot of {reached}", key.escape_ascii()));
+                    complain(format_args!(
+                        "{} has a value of step {step:?} in a snapshot of step {reached}",
+                        key.escape_ascii()
+                    ));
                 }
                 last = key.to_vec();
             }

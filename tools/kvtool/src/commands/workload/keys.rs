@@ -1,7 +1,7 @@
-//! [`Keys`]: keys that are there, and others between them that are not.
+//! [`Keys`]: existing keys, and missing keys between them.
 
-/// Keys in the form of LevelDB's `db_bench`, `%016d`: even numbers are there, the odd ones between them are not. Both come in an order
-/// that looks random and follows from the seed.
+/// Keys in the form of LevelDB's `db_bench`, `%016d`: even numbers exist, the odd ones between them
+/// are missing. Both come in a pseudo-random order that follows from the seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     count: u64,
@@ -10,7 +10,8 @@ pub(crate) struct Keys {
 
 /// Bytes of a key.
 pub(crate) const KEY_LEN: usize = 16;
-/// Four rounds make a Feistel network hard to tell from a random permutation (Luby and Rackoff, 1988).
+/// Four rounds make a Feistel network hard to tell from a random permutation (Luby and Rackoff,
+/// 1988).
 const ROUNDS: u64 = 4;
 
 impl Keys {
@@ -26,17 +27,18 @@ impl Keys {
         self.seed
     }
 
-    /// The `i`-th key to be loaded; all are different for `i` below the count.
+    /// The `i`-th key to load; distinct for each `i` below the count.
     pub(crate) fn existing(self, i: u64) -> String {
         key(2 * self.scrambled(i))
     }
 
-    /// A key that is not there, between two that are.
+    /// A missing key between two existing ones.
     pub(crate) fn missing(self, i: u64) -> String {
         key(2 * self.scrambled(i) + 1)
     }
 
-    /// A permutation of the numbers below the count: one of the numbers of 2·h bits, until it leads to a number below the count.
+    /// A permutation of the numbers below the count: permutes numbers of 2·h bits, repeatedly until
+    /// the result is below the count.
     fn scrambled(self, i: u64) -> u64 {
         let bits = u64::BITS - self.count.saturating_sub(1).leading_zeros();
         let half = bits.div_ceil(2).max(1);
@@ -64,7 +66,7 @@ fn key(number: u64) -> String {
     format!("{number:0KEY_LEN$}")
 }
 
-/// A number that looks random, from any other: SplitMix64 (Steele, Lea and Flood, 2014).
+/// Mixes the bits of a number: SplitMix64 (Steele, Lea and Flood, 2014).
 pub(crate) fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

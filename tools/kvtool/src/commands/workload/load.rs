@@ -1,4 +1,4 @@
-//! Making the store that is measured.
+//! Creates the store to measure.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,19 +11,19 @@ use super::keys::{KEY_LEN, Keys, mix};
 use crate::failure::Result;
 use crate::output::say;
 
-/// Most keys are loaded with large memtables, which makes a full last level quickly. One in so many comes with small ones: the
-/// levels' target sizes follow from the memtable's, so that these keys stay in the levels above, as the newest tenth or so of a store
-/// that has long been in use does.
+/// One key in `LATE_SHARE` is loaded late, with small memtables; the others with large ones, which
+/// quickly fill the last level. The levels' target sizes follow from the memtable size, so late
+/// keys stay in the upper levels, like the newest tenth or so of a store in long use.
 const LATE_SHARE: u64 = 18;
-/// One in so many comes last, when compaction has come to rest, and stays in level 0.
+/// One key in `LAST_SHARE` is loaded last, after compaction has become idle, and stays in level 0.
 const LAST_SHARE: u64 = 200;
 const BATCH: u64 = 1000;
-/// What an entry takes beside its key and its value, roughly.
+/// Approximate bytes of an entry beside key and value.
 const ENTRY_OVERHEAD: u64 = 4;
-/// How long to wait for compactions to settle. What is not settled by then is measured as it is.
+/// How long to wait until compaction is idle; then the store is measured as it is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A store to be made.
+/// A store to create.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) keys: Keys,
@@ -32,12 +32,12 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Bytes of all entries, roughly.
+    /// Approximate bytes of all entries.
     pub(crate) fn bytes(&self) -> u64 {
         self.keys.count() * (KEY_LEN as u64 + self.value_len as u64 + ENTRY_OVERHEAD)
     }
 
-    /// Loads all keys into a new store at `path`, lets compaction come to rest, and closes it.
+    /// Loads all keys into a new store at `path`, waits until compaction is idle, and closes it.
     pub(crate) fn run(&self, path: &Path) -> Result<()> {
         let Load { keys, filter, .. } = *self;
         let progress = progress_bar(keys.count());
@@ -62,15 +62,15 @@ impl Load {
         Ok(db.close()?)
     }
 
-    /// Options that keep the levels as they are when loading ends. With larger memtables a store of this size has fewer levels, and
-    /// compaction would bring it there.
+    /// Options that keep the levels as loading leaves them. With larger memtables, a store of this
+    /// size has fewer levels, and compaction would change it to that shape.
     pub(crate) fn late_options(&self) -> Options {
         self.options((self.bytes() / 512).clamp(16 << 10, 1 << 20))
     }
 
     fn options(&self, memtable: u64) -> Options {
         let memtable = usize::try_from(memtable).unwrap_or(usize::MAX);
-        // Small enough that every level but the uppermost has several tables.
+        // Small enough that every level but the first has several tables.
         let table = (self.bytes() / 128).clamp(64 << 10, 64 << 20);
         Options::new().memtable_size(memtable).table_size(table)
     }
@@ -93,7 +93,7 @@ impl Load {
     }
 }
 
-/// A value that does not compress, from a key's number.
+/// An incompressible value derived from a key's number.
 fn fill(value: &mut [u8], i: u64) {
     let mut state = mix(i);
     for chunk in value.chunks_mut(8) {
@@ -107,7 +107,7 @@ pub(crate) fn settle(db: &Db) {
     let start = Instant::now();
     while db.stats().compaction_debt > 0 {
         if start.elapsed() > PATIENCE {
-            say("compaction has not come to rest; measuring all the same");
+            say("compaction is still running; measuring anyway");
             return;
         }
         std::thread::sleep(Duration::from_millis(10));

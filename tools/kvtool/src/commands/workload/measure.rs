@@ -1,4 +1,4 @@
-//! Asking, and counting what that takes.
+//! Looks keys up and counts the cost.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use super::super::store::stats_of_keyspace;
 use super::process::{Io, Moment};
 use crate::failure::{Failure, Result};
 
-/// Which keys are asked for.
+/// Which keys are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     Existing,
     Missing,
 }
 
-/// What it took to ask for some keys.
+/// The cost of looking up some keys.
 pub(crate) struct Measured {
     pub(crate) question: Question,
     pub(crate) filters: FilterMode,
@@ -23,21 +23,23 @@ pub(crate) struct Measured {
     pub(crate) found: u64,
     pub(crate) time: Duration,
     pub(crate) reads: ReadStats,
-    /// What the operating system counted meanwhile, where it does.
+    /// The operating system's counters for the same time, where available.
     pub(crate) process: Option<Io>,
 }
 
-/// Looks into every table of a keyspace once, so that its filter and index are in memory: what is measured are the reads of blocks.
+/// Reads from every table of a keyspace once, so that its filter and index are in memory: only
+/// block reads are measured.
 pub(crate) fn warm_up(db: &Db, keyspace: &Keyspace) -> Result<()> {
     for table in stats_of_keyspace(db, keyspace).levels.iter().flat_map(|level| &level.tables) {
-        // Behind the smallest key, so that no level ends the search before this table is asked, and hardly any other key is meant.
+        // An absent key just above the smallest one: no level above ends the search, and hardly any
+        // other table is meant.
         let absent = [&table.smallest[..], b"\0"].concat();
         keyspace.get_with(absent, ReadOptions::new().filters(FilterMode::Ignore))?;
     }
     Ok(())
 }
 
-/// Asks for all `keys`, which must be there or not as `question` says.
+/// Looks up all `keys`, which must exist or be missing as `question` says.
 pub(crate) fn measure(
     db: &Db,
     keyspace: &Keyspace,
@@ -59,7 +61,7 @@ pub(crate) fn measure(
     let expected = if question == Question::Existing { asked } else { 0 };
     if found != expected {
         return Err(Failure::Wrong(format!(
-            "{found} of {asked} keys were found, {expected} are there: this is a bug in tamis"
+            "found {found} of {asked} keys, expected {expected}: this is a bug in tamis"
         )));
     }
     Ok(Measured {

@@ -1,5 +1,5 @@
-//! A workload whose answers are known: keys to load and to ask for, a store of them with several levels, and what asking takes.
-//! Shared by `demo` and `bench`.
+//! A workload with known answers: keys to load and look up, a store of them with several levels,
+//! and the cost of the look-ups. Shared by `demo` and `bench`.
 
 pub(crate) mod keys;
 pub(crate) mod load;
@@ -9,7 +9,7 @@ pub(crate) mod process;
 use serde_json::{Value, json};
 use tamis::LevelStats;
 
-/// What a level holds.
+/// A level's content, as JSON.
 pub(crate) fn level_json(level: &LevelStats) -> Value {
     json!({
         "level": level.level,

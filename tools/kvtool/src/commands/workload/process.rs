@@ -1,16 +1,17 @@
-//! What the operating system counted of this process's reads.
+//! The operating system's counters of this process's reads.
 
 use std::fs::File;
 use std::io::Read;
 
-/// Reads of the process since it began, or between two moments.
+/// Reads of the process since its start, or between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Io {
-    /// Calls that read.
+    /// System calls that read.
     pub(crate) read_calls: u64,
-    /// Bytes that they brought, also from the system's cache.
+    /// Bytes that these calls returned, including those from the system's cache.
     pub(crate) bytes_read: u64,
-    /// Bytes that came from a device; the others were in the system's cache. Whole pages, and what the system reads ahead.
+    /// Bytes from a device; the others were in the system's cache. Whole pages, with the system's
+    /// read-ahead.
     pub(crate) device_bytes: u64,
 }
 
@@ -18,14 +19,14 @@ pub(crate) struct Io {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     io: Io,
-    /// Bytes that it took to read the figures. They are not in them, and neither is the call.
+    /// Length of the text read here. The counters do not yet include this read call and its bytes.
     text_len: u64,
 }
 
 impl Moment {
     /// `None` where the system does not have the figures.
     pub(crate) fn now() -> Option<Moment> {
-        // One call and no more, however long the text is: about 150 bytes.
+        // A single read call, whatever the length of the text: about 150 bytes.
         let mut text = [0; 1024];
         let len = File::open("/proc/self/io").ok()?.read(&mut text).ok()?;
         Moment::parse(std::str::from_utf8(&text[..len]).ok()?)
@@ -40,7 +41,7 @@ impl Moment {
         Some(Moment { io, text_len: text.len() as u64 })
     }
 
-    /// What was read since, up to `later`, without what it took to read the figures of this moment.
+    /// Reads between this moment and `later`, without the read of this moment's counters.
     pub(crate) fn until(self, later: Moment) -> Io {
         let calls = later.io.read_calls.saturating_sub(self.io.read_calls);
         let bytes = later.io.bytes_read.saturating_sub(self.io.bytes_read);

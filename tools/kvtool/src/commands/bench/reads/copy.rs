@@ -1,14 +1,15 @@
-//! A second store of the same tables.
+//! Copies a store, sharing its tables by hard links.
 
 use std::fs;
 use std::path::Path;
 
 use crate::failure::{Attempt, Result};
 
-/// Makes `to` a store with the content of `from`, which is left as it is.
+/// Makes `to` a copy of the store `from`, which is not changed.
 ///
-/// Tables are never written again once they are there, so a hard link does; where there can be none, they are copied. All else is
-/// copied, and first: it names no table that is made later. Should another process remove one meanwhile, this fails.
+/// Tables are immutable, so a hard link suffices; where linking fails, they are copied. All other
+/// files are copied first, so they name no table that is created later. Fails if another process
+/// removes a table meanwhile.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir(to).attempt(format_args!("cannot create {}", to.display()))?;
     let what = format!("cannot read {}", from.display());

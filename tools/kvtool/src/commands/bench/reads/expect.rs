@@ -1,8 +1,9 @@
-//! What the filters should let through.
+//! How many blocks the filters should let through.
 //!
-//! For a key and a table that may hold it by its range: if the table holds it, its block is read; if not, it is read when the filter
-//! errs. So the blocks read for some keys are a sum of independent events, each with a probability that is 1, or the false-positive
-//! rate of a filter. The same holds for missing and for existing keys, and with filters ignored every probability is 1.
+//! Take a key and a table whose range holds it. If the table holds the key, its block is read; if
+//! not, the block is read when the filter errs. The blocks read for a set of keys are therefore a
+//! sum of independent events. The probability of each is 1, or the false-positive rate of a filter.
+//! With filters ignored, every probability is 1.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use super::theory::tolerance;
 use crate::commands::store::stats_of_keyspace;
 use crate::failure::Result;
 
-/// False-positive rates of the filters of a keyspace, by table number.
+/// False-positive rates of a keyspace's filters, by table number.
 pub(super) struct Rates {
     tables: HashMap<u64, Rate>,
     /// Keys and bits of all usable filters.
@@ -23,19 +24,19 @@ pub(super) struct Rates {
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
-    /// By the formula of the textbook.
+    /// By the textbook formula.
     design: f64,
     /// By the filter's own bits.
     actual: f64,
 }
 
 impl Rate {
-    /// Of what is certain, and of a table without a usable filter.
+    /// For a certain event, or a table without a usable filter.
     const ALWAYS: Rate = Rate { design: 1.0, actual: 1.0 };
 }
 
 impl Rates {
-    /// Rates of the tables that have been looked into.
+    /// Rates of the tables that have been opened.
     pub(super) fn of(db: &Db, keyspace: &Keyspace) -> Rates {
         let mut rates = Rates { tables: HashMap::new(), keys: 0.0, bits: 0.0 };
         for table in stats_of_keyspace(db, keyspace).levels.iter().flat_map(|level| &level.tables) {
@@ -48,7 +49,7 @@ impl Rates {
         rates
     }
 
-    /// Bits that the filters have per key, header aside.
+    /// Bits per key of the filters, without headers.
     pub(super) fn bits_per_key(&self) -> Option<f64> {
         (self.keys > 0.0).then(|| self.bits / self.keys)
     }
@@ -58,22 +59,22 @@ impl Rates {
     }
 }
 
-/// What to expect of all keys of a question, with the filters used and ignored.
+/// The expectation for all keys of a question, with filters used and ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Survey {
     pub(super) used: Expected,
     pub(super) ignored: Expected,
 }
 
-/// What is to be expected of some keys.
+/// The expectation for a set of keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expected {
-    /// Look-ups in tables whose range holds the key, and of those the ones that find it.
+    /// Look-ups in tables whose range holds the key; `finds` are those that find it.
     pub(super) look_ups: u64,
     pub(super) finds: u64,
-    /// Blocks, if every filter had the rate of its design.
+    /// Expected blocks if every filter had its design rate.
     pub(super) by_design: f64,
-    /// Blocks, by the filters' own bits.
+    /// Expected blocks by the filters' actual bits.
     pub(super) blocks: Sum,
     /// Their bytes in the files.
     pub(super) bytes: Sum,
@@ -97,9 +98,9 @@ impl Sum {
         }
     }
 
-    /// Whether what was counted is as near to the mean as chance allows.
+    /// Whether `counted` is as close to the mean as chance allows.
     pub(super) fn agrees_with(&self, counted: u64) -> bool {
-        // Half a unit for what adding up so many numbers rounds away.
+        // Half a unit for rounding errors of the sum.
         (counted as f64 - self.mean).abs() <= tolerance(self.variance, self.largest) + 0.5
     }
 }
@@ -114,7 +115,8 @@ impl Expected {
     }
 }
 
-/// Looks for every key in all tables that may hold it. A filter that denies a key that is there is an error.
+/// Looks up every key in all tables that may hold it. A filter that denies an existing key is an
+/// error.
 pub(super) fn survey(keyspace: &Keyspace, rates: &Rates, keys: &[Box<[u8]>]) -> Result<Survey> {
     let mut survey = Survey::default();
     let options = ReadOptions::new().filters(FilterMode::Shadow);
@@ -122,7 +124,7 @@ pub(super) fn survey(keyspace: &Keyspace, rates: &Rates, keys: &[Box<[u8]>]) -> 
         let explained = keyspace.explain_with(key, options)?;
         explained.outcome?;
         for step in &explained.steps {
-            // Only a table in whose range the key lies asks a filter.
+            // A filter is queried only if the key is in the table's range.
             let (ReadSource::Table { number, .. }, Some(_)) = (step.source, step.filter) else { continue };
             let found = step.found != Some(Found::Absent);
             let rate = if found { Rate::ALWAYS } else { rates.rate(number) };

@@ -1,13 +1,16 @@
-//! `bench reads`: what do missing and existing keys cost at several bits per key, and is it what theory says?
+//! `bench reads`: what look-ups of missing and existing keys cost at several bits per key, and
+//! whether theory agrees.
 //!
-//! One store, whose tables get new filters for each number of bits while their data stay as they are. Each time the same keys are asked
-//! for. A *survey* first goes through all tables that may hold a key, whatever their filters say; from that, and from what theory says
-//! of the filters, follows how many blocks the filters should let through. What is then measured must agree with it, and what the store
-//! counts with what the operating system counts for this process: otherwise the command fails.
+//! The tables of one store get new filters for each number of bits; their data stay as they are.
+//! Each pass looks up the same keys. A *survey* first searches all tables that may hold a key,
+//! whatever their filters say. From it and from the theory of the filters follows how many blocks
+//! the filters should let through. The command fails if a measurement disagrees with that, or if
+//! the store's counters disagree with the operating system's for this process.
 //!
-//! *Cold* means that the store caches no blocks, and that the tables' pages were dropped from the system's cache before each pass:
-//! every block is a system call, and the first use of every page a read of the device. *Warm* means that the store's cache holds every
-//! block that is asked for: nothing is read, and what filters save are look-ups in blocks.
+//! *Cold*: the store caches no blocks, and the tables' pages are dropped from the system's cache
+//! before each pass. Every block is then a system call, and the first use of every page a read from
+//! the device. *Warm*: the store's cache holds every block needed. Nothing is read; filters save
+//! look-ups in blocks.
 
 mod copy;
 mod expect;
@@ -32,21 +35,21 @@ use questions::Questions;
 use report::Report;
 use subject::Subject;
 
-/// What is in memory before the keys are asked for.
+/// What is in memory before the keys are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Nothing but filters and indexes.
+enum CacheState {
+    /// Only filters and indexes.
     Cold,
     /// The blocks, in the store's cache.
     Warm,
 }
 
-/// One pass over the keys of a question, and what was to be expected of it.
+/// One pass over the keys of a question, with the expected result.
 struct Pass {
-    state: State,
-    /// Bits per key that the tables' filters were rebuilt with; `None` for those that a store came with.
+    state: CacheState,
+    /// Bits per key with which the filters were rebuilt; `None` for a store's original filters.
     rebuilt: Option<f32>,
-    /// Bits per key that the filters really have, on average over keys; `None` without usable filters.
+    /// Actual bits per key of the filters, averaged over keys; `None` without usable filters.
     bits: Option<f64>,
     expected: Expected,
     measured: Measured,
@@ -63,7 +66,7 @@ pub(super) fn run(common: &Common, args: BenchReads) -> Result<()> {
     report.print(common)?;
     for plot in &args.plot {
         tamis_bench::plot::write(plot, &report.figure()).attempt(format_args!("cannot write {}", plot.display()))?;
-        say(format_args!("the plot is in {}", plot.display()));
+        say(format_args!("plot written to {}", plot.display()));
     }
     if args.keep {
         say(format_args!("the store is in {}", dir.path().display()));
@@ -84,14 +87,15 @@ fn bench(common: &Common, args: &BenchReads, dir: &TempDir) -> Result<Report> {
         Questions::choose(common, args, &subject, &existing_keyspace(&db, common)?)?
     };
     let states = match (args.cold, args.warm) {
-        (true, false) => &[State::Cold][..],
-        (false, true) => &[State::Warm],
-        _ => &[State::Cold, State::Warm],
+        (true, false) => &[CacheState::Cold][..],
+        (false, true) => &[CacheState::Warm],
+        _ => &[CacheState::Cold, CacheState::Warm],
     };
     let mut report = Report::new(&subject, common)?;
-    // A store that was taken is measured with the filters that it has, too. One of our own was loaded with the first of the others.
-    let as_they_are = subject.is_taken().then_some(None);
-    for (i, rebuilt) in as_they_are.into_iter().chain(args.bits.iter().copied().map(Some)).enumerate() {
+    // A given store is first measured with its own filters. A store that we loaded has filters of
+    // the first size already.
+    let original = subject.is_given().then_some(None);
+    for (i, rebuilt) in original.into_iter().chain(args.bits.iter().copied().map(Some)).enumerate() {
         if let Some(bits) = rebuilt {
             subject.rebuild(common, bits)?;
         }
@@ -103,31 +107,31 @@ fn bench(common: &Common, args: &BenchReads, dir: &TempDir) -> Result<Report> {
     Ok(report)
 }
 
-/// Asks all questions in one state, in each of the modes.
+/// Measures all questions in one state, in each of the modes.
 fn measure_state(
     common: &Common,
     subject: &Subject,
     questions: &Questions,
-    state: State,
+    state: CacheState,
     rebuilt: Option<f32>,
     modes: &[FilterMode],
     report: &mut Report,
 ) -> Result<()> {
     let db = subject.open(match state {
-        State::Cold => 0,
-        // The blocks asked for, however many they are. Nothing is set aside.
-        State::Warm => usize::MAX >> 1,
+        CacheState::Cold => 0,
+        // All blocks, however many. This is only a limit: no memory is reserved.
+        CacheState::Warm => usize::MAX >> 1,
     })?;
     let keyspace = existing_keyspace(&db, common)?;
     warm_up(&db, &keyspace)?;
     let rates = Rates::of(&db, &keyspace);
     for question in [Question::Missing, Question::Existing] {
         let keys = questions.keys(question);
-        // It also brings the blocks into the cache, if there is one.
+        // The survey also fills the cache, if there is one.
         let survey = expect::survey(&keyspace, &rates, keys)?;
         for &filters in modes {
             say(format_args!("{}: {} keys", title(state, question, filters, rebuilt), count(keys.len() as u64)));
-            if state == State::Cold {
+            if state == CacheState::Cold {
                 pages::drop_from_cache(&subject.path)?;
             }
             let measured = measure(&db, &keyspace, question, filters, keys.iter())?;
@@ -138,10 +142,10 @@ fn measure_state(
     Ok(())
 }
 
-fn title(state: State, question: Question, filters: FilterMode, rebuilt: Option<f32>) -> String {
+fn title(state: CacheState, question: Question, filters: FilterMode, rebuilt: Option<f32>) -> String {
     let state = match state {
-        State::Cold => "cold",
-        State::Warm => "warm",
+        CacheState::Cold => "cold",
+        CacheState::Warm => "warm",
     };
     let question = match question {
         Question::Existing => "existing",

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::failure::{Attempt, Result};
 
-/// Drops the pages of a store's tables from the system's cache, where the system can do that, so that they are read from the device
-/// again. Nothing is lost: what was not yet written there is written first.
+/// Drops the pages of a store's tables from the system's cache, where the system supports it, so
+/// that the next read comes from the device. Loses nothing: dirty pages are synced first.
 pub(super) fn drop_from_cache(dir: &Path) -> Result<()> {
     let what = format!("cannot read {}", dir.display());
     for entry in std::fs::read_dir(dir).attempt(&what)? {
@@ -20,7 +20,7 @@ pub(super) fn drop_from_cache(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A hint: a system that does not follow it shows that by reading nothing from the device.
+/// A hint. If the system ignores it, the count of bytes from the device shows that.
 #[cfg(target_os = "linux")]
 fn drop_pages(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);

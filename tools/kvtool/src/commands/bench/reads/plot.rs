@@ -6,23 +6,24 @@ use plotters::prelude::*;
 use plotters::style::text_anchor;
 use tamis_bench::plot::{Drawing, FONT};
 
-use super::State;
+use super::CacheState;
 use super::theory::textbook_rate;
 use crate::text::{Decimal, count};
 
-/// Of the drawing, in units that are pixels of an SVG at its natural size.
+/// Size of the drawing in units: pixels of an SVG at its natural size.
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 600;
 const LINE: RGBColor = RGBColor(31, 119, 180);
 const POINT: RGBColor = RGBColor(214, 39, 40);
 const LIMIT: RGBColor = RGBColor(90, 90, 90);
 
-/// What is drawn.
+/// The data of the plot.
 pub(super) struct Figure {
-    pub(super) state: State,
+    pub(super) state: CacheState,
     pub(super) entries: u64,
     pub(super) asked: u64,
-    /// Look-ups per key in tables that may hold it by their range and do not, and in tables that hold it (as deleted).
+    /// Look-ups per key in tables whose range holds the key: `absent` where the table lacks it,
+    /// `certain` where the table holds it (as deleted).
     pub(super) absent: f64,
     pub(super) certain: f64,
     /// Blocks per key with filters ignored.
@@ -49,23 +50,25 @@ impl Drawing for Figure {
         scale: u32,
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         let units = |n: u32| n * scale;
-        let (near, line) = (|n: i32| n * i32::try_from(scale).unwrap_or(1), units(2));
+        let (px, line) = (|n: i32| n * i32::try_from(scale).unwrap_or(1), units(2));
         let words = |size: u32| (FONT, units(size)).into_font().color(&BLACK);
         area.fill(&WHITE)?;
         let area = area.margin(units(12), units(12), units(12), units(24));
         let (heading, chart) = area.split_vertically(units(64));
         let (what, unit, cached) = match self.state {
-            State::Cold => ("Disk reads per missing key", "block reads per missing key", "nothing cached but filters"),
-            State::Warm => ("Blocks looked at per missing key", "blocks per missing key", "all blocks cached"),
+            CacheState::Cold => {
+                ("Disk reads per missing key", "block reads per missing key", "nothing cached but filters")
+            }
+            CacheState::Warm => ("Blocks accessed per missing key", "blocks per missing key", "all blocks cached"),
         };
         let below = format!(
-            "{} entries; each key in the range of {} tables; {} keys asked for; {cached}",
+            "{} entries; each key in the range of {} tables; {} keys looked up; {cached}",
             count(self.entries),
             Decimal(self.absent + self.certain),
             count(self.asked),
         );
-        heading.draw(&Text::new(what, (near(76), near(2)), words(27)))?;
-        heading.draw(&Text::new(below, (near(76), near(36)), words(18)))?;
+        heading.draw(&Text::new(what, (px(76), px(2)), words(27)))?;
+        heading.draw(&Text::new(below, (px(76), px(36)), words(18)))?;
 
         let (bits, blocks) = (self.most_bits(), self.range());
         let least = blocks.start;
@@ -88,7 +91,7 @@ impl Drawing for Figure {
             .light_line_style(BLACK.mix(0.06))
             .draw()?;
 
-        let (dash, gap) = (near(8), near(5));
+        let (dash, gap) = (px(8), px(5));
         if let Some(ignored) = self.ignored {
             let ends = [(0.0, ignored), (bits, ignored)];
             chart
@@ -108,12 +111,12 @@ impl Drawing for Figure {
             .draw_series(LineSeries::new(theory, LINE.stroke_width(line)))?
             .label(format!("textbook: {} × (1 − e^(−k/b))^k, k = b ln 2", Decimal(self.absent)))
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 4 * dash, y)], LINE.stroke_width(line)));
-        // What is too small for the scale stands on its edge.
+        // Points too small for the scale are drawn on its edge.
         chart.draw_series(self.points.iter().map(|point| {
             let [low, middle, high] = [point.low, point.blocks, point.high].map(|blocks| blocks.max(least));
             ErrorBar::new_vertical(point.bits, low, middle, high, POINT.stroke_width(line), units(12))
         }))?;
-        let radius = near(5);
+        let radius = px(5);
         let place = |point: &Point| (point.bits, point.blocks.max(least));
         chart
             .draw_series(self.points.iter().map(|point| Circle::new(place(point), radius, POINT.filled())))?
@@ -122,7 +125,7 @@ impl Drawing for Figure {
         let left_and_above = text_anchor::Pos::new(text_anchor::HPos::Left, text_anchor::VPos::Bottom);
         let label = words(17).pos(left_and_above);
         chart.draw_series(self.points.iter().map(|point| {
-            EmptyElement::at(place(point)) + Text::new(short(point.blocks), (near(9), near(-5)), label.clone())
+            EmptyElement::at(place(point)) + Text::new(short(point.blocks), (px(9), px(-5)), label.clone())
         }))?;
         chart
             .configure_series_labels()
@@ -138,13 +141,13 @@ impl Drawing for Figure {
 }
 
 impl Figure {
-    /// The right end of the scale of bits.
+    /// The right end of the bits axis.
     fn most_bits(&self) -> f64 {
         let most = self.points.iter().map(|point| point.bits).fold(10.0, f64::max);
         (most + 2.0).ceil()
     }
 
-    /// The scale of blocks: whole powers of ten below, room for words above.
+    /// The range of the blocks axis: a power of ten at the bottom, space for text at the top.
     fn range(&self) -> std::ops::Range<f64> {
         let most = self.ignored.unwrap_or(0.0).max(self.absent + self.certain).max(0.1);
         let least = self.points.iter().filter(|point| point.blocks > 0.0);
@@ -162,7 +165,7 @@ fn power_of_ten(n: f64) -> String {
     format!("{n:.*}", usize::try_from(decimals).unwrap_or_default())
 }
 
-/// A number with two or three digits that count.
+/// A number with two or three significant digits.
 fn short(n: f64) -> String {
     let decimals = if n > 0.0 { (1.0 - n.log10().floor()).clamp(0.0, 8.0) } else { 0.0 };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 8")]
@@ -177,7 +180,7 @@ mod tests {
     fn figure() -> Figure {
         let point = |bits: f64, blocks: f64| Point { bits, blocks, low: blocks * 0.9, high: blocks * 1.1 };
         Figure {
-            state: State::Cold,
+            state: CacheState::Cold,
             entries: 1000,
             asked: 100,
             absent: 4.0,
@@ -191,7 +194,7 @@ mod tests {
     fn every_point_is_in_the_svg() {
         let svg = tamis_bench::plot::svg(&figure()).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-        // A dot and the middle of a bar for each, and one in the legend.
+        // A dot and the centre of an error bar for each point, and one dot in the legend.
         assert_eq!(svg.matches("<circle").count(), 2 * 3 + 1, "{svg}");
         for words in ["bits per key", "Disk reads per missing key", "0.033", "textbook"] {
             assert!(svg.contains(words), "{words} is missing");
@@ -202,7 +205,7 @@ mod tests {
     fn bitmap_has_letters_without_a_font_on_the_machine() {
         let pixels = tamis_bench::plot::png(&figure()).unwrap();
         let row = tamis_bench::plot::pixels((WIDTH, HEIGHT)).0 as usize * 3;
-        // Above the chart there is nothing but the heading.
+        // Only the heading stands above the chart.
         let dark = pixels[..row * 100].chunks(3).filter(|pixel| pixel.iter().all(|&part| part < 100)).count();
         assert!((500..20_000).contains(&dark), "{dark} dark pixels");
     }

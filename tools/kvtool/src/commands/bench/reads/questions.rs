@@ -1,4 +1,4 @@
-//! [`Questions`]: the keys that are asked for.
+//! [`Questions`]: the keys to look up.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::text::{Form, QUOTES, counted};
 
-/// Keys asked for of each kind, if the command line does not say.
+/// Default number of keys of each kind.
 const ASKED: usize = 100_000;
-/// How many bytes are tried behind an existing key to make a missing one.
+/// How many appended bytes are tried to make a missing key out of an existing one.
 const ATTEMPTS: usize = 8;
 
 type Key = Box<[u8]>;
 
-/// Keys that are there and keys that are not. Each is there once: what a filter says of a key, it will say again.
+/// Existing and missing keys. No key is repeated, because a filter gives the same answer again.
 pub(super) struct Questions {
     existing: Vec<Key>,
     missing: Vec<Key>,
@@ -45,7 +45,7 @@ impl Questions {
         let asked = args.asked.unwrap_or(ASKED);
         if let Some(keys) = subject.keys {
             let asked = keys.count().min(asked as u64);
-            // Spread over all that was loaded, early and late.
+            // Spread over all loaded keys, early and late.
             let numbers = (0..asked).map(|i| u128::from(i) * u128::from(keys.count()) / u128::from(asked.max(1)));
             let numbers: Vec<u64> = numbers.map(|number| u64::try_from(number).unwrap_or_default()).collect();
             let all = |key: fn(&Keys, u64) -> String| -> Vec<Key> {
@@ -70,15 +70,15 @@ impl Questions {
     }
 }
 
-/// Whether a key is there. The filters are asked, and not believed.
+/// Whether the key exists. Filters are queried but not trusted.
 fn is_there(keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
     Ok(keyspace.get_with(key, ReadOptions::new().filters(FilterMode::Shadow))?.is_some())
 }
 
-/// The first `most` different lines of a file that are there, or are not.
+/// The first `most` distinct lines of a file whose keys exist, or do not exist if `there` is false.
 fn from_file(keyspace: &Keyspace, file: &Path, form: Form, most: usize, there: bool) -> Result<Vec<Key>> {
     let mut lines = Lines::open(Some(file), MAX_KEY_LEN * form.longest_byte() + QUOTES)?;
-    let (mut seen, mut keys, mut passed_over) = (HashSet::new(), Vec::new(), 0);
+    let (mut seen, mut keys, mut skipped) = (HashSet::new(), Vec::new(), 0);
     while keys.len() < most
         && let Some(line) = lines.next()?
     {
@@ -87,23 +87,24 @@ fn from_file(keyspace: &Keyspace, file: &Path, form: Form, most: usize, there: b
             Err(why) => return Err(lines.invalid(why)),
         };
         if seen.contains(&key) || is_there(keyspace, &key)? != there {
-            passed_over += 1;
+            skipped += 1;
         } else {
             seen.insert(key.clone());
             keys.push(key);
         }
     }
     if keys.is_empty() {
-        let what = if there { "there" } else { "missing" };
-        return Err(Failure::usage(format_args!("no line of {} is a key that is {what}", file.display())));
+        let what = if there { "an existing" } else { "a missing" };
+        return Err(Failure::usage(format_args!("no line of {} is {what} key", file.display())));
     }
-    if passed_over > 0 {
-        say(format_args!("{} of {} passed over", counted(passed_over, "line"), file.display()));
+    if skipped > 0 {
+        say(format_args!("{} of {} skipped", counted(skipped, "line"), file.display()));
     }
     Ok(keys)
 }
 
-/// Some of the keys of a keyspace, each with the same chance, in random order: algorithm R (Vitter, 1985) on one scan.
+/// A uniform random sample of the keys of a keyspace, in random order: algorithm R (Vitter, 1985)
+/// over one scan.
 fn sample(keyspace: &Keyspace, most: usize, rng: &mut Rng) -> Result<Vec<Key>> {
     let mut keys: Vec<Key> = Vec::new();
     for (i, entry) in keyspace.iter().enumerate() {
@@ -118,13 +119,14 @@ fn sample(keyspace: &Keyspace, most: usize, rng: &mut Rng) -> Result<Vec<Key>> {
         }
     }
     if keys.is_empty() {
-        return Err(Failure::usage(format_args!("there is no key in keyspace {}", keyspace.name())));
+        return Err(Failure::usage(format_args!("keyspace {} holds no keys", keyspace.name())));
     }
     rng.shuffle(&mut keys);
     Ok(keys)
 }
 
-/// For each existing key, one that is not there: with one more byte, so that it lies behind it and before most others.
+/// For each existing key, a missing one that is longer by one byte: it sorts directly after the
+/// existing key and before most others.
 fn derive(keyspace: &Keyspace, existing: &[Key], rng: &mut Rng) -> Result<Vec<Key>> {
     let mut missing = Vec::with_capacity(existing.len());
     for key in existing.iter().filter(|key| key.len() < MAX_KEY_LEN) {
@@ -137,7 +139,7 @@ fn derive(keyspace: &Keyspace, existing: &[Key], rng: &mut Rng) -> Result<Vec<Ke
         }
     }
     if missing.is_empty() {
-        return Err(Failure::usage("no missing key could be found; name some with --missing-from"));
+        return Err(Failure::usage("found no missing keys; name some with --missing-from"));
     }
     rng.shuffle(&mut missing);
     Ok(missing)

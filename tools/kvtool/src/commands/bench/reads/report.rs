@@ -1,4 +1,4 @@
-//! What was expected beside what was measured: as a table, as JSON, as the points of a plot.
+//! Expected and measured figures: as a table, as JSON, as the points of a plot.
 
 use comfy_table::Table;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use tamis::{FilterMode, LevelStats};
 
 use super::plot::{Figure, Point};
 use super::subject::Subject;
-use super::{Pass, State, title};
+use super::{CacheState, Pass, title};
 use crate::args::Common;
 use crate::commands::store::{existing_keyspace, stats_of_keyspace};
 use crate::commands::workload::level_json;
@@ -25,7 +25,7 @@ pub(super) struct Report {
 }
 
 impl Pass {
-    /// Blocks that were looked at: in the cache, or read. In the end it is these that filters save.
+    /// Blocks accessed, in the cache or by a read: what the filters save.
     fn blocks(&self) -> u64 {
         self.measured.reads.block_reads + self.measured.reads.cache_hits
     }
@@ -34,7 +34,8 @@ impl Pass {
         n / self.measured.asked.max(1) as f64
     }
 
-    /// Blocks per key with their 95 % confidence interval: of the blocks looked at, the false positives are left to chance.
+    /// Blocks per key with the 95 % confidence interval. Only false positives are subject to
+    /// chance.
     fn blocks_per_key(&self) -> (f64, [f64; 2]) {
         let (blocks, reads) = (self.blocks() as f64, &self.measured.reads);
         let certain = blocks - reads.false_positives as f64;
@@ -43,11 +44,11 @@ impl Pass {
         (self.per_key(blocks), interval.map_or([self.per_key(blocks); 2], |(low, high)| [bound(low), bound(high)]))
     }
 
-    /// Bytes that should be read. A warm store reads none.
+    /// Expected bytes read. A warm store reads none.
     fn expected_bytes(&self) -> f64 {
         match self.state {
-            State::Cold => self.expected.bytes.mean,
-            State::Warm => 0.0,
+            CacheState::Cold => self.expected.bytes.mean,
+            CacheState::Warm => 0.0,
         }
     }
 
@@ -55,24 +56,24 @@ impl Pass {
         title(self.state, self.measured.question, self.measured.filters, self.rebuilt)
     }
 
-    /// In what way theory, the store and the operating system contradict each other.
+    /// The contradictions between theory, the store's counters and the operating system's.
     fn disagreements(&self) -> Vec<String> {
         let (reads, expected) = (&self.measured.reads, &self.expected);
         let mut found = Vec::new();
         let mut check = |agrees: bool, what: &str, counted: u64, should_be: f64| {
             if !agrees {
                 let (title, counted) = (self.title(), count(counted));
-                found.push(format!("{title}: {what}: {counted}, where {} are to be expected", Decimal(should_be)));
+                found.push(format!("{title}: {what}: {counted}, expected {}", Decimal(should_be)));
             }
         };
-        check(expected.blocks.agrees_with(self.blocks()), "blocks looked at", self.blocks(), expected.blocks.mean);
+        check(expected.blocks.agrees_with(self.blocks()), "blocks accessed", self.blocks(), expected.blocks.mean);
         match self.state {
-            State::Cold => {
+            CacheState::Cold => {
                 let (bytes, mean) = (reads.block_bytes, expected.bytes.mean);
                 check(expected.bytes.agrees_with(bytes), "bytes read", bytes, mean);
-                check(reads.cache_hits == 0, "blocks in a cache of no bytes", reads.cache_hits, 0.0);
+                check(reads.cache_hits == 0, "hits in a cache of size 0", reads.cache_hits, 0.0);
             }
-            State::Warm => check(reads.block_reads == 0, "blocks read", reads.block_reads, 0.0),
+            CacheState::Warm => check(reads.block_reads == 0, "blocks read", reads.block_reads, 0.0),
         }
         if let Some(process) = &self.measured.process {
             let (calls, bytes) = (process.read_calls, process.bytes_read);
@@ -104,8 +105,8 @@ impl Pass {
             .to_owned(),
             self.filters(),
             match self.state {
-                State::Cold => "cold",
-                State::Warm => "warm",
+                CacheState::Cold => "cold",
+                CacheState::Warm => "warm",
             }
             .to_owned(),
             count(self.measured.asked),
@@ -133,8 +134,8 @@ impl Pass {
             },
             "filters": if measured.filters == FilterMode::Ignore { "ignored" } else { "used" },
             "state": match self.state {
-                State::Cold => "cold",
-                State::Warm => "warm",
+                CacheState::Cold => "cold",
+                CacheState::Warm => "warm",
             },
             "rebuilt_bits_per_key": self.rebuilt,
             "bits_per_key": self.bits,
@@ -164,7 +165,7 @@ impl Pass {
     }
 }
 
-/// A number of blocks per key: three decimals, and as many more as three digits that count take.
+/// A number of blocks per key: three decimals, or more until three significant digits are shown.
 fn rate(n: f64) -> String {
     let mut decimals = 3;
     let mut scaled = n;
@@ -194,7 +195,7 @@ impl Report {
         self.passes.push(pass);
     }
 
-    /// Where theory, the store and the operating system contradict each other.
+    /// The contradictions of all passes.
     pub(super) fn disagreements(&self) -> &[String] {
         &self.disagreements
     }
@@ -239,19 +240,21 @@ impl Report {
             "µs",
         ];
         let mut passes: Vec<&Pass> = self.passes.iter().collect();
-        // A stable sort: within a group, in the order of the bits that were asked for.
-        passes.sort_by_key(|pass| (pass.measured.question == Question::Existing, pass.state == State::Warm));
+        // A stable sort: within a group, passes stay in the order of the requested bits.
+        passes.sort_by_key(|pass| (pass.measured.question == Question::Existing, pass.state == CacheState::Warm));
         table(3, &heads, passes.into_iter().map(Pass::row))
     }
 
-    /// Blocks per missing key against the bits per key that the filters really take: of the cold passes, or else of the warm ones.
+    /// Blocks per missing key against the filters' actual bits per key: from the cold passes,
+    /// otherwise from the warm ones.
     pub(super) fn figure(&self) -> Figure {
-        let of = |state: State| {
+        let of = |state: CacheState| {
             let missing = move |pass: &&Pass| pass.measured.question == Question::Missing && pass.state == state;
             self.passes.iter().filter(missing).collect::<Vec<_>>()
         };
-        let cold = of(State::Cold);
-        let (state, passes) = if cold.is_empty() { (State::Warm, of(State::Warm)) } else { (State::Cold, cold) };
+        let cold = of(CacheState::Cold);
+        let (state, passes) =
+            if cold.is_empty() { (CacheState::Warm, of(CacheState::Warm)) } else { (CacheState::Cold, cold) };
         let used = passes.iter().filter(|pass| pass.measured.filters == FilterMode::Use);
         let points = used.clone().filter_map(|pass| {
             let (blocks, [low, high]) = pass.blocks_per_key();

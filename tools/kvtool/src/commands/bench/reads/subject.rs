@@ -1,4 +1,4 @@
-//! [`Subject`]: the store that is measured, in a directory of its own.
+//! [`Subject`]: the store under measurement, in a directory of its own.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -14,25 +14,25 @@ use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::text::{Decimal, count};
 
-/// Keys of a store of our own, if the command line does not say.
+/// Default number of keys to load.
 const KEYS: u64 = 1_000_000;
 const VALUE_LEN: usize = 100;
 
 pub(super) struct Subject {
     pub(super) path: PathBuf,
-    /// Under which compaction leaves the levels as they are.
+    /// Options under which compaction leaves the levels as they are.
     options: Options,
-    /// The keys that it was loaded with; `None` if it was taken.
+    /// The keys loaded; `None` for a given store.
     pub(super) keys: Option<Keys>,
 }
 
 impl Subject {
-    /// Loads a store of our own at `path`, or makes a copy there of the one that the command line names.
+    /// Loads a new store at `path`, or copies the store that the command line names to it.
     pub(super) fn prepare(common: &Common, args: &BenchReads, path: &Path) -> Result<Subject> {
         match &args.db {
-            Some(db) => Subject::take(common, db, path),
+            Some(db) => Subject::copy_of(common, db, path),
             None if common.keyspace.is_some() => {
-                Err(Failure::usage("--keyspace says nothing about a store to be made"))
+                Err(Failure::usage("--keyspace needs an existing store: name one as DB"))
             }
             None => Subject::load(args, path),
         }
@@ -40,7 +40,7 @@ impl Subject {
 
     fn load(args: &BenchReads, path: &Path) -> Result<Subject> {
         let keys = Keys::new(args.keys.unwrap_or(KEYS), args.seed);
-        let bits_per_key = args.bits.first().copied().ok_or_else(|| Failure::usage("--bits names no number"))?;
+        let bits_per_key = args.bits.first().copied().ok_or_else(|| Failure::usage("--bits needs a number"))?;
         let filter = FilterPolicy::Bloom { bits_per_key };
         let load = Load { keys, value_len: args.value_size.unwrap_or(VALUE_LEN), filter };
         let start = Instant::now();
@@ -49,18 +49,18 @@ impl Subject {
         Ok(Subject { path: path.to_owned(), options: load.late_options(), keys: Some(keys) })
     }
 
-    fn take(common: &Common, from: &Path, path: &Path) -> Result<Subject> {
-        // Is it a store, and has it the keyspace?
+    fn copy_of(common: &Common, from: &Path, path: &Path) -> Result<Subject> {
+        // Fails early if there is no store, or no such keyspace.
         existing_keyspace(&Db::open_read_only(from)?, common)?;
         copy(from, path)?;
-        Ok(Subject { path: path.to_owned(), options: restful(path)?, keys: None })
+        Ok(Subject { path: path.to_owned(), options: idle_options(path)?, keys: None })
     }
 
-    pub(super) fn is_taken(&self) -> bool {
+    pub(super) fn is_given(&self) -> bool {
         self.keys.is_none()
     }
 
-    /// Opens it to read, with so many bytes of cache.
+    /// Opens it read-only, with a block cache of `cache` bytes.
     pub(super) fn open(&self, cache: usize) -> Result<Db> {
         Ok(self.options.clone().cache_size(cache).open_read_only(&self.path)?)
     }
@@ -74,11 +74,12 @@ impl Subject {
     }
 }
 
-/// Options under which compaction has nothing to do in the store at `path`, if there are any; otherwise the defaults.
+/// Options under which the store at `path` needs no compaction; the defaults if none are found.
 ///
-/// The levels' target sizes follow from the size of the memtables, which a store does not remember. Were they others now, compaction
-/// would change the levels between one measurement and the next. (Each is compared with what its own levels make to be expected.)
-fn restful(path: &Path) -> Result<Options> {
+/// The levels' target sizes follow from the memtable size, which a store does not record. With
+/// another memtable size, compaction would change the levels between two measurements. (Each
+/// measurement is compared with the expectation for its own levels.)
+fn idle_options(path: &Path) -> Result<Options> {
     let sizes = (14..=30).step_by(2).map(|log| Options::new().memtable_size(1 << log));
     for options in std::iter::once(Options::new()).chain(sizes) {
         let db = options.clone().open_read_only(path)?;

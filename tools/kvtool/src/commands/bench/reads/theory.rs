@@ -1,7 +1,8 @@
-//! The textbook Bloom filter, to draw a line by.
+//! The rate of the textbook Bloom filter, and how far a count may be from its mean.
 
-/// False-positive rate at `bits` per key, (1 − e^(−k/b))^k with k = b·ln 2, rounded, at least 1 (Bloom, 1970; Mitzenmacher and Upfal,
-/// *Probability and Computing*, 5.5.3). No bits at all let everything through.
+/// False-positive rate at `bits` per key: (1 − e^(−k/b))^k with k = b·ln 2, rounded, at least 1
+/// (Bloom, 1970; Mitzenmacher and Upfal, *Probability and Computing*, 5.5.3). Without bits the rate
+/// is 1.
 pub(super) fn textbook_rate(bits: f64) -> f64 {
     if bits <= 0.0 {
         return 1.0;
@@ -10,11 +11,13 @@ pub(super) fn textbook_rate(bits: f64) -> f64 {
     (1.0 - (-probes / bits).exp()).powf(probes)
 }
 
-/// How far a sum of independent events may be from its mean: `variance` is that of the sum, `largest` what one event can add.
+/// How far a sum of independent events may be from its mean. `variance` is that of the sum,
+/// `largest` the most that one event can add.
 ///
-/// By Bernstein's inequality (1924) a sum is t or more above its mean with a probability of at most exp(−t² / (2·(variance +
-/// largest·t/3))), and likewise below. This is the t at which that bound is exp(−5²/2): five standard deviations when many events count,
-/// more when few do. What is certain has no variance and nothing to add, and must be met exactly.
+/// By Bernstein's inequality (1924), a sum exceeds its mean by t or more with a probability of at
+/// most exp(−t² / (2·(variance + largest·t/3))), and likewise below. The result is the t at which
+/// that bound is exp(−5²/2): five standard deviations for many events, more for few. Certain events
+/// have no variance and must be met exactly.
 pub(super) fn tolerance(variance: f64, largest: f64) -> f64 {
     const SIGMAS: f64 = 5.0;
     let half = SIGMAS * SIGMAS * largest / 6.0;
@@ -36,7 +39,8 @@ mod tests {
     fn tolerance_is_five_deviations_of_many_and_wider_for_few() {
         assert_eq!(tolerance(0.0, 0.0), 0.0);
         assert!((tolerance(1e6, 1.0) / 5e3 - 1.0).abs() < 1e-3);
-        // Of two expected events, thirteen are too many to be seen once in a million times; of two, none is nothing strange.
+        // With a mean of two events, thirteen or more occur less than once in a million runs. None
+        // at all is not unusual.
         assert!((8.0..12.5).contains(&tolerance(2.0, 1.0)), "{}", tolerance(2.0, 1.0));
     }
 }
