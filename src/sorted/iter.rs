@@ -90,9 +90,9 @@ pub(crate) trait InternalCursor {
     /// The user key.
     fn key(&self) -> &[u8];
 
-    /// What [`head`] says of the key.
+    /// What [`head16`] says of the key.
     fn head(&self) -> u128 {
-        head(self.key())
+        head16(self.key())
     }
 
     /// The head of the key, if there is an entry.
@@ -126,7 +126,7 @@ pub(crate) const HEAD_LEN: usize = 16;
 /// The first bytes of a key, followed by zeros if it is shorter, as a number: one key comes before another if its head is less. Equal
 /// heads say nothing.
 #[inline]
-pub(crate) fn head(key: &[u8]) -> u128 {
+pub(crate) fn head16(key: &[u8]) -> u128 {
     if let Some(first) = key.first_chunk() {
         return u128::from_be_bytes(*first);
     }
@@ -191,8 +191,8 @@ mod tests {
             shared in 0usize..20,
         ) {
             let b = [&a[..shared.min(a.len())], &b].concat();
-            if head(&a) != head(&b) {
-                prop_assert_eq!(head(&a).cmp(&head(&b)), a.cmp(&b));
+            if head16(&a) != head16(&b) {
+                prop_assert_eq!(head16(&a).cmp(&head16(&b)), a.cmp(&b));
             } else {
                 let padded = |key: &[u8]| [key, &[0; HEAD_LEN][..]].concat()[..HEAD_LEN].to_vec();
                 prop_assert_eq!(padded(&a), padded(&b));

@@ -15,7 +15,7 @@ use crate::sorted::iter::InternalCursor;
 /// current entry. After a step the moved child plays its way up to the root again, against one loser per node. What is compared is the
 /// head of the key, which stands in the node; keys themselves only when heads are equal.
 ///
-/// A child that wins again and again need not climb: it stays the winner while it comes before the *challenger*, the first of all
+/// A child that wins again and again need not replay: it stays the winner while it comes before the *challenger*, the first of all
 /// others, who does not change meanwhile. With a single child that is nobody, and there is no merge to pay for. If the child knows more
 /// of what comes before the challenger, it takes [plain steps](InternalCursor::plain_steps), and the tree does not hear of them.
 ///
@@ -25,7 +25,7 @@ pub(crate) struct MergingCursor<C> {
     children: Vec<C>,
     /// Of the inner nodes, from 1 on; those below `i` are `2 * i` and `2 * i + 1`, the leaves follow them in the order of the children.
     losers: Vec<Entrant>,
-    /// [`Entrant::NOBODY`] if the cursor is invalid.
+    /// [`Entrant::NONE`] if the cursor is invalid.
     winner: Entrant,
     /// The first of all entrants but the winner, if that is known.
     challenger: Option<Entrant>,
@@ -35,7 +35,7 @@ pub(crate) struct MergingCursor<C> {
     plain: usize,
     /// Whether it has taken some: `winner` has the head of where it took the first, until it [catches up](MergingCursor::catch_up).
     is_ahead: bool,
-    direction: Direction,
+    direction: MergeDirection,
 }
 
 /// After so many climbs in a row with the same winner it is worth knowing the challenger: entries in random order rarely come to that.
@@ -50,25 +50,25 @@ struct Entrant {
 }
 
 impl Entrant {
-    const NOBODY: Entrant = Entrant { head: u128::MAX, child: usize::MAX };
+    const NONE: Entrant = Entrant { head: u128::MAX, child: usize::MAX };
 
-    fn is_nobody(&self) -> bool {
-        self.child == Entrant::NOBODY.child
+    fn is_none(&self) -> bool {
+        self.child == Entrant::NONE.child
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+enum MergeDirection {
     Forward,
     Backward,
 }
 
-impl Direction {
+impl MergeDirection {
     /// What to invert in a head.
     fn mask(self) -> u128 {
         match self {
-            Direction::Forward => 0,
-            Direction::Backward => u128::MAX,
+            MergeDirection::Forward => 0,
+            MergeDirection::Backward => u128::MAX,
         }
     }
 }
@@ -76,25 +76,25 @@ impl Direction {
 impl<C: InternalCursor> MergingCursor<C> {
     pub(crate) fn new(children: Vec<C>) -> MergingCursor<C> {
         MergingCursor {
-            losers: vec![Entrant::NOBODY; children.len()],
+            losers: vec![Entrant::NONE; children.len()],
             children,
-            winner: Entrant::NOBODY,
+            winner: Entrant::NONE,
             challenger: None,
             wins: 0,
             plain: 0,
             is_ahead: false,
-            direction: Direction::Forward,
+            direction: MergeDirection::Forward,
         }
     }
 
     /// Forgets where the current child stands, and the way there: children are about to be positioned anew.
     fn invalidate(&mut self) {
-        self.winner = Entrant::NOBODY;
+        self.winner = Entrant::NONE;
         (self.plain, self.is_ahead) = (0, false);
     }
 
     /// Positions every child with `position` and starts to travel in `direction`.
-    fn position(&mut self, direction: Direction, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
+    fn position(&mut self, direction: MergeDirection, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(position)?;
         self.direction = direction;
@@ -105,11 +105,11 @@ impl<C: InternalCursor> MergingCursor<C> {
     fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(|child| child.begin_seek(key))?;
-        let mut going_on = true;
-        while going_on {
-            going_on = false;
+        let mut unfinished = true;
+        while unfinished {
+            unfinished = false;
             for child in &mut self.children {
-                going_on |= child.continue_seek(key)?;
+                unfinished |= child.continue_seek(key)?;
             }
         }
         Ok(())
@@ -118,7 +118,7 @@ impl<C: InternalCursor> MergingCursor<C> {
     /// To the last entry before `(key, seqno)`.
     pub(crate) fn seek_before(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         self.begin_all_seeks(key)?;
-        self.position(Direction::Backward, |child| {
+        self.position(MergeDirection::Backward, |child| {
             child.end_seek(key, seqno)?;
             if child.valid() { child.prev() } else { child.seek_to_last() }
         })
@@ -127,15 +127,15 @@ impl<C: InternalCursor> MergingCursor<C> {
     /// Travels in the other direction from here on: every child but the current one goes to its last entry before the current
     /// entry, or to its first behind it.
     #[cold]
-    fn turn(&mut self, direction: Direction) -> Result<()> {
+    fn turn(&mut self, direction: MergeDirection) -> Result<()> {
         let (key, seqno, current) = (self.key().to_vec(), self.seqno(), self.winner.child);
         self.invalidate();
         for (_, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != current) {
             child.seek(&key, seqno)?;
             match direction {
-                Direction::Forward => {}
-                Direction::Backward if child.valid() => child.prev()?,
-                Direction::Backward => child.seek_to_last()?,
+                MergeDirection::Forward => {}
+                MergeDirection::Backward if child.valid() => child.prev()?,
+                MergeDirection::Backward => child.seek_to_last()?,
             }
         }
         self.direction = direction;
@@ -148,7 +148,7 @@ impl<C: InternalCursor> MergingCursor<C> {
     #[inline]
     pub(crate) fn expect_plain_steps(&mut self, snapshot: SeqNo) {
         if let Some(challenger) = self.challenger {
-            let (bound, forward) = (challenger.head ^ self.direction.mask(), self.direction == Direction::Forward);
+            let (bound, forward) = (challenger.head ^ self.direction.mask(), self.direction == MergeDirection::Forward);
             self.plain = self.current().plain_steps(snapshot, bound, forward);
         }
     }
@@ -156,7 +156,7 @@ impl<C: InternalCursor> MergingCursor<C> {
     /// Takes a plain step, if one was expected in this direction and nothing stands in the way; returns whether it did.
     #[inline]
     pub(crate) fn step_plainly(&mut self, forward: bool) -> bool {
-        if self.plain == 0 || forward != (self.direction == Direction::Forward) {
+        if self.plain == 0 || forward != (self.direction == MergeDirection::Forward) {
             return false;
         }
         let stepped = self.children[self.winner.child].plain_step(forward);
@@ -184,13 +184,13 @@ impl<C: InternalCursor> MergingCursor<C> {
         debug_assert!(!self.is_ahead, "plain steps end before others");
         let current = self.winner.child;
         if let Err(error) = step(&mut self.children[current]) {
-            self.winner = Entrant::NOBODY;
+            self.winner = Entrant::NONE;
             return Err(error);
         }
         let moved = self.entrant(current);
         match self.challenger {
             Some(challenger) if self.precedes(moved, challenger) => self.winner = moved,
-            _ => self.climb(moved),
+            _ => self.replay(moved),
         }
         Ok(())
     }
@@ -215,8 +215,8 @@ impl<C: InternalCursor> MergingCursor<C> {
             Some((cursor.key(), cursor.seqno()))
         };
         let ahead = match self.direction {
-            Direction::Forward => Ordering::Less,
-            Direction::Backward => Ordering::Greater,
+            MergeDirection::Forward => Ordering::Less,
+            MergeDirection::Backward => Ordering::Greater,
         };
         match (entry(a), entry(b)) {
             (Some(a), Some(b)) => compare_entries(a, b) == ahead,
@@ -226,22 +226,22 @@ impl<C: InternalCursor> MergingCursor<C> {
 
     /// Plays the whole tournament.
     fn play_all(&mut self) {
-        self.losers.fill(Entrant::NOBODY);
+        self.losers.fill(Entrant::NONE);
         self.wins = 0;
-        self.challenger = (self.children.len() == 1).then_some(Entrant::NOBODY);
+        self.challenger = (self.children.len() == 1).then_some(Entrant::NONE);
         'children: for child in 0..self.children.len() {
             let mut winner = self.entrant(child);
             let mut node = self.parent_of_leaf(child);
             while node > 0 {
                 // The first who comes to a node waits there for the other.
-                if self.losers[node].is_nobody() {
+                if self.losers[node].is_none() {
                     self.losers[node] = winner;
                     continue 'children;
                 }
                 winner = self.play(node, winner);
                 node /= 2;
             }
-            self.crown(winner);
+            self.set_winner(winner);
         }
     }
 
@@ -264,7 +264,7 @@ impl<C: InternalCursor> MergingCursor<C> {
     }
 
     /// Lets the child that was the winner, and has moved, play its way up again.
-    fn climb(&mut self, moved: Entrant) {
+    fn replay(&mut self, moved: Entrant) {
         let mut winner = moved;
         let mut node = self.parent_of_leaf(moved.child);
         while node > 0 {
@@ -274,14 +274,14 @@ impl<C: InternalCursor> MergingCursor<C> {
         self.challenger = None;
         self.wins = if winner.child == moved.child { self.wins + 1 } else { 0 };
         if self.wins >= WINS_FOR_CHALLENGER {
-            self.challenger = Some(self.first_of_others(winner.child));
+            self.challenger = Some(self.find_challenger(winner.child));
         }
-        self.crown(winner);
+        self.set_winner(winner);
     }
 
     /// Who would win without `winner`: it lost to nobody else, so it waits on the winner's way.
-    fn first_of_others(&self, winner: usize) -> Entrant {
-        let mut first = Entrant::NOBODY;
+    fn find_challenger(&self, winner: usize) -> Entrant {
+        let mut first = Entrant::NONE;
         let mut node = self.parent_of_leaf(winner);
         while node > 0 {
             if self.precedes(self.losers[node], first) {
@@ -292,9 +292,9 @@ impl<C: InternalCursor> MergingCursor<C> {
         first
     }
 
-    fn crown(&mut self, winner: Entrant) {
+    fn set_winner(&mut self, winner: Entrant) {
         let ended = winner.head == u128::MAX && !self.children[winner.child].valid();
-        self.winner = if ended { Entrant::NOBODY } else { winner };
+        self.winner = if ended { Entrant::NONE } else { winner };
     }
 
     #[inline]
@@ -306,34 +306,34 @@ impl<C: InternalCursor> MergingCursor<C> {
 impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
     #[inline]
     fn valid(&self) -> bool {
-        !self.winner.is_nobody()
+        !self.winner.is_none()
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.position(Direction::Forward, C::seek_to_first)
+        self.position(MergeDirection::Forward, C::seek_to_first)
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.position(Direction::Backward, C::seek_to_last)
+        self.position(MergeDirection::Backward, C::seek_to_last)
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         self.begin_all_seeks(key)?;
-        self.position(Direction::Forward, |child| child.end_seek(key, seqno))
+        self.position(MergeDirection::Forward, |child| child.end_seek(key, seqno))
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        if self.direction == Direction::Backward {
-            self.turn(Direction::Forward)?;
+        if self.direction == MergeDirection::Backward {
+            self.turn(MergeDirection::Forward)?;
         }
         self.step(C::next)
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        if self.direction == Direction::Forward {
-            self.turn(Direction::Backward)?;
+        if self.direction == MergeDirection::Forward {
+            self.turn(MergeDirection::Backward)?;
         }
         self.step(C::prev)
     }
@@ -342,7 +342,7 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
     /// entry: a caller that has stopped short of `end` must seek before it goes on.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         debug_assert!(!self.is_ahead, "plain steps end before others");
-        debug_assert_eq!(forward, self.direction == Direction::Forward);
+        debug_assert_eq!(forward, self.direction == MergeDirection::Forward);
         self.position(self.direction, |child| if child.valid() { child.jump(end, seen, forward) } else { Ok(()) })
     }
 
@@ -354,8 +354,8 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
     /// Going backward. All other children stand before the current entry; the first of them in this direction tells of all.
     #[inline]
     fn is_first_of_key(&self) -> bool {
-        self.direction == Direction::Backward && self.current().is_first_of_key() && {
-            let next = self.challenger.unwrap_or_else(|| self.first_of_others(self.winner.child));
+        self.direction == MergeDirection::Backward && self.current().is_first_of_key() && {
+            let next = self.challenger.unwrap_or_else(|| self.find_challenger(self.winner.child));
             next.head != self.winner.head
         }
     }

@@ -1,6 +1,6 @@
 //! [`BlockBuilder`]: entries to a block.
 
-use super::{HEAD_LEN, HEADER_LEN, MAX_PREFIX_LEN, WIDE_OFFSETS, directory_len, head};
+use super::{HEAD_LEN, HEADER_LEN, MAX_PREFIX_LEN, WIDE_OFFSETS, directory_len, head4};
 use crate::format::coding::{put_varint, varint_len};
 use crate::format::key::{SeqNo, ValueKind, common_prefix_len};
 
@@ -9,7 +9,7 @@ const RETAINED: usize = 1 << 20;
 /// Length of an entry from which on it is worth a way of its own.
 const LARGE: usize = 1 << 20;
 /// A block of at most this length has narrow offsets.
-const NARROW: usize = 1 << 16;
+const NARROW_MAX_LEN: usize = 1 << 16;
 
 /// Collects entries, which must come in order, and lays out the block when it is complete: the common prefix and the smallest
 /// sequence number are known only then.
@@ -18,7 +18,7 @@ const NARROW: usize = 1 << 16;
 /// builder = new (add+ finish)*        add that returns false has not added
 /// ```
 pub(crate) struct BlockBuilder {
-    entries: Vec<Pending>,
+    entries: Vec<BufferedEntry>,
     /// Key and value of each entry, one behind the other. A block of the usual size stays in the nearest cache until it is laid out.
     data: Vec<u8>,
     /// Of the first and the last key, and so of all between them.
@@ -30,7 +30,7 @@ pub(crate) struct BlockBuilder {
 }
 
 #[derive(Clone, Copy)]
-struct Pending {
+struct BufferedEntry {
     start: usize,
     key_len: usize,
     value_len: usize,
@@ -39,7 +39,7 @@ struct Pending {
     fingerprint: u8,
 }
 
-impl Pending {
+impl BufferedEntry {
     fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
         &data[self.start..][..self.key_len]
     }
@@ -121,7 +121,7 @@ impl BlockBuilder {
         self.lengths_len = lengths_len;
         (self.smallest_seqno, self.largest_seqno) = (smallest, largest);
         let (start, key_len, value_len) = (self.data.len(), key.len(), value.len());
-        self.entries.push(Pending { start, key_len, value_len, seqno, kind, fingerprint });
+        self.entries.push(BufferedEntry { start, key_len, value_len, seqno, kind, fingerprint });
         self.data.extend_from_slice(key);
         self.data.extend_from_slice(value);
         true
@@ -136,14 +136,14 @@ impl BlockBuilder {
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         assert!(!self.entries.is_empty(), "a block has at least one entry");
         let (prefix_len, base, n) = (self.prefix_len, self.smallest_seqno, self.entries.len());
-        let most = self.size();
-        let wide = most > NARROW && {
+        let max_len = self.size();
+        let wide = max_len > NARROW_MAX_LEN && {
             let entries_len: usize = self.entries.iter().map(|entry| entry.encoded_len(prefix_len, base)).sum();
-            HEADER_LEN + n * directory_len(false) + prefix_len + entries_len > NARROW
+            HEADER_LEN + n * directory_len(false) + prefix_len + entries_len > NARROW_MAX_LEN
         };
         // A single large value is moved rather than copied: of 300 MB there is one copy less.
         let is_moved = n == 1 && self.data.len() >= LARGE;
-        out.reserve(if is_moved { 0 } else { most });
+        out.reserve(if is_moved { 0 } else { max_len });
         let block_start = out.len();
 
         out.push(if wide { WIDE_OFFSETS } else { 0 });
@@ -156,7 +156,7 @@ impl BlockBuilder {
         let offsets_start = out.len();
         out.resize(offsets_start + n * (directory_len(wide) - HEAD_LEN - 1), 0);
         for entry in &self.entries {
-            out.extend_from_slice(&head(&entry.key(&self.data)[prefix_len..]).to_le_bytes());
+            out.extend_from_slice(&head4(&entry.key(&self.data)[prefix_len..]).to_le_bytes());
         }
         out.extend_from_slice(&self.data[..prefix_len]);
         for (i, entry) in self.entries.iter().enumerate() {
@@ -195,5 +195,5 @@ impl BlockBuilder {
 fn estimate(n: usize, prefix_len: usize, data_len: usize, lengths_len: usize, span: SeqNo) -> usize {
     let entries_len = data_len - n * prefix_len + lengths_len + n * varint_len((span << 3) | 7);
     let len = |wide| HEADER_LEN + n * directory_len(wide) + prefix_len + entries_len;
-    len(len(false) > NARROW)
+    len(len(false) > NARROW_MAX_LEN)
 }

@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::reader::{AHEAD, PlainEntry};
-use super::view::LINE;
-use super::{Block, KeptBlock, head};
+use super::reader::{PREFETCH_DISTANCE, PlainEntry};
+use super::view::CACHE_LINE;
+use super::{Block, KeptBlock, head4};
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind, compare, compare_entries, strip};
 use crate::sorted::iter::{self, HEAD_LEN};
@@ -23,7 +23,7 @@ pub(crate) struct BlockCursor {
     position: usize,
     /// The common prefix, then the rest of the current key, then anything: at least [`HEAD_LEN`] bytes behind the prefix, so that a
     /// rest that is no longer is copied, and a head taken, in one piece.
-    buffer: Buffer,
+    buffer: InlineBuffer,
     prefix_len: usize,
     /// The head of the common prefix, as of a key.
     prefix_head: u128,
@@ -44,7 +44,7 @@ impl Default for BlockCursor {
             block: None,
             len: 0,
             position: 0,
-            buffer: Buffer::default(),
+            buffer: InlineBuffer::default(),
             prefix_len: 0,
             prefix_head: 0,
             key_len: 0,
@@ -69,8 +69,8 @@ impl BlockCursor {
         let block = kept.block();
         let prefix = block.prefix();
         self.prefix_len = prefix.len();
-        self.prefix_head = iter::head(prefix);
-        self.buffer.make_room(prefix.len() + HEAD_LEN);
+        self.prefix_head = iter::head16(prefix);
+        self.buffer.reserve(prefix.len() + HEAD_LEN);
         self.buffer.bytes_mut()[..prefix.len()].copy_from_slice(prefix);
         self.len = block.len();
         self.block = Some(kept);
@@ -104,11 +104,11 @@ impl BlockCursor {
     }
 
     pub(crate) fn seek_to_first(&mut self) -> Decoded<()> {
-        self.go_to(0)
+        self.move_to(0)
     }
 
     pub(crate) fn seek_to_last(&mut self) -> Decoded<()> {
-        self.go_to(self.len.saturating_sub(1))
+        self.move_to(self.len.saturating_sub(1))
     }
 
     /// To the first entry at or after `(key, seqno)`; invalid if all entries come before it.
@@ -124,7 +124,7 @@ impl BlockCursor {
         let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return };
         let prefix = block.prefix();
         self.ties = match strip(key, prefix) {
-            Some(rest) => block.equal_heads(head(rest)),
+            Some(rest) => block.equal_heads(head4(rest)),
             None if compare(key, prefix).is_lt() => 0..0,
             None => block.len()..block.len(),
         };
@@ -133,7 +133,7 @@ impl BlockCursor {
 
     pub(crate) fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Decoded<()> {
         let position = self.lower_bound(key, seqno)?;
-        self.go_to(position)
+        self.move_to(position)
     }
 
     fn lower_bound(&self, key: &[u8], seqno: SeqNo) -> Decoded<usize> {
@@ -154,12 +154,12 @@ impl BlockCursor {
     }
 
     pub(crate) fn next(&mut self) -> Decoded<()> {
-        self.go_to(self.position + 1)
+        self.move_to(self.position + 1)
     }
 
     /// To the entry before; invalid at the first one.
     pub(crate) fn prev(&mut self) -> Decoded<()> {
-        self.go_to(self.position.checked_sub(1).unwrap_or(self.len))
+        self.move_to(self.position.checked_sub(1).unwrap_or(self.len))
     }
 
     /// To the next entry, unless something stands in the way: the end of the block, or an error. Then the cursor stays where it is, and
@@ -167,8 +167,8 @@ impl BlockCursor {
     #[inline]
     pub(crate) fn advance(&mut self) -> bool {
         let next = self.position + 1;
-        next < self.len && self.stand_at(next).is_ok() && {
-            self.look_ahead(self.value.end, true);
+        next < self.len && self.load_entry(next).is_ok() && {
+            self.prefetch_beyond(self.value.end, true);
             true
         }
     }
@@ -176,8 +176,8 @@ impl BlockCursor {
     /// The same backward, for [`prev`](BlockCursor::prev).
     #[inline]
     pub(crate) fn retreat(&mut self) -> bool {
-        self.position > 0 && self.stand_at(self.position - 1).is_ok() && {
-            self.look_ahead(self.value.start, false);
+        self.position > 0 && self.load_entry(self.position - 1).is_ok() && {
+            self.prefetch_beyond(self.value.start, false);
             true
         }
     }
@@ -194,8 +194,8 @@ impl BlockCursor {
         let Some(PlainEntry { rest, rest_len, value }) = block.plain_entry(position) else { return false };
         self.buffer.put(self.prefix_len, rest, rest_len);
         let end = if forward { value.end } else { value.start };
-        block.prefetch_line(end, AHEAD - LINE, forward);
-        block.prefetch_line(end, AHEAD, forward);
+        block.prefetch_line(end, PREFETCH_DISTANCE - CACHE_LINE, forward);
+        block.prefetch_line(end, PREFETCH_DISTANCE, forward);
         self.key_len = self.prefix_len + rest_len;
         self.value = value;
         self.position = position;
@@ -204,16 +204,16 @@ impl BlockCursor {
 
     /// Finds out about the current entry what plain steps leave out. An error makes the cursor invalid.
     pub(crate) fn settle(&mut self) -> Decoded<()> {
-        self.go_to(self.position)
+        self.move_to(self.position)
     }
 
     /// Asks for what will be looked at some steps from here, where an entry begins or ends at `place`: as much as a step of usual length
     /// takes.
     #[inline]
-    fn look_ahead(&self, place: usize, forward: bool) {
+    fn prefetch_beyond(&self, place: usize, forward: bool) {
         if let Some(block) = self.block() {
-            block.prefetch_line(place, AHEAD - LINE, forward);
-            block.prefetch_line(place, AHEAD, forward);
+            block.prefetch_line(place, PREFETCH_DISTANCE - CACHE_LINE, forward);
+            block.prefetch_line(place, PREFETCH_DISTANCE, forward);
         }
     }
 
@@ -232,24 +232,24 @@ impl BlockCursor {
 
     /// To the entry at `position`, or invalid if there is none.
     #[inline(never)]
-    fn go_to(&mut self, position: usize) -> Decoded<()> {
+    fn move_to(&mut self, position: usize) -> Decoded<()> {
         self.invalidate();
-        if position < self.len { self.stand_at(position) } else { Ok(()) }
+        if position < self.len { self.load_entry(position) } else { Ok(()) }
     }
 
     /// To the entry at `position`, which must be less than the block's length. An error changes nothing.
     #[inline(always)]
-    fn stand_at(&mut self, position: usize) -> Decoded<()> {
+    fn load_entry(&mut self, position: usize) -> Decoded<()> {
         let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return Ok(()) };
         let entry = block.entry(position)?;
         let rest_len = entry.rest.len();
         let rest_start = entry.value_start - rest_len;
         let rest_head = self.buffer.put(self.prefix_len, &block.bytes()[rest_start..], rest_len);
         self.key_len = self.prefix_len + rest_len;
-        self.head = self.prefix_head | behind(rest_head, self.prefix_len);
+        self.head = self.prefix_head | shift_head(rest_head, self.prefix_len);
         if self.key_len < HEAD_LEN {
             // What stands behind the key is not part of it.
-            self.head &= !behind(u128::MAX, self.key_len);
+            self.head &= !shift_head(u128::MAX, self.key_len);
         }
         self.seqno = entry.seqno;
         self.kind = entry.kind;
@@ -278,9 +278,9 @@ impl BlockCursor {
         let known = u128::from(block.head(last)) << (8 * (HEAD_LEN - super::HEAD_LEN));
         let unknown = u128::MAX >> (8 * super::HEAD_LEN);
         let is_before = if forward {
-            self.prefix_head | behind(known | unknown, self.prefix_len) < bound
+            self.prefix_head | shift_head(known | unknown, self.prefix_len) < bound
         } else {
-            self.prefix_head | behind(known, self.prefix_len) > bound
+            self.prefix_head | shift_head(known, self.prefix_len) > bound
         };
         if is_before { self.left(forward) } else { 0 }
     }
@@ -302,31 +302,31 @@ impl BlockCursor {
     }
 }
 
-/// Bytes that take no memory elsewhere while they are few: a cursor over blocks of usual keys allocates nothing.
-struct Buffer {
-    few: [u8; FEW],
+/// Bytes that take no memory elsewhere while they are inline: a cursor over blocks of usual keys allocates nothing.
+struct InlineBuffer {
+    inline: [u8; INLINE_LEN],
     /// All of them if they are more.
-    many: Vec<u8>,
+    heap: Vec<u8>,
 }
 
 /// A head, and keys with as much in front of it as most have.
-const FEW: usize = 64;
+const INLINE_LEN: usize = 64;
 
-impl Default for Buffer {
-    fn default() -> Buffer {
-        Buffer { few: [0; FEW], many: Vec::new() }
+impl Default for InlineBuffer {
+    fn default() -> InlineBuffer {
+        InlineBuffer { inline: [0; INLINE_LEN], heap: Vec::new() }
     }
 }
 
-impl Buffer {
+impl InlineBuffer {
     #[inline]
     fn bytes(&self) -> &[u8] {
-        if self.many.is_empty() { &self.few } else { &self.many }
+        if self.heap.is_empty() { &self.inline } else { &self.heap }
     }
 
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.many.is_empty() { &mut self.few } else { &mut self.many }
+        if self.heap.is_empty() { &mut self.inline } else { &mut self.heap }
     }
 
     /// Puts the first `len` bytes of `bytes` at `start`. Up to a head they go in one piece, and what follows them goes along, if there is as
@@ -341,26 +341,26 @@ impl Buffer {
             }
             _ => {
                 let bytes = &bytes[..len];
-                self.make_room(start + len);
+                self.reserve(start + len);
                 self.bytes_mut()[start..start + len].copy_from_slice(bytes);
-                iter::head(bytes)
+                iter::head16(bytes)
             }
         }
     }
 
     /// Makes it at least `len` bytes long.
-    fn make_room(&mut self, len: usize) {
+    fn reserve(&mut self, len: usize) {
         let bytes = self.bytes();
         if bytes.len() < len {
             let mut longer = vec![0; len.next_power_of_two()];
             longer[..bytes.len()].copy_from_slice(bytes);
-            self.many = longer;
+            self.heap = longer;
         }
     }
 }
 
 /// The part that a head of what follows `len` bytes has in the head of the whole.
 #[inline]
-fn behind(head: u128, len: usize) -> u128 {
+fn shift_head(head: u128, len: usize) -> u128 {
     if len < HEAD_LEN { head >> (8 * len) } else { 0 }
 }

@@ -1,9 +1,9 @@
 //! Comparison of a key's fingerprint with those of a block's entries, a line of them at a time.
 
 /// So many are compared at once.
-pub(super) const AT_ONCE: usize = 64;
+pub(super) const GROUP_LEN: usize = 64;
 
-/// Which of the first `count` of the fingerprints from `start` on in `bytes` equal `fingerprint`: a bit for each, of at most [`AT_ONCE`].
+/// Which of the first `count` of the fingerprints from `start` on in `bytes` equal `fingerprint`: a bit for each, of at most [`GROUP_LEN`].
 ///
 /// Where fewer bytes than a line follow, the line is put together from what there is; a block stands in a frame that is longer.
 #[inline]
@@ -13,12 +13,12 @@ pub(super) fn matches(bytes: &[u8], start: usize, count: usize, fingerprint: u8)
         Some(line) => equal_in(line, fingerprint),
         None => equal_in(&padded(bytes.get(start..).unwrap_or_default()), fingerprint),
     };
-    if count < AT_ONCE { equal & ((1 << count) - 1) } else { equal }
+    if count < GROUP_LEN { equal & ((1 << count) - 1) } else { equal }
 }
 
 #[cold]
-fn padded(bytes: &[u8]) -> [u8; AT_ONCE] {
-    let mut line = [0; AT_ONCE];
+fn padded(bytes: &[u8]) -> [u8; GROUP_LEN] {
+    let mut line = [0; GROUP_LEN];
     line[..bytes.len()].copy_from_slice(bytes);
     line
 }
@@ -26,7 +26,7 @@ fn padded(bytes: &[u8]) -> [u8; AT_ONCE] {
 /// A bit for each byte of `line` that equals `fingerprint`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
-fn equal_in(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
+fn equal_in(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
     // SAFETY: every processor of this architecture has SSE2.
     unsafe { equal_in_sse2(line, fingerprint) }
 }
@@ -34,7 +34,7 @@ fn equal_in(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "sse2")]
 #[inline]
-fn equal_in_sse2(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
+fn equal_in_sse2(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
     use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
 
     let wanted = _mm_set1_epi8(fingerprint.cast_signed());
@@ -56,9 +56,9 @@ use portable::equal_in;
 /// What the vectors compute, eight bytes at a time.
 #[cfg(any(test, miri, not(target_arch = "x86_64")))]
 mod portable {
-    use super::AT_ONCE;
+    use super::GROUP_LEN;
 
-    pub(super) fn equal_in(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
+    pub(super) fn equal_in(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
         let (words, _) = line.as_chunks::<8>();
         words.iter().rev().fold(0, |equal, word| equal << 8 | equal_bits(u64::from_le_bytes(*word), fingerprint))
     }
@@ -90,7 +90,7 @@ mod tests {
         ) {
             let fingerprint = bytes.get(pick.index(bytes.len().max(1))).copied().unwrap_or(1);
             let count = count.min(bytes.len().saturating_sub(start));
-            let expected = (0..count.min(AT_ONCE)).filter(|i| bytes[start + i] == fingerprint).fold(0, |all, i| all | 1 << i);
+            let expected = (0..count.min(GROUP_LEN)).filter(|i| bytes[start + i] == fingerprint).fold(0, |all, i| all | 1 << i);
             prop_assert_eq!(matches(&bytes, start, count, fingerprint), expected);
             if let Some(line) = bytes.first_chunk() {
                 prop_assert_eq!(equal_in(line, fingerprint), portable::equal_in(line, fingerprint));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use super::kept::LentBlock;
-use super::view::{Block, PREFETCHED, Parts, prefetch_lines};
+use super::view::{Block, BlockHeader, PREFETCH_LINES, prefetch_lines};
 use crate::format::Decoded;
 use crate::memory::pool::{ALIGN, Arena, Short};
 
@@ -32,17 +32,17 @@ const MAX_SPARE: usize = 64 << 10;
 /// A data block in a frame, with what is known of it. It exists only behind a [`BlockRef`].
 #[repr(C, align(8))]
 pub(crate) struct FramedBlock {
-    head: Head,
+    header: FrameHeader,
     /// All of the frame; the block is at its front.
     frame: [u8],
 }
 
 #[repr(C, align(8))]
-struct Head {
+struct FrameHeader {
     count: AtomicUsize,
     /// From `Arc::into_raw`; null if the frame is from the allocator.
     arena: *const Arena,
-    parts: Parts,
+    block: BlockHeader,
     /// Of the frame, this head included.
     lines: u32,
     /// Set by readers, cleared by the cache.
@@ -54,7 +54,7 @@ struct Head {
 impl FramedBlock {
     #[inline]
     pub(crate) fn block(&self) -> Block<'_> {
-        Block::new(self.head.parts, &self.frame)
+        Block::new(self.header.block, &self.frame)
     }
 
     /// Bytes that the block takes in memory.
@@ -66,16 +66,16 @@ impl FramedBlock {
     #[inline]
     pub(crate) fn set_referenced(&self) {
         // Stored only once, so that readers of one block share its line.
-        if !self.head.referenced.load(Ordering::Relaxed) {
-            self.head.referenced.store(true, Ordering::Relaxed);
+        if !self.header.referenced.load(Ordering::Relaxed) {
+            self.header.referenced.store(true, Ordering::Relaxed);
         }
     }
 
     /// Whether the block was asked for since this was asked last.
     pub(crate) fn take_referenced(&self) -> bool {
-        let referenced = self.head.referenced.load(Ordering::Relaxed);
+        let referenced = self.header.referenced.load(Ordering::Relaxed);
         if referenced {
-            self.head.referenced.store(false, Ordering::Relaxed);
+            self.header.referenced.store(false, Ordering::Relaxed);
         }
         referenced
     }
@@ -83,41 +83,41 @@ impl FramedBlock {
 
 /// The place of a frame. It owns nothing.
 ///
-/// The pointer has the provenance of the whole frame, which begins with a `Head` and is as many lines long as that says.
+/// The pointer has the provenance of the whole frame, which begins with a `FrameHeader` and is as many lines long as that says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place(NonNull<Head>);
+struct FramePtr(NonNull<FrameHeader>);
 
-impl Place {
+impl FramePtr {
     fn layout(lines: u32) -> Layout {
         match Layout::from_size_align(lines as usize * LINE, LINE) {
             Ok(layout) => layout,
             // Nothing that long is read: a block is compared with its file first.
-            Err(_) => alloc::handle_alloc_error(Layout::new::<Head>()),
+            Err(_) => alloc::handle_alloc_error(Layout::new::<FrameHeader>()),
         }
     }
 
     /// Zeroed bytes behind a head.
-    fn allocate(lines: u32) -> Place {
-        let layout = Place::layout(lines);
+    fn allocate(lines: u32) -> FramePtr {
+        let layout = FramePtr::layout(lines);
         // SAFETY: the layout has the size of a head at least.
         let Some(start) = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }) else {
             alloc::handle_alloc_error(layout)
         };
         // SAFETY: they are as many lines, and nobody else knows of them.
-        unsafe { Place::begin(start, lines, ptr::null()) }
+        unsafe { FramePtr::begin(start, lines, ptr::null()) }
     }
 
     /// Writes a head with a count of 1.
     ///
     /// SAFETY: `start` must be that of `lines` lines, at least one, which are initialised and which nobody else uses.
-    unsafe fn begin(start: NonNull<u8>, lines: u32, arena: *const Arena) -> Place {
-        let start = start.cast::<Head>();
-        let parts = Parts::default();
+    unsafe fn begin(start: NonNull<u8>, lines: u32, arena: *const Arena) -> FramePtr {
+        let start = start.cast::<FrameHeader>();
+        let block = BlockHeader::default();
         let (count, referenced) = (AtomicUsize::new(1), AtomicBool::new(false));
-        let head = Head { count, arena, parts, lines, referenced, _filled: [0; 3] };
+        let head = FrameHeader { count, arena, block, lines, referenced, _filled: [0; 3] };
         // SAFETY: a head fits into a line, and is aligned like one.
         unsafe { start.write(head) };
-        Place(start)
+        FramePtr(start)
     }
 
     /// SAFETY: the frame must not have been freed.
@@ -129,7 +129,7 @@ impl Place {
     /// SAFETY: the frame must not have been freed.
     unsafe fn block(self) -> *mut FramedBlock {
         // SAFETY: as above.
-        let capacity = unsafe { self.lines() } as usize * LINE - size_of::<Head>();
+        let capacity = unsafe { self.lines() } as usize * LINE - size_of::<FrameHeader>();
         ptr::slice_from_raw_parts_mut(self.0.as_ptr().cast::<u8>(), capacity) as *mut FramedBlock
     }
 
@@ -139,7 +139,7 @@ impl Place {
         unsafe {
             let (lines, arena) = (self.lines(), (*self.0.as_ptr()).arena);
             if arena.is_null() {
-                alloc::dealloc(self.0.as_ptr().cast(), Place::layout(lines));
+                alloc::dealloc(self.0.as_ptr().cast(), FramePtr::layout(lines));
             } else {
                 Arc::from_raw(arena).put(self.0.cast(), lines as usize * LINE);
             }
@@ -148,7 +148,7 @@ impl Place {
 }
 
 /// Room for a block, before it is one. Nobody else sees it.
-pub(crate) struct Frame(Place);
+pub(crate) struct Frame(FramePtr);
 
 // SAFETY: a frame is plain memory, which it alone refers to.
 unsafe impl Send for Frame {}
@@ -172,7 +172,7 @@ impl Frame {
     /// A frame for a block of at least `len` bytes, trailer included, for a while.
     pub(crate) fn new(len: usize) -> Frame {
         let spare = SPARE.try_with(Cell::take).ok().flatten().filter(|spare| spare.suits(len));
-        spare.unwrap_or_else(|| Frame(Place::allocate(lines_for(len))))
+        spare.unwrap_or_else(|| Frame(FramePtr::allocate(lines_for(len))))
     }
 
     /// The same for long, if possible in the arena; `None` if that has to grow first.
@@ -180,8 +180,8 @@ impl Frame {
         let lines = lines_for(len);
         let place = match arena.take(lines as usize * LINE) {
             // SAFETY: nobody else has what the arena gives, which is always initialised.
-            Ok(start) => unsafe { Place::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
-            Err(Short::OfRoom) => Place::allocate(lines),
+            Ok(start) => unsafe { FramePtr::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
+            Err(Short::OfRoom) => FramePtr::allocate(lines),
             Err(Short::ForNow) => return None,
         };
         Some(Frame(place))
@@ -207,7 +207,7 @@ impl Frame {
 
     /// Whether a block of `len` bytes, trailer included, fits without wasting much.
     pub(crate) fn suits(&self, len: usize) -> bool {
-        let capacity = self.memory() - size_of::<Head>();
+        let capacity = self.memory() - size_of::<FrameHeader>();
         len <= capacity && capacity <= len + len / 8 + STEP + LINE
     }
 
@@ -229,8 +229,8 @@ impl Frame {
     pub(crate) fn into_block(self, len: usize) -> Decoded<BlockRef> {
         // SAFETY: nobody else refers to the frame.
         let block = unsafe { &mut *self.0.block() };
-        block.head.parts = Parts::decode(&block.frame[..len.min(block.frame.len())])?;
-        *block.head.referenced.get_mut() = false;
+        block.header.block = BlockHeader::decode(&block.frame[..len.min(block.frame.len())])?;
+        *block.header.referenced.get_mut() = false;
         Ok(BlockRef(ManuallyDrop::new(self).0))
     }
 }
@@ -243,7 +243,7 @@ impl Drop for Frame {
 }
 
 /// A counted reference to a block, as thin as a pointer.
-pub(crate) struct BlockRef(Place);
+pub(crate) struct BlockRef(FramePtr);
 
 // SAFETY: what a block holds is not changed but by atomics, and its count is one.
 unsafe impl Send for BlockRef {}
@@ -280,7 +280,7 @@ impl BlockRef {
 
     /// SAFETY: `raw` must be from [`BlockRef::into_raw`], and become a reference once.
     pub(crate) unsafe fn from_raw(raw: NonNull<()>) -> BlockRef {
-        BlockRef(Place(raw.cast()))
+        BlockRef(FramePtr(raw.cast()))
     }
 
     /// A reference that is not counted.
@@ -317,12 +317,12 @@ impl Drop for BlockRef {
 
 /// A reference to a block that somebody else counts, or keeps until the epoch has passed.
 #[derive(Clone, Copy)]
-pub(crate) struct Borrowed<'a>(Place, PhantomData<&'a FramedBlock>);
+pub(crate) struct Borrowed<'a>(FramePtr, PhantomData<&'a FramedBlock>);
 
 impl<'a> Borrowed<'a> {
     /// SAFETY: `raw` must be from [`BlockRef::into_raw`], and that reference not be given up during `'a`.
     pub(crate) unsafe fn from_raw(raw: NonNull<()>) -> Borrowed<'a> {
-        Borrowed(Place(raw.cast()), PhantomData)
+        Borrowed(FramePtr(raw.cast()), PhantomData)
     }
 
     #[inline]
@@ -334,7 +334,7 @@ impl<'a> Borrowed<'a> {
     /// Brings nearer the head, and what of the block is looked at first.
     #[inline]
     pub(crate) fn prefetch(self) {
-        prefetch_lines(self.0.0.as_ptr().cast(), PREFETCHED);
+        prefetch_lines(self.0.0.as_ptr().cast(), PREFETCH_LINES);
     }
 
     /// The same reference, counted.
@@ -372,8 +372,11 @@ impl HeldBlock<'_> {
 
 const _: () = {
     // The fingerprints, behind 16 bytes of the block's own header, begin with a line.
-    assert!(size_of::<Head>() + super::HEADER_LEN == LINE);
-    assert!(size_of::<Parts>() == 24 && (cfg!(target_pointer_width = "32") || size_of::<Head>() == 8 + 8 + 24 + 8));
+    assert!(size_of::<FrameHeader>() + super::HEADER_LEN == LINE);
+    assert!(
+        size_of::<BlockHeader>() == 24
+            && (cfg!(target_pointer_width = "32") || size_of::<FrameHeader>() == 8 + 8 + 24 + 8)
+    );
 };
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The decoder of data blocks, for the module `fuzz`.
 
-use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame, head};
+use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame, head4};
 use crate::filter::KeyHash;
 use crate::format::Decoded;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
@@ -8,7 +8,7 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 /// Seed of the fingerprints.
 const SEED: u64 = 3;
 
-type Entry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
+type DecodedEntry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
 
 fn fingerprint(seed: u64, key: &[u8]) -> u8 {
     KeyHash::new(seed, key).fingerprint()
@@ -30,12 +30,12 @@ pub(crate) fn seal(bytes: &mut [u8], seed: u64) {
         let Ok(entry) = view.entry(i) else { continue };
         let key = [view.prefix(), entry.rest].concat();
         bytes[super::HEADER_LEN + i] = fingerprint(seed, &key);
-        bytes[heads + 4 * i..][..4].copy_from_slice(&head(entry.rest).to_le_bytes());
+        bytes[heads + 4 * i..][..4].copy_from_slice(&head4(entry.rest).to_le_bytes());
     }
 }
 
 /// All entries in one direction, up to the first that cannot be decoded.
-fn walk(block: &BlockRef, forward: bool) -> Decoded<Vec<Entry>> {
+fn walk(block: &BlockRef, forward: bool) -> Decoded<Vec<DecodedEntry>> {
     let mut entries = Vec::new();
     let mut cursor = BlockCursor::new(block.clone());
     if forward {

@@ -3,27 +3,27 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::view::Parts;
+use super::view::BlockHeader;
 use super::{Block, BlockRef};
 use crate::format::Decoded;
 use crate::vfs::Mapping;
 
 /// A block for as long as this lives. A cursor looks at every entry through it: where the bytes are is found out once.
 pub(crate) struct KeptBlock {
-    parts: Parts,
-    /// Lent by `keeper`, as `Block` has it. No reference, because it must not outlive the keeper for a moment, not even in a function
+    header: BlockHeader,
+    /// Lent by `owner`, as `Block` has it. No reference, because it must not outlive the owner for a moment, not even in a function
     /// that drops both.
-    room: NonNull<[u8]>,
-    keeper: Keeper,
+    buffer: NonNull<[u8]>,
+    owner: Owner,
 }
 
 /// What a block's bytes depend on.
-enum Keeper {
+enum Owner {
     Frame(#[expect(dead_code, reason = "held for the bytes")] BlockRef),
     File(Arc<dyn Mapping>),
 }
 
-// SAFETY: the bytes are not written to while the keeper lives, and both keepers may go from thread to thread and be shared by threads.
+// SAFETY: the bytes are not written to while the owner lives, and both keepers may go from thread to thread and be shared by threads.
 unsafe impl Send for KeptBlock {}
 // SAFETY: as above.
 unsafe impl Sync for KeptBlock {}
@@ -36,16 +36,16 @@ impl KeptBlock {
 
     #[inline]
     pub(crate) fn block(&self) -> Block<'_> {
-        // SAFETY: `keeper` has lent the bytes, and lives as long as the result. What is behind the `Arc` of a file stays where it is, and
+        // SAFETY: `owner` has lent the bytes, and lives as long as the result. What is behind the `Arc` of a file stays where it is, and
         // nobody has it for himself, while there is this reference to it; a frame stays where it is, and is not changed, while one counts.
-        Block::new(self.parts, unsafe { self.room.as_ref() })
+        Block::new(self.header, unsafe { self.buffer.as_ref() })
     }
 
     /// The mapped file in which the block is, if it is in one.
     pub(crate) fn into_file(self) -> Option<Arc<dyn Mapping>> {
-        match self.keeper {
-            Keeper::Frame(_) => None,
-            Keeper::File(file) => Some(file),
+        match self.owner {
+            Owner::Frame(_) => None,
+            Owner::File(file) => Some(file),
         }
     }
 }
@@ -74,13 +74,13 @@ impl<'a> LentBlock<'a> {
     /// The block for longer.
     pub(crate) fn kept(self) -> KeptBlock {
         let LentBlock { block, file } = self;
-        KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::File(Arc::clone(file)) }
+        KeptBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::File(Arc::clone(file)) }
     }
 }
 
 impl From<BlockRef> for KeptBlock {
     fn from(frame: BlockRef) -> KeptBlock {
         let block = frame.block();
-        KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::Frame(frame) }
+        KeptBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::Frame(frame) }
     }
 }

@@ -37,7 +37,7 @@ const MAX_PREFIX_LEN: usize = 0xffff;
 const HEAD_LEN: usize = 4;
 
 /// The first bytes of `rest`, a key without the common prefix, as a number that orders as the bytes do.
-fn head(rest: &[u8]) -> u32 {
+fn head4(rest: &[u8]) -> u32 {
     let mut bytes = [0; HEAD_LEN];
     let len = rest.len().min(HEAD_LEN);
     bytes[..len].copy_from_slice(&rest[..len]);

@@ -3,8 +3,8 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use super::fingerprints::{AT_ONCE, matches};
-use super::view::{Block, LINE};
+use super::fingerprints::{GROUP_LEN, matches};
+use super::view::{Block, CACHE_LINE};
 use super::{HEAD_LEN, HEADER_LEN};
 use crate::format::coding::Decoder;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, equal};
@@ -12,7 +12,7 @@ use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
 
 /// So far ahead of a cursor entries are asked for.
-pub(super) const AHEAD: usize = 6 * LINE;
+pub(super) const PREFETCH_DISTANCE: usize = 6 * CACHE_LINE;
 
 /// What a point look-up found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum BlockHit {
 }
 
 /// One decoded entry.
-pub(super) struct Entry<'a> {
+pub(super) struct BlockEntry<'a> {
     /// The key without the common prefix.
     pub(super) rest: &'a [u8],
     pub(super) seqno: SeqNo,
@@ -44,17 +44,17 @@ pub(super) struct PlainEntry<'a> {
     pub(super) value: Range<usize>,
 }
 
-impl Entry<'_> {
+impl BlockEntry<'_> {
     /// Where the value stands, and how long it is.
     #[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
-    fn value_place(&self) -> (u32, u32) {
+    fn value_span(&self) -> (u32, u32) {
         (self.value_start as u32, self.value_len as u32)
     }
 }
 
 /// What stands before the key of an entry.
 #[derive(Debug, PartialEq, Eq)]
-struct Front {
+struct ShortHeader {
     rest_len: usize,
     value_len: usize,
     /// The bytes with which it begins, from the third number on.
@@ -66,11 +66,11 @@ struct Front {
 
 const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
 
-impl Front {
+impl ShortHeader {
     /// The front that begins with `bytes` and is no longer, if its first number takes one byte, and the second one at most two. Processors
     /// do not foresee the length of the third one, a sequence number: its end is found without branches.
     #[inline]
-    fn short(bytes: &[u8; 8]) -> Option<Front> {
+    fn short(bytes: &[u8; 8]) -> Option<ShortHeader> {
         let word = u64::from_le_bytes(*bytes);
         let (rest_len, value_len, longer) = (word & 0xff, word >> 8 & 0xff, word >> 16 & 0xff);
         let (value_len, start) = match (value_len, longer) {
@@ -86,7 +86,7 @@ impl Front {
         let len = ends.trailing_zeros() as usize / 8 + 1;
         #[expect(clippy::cast_possible_truncation, reason = "both lengths are below 16 Ki")]
         let (rest_len, value_len) = (rest_len as usize, value_len as usize);
-        Some(Front { rest_len, value_len, third: word >> (8 * start), third_len: len - start, len })
+        Some(ShortHeader { rest_len, value_len, third: word >> (8 * start), third_len: len - start, len })
     }
 
     /// The third number, if it is no longer than it must be.
@@ -114,11 +114,11 @@ impl<'a> Block<'a> {
     /// Number of entries.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.parts.len as usize
+        self.header.entry_count as usize
     }
 
     pub(super) fn base(&self) -> SeqNo {
-        self.parts.base
+        self.header.base
     }
 
     pub(super) fn fingerprints(&self) -> &'a [u8] {
@@ -145,53 +145,53 @@ impl<'a> Block<'a> {
     #[inline]
     pub(super) fn offset(&self, i: usize) -> usize {
         let offsets_start = HEADER_LEN + self.len();
-        if self.parts.wide {
+        if self.header.wide {
             u32::from_le_bytes(self.directory_bytes(offsets_start + i * 4)) as usize
         } else {
             usize::from(u16::from_le_bytes(self.directory_bytes(offsets_start + i * 2)))
         }
     }
 
-    /// `N` bytes of the directory; that it lies within the block was checked by [`Parts::decode`].
+    /// `N` bytes of the directory; that it lies within the block was checked by [`BlockHeader::decode`].
     #[inline]
     fn directory_bytes<const N: usize>(&self, start: usize) -> [u8; N] {
         self.bytes().get(start..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
     }
 
     fn heads_start(&self) -> usize {
-        self.parts.heads_start as usize
+        self.header.heads_start as usize
     }
 
     /// The common prefix of all keys in the block.
     pub(crate) fn prefix(&self) -> &'a [u8] {
         let start = self.heads_start() + self.len() * HEAD_LEN;
-        &self.bytes()[start..start + usize::from(self.parts.prefix_len)]
+        &self.bytes()[start..start + usize::from(self.header.prefix_len)]
     }
 
     /// Where the first entry begins.
     pub(super) fn entries_start(&self) -> usize {
-        self.heads_start() + self.len() * HEAD_LEN + usize::from(self.parts.prefix_len)
+        self.heads_start() + self.len() * HEAD_LEN + usize::from(self.header.prefix_len)
     }
 
     /// The entry at position `i`, which must be less than [`Block::len`].
     #[inline(always)]
-    pub(super) fn entry(&self, i: usize) -> Decoded<Entry<'a>> {
+    pub(super) fn entry(&self, i: usize) -> Decoded<BlockEntry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
-        if let Some(front) = bytes.get(start..).and_then(<[u8]>::first_chunk).and_then(Front::short)
-            && let Some(packed) = front.packed()
+        if let Some(header) = bytes.get(start..).and_then(<[u8]>::first_chunk).and_then(ShortHeader::short)
+            && let Some(packed) = header.packed()
         {
-            let rest_start = start + front.len;
-            let value_start = rest_start + front.rest_len;
+            let rest_start = start + header.len;
+            let value_start = rest_start + header.rest_len;
             let seqno = self.base().saturating_add(packed >> 3);
             if let Some(rest) = bytes.get(rest_start..value_start)
-                && front.value_len <= bytes.len() - value_start
+                && header.value_len <= bytes.len() - value_start
                 && seqno <= MAX_SEQNO
                 && let Ok(kind) = ValueKind::decode(packed & 7)
             {
-                return Ok(Entry { rest, seqno, kind, value_start, value_len: front.value_len });
+                return Ok(BlockEntry { rest, seqno, kind, value_start, value_len: header.value_len });
             }
         }
-        self.any_entry(i)
+        self.decode_entry(i)
     }
 
     /// The entry at position `i`, if it is a value with a short front. Its sequence number is not looked at: that it could be an impossible
@@ -199,18 +199,18 @@ impl<'a> Block<'a> {
     #[inline(always)]
     pub(super) fn plain_entry(&self, i: usize) -> Option<PlainEntry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
-        let front = bytes.get(start..)?.first_chunk().and_then(Front::short)?;
-        let rest_start = start + front.len;
+        let header = bytes.get(start..)?.first_chunk().and_then(ShortHeader::short)?;
+        let rest_start = start + header.len;
         let rest = bytes.get(rest_start..)?;
-        let value_start = rest_start + front.rest_len;
-        let value = value_start..value_start + front.value_len;
-        let is_plain = value.end <= bytes.len() && front.is_value();
-        is_plain.then_some(PlainEntry { rest, rest_len: front.rest_len, value })
+        let value_start = rest_start + header.rest_len;
+        let value = value_start..value_start + header.value_len;
+        let is_plain = value.end <= bytes.len() && header.is_value();
+        is_plain.then_some(PlainEntry { rest, rest_len: header.rest_len, value })
     }
 
     /// The same for any entry, field by field. This is what the other is a short cut for, and what finds out what is wrong.
     #[cold]
-    fn any_entry(&self, i: usize) -> Decoded<Entry<'a>> {
+    fn decode_entry(&self, i: usize) -> Decoded<BlockEntry<'a>> {
         let bytes = self.bytes().get(self.offset(i)..).ok_or(Malformed("an entry lies outside of its block"))?;
         let mut fields = Decoder::new(bytes);
         let (rest_len, value_len, packed) = (fields.varint()?, fields.varint()?, fields.varint()?);
@@ -222,15 +222,15 @@ impl<'a> Block<'a> {
             .checked_add(packed >> 3)
             .filter(|&seqno| seqno <= MAX_SEQNO)
             .ok_or(Malformed("a sequence number exceeds 56 bits"))?;
-        Ok(Entry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
+        Ok(BlockEntry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
     }
 
     /// Brings nearer what a cursor will look at that comes to position `i`: the entry there and some in front of it.
     pub(super) fn prefetch_entries(&self, i: usize, forward: bool) {
         let end = if forward { i } else { i + 1 };
         let start = if end < self.len() { self.offset(end) } else { self.bytes().len() };
-        for line in 0..AHEAD / LINE {
-            self.prefetch_line(start, line * LINE, forward);
+        for line in 0..PREFETCH_DISTANCE / CACHE_LINE {
+            self.prefetch_line(start, line * CACHE_LINE, forward);
         }
     }
 
@@ -249,7 +249,7 @@ impl<'a> Block<'a> {
     /// Brings nearer the first entry that [`Block::get`] will look at.
     #[inline]
     pub(crate) fn prefetch_entry(&self, fingerprint: u8) {
-        let equal = matches(self.room(), HEADER_LEN, self.len(), fingerprint);
+        let equal = matches(self.buffer(), HEADER_LEN, self.len(), fingerprint);
         if equal != 0
             && let Some(entry) = self.bytes().get(self.offset(equal.trailing_zeros() as usize)..)
         {
@@ -263,18 +263,18 @@ impl<'a> Block<'a> {
     #[inline]
     pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit> {
         let mut hit = BlockHit::Absent;
-        let Some((front, back)) = key.split_at_checked(self.prefix().len()) else { return Ok(hit) };
-        for start in (0..self.len()).step_by(AT_ONCE) {
-            let mut alike = matches(self.room(), HEADER_LEN + start, self.len() - start, fingerprint);
+        let Some((prefix, rest)) = key.split_at_checked(self.prefix().len()) else { return Ok(hit) };
+        for start in (0..self.len()).step_by(GROUP_LEN) {
+            let mut alike = matches(self.buffer(), HEADER_LEN + start, self.len() - start, fingerprint);
             while alike != 0 {
                 let entry = self.entry(start + alike.trailing_zeros() as usize)?;
                 alike &= alike - 1;
                 // The prefix is looked at last, and as a rule once: it stands behind the directory, in a line of its own.
-                if !equal(back, entry.rest) || !equal(front, self.prefix()) {
+                if !equal(rest, entry.rest) || !equal(prefix, self.prefix()) {
                     continue;
                 }
                 if entry.seqno <= snapshot {
-                    let (start, len) = entry.value_place();
+                    let (start, len) = entry.value_span();
                     return Ok(BlockHit::Found { seqno: entry.seqno, kind: entry.kind, start, len });
                 }
                 hit = BlockHit::Newer;
@@ -322,22 +322,22 @@ mod tests {
             [rest_len, value_len, packed].into_iter().for_each(|number| put_varint(&mut bytes, number));
             let len = bytes.len();
             bytes.extend([0xff; 8]);
-            let front = Front::short(bytes.first_chunk().unwrap());
+            let header = ShortHeader::short(bytes.first_chunk().unwrap());
             let is_short = rest_len < 1 << 7 && value_len < 1 << 14 && len <= 8;
             let usize = |number| usize::try_from(number).unwrap();
-            let parts = front.and_then(|front| Some((front.rest_len, front.value_len, front.packed()?, front.len)));
+            let parts = header.and_then(|header| Some((header.rest_len, header.value_len, header.packed()?, header.len)));
             prop_assert_eq!(parts, is_short.then(|| (usize(rest_len), usize(value_len), packed, len)));
         }
 
         #[test]
         fn a_front_of_any_bytes_is_read_as_it_would_be_number_by_number(bytes in any::<[u8; 8]>()) {
-            if let Some(front) = Front::short(&bytes)
-                && let Some(packed) = front.packed()
+            if let Some(header) = ShortHeader::short(&bytes)
+                && let Some(packed) = header.packed()
             {
                 let mut fields = Decoder::new(&bytes);
                 let mut number = || fields.varint().unwrap();
-                prop_assert_eq!((front.rest_len as u64, front.value_len as u64, packed), (number(), number(), number()));
-                prop_assert_eq!(front.len, bytes.len() - fields.remaining());
+                prop_assert_eq!((header.rest_len as u64, header.value_len as u64, packed), (number(), number(), number()));
+                prop_assert_eq!(header.len, bytes.len() - fields.remaining());
             }
         }
 

@@ -12,14 +12,14 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 use crate::sorted::iter;
 use crate::vfs::Mapping;
 
-type Model = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
+type BlockModel = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
 
 /// Any function of the key serves as fingerprint; this one gives few different ones, so that they collide.
 fn fingerprint(key: &[u8]) -> u8 {
     crc(key).to_le_bytes()[0] % 8
 }
 
-fn build(model: &Model) -> BlockRef {
+fn build(model: &BlockModel) -> BlockRef {
     let (mut builder, mut twin, mut at_first) = (BlockBuilder::new(), BlockBuilder::new(), true);
     for (key, seqno, kind, value) in model {
         assert!(builder.add(key, *seqno, *kind, value, fingerprint(key), usize::MAX));
@@ -46,11 +46,11 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn model() -> impl Strategy<Value = Model> {
+fn model() -> impl Strategy<Value = BlockModel> {
     let version = prop_oneof![1..40u64, Just(MAX_SEQNO)];
     let entry = (key(), btree_set(version, 1..6));
     (vec(entry, 1..40), vec(vec(any::<u8>(), 0..12), 1..8)).prop_map(|(keys, values)| {
-        let mut model: Model = Vec::new();
+        let mut model: BlockModel = Vec::new();
         for (key, versions) in keys {
             for seqno in versions {
                 let value = &values[model.len() % values.len()];
@@ -66,7 +66,7 @@ fn model() -> impl Strategy<Value = Model> {
 }
 
 /// The keys of the model and keys between, before and behind them.
-fn probes(model: &Model) -> Vec<Vec<u8>> {
+fn probes(model: &BlockModel) -> Vec<Vec<u8>> {
     let mut probes = vec![Vec::new(), b"tenant/cust".to_vec(), vec![0xff; 9]];
     for (key, ..) in model {
         probes.push(key.clone());
@@ -83,7 +83,7 @@ fn check_at(cursor: &BlockCursor, expected: Option<&(Vec<u8>, SeqNo, ValueKind, 
         assert_eq!(cursor.seqno(), *seqno);
         assert_eq!(cursor.kind(), *kind);
         assert_eq!(cursor.value(), value);
-        assert_eq!(cursor.head(), iter::head(key));
+        assert_eq!(cursor.head(), iter::head16(key));
     }
 }
 
@@ -103,7 +103,7 @@ fn in_file(bytes: &[u8], before: usize, behind: usize) -> Decoded<KeptBlock> {
     KeptBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
 }
 
-fn check_get(block: Block<'_>, model: &Model, key: &[u8], snapshot: SeqNo) {
+fn check_get(block: Block<'_>, model: &BlockModel, key: &[u8], snapshot: SeqNo) {
     let hit = block.get(key, fingerprint(key), snapshot).unwrap();
     let versions = || model.iter().filter(|entry| entry.0 == key);
     match versions().find(|entry| entry.1 <= snapshot) {
@@ -119,7 +119,7 @@ fn check_get(block: Block<'_>, model: &Model, key: &[u8], snapshot: SeqNo) {
     }
 }
 
-fn check(model: &Model) {
+fn check(model: &BlockModel) {
     let block = build(model);
     block.verify(fingerprint).unwrap();
     let bytes = block.block().bytes().to_vec();
@@ -129,7 +129,7 @@ fn check(model: &Model) {
     }
 }
 
-fn check_kept(kept: KeptBlock, model: &Model) {
+fn check_kept(kept: KeptBlock, model: &BlockModel) {
     let block = kept.block();
     assert_eq!(block.len(), model.len());
     for key in probes(model) {
@@ -180,7 +180,7 @@ fn check_kept(kept: KeptBlock, model: &Model) {
 }
 
 /// Goes through the block by plain steps, and by others where there is none.
-fn check_plain_steps(cursor: &mut BlockCursor, model: &Model, forward: bool) {
+fn check_plain_steps(cursor: &mut BlockCursor, model: &BlockModel, forward: bool) {
     if forward {
         cursor.seek_to_first().unwrap()
     } else {
@@ -206,8 +206,8 @@ fn check_plain_steps(cursor: &mut BlockCursor, model: &Model, forward: bool) {
     } else {
         cursor.seek_to_last().unwrap()
     }
-    let last = iter::head(&entries[entries.len() - 1].0);
-    for bound in probes(model).iter().map(|key| iter::head(key)).chain([0, last - last.min(1), last, u128::MAX]) {
+    let last = iter::head16(&entries[entries.len() - 1].0);
+    for bound in probes(model).iter().map(|key| iter::head16(key)).chain([0, last - last.min(1), last, u128::MAX]) {
         let left = cursor.left_before(bound, forward);
         let is_before = if forward { last < bound } else { last > bound };
         assert!(left == 0 || is_before && left == entries.len() - 1);
@@ -283,7 +283,7 @@ fn exercise_kept(kept: KeptBlock) {
 #[test]
 fn most_steps_in_a_usual_block_are_plain() {
     let entry = |i: u32| (format!("{i:016}").into_bytes(), u64::from(i * i % 1000), ValueKind::Put, vec![b'v'; 100]);
-    let model: Model = (1000..1034).map(entry).collect();
+    let model: BlockModel = (1000..1034).map(entry).collect();
     let mut cursor = BlockCursor::new(build(&model));
     for (forward, nearest, farthest) in [(true, &model[33].0, u128::MAX), (false, &model[0].0, 0)] {
         if forward {
@@ -292,7 +292,7 @@ fn most_steps_in_a_usual_block_are_plain() {
             cursor.seek_to_last().unwrap()
         }
         assert_eq!(cursor.left_before(farthest, forward), 33);
-        assert_eq!(cursor.left_before(iter::head(nearest), forward), 0);
+        assert_eq!(cursor.left_before(iter::head16(nearest), forward), 0);
         assert_eq!((0..40).filter(|_| cursor.plain_step(forward)).count(), 33);
         assert_eq!(cursor.key(), nearest);
     }
@@ -338,7 +338,7 @@ fn one_empty_key_with_an_empty_value_makes_a_block() {
 
 #[test]
 fn common_prefix_and_wide_sequence_numbers_cost_no_more_than_they_must() {
-    let model: Model = (0..32u32)
+    let model: BlockModel = (0..32u32)
         .map(|i| {
             let key = format!("a/rather/long/common/prefix/{i:04}").into_bytes();
             (key, (1 << 50) + u64::from(i % 8), ValueKind::Put, vec![1])

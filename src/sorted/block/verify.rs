@@ -1,6 +1,6 @@
 //! The rules of a block that reads rely on but do not check, because its CRC vouches for them.
 
-use super::{BlockCursor, BlockRef, head};
+use super::{BlockCursor, BlockRef, head4};
 use crate::format::{Decoded, Malformed};
 
 impl BlockRef {
@@ -17,7 +17,7 @@ impl BlockRef {
             if block.offset(i) != end {
                 return Err(Malformed("there is a gap or an overlap between entries"));
             }
-            if block.head(i) != head(entry.rest) {
+            if block.head(i) != head4(entry.rest) {
                 return Err(Malformed("a head is not that of its key"));
             }
             if fingerprint != fingerprint_of(cursor.key()) {

@@ -9,7 +9,7 @@
 //! alone. What the entries are, only the callers know.
 //!
 //! Invariants:
-//! - Slots go from 0 to a position, and to newer positions of the same key; a table never loses one. So a reader finds in a table whatever
+//! - SlotArray go from 0 to a position, and to newer positions of the same key; a table never loses one. So a reader finds in a table whatever
 //!   was in it when it came, and `Release` and `Acquire` let it see the entry behind the position.
 //! - Before a table is replaced, everything is in the new one. Whoever goes on reading the old one misses only what was written after
 //!   it came. Old tables stay until the index is dropped; together they are smaller than the newest.
@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
-use super::log::Position;
+use super::entries::Position;
 #[cfg(not(loom))]
 use crate::memory::pool::Chunk;
 use crate::memory::pool::Pool;
@@ -34,38 +34,38 @@ const MIN_SLOTS: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
 /// One slot for so many bytes of entries: with keys of 16 and values of 100 bytes, a memtable of 64 MiB fills 44 % of its 2^20.
 const BYTES_PER_SLOT: usize = 96;
 
-pub(super) struct Index {
+pub(super) struct HashIndex {
     pool: Arc<Pool>,
-    table: AtomicPtr<Table>,
-    /// Slots in use. Only the writer's business.
+    table: AtomicPtr<SlotTable>,
+    /// SlotArray in use. Only the writer's business.
     len: AtomicUsize,
     /// Bytes of all tables, and of all but the first.
     allocated: AtomicUsize,
     grown: AtomicUsize,
 }
 
-struct Table {
-    slots: Slots,
+struct SlotTable {
+    slots: SlotArray,
     /// The slot of a hash is the hash shifted right by this.
     shift: u32,
     /// The table that this one replaced, or null.
-    older: *mut Table,
+    older: *mut SlotTable,
 }
 
 /// Where a key is or belongs, found by the writer and valid until it does something else.
-pub(super) struct Place<'a> {
+pub(super) struct KeySlot<'a> {
     slot: &'a AtomicU64,
     hash: u32,
     /// The key's newest version.
     pub(super) newest: Option<Position>,
 }
 
-impl Index {
+impl HashIndex {
     /// An empty index for about `size` bytes of entries.
-    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> Index {
+    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> HashIndex {
         let slots = (size / BYTES_PER_SLOT).next_power_of_two().max(MIN_SLOTS);
-        let table = Table::new(slots, pool, std::ptr::null_mut());
-        Index {
+        let table = SlotTable::new(slots, pool, std::ptr::null_mut());
+        HashIndex {
             pool: Arc::clone(pool),
             len: AtomicUsize::new(0),
             allocated: AtomicUsize::new(table.slots.bytes()),
@@ -74,7 +74,7 @@ impl Index {
         }
     }
 
-    fn table(&self) -> &Table {
+    fn table(&self) -> &SlotTable {
         // SAFETY: the pointer is to a table of this index, which stays until the index is dropped.
         unsafe { &*self.table.load(Acquire) }
     }
@@ -93,7 +93,7 @@ impl Index {
     #[inline]
     pub(super) fn prefetch(&self, hash: u32) {
         let table = self.table();
-        prefetch(&raw const table.slots.all()[table.first(hash)]);
+        prefetch(&raw const table.slots.as_slice()[table.first(hash)]);
     }
 
     /// The newest version of the key that has this hash and of whose versions `is_key` says yes.
@@ -102,22 +102,22 @@ impl Index {
         self.table().probe(hash, is_key).1
     }
 
-    /// As [`find`](Index::find), by the writer, who may [`publish`](Index::publish) a newer version there.
+    /// As [`find`](HashIndex::find), by the writer, who may [`publish`](HashIndex::publish) a newer version there.
     #[inline]
-    pub(super) fn locate(&self, hash: u32, is_key: impl Fn(Position) -> bool) -> Place<'_> {
+    pub(super) fn locate(&self, hash: u32, is_key: impl Fn(Position) -> bool) -> KeySlot<'_> {
         let mut table = self.table();
         // The three quarters of the slots that may be in use.
-        if self.len.load(Relaxed) >= table.slots.all().len() / 4 * 3 {
+        if self.len.load(Relaxed) >= table.slots.as_slice().len() / 4 * 3 {
             self.grow();
             table = self.table();
         }
         let (slot, newest) = table.probe(hash, is_key);
-        Place { slot, hash, newest }
+        KeySlot { slot, hash, newest }
     }
 
     /// From here on readers find `position`, of which nothing changes any more.
     #[inline]
-    pub(super) fn publish(&self, place: Place<'_>, position: Position) {
+    pub(super) fn publish(&self, place: KeySlot<'_>, position: Position) {
         if place.newest.is_none() {
             self.len.store(self.len.load(Relaxed) + 1, Relaxed);
         }
@@ -127,8 +127,8 @@ impl Index {
     #[cold]
     fn grow(&self) {
         let old = self.table();
-        let new = Table::new(old.slots.all().len() * 2, &self.pool, self.table.load(Relaxed));
-        for slot in old.slots.all() {
+        let new = SlotTable::new(old.slots.as_slice().len() * 2, &self.pool, self.table.load(Relaxed));
+        for slot in old.slots.as_slice() {
             let slot = slot.load(Relaxed);
             if slot != 0 {
                 // All keys are different, so that it goes to a free slot.
@@ -141,7 +141,7 @@ impl Index {
     }
 }
 
-impl Drop for Index {
+impl Drop for HashIndex {
     fn drop(&mut self) {
         let mut table = self.table.load(Acquire);
         while !table.is_null() {
@@ -162,15 +162,15 @@ fn position_of(slot: u64) -> Option<Position> {
     Position::new(position)
 }
 
-impl Table {
-    fn new(slots: usize, pool: &Arc<Pool>, older: *mut Table) -> Table {
-        Table { slots: Slots::new(slots, pool), shift: u32::BITS - slots.ilog2(), older }
+impl SlotTable {
+    fn new(slots: usize, pool: &Arc<Pool>, older: *mut SlotTable) -> SlotTable {
+        SlotTable { slots: SlotArray::new(slots, pool), shift: u32::BITS - slots.ilog2(), older }
     }
 
     /// The slot of a key and the position in it, or the free slot that it would take. There is always a free one.
     #[inline]
     fn probe(&self, hash: u32, is_key: impl Fn(Position) -> bool) -> (&AtomicU64, Option<Position>) {
-        let slots = self.slots.all();
+        let slots = self.slots.as_slice();
         let mut at = self.first(hash);
         loop {
             let place = &slots[at];
@@ -187,25 +187,25 @@ impl Table {
     #[inline]
     fn first(&self, hash: u32) -> usize {
         // The number of slots is a power of two.
-        (hash >> self.shift) as usize & (self.slots.all().len() - 1)
+        (hash >> self.shift) as usize & (self.slots.as_slice().len() - 1)
     }
 }
 
-/// Slots that are 0 at first.
+/// SlotArray that are 0 at first.
 #[cfg(not(loom))]
-struct Slots {
+struct SlotArray {
     chunk: Chunk,
     len: usize,
 }
 
 #[cfg(not(loom))]
-impl Slots {
-    fn new(len: usize, pool: &Arc<Pool>) -> Slots {
-        Slots { chunk: pool.take_zeroed(len * size_of::<AtomicU64>()), len }
+impl SlotArray {
+    fn new(len: usize, pool: &Arc<Pool>) -> SlotArray {
+        SlotArray { chunk: pool.take_zeroed(len * size_of::<AtomicU64>()), len }
     }
 
     #[inline]
-    fn all(&self) -> &[AtomicU64] {
+    fn as_slice(&self) -> &[AtomicU64] {
         // SAFETY: the chunk has room for `len` slots, is aligned to 64 bytes, zeroed, used for nothing else, and `self` keeps it.
         unsafe { std::slice::from_raw_parts(self.chunk.start().cast().as_ptr(), self.len) }
     }
@@ -217,20 +217,20 @@ impl Slots {
 
 /// The model checker's atomics cannot stand in memory of our choice.
 #[cfg(loom)]
-struct Slots(Box<[AtomicU64]>);
+struct SlotArray(Box<[AtomicU64]>);
 
 #[cfg(loom)]
-impl Slots {
-    fn new(len: usize, _: &Arc<Pool>) -> Slots {
-        Slots((0..len).map(|_| AtomicU64::new(0)).collect())
+impl SlotArray {
+    fn new(len: usize, _: &Arc<Pool>) -> SlotArray {
+        SlotArray((0..len).map(|_| AtomicU64::new(0)).collect())
     }
 
-    fn all(&self) -> &[AtomicU64] {
+    fn as_slice(&self) -> &[AtomicU64] {
         &self.0
     }
 
     fn bytes(&self) -> usize {
-        size_of_val(self.all())
+        size_of_val(self.as_slice())
     }
 }
 
@@ -245,8 +245,8 @@ mod model {
 
     /// Stands for the log: entry `i` is at position `i + 1`, and is (key, version). The model checker notices if somebody reads one that
     /// may not be written yet.
-    struct Written {
-        index: Index,
+    struct ModelMemtable {
+        index: HashIndex,
         entries: [UnsafeCell<(u32, usize)>; 5],
         visible: AtomicUsize,
     }
@@ -254,10 +254,10 @@ mod model {
     /// All keys belong to one slot, and two of them have the same hash.
     const HASHES: [u32; 4] = [5, 5, 6, 7];
 
-    impl Written {
-        fn new() -> Written {
+    impl ModelMemtable {
+        fn new() -> ModelMemtable {
             let entries = std::array::from_fn(|_| UnsafeCell::new((u32::MAX, 0)));
-            Written { index: Index::new(0, &Pool::new(0)), entries, visible: AtomicUsize::new(0) }
+            ModelMemtable { index: HashIndex::new(0, &Pool::new(0)), entries, visible: AtomicUsize::new(0) }
         }
 
         fn entry(&self, position: Position) -> (u32, usize) {
@@ -290,8 +290,8 @@ mod model {
 
     fn check(before: usize, keys: &'static [u32]) {
         loom::model(move || {
-            let written = Arc::new(Written::new());
-            let write = |written: &Written, i: usize| written.write(keys[i], i + 1);
+            let written = Arc::new(ModelMemtable::new());
+            let write = |written: &ModelMemtable, i: usize| written.write(keys[i], i + 1);
             (0..before).for_each(|i| write(&written, i));
             let readers = [(); 2].map(|()| {
                 let written = Arc::clone(&written);

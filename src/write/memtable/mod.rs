@@ -13,16 +13,16 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::Pool;
 
 mod cursor;
+mod entries;
 mod index;
-mod log;
 mod order;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use cursor::MemtableCursor;
-use index::Index;
-use log::{Log, LogWriter, NewEntry};
-use order::Order;
+use entries::{EntryList, EntryWriter, NewEntry};
+use index::HashIndex;
+use order::LazyOrder;
 
 /// What [`slot_hash`] differs by from keyspace to keyspace: 2^64 divided by the golden ratio, which spreads small numbers.
 const KEYSPACE_MUL: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -37,15 +37,15 @@ pub(crate) struct MemEntry<'a> {
 
 /// The writes that stand in one log file.
 pub(crate) struct Memtable {
-    log: Log,
-    index: Index,
-    order: Order,
+    entries: EntryList,
+    index: HashIndex,
+    order: LazyOrder,
     pool: Arc<Pool>,
     /// Seed of the hash of keys.
     seed: u64,
     /// The log that holds the same writes.
     log_number: u64,
-    entries: AtomicU64,
+    entry_count: AtomicU64,
     last_seqno: AtomicU64,
 }
 
@@ -54,13 +54,13 @@ impl Memtable {
     /// hashed under `seed`.
     pub(crate) fn new(log_number: u64, size: usize, seed: u64, pool: &Arc<Pool>) -> Memtable {
         Memtable {
-            log: Log::new(size, pool),
-            index: Index::new(size, pool),
-            order: Order::default(),
+            entries: EntryList::new(size, pool),
+            index: HashIndex::new(size, pool),
+            order: LazyOrder::default(),
             pool: Arc::clone(pool),
             seed,
             log_number,
-            entries: AtomicU64::new(0),
+            entry_count: AtomicU64::new(0),
             last_seqno: AtomicU64::new(0),
         }
     }
@@ -74,17 +74,17 @@ impl Memtable {
     }
 
     pub(crate) fn entries(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
+        self.entry_count.load(Ordering::Relaxed)
     }
 
     /// Bytes that the entries take, and the index beyond what `size` entries of common length need: many small ones fill the memtable sooner.
     pub(crate) fn used(&self) -> usize {
-        self.log.used() + self.index.grown()
+        self.entries.used() + self.index.grown()
     }
 
     /// Bytes taken from the pool.
     pub(crate) fn allocated(&self) -> usize {
-        self.log.allocated() + self.index.allocated() + self.order.allocated()
+        self.entries.allocated() + self.index.allocated() + self.order.allocated()
     }
 
     /// Sequence number of the last write, 0 if there is none.
@@ -94,7 +94,7 @@ impl Memtable {
 
     /// Takes the right to insert.
     pub(crate) fn writer(&self) -> MemtableWriter<'_> {
-        MemtableWriter { memtable: self, log: self.log.writer(), entries: 0, last_seqno: 0 }
+        MemtableWriter { memtable: self, writer: self.entries.writer(), entry_count: 0, last_seqno: 0 }
     }
 
     /// Brings nearer what [`Memtable::get`] looks at first.
@@ -107,14 +107,14 @@ impl Memtable {
     pub(crate) fn get(&self, keyspace: u32, key: &[u8], hash: KeyHash, snapshot: SeqNo) -> Option<MemEntry<'_>> {
         debug_assert_eq!(hash, KeyHash::new(self.seed, key));
         let newest =
-            self.index.find(slot_hash(keyspace, hash), |position| self.log.entry(position).is_of(keyspace, key))?;
-        let entry = self.log.version(self.log.entry(newest), snapshot)?;
+            self.index.find(slot_hash(keyspace, hash), |position| self.entries.entry(position).is_of(keyspace, key))?;
+        let entry = self.entries.version(self.entries.entry(newest), snapshot)?;
         Some(MemEntry { seqno: entry.seqno(), kind: entry.kind(), value: entry.value() })
     }
 
     /// The keyspaces that have entries, ascending, each with the number of its distinct keys.
     pub(crate) fn keyspaces(&self) -> Vec<(u32, u64)> {
-        self.order.keyspaces(&self.log)
+        self.order.keyspaces(&self.entries)
     }
 
     /// A cursor over the entries of one keyspace.
@@ -137,20 +137,20 @@ fn slot_hash(keyspace: u32, hash: KeyHash) -> u32 {
 /// The right to insert into a memtable. Counts are published when it is dropped.
 pub(crate) struct MemtableWriter<'a> {
     memtable: &'a Memtable,
-    log: LogWriter<'a>,
-    entries: u64,
+    writer: EntryWriter<'a>,
+    entry_count: u64,
     last_seqno: SeqNo,
 }
 
 impl MemtableWriter<'_> {
     /// As [`Memtable::used`], with what was inserted by now.
     pub(crate) fn used(&self) -> usize {
-        self.log.used() + self.memtable.index.grown()
+        self.writer.used() + self.memtable.index.grown()
     }
 
     /// How long this writer has waited for memory from the system.
     pub(crate) fn waited(&self) -> Duration {
-        self.log.waited()
+        self.writer.waited()
     }
 
     /// Adds an entry. Sequence numbers ascend from call to call.
@@ -171,11 +171,11 @@ impl MemtableWriter<'_> {
     ) {
         let memtable = self.memtable;
         let hash = slot_hash(keyspace, hash);
-        let is_key = |position| memtable.log.entry(position).is_of(keyspace, key);
+        let is_key = |position| memtable.entries.entry(position).is_of(keyspace, key);
         let place = memtable.index.locate(hash, is_key);
-        let position = self.log.append(NewEntry { keyspace, key, seqno, kind, value }, place.newest);
+        let position = self.writer.append(NewEntry { keyspace, key, seqno, kind, value }, place.newest);
         memtable.index.publish(place, position);
-        self.entries += 1;
+        self.entry_count += 1;
         self.last_seqno = seqno;
     }
 }
@@ -184,7 +184,7 @@ impl Drop for MemtableWriter<'_> {
     fn drop(&mut self) {
         // Only the holder of the log's writer changes these: no need for atomic additions, which would wait for all stores before them.
         let memtable = self.memtable;
-        memtable.entries.store(memtable.entries() + self.entries, Ordering::Relaxed);
+        memtable.entry_count.store(memtable.entries() + self.entry_count, Ordering::Relaxed);
         memtable.last_seqno.store(memtable.last_seqno().max(self.last_seqno), Ordering::Relaxed);
     }
 }

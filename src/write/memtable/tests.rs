@@ -231,7 +231,7 @@ fn readers_see_whole_entries_while_the_writer_inserts() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum MemtableStep {
     Insert {
         keyspace: u32,
         key: Vec<u8>,
@@ -251,7 +251,7 @@ enum Step {
     /// A walk by a new cursor: where it begins, and its steps, forward where true.
     Scan {
         keyspace: u32,
-        from: From,
+        from: ScanStart,
         steps: Vec<bool>,
     },
     Check {
@@ -260,7 +260,7 @@ enum Step {
 }
 
 #[derive(Clone, Debug)]
-enum From {
+enum ScanStart {
     First,
     Last,
     At(Vec<u8>, u64),
@@ -277,25 +277,28 @@ fn any_key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
-    let from =
-        prop_oneof![Just(From::First), Just(From::Last), (any_key(), 0..300u64).prop_map(|(k, s)| From::At(k, s))];
+fn any_step() -> impl Strategy<Value = MemtableStep> {
+    let from = prop_oneof![
+        Just(ScanStart::First),
+        Just(ScanStart::Last),
+        (any_key(), 0..300u64).prop_map(|(k, s)| ScanStart::At(k, s))
+    ];
     prop_oneof![
-        6 => (0..3u32, any_key(), any::<bool>()).prop_map(|(keyspace, key, delete)| Step::Insert { keyspace, key, delete }),
+        6 => (0..3u32, any_key(), any::<bool>()).prop_map(|(keyspace, key, delete)| MemtableStep::Insert { keyspace, key, delete }),
         1 => (0..3u32, 0..512u16, 0..300u16)
-            .prop_map(|(keyspace, first, count)| Step::InsertMany { keyspace, first, count }),
-        2 => (0..3u32, any_key(), 0..300u64).prop_map(|(keyspace, key, snapshot)| Step::Get { keyspace, key, snapshot }),
+            .prop_map(|(keyspace, first, count)| MemtableStep::InsertMany { keyspace, first, count }),
+        2 => (0..3u32, any_key(), 0..300u64).prop_map(|(keyspace, key, snapshot)| MemtableStep::Get { keyspace, key, snapshot }),
         3 => (0..3u32, from, prop::collection::vec(any::<bool>(), 0..12))
-            .prop_map(|(keyspace, from, steps)| Step::Scan { keyspace, from, steps }),
-        1 => (0..3u32).prop_map(|keyspace| Step::Check { keyspace }),
+            .prop_map(|(keyspace, from, steps)| MemtableStep::Scan { keyspace, from, steps }),
+        1 => (0..3u32).prop_map(|keyspace| MemtableStep::Check { keyspace }),
     ]
 }
 
-type Model = BTreeMap<(u32, Vec<u8>, Reverse<SeqNo>), (ValueKind, Vec<u8>)>;
+type MemtableModel = BTreeMap<(u32, Vec<u8>, Reverse<SeqNo>), (ValueKind, Vec<u8>)>;
 
 struct Tested {
     memtable: Arc<Memtable>,
-    model: Model,
+    model: MemtableModel,
     seqno: SeqNo,
 }
 
@@ -313,32 +316,32 @@ impl Tested {
         entries.map(|((_, key, seqno), (kind, value))| (&key[..], seqno.0, *kind, &value[..])).collect()
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: MemtableStep) {
         match step {
-            Step::Insert { keyspace, key, delete } => self.insert(keyspace, key, delete),
-            Step::InsertMany { keyspace, first, count } => {
+            MemtableStep::Insert { keyspace, key, delete } => self.insert(keyspace, key, delete),
+            MemtableStep::InsertMany { keyspace, first, count } => {
                 (first..first + count).for_each(|i| self.insert(keyspace, format!("{i:016}").into_bytes(), false));
             }
-            Step::Get { keyspace, key, snapshot } => {
+            MemtableStep::Get { keyspace, key, snapshot } => {
                 let found = get(&self.memtable, keyspace, &key, snapshot).map(|e| (e.seqno, e.kind, e.value));
                 let versions = self.model.range((keyspace, key.clone(), Reverse(snapshot))..);
                 let expected = versions.take_while(|((of, k, _), _)| *of == keyspace && *k == key).next();
                 assert_eq!(found, expected.map(|((_, _, seqno), (kind, value))| (seqno.0, *kind, &value[..])));
             }
-            Step::Scan { keyspace, from, steps } => {
+            MemtableStep::Scan { keyspace, from, steps } => {
                 let (entries, mut cursor) = (self.entries(keyspace), self.memtable.cursor(keyspace));
                 let mut at = match &from {
-                    From::First => Some(0),
-                    From::Last => entries.len().checked_sub(1),
-                    From::At(key, seqno) => {
+                    ScanStart::First => Some(0),
+                    ScanStart::Last => entries.len().checked_sub(1),
+                    ScanStart::At(key, seqno) => {
                         let wanted = (&key[..], Reverse(*seqno));
                         Some(entries.partition_point(|(key, seqno, ..)| (*key, Reverse(*seqno)) < wanted))
                     }
                 };
                 match from {
-                    From::First => cursor.seek_to_first().unwrap(),
-                    From::Last => cursor.seek_to_last().unwrap(),
-                    From::At(key, seqno) => cursor.seek(&key, seqno).unwrap(),
+                    ScanStart::First => cursor.seek_to_first().unwrap(),
+                    ScanStart::Last => cursor.seek_to_last().unwrap(),
+                    ScanStart::At(key, seqno) => cursor.seek(&key, seqno).unwrap(),
                 }
                 for forward in steps {
                     let expected = at.and_then(|at| entries.get(at)).copied();
@@ -354,7 +357,7 @@ impl Tested {
                     at = if forward { at.map(|at| at + 1) } else { at.and_then(|at| at.checked_sub(1)) };
                 }
             }
-            Step::Check { keyspace } => {
+            MemtableStep::Check { keyspace } => {
                 let mut cursor = self.memtable.flush_cursor(keyspace);
                 let mut found = Vec::new();
                 cursor.seek_to_first().unwrap();
@@ -381,11 +384,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
     #[test]
     fn agrees_with_a_map(steps in prop::collection::vec(any_step(), 0..if cfg!(miri) { 12 } else { 60 })) {
-        let mut tested = Tested { memtable: new(4096), model: Model::new(), seqno: 0 };
+        let mut tested = Tested { memtable: new(4096), model: MemtableModel::new(), seqno: 0 };
         for step in steps {
             tested.step(step);
         }
-        (0..3).for_each(|keyspace| tested.step(Step::Check { keyspace }));
+        (0..3).for_each(|keyspace| tested.step(MemtableStep::Check { keyspace }));
     }
 }
 

@@ -15,7 +15,7 @@
 //! finds its version in logarithmically many steps, however often the key was written.
 //!
 //! Invariants that the `unsafe` below rests on:
-//! - One thread writes at a time, the holder of the `LogWriter`. An entry is written completely before somebody learns its position,
+//! - One thread writes at a time, the holder of the `EntryWriter`. An entry is written completely before somebody learns its position,
 //!   through a `Release` store (to the index, or to `end`), and never changes afterwards.
 //! - Readers have positions only from such stores, and from entries that they reached so. What happened before the store, they see;
 //!   so the addresses of chunks need no order of their own.
@@ -36,7 +36,7 @@ use crate::memory::prefetch::prefetch;
 
 /// Positions count units of this many bytes.
 const UNIT: usize = 8;
-const HEADER_LEN: usize = size_of::<Header>();
+const HEADER_LEN: usize = size_of::<EntryHeader>();
 
 const CACHE_LINE: usize = 64;
 /// How far ahead of its writes the writer asks for memory: some entries.
@@ -59,7 +59,7 @@ const FIRST_CHUNKS: usize = 64;
 const TABLES: usize = (1u64 << 32).ilog2() as usize - (MIN_CHUNK_LEN / UNIT * FIRST_CHUNKS).ilog2() as usize;
 
 #[repr(C)]
-struct Header {
+struct EntryHeader {
     seqno_and_kind: u64,
     keyspace: u32,
     key_len: u32,
@@ -82,7 +82,7 @@ impl Position {
     }
 }
 
-pub(super) struct Log {
+pub(super) struct EntryList {
     pool: Arc<Pool>,
     /// log2 of the units in a chunk.
     chunk_bits: u32,
@@ -95,11 +95,11 @@ pub(super) struct Log {
     first_chunks: [AtomicPtr<u8>; FIRST_CHUNKS],
     /// Table `n` has 64 · 2^n addresses.
     tables: [AtomicPtr<AtomicPtr<u8>>; TABLES],
-    writing: Mutex<Writing>,
+    append_state: Mutex<AppendState>,
 }
 
 /// What the writer needs beside the log itself.
-struct Writing {
+struct AppendState {
     /// Chunks, and bytes that are outside of them.
     owned: Vec<Chunk>,
     /// Chunks in the directory.
@@ -118,11 +118,11 @@ pub(super) struct NewEntry<'a> {
     pub(super) value: &'a [u8],
 }
 
-impl Log {
+impl EntryList {
     /// An empty log, meant for about `size` bytes.
-    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> Log {
+    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> EntryList {
         let chunk_len = (size / 4).next_power_of_two().clamp(MIN_CHUNK_LEN, CHUNK_LEN);
-        Log {
+        EntryList {
             pool: Arc::clone(pool),
             chunk_bits: (chunk_len / UNIT).ilog2(),
             end: AtomicU32::new(0),
@@ -130,13 +130,13 @@ impl Log {
             allocated: AtomicUsize::new(0),
             first_chunks: [const { AtomicPtr::new(ptr::null_mut()) }; FIRST_CHUNKS],
             tables: [const { AtomicPtr::new(ptr::null_mut()) }; TABLES],
-            writing: Mutex::new(Writing { owned: Vec::new(), chunks: 0, next: 0 }),
+            append_state: Mutex::new(AppendState { owned: Vec::new(), chunks: 0, next: 0 }),
         }
     }
 
     /// Takes the right to append.
-    pub(super) fn writer(&self) -> LogWriter<'_> {
-        LogWriter { log: self, writing: self.writing.lock(), waited: Duration::ZERO }
+    pub(super) fn writer(&self) -> EntryWriter<'_> {
+        EntryWriter { list: self, state: self.append_state.lock(), waited: Duration::ZERO }
     }
 
     /// Bytes that the entries take.
@@ -166,25 +166,25 @@ impl Log {
 
     #[cold]
     fn later_chunk(&self, chunk: usize) -> &AtomicPtr<u8> {
-        let (table, at) = place_in_tables(chunk);
-        // SAFETY: the table was made before the chunk, it has room for `at` (see `place_in_tables`), and lives as long as the log.
+        let (table, at) = locate_in_tables(chunk);
+        // SAFETY: the table was made before the chunk, it has room for `at` (see `locate_in_tables`), and lives as long as the log.
         unsafe { &*self.tables[table].load(Relaxed).add(at) }
     }
 
     /// The entry at a position of this log.
-    pub(super) fn entry(&self, position: Position) -> Entry<'_> {
-        Entry { header: self.address(position.0 as usize).cast_const().cast(), log: PhantomData }
+    pub(super) fn entry(&self, position: Position) -> EntryRef<'_> {
+        EntryRef { header: self.address(position.0 as usize).cast_const().cast(), list: PhantomData }
     }
 
     /// Says that somebody will soon look at the entry at a position of this log.
-    pub(super) fn expect(&self, position: Position) {
+    pub(super) fn prefetch(&self, position: Position) {
         let header = self.address(position.0 as usize);
         prefetch(header);
         prefetch(header.wrapping_add(CACHE_LINE));
     }
 
     /// The newest version of the key of `entry`, itself included, that `snapshot` can see.
-    pub(super) fn version<'a>(&'a self, entry: Entry<'a>, snapshot: SeqNo) -> Option<Entry<'a>> {
+    pub(super) fn version<'a>(&'a self, entry: EntryRef<'a>, snapshot: SeqNo) -> Option<EntryRef<'a>> {
         let mut entry = entry;
         while entry.seqno() > snapshot {
             let older = self.entry(entry.older()?);
@@ -202,17 +202,17 @@ impl Log {
 
     /// The positions of the complete entries behind `start`, which is 0 or what [`Walk::start`] gave when a walk was over.
     pub(super) fn walk(&self, start: u32) -> Walk<'_> {
-        Walk { log: self, at: start, end: self.end.load(Acquire) }
+        Walk { list: self, at: start, end: self.end.load(Acquire) }
     }
 }
 
 /// The table of a chunk behind the first ones, and its place there: table `n` begins with chunk 64 · 2^n.
-fn place_in_tables(chunk: usize) -> (usize, usize) {
+fn locate_in_tables(chunk: usize) -> (usize, usize) {
     let table = (chunk / FIRST_CHUNKS).ilog2();
     (table as usize, chunk - (FIRST_CHUNKS << table))
 }
 
-impl Drop for Log {
+impl Drop for EntryList {
     fn drop(&mut self) {
         for (n, table) in self.tables.iter_mut().enumerate() {
             let table = *table.get_mut();
@@ -225,21 +225,21 @@ impl Drop for Log {
 }
 
 /// The right to append to a log. What was appended can be walked through when it is dropped.
-pub(super) struct LogWriter<'a> {
-    log: &'a Log,
-    writing: MutexGuard<'a, Writing>,
+pub(super) struct EntryWriter<'a> {
+    list: &'a EntryList,
+    state: MutexGuard<'a, AppendState>,
     waited: Duration,
 }
 
-impl LogWriter<'_> {
+impl EntryWriter<'_> {
     /// How long this writer has waited for memory.
     pub(super) fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// As [`Log::used`], with what was appended by now.
+    /// As [`EntryList::used`], with what was appended by now.
     pub(super) fn used(&self) -> usize {
-        self.writing.next * UNIT + self.log.outside.load(Relaxed)
+        self.state.next * UNIT + self.list.outside.load(Relaxed)
     }
 
     /// Adds an entry, a newer version of what stands at `older`. Returns its position.
@@ -249,20 +249,20 @@ impl LogWriter<'_> {
     )]
     pub(super) fn append(&mut self, entry: NewEntry<'_>, older: Option<Position>) -> Position {
         let len = entry.key.len() + entry.value.len();
-        let outside = len > self.log.chunk_len() / 8;
+        let outside = len > self.list.chunk_len() / 8;
         let inside_len = if outside { size_of::<*const u8>() } else { len };
         let skip_units = usize::from(older.is_some());
         let units = skip_units + (HEADER_LEN + inside_len).div_ceil(UNIT);
         let start = self.reserve(units);
         let position = Position((start + skip_units) as u32);
-        let header = self.log.address(position.0 as usize).cast::<Header>();
+        let header = self.list.address(position.0 as usize).cast::<EntryHeader>();
         // SAFETY: `reserve` gave the units from `start` on, and nobody else knows them yet. The parts of the entry, with its skip word
         // before the header, have room in them, and are aligned to 8 bytes.
         unsafe {
             if let Some(older) = older {
                 header.cast::<u64>().sub(1).write(self.skip_word(older));
             }
-            header.write(Header {
+            header.write(EntryHeader {
                 seqno_and_kind: entry.seqno << 8 | entry.kind as u64,
                 keyspace: entry.keyspace,
                 key_len: entry.key.len() as u32,
@@ -271,8 +271,8 @@ impl LogWriter<'_> {
             });
             let mut bytes = header.add(1).cast::<u8>();
             if outside {
-                let chunk = self.own(len);
-                self.log.outside.fetch_add(len, Relaxed);
+                let chunk = self.allocate(len);
+                self.list.outside.fetch_add(len, Relaxed);
                 header.add(1).cast::<*mut u8>().write(chunk);
                 bytes = chunk;
             }
@@ -285,9 +285,9 @@ impl LogWriter<'_> {
     /// The skip word of a new version whose next older one is `older`: it jumps as far as the jump of `older` and the one behind that
     /// together, if these are of the same length, else to `older`.
     fn skip_word(&self, older: Position) -> u64 {
-        let (jump, depth) = self.log.skip(older);
-        let (next_jump, jump_depth) = self.log.skip(jump);
-        let (_, next_depth) = self.log.skip(next_jump);
+        let (jump, depth) = self.list.skip(older);
+        let (next_jump, jump_depth) = self.list.skip(jump);
+        let (_, next_depth) = self.list.skip(next_jump);
         let target = if depth - jump_depth == jump_depth - next_depth { next_jump } else { older };
         let depth = (depth + 1).min(MAX_DEPTH);
         u64::from(target.0) << 32 | u64::from(depth) << 8 | SKIP
@@ -295,76 +295,76 @@ impl LogWriter<'_> {
 
     /// `units` units in one chunk; returns where they begin.
     fn reserve(&mut self, units: usize) -> usize {
-        let bits = self.log.chunk_bits;
-        let writing = &mut *self.writing;
-        let chunk_end = writing.chunks << bits;
-        if writing.next + units > chunk_end {
-            if writing.next < chunk_end {
+        let bits = self.list.chunk_bits;
+        let state = &mut *self.state;
+        let chunk_end = state.chunks << bits;
+        if state.next + units > chunk_end {
+            if state.next < chunk_end {
                 // SAFETY: the unit is in the newest chunk, behind its last entry.
-                unsafe { self.log.address(writing.next).cast::<u64>().write(END) };
+                unsafe { self.list.address(state.next).cast::<u64>().write(END) };
             }
             // Position 0 means that there is none.
-            writing.next = chunk_end.max(1);
+            state.next = chunk_end.max(1);
             self.add_chunk();
         }
-        let start = self.writing.next;
-        self.writing.next += units;
+        let start = self.state.next;
+        self.state.next += units;
         // What comes next is written soon, in order.
         for ahead in [0, 1, 2] {
-            prefetch(self.log.address(start).wrapping_add(WRITE_AHEAD + ahead * CACHE_LINE));
+            prefetch(self.list.address(start).wrapping_add(WRITE_AHEAD + ahead * CACHE_LINE));
         }
         start
     }
 
     fn add_chunk(&mut self) {
-        let log = self.log;
-        let start = self.own(log.chunk_len());
-        let chunk = self.writing.chunks;
+        let list = self.list;
+        let start = self.allocate(list.chunk_len());
+        let chunk = self.state.chunks;
         // A memtable of its largest size and a largest batch of the smallest entries together stay far below.
-        assert!(chunk + 1 < 1 << (32 - log.chunk_bits), "positions in a memtable take 32 bits");
-        self.writing.chunks += 1;
-        if let Some(first) = log.first_chunks.get(chunk) {
+        assert!(chunk + 1 < 1 << (32 - list.chunk_bits), "positions in a memtable take 32 bits");
+        self.state.chunks += 1;
+        if let Some(first) = list.first_chunks.get(chunk) {
             return first.store(start, Relaxed);
         }
-        let (table, at) = place_in_tables(chunk);
+        let (table, at) = locate_in_tables(chunk);
         if at == 0 {
             let addresses: Box<[AtomicPtr<u8>]> = (0..FIRST_CHUNKS << table).map(|_| AtomicPtr::default()).collect();
-            log.tables[table].store(Box::into_raw(addresses).cast(), Relaxed);
+            list.tables[table].store(Box::into_raw(addresses).cast(), Relaxed);
         }
-        log.later_chunk(chunk).store(start, Relaxed);
+        list.later_chunk(chunk).store(start, Relaxed);
     }
 
     /// Memory that is freed with the log.
-    fn own(&mut self, len: usize) -> *mut u8 {
+    fn allocate(&mut self, len: usize) -> *mut u8 {
         let begun = Instant::now();
-        let chunk = self.log.pool.take(len);
+        let chunk = self.list.pool.take(len);
         let start = chunk.start().as_ptr();
         // The first touch: where the memory is new, the system finds it now, and often a whole
         // chunk at once. SAFETY: the chunk is as long as that, and this writer's own.
         unsafe { start.write_volatile(0) };
         self.waited += begun.elapsed();
-        self.log.allocated.fetch_add(chunk.len(), Relaxed);
-        self.writing.owned.push(chunk);
+        self.list.allocated.fetch_add(chunk.len(), Relaxed);
+        self.state.owned.push(chunk);
         start
     }
 }
 
-impl Drop for LogWriter<'_> {
+impl Drop for EntryWriter<'_> {
     fn drop(&mut self) {
         #[expect(clippy::cast_possible_truncation, reason = "`add_chunk` checks that positions have room")]
-        self.log.end.store(self.writing.next as u32, Release);
+        self.list.end.store(self.state.next as u32, Release);
     }
 }
 
 /// An entry of a log that lives at least as long as `'a`.
 #[derive(Clone, Copy)]
-pub(super) struct Entry<'a> {
-    header: *const Header,
-    log: PhantomData<&'a Log>,
+pub(super) struct EntryRef<'a> {
+    header: *const EntryHeader,
+    list: PhantomData<&'a EntryList>,
 }
 
-impl<'a> Entry<'a> {
-    fn header(self) -> &'a Header {
+impl<'a> EntryRef<'a> {
+    fn header(self) -> &'a EntryHeader {
         // SAFETY: the entry is complete, does not change, and lives as long as the log; see the module's invariants.
         unsafe { &*self.header }
     }
@@ -423,7 +423,7 @@ impl<'a> Entry<'a> {
 
 /// Goes through the entries in the order in which they were written.
 pub(super) struct Walk<'a> {
-    log: &'a Log,
+    list: &'a EntryList,
     at: u32,
     end: u32,
 }
@@ -436,19 +436,19 @@ impl Walk<'_> {
 }
 
 impl<'a> Iterator for Walk<'a> {
-    type Item = (Position, Entry<'a>);
+    type Item = (Position, EntryRef<'a>);
 
-    fn next(&mut self) -> Option<(Position, Entry<'a>)> {
+    fn next(&mut self) -> Option<(Position, EntryRef<'a>)> {
         self.at = self.at.max(1);
         while self.at < self.end {
             // SAFETY: before `end`, an entry's first word or the end of a chunk is here.
-            let word = unsafe { *self.log.address(self.at as usize).cast::<u64>() };
+            let word = unsafe { *self.list.address(self.at as usize).cast::<u64>() };
             match word & 0xff {
-                END => self.at = ((self.at >> self.log.chunk_bits) + 1) << self.log.chunk_bits,
+                END => self.at = ((self.at >> self.list.chunk_bits) + 1) << self.list.chunk_bits,
                 SKIP => self.at += 1,
                 _ => {
                     let position = Position(self.at);
-                    let entry = self.log.entry(position);
+                    let entry = self.list.entry(position);
                     let header = entry.header();
                     let inside_len = match header.value_len & OUTSIDE {
                         0 => header.key_len as usize + header.value_len as usize,
