@@ -1,11 +1,13 @@
-//! Comparison of a key's fingerprint with those of a block's entries, a line of them at a time.
+//! Compares a key's fingerprint with those of a block's entries, 64 at a time.
 
-/// So many are compared at once.
+/// Fingerprints per comparison: one cache line.
 pub(super) const GROUP_LEN: usize = 64;
 
-/// Which of the first `count` of the fingerprints from `start` on in `bytes` equal `fingerprint`: a bit for each, of at most [`GROUP_LEN`].
+/// A bit mask of those of the first `count` fingerprints from `start` on that equal `fingerprint`.
+/// At most [`GROUP_LEN`] fingerprints are compared.
 ///
-/// Where fewer bytes than a line follow, the line is put together from what there is; a block stands in a frame that is longer.
+/// If fewer than [`GROUP_LEN`] bytes follow `start`, they are copied to a padded line first. A
+/// block in a frame does not get there, because frames are longer than their blocks.
 #[inline]
 pub(super) fn matches(bytes: &[u8], start: usize, count: usize, fingerprint: u8) -> u64 {
     let line = bytes.get(start..).and_then(<[u8]>::first_chunk);
@@ -53,7 +55,7 @@ fn equal_in_sse2(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use portable::equal_in;
 
-/// What the vectors compute, eight bytes at a time.
+/// Portable twin of the SSE2 code: compares eight bytes at a time.
 #[cfg(any(test, miri, not(target_arch = "x86_64")))]
 mod portable {
     use super::GROUP_LEN;
@@ -66,11 +68,13 @@ mod portable {
     /// A bit for each byte of `word` that equals `byte`.
     fn equal_bits(word: u64, byte: u8) -> u64 {
         const LOW_BITS: u64 = u64::from_le_bytes([0x7f; 8]);
-        /// Brings the highest bits of eight bytes together in the highest byte of the product: bit `8 * i + 7` meets the factor's bit
-        /// `49 - 7 * i` at bit `56 + i`, and no two meet elsewhere.
+        /// Multiplication gathers the top bits of eight bytes in the top byte of the product: bit
+        /// `8 * i + 7` meets the factor's bit `49 - 7 * i` at bit `56 + i`, and no two meet
+        /// elsewhere.
         const GATHER: u64 = 0x0002_0408_1020_4081;
         let difference = word ^ u64::from_le_bytes([byte; 8]);
-        // The addition cannot carry from byte to byte, so that, unlike the shorter subtraction, no byte is reported by mistake.
+        // Unlike the shorter subtraction, this addition cannot carry into the next byte, so it
+        // yields no false match.
         let high = !(((difference & LOW_BITS) + LOW_BITS) | difference | LOW_BITS);
         high.wrapping_mul(GATHER) >> 56
     }

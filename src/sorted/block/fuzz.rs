@@ -1,4 +1,4 @@
-//! The decoder of data blocks, for the module `fuzz`.
+//! Fuzz target for the decoder of data blocks, called from `offline::fuzz`.
 
 use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame, head4};
 use crate::filter::KeyHash;
@@ -20,7 +20,8 @@ fn open(bytes: &[u8]) -> Decoded<BlockRef> {
     frame.into_block(bytes.len())
 }
 
-/// Makes the fingerprints and heads of a block those of its keys, as far as they can be decoded.
+/// Overwrites the fingerprints and heads of a block with those of its keys, for entries that
+/// decode.
 pub(crate) fn seal(bytes: &mut [u8], seed: u64) {
     let Ok(block) = open(bytes) else { return };
     let view = block.block();
@@ -34,7 +35,7 @@ pub(crate) fn seal(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// All entries in one direction, up to the first that cannot be decoded.
+/// All entries in one direction; an error if one does not decode.
 fn walk(block: &BlockRef, forward: bool) -> Decoded<Vec<DecodedEntry>> {
     let mut entries = Vec::new();
     let mut cursor = BlockCursor::new(block.clone());
@@ -51,7 +52,7 @@ fn walk(block: &BlockRef, forward: bool) -> Decoded<Vec<DecodedEntry>> {
     Ok(entries)
 }
 
-/// A data block.
+/// Decodes `data` as a data block, sealed first if `sealed`; returns whether it is valid.
 pub(crate) fn data_block(sealed: bool, data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if sealed {
@@ -73,7 +74,7 @@ pub(crate) fn data_block(sealed: bool, data: &[u8]) -> bool {
     assert_eq!(entries, backward);
     let is_sorted = entries.is_sorted_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)).is_lt());
     if !is_sorted {
-        // `Table::verify` sees that, across blocks too.
+        // `Table::verify` detects this, also across blocks.
         return false;
     }
     let mut builder = BlockBuilder::new();

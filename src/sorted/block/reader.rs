@@ -11,15 +11,16 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, equal};
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
 
-/// So far ahead of a cursor entries are asked for.
+/// Distance in bytes at which a cursor prefetches entries.
 pub(super) const PREFETCH_DISTANCE: usize = 6 * CACHE_LINE;
 
-/// What a point look-up found.
+/// Result of a point look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockHit {
-    /// The newest version that the snapshot can see; its value is the `len` bytes of the block from `start` on.
+    /// The newest version visible to the snapshot. Its value is `len` bytes at `start` in the
+    /// block.
     Found { seqno: SeqNo, kind: ValueKind, start: u32, len: u32 },
-    /// The key is there, but only in versions newer than the snapshot.
+    /// Every version of the key in this block is newer than the snapshot.
     Newer,
     /// The key is not in the block.
     Absent,
@@ -35,31 +36,31 @@ pub(super) struct BlockEntry<'a> {
     pub(super) value_len: usize,
 }
 
-/// An entry that is a value, as far as those need it who know that they can see it.
+/// A value entry as plain steps decode it: without its sequence number.
 pub(super) struct PlainEntry<'a> {
-    /// The key without the common prefix, `rest_len` bytes, and what stands behind it in the block.
+    /// The key without the common prefix, `rest_len` bytes, followed by the rest of the block.
     pub(super) rest: &'a [u8],
     pub(super) rest_len: usize,
-    /// Where the value stands.
     pub(super) value: Range<usize>,
 }
 
 impl BlockEntry<'_> {
-    /// Where the value stands, and how long it is.
+    /// Offset and length of the value in the block.
     #[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
     fn value_span(&self) -> (u32, u32) {
         (self.value_start as u32, self.value_len as u32)
     }
 }
 
-/// What stands before the key of an entry.
+/// The three varints in front of an entry's key (rest length, value length, packed sequence number
+/// and kind), decoded from eight bytes at once.
 #[derive(Debug, PartialEq, Eq)]
 struct ShortHeader {
     rest_len: usize,
     value_len: usize,
-    /// The bytes with which it begins, from the third number on.
+    /// The eight bytes from the third varint on.
     third: u64,
-    /// Bytes of the third number, and of all.
+    /// Bytes of the third varint, and of all three.
     third_len: usize,
     len: usize,
 }
@@ -67,8 +68,9 @@ struct ShortHeader {
 const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
 
 impl ShortHeader {
-    /// The front that begins with `bytes` and is no longer, if its first number takes one byte, and the second one at most two. Processors
-    /// do not foresee the length of the third one, a sequence number: its end is found without branches.
+    /// Decodes the common case: a first varint of one byte, a second of at most two, and all three
+    /// within `bytes`. The length of the third, a sequence number, is hard to predict, so its end
+    /// is found without branches.
     #[inline]
     fn short(bytes: &[u8; 8]) -> Option<ShortHeader> {
         let word = u64::from_le_bytes(*bytes);
@@ -78,7 +80,7 @@ impl ShortHeader {
             (_, 1..0x80) => (value_len & 0x7f | longer << 7, 3),
             _ => return None,
         };
-        // The lowest of these marks is that of the last byte.
+        // The lowest set bit marks the last byte.
         let ends = !word & HIGH_BITS & (u64::MAX << (8 * start));
         if rest_len >= 0x80 || ends == 0 {
             return None;
@@ -89,21 +91,21 @@ impl ShortHeader {
         Some(ShortHeader { rest_len, value_len, third: word >> (8 * start), third_len: len - start, len })
     }
 
-    /// The third number, if it is no longer than it must be.
+    /// The third varint; `None` if it is overlong.
     #[inline]
     fn packed(&self) -> Option<u64> {
         let bytes = self.third & (u64::MAX >> (64 - 8 * self.third_len));
         if self.third_len > 1 && bytes >> (8 * (self.third_len - 1)) == 0 {
             return None;
         }
-        // Seven bits of each byte, moved together in pairs, fours, eights.
+        // Join the seven low bits of each byte, pairwise: 2, 4, then 8 bytes.
         let bits = bytes & !HIGH_BITS;
         let bits = (bits & 0x007f_007f_007f_007f) | ((bits & 0x7f00_7f00_7f00_7f00) >> 1);
         let bits = (bits & 0x0000_3fff_0000_3fff) | ((bits & 0x3fff_0000_3fff_0000) >> 2);
         Some((bits & 0x0000_0000_0fff_ffff) | ((bits & 0x0fff_ffff_0000_0000) >> 4))
     }
 
-    /// Whether the kind, which stands in the lowest bits of the third number, is that of a value.
+    /// Whether the kind in the low bits of the third varint is that of a value.
     #[inline]
     fn is_value(&self) -> bool {
         self.third & 7 == ValueKind::Put as u64
@@ -129,7 +131,8 @@ impl<'a> Block<'a> {
         u32::from_le_bytes(self.directory_bytes(self.heads_start() + i * HEAD_LEN))
     }
 
-    /// Positions of the entries whose head is `head`; those before have lesser ones, those behind greater ones.
+    /// Positions of the entries whose head is `head`. Earlier entries have smaller heads, later
+    /// ones greater.
     pub(super) fn equal_heads(&self, head: u32) -> Range<usize> {
         let heads = &self.bytes()[self.heads_start()..self.heads_start() + self.len() * HEAD_LEN];
         let start = lower_bound(heads, head);
@@ -152,7 +155,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// `N` bytes of the directory; that it lies within the block was checked by [`BlockHeader::decode`].
+    /// `N` bytes of the directory, which [`BlockHeader::decode`] has checked to lie within the
+    /// block.
     #[inline]
     fn directory_bytes<const N: usize>(&self, start: usize) -> [u8; N] {
         self.bytes().get(start..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
@@ -168,7 +172,7 @@ impl<'a> Block<'a> {
         &self.bytes()[start..start + usize::from(self.header.prefix_len)]
     }
 
-    /// Where the first entry begins.
+    /// Offset of the first entry.
     pub(super) fn entries_start(&self) -> usize {
         self.heads_start() + self.len() * HEAD_LEN + usize::from(self.header.prefix_len)
     }
@@ -194,8 +198,9 @@ impl<'a> Block<'a> {
         self.decode_entry(i)
     }
 
-    /// The entry at position `i`, if it is a value with a short front. Its sequence number is not looked at: that it could be an impossible
-    /// one in a block whose checksum matches is left to [`Block::entry`] to refuse.
+    /// Decodes the entry at position `i` if it is a value with a short header, without its sequence
+    /// number. An invalid number in a block whose checksum matches is therefore not detected here,
+    /// but only by [`Block::entry`].
     #[inline(always)]
     pub(super) fn plain_entry(&self, i: usize) -> Option<PlainEntry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
@@ -208,7 +213,8 @@ impl<'a> Block<'a> {
         is_plain.then_some(PlainEntry { rest, rest_len: header.rest_len, value })
     }
 
-    /// The same for any entry, field by field. This is what the other is a short cut for, and what finds out what is wrong.
+    /// Decodes any entry, field by field: the fallback of [`Block::entry`], which finds out what is
+    /// wrong.
     #[cold]
     fn decode_entry(&self, i: usize) -> Decoded<BlockEntry<'a>> {
         let bytes = self.bytes().get(self.offset(i)..).ok_or(Malformed("an entry lies outside of its block"))?;
@@ -225,7 +231,8 @@ impl<'a> Block<'a> {
         Ok(BlockEntry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
     }
 
-    /// Brings nearer what a cursor will look at that comes to position `i`: the entry there and some in front of it.
+    /// Prefetches the lines for a cursor that moves to position `i`: the entry there and some
+    /// beyond it in the direction of travel.
     pub(super) fn prefetch_entries(&self, i: usize, forward: bool) {
         let end = if forward { i } else { i + 1 };
         let start = if end < self.len() { self.offset(end) } else { self.bytes().len() };
@@ -234,32 +241,34 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The same for a cursor that enters the block at its first or its last entry.
+    /// Prefetches for a cursor that enters the block at its first entry (forward) or its last.
     pub(crate) fn prefetch_end(&self, forward: bool) {
         self.prefetch_entries(if forward { 0 } else { self.len() - 1 }, forward);
     }
 
-    /// Brings nearer the line that begins `distance` bytes before or behind `start`.
+    /// Prefetches the line `distance` bytes from `start` in the direction of travel.
     #[inline]
     pub(super) fn prefetch_line(&self, start: usize, distance: usize, forward: bool) {
         let place = if forward { start.wrapping_add(distance) } else { start.wrapping_sub(distance + 1) };
         prefetch(self.bytes().as_ptr().wrapping_add(place));
     }
 
-    /// Brings nearer the first entry that [`Block::get`] will look at.
+    /// Prefetches the first entry that [`Block::get`] will compare.
     #[inline]
     pub(crate) fn prefetch_entry(&self, fingerprint: u8) {
         let equal = matches(self.buffer(), HEADER_LEN, self.len(), fingerprint);
         if equal != 0
             && let Some(entry) = self.bytes().get(self.offset(equal.trailing_zeros() as usize)..)
         {
-            // An entry of some hundred bytes reaches into a third line, which the processor adds by itself.
+            // An entry of some hundred bytes reaches into a third line, which the hardware
+            // prefetcher adds.
             prefetch(entry.as_ptr());
             prefetch(entry.as_ptr().wrapping_add(64));
         }
     }
 
-    /// The newest version of `key` with a sequence number of at most `snapshot`; `fingerprint` is that of the key's hash.
+    /// The newest version of `key` with a sequence number of at most `snapshot`; `fingerprint` is
+    /// that of the key's hash.
     #[inline]
     pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit> {
         let mut hit = BlockHit::Absent;
@@ -269,7 +278,8 @@ impl<'a> Block<'a> {
             while alike != 0 {
                 let entry = self.entry(start + alike.trailing_zeros() as usize)?;
                 alike &= alike - 1;
-                // The prefix is looked at last, and as a rule once: it stands behind the directory, in a line of its own.
+                // Compare the prefix last, and usually only once: it is after the directory, in
+                // another cache line.
                 if !equal(rest, entry.rest) || !equal(prefix, self.prefix()) {
                     continue;
                 }
@@ -284,7 +294,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// How many of `heads`, which ascend, are less than `head`: halved without branches down to a few lines, whose heads are counted.
+/// Number of the ascending `heads` that are less than `head`: a branchless binary search down to a
+/// few cache lines, then a linear count.
 fn lower_bound(heads: &[u8], head: u32) -> usize {
     const COUNTED: usize = 64;
     let (heads, _) = heads.as_chunks::<HEAD_LEN>();
@@ -295,7 +306,7 @@ fn lower_bound(heads: &[u8], head: u32) -> usize {
         start = select_unpredictable(is_less(&heads[start + half - 1]), start + half, start);
         len -= half;
     }
-    // A sum of 32-bit numbers over neighbours in memory, which compilers do several at a time.
+    // A sum of 32-bit numbers over contiguous memory, which compilers vectorise.
     let counted: u32 = heads[start..start + len].iter().map(|bytes| u32::from(is_less(bytes))).sum();
     start + counted as usize
 }
@@ -310,7 +321,7 @@ mod tests {
     use crate::format::coding::put_varint;
     use proptest::prelude::*;
 
-    /// Numbers of every length.
+    /// Numbers of every varint length.
     fn number() -> impl Strategy<Value = u64> {
         (0u32..64, any::<u64>()).prop_map(|(bits, number)| number >> bits)
     }

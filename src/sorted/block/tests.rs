@@ -1,4 +1,4 @@
-//! A block against the sorted list of its entries.
+//! Tests of blocks against a sorted list of their entries.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::vfs::Mapping;
 
 type BlockModel = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
 
-/// Any function of the key serves as fingerprint; this one gives few different ones, so that they collide.
+/// Any function of the key can serve as fingerprint; this one has few values, so they collide.
 fn fingerprint(key: &[u8]) -> u8 {
     crc(key).to_le_bytes()[0] % 8
 }
@@ -23,7 +23,7 @@ fn build(model: &BlockModel) -> BlockRef {
     let (mut builder, mut twin, mut at_first) = (BlockBuilder::new(), BlockBuilder::new(), true);
     for (key, seqno, kind, value) in model {
         assert!(builder.add(key, *seqno, *kind, value, fingerprint(key), usize::MAX));
-        // What the block comes to is known before the entry is added.
+        // The builder knows a block's size before it adds an entry.
         let (size, mut add) = (builder.size(), |limit| twin.add(key, *seqno, *kind, value, fingerprint(key), limit));
         assert!(at_first || !add(size - 1));
         assert!(add(size));
@@ -65,7 +65,7 @@ fn model() -> impl Strategy<Value = BlockModel> {
     })
 }
 
-/// The keys of the model and keys between, before and behind them.
+/// The keys of the model, and keys between, before and after them.
 fn probes(model: &BlockModel) -> Vec<Vec<u8>> {
     let mut probes = vec![Vec::new(), b"tenant/cust".to_vec(), vec![0xff; 9]];
     for (key, ..) in model {
@@ -97,7 +97,7 @@ impl Mapping for Surrounded {
     }
 }
 
-/// A block in place in a file, `before` bytes from its start and `behind` from its end.
+/// A block in a mapped file, with `before` bytes in front of it and `behind` bytes after it.
 fn in_file(bytes: &[u8], before: usize, behind: usize) -> Decoded<KeptBlock> {
     let file = [&vec![0xa5; before], bytes, &vec![0x5a; behind]].concat();
     KeptBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
@@ -152,7 +152,7 @@ fn check_kept(kept: KeptBlock, model: &BlockModel) {
     }
     check_at(&cursor, None);
 
-    // The same by short steps, which go as far as the block does.
+    // Repeat with `advance` and `retreat`, which stop at the ends of the block.
     cursor.seek_to_first().unwrap();
     for (i, entry) in model.iter().enumerate() {
         check_at(&cursor, Some(entry));
@@ -179,7 +179,7 @@ fn check_kept(kept: KeptBlock, model: &BlockModel) {
     }
 }
 
-/// Goes through the block by plain steps, and by others where there is none.
+/// Goes through the block by plain steps, and by `advance` or `retreat` where there is none.
 fn check_plain_steps(cursor: &mut BlockCursor, model: &BlockModel, forward: bool) {
     if forward {
         cursor.seek_to_first().unwrap()
@@ -200,7 +200,7 @@ fn check_plain_steps(cursor: &mut BlockCursor, model: &BlockModel, forward: bool
         }
     }
 
-    // What is left comes before a bound if its last key does.
+    // The remaining entries come before a bound if the last of them does.
     if forward {
         cursor.seek_to_first().unwrap()
     } else {
@@ -224,7 +224,7 @@ proptest! {
 
     #[test]
     fn reading_arbitrary_bytes_never_panics(bytes in vec(any::<u8>(), 0..200), n in 0u8..12) {
-        // Mostly with a header that lets it get beyond the directory.
+        // The prepended header usually gets the bytes past the directory checks.
         let mut framed = vec![n % 2, 0, n / 4, 0, n, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
         framed.extend_from_slice(&bytes);
         for bytes in [bytes, framed] {
@@ -243,7 +243,7 @@ proptest! {
     }
 }
 
-/// Whatever the bytes are, every answer is a result.
+/// Whatever the bytes are, no call panics.
 fn exercise(bytes: Vec<u8>) {
     let block = BlockRef::copy_of(&bytes);
     assert_eq!(in_file(&bytes, 5, 9).is_ok(), block.is_ok());
@@ -304,7 +304,7 @@ fn values_beyond_64_kib_widen_the_offsets() {
     let model = vec![entry(b"a", 9, 70_000), entry(b"b", 1, 5), entry(b"c", 3, 0)];
     assert_eq!(build(&model).block().bytes()[0], WIDE_OFFSETS);
     check(&model);
-    // The largest block with narrow offsets, and one byte more.
+    // The longest block with narrow offsets, and one byte more.
     let around = |len| vec![entry(b"a", 1, 1), entry(b"b", 1, len)];
     let overhead = build(&around(60_000)).block().bytes().len() - 60_000;
     for (extra, flags) in [(0, 0), (1, WIDE_OFFSETS)] {
@@ -324,7 +324,7 @@ fn keys_longer_than_the_longest_prefix_work() {
 
 #[test]
 fn a_single_large_value_is_laid_out_like_any_other() {
-    // Around the length from which on it is moved, and with keys longer than the longest prefix.
+    // Lengths around the one from which a value is moved, and a key longer than the longest prefix.
     for (key_len, value_len) in [(0, 1 << 20), (5, (1 << 20) - 6), (5, (1 << 20) - 5), (70_000, 3 << 20)] {
         let value: Vec<u8> = (0..value_len).map(|i: u32| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
         check(&vec![(vec![b'k'; key_len], 9, ValueKind::Put, value)]);
@@ -345,6 +345,7 @@ fn common_prefix_and_wide_sequence_numbers_cost_no_more_than_they_must() {
         })
         .collect();
     let block = build(&model);
-    // Per entry: 7 bytes of directory, 3 of varints, 2 digits, 1 of value; the header and 30 bytes of prefix once.
+    // Per entry: 7 bytes of directory, 3 of varints, 2 digits, 1 of value; the header and 30 bytes
+    // of prefix once.
     assert_eq!(block.block().bytes().len(), 16 + 30 + 32 * (7 + 3 + 2 + 1));
 }

@@ -1,11 +1,12 @@
-//! The rules of a block that reads rely on but do not check, because its CRC vouches for them.
+//! Checks the rules that reads rely on without checking them, because the CRC vouches for them.
 
 use super::{BlockCursor, BlockRef, head4};
 use crate::format::{Decoded, Malformed};
 
 impl BlockRef {
-    /// Checks that the entries fill the block one behind the other, that base and heads are those of the entries, and that each
-    /// fingerprint is what `fingerprint_of` says of the key. Order is for the caller to check, who sees it across blocks.
+    /// Checks that the entries fill the block without gaps, that the base and the heads match the
+    /// entries, and that each fingerprint is `fingerprint_of` its key. The caller checks the order,
+    /// also across blocks.
     pub(crate) fn verify(&self, mut fingerprint_of: impl FnMut(&[u8]) -> u8) -> Decoded<()> {
         let block = self.block();
         let mut end = block.entries_start();

@@ -1,4 +1,4 @@
-//! [`Block`]: the bytes of a data block, wherever they stand, and what is known of them.
+//! [`Block`]: a view of a data block's bytes, in a frame or a mapped file, with its decoded header.
 
 use super::{HEAD_LEN, HEADER_LEN, WIDE_OFFSETS, directory_len};
 use crate::format::coding::Decoder;
@@ -8,11 +8,11 @@ use crate::memory::prefetch::prefetch;
 
 /// Bytes of a cache line.
 pub(super) const CACHE_LINE: usize = 64;
-/// Lines of a block that are worth fetching before it is searched: the directory of some 34 entries with the prefix behind it, and in a
-/// frame the head before.
+/// Cache lines that are worth prefetching before a search: the directory of about 34 entries, the
+/// prefix after it, and the frame header in front.
 pub(super) const PREFETCH_LINES: usize = 5;
 
-/// Brings nearer `count` lines from `place` on.
+/// Prefetches `count` cache lines from `place` on.
 #[inline]
 pub(super) fn prefetch_lines(place: *const u8, count: usize) {
     for line in 0..count {
@@ -20,35 +20,36 @@ pub(super) fn prefetch_lines(place: *const u8, count: usize) {
     }
 }
 
-/// A data block whose directory is known to fit into its bytes: a view of a frame, or of a part of a mapped file.
+/// A data block whose directory fits into its bytes: a view of a frame or of a part of a mapped
+/// file.
 ///
-/// What is known is kept beside the bytes and not read from them again. So whatever becomes of a file that is mapped, nobody looks
-/// beyond the block.
+/// The header is decoded once and kept beside the bytes. Even if a mapped file changes, no read
+/// goes beyond the block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block<'a> {
     pub(super) header: BlockHeader,
-    /// The block is at its front.
+    /// Begins with the block; may be longer.
     buffer: &'a [u8],
 }
 
-/// What is known of a block's bytes.
+/// The decoded header of a block.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct BlockHeader {
     pub(super) base: SeqNo,
-    /// Bytes of the block.
+    /// Length of the block in bytes.
     pub(super) block_len: u32,
-    /// Entries, at least 1.
+    /// Number of entries, at least 1.
     pub(super) entry_count: u32,
     pub(super) heads_start: u32,
     pub(super) prefix_len: u16,
     pub(super) wide: bool,
-    /// As in the head of a frame: no byte is without a value.
+    /// Explicit padding, as in a frame's header: every byte is initialised.
     pub(super) _filled: u8,
 }
 
 impl BlockHeader {
-    /// What the front of `bytes`, which a block fills, says of it.
+    /// Decodes the header of the block that fills `bytes`.
     #[inline]
     pub(super) fn decode(bytes: &[u8]) -> Decoded<BlockHeader> {
         let mut header = Decoder::new(bytes);
@@ -74,13 +75,13 @@ impl BlockHeader {
 }
 
 impl<'a> Block<'a> {
-    /// The block that [`BlockHeader::decode`] found at the front of `room`.
+    /// The block at the front of `buffer` with the header that [`BlockHeader::decode`] returned.
     #[inline]
     pub(super) fn new(header: BlockHeader, buffer: &'a [u8]) -> Block<'a> {
         Block { header, buffer }
     }
 
-    /// The first `len` bytes of `room` as a block.
+    /// Decodes the first `len` bytes of `buffer` as a block.
     #[inline]
     pub(crate) fn decode(buffer: &'a [u8], len: usize) -> Decoded<Block<'a>> {
         let bytes = buffer.get(..len).ok_or(Malformed("a data block reaches beyond the end of its file"))?;
@@ -92,20 +93,20 @@ impl<'a> Block<'a> {
         &self.buffer[..self.header.block_len as usize]
     }
 
-    /// The block's bytes and whatever follows them.
+    /// The block's bytes and everything after them in the buffer.
     #[inline]
     pub(super) fn buffer(&self) -> &'a [u8] {
         self.buffer
     }
 
-    /// The `len` bytes of the block from `start` on, which a look-up has found there.
+    /// The `len` bytes at `start`, where a look-up found a value.
     #[inline]
     pub(crate) fn part(&self, start: u32, len: u32) -> &'a [u8] {
         self.bytes().get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
     }
 }
 
-/// Brings nearer what is looked at first of a block that stands at the front of `room`.
+/// Prefetches the lines that a search of the block at the front of `buffer` reads first.
 #[inline]
 pub(crate) fn prefetch_block(buffer: &[u8]) {
     prefetch_lines(buffer.as_ptr(), PREFETCH_LINES);

@@ -1,4 +1,4 @@
-//! The merge against one sorted list.
+//! Tests of merges against one sorted list.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,14 +9,14 @@ use crate::sorted::iter::{HEAD_LEN, MarkedKey, head16};
 
 type ListEntry = (Vec<u8>, SeqNo);
 
-/// A sorted list with a position, that fails once.
+/// A cursor over a sorted list. Fails once, if told to.
 struct ListCursor {
     entries: Vec<ListEntry>,
-    /// Behind the last entry when invalid.
+    /// Index of the current entry; `entries.len()` when invalid.
     at: usize,
-    /// Moves until one fails.
+    /// Number of moves before the one that fails.
     fails_in: Option<u32>,
-    /// Of a seek, before its last one.
+    /// Parts of the current seek that are left before its last one.
     parts: usize,
 }
 
@@ -58,9 +58,9 @@ impl InternalCursor for ListCursor {
     }
 
     fn continue_seek(&mut self, _key: &[u8]) -> Result<bool> {
-        let going_on = self.parts > 0;
+        let has_more = self.parts > 0;
         self.parts = self.parts.saturating_sub(1);
-        if going_on { self.move_to(None).map(|()| true) } else { Ok(false) }
+        if has_more { self.move_to(None).map(|()| true) } else { Ok(false) }
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
@@ -92,7 +92,7 @@ impl InternalCursor for ListCursor {
         }
     }
 
-    /// Some entries stand in the way.
+    /// Refuses to step onto some entries.
     fn plain_step(&mut self, forward: bool) -> bool {
         let at = if forward { self.at + 1 } else { self.at - 1 };
         let is_free = !self.entries[at].1.is_multiple_of(8);
@@ -127,7 +127,8 @@ impl InternalCursor for ListCursor {
     }
 }
 
-/// Few keys, so that they meet: short ones, zeros and ones of every length, and long ones that have more than a head in common.
+/// Few distinct keys, so that children share them: short keys, runs of zeros of every length, keys
+/// of about head length, and long keys with a common head.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         vec(0u8..3, 0..3),
@@ -146,11 +147,11 @@ enum CursorStep {
     SeekBefore(Vec<u8>, SeqNo),
     Next,
     Prev,
-    /// Up to so many plain steps in the direction of travel.
+    /// Up to this many plain steps in the direction of travel.
     Plain(usize),
 }
 
-/// What plain steps are to see.
+/// The snapshot for plain steps.
 const SNAPSHOT: SeqNo = 30;
 
 fn step() -> impl Strategy<Value = CursorStep> {
@@ -166,7 +167,8 @@ fn step() -> impl Strategy<Value = CursorStep> {
     ]
 }
 
-/// The children, and all their entries in order. Sequence numbers are the positions in `entries`, from 1 on.
+/// A merge of `runs` children, and all their entries in order. Sequence numbers are positions in
+/// `entries`, from 1 on.
 fn merged(runs: usize, entries: &[(usize, Vec<u8>)]) -> (MergingCursor<ListCursor>, Vec<ListEntry>) {
     let numbered = || entries.iter().zip(1u64..).map(|((run, key), seqno)| (run % runs, (key.clone(), seqno)));
     let sorted = |mut list: Vec<ListEntry>| {
@@ -181,13 +183,14 @@ fn merged(runs: usize, entries: &[(usize, Vec<u8>)]) -> (MergingCursor<ListCurso
     (cursor, sorted(numbered().map(|(_, entry)| entry).collect()))
 }
 
-/// Takes the same steps over the merge and over the list; both must stand at the same entry. A step that fails leaves the merge invalid.
+/// Takes the same steps on the merge and the list; both must reach the same entry. A failed step
+/// must leave the merge invalid.
 fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[CursorStep]) {
     let mut at: Option<usize> = None;
     let mut marked = MarkedKey::default();
     let before = |key: &[u8], seqno| model.partition_point(|(k, s)| compare_entries((k, *s), (key, seqno)).is_lt());
     for step in steps {
-        // A seek may come amid plain steps; all else is told that they are over.
+        // A seek may come amid plain steps; any other move requires `catch_up` first.
         if !matches!(step, CursorStep::First | CursorStep::Last | CursorStep::Seek(..) | CursorStep::SeekBefore(..))
             && cursor.catch_up().is_err()
         {
@@ -272,7 +275,7 @@ proptest! {
         walk(&mut cursor, &model, &steps);
     }
 
-    /// Runs that come one behind the other let one child win many times in a row.
+    /// Runs that hardly overlap let one child win many times in a row.
     #[test]
     fn walks_over_runs_that_hardly_overlap(
         runs in 1usize..6,
