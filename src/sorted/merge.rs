@@ -364,8 +364,8 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
         self.current().counters()
     }
 
-    /// Answers only when travelling backward: all other children are then before the current entry in
-    /// key order, so the nearest of them decides.
+    /// Answers only when travelling backward: all other children are then before the current entry
+    /// in key order, so the nearest of them decides.
     #[inline]
     fn is_first_of_key(&self) -> bool {
         self.direction == MergeDirection::Backward && self.current().is_first_of_key() && {

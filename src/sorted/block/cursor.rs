@@ -36,8 +36,8 @@ pub(crate) struct BlockCursor {
     seqno: SeqNo,
     kind: ValueKind,
     value: Range<usize>,
-    /// Between the two parts of a seek: the positions that heads leave undecided. The target is one of
-    /// them or the end of the range.
+    /// Between the two parts of a seek: the positions that heads leave undecided. The target is one
+    /// of them or the end of the range.
     ties: Range<usize>,
 }
 
@@ -214,13 +214,13 @@ impl BlockCursor {
         self.move_to(self.position)
     }
 
-    /// Prefetches the lines that the cursor reaches some steps after `place`, where an entry begins
+    /// Prefetches the lines that the cursor reaches some steps after `offset`, where an entry begins
     /// or ends. Two lines are about what one step of usual length consumes.
     #[inline]
-    fn prefetch_beyond(&self, place: usize, forward: bool) {
+    fn prefetch_beyond(&self, offset: usize, forward: bool) {
         if let Some(block) = self.block() {
-            block.prefetch_line(place, PREFETCH_DISTANCE - CACHE_LINE, forward);
-            block.prefetch_line(place, PREFETCH_DISTANCE, forward);
+            block.prefetch_line(offset, PREFETCH_DISTANCE - CACHE_LINE, forward);
+            block.prefetch_line(offset, PREFETCH_DISTANCE, forward);
         }
     }
 
@@ -319,7 +319,7 @@ struct InlineBuffer {
     heap: Vec<u8>,
 }
 
-/// Enough for a head behind the common prefix of most blocks.
+/// Enough for the common prefix of most blocks and a head.
 const INLINE_LEN: usize = 64;
 
 impl Default for InlineBuffer {
@@ -344,10 +344,10 @@ impl InlineBuffer {
     /// then includes bytes after `len`, too.
     #[inline(always)]
     fn put(&mut self, start: usize, bytes: &[u8], len: usize) -> u128 {
-        let place = self.bytes_mut().get_mut(start..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
-        match (bytes.first_chunk(), place) {
-            (Some(piece), Some(place)) if len <= HEAD_LEN => {
-                *place = *piece;
+        let target = self.bytes_mut().get_mut(start..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
+        match (bytes.first_chunk(), target) {
+            (Some(piece), Some(target)) if len <= HEAD_LEN => {
+                *target = *piece;
                 u128::from_be_bytes(*piece)
             }
             _ => {

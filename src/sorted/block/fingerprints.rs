@@ -88,7 +88,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 1000 }))]
         #[test]
-        fn exactly_the_equal_ones_are_marked(
+        fn exactly_the_equal_fingerprints_are_marked(
             bytes in prop::collection::vec(prop_oneof![0u8..3, 0x7e..0x82u8, any::<u8>()], 0..200),
             start in 0usize..140, count in 1usize..200, pick: prop::sample::Index
         ) {

@@ -23,9 +23,9 @@ use crate::memory::pool::{ALIGN, Arena, Short};
 
 /// Alignment of frames, and the unit of their length.
 const LINE: usize = ALIGN;
-/// Frame sizes differ by multiples of this, so that a frame fits the next block of similar size. A 4 KiB
-/// block takes 4160 bytes: an odd number of cache lines spreads the first lines of all blocks over
-/// all sets of the processor's caches.
+/// Frame sizes differ by multiples of this, so that a frame fits the next block of similar size. A
+/// 4 KiB block takes 4160 bytes: an odd number of cache lines spreads the first lines of all blocks
+/// over all sets of the processor's caches.
 const STEP: usize = 256;
 /// Largest frame that a thread keeps as its spare.
 const MAX_SPARE: usize = 64 << 10;
@@ -108,20 +108,20 @@ impl FramePtr {
             alloc::handle_alloc_error(layout)
         };
         // SAFETY: the memory has `lines` lines, is zeroed, and is not shared yet.
-        unsafe { FramePtr::begin(start, lines, ptr::null()) }
+        unsafe { FramePtr::init(start, lines, ptr::null()) }
     }
 
     /// Writes a header with a count of 1.
     ///
     /// SAFETY: `start` must point to `lines` lines, at least one, which are initialised and which
     /// nothing else uses.
-    unsafe fn begin(start: NonNull<u8>, lines: u32, arena: *const Arena) -> FramePtr {
+    unsafe fn init(start: NonNull<u8>, lines: u32, arena: *const Arena) -> FramePtr {
         let start = start.cast::<FrameHeader>();
         let block = BlockHeader::default();
         let (count, referenced) = (AtomicUsize::new(1), AtomicBool::new(false));
-        let head = FrameHeader { count, arena, block, lines, referenced, _filled: [0; 3] };
+        let header = FrameHeader { count, arena, block, lines, referenced, _filled: [0; 3] };
         // SAFETY: a header fits into a line and needs no more than its alignment.
-        unsafe { start.write(head) };
+        unsafe { start.write(header) };
         FramePtr(start)
     }
 
@@ -187,13 +187,13 @@ impl Frame {
     /// arena has no room. `None` if the arena must grow first.
     pub(crate) fn new_in(arena: &Arc<Arena>, len: usize) -> Option<Frame> {
         let lines = lines_for(len);
-        let place = match arena.take(lines as usize * LINE) {
+        let frame = match arena.take(lines as usize * LINE) {
             // SAFETY: the arena's memory is initialised, and this piece belongs to nobody else.
-            Ok(start) => unsafe { FramePtr::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
+            Ok(start) => unsafe { FramePtr::init(start, lines, Arc::into_raw(Arc::clone(arena))) },
             Err(Short::OfRoom) => FramePtr::allocate(lines),
             Err(Short::ForNow) => return None,
         };
-        Some(Frame(place))
+        Some(Frame(frame))
     }
 
     /// Bytes of memory that a new frame for `len` bytes takes.
@@ -270,16 +270,17 @@ impl BlockRef {
 
     /// Drops the reference; returns the frame if it was the last one.
     pub(crate) fn into_frame(self) -> Option<Frame> {
-        let place = ManuallyDrop::new(self).0;
+        let frame = ManuallyDrop::new(self).0;
         // Release, then acquire, as in `Arc`: the last owner sees what the others did before they
-        // dropped theirs. SAFETY: this reference counts until here.
-        if unsafe { (*place.0.as_ptr()).count.fetch_sub(1, Ordering::Release) } != 1 {
+        // dropped theirs.
+        // SAFETY: this reference counts until here.
+        if unsafe { (*frame.0.as_ptr()).count.fetch_sub(1, Ordering::Release) } != 1 {
             return None;
         }
         fence(Ordering::Acquire);
         // SAFETY: nothing else refers to the frame any more.
-        unsafe { (*place.0.as_ptr()).count = AtomicUsize::new(1) };
-        Some(Frame(place))
+        unsafe { (*frame.0.as_ptr()).count = AtomicUsize::new(1) };
+        Some(Frame(frame))
     }
 
     /// The pointer, which takes over this reference's count.
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_a_page_takes_an_odd_number_of_lines_more() {
+    fn a_page_sized_block_takes_an_odd_number_of_cache_lines() {
         for len in [3841, 4000, 4091, 4096] {
             assert_eq!(Frame::new(len).memory(), 4160);
         }
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_used_again_when_the_last_reference_goes() {
+    fn a_frame_is_reused_after_the_last_reference_is_dropped() {
         let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
         assert!(block.block().bytes().ends_with(b"value"));
         let (other, borrowed) = (block.clone(), block.borrow());
@@ -431,7 +432,7 @@ mod tests {
     fn a_raw_reference_counts() {
         let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
         let raw = NonNull::new(block.clone().into_raw()).unwrap();
-        // SAFETY: the count behind `raw` is still held.
+        // SAFETY: the count of `raw` is still held.
         let counted = unsafe { Borrowed::from_raw(raw) }.counted();
         assert!(counted.into_frame().is_none() && block.into_frame().is_none());
         // SAFETY: `raw` becomes a reference only here.
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_frees_its_frame() {
+    fn bytes_that_are_no_block_free_their_frame() {
         assert!(BlockRef::copy_of(b"no block").is_err());
         assert!(BlockRef::copy_of(b"").is_err());
     }

@@ -249,8 +249,8 @@ impl<'a> Block<'a> {
     /// Prefetches the line `distance` bytes from `start` in the direction of travel.
     #[inline]
     pub(super) fn prefetch_line(&self, start: usize, distance: usize, forward: bool) {
-        let place = if forward { start.wrapping_add(distance) } else { start.wrapping_sub(distance + 1) };
-        prefetch(self.bytes().as_ptr().wrapping_add(place));
+        let offset = if forward { start.wrapping_add(distance) } else { start.wrapping_sub(distance + 1) };
+        prefetch(self.bytes().as_ptr().wrapping_add(offset));
     }
 
     /// Prefetches the first entry that [`Block::get`] will compare.
@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_short_front_is_read_as_any_is(rest_len in number(), value_len in number(), packed in number()) {
+        fn short_headers_decode_like_any_other(rest_len in number(), value_len in number(), packed in number()) {
             let mut bytes = Vec::new();
             [rest_len, value_len, packed].into_iter().for_each(|number| put_varint(&mut bytes, number));
             let len = bytes.len();
@@ -341,7 +341,7 @@ mod tests {
         }
 
         #[test]
-        fn a_front_of_any_bytes_is_read_as_it_would_be_number_by_number(bytes in any::<[u8; 8]>()) {
+        fn short_headers_of_any_bytes_decode_as_single_varints(bytes in any::<[u8; 8]>()) {
             if let Some(header) = ShortHeader::short(&bytes)
                 && let Some(packed) = header.packed()
             {
@@ -353,7 +353,7 @@ mod tests {
         }
 
         #[test]
-        fn lower_bound_counts_what_is_less(mut heads in prop::collection::vec(0u32..300, 0..300), head in 0u32..301) {
+        fn lower_bound_counts_lesser_heads(mut heads in prop::collection::vec(0u32..300, 0..300), head in 0u32..301) {
             heads.sort_unstable();
             let bytes: Vec<u8> = heads.iter().flat_map(|head| head.to_le_bytes()).collect();
             prop_assert_eq!(lower_bound(&bytes, head), heads.partition_point(|&other| other < head));

@@ -97,9 +97,9 @@ impl Mapping for Surrounded {
     }
 }
 
-/// A block in a mapped file, with `before` bytes in front of it and `behind` bytes after it.
-fn in_file(bytes: &[u8], before: usize, behind: usize) -> Decoded<KeptBlock> {
-    let file = [&vec![0xa5; before], bytes, &vec![0x5a; behind]].concat();
+/// A block in a mapped file, with `before` bytes in front of it and `after` bytes after it.
+fn in_file(bytes: &[u8], before: usize, after: usize) -> Decoded<KeptBlock> {
+    let file = [&vec![0xa5; before], bytes, &vec![0x5a; after]].concat();
     KeptBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
 }
 
@@ -124,8 +124,8 @@ fn check(model: &BlockModel) {
     block.verify(fingerprint).unwrap();
     let bytes = block.block().bytes().to_vec();
     check_kept(block.into(), model);
-    for (before, behind) in [(0, 0), (7, 3), (64, 200)] {
-        check_kept(in_file(&bytes, before, behind).unwrap(), model);
+    for (before, after) in [(0, 0), (7, 3), (64, 200)] {
+        check_kept(in_file(&bytes, before, after).unwrap(), model);
     }
 }
 
@@ -218,7 +218,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn block_answers_as_the_list_of_its_entries(model in model()) {
+    fn block_answers_like_a_sorted_list(model in model()) {
         check(&model);
     }
 
@@ -315,7 +315,7 @@ fn values_beyond_64_kib_widen_the_offsets() {
 }
 
 #[test]
-fn keys_longer_than_the_longest_prefix_work() {
+fn keys_longer_than_the_longest_prefix_are_found() {
     let entry = |key: Vec<u8>, seqno| (key, seqno, ValueKind::Put, b"v".to_vec());
     let long = vec![0xff; MAX_PREFIX_LEN + 10];
     check(&vec![entry(long.clone(), 5), entry(long.clone(), 2)]);
@@ -337,7 +337,7 @@ fn one_empty_key_with_an_empty_value_makes_a_block() {
 }
 
 #[test]
-fn common_prefix_and_wide_sequence_numbers_cost_no_more_than_they_must() {
+fn common_prefix_and_wide_sequence_numbers_are_encoded_in_the_fewest_bytes() {
     let model: BlockModel = (0..32u32)
         .map(|i| {
             let key = format!("a/rather/long/common/prefix/{i:04}").into_bytes();

@@ -19,17 +19,17 @@ impl BlockRef {
                 return Err(Malformed("there is a gap or an overlap between entries"));
             }
             if block.head(i) != head4(entry.rest) {
-                return Err(Malformed("a head is not that of its key"));
+                return Err(Malformed("a head does not match its key"));
             }
             if fingerprint != fingerprint_of(cursor.key()) {
-                return Err(Malformed("a fingerprint is not that of its key"));
+                return Err(Malformed("a fingerprint does not match its key"));
             }
             end = entry.value_start + entry.value_len;
             smallest_seqno = smallest_seqno.min(entry.seqno);
             cursor.next()?;
         }
         if end != block.bytes().len() {
-            return Err(Malformed("bytes are left over behind the last entry"));
+            return Err(Malformed("bytes follow the last entry"));
         }
         if smallest_seqno != block.base() {
             return Err(Malformed("the base of a data block is not its smallest sequence number"));

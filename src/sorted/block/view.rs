@@ -12,11 +12,11 @@ pub(super) const CACHE_LINE: usize = 64;
 /// prefix after it, and the frame header in front.
 pub(super) const PREFETCH_LINES: usize = 5;
 
-/// Prefetches `count` cache lines from `place` on.
+/// Prefetches `count` cache lines from `start` on.
 #[inline]
-pub(super) fn prefetch_lines(place: *const u8, count: usize) {
+pub(super) fn prefetch_lines(start: *const u8, count: usize) {
     for line in 0..count {
-        prefetch(place.wrapping_add(line * CACHE_LINE));
+        prefetch(start.wrapping_add(line * CACHE_LINE));
     }
 }
 

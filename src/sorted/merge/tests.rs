@@ -84,9 +84,9 @@ impl InternalCursor for ListCursor {
             let is_before = if forward { head16(&entry.0) < bound } else { head16(&entry.0) > bound };
             is_before && is_only(entry) && entry.1 <= snapshot
         };
-        let (before, behind) = (&self.entries[..self.at], &self.entries[self.at + 1..]);
+        let (before, after) = (&self.entries[..self.at], &self.entries[self.at + 1..]);
         if forward {
-            behind.iter().take_while(is_plain).count()
+            after.iter().take_while(is_plain).count()
         } else {
             before.iter().rev().take_while(is_plain).count()
         }
