@@ -1,25 +1,31 @@
-//! The entries of a memtable, in the order in which they were written.
+//! [`EntryList`]: the entries of a memtable, in the order in which they were written.
 //!
 //! ```text
 //! chunk  = entry* end?            a power of two of bytes; `end` only if there is room for it
 //! entry  = skip? header bytes     8-byte aligned
-//! header = sequence number << 8 | kind: u64, keyspace: u32, key length: u32, value length | OUTSIDE?: u32, older: u32
+//! header = sequence number << 8 | kind: u64, keyspace: u32, key length: u32,
+//! |         value length | OUTSIDE?: u32, older: u32
 //! bytes  = key value              or, if they are outside of the chunk, their address
 //! skip   = jump << 32 | depth << 8 | SKIP: u64
 //! end    = END: u64
 //! ```
 //!
-//! The position of an entry is that of its header, in units of 8 bytes from the start of the first chunk. `older` is the position of the
-//! next older version of the key, 0 if there is none. A version that has an older one has a skip word before its header: the versions
-//! of a key are a list with a jump pointer in each node (E. W. Myers, "An applicative random-access stack", 1983), so that a snapshot
-//! finds its version in logarithmically many steps, however often the key was written.
+//! An entry's position is that of its header, in units of 8 bytes from the start of the first
+//! chunk. `older` is the position of the key's next older version, 0 if there is none.
+//!
+//! A version with an older one has a skip word in front of its header. The versions of a key thus
+//! form a list with a jump pointer in each node (E. W. Myers, "An applicative random-access stack",
+//! 1983). A snapshot finds its version in logarithmically many steps, however often the key was
+//! written.
 //!
 //! Invariants that the `unsafe` below rests on:
-//! - One thread writes at a time, the holder of the `EntryWriter`. An entry is written completely before somebody learns its position,
-//!   through a `Release` store (to the index, or to `end`), and never changes afterwards.
-//! - Readers have positions only from such stores, and from entries that they reached so. What happened before the store, they see;
-//!   so the addresses of chunks need no order of their own.
-//! - Nothing is freed before the log is dropped, and a reader's reference to the log keeps it from being dropped.
+//! - One thread writes at a time, the holder of the `EntryWriter`. An entry is complete before a
+//!   `Release` store (to the index, or to `end`) publishes its position, and never changes
+//!   afterwards.
+//! - Readers get positions only from such stores, and from entries reached that way. They see
+//!   everything that happened before the store. Chunk addresses therefore need no ordering of their
+//!   own.
+//! - Nothing is freed before the list is dropped, and a reader's reference keeps the list alive.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -39,23 +45,25 @@ const UNIT: usize = 8;
 const HEADER_LEN: usize = size_of::<EntryHeader>();
 
 const CACHE_LINE: usize = 64;
-/// How far ahead of its writes the writer asks for memory: some entries.
+/// How many bytes ahead of its writes the writer prefetches: a few entries.
 const WRITE_AHEAD: usize = 512;
 
 /// Low byte of a skip word, where a header has the kind.
 const SKIP: u64 = 0xff;
-/// The word behind the last entry of a chunk.
+/// The word after the last entry of a chunk.
 const END: u64 = 0xfe;
-/// Set in the length of a value whose bytes are outside.
+/// Flag in the value length of an entry whose bytes are outside its chunk.
 const OUTSIDE: u32 = 1 << 31;
-/// Depths end here; the versions behind are passed one by one. A key that is written 16 M times comes so far.
+/// Largest depth. Versions beyond it are passed one by one; it takes 16 M writes of a key to get
+/// there.
 const MAX_DEPTH: u32 = (1 << 24) - 1;
 
-/// Chunks are not smaller.
+/// Smallest chunk.
 const MIN_CHUNK_LEN: usize = 4 << 10;
-/// Addresses of the first chunks stand in the log itself, those of the others in tables of 64, 128, 256 addresses and so on.
+/// Number of chunk addresses stored in the list itself. Those of later chunks are in tables of 64,
+/// 128, 256 addresses and so on.
 const FIRST_CHUNKS: usize = 64;
-/// Enough for all the chunks of the smallest size that positions can tell apart.
+/// Enough tables for all positions, even with chunks of the smallest size.
 const TABLES: usize = (1u64 << 32).ilog2() as usize - (MIN_CHUNK_LEN / UNIT * FIRST_CHUNKS).ilog2() as usize;
 
 #[repr(C)]
@@ -67,12 +75,12 @@ struct EntryHeader {
     older: u32,
 }
 
-/// Where an entry is. That of a later one is greater. Never 0.
+/// The position of an entry. Later entries have greater positions. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position(u32);
 
 impl Position {
-    /// The position that [`get`](Position::get) gave; `None` for 0.
+    /// The inverse of [`get`](Position::get); `None` for 0.
     pub(super) fn new(position: u32) -> Option<Position> {
         (position != 0).then_some(Position(position))
     }
@@ -88,7 +96,7 @@ pub(super) struct EntryList {
     chunk_bits: u32,
     /// Entries before this position are complete.
     end: AtomicU32,
-    /// Bytes of entries that are outside of the chunks.
+    /// Bytes of entries stored outside of the chunks.
     outside: AtomicUsize,
     /// Bytes taken from the pool.
     allocated: AtomicUsize,
@@ -98,11 +106,11 @@ pub(super) struct EntryList {
     append_state: Mutex<AppendState>,
 }
 
-/// What the writer needs beside the log itself.
+/// State that only the writer needs.
 struct AppendState {
-    /// Chunks, and bytes that are outside of them.
+    /// All memory of the list: chunks, and the bytes stored outside of them.
     owned: Vec<Chunk>,
-    /// Chunks in the directory.
+    /// Number of chunks.
     chunks: usize,
     /// Where the next entry begins, in units.
     next: usize,
@@ -119,7 +127,7 @@ pub(super) struct NewEntry<'a> {
 }
 
 impl EntryList {
-    /// An empty log, meant for about `size` bytes.
+    /// An empty list with chunks suited to about `size` bytes.
     pub(super) fn new(size: usize, pool: &Arc<Pool>) -> EntryList {
         let chunk_len = (size / 4).next_power_of_two().clamp(MIN_CHUNK_LEN, CHUNK_LEN);
         EntryList {
@@ -134,7 +142,7 @@ impl EntryList {
         }
     }
 
-    /// Takes the right to append.
+    /// Locks the list for appending.
     pub(super) fn writer(&self) -> EntryWriter<'_> {
         EntryWriter { list: self, state: self.append_state.lock(), waited: Duration::ZERO }
     }
@@ -153,7 +161,7 @@ impl EntryList {
         UNIT << self.chunk_bits
     }
 
-    /// The address of a unit in a chunk that is there.
+    /// The address of a unit in an existing chunk.
     fn address(&self, unit: usize) -> *mut u8 {
         let chunk = unit >> self.chunk_bits;
         // Relaxed: see the module's second invariant.
@@ -167,46 +175,48 @@ impl EntryList {
     #[cold]
     fn later_chunk(&self, chunk: usize) -> &AtomicPtr<u8> {
         let (table, at) = locate_in_tables(chunk);
-        // SAFETY: the table was made before the chunk, it has room for `at` (see `locate_in_tables`), and lives as long as the log.
+        // SAFETY: the table was stored before the chunk's position was published, it is long enough
+        // for `at` (see `locate_in_tables`), and it lives as long as the list.
         unsafe { &*self.tables[table].load(Relaxed).add(at) }
     }
 
-    /// The entry at a position of this log.
+    /// The entry at a position of this list.
     pub(super) fn entry(&self, position: Position) -> EntryRef<'_> {
         EntryRef { header: self.address(position.0 as usize).cast_const().cast(), list: PhantomData }
     }
 
-    /// Says that somebody will soon look at the entry at a position of this log.
+    /// Prefetches the entry at a position of this list.
     pub(super) fn prefetch(&self, position: Position) {
         let header = self.address(position.0 as usize);
         prefetch(header);
         prefetch(header.wrapping_add(CACHE_LINE));
     }
 
-    /// The newest version of the key of `entry`, itself included, that `snapshot` can see.
+    /// The newest version that `snapshot` sees, among `entry` and the older versions of its key.
     pub(super) fn version<'a>(&'a self, entry: EntryRef<'a>, snapshot: SeqNo) -> Option<EntryRef<'a>> {
         let mut entry = entry;
         while entry.seqno() > snapshot {
             let older = self.entry(entry.older()?);
             let jump = self.entry(entry.skip()?.0);
-            // What `jump` passes over is newer than it.
+            // The versions that a jump skips are newer than its target.
             entry = if jump.seqno() > snapshot { jump } else { older };
         }
         Some(entry)
     }
 
-    /// Where the version at `position` jumps to, and how many versions are older than it.
+    /// The jump target of the version at `position`, and how many older versions the key has.
     fn skip(&self, position: Position) -> (Position, u32) {
         self.entry(position).skip().unwrap_or((position, 0))
     }
 
-    /// The positions of the complete entries behind `start`, which is 0 or what [`Walk::start`] gave when a walk was over.
+    /// Iterates over the complete entries from `start` on, which is 0 or the [`Walk::end`] of an
+    /// earlier walk.
     pub(super) fn walk(&self, start: u32) -> Walk<'_> {
         Walk { list: self, at: start, end: self.end.load(Acquire) }
     }
 }
 
-/// The table of a chunk behind the first ones, and its place there: table `n` begins with chunk 64 · 2^n.
+/// The table of a later chunk, and the chunk's index in it: table `n` begins with chunk 64 · 2^n.
 fn locate_in_tables(chunk: usize) -> (usize, usize) {
     let table = (chunk / FIRST_CHUNKS).ilog2();
     (table as usize, chunk - (FIRST_CHUNKS << table))
@@ -217,14 +227,15 @@ impl Drop for EntryList {
         for (n, table) in self.tables.iter_mut().enumerate() {
             let table = *table.get_mut();
             if !table.is_null() {
-                // SAFETY: `add_chunk` made it from a box of this length, and nobody refers to it any more.
+                // SAFETY: `add_chunk` made the table from a box of this length, and nothing refers
+                // to it any more.
                 drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(table, FIRST_CHUNKS << n)) });
             }
         }
     }
 }
 
-/// The right to append to a log. What was appended can be walked through when it is dropped.
+/// The exclusive right to append to a list. Walks see the appended entries once it is dropped.
 pub(super) struct EntryWriter<'a> {
     list: &'a EntryList,
     state: MutexGuard<'a, AppendState>,
@@ -232,17 +243,17 @@ pub(super) struct EntryWriter<'a> {
 }
 
 impl EntryWriter<'_> {
-    /// How long this writer has waited for memory.
+    /// Time that this writer has waited for memory.
     pub(super) fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// As [`EntryList::used`], with what was appended by now.
+    /// As [`EntryList::used`], including this writer's appends.
     pub(super) fn used(&self) -> usize {
         self.state.next * UNIT + self.list.outside.load(Relaxed)
     }
 
-    /// Adds an entry, a newer version of what stands at `older`. Returns its position.
+    /// Appends an entry whose next older version is at `older`. Returns its position.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "lengths are within the limits of the format, positions are checked"
@@ -256,8 +267,8 @@ impl EntryWriter<'_> {
         let start = self.reserve(units);
         let position = Position((start + skip_units) as u32);
         let header = self.list.address(position.0 as usize).cast::<EntryHeader>();
-        // SAFETY: `reserve` gave the units from `start` on, and nobody else knows them yet. The parts of the entry, with its skip word
-        // before the header, have room in them, and are aligned to 8 bytes.
+        // SAFETY: `reserve` returned units that are not published yet. The skip word, the header
+        // and the bytes fit into them and are aligned to 8 bytes.
         unsafe {
             if let Some(older) = older {
                 header.cast::<u64>().sub(1).write(self.skip_word(older));
@@ -282,8 +293,9 @@ impl EntryWriter<'_> {
         position
     }
 
-    /// The skip word of a new version whose next older one is `older`: it jumps as far as the jump of `older` and the one behind that
-    /// together, if these are of the same length, else to `older`.
+    /// The skip word of a new version whose next older one is `older`. If the jump of `older` and
+    /// the next jump have the same length, the new version jumps over both; otherwise it jumps to
+    /// `older`.
     fn skip_word(&self, older: Position) -> u64 {
         let (jump, depth) = self.list.skip(older);
         let (next_jump, jump_depth) = self.list.skip(jump);
@@ -293,23 +305,23 @@ impl EntryWriter<'_> {
         u64::from(target.0) << 32 | u64::from(depth) << 8 | SKIP
     }
 
-    /// `units` units in one chunk; returns where they begin.
+    /// Reserves `units` contiguous units in one chunk; returns the first.
     fn reserve(&mut self, units: usize) -> usize {
         let bits = self.list.chunk_bits;
         let state = &mut *self.state;
         let chunk_end = state.chunks << bits;
         if state.next + units > chunk_end {
             if state.next < chunk_end {
-                // SAFETY: the unit is in the newest chunk, behind its last entry.
+                // SAFETY: the unit is in the newest chunk, after its last entry.
                 unsafe { self.list.address(state.next).cast::<u64>().write(END) };
             }
-            // Position 0 means that there is none.
+            // Position 0 is reserved for "none".
             state.next = chunk_end.max(1);
             self.add_chunk();
         }
         let start = self.state.next;
         self.state.next += units;
-        // What comes next is written soon, in order.
+        // The following units are written soon, in order.
         for ahead in [0, 1, 2] {
             prefetch(self.list.address(start).wrapping_add(WRITE_AHEAD + ahead * CACHE_LINE));
         }
@@ -320,7 +332,8 @@ impl EntryWriter<'_> {
         let list = self.list;
         let start = self.allocate(list.chunk_len());
         let chunk = self.state.chunks;
-        // A memtable of its largest size and a largest batch of the smallest entries together stay far below.
+        // A memtable of the largest size plus a largest batch of the smallest entries stays far
+        // below this.
         assert!(chunk + 1 < 1 << (32 - list.chunk_bits), "positions in a memtable take 32 bits");
         self.state.chunks += 1;
         if let Some(first) = list.first_chunks.get(chunk) {
@@ -334,13 +347,13 @@ impl EntryWriter<'_> {
         list.later_chunk(chunk).store(start, Relaxed);
     }
 
-    /// Memory that is freed with the log.
+    /// Allocates memory that is freed with the list.
     fn allocate(&mut self, len: usize) -> *mut u8 {
         let begun = Instant::now();
         let chunk = self.list.pool.take(len);
         let start = chunk.start().as_ptr();
-        // The first touch: where the memory is new, the system finds it now, and often a whole
-        // chunk at once. SAFETY: the chunk is as long as that, and this writer's own.
+        // First touch: the system populates new memory now, often a whole chunk at once.
+        // SAFETY: the chunk has at least one byte and belongs to this writer alone.
         unsafe { start.write_volatile(0) };
         self.waited += begun.elapsed();
         self.list.allocated.fetch_add(chunk.len(), Relaxed);
@@ -356,7 +369,7 @@ impl Drop for EntryWriter<'_> {
     }
 }
 
-/// An entry of a log that lives at least as long as `'a`.
+/// An entry of a list that lives at least as long as `'a`.
 #[derive(Clone, Copy)]
 pub(super) struct EntryRef<'a> {
     header: *const EntryHeader,
@@ -365,7 +378,8 @@ pub(super) struct EntryRef<'a> {
 
 impl<'a> EntryRef<'a> {
     fn header(self) -> &'a EntryHeader {
-        // SAFETY: the entry is complete, does not change, and lives as long as the log; see the module's invariants.
+        // SAFETY: the entry is complete, never changes, and lives as long as the list; see the
+        // module's invariants.
         unsafe { &*self.header }
     }
 
@@ -385,7 +399,8 @@ impl<'a> EntryRef<'a> {
         Position::new(self.header().older)
     }
 
-    /// Where this version jumps to, and how many are older than it; `None` if there is no older one.
+    /// The jump target of this version, and how many older versions the key has; `None` if there is
+    /// none.
     fn skip(self) -> Option<(Position, u32)> {
         self.older()?;
         // SAFETY: an entry with an older version has a skip word before its header.
@@ -397,7 +412,7 @@ impl<'a> EntryRef<'a> {
 
     /// The key, followed by the value.
     fn bytes(self) -> *const u8 {
-        // SAFETY: behind the header are the bytes or their address.
+        // SAFETY: the header is followed by the bytes or their address.
         unsafe {
             let bytes = self.header.add(1);
             if self.header().value_len & OUTSIDE == 0 { bytes.cast() } else { *bytes.cast::<*const u8>() }
@@ -405,7 +420,7 @@ impl<'a> EntryRef<'a> {
     }
 
     pub(super) fn key(self) -> &'a [u8] {
-        // SAFETY: as in `header`; that many bytes were written.
+        // SAFETY: as in `header`; the key has this length.
         unsafe { std::slice::from_raw_parts(self.bytes(), self.header().key_len as usize) }
     }
 
@@ -421,7 +436,7 @@ impl<'a> EntryRef<'a> {
     }
 }
 
-/// Goes through the entries in the order in which they were written.
+/// Iterates over the entries in write order.
 pub(super) struct Walk<'a> {
     list: &'a EntryList,
     at: u32,
@@ -429,7 +444,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Where a later walk has to start to go on behind this one.
+    /// The `start` of a walk that continues after this one.
     pub(super) fn end(&self) -> u32 {
         self.end
     }
@@ -441,7 +456,8 @@ impl<'a> Iterator for Walk<'a> {
     fn next(&mut self) -> Option<(Position, EntryRef<'a>)> {
         self.at = self.at.max(1);
         while self.at < self.end {
-            // SAFETY: before `end`, an entry's first word or the end of a chunk is here.
+            // SAFETY: a position before `end` holds the first word of an entry or the end of a
+            // chunk.
             let word = unsafe { *self.list.address(self.at as usize).cast::<u64>() };
             match word & 0xff {
                 END => self.at = ((self.at >> self.list.chunk_bits) + 1) << self.list.chunk_bits,
