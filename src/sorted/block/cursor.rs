@@ -214,8 +214,8 @@ impl BlockCursor {
         self.move_to(self.position)
     }
 
-    /// Prefetches the lines that the cursor reaches some steps after `offset`, where an entry begins
-    /// or ends. Two lines are about what one step of usual length consumes.
+    /// Prefetches the lines that the cursor reaches some steps after `offset`, where an entry
+    /// begins or ends. Two lines are about what one step of usual length consumes.
     #[inline]
     fn prefetch_beyond(&self, offset: usize, forward: bool) {
         if let Some(block) = self.block() {

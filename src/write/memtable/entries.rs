@@ -4,7 +4,7 @@
 //! chunk  = entry* end?            a power of two of bytes; `end` only if there is room for it
 //! entry  = skip? header bytes     8-byte aligned
 //! header = sequence number << 8 | kind: u64, keyspace: u32, key length: u32,
-//! |         value length | OUTSIDE?: u32, older: u32
+//!          value length | OUTSIDE?: u32, older: u32
 //! bytes  = key value              or, if they are outside of the chunk, their address
 //! skip   = jump << 32 | depth << 8 | SKIP: u64
 //! end    = END: u64

@@ -284,7 +284,7 @@ mod model {
             self.visible.store(version, Release);
         }
 
-        /// Looks up every key. `keys[i]` is the key of write `i`.
+        /// Looks up keys 0, 1 and 3. `keys[i]` is the key of write `i`.
         fn check(&self, keys: &[u32]) {
             let visible = self.visible.load(Acquire);
             for key in [0, 1, 3] {
