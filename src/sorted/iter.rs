@@ -1,18 +1,21 @@
-//! The narrow interface of everything that yields entries in order: memtables, tables, levels, and merges of them.
+//! [`InternalCursor`]: the interface of every ordered source of entries: memtables, tables, levels,
+//! and merges of them.
 
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
 
-/// A position in a sequence of entries ordered by user key, then newest first.
+/// A position in a sequence of entries, ordered by user key, then newest first.
 ///
-/// A cursor starts out invalid. After a failed step it is invalid too. The accessors may be called only while it is valid; they
-/// borrow from the cursor, and the next step ends the borrow.
+/// A cursor starts out invalid, and a failed step leaves it invalid. Accessors need a valid cursor;
+/// they borrow from it until the next step.
 ///
 /// ```text
-/// cursor = new (position step*)*      position = seek | seek_to_first | seek_to_last      step = next | prev | jump | plain, only while valid
-/// seek   = begin_seek continue_seek* end_seek
-/// plain  = plain_steps plain_step* end_plain_steps, which a position may take the place of
+/// cursor   = new (position step*)*
+/// position = seek | seek_to_first | seek_to_last
+/// step     = next | prev | jump | plain                    only while valid
+/// seek     = begin_seek continue_seek* end_seek
+/// plain    = plain_steps plain_step* end_plain_steps       a position may replace end_plain_steps
 /// ```
 pub(crate) trait InternalCursor {
     fn valid(&self) -> bool;
@@ -21,18 +24,20 @@ pub(crate) trait InternalCursor {
 
     fn seek_to_last(&mut self) -> Result<()>;
 
-    /// To the first entry at or after `(key, seqno)`: with a snapshot's number, the newest version of `key` it can see, or
-    /// whatever comes behind that.
+    /// Moves to the first entry at or after `(key, seqno)`. With a snapshot's number, that is the
+    /// newest version of `key` that the snapshot sees or, if there is none, a later key.
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()>;
 
-    /// The first part of a seek. The cursor is invalid until the last part, [`end_seek`](InternalCursor::end_seek) to the same place.
-    /// If several cursors are to seek, all of them do one part before any does the next, so that they wait for memory together.
+    /// The first part of a seek. The cursor stays invalid until
+    /// [`end_seek`](InternalCursor::end_seek) with the same target. To seek several cursors, do
+    /// each part on all of them before the next part, so that their cache misses overlap.
     fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
         Ok(())
     }
 
-    /// A part between the first and the last one: takes a step on the way to `key`, and asks for the memory that the next part will look
-    /// at. Returns false, and does nothing, if only the last part is left; it need not be called so often.
+    /// A middle part of a seek: takes one step of the search for `key` and prefetches what the next
+    /// part reads. Returns false, and does nothing, if only the last part is left. Calling it is
+    /// optional.
     fn continue_seek(&mut self, _key: &[u8]) -> Result<bool> {
         Ok(false)
     }
@@ -45,10 +50,10 @@ pub(crate) trait InternalCursor {
 
     fn prev(&mut self) -> Result<()>;
 
-    /// Jumps over entries that a scan need not look at: those numbered `seen` or less whose keys
-    /// come before `end` in the direction of travel. Stops at the first other entry. `end` is the
-    /// exclusive upper end of a range going forward, and its inclusive lower end going backward;
-    /// `None` is the end of the key space. The cursor must be valid.
+    /// Skips entries that a scan need not see: those numbered `seen` or less whose keys come before
+    /// `end` in the direction of travel. Stops at the first other entry. Forward, `end` is an
+    /// exclusive upper bound; backward, an inclusive lower bound; `None` is the end of the key
+    /// space. The cursor must be valid.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         while self.valid() && self.seqno() <= seen && is_within(self.key(), end, forward) {
             if forward { self.next()? } else { self.prev()? }
@@ -56,33 +61,35 @@ pub(crate) trait InternalCursor {
         Ok(())
     }
 
-    /// Where reads of the current entry are counted, if the cursor has counters of its own.
+    /// The counters for reads of the current entry, if the cursor has its own.
     fn counters(&self) -> Option<&ReadCounters> {
         None
     }
 
-    /// How many of the next steps in a direction are *plain*, as far as the cursor knows that without a look at the entries: each leads to
-    /// another key, of which there is one version, and `snapshot` can see that; and the heads of these keys come before `bound` in
-    /// that direction. There may be tombstones among them.
+    /// A lower bound of the number of upcoming *plain* steps in a direction, as far as the cursor
+    /// knows without reading entries. A plain step leads to another key with a single version,
+    /// which `snapshot` sees, and whose head comes before `bound` in that direction. The entry may
+    /// be a tombstone.
     #[inline]
     fn plain_steps(&self, _snapshot: SeqNo, _bound: u128, _forward: bool) -> usize {
         0
     }
 
-    /// Takes a plain step, unless something stands in the way, such as a tombstone; returns whether it did. Behind it only key and value may
-    /// be asked for, and further plain steps taken, until [`end_plain_steps`](InternalCursor::end_plain_steps) or a seek.
+    /// Takes a plain step. Returns false and stays if it cannot, for instance before a tombstone.
+    /// Afterwards only key and value may be read, until
+    /// [`end_plain_steps`](InternalCursor::end_plain_steps) or a seek.
     #[inline]
     fn plain_step(&mut self, _forward: bool) -> bool {
         false
     }
 
-    /// Finds out what plain steps leave out.
+    /// Decodes what plain steps skip of the current entry.
     fn end_plain_steps(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether the cursor knows, without a look at another place in memory, that the entry before is of another key. It may be so even
-    /// if it does not know.
+    /// Whether the previous entry certainly has another key. Best effort: false if the cursor would
+    /// have to read other memory to know.
     fn is_first_of_key(&self) -> bool {
         false
     }
@@ -90,12 +97,12 @@ pub(crate) trait InternalCursor {
     /// The user key.
     fn key(&self) -> &[u8];
 
-    /// What [`head`] says of the key.
+    /// The key's [`head16`].
     fn head(&self) -> u128 {
-        head(self.key())
+        head16(self.key())
     }
 
-    /// The head of the key, if there is an entry.
+    /// The head of the current key; `None` if the cursor is invalid.
     #[inline]
     fn head_if_valid(&self) -> Option<u128> {
         self.valid().then(|| self.head())
@@ -103,7 +110,7 @@ pub(crate) trait InternalCursor {
 
     fn seqno(&self) -> SeqNo;
 
-    /// Whether the entry is a value that `snapshot` can see, if nothing newer hides it.
+    /// Whether the entry is a value that `snapshot` sees, unless a newer version hides it.
     #[inline]
     fn shows(&self, snapshot: SeqNo) -> bool {
         self.seqno() <= snapshot && self.kind() == ValueKind::Put
@@ -114,7 +121,7 @@ pub(crate) trait InternalCursor {
     fn value(&self) -> &[u8];
 }
 
-/// Whether `key` comes before the `end` of a range in the direction of travel, as in
+/// Whether `key` comes before `end` in the direction of travel, as defined by
 /// [`InternalCursor::jump`].
 pub(crate) fn is_within(key: &[u8], end: Option<&[u8]>, forward: bool) -> bool {
     end.is_none_or(|end| if forward { key < end } else { key >= end })
@@ -123,15 +130,15 @@ pub(crate) fn is_within(key: &[u8], end: Option<&[u8]>, forward: bool) -> bool {
 /// Bytes of a head.
 pub(crate) const HEAD_LEN: usize = 16;
 
-/// The first bytes of a key, followed by zeros if it is shorter, as a number: one key comes before another if its head is less. Equal
-/// heads say nothing.
+/// The first 16 bytes of a key, padded with zeros, as a big-endian number. Unequal heads order as
+/// their keys do; equal heads say nothing.
 #[inline]
-pub(crate) fn head(key: &[u8]) -> u128 {
+pub(crate) fn head16(key: &[u8]) -> u128 {
     if let Some(first) = key.first_chunk() {
         return u128::from_be_bytes(*first);
     }
     if let (Some(first), Some(last)) = (key.first_chunk(), key.last_chunk()) {
-        // The two overlap; what the first one has is shifted out of the last one.
+        // The two chunks overlap: shift out of `last` what `first` has already.
         let last = u128::from(u64::from_be_bytes(*last)) << (8 * (HEAD_LEN - key.len()));
         return (u128::from(u64::from_be_bytes(*first)) << 64) | (last & u128::from(u64::MAX));
     }
@@ -140,17 +147,18 @@ pub(crate) fn head(key: &[u8]) -> u128 {
     u128::from_be_bytes(bytes)
 }
 
-/// A key to which those of a cursor's entries are compared. Up to the length of a head it costs two registers.
+/// A copy of a cursor's key, to compare later keys with. A key of up to 16 bytes compares in two
+/// registers.
 #[derive(Default)]
 pub(crate) struct MarkedKey {
     head: u128,
     len: usize,
-    /// All of a longer key.
+    /// The whole key if it is longer than a head.
     long: Vec<u8>,
 }
 
 impl MarkedKey {
-    /// Notes the key of the entry under the cursor.
+    /// Copies the key of the cursor's current entry.
     #[inline]
     pub(crate) fn mark(&mut self, cursor: &impl InternalCursor) {
         let key = cursor.key();
@@ -162,7 +170,7 @@ impl MarkedKey {
         }
     }
 
-    /// Whether the entry under the cursor has the same key.
+    /// Whether the cursor's current entry has the marked key.
     #[inline]
     pub(crate) fn is_at(&self, cursor: &impl InternalCursor) -> bool {
         self.head == cursor.head() && {
@@ -171,7 +179,7 @@ impl MarkedKey {
         }
     }
 
-    /// The key, in `buffer` if it is a short one.
+    /// The marked key; a short one is written to `buffer`.
     pub(crate) fn key<'a>(&'a self, buffer: &'a mut [u8; HEAD_LEN]) -> &'a [u8] {
         *buffer = self.head.to_be_bytes();
         buffer.get(..self.len).unwrap_or(&self.long)
@@ -191,8 +199,8 @@ mod tests {
             shared in 0usize..20,
         ) {
             let b = [&a[..shared.min(a.len())], &b].concat();
-            if head(&a) != head(&b) {
-                prop_assert_eq!(head(&a).cmp(&head(&b)), a.cmp(&b));
+            if head16(&a) != head16(&b) {
+                prop_assert_eq!(head16(&a).cmp(&head16(&b)), a.cmp(&b));
             } else {
                 let padded = |key: &[u8]| [key, &[0; HEAD_LEN][..]].concat()[..HEAD_LEN].to_vec();
                 prop_assert_eq!(padded(&a), padded(&b));

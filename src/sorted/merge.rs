@@ -1,4 +1,4 @@
-//! A cursor over the union of several cursors.
+//! [`MergingCursor`]: merges several cursors into one ordered sequence.
 
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;
@@ -8,67 +8,72 @@ use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::report::stats::ReadCounters;
 use crate::sorted::iter::InternalCursor;
 
-/// Yields the entries of all its children in order. If several children hold the same one, with key and sequence number (as levels do
-/// amid a compaction), it comes as often, except after turning around at it.
+/// Yields the entries of all children in order. An entry that several children hold (as levels do
+/// during a compaction) is yielded once for each, except after a turn at it.
 ///
-/// A tree of losers: the children are the leaves of a tournament, each inner node keeps the entry that lost there, and the winner is the
-/// current entry. After a step the moved child plays its way up to the root again, against one loser per node. What is compared is the
-/// head of the key, which stands in the node; keys themselves only when heads are equal.
+/// The cursor is a loser tree: the children are the leaves of a tournament, each inner node keeps
+/// the loser of its match, and the winner is the current entry. After a step, the moved child
+/// replays its matches up to the root, one per level. Matches compare the 16-byte heads stored in
+/// the nodes, and whole keys only if heads are equal.
 ///
-/// A child that wins again and again need not climb: it stays the winner while it comes before the *challenger*, the first of all
-/// others, who does not change meanwhile. With a single child that is nobody, and there is no merge to pay for. If the child knows more
-/// of what comes before the challenger, it takes [plain steps](InternalCursor::plain_steps), and the tree does not hear of them.
+/// A child that wins repeatedly is compared only with the *challenger*, the first of all other
+/// children, which does not change meanwhile. A single child has no challenger and costs nothing to
+/// merge. If a child knows that its next steps end before the challenger, it takes [plain
+/// steps](InternalCursor::plain_steps) without updating the tree.
 ///
-/// All children stand at or behind the current entry in the direction of travel; turning around moves every other child to the other
-/// side of it.
+/// Invariant: no child is before the current entry in the direction of travel. A turn moves every
+/// other child to the other side of it.
 pub(crate) struct MergingCursor<C> {
     children: Vec<C>,
-    /// Of the inner nodes, from 1 on; those below `i` are `2 * i` and `2 * i + 1`, the leaves follow them in the order of the children.
+    /// Inner nodes from 1 on; the children of node `i` are `2 * i` and `2 * i + 1`. The leaves
+    /// follow the inner nodes, in the order of `children`.
     losers: Vec<Entrant>,
-    /// [`Entrant::NOBODY`] if the cursor is invalid.
+    /// [`Entrant::NONE`] if the cursor is invalid.
     winner: Entrant,
-    /// The first of all entrants but the winner, if that is known.
+    /// The best of all other entrants, if known.
     challenger: Option<Entrant>,
-    /// Climbs in a row that ended with the same winner.
+    /// Consecutive replays with the same winner.
     wins: u32,
     /// Plain steps that the current child may still take.
     plain: usize,
-    /// Whether it has taken some: `winner` has the head of where it took the first, until it [catches up](MergingCursor::catch_up).
+    /// Whether plain steps were taken: `winner` holds the head from before the first of them until
+    /// the cursor [catches up](MergingCursor::catch_up).
     is_ahead: bool,
-    direction: Direction,
+    direction: MergeDirection,
 }
 
-/// After so many climbs in a row with the same winner it is worth knowing the challenger: entries in random order rarely come to that.
+/// Consecutive wins that make it worth finding the challenger. Entries in random order rarely get
+/// there.
 const WINS_FOR_CHALLENGER: u32 = 2;
 
-/// A child in the tournament. Who comes first in the direction of travel wins.
+/// A child in the tournament. The first in the direction of travel wins.
 #[derive(Clone, Copy)]
 struct Entrant {
-    /// The head of the key, inverted when travelling backward; the largest there is if the child has come to its end.
+    /// The head of the key, inverted when travelling backward; `u128::MAX` for an exhausted child.
     head: u128,
     child: usize,
 }
 
 impl Entrant {
-    const NOBODY: Entrant = Entrant { head: u128::MAX, child: usize::MAX };
+    const NONE: Entrant = Entrant { head: u128::MAX, child: usize::MAX };
 
-    fn is_nobody(&self) -> bool {
-        self.child == Entrant::NOBODY.child
+    fn is_none(&self) -> bool {
+        self.child == Entrant::NONE.child
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+enum MergeDirection {
     Forward,
     Backward,
 }
 
-impl Direction {
-    /// What to invert in a head.
+impl MergeDirection {
+    /// XOR mask that turns the order of heads into the direction of travel.
     fn mask(self) -> u128 {
         match self {
-            Direction::Forward => 0,
-            Direction::Backward => u128::MAX,
+            MergeDirection::Forward => 0,
+            MergeDirection::Backward => u128::MAX,
         }
     }
 }
@@ -76,25 +81,26 @@ impl Direction {
 impl<C: InternalCursor> MergingCursor<C> {
     pub(crate) fn new(children: Vec<C>) -> MergingCursor<C> {
         MergingCursor {
-            losers: vec![Entrant::NOBODY; children.len()],
+            losers: vec![Entrant::NONE; children.len()],
             children,
-            winner: Entrant::NOBODY,
+            winner: Entrant::NONE,
             challenger: None,
             wins: 0,
             plain: 0,
             is_ahead: false,
-            direction: Direction::Forward,
+            direction: MergeDirection::Forward,
         }
     }
 
-    /// Forgets where the current child stands, and the way there: children are about to be positioned anew.
+    /// Invalidates the cursor and drops any plain steps, before children are positioned anew.
     fn invalidate(&mut self) {
-        self.winner = Entrant::NOBODY;
+        self.winner = Entrant::NONE;
         (self.plain, self.is_ahead) = (0, false);
     }
 
-    /// Positions every child with `position` and starts to travel in `direction`.
-    fn position(&mut self, direction: Direction, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
+    /// Positions every child with `position`, sets the direction of travel and plays the
+    /// tournament.
+    fn position(&mut self, direction: MergeDirection, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(position)?;
         self.direction = direction;
@@ -105,58 +111,61 @@ impl<C: InternalCursor> MergingCursor<C> {
     fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(|child| child.begin_seek(key))?;
-        let mut going_on = true;
-        while going_on {
-            going_on = false;
+        let mut unfinished = true;
+        while unfinished {
+            unfinished = false;
             for child in &mut self.children {
-                going_on |= child.continue_seek(key)?;
+                unfinished |= child.continue_seek(key)?;
             }
         }
         Ok(())
     }
 
-    /// To the last entry before `(key, seqno)`.
+    /// Moves to the last entry before `(key, seqno)`.
     pub(crate) fn seek_before(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         self.begin_all_seeks(key)?;
-        self.position(Direction::Backward, |child| {
+        self.position(MergeDirection::Backward, |child| {
             child.end_seek(key, seqno)?;
             if child.valid() { child.prev() } else { child.seek_to_last() }
         })
     }
 
-    /// Travels in the other direction from here on: every child but the current one goes to its last entry before the current
-    /// entry, or to its first behind it.
+    /// Reverses the direction of travel: every child but the current one moves to its last entry
+    /// before the current entry, or to its first after it.
     #[cold]
-    fn turn(&mut self, direction: Direction) -> Result<()> {
+    fn turn(&mut self, direction: MergeDirection) -> Result<()> {
         let (key, seqno, current) = (self.key().to_vec(), self.seqno(), self.winner.child);
         self.invalidate();
         for (_, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != current) {
             child.seek(&key, seqno)?;
             match direction {
-                Direction::Forward => {}
-                Direction::Backward if child.valid() => child.prev()?,
-                Direction::Backward => child.seek_to_last()?,
+                MergeDirection::Forward => {}
+                MergeDirection::Backward if child.valid() => child.prev()?,
+                MergeDirection::Backward => child.seek_to_last()?,
             }
         }
         self.direction = direction;
-        // All others stand behind the current entry now, or at the same: it wins again, or that does.
+        // The other children are now past the current entry, or at an equal one, which may win
+        // instead.
         self.play_all();
         Ok(())
     }
 
-    /// Finds out whether what comes next in the direction of travel can be reached by plain steps. The cursor must be valid.
+    /// Looks up how many plain steps the current child can take before the challenger. The cursor
+    /// must be valid.
     #[inline]
     pub(crate) fn expect_plain_steps(&mut self, snapshot: SeqNo) {
         if let Some(challenger) = self.challenger {
-            let (bound, forward) = (challenger.head ^ self.direction.mask(), self.direction == Direction::Forward);
+            let (bound, forward) = (challenger.head ^ self.direction.mask(), self.direction == MergeDirection::Forward);
             self.plain = self.current().plain_steps(snapshot, bound, forward);
         }
     }
 
-    /// Takes a plain step, if one was expected in this direction and nothing stands in the way; returns whether it did.
+    /// Takes a plain step if [`expect_plain_steps`](MergingCursor::expect_plain_steps) found one in
+    /// this direction and the child can take it; returns whether it did.
     #[inline]
     pub(crate) fn step_plainly(&mut self, forward: bool) -> bool {
-        if self.plain == 0 || forward != (self.direction == Direction::Forward) {
+        if self.plain == 0 || forward != (self.direction == MergeDirection::Forward) {
             return false;
         }
         let stepped = self.children[self.winner.child].plain_step(forward);
@@ -165,7 +174,8 @@ impl<C: InternalCursor> MergingCursor<C> {
         stepped
     }
 
-    /// Ends plain steps, as it must be done before all other moves but seeks. An error leaves the cursor invalid.
+    /// Ends plain steps. Required before any other move but a seek. An error leaves the cursor
+    /// invalid.
     #[inline]
     pub(crate) fn catch_up(&mut self) -> Result<()> {
         self.plain = 0;
@@ -178,19 +188,20 @@ impl<C: InternalCursor> MergingCursor<C> {
         Ok(())
     }
 
-    /// Moves the current child with `step` and finds the next winner. An error leaves the cursor invalid.
+    /// Moves the current child with `step` and finds the new winner. An error leaves the cursor
+    /// invalid.
     #[inline]
     fn step(&mut self, step: impl FnOnce(&mut C) -> Result<()>) -> Result<()> {
         debug_assert!(!self.is_ahead, "plain steps end before others");
         let current = self.winner.child;
         if let Err(error) = step(&mut self.children[current]) {
-            self.winner = Entrant::NOBODY;
+            self.winner = Entrant::NONE;
             return Err(error);
         }
         let moved = self.entrant(current);
         match self.challenger {
             Some(challenger) if self.precedes(moved, challenger) => self.winner = moved,
-            _ => self.climb(moved),
+            _ => self.replay(moved),
         }
         Ok(())
     }
@@ -206,8 +217,8 @@ impl<C: InternalCursor> MergingCursor<C> {
         if a.head == b.head { self.precedes_by_key(a, b) } else { a.head < b.head }
     }
 
-    /// The same for equal heads, which say nothing: neither about longer keys, nor about versions, nor about trailing zeros, nor whether
-    /// there is an entry.
+    /// Decides between equal heads, which say nothing about longer keys, versions, trailing zeros,
+    /// or exhausted children.
     #[inline(never)]
     fn precedes_by_key(&self, a: Entrant, b: Entrant) -> bool {
         let entry = |entrant: Entrant| {
@@ -215,8 +226,8 @@ impl<C: InternalCursor> MergingCursor<C> {
             Some((cursor.key(), cursor.seqno()))
         };
         let ahead = match self.direction {
-            Direction::Forward => Ordering::Less,
-            Direction::Backward => Ordering::Greater,
+            MergeDirection::Forward => Ordering::Less,
+            MergeDirection::Backward => Ordering::Greater,
         };
         match (entry(a), entry(b)) {
             (Some(a), Some(b)) => compare_entries(a, b) == ahead,
@@ -226,22 +237,22 @@ impl<C: InternalCursor> MergingCursor<C> {
 
     /// Plays the whole tournament.
     fn play_all(&mut self) {
-        self.losers.fill(Entrant::NOBODY);
+        self.losers.fill(Entrant::NONE);
         self.wins = 0;
-        self.challenger = (self.children.len() == 1).then_some(Entrant::NOBODY);
+        self.challenger = (self.children.len() == 1).then_some(Entrant::NONE);
         'children: for child in 0..self.children.len() {
             let mut winner = self.entrant(child);
             let mut node = self.parent_of_leaf(child);
             while node > 0 {
-                // The first who comes to a node waits there for the other.
-                if self.losers[node].is_nobody() {
+                // The first entrant at a node waits there for the second.
+                if self.losers[node].is_none() {
                     self.losers[node] = winner;
                     continue 'children;
                 }
                 winner = self.play(node, winner);
                 node /= 2;
             }
-            self.crown(winner);
+            self.set_winner(winner);
         }
     }
 
@@ -249,12 +260,13 @@ impl<C: InternalCursor> MergingCursor<C> {
         usize::midpoint(self.children.len(), child)
     }
 
-    /// Lets `entrant` play against the loser at `node`; the new loser stays there, the winner is returned.
+    /// Plays `entrant` against the loser at `node`. The new loser stays there; the winner is
+    /// returned.
     #[inline]
     fn play(&mut self, node: usize, entrant: Entrant) -> Entrant {
         let waiting = self.losers[node];
         let lost = self.precedes(waiting, entrant);
-        // Who wins cannot be foreseen: no branches.
+        // The outcome is unpredictable: select without branches.
         let select = |a: Entrant, b: Entrant| Entrant {
             head: select_unpredictable(lost, a.head, b.head),
             child: select_unpredictable(lost, a.child, b.child),
@@ -263,8 +275,8 @@ impl<C: InternalCursor> MergingCursor<C> {
         select(waiting, entrant)
     }
 
-    /// Lets the child that was the winner, and has moved, play its way up again.
-    fn climb(&mut self, moved: Entrant) {
+    /// Replays the matches of the last winner, which has moved, up to the root.
+    fn replay(&mut self, moved: Entrant) {
         let mut winner = moved;
         let mut node = self.parent_of_leaf(moved.child);
         while node > 0 {
@@ -274,14 +286,15 @@ impl<C: InternalCursor> MergingCursor<C> {
         self.challenger = None;
         self.wins = if winner.child == moved.child { self.wins + 1 } else { 0 };
         if self.wins >= WINS_FOR_CHALLENGER {
-            self.challenger = Some(self.first_of_others(winner.child));
+            self.challenger = Some(self.find_challenger(winner.child));
         }
-        self.crown(winner);
+        self.set_winner(winner);
     }
 
-    /// Who would win without `winner`: it lost to nobody else, so it waits on the winner's way.
-    fn first_of_others(&self, winner: usize) -> Entrant {
-        let mut first = Entrant::NOBODY;
+    /// The entrant that would win without `winner`. It can have lost only to `winner`, so it is on
+    /// that leaf's path.
+    fn find_challenger(&self, winner: usize) -> Entrant {
+        let mut first = Entrant::NONE;
         let mut node = self.parent_of_leaf(winner);
         while node > 0 {
             if self.precedes(self.losers[node], first) {
@@ -292,9 +305,9 @@ impl<C: InternalCursor> MergingCursor<C> {
         first
     }
 
-    fn crown(&mut self, winner: Entrant) {
+    fn set_winner(&mut self, winner: Entrant) {
         let ended = winner.head == u128::MAX && !self.children[winner.child].valid();
-        self.winner = if ended { Entrant::NOBODY } else { winner };
+        self.winner = if ended { Entrant::NONE } else { winner };
     }
 
     #[inline]
@@ -306,43 +319,43 @@ impl<C: InternalCursor> MergingCursor<C> {
 impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
     #[inline]
     fn valid(&self) -> bool {
-        !self.winner.is_nobody()
+        !self.winner.is_none()
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.position(Direction::Forward, C::seek_to_first)
+        self.position(MergeDirection::Forward, C::seek_to_first)
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.position(Direction::Backward, C::seek_to_last)
+        self.position(MergeDirection::Backward, C::seek_to_last)
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         self.begin_all_seeks(key)?;
-        self.position(Direction::Forward, |child| child.end_seek(key, seqno))
+        self.position(MergeDirection::Forward, |child| child.end_seek(key, seqno))
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        if self.direction == Direction::Backward {
-            self.turn(Direction::Forward)?;
+        if self.direction == MergeDirection::Backward {
+            self.turn(MergeDirection::Forward)?;
         }
         self.step(C::next)
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        if self.direction == Direction::Forward {
-            self.turn(Direction::Backward)?;
+        if self.direction == MergeDirection::Forward {
+            self.turn(MergeDirection::Backward)?;
         }
         self.step(C::prev)
     }
 
-    /// In the direction of travel only. Other children may be left further on than the new current
-    /// entry: a caller that has stopped short of `end` must seek before it goes on.
+    /// Only in the direction of travel. Other children may end up beyond the new current entry: if
+    /// the jump stops before `end`, the caller must seek before it moves on.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         debug_assert!(!self.is_ahead, "plain steps end before others");
-        debug_assert_eq!(forward, self.direction == Direction::Forward);
+        debug_assert_eq!(forward, self.direction == MergeDirection::Forward);
         self.position(self.direction, |child| if child.valid() { child.jump(end, seen, forward) } else { Ok(()) })
     }
 
@@ -351,11 +364,12 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
         self.current().counters()
     }
 
-    /// Going backward. All other children stand before the current entry; the first of them in this direction tells of all.
+    /// Answers only when travelling backward: all other children are then before the current entry
+    /// in key order, so the nearest of them decides.
     #[inline]
     fn is_first_of_key(&self) -> bool {
-        self.direction == Direction::Backward && self.current().is_first_of_key() && {
-            let next = self.challenger.unwrap_or_else(|| self.first_of_others(self.winner.child));
+        self.direction == MergeDirection::Backward && self.current().is_first_of_key() && {
+            let next = self.challenger.unwrap_or_else(|| self.find_challenger(self.winner.child));
             next.head != self.winner.head
         }
     }

@@ -1,8 +1,8 @@
-//! Entries in key order: where they stand, and how they are read.
+//! Sorted entries: how they are stored, and how they are read.
 //!
 //! - [`iter`]: the cursor trait over internal keys.
 //! - [`merge`]: a cursor over several others.
-//! - [`block`]: a few kilobytes of entries, the unit that is read from disk and cached.
+//! - [`block`]: a few kilobytes of entries, the unit of disk reads and of the cache.
 //! - [`value`]: the bytes that a read returns.
 //! - [`table`]: SSTables, and the block cache.
 

@@ -8,14 +8,15 @@ use crate::sorted::block::{BlockRef, Borrowed, HeldBlock, KeptBlock, LentBlock};
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
-/// Short values are copied out of the store's memory, and so are all that stand in mapped files; another value of 4 KiB and more keeps
-/// the block that holds it alive instead.
+/// A value of 4 KiB or more from a data block keeps the block alive instead of being copied. All
+/// other values are copied, including those in mapped files.
 #[derive(Clone)]
 pub struct Value(Repr);
 
-/// From this length on a value is not copied. Below it a copy is cheaper than a reference count that several readers share.
+/// Length from which values pin their block. Below it, a copy is cheaper than a reference count
+/// that several readers share.
 const PIN_FROM: usize = 4096;
-/// Up to this length a value needs no memory beside itself.
+/// Longest value that is stored inline, without an allocation.
 const INLINE: usize = 30;
 
 #[derive(Clone)]
@@ -24,7 +25,7 @@ enum Repr {
         len: u8,
         bytes: [u8; INLINE],
     },
-    /// Copied by a clone too, which takes no longer than to count references up and down.
+    /// A clone copies the bytes, which takes no longer than counting a reference up and down.
     Owned(Box<[u8]>),
     Shared(Arc<[u8]>),
     Pinned {
@@ -49,20 +50,19 @@ impl Value {
     }
 }
 
-/// A value where a read found it in a table, before anybody owns it.
+/// A value where a read found it in a table, not yet copied or pinned.
 pub(crate) enum FoundValue<'a> {
-    /// The `len` bytes from `start` on of a block in a mapped file, which is borrowed. A [`Value`]
-    /// does not keep the file, so that after the call nobody but cursors looks at what a disk may
-    /// fail to bring.
+    /// `len` bytes at `start` of a block in a mapped file, which is borrowed. A [`Value`] never
+    /// keeps the file: after the call, only cursors read pages that the disk may fail to deliver.
     Mapped { block: LentBlock<'a>, start: u32, len: u32 },
-    /// The `len` bytes from `start` on, which lie within a block of the cache.
+    /// `len` bytes at `start` of a cached block.
     Cached { block: Borrowed<'a>, start: u32, len: u32 },
-    /// The same in a block that was read.
+    /// `len` bytes at `start` of a block that this read fetched.
     Read { block: BlockRef, start: u32, len: u32 },
 }
 
 impl<'a> FoundValue<'a> {
-    /// The `len` bytes of `block` from `start` on.
+    /// The `len` bytes at `start` of `block`.
     #[inline]
     pub(crate) fn in_block(block: HeldBlock<'a>, start: u32, len: u32) -> FoundValue<'a> {
         match block {
@@ -81,7 +81,7 @@ impl<'a> FoundValue<'a> {
         }
     }
 
-    /// The value for keeps: copied if it is short, or stands in a mapped file.
+    /// Copies the value, or pins its block if the value is long and not in a mapped file.
     #[inline]
     pub(crate) fn into_value(self) -> Value {
         match self {
@@ -95,7 +95,7 @@ impl<'a> FoundValue<'a> {
         }
     }
 
-    /// The value where it stands, with a count of the block or the mapping that it stands in.
+    /// Keeps the value in place, with a count on its block or mapping.
     pub(crate) fn keep(self) -> KeptValue {
         let (block, start, len) = match self {
             FoundValue::Mapped { block, start, len } => (block.kept(), start, len),
@@ -106,7 +106,7 @@ impl<'a> FoundValue<'a> {
     }
 }
 
-/// A value where a read found it, after the read.
+/// A value kept in place after the read that found it.
 pub(crate) struct KeptValue {
     block: KeptBlock,
     start: u32,

@@ -1,7 +1,8 @@
-//! [`WriteBatch`]: operations that take effect together, encoded from the start as the WAL stores them.
+//! [`WriteBatch`]: operations that take effect together, encoded as the WAL stores them.
 //!
 //! ```text
-//! payload = op*        op = kind: u8, keyspace id: varint, key length: varint, key, [value length: varint, value]
+//! payload = op*
+//! op      = kind: u8, keyspace id: varint, key length: varint, key, [value length: varint, value]
 //! ```
 
 use std::fmt;
@@ -13,17 +14,18 @@ use crate::format::{Decoded, Malformed};
 
 /// Puts and deletes that become visible, and survive a crash, together or not at all.
 ///
-/// Of two operations on one key the later one counts. A key takes up to 1 MiB, a value up to 1 GiB, a batch up to 2 GiB; a batch
-/// that was asked to exceed them is refused when it is written.
+/// Of two operations on one key, the later one counts. A key takes up to 1 MiB, a value up to 1
+/// GiB, a batch up to 2 GiB. A batch that exceeds a limit is refused when it is written.
 #[derive(Clone, Default)]
 pub struct WriteBatch {
     payload: Vec<u8>,
     count: u32,
-    /// The store whose keyspace ids the operations name, if they name any but the default one.
+    /// The store whose keyspace ids the operations use; `None` if all are in the default keyspace.
     origin: Option<u64>,
-    /// Ids of the keyspaces that the operations name, but for the default one.
+    /// Ids of the keyspaces that operations use, without the default one.
     keyspaces: Vec<u32>,
-    /// The first rule that an operation broke. Operations behind it are not kept: the batch will be refused.
+    /// The first limit that an operation broke. Later operations are dropped: the batch will be
+    /// refused.
     violation: Option<Error>,
 }
 
@@ -38,7 +40,7 @@ impl WriteBatch {
         self.put_raw(0, key.as_ref(), value.as_ref());
     }
 
-    /// Removes `key` from the default keyspace; no error if it is not there.
+    /// Removes `key` from the default keyspace. An absent key is no error.
     pub fn delete(&mut self, key: impl AsRef<[u8]>) {
         self.delete_raw(0, key.as_ref());
     }
@@ -53,12 +55,13 @@ impl WriteBatch {
         self.count == 0
     }
 
-    /// Bytes that the batch takes in the write-ahead log, not counting the 40 of its record header.
+    /// Bytes of the encoded operations: what the batch takes in the write-ahead log, without the
+    /// record's header.
     pub fn byte_size(&self) -> usize {
         self.payload.len()
     }
 
-    /// Removes all operations and forgets which store they were for.
+    /// Removes all operations, and forgets the store they were for.
     pub fn clear(&mut self) {
         self.payload.clear();
         self.count = 0;
@@ -89,26 +92,26 @@ impl WriteBatch {
         self.count += 1;
     }
 
-    /// Says that the batch holds keyspace ids of the store `origin`; those of two stores do not go together.
+    /// Records that the batch uses keyspace ids of the store `origin`. A batch for two stores is
+    /// refused.
     pub(crate) fn set_origin(&mut self, origin: u64) {
         let known = *self.origin.get_or_insert(origin);
         if known != origin && self.violation.is_none() {
-            self.violation = Some(Error::invalid("a batch holds keyspaces of two stores"));
+            self.violation = Some(Error::invalid("a batch uses keyspaces of two stores: use one batch per store"));
         }
     }
 
-    /// Fails with the first rule that an operation broke, or if the batch holds keyspaces of another store than `store`.
+    /// Fails if an operation broke a limit, or if the batch uses keyspaces of another store than
+    /// `store`.
     pub(crate) fn validate(&self, store: u64) -> Result<()> {
         match (&self.violation, self.origin) {
             (Some(error), _) => Err(error.clone()),
-            (None, Some(origin)) if origin != store => {
-                Err(Error::invalid("the batch holds keyspaces of another store"))
-            }
+            (None, Some(origin)) if origin != store => Err(Error::invalid("the batch uses keyspaces of another store")),
             (None, _) => Ok(()),
         }
     }
 
-    /// Ids of the keyspaces that the operations name, but for the default one.
+    /// Ids of the keyspaces that operations use, without the default one.
     pub(crate) fn keyspaces(&self) -> &[u32] {
         &self.keyspaces
     }
@@ -124,7 +127,8 @@ impl WriteBatch {
         self.payload
     }
 
-    /// The number of operations, as the record header has it. It fits, because an operation takes at least 3 bytes.
+    /// The number of operations, for the record header. It fits, because an operation takes at
+    /// least 3 bytes.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
@@ -139,7 +143,8 @@ impl fmt::Debug for WriteBatch {
     }
 }
 
-/// Adds an operation, a put if there is a value, to a payload; if it keeps within the limits.
+/// Appends an operation to a payload: a put if there is a value, else a delete. Fails if it exceeds
+/// a limit.
 pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
     check_op(payload.len(), keyspace, key, value)?;
     let kind = match value {
@@ -155,7 +160,7 @@ pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], value:
     Ok(())
 }
 
-/// Checks the limits for an operation that joins a batch of `batch_len` bytes.
+/// Checks the limits for an operation that is added to a batch of `batch_len` bytes.
 fn check_op(batch_len: usize, keyspace: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
     if key.len() > MAX_KEY_LEN {
         return Err(Error::invalid(format_args!("a key takes up to {MAX_KEY_LEN} bytes, not {}", key.len())));
@@ -180,30 +185,30 @@ pub(crate) struct Op<'a> {
     pub(crate) keyspace: u32,
     pub(crate) kind: ValueKind,
     pub(crate) key: &'a [u8],
-    /// Empty in a delete.
+    /// Empty for a delete.
     pub(crate) value: &'a [u8],
 }
 
-/// Iterates over the operations in the payload of a WAL record. An error is the last item.
+/// Iterates over the operations in the payload of a WAL record. Ends after an error.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchReader<'a> {
     rest: Decoder<'a>,
-    left: u32,
+    remaining: u32,
 }
 
 impl<'a> BatchReader<'a> {
-    /// A reader of the `count` operations that `payload` must hold.
+    /// A reader of a payload that must hold exactly `count` operations.
     pub(crate) fn new(payload: &'a [u8], count: u32) -> BatchReader<'a> {
-        BatchReader { rest: Decoder::new(payload), left: count }
+        BatchReader { rest: Decoder::new(payload), remaining: count }
     }
 
     #[inline]
     fn decode_op(&mut self) -> Decoded<Op<'a>> {
-        if self.left == 0 {
-            return Err(Malformed("a batch holds more operations than it says"));
+        if self.remaining == 0 {
+            return Err(Malformed("a batch holds more operations than its count says"));
         }
         if self.rest.is_empty() {
-            return Err(Malformed("a batch holds fewer operations than it says"));
+            return Err(Malformed("a batch holds fewer operations than its count says"));
         }
         let kind = ValueKind::decode(self.rest.u8()?.into())?;
         let keyspace = self.rest.varint_u32()?;
@@ -227,12 +232,12 @@ impl<'a> Iterator for BatchReader<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Decoded<Op<'a>>> {
-        if self.left == 0 && self.rest.is_empty() {
+        if self.remaining == 0 && self.rest.is_empty() {
             return None;
         }
         let op = self.decode_op();
         match op {
-            Ok(_) => self.left -= 1,
+            Ok(_) => self.remaining -= 1,
             Err(_) => *self = BatchReader::new(&[], 0),
         }
         Some(op)
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_is_that_of_the_format() {
+    fn encoding_follows_the_format() {
         let mut batch = WriteBatch::new();
         batch.put(b"k", b"value");
         batch.delete_raw(300, b"gone");
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn count_must_be_that_of_the_operations() {
+    fn count_must_match_the_operations() {
         let mut batch = WriteBatch::new();
         batch.put(b"a", b"1");
         batch.put(b"b", b"2");
@@ -330,7 +335,7 @@ mod tests {
 
     #[test]
     fn value_and_batch_limits_hold_to_the_byte() {
-        // Zeroed memory that nobody touches costs nothing.
+        // Zeroed memory that is never touched costs nothing.
         let value = vec![0; MAX_VALUE_LEN + 1];
         assert!(check_op(0, 0, b"k", Some(&value)).is_err());
         assert!(check_op(0, 0, b"k", Some(&value[1..])).is_ok());

@@ -1,7 +1,7 @@
-//! What a write passes through: batch, WAL, memtable.
+//! The path of a write: batch, WAL, memtable.
 //!
 //! - [`batch`]: a write batch and its encoding.
-//! - [`log`]: numbered files of checksummed records. The WAL and the manifest are such files.
+//! - [`log`]: numbered files of checksummed records, the format of WAL and manifest.
 //! - [`wal`]: the write-ahead log, one record per commit.
 //! - [`memtable`]: recent writes in memory.
 

@@ -1,36 +1,37 @@
-//! [`BlockBuilder`]: entries to a block.
+//! [`BlockBuilder`]: encodes sorted entries as a block.
 
-use super::{HEAD_LEN, HEADER_LEN, MAX_PREFIX_LEN, WIDE_OFFSETS, directory_len, head};
+use super::{HEAD_LEN, HEADER_LEN, MAX_PREFIX_LEN, WIDE_OFFSETS, directory_len, head4};
 use crate::format::coding::{put_varint, varint_len};
 use crate::format::key::{SeqNo, ValueKind, common_prefix_len};
 
-/// Memory kept for the next block; what one huge entry took beyond it is given back.
+/// Capacity kept for the next block; what a huge entry took beyond it is freed.
 const RETAINED: usize = 1 << 20;
-/// Length of an entry from which on it is worth a way of its own.
+/// Length from which a block of one entry is moved into the output instead of copied.
 const LARGE: usize = 1 << 20;
 /// A block of at most this length has narrow offsets.
-const NARROW: usize = 1 << 16;
+const NARROW_MAX_LEN: usize = 1 << 16;
 
-/// Collects entries, which must come in order, and lays out the block when it is complete: the common prefix and the smallest
-/// sequence number are known only then.
+/// Collects entries, added in order. Lays the block out in `finish`, because the common prefix and
+/// the smallest sequence number are known only then.
 ///
 /// ```text
 /// builder = new (add+ finish)*        add that returns false has not added
 /// ```
 pub(crate) struct BlockBuilder {
-    entries: Vec<Pending>,
-    /// Key and value of each entry, one behind the other. A block of the usual size stays in the nearest cache until it is laid out.
+    entries: Vec<BufferedEntry>,
+    /// Keys and values of the entries, concatenated. A block of the usual size stays in L1 until it
+    /// is laid out.
     data: Vec<u8>,
-    /// Of the first and the last key, and so of all between them.
+    /// Common prefix of the first and last key, and therefore of all keys between them.
     prefix_len: usize,
-    /// Varints of the lengths in front of the entries, as if no prefix were taken out.
+    /// Bytes of the length varints of all entries, computed before the prefix is removed.
     lengths_len: usize,
     smallest_seqno: SeqNo,
     largest_seqno: SeqNo,
 }
 
 #[derive(Clone, Copy)]
-struct Pending {
+struct BufferedEntry {
     start: usize,
     key_len: usize,
     value_len: usize,
@@ -39,17 +40,17 @@ struct Pending {
     fingerprint: u8,
 }
 
-impl Pending {
+impl BufferedEntry {
     fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
         &data[self.start..][..self.key_len]
     }
 
-    /// The key without the common prefix, and the value behind it.
+    /// The key without the common prefix, followed by the value.
     fn rest_and_value<'a>(&self, data: &'a [u8], prefix_len: usize) -> &'a [u8] {
         &data[self.start + prefix_len..self.start + self.key_len + self.value_len]
     }
 
-    /// Sequence number and kind as they stand in the block.
+    /// Sequence number and kind as the block encodes them.
     fn packed(&self, base: SeqNo) -> u64 {
         ((self.seqno - base) << 3) | self.kind as u64
     }
@@ -80,7 +81,6 @@ impl BlockBuilder {
         self.entries.is_empty()
     }
 
-    /// Key and sequence number of the last entry.
     pub(crate) fn last(&self) -> Option<(&[u8], SeqNo)> {
         self.entries.last().map(|entry| (entry.key(&self.data), entry.seqno))
     }
@@ -92,14 +92,14 @@ impl BlockBuilder {
         if key.starts_with(prefix) { self.prefix_len } else { common_prefix_len(prefix, key) }
     }
 
-    /// At most this long the block becomes if it is finished now.
+    /// Upper bound of the block's length if it is finished now.
     pub(crate) fn size(&self) -> usize {
         let span = self.largest_seqno.saturating_sub(self.smallest_seqno);
         estimate(self.entries.len(), self.prefix_len, self.data.len(), self.lengths_len, span)
     }
 
-    /// Adds an entry, which must come after the one before it, unless the block might become longer than `limit` by it and has another
-    /// one already; returns whether it did. `fingerprint` is that of the key's hash.
+    /// Adds an entry, which must sort after the last one; `fingerprint` is that of the key's hash.
+    /// Returns false and adds nothing if the block has an entry already and might exceed `limit`.
     pub(crate) fn add(
         &mut self,
         key: &[u8],
@@ -121,7 +121,7 @@ impl BlockBuilder {
         self.lengths_len = lengths_len;
         (self.smallest_seqno, self.largest_seqno) = (smallest, largest);
         let (start, key_len, value_len) = (self.data.len(), key.len(), value.len());
-        self.entries.push(Pending { start, key_len, value_len, seqno, kind, fingerprint });
+        self.entries.push(BufferedEntry { start, key_len, value_len, seqno, kind, fingerprint });
         self.data.extend_from_slice(key);
         self.data.extend_from_slice(value);
         true
@@ -136,14 +136,14 @@ impl BlockBuilder {
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         assert!(!self.entries.is_empty(), "a block has at least one entry");
         let (prefix_len, base, n) = (self.prefix_len, self.smallest_seqno, self.entries.len());
-        let most = self.size();
-        let wide = most > NARROW && {
+        let max_len = self.size();
+        let wide = max_len > NARROW_MAX_LEN && {
             let entries_len: usize = self.entries.iter().map(|entry| entry.encoded_len(prefix_len, base)).sum();
-            HEADER_LEN + n * directory_len(false) + prefix_len + entries_len > NARROW
+            HEADER_LEN + n * directory_len(false) + prefix_len + entries_len > NARROW_MAX_LEN
         };
-        // A single large value is moved rather than copied: of 300 MB there is one copy less.
+        // A single large value is moved rather than copied: for 300 MB, one copy less.
         let is_moved = n == 1 && self.data.len() >= LARGE;
-        out.reserve(if is_moved { 0 } else { most });
+        out.reserve(if is_moved { 0 } else { max_len });
         let block_start = out.len();
 
         out.push(if wide { WIDE_OFFSETS } else { 0 });
@@ -152,11 +152,11 @@ impl BlockBuilder {
         out.extend_from_slice(&(n as u32).to_le_bytes());
         out.extend_from_slice(&base.to_le_bytes());
         out.extend(self.entries.iter().map(|entry| entry.fingerprint));
-        // The offsets are known when the entries stand.
+        // Reserve the offsets: they are known once the entries are written.
         let offsets_start = out.len();
         out.resize(offsets_start + n * (directory_len(wide) - HEAD_LEN - 1), 0);
         for entry in &self.entries {
-            out.extend_from_slice(&head(&entry.key(&self.data)[prefix_len..]).to_le_bytes());
+            out.extend_from_slice(&head4(&entry.key(&self.data)[prefix_len..]).to_le_bytes());
         }
         out.extend_from_slice(&self.data[..prefix_len]);
         for (i, entry) in self.entries.iter().enumerate() {
@@ -193,9 +193,9 @@ impl BlockBuilder {
     }
 }
 
-/// An upper bound of a block's length: every sequence number is taken to be as wide as their whole span.
+/// Upper bound of a block's length: counts every sequence number as wide as the span of all.
 fn estimate(n: usize, prefix_len: usize, data_len: usize, lengths_len: usize, span: SeqNo) -> usize {
     let entries_len = data_len - n * prefix_len + lengths_len + n * varint_len((span << 3) | 7);
     let len = |wide| HEADER_LEN + n * directory_len(wide) + prefix_len + entries_len;
-    len(len(false) > NARROW)
+    len(len(false) > NARROW_MAX_LEN)
 }

@@ -3,48 +3,52 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::reader::{AHEAD, PlainEntry};
-use super::view::LINE;
-use super::{Block, KeptBlock, head};
+use super::reader::{PREFETCH_DISTANCE, PlainEntry};
+use super::view::CACHE_LINE;
+use super::{Block, KeptBlock, head4};
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind, compare, compare_entries, strip};
 use crate::sorted::iter::{self, HEAD_LEN};
 
-/// A position in a block, before which, behind which and at which all is reachable without state: each entry is found by its
-/// offset. The key is put together in a buffer that keeps the block's common prefix, the value stays in the block.
+/// A position in a block. Every entry is found by its offset, so a step in either direction needs
+/// no state from earlier steps. The key is assembled in a buffer that keeps the block's common
+/// prefix; the value stays in the block.
 ///
-/// As with `InternalCursor`, accessors and steps are for a valid cursor only, and a failed step makes it invalid.
+/// As with `InternalCursor`, accessors and steps need a valid cursor, and a failed step invalidates
+/// it.
 pub(crate) struct BlockCursor {
-    /// There is none before one was first entered.
+    /// `None` until the cursor first enters a block.
     block: Option<KeptBlock>,
-    /// Number of the block's entries.
+    /// Number of entries in the block.
     len: usize,
-    /// `len` when invalid.
+    /// Equal to `len` when the cursor is invalid.
     position: usize,
-    /// The common prefix, then the rest of the current key, then anything: at least [`HEAD_LEN`] bytes behind the prefix, so that a
-    /// rest that is no longer is copied, and a head taken, in one piece.
-    buffer: Buffer,
+    /// The common prefix, the rest of the current key, then arbitrary bytes. At least [`HEAD_LEN`]
+    /// bytes follow the prefix, so that a rest of up to that length is copied, and its head taken,
+    /// in one fixed-size access.
+    buffer: InlineBuffer,
     prefix_len: usize,
-    /// The head of the common prefix, as of a key.
+    /// The 16-byte head of the common prefix.
     prefix_head: u128,
     key_len: usize,
-    /// Of the current key, in the sense of `InternalCursor`.
+    /// 16-byte head of the current key, as in `InternalCursor`.
     head: u128,
     seqno: SeqNo,
     kind: ValueKind,
     value: Range<usize>,
-    /// Between the two parts of a seek: positions of the entries of which their heads do not say where they stand.
+    /// Between the two parts of a seek: the positions that heads leave undecided. The target is one
+    /// of them or the end of the range.
     ties: Range<usize>,
 }
 
 impl Default for BlockCursor {
-    /// A cursor in no block.
+    /// A cursor outside any block.
     fn default() -> BlockCursor {
         BlockCursor {
             block: None,
             len: 0,
             position: 0,
-            buffer: Buffer::default(),
+            buffer: InlineBuffer::default(),
             prefix_len: 0,
             prefix_head: 0,
             key_len: 0,
@@ -64,13 +68,13 @@ impl BlockCursor {
         cursor
     }
 
-    /// Moves on to another block, keeping the buffer. The cursor is invalid then.
+    /// Moves to another block and keeps the buffer. Leaves the cursor invalid.
     pub(crate) fn enter(&mut self, kept: KeptBlock) {
         let block = kept.block();
         let prefix = block.prefix();
         self.prefix_len = prefix.len();
-        self.prefix_head = iter::head(prefix);
-        self.buffer.make_room(prefix.len() + HEAD_LEN);
+        self.prefix_head = iter::head16(prefix);
+        self.buffer.reserve(prefix.len() + HEAD_LEN);
         self.buffer.bytes_mut()[..prefix.len()].copy_from_slice(prefix);
         self.len = block.len();
         self.block = Some(kept);
@@ -82,14 +86,14 @@ impl BlockCursor {
         self.block.as_ref().map(KeptBlock::block)
     }
 
-    /// Leaves the block, if it is in one, and gives it back.
+    /// Leaves the current block, if any, and returns it.
     pub(crate) fn leave(&mut self) -> Option<KeptBlock> {
         self.len = 0;
         self.invalidate();
         self.block.take()
     }
 
-    /// Whether it is in a block.
+    /// Whether the cursor is in a block.
     pub(crate) fn is_inside(&self) -> bool {
         self.block.is_some()
     }
@@ -104,27 +108,27 @@ impl BlockCursor {
     }
 
     pub(crate) fn seek_to_first(&mut self) -> Decoded<()> {
-        self.go_to(0)
+        self.move_to(0)
     }
 
     pub(crate) fn seek_to_last(&mut self) -> Decoded<()> {
-        self.go_to(self.len.saturating_sub(1))
+        self.move_to(self.len.saturating_sub(1))
     }
 
-    /// To the first entry at or after `(key, seqno)`; invalid if all entries come before it.
+    /// Moves to the first entry at or after `(key, seqno)`; invalid if there is none.
     pub(crate) fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Decoded<()> {
         self.begin_seek(key);
         self.end_seek(key, seqno)
     }
 
-    /// The first part of a seek: searches the directory, and asks for the entries to which that leads. The cursor is invalid until the
-    /// second part, to the same place.
+    /// The first part of a seek: searches the directory and prefetches the entries it leads to. The
+    /// cursor is invalid until `end_seek` with the same target.
     pub(crate) fn begin_seek(&mut self, key: &[u8]) {
         self.invalidate();
         let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return };
         let prefix = block.prefix();
         self.ties = match strip(key, prefix) {
-            Some(rest) => block.equal_heads(head(rest)),
+            Some(rest) => block.equal_heads(head4(rest)),
             None if compare(key, prefix).is_lt() => 0..0,
             None => block.len()..block.len(),
         };
@@ -133,14 +137,14 @@ impl BlockCursor {
 
     pub(crate) fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Decoded<()> {
         let position = self.lower_bound(key, seqno)?;
-        self.go_to(position)
+        self.move_to(position)
     }
 
     fn lower_bound(&self, key: &[u8], seqno: SeqNo) -> Decoded<usize> {
         let Range { mut start, mut end } = self.ties.clone();
         let Some(block) = self.block() else { return Ok(start) };
         let rest = key.get(self.prefix_len..).unwrap_or_default();
-        // Heads that agree say nothing about the order: neither about longer keys, nor about versions, nor about trailing zeros.
+        // Equal heads do not decide the order of longer keys, versions, or trailing zeros.
         while start < end {
             let middle = usize::midpoint(start, end);
             let entry = block.entry(middle)?;
@@ -154,37 +158,39 @@ impl BlockCursor {
     }
 
     pub(crate) fn next(&mut self) -> Decoded<()> {
-        self.go_to(self.position + 1)
+        self.move_to(self.position + 1)
     }
 
-    /// To the entry before; invalid at the first one.
+    /// Moves to the previous entry; invalid if the cursor was at the first one.
     pub(crate) fn prev(&mut self) -> Decoded<()> {
-        self.go_to(self.position.checked_sub(1).unwrap_or(self.len))
+        self.move_to(self.position.checked_sub(1).unwrap_or(self.len))
     }
 
-    /// To the next entry, unless something stands in the way: the end of the block, or an error. Then the cursor stays where it is, and
-    /// [`next`](BlockCursor::next) says what it is.
+    /// Moves to the next entry. Returns false and stays at the end of the block or on an error;
+    /// [`next`](BlockCursor::next) then says which.
     #[inline]
     pub(crate) fn advance(&mut self) -> bool {
         let next = self.position + 1;
-        next < self.len && self.stand_at(next).is_ok() && {
-            self.look_ahead(self.value.end, true);
+        next < self.len && self.load_entry(next).is_ok() && {
+            self.prefetch_beyond(self.value.end, true);
             true
         }
     }
 
-    /// The same backward, for [`prev`](BlockCursor::prev).
+    /// Moves to the previous entry. Returns false and stays at the start of the block or on an
+    /// error; [`prev`](BlockCursor::prev) then says which.
     #[inline]
     pub(crate) fn retreat(&mut self) -> bool {
-        self.position > 0 && self.stand_at(self.position - 1).is_ok() && {
-            self.look_ahead(self.value.start, false);
+        self.position > 0 && self.load_entry(self.position - 1).is_ok() && {
+            self.prefetch_beyond(self.value.start, false);
             true
         }
     }
 
-    /// To the next entry in a direction, if nothing stands in the way, and that is a value: nothing is put together of it but the key. Until
-    /// [`settle`](BlockCursor::settle) only key and value may be asked for. Returns whether it has moved; else
-    /// [`advance`](BlockCursor::advance) and [`retreat`](BlockCursor::retreat) say more.
+    /// Moves by one entry if that is a value with a short header, and decodes only its key. Returns
+    /// false and stays otherwise: fall back to [`advance`](BlockCursor::advance) or
+    /// [`retreat`](BlockCursor::retreat). Until [`settle`](BlockCursor::settle), only key and value
+    /// may be read.
     #[inline]
     pub(crate) fn plain_step(&mut self, forward: bool) -> bool {
         let position = if forward { self.position + 1 } else { self.position.wrapping_sub(1) };
@@ -194,62 +200,65 @@ impl BlockCursor {
         let Some(PlainEntry { rest, rest_len, value }) = block.plain_entry(position) else { return false };
         self.buffer.put(self.prefix_len, rest, rest_len);
         let end = if forward { value.end } else { value.start };
-        block.prefetch_line(end, AHEAD - LINE, forward);
-        block.prefetch_line(end, AHEAD, forward);
+        block.prefetch_line(end, PREFETCH_DISTANCE - CACHE_LINE, forward);
+        block.prefetch_line(end, PREFETCH_DISTANCE, forward);
         self.key_len = self.prefix_len + rest_len;
         self.value = value;
         self.position = position;
         true
     }
 
-    /// Finds out about the current entry what plain steps leave out. An error makes the cursor invalid.
+    /// Decodes the fields of the current entry that plain steps skip. An error invalidates the
+    /// cursor.
     pub(crate) fn settle(&mut self) -> Decoded<()> {
-        self.go_to(self.position)
+        self.move_to(self.position)
     }
 
-    /// Asks for what will be looked at some steps from here, where an entry begins or ends at `place`: as much as a step of usual length
-    /// takes.
+    /// Prefetches the lines that the cursor reaches some steps after `offset`, where an entry
+    /// begins or ends. Two lines are about what one step of usual length consumes.
     #[inline]
-    fn look_ahead(&self, place: usize, forward: bool) {
+    fn prefetch_beyond(&self, offset: usize, forward: bool) {
         if let Some(block) = self.block() {
-            block.prefetch_line(place, AHEAD - LINE, forward);
-            block.prefetch_line(place, AHEAD, forward);
+            block.prefetch_line(offset, PREFETCH_DISTANCE - CACHE_LINE, forward);
+            block.prefetch_line(offset, PREFETCH_DISTANCE, forward);
         }
     }
 
-    /// How many entries of the block are still to come in a direction. The cursor must be valid.
+    /// Number of entries left in a direction. The cursor must be valid.
     #[inline]
     pub(crate) fn left(&self, forward: bool) -> usize {
         if forward { self.len - 1 - self.position } else { self.position }
     }
 
-    /// Whether the entry before is known to be of another key; if there is none in the block, or the heads do not say it, it is not.
+    /// Whether the previous entry certainly has another key. False also if it is in another block
+    /// or has an equal head.
     #[inline]
     pub(crate) fn is_first_of_key(&self) -> bool {
         let (Some(block), Some(before)) = (self.block(), self.position.checked_sub(1)) else { return false };
         self.valid() && block.head(before) != block.head(self.position)
     }
 
-    /// To the entry at `position`, or invalid if there is none.
+    /// Moves to the entry at `position`; invalid if there is none.
     #[inline(never)]
-    fn go_to(&mut self, position: usize) -> Decoded<()> {
+    fn move_to(&mut self, position: usize) -> Decoded<()> {
         self.invalidate();
-        if position < self.len { self.stand_at(position) } else { Ok(()) }
+        if position < self.len { self.load_entry(position) } else { Ok(()) }
     }
 
-    /// To the entry at `position`, which must be less than the block's length. An error changes nothing.
+    /// Moves to the entry at `position`, which must be less than the block's length. An error
+    /// leaves the cursor as it was.
     #[inline(always)]
-    fn stand_at(&mut self, position: usize) -> Decoded<()> {
+    fn load_entry(&mut self, position: usize) -> Decoded<()> {
         let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return Ok(()) };
         let entry = block.entry(position)?;
         let rest_len = entry.rest.len();
         let rest_start = entry.value_start - rest_len;
         let rest_head = self.buffer.put(self.prefix_len, &block.bytes()[rest_start..], rest_len);
         self.key_len = self.prefix_len + rest_len;
-        self.head = self.prefix_head | behind(rest_head, self.prefix_len);
+        self.head = self.prefix_head | shift_head(rest_head, self.prefix_len);
         if self.key_len < HEAD_LEN {
-            // What stands behind the key is not part of it.
-            self.head &= !behind(u128::MAX, self.key_len);
+            // Mask the bytes after the key.
+            self.head &= !shift_head(u128::MAX, self.key_len);
         }
         self.seqno = entry.seqno;
         self.kind = entry.kind;
@@ -263,14 +272,15 @@ impl BlockCursor {
         &self.buffer.bytes()[..self.key_len]
     }
 
-    /// The head of the key, in the sense of `InternalCursor`.
+    /// The 16-byte head of the key, as in `InternalCursor`.
     #[inline]
     pub(crate) fn head(&self) -> u128 {
         self.head
     }
 
-    /// How many steps are left in a direction, if the last of them leads to a key whose head comes before `bound` in that direction; that
-    /// is decided by what the directory says of its head. The cursor must be valid.
+    /// Number of steps left in a direction if even the last one leads to a key whose head comes
+    /// before `bound`, else 0. Decides by the block head of the last entry. The cursor must be
+    /// valid.
     #[inline]
     pub(crate) fn left_before(&self, bound: u128, forward: bool) -> usize {
         let Some(block) = self.block() else { return 0 };
@@ -278,9 +288,9 @@ impl BlockCursor {
         let known = u128::from(block.head(last)) << (8 * (HEAD_LEN - super::HEAD_LEN));
         let unknown = u128::MAX >> (8 * super::HEAD_LEN);
         let is_before = if forward {
-            self.prefix_head | behind(known | unknown, self.prefix_len) < bound
+            self.prefix_head | shift_head(known | unknown, self.prefix_len) < bound
         } else {
-            self.prefix_head | behind(known, self.prefix_len) > bound
+            self.prefix_head | shift_head(known, self.prefix_len) > bound
         };
         if is_before { self.left(forward) } else { 0 }
     }
@@ -297,70 +307,71 @@ impl BlockCursor {
 
     #[inline]
     pub(crate) fn value(&self) -> &[u8] {
-        // In range since the entry was decoded.
+        // In range: checked when the entry was decoded.
         self.block().map_or(&[], |block| &block.bytes()[self.value.clone()])
     }
 }
 
-/// Bytes that take no memory elsewhere while they are few: a cursor over blocks of usual keys allocates nothing.
-struct Buffer {
-    few: [u8; FEW],
-    /// All of them if they are more.
-    many: Vec<u8>,
+/// A growing byte buffer with inline storage: a cursor over blocks of usual keys allocates nothing.
+struct InlineBuffer {
+    inline: [u8; INLINE_LEN],
+    /// Holds all bytes once they exceed `inline`; empty before.
+    heap: Vec<u8>,
 }
 
-/// A head, and keys with as much in front of it as most have.
-const FEW: usize = 64;
+/// Enough for the common prefix of most blocks and a head.
+const INLINE_LEN: usize = 64;
 
-impl Default for Buffer {
-    fn default() -> Buffer {
-        Buffer { few: [0; FEW], many: Vec::new() }
+impl Default for InlineBuffer {
+    fn default() -> InlineBuffer {
+        InlineBuffer { inline: [0; INLINE_LEN], heap: Vec::new() }
     }
 }
 
-impl Buffer {
+impl InlineBuffer {
     #[inline]
     fn bytes(&self) -> &[u8] {
-        if self.many.is_empty() { &self.few } else { &self.many }
+        if self.heap.is_empty() { &self.inline } else { &self.heap }
     }
 
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.many.is_empty() { &mut self.few } else { &mut self.many }
+        if self.heap.is_empty() { &mut self.inline } else { &mut self.heap }
     }
 
-    /// Puts the first `len` bytes of `bytes` at `start`. Up to a head they go in one piece, and what follows them goes along, if there is as
-    /// much. Returns their head, of what goes along too.
+    /// Writes the first `len` bytes of `bytes` at `start` and returns their head. Up to
+    /// [`HEAD_LEN`] bytes are written as one fixed-size copy if `bytes` is long enough; the head
+    /// then includes bytes after `len`, too.
     #[inline(always)]
     fn put(&mut self, start: usize, bytes: &[u8], len: usize) -> u128 {
-        let place = self.bytes_mut().get_mut(start..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
-        match (bytes.first_chunk(), place) {
-            (Some(piece), Some(place)) if len <= HEAD_LEN => {
-                *place = *piece;
+        let target = self.bytes_mut().get_mut(start..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
+        match (bytes.first_chunk(), target) {
+            (Some(piece), Some(target)) if len <= HEAD_LEN => {
+                *target = *piece;
                 u128::from_be_bytes(*piece)
             }
             _ => {
                 let bytes = &bytes[..len];
-                self.make_room(start + len);
+                self.reserve(start + len);
                 self.bytes_mut()[start..start + len].copy_from_slice(bytes);
-                iter::head(bytes)
+                iter::head16(bytes)
             }
         }
     }
 
-    /// Makes it at least `len` bytes long.
-    fn make_room(&mut self, len: usize) {
+    /// Grows the buffer to at least `len` bytes.
+    fn reserve(&mut self, len: usize) {
         let bytes = self.bytes();
         if bytes.len() < len {
             let mut longer = vec![0; len.next_power_of_two()];
             longer[..bytes.len()].copy_from_slice(bytes);
-            self.many = longer;
+            self.heap = longer;
         }
     }
 }
 
-/// The part that a head of what follows `len` bytes has in the head of the whole.
+/// Shifts the head of what follows `len` bytes to its place in the head of the whole key.
 #[inline]
-fn behind(head: u128, len: usize) -> u128 {
+fn shift_head(head: u128, len: usize) -> u128 {
     if len < HEAD_LEN { head >> (8 * len) } else { 0 }
 }

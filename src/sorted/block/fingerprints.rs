@@ -1,11 +1,13 @@
-//! Comparison of a key's fingerprint with those of a block's entries, a line of them at a time.
+//! Compares a key's fingerprint with those of a block's entries, 64 at a time.
 
-/// So many are compared at once.
-pub(super) const AT_ONCE: usize = 64;
+/// Fingerprints per comparison: one cache line.
+pub(super) const GROUP_LEN: usize = 64;
 
-/// Which of the first `count` of the fingerprints from `start` on in `bytes` equal `fingerprint`: a bit for each, of at most [`AT_ONCE`].
+/// A bit mask of those of the first `count` fingerprints from `start` on that equal `fingerprint`.
+/// At most [`GROUP_LEN`] fingerprints are compared.
 ///
-/// Where fewer bytes than a line follow, the line is put together from what there is; a block stands in a frame that is longer.
+/// If fewer than [`GROUP_LEN`] bytes follow `start`, they are copied to a padded line first. A
+/// block in a frame does not get there, because frames are longer than their blocks.
 #[inline]
 pub(super) fn matches(bytes: &[u8], start: usize, count: usize, fingerprint: u8) -> u64 {
     let line = bytes.get(start..).and_then(<[u8]>::first_chunk);
@@ -13,12 +15,12 @@ pub(super) fn matches(bytes: &[u8], start: usize, count: usize, fingerprint: u8)
         Some(line) => equal_in(line, fingerprint),
         None => equal_in(&padded(bytes.get(start..).unwrap_or_default()), fingerprint),
     };
-    if count < AT_ONCE { equal & ((1 << count) - 1) } else { equal }
+    if count < GROUP_LEN { equal & ((1 << count) - 1) } else { equal }
 }
 
 #[cold]
-fn padded(bytes: &[u8]) -> [u8; AT_ONCE] {
-    let mut line = [0; AT_ONCE];
+fn padded(bytes: &[u8]) -> [u8; GROUP_LEN] {
+    let mut line = [0; GROUP_LEN];
     line[..bytes.len()].copy_from_slice(bytes);
     line
 }
@@ -26,7 +28,7 @@ fn padded(bytes: &[u8]) -> [u8; AT_ONCE] {
 /// A bit for each byte of `line` that equals `fingerprint`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
-fn equal_in(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
+fn equal_in(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
     // SAFETY: every processor of this architecture has SSE2.
     unsafe { equal_in_sse2(line, fingerprint) }
 }
@@ -34,7 +36,7 @@ fn equal_in(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "sse2")]
 #[inline]
-fn equal_in_sse2(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
+fn equal_in_sse2(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
     use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
 
     let wanted = _mm_set1_epi8(fingerprint.cast_signed());
@@ -53,12 +55,12 @@ fn equal_in_sse2(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use portable::equal_in;
 
-/// What the vectors compute, eight bytes at a time.
+/// Portable twin of the SSE2 code: compares eight bytes at a time.
 #[cfg(any(test, miri, not(target_arch = "x86_64")))]
 mod portable {
-    use super::AT_ONCE;
+    use super::GROUP_LEN;
 
-    pub(super) fn equal_in(line: &[u8; AT_ONCE], fingerprint: u8) -> u64 {
+    pub(super) fn equal_in(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
         let (words, _) = line.as_chunks::<8>();
         words.iter().rev().fold(0, |equal, word| equal << 8 | equal_bits(u64::from_le_bytes(*word), fingerprint))
     }
@@ -66,11 +68,13 @@ mod portable {
     /// A bit for each byte of `word` that equals `byte`.
     fn equal_bits(word: u64, byte: u8) -> u64 {
         const LOW_BITS: u64 = u64::from_le_bytes([0x7f; 8]);
-        /// Brings the highest bits of eight bytes together in the highest byte of the product: bit `8 * i + 7` meets the factor's bit
-        /// `49 - 7 * i` at bit `56 + i`, and no two meet elsewhere.
+        /// Multiplication gathers the top bits of eight bytes in the top byte of the product: bit
+        /// `8 * i + 7` meets the factor's bit `49 - 7 * i` at bit `56 + i`, and no two meet
+        /// elsewhere.
         const GATHER: u64 = 0x0002_0408_1020_4081;
         let difference = word ^ u64::from_le_bytes([byte; 8]);
-        // The addition cannot carry from byte to byte, so that, unlike the shorter subtraction, no byte is reported by mistake.
+        // Unlike the shorter subtraction, this addition cannot carry into the next byte, so it
+        // yields no false match.
         let high = !(((difference & LOW_BITS) + LOW_BITS) | difference | LOW_BITS);
         high.wrapping_mul(GATHER) >> 56
     }
@@ -84,13 +88,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 1000 }))]
         #[test]
-        fn exactly_the_equal_ones_are_marked(
+        fn exactly_the_equal_fingerprints_are_marked(
             bytes in prop::collection::vec(prop_oneof![0u8..3, 0x7e..0x82u8, any::<u8>()], 0..200),
             start in 0usize..140, count in 1usize..200, pick: prop::sample::Index
         ) {
             let fingerprint = bytes.get(pick.index(bytes.len().max(1))).copied().unwrap_or(1);
             let count = count.min(bytes.len().saturating_sub(start));
-            let expected = (0..count.min(AT_ONCE)).filter(|i| bytes[start + i] == fingerprint).fold(0, |all, i| all | 1 << i);
+            let expected = (0..count.min(GROUP_LEN)).filter(|i| bytes[start + i] == fingerprint).fold(0, |all, i| all | 1 << i);
             prop_assert_eq!(matches(&bytes, start, count, fingerprint), expected);
             if let Some(line) = bytes.first_chunk() {
                 prop_assert_eq!(equal_in(line, fingerprint), portable::equal_in(line, fingerprint));

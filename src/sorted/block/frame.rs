@@ -1,11 +1,11 @@
-//! Where the cache and readers keep a data block: [`Frame`] while it is filled, [`BlockRef`] from then on.
+//! Memory of data blocks: a [`Frame`] while it is filled, a [`BlockRef`] once it holds a block.
 //!
-//! One allocation holds what is known of the block, the count of its references, and its bytes, so that a reader who has the pointer
-//! comes to the directory without another step. The first line is the head and the block's own header, the fingerprints begin with the
-//! second.
+//! One allocation holds the decoded block header, the reference count and the bytes: a reader with
+//! the pointer reaches the directory in one step. The first cache line holds the frame header and
+//! the block's own header; the fingerprints begin in the second.
 //!
-//! A frame is from an [`Arena`], which it keeps, or from the allocator. One that has been used before is used again as it is: what it held
-//! stays in it, and is overwritten by a read.
+//! A frame comes from an [`Arena`], which it keeps alive, or from the allocator. Reused frames are
+//! not cleared: the next read overwrites the old bytes.
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;
@@ -16,129 +16,135 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use super::view::{Block, PREFETCHED, Parts, prefetch_lines};
+use super::view::{Block, BlockHeader, PREFETCH_LINES, prefetch_lines};
 use crate::format::Decoded;
 use crate::memory::pool::{ALIGN, Arena, Short};
 
-/// Frames are aligned like cache lines, and a multiple of them long.
+/// Alignment of frames, and the unit of their length.
 const LINE: usize = ALIGN;
-/// Frames come in sizes a multiple of this apart, so that one fits the next block of its kind too. A block of a page takes 4160 bytes: an
-/// odd number of lines, which spreads the first lines of all blocks over all sets of the processor's caches.
+/// Frame sizes differ by multiples of this, so that a frame fits the next block of similar size. A
+/// 4 KiB block takes 4160 bytes: an odd number of cache lines spreads the first lines of all blocks
+/// over all sets of the processor's caches.
 const STEP: usize = 256;
-/// No thread keeps a larger frame for itself.
+/// Largest frame that a thread keeps as its spare.
 const MAX_SPARE: usize = 64 << 10;
 
-/// A data block in a frame, with what is known of it. It exists only behind a [`BlockRef`].
+/// A data block in a frame. It exists only behind a [`BlockRef`].
 #[repr(C, align(8))]
 pub(crate) struct FramedBlock {
-    head: Head,
-    /// All of the frame; the block is at its front.
+    header: FrameHeader,
+    /// The rest of the frame; the block is at its front.
     frame: [u8],
 }
 
 #[repr(C, align(8))]
-struct Head {
+struct FrameHeader {
     count: AtomicUsize,
     /// From `Arc::into_raw`; null if the frame is from the allocator.
     arena: *const Arena,
-    parts: Parts,
-    /// Of the frame, this head included.
+    block: BlockHeader,
+    /// Length of the frame in cache lines, this header included.
     lines: u32,
-    /// Set by readers, cleared by the cache.
+    /// The reference bit: readers set it, eviction clears it.
     referenced: AtomicBool,
-    /// No byte of a head is without a value: in an arena, a frame that is cut otherwise may have it among its bytes later.
+    /// Explicit padding, so that every byte of the header is initialised: an arena may later cut
+    /// the same memory into other frames, whose bytes then include it.
     _filled: [u8; 3],
 }
 
 impl FramedBlock {
     #[inline]
     pub(crate) fn block(&self) -> Block<'_> {
-        Block::new(self.head.parts, &self.frame)
+        Block::new(self.header.block, &self.frame)
     }
 
-    /// Bytes that the block takes in memory.
+    /// Bytes of memory that the frame takes.
     pub(crate) fn memory(&self) -> usize {
         size_of_val(self)
     }
 
-    /// Notes that the block was asked for.
+    /// Sets the reference bit.
     #[inline]
     pub(crate) fn set_referenced(&self) {
-        // Stored only once, so that readers of one block share its line.
-        if !self.head.referenced.load(Ordering::Relaxed) {
-            self.head.referenced.store(true, Ordering::Relaxed);
+        // Store only if clear, so that readers of one block keep sharing its cache line.
+        if !self.header.referenced.load(Ordering::Relaxed) {
+            self.header.referenced.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the block was asked for since this was asked last.
+    /// Clears the reference bit and returns its former value.
     pub(crate) fn take_referenced(&self) -> bool {
-        let referenced = self.head.referenced.load(Ordering::Relaxed);
+        let referenced = self.header.referenced.load(Ordering::Relaxed);
         if referenced {
-            self.head.referenced.store(false, Ordering::Relaxed);
+            self.header.referenced.store(false, Ordering::Relaxed);
         }
         referenced
     }
 }
 
-/// The place of a frame. It owns nothing.
+/// A raw pointer to a frame. It owns nothing.
 ///
-/// The pointer has the provenance of the whole frame, which begins with a `Head` and is as many lines long as that says.
+/// The pointer has the provenance of the whole frame, which begins with a `FrameHeader` that holds
+/// its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place(NonNull<Head>);
+struct FramePtr(NonNull<FrameHeader>);
 
-impl Place {
+impl FramePtr {
     fn layout(lines: u32) -> Layout {
         match Layout::from_size_align(lines as usize * LINE, LINE) {
             Ok(layout) => layout,
-            // Nothing that long is read: a block is compared with its file first.
-            Err(_) => alloc::handle_alloc_error(Layout::new::<Head>()),
+            // Unreachable in practice: a block's length is checked against its file before it is
+            // read.
+            Err(_) => alloc::handle_alloc_error(Layout::new::<FrameHeader>()),
         }
     }
 
-    /// Zeroed bytes behind a head.
-    fn allocate(lines: u32) -> Place {
-        let layout = Place::layout(lines);
-        // SAFETY: the layout has the size of a head at least.
+    /// Allocates a frame whose bytes after the header are zero.
+    fn allocate(lines: u32) -> FramePtr {
+        let layout = FramePtr::layout(lines);
+        // SAFETY: `lines` is at least 1, so the layout has at least the size of a header.
         let Some(start) = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }) else {
             alloc::handle_alloc_error(layout)
         };
-        // SAFETY: they are as many lines, and nobody else knows of them.
-        unsafe { Place::begin(start, lines, ptr::null()) }
+        // SAFETY: the memory has `lines` lines, is zeroed, and is not shared yet.
+        unsafe { FramePtr::init(start, lines, ptr::null()) }
     }
 
-    /// Writes a head with a count of 1.
+    /// Writes a header with a count of 1.
     ///
-    /// SAFETY: `start` must be that of `lines` lines, at least one, which are initialised and which nobody else uses.
-    unsafe fn begin(start: NonNull<u8>, lines: u32, arena: *const Arena) -> Place {
-        let start = start.cast::<Head>();
-        let parts = Parts::default();
+    /// SAFETY: `start` must point to `lines` lines, at least one, which are initialised and which
+    /// nothing else uses.
+    unsafe fn init(start: NonNull<u8>, lines: u32, arena: *const Arena) -> FramePtr {
+        let start = start.cast::<FrameHeader>();
+        let block = BlockHeader::default();
         let (count, referenced) = (AtomicUsize::new(1), AtomicBool::new(false));
-        let head = Head { count, arena, parts, lines, referenced, _filled: [0; 3] };
-        // SAFETY: a head fits into a line, and is aligned like one.
-        unsafe { start.write(head) };
-        Place(start)
+        let header = FrameHeader { count, arena, block, lines, referenced, _filled: [0; 3] };
+        // SAFETY: a header fits into a line and needs no more than its alignment.
+        unsafe { start.write(header) };
+        FramePtr(start)
     }
 
     /// SAFETY: the frame must not have been freed.
     unsafe fn lines(self) -> u32 {
-        // SAFETY: the head was written when the frame was made, and this never changes.
+        // SAFETY: the header was written when the frame was made; its `lines` never change.
         unsafe { (*self.0.as_ptr()).lines }
     }
 
     /// SAFETY: the frame must not have been freed.
     unsafe fn block(self) -> *mut FramedBlock {
         // SAFETY: as above.
-        let capacity = unsafe { self.lines() } as usize * LINE - size_of::<Head>();
+        let capacity = unsafe { self.lines() } as usize * LINE - size_of::<FrameHeader>();
         ptr::slice_from_raw_parts_mut(self.0.as_ptr().cast::<u8>(), capacity) as *mut FramedBlock
     }
 
-    /// SAFETY: the caller must have the only reference, and use it no more.
+    /// SAFETY: the caller must hold the only reference and not use it again.
     unsafe fn free(self) {
-        // SAFETY: as above. A frame from an arena has a count of that, and goes back to it; otherwise the layout is that of the allocation.
+        // SAFETY: as above. A frame from an arena holds a count of the arena and returns to it. Any
+        // other frame was allocated with this layout.
         unsafe {
             let (lines, arena) = (self.lines(), (*self.0.as_ptr()).arena);
             if arena.is_null() {
-                alloc::dealloc(self.0.as_ptr().cast(), Place::layout(lines));
+                alloc::dealloc(self.0.as_ptr().cast(), FramePtr::layout(lines));
             } else {
                 Arc::from_raw(arena).put(self.0.cast(), lines as usize * LINE);
             }
@@ -146,55 +152,58 @@ impl Place {
     }
 }
 
-/// Room for a block, before it is one. Nobody else sees it.
-pub(crate) struct Frame(Place);
+/// An exclusively owned buffer for a block that is still to be read or decoded.
+pub(crate) struct Frame(FramePtr);
 
-// SAFETY: a frame is plain memory, which it alone refers to.
+// SAFETY: a frame exclusively owns plain memory.
 unsafe impl Send for Frame {}
-// SAFETY: as above; through a shared reference nothing is written.
+// SAFETY: as above; a shared reference does not write.
 unsafe impl Sync for Frame {}
 
 thread_local! {
-    /// A frame that the thread has used last and nobody else has use for: blocks that are read and not kept follow each other in it, and
-    /// it stays in the processor's caches.
+    /// The frame that this thread used last. Blocks that are read but not cached reuse it one after
+    /// another, so it stays in the processor's caches.
     static SPARE: Cell<Option<Frame>> = const { Cell::new(None) };
 }
 
-/// Lines of a frame for `len` bytes.
+/// Length in lines of a frame for `len` bytes.
 fn lines_for(len: usize) -> u32 {
     let lines = len.next_multiple_of(STEP) / LINE + 1;
-    // What is longer than 256 GiB is none, and no file holds it: a block is compared with its file before it is read.
+    // Blocks above 256 GiB do not exist: a block's length is checked against its file before it is
+    // read.
     u32::try_from(lines).unwrap_or(u32::MAX)
 }
 
 impl Frame {
-    /// A frame for a block of at least `len` bytes, trailer included, for a while.
+    /// A frame for a short-lived block of `len` bytes, trailer included: the thread's spare one if
+    /// it suits, else from the allocator.
     pub(crate) fn new(len: usize) -> Frame {
         let spare = SPARE.try_with(Cell::take).ok().flatten().filter(|spare| spare.suits(len));
-        spare.unwrap_or_else(|| Frame(Place::allocate(lines_for(len))))
+        spare.unwrap_or_else(|| Frame(FramePtr::allocate(lines_for(len))))
     }
 
-    /// The same for long, if possible in the arena; `None` if that has to grow first.
+    /// A frame for a block that stays in the cache: from the arena, or from the allocator if the
+    /// arena has no room. `None` if the arena must grow first.
     pub(crate) fn new_in(arena: &Arc<Arena>, len: usize) -> Option<Frame> {
         let lines = lines_for(len);
-        let place = match arena.take(lines as usize * LINE) {
-            // SAFETY: nobody else has what the arena gives, which is always initialised.
-            Ok(start) => unsafe { Place::begin(start, lines, Arc::into_raw(Arc::clone(arena))) },
-            Err(Short::OfRoom) => Place::allocate(lines),
+        let frame = match arena.take(lines as usize * LINE) {
+            // SAFETY: the arena's memory is initialised, and this piece belongs to nobody else.
+            Ok(start) => unsafe { FramePtr::init(start, lines, Arc::into_raw(Arc::clone(arena))) },
+            Err(Short::OfRoom) => FramePtr::allocate(lines),
             Err(Short::ForNow) => return None,
         };
-        Some(Frame(place))
+        Some(Frame(frame))
     }
 
-    /// Bytes that a new frame for `len` bytes takes.
+    /// Bytes of memory that a new frame for `len` bytes takes.
     pub(crate) fn memory_for(len: usize) -> usize {
         lines_for(len) as usize * LINE
     }
 
-    /// Keeps the frame for the next block that this thread reads.
+    /// Keeps the frame as this thread's spare, if it is small and not from an arena.
     pub(crate) fn spare(self) {
         if self.memory() <= MAX_SPARE && !self.is_from_arena() {
-            // A thread that is ending has use for none.
+            // Fails if the thread is ending; the frame is freed then.
             let _ = SPARE.try_with(|spare| spare.set(Some(self)));
         }
     }
@@ -204,53 +213,53 @@ impl Frame {
         unsafe { !(*self.0.0.as_ptr()).arena.is_null() }
     }
 
-    /// Whether a block of `len` bytes, trailer included, fits without wasting much.
+    /// Whether the frame fits a block of `len` bytes, trailer included, without much waste.
     pub(crate) fn suits(&self, len: usize) -> bool {
-        let capacity = self.memory() - size_of::<Head>();
+        let capacity = self.memory() - size_of::<FrameHeader>();
         len <= capacity && capacity <= len + len / 8 + STEP + LINE
     }
 
-    /// Bytes that the frame takes.
+    /// Bytes of memory that the frame takes.
     pub(crate) fn memory(&self) -> usize {
         // SAFETY: the frame has not been freed.
         unsafe { self.0.lines() as usize * LINE }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the bytes behind the head were initialised when they were taken, and nobody else refers to them.
+        // SAFETY: the bytes after the header are initialised, and nothing else refers to them.
         unsafe {
             let block = self.0.block();
             &mut (*block).frame
         }
     }
 
-    /// What the first `len` bytes hold, as a block.
+    /// Turns the frame into the block that its first `len` bytes encode.
     pub(crate) fn into_block(self, len: usize) -> Decoded<BlockRef> {
-        // SAFETY: nobody else refers to the frame.
+        // SAFETY: nothing else refers to the frame.
         let block = unsafe { &mut *self.0.block() };
-        block.head.parts = Parts::decode(&block.frame[..len.min(block.frame.len())])?;
-        *block.head.referenced.get_mut() = false;
+        block.header.block = BlockHeader::decode(&block.frame[..len.min(block.frame.len())])?;
+        *block.header.referenced.get_mut() = false;
         Ok(BlockRef(ManuallyDrop::new(self).0))
     }
 }
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // SAFETY: nobody else refers to the frame.
+        // SAFETY: nothing else refers to the frame.
         unsafe { self.0.free() }
     }
 }
 
-/// A counted reference to a block, as thin as a pointer.
-pub(crate) struct BlockRef(Place);
+/// A counted reference to a block, in one thin pointer.
+pub(crate) struct BlockRef(FramePtr);
 
-// SAFETY: what a block holds is not changed but by atomics, and its count is one.
+// SAFETY: a shared block changes only through atomics, and its count is atomic.
 unsafe impl Send for BlockRef {}
 // SAFETY: as above.
 unsafe impl Sync for BlockRef {}
 
 impl BlockRef {
-    /// The block that stands in `bytes`.
+    /// Copies the block in `bytes` into a frame.
     #[cfg(test)]
     pub(crate) fn copy_of(bytes: &[u8]) -> Decoded<BlockRef> {
         let mut frame = Frame::new(bytes.len());
@@ -258,31 +267,32 @@ impl BlockRef {
         frame.into_block(bytes.len())
     }
 
-    /// The frame, if this was the last reference.
+    /// Drops the reference; returns the frame if it was the last one.
     pub(crate) fn into_frame(self) -> Option<Frame> {
-        let place = ManuallyDrop::new(self).0;
-        // As in `Arc`: whoever is last sees what the others did before they let go.
+        let frame = ManuallyDrop::new(self).0;
+        // Release, then acquire, as in `Arc`: the last owner sees what the others did before they
+        // dropped theirs.
         // SAFETY: this reference counts until here.
-        if unsafe { (*place.0.as_ptr()).count.fetch_sub(1, Ordering::Release) } != 1 {
+        if unsafe { (*frame.0.as_ptr()).count.fetch_sub(1, Ordering::Release) } != 1 {
             return None;
         }
         fence(Ordering::Acquire);
-        // SAFETY: nobody else refers to the frame any more.
-        unsafe { (*place.0.as_ptr()).count = AtomicUsize::new(1) };
-        Some(Frame(place))
+        // SAFETY: nothing else refers to the frame any more.
+        unsafe { (*frame.0.as_ptr()).count = AtomicUsize::new(1) };
+        Some(Frame(frame))
     }
 
-    /// The pointer, with the reference that it counts for.
+    /// The pointer, which takes over this reference's count.
     pub(crate) fn into_raw(self) -> *mut () {
         ManuallyDrop::new(self).0.0.as_ptr().cast()
     }
 
-    /// SAFETY: `raw` must be from [`BlockRef::into_raw`], and become a reference once.
+    /// SAFETY: `raw` must come from [`BlockRef::into_raw`] and become a reference only once.
     pub(crate) unsafe fn from_raw(raw: NonNull<()>) -> BlockRef {
-        BlockRef(Place(raw.cast()))
+        BlockRef(FramePtr(raw.cast()))
     }
 
-    /// A reference that is not counted.
+    /// An uncounted reference.
     pub(crate) fn borrow(&self) -> Borrowed<'_> {
         Borrowed(self.0, PhantomData)
     }
@@ -293,7 +303,7 @@ impl Deref for BlockRef {
 
     #[inline]
     fn deref(&self) -> &FramedBlock {
-        // SAFETY: this reference counts, and while there is one the block is not changed.
+        // SAFETY: this reference is counted, and a shared block is not changed.
         unsafe { &*self.0.block() }
     }
 }
@@ -306,7 +316,7 @@ impl Clone for BlockRef {
 
 impl Drop for BlockRef {
     fn drop(&mut self) {
-        // SAFETY: the reference is not used any more.
+        // SAFETY: `self` is not used again.
         let frame = unsafe { ptr::read(self) }.into_frame();
         if let Some(frame) = frame {
             frame.spare();
@@ -314,14 +324,15 @@ impl Drop for BlockRef {
     }
 }
 
-/// A reference to a block that somebody else counts, or keeps until the epoch has passed.
+/// An uncounted reference. A count held elsewhere, or the epoch, keeps the block alive for `'a`.
 #[derive(Clone, Copy)]
-pub(crate) struct Borrowed<'a>(Place, PhantomData<&'a FramedBlock>);
+pub(crate) struct Borrowed<'a>(FramePtr, PhantomData<&'a FramedBlock>);
 
 impl<'a> Borrowed<'a> {
-    /// SAFETY: `raw` must be from [`BlockRef::into_raw`], and that reference not be given up during `'a`.
+    /// SAFETY: `raw` must come from [`BlockRef::into_raw`], and its count must be held throughout
+    /// `'a`.
     pub(crate) unsafe fn from_raw(raw: NonNull<()>) -> Borrowed<'a> {
-        Borrowed(Place(raw.cast()), PhantomData)
+        Borrowed(FramePtr(raw.cast()), PhantomData)
     }
 
     #[inline]
@@ -330,17 +341,17 @@ impl<'a> Borrowed<'a> {
         unsafe { &*self.0.block() }
     }
 
-    /// Brings nearer the head, and what of the block is looked at first.
+    /// Prefetches the frame header and the lines of the block that a search reads first.
     #[inline]
     pub(crate) fn prefetch(self) {
-        prefetch_lines(self.0.0.as_ptr().cast(), PREFETCHED);
+        prefetch_lines(self.0.0.as_ptr().cast(), PREFETCH_LINES);
     }
 
-    /// The same reference, counted.
+    /// Takes a counted reference.
     pub(crate) fn counted(self) -> BlockRef {
         // SAFETY: a counted reference outlives `'a`, so the count is not 0.
         let before = unsafe { (*self.0.0.as_ptr()).count.fetch_add(1, Ordering::Relaxed) };
-        // As in `Arc`: references that are forgotten again and again must not wrap the count.
+        // As in `Arc`: leaked references must not overflow the count.
         if before > isize::MAX.cast_unsigned() {
             std::process::abort();
         }
@@ -349,9 +360,12 @@ impl<'a> Borrowed<'a> {
 }
 
 const _: () = {
-    // The fingerprints, behind 16 bytes of the block's own header, begin with a line.
-    assert!(size_of::<Head>() + super::HEADER_LEN == LINE);
-    assert!(size_of::<Parts>() == 24 && (cfg!(target_pointer_width = "32") || size_of::<Head>() == 8 + 8 + 24 + 8));
+    // After 16 bytes of the block's own header, the fingerprints begin on a cache line.
+    assert!(size_of::<FrameHeader>() + super::HEADER_LEN == LINE);
+    assert!(
+        size_of::<BlockHeader>() == 24
+            && (cfg!(target_pointer_width = "32") || size_of::<FrameHeader>() == 8 + 8 + 24 + 8)
+    );
 };
 
 #[cfg(test)]
@@ -369,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_a_page_takes_an_odd_number_of_lines_more() {
+    fn a_page_sized_block_takes_an_odd_number_of_cache_lines() {
         for len in [3841, 4000, 4091, 4096] {
             assert_eq!(Frame::new(len).memory(), 4160);
         }
@@ -378,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_used_again_when_the_last_reference_goes() {
+    fn a_frame_is_reused_after_the_last_reference_is_dropped() {
         let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
         assert!(block.block().bytes().ends_with(b"value"));
         let (other, borrowed) = (block.clone(), block.borrow());
@@ -396,17 +410,17 @@ mod tests {
     fn a_raw_reference_counts() {
         let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
         let raw = NonNull::new(block.clone().into_raw()).unwrap();
-        // SAFETY: the reference behind `raw` has not been given up.
+        // SAFETY: the count of `raw` is still held.
         let counted = unsafe { Borrowed::from_raw(raw) }.counted();
         assert!(counted.into_frame().is_none() && block.into_frame().is_none());
-        // SAFETY: it becomes a reference here and nowhere else.
+        // SAFETY: `raw` becomes a reference only here.
         let last = unsafe { BlockRef::from_raw(raw) };
         assert!(last.block().bytes().ends_with(b"value"));
         assert!(last.into_frame().is_some());
     }
 
     #[test]
-    fn what_is_no_block_frees_its_frame() {
+    fn bytes_that_are_no_block_free_their_frame() {
         assert!(BlockRef::copy_of(b"no block").is_err());
         assert!(BlockRef::copy_of(b"").is_err());
     }

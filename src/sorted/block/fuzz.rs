@@ -1,6 +1,6 @@
-//! The decoder of data blocks, for the module `fuzz`.
+//! Fuzz target for the decoder of data blocks, called from `offline::fuzz`.
 
-use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame, head};
+use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame, head4};
 use crate::filter::KeyHash;
 use crate::format::Decoded;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
@@ -8,7 +8,7 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 /// Seed of the fingerprints.
 const SEED: u64 = 3;
 
-type Entry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
+type DecodedEntry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
 
 fn fingerprint(seed: u64, key: &[u8]) -> u8 {
     KeyHash::new(seed, key).fingerprint()
@@ -20,7 +20,8 @@ fn open(bytes: &[u8]) -> Decoded<BlockRef> {
     frame.into_block(bytes.len())
 }
 
-/// Makes the fingerprints and heads of a block those of its keys, as far as they can be decoded.
+/// Overwrites the fingerprints and heads of a block with those of its keys, for entries that
+/// decode.
 pub(crate) fn seal(bytes: &mut [u8], seed: u64) {
     let Ok(block) = open(bytes) else { return };
     let view = block.block();
@@ -30,12 +31,12 @@ pub(crate) fn seal(bytes: &mut [u8], seed: u64) {
         let Ok(entry) = view.entry(i) else { continue };
         let key = [view.prefix(), entry.rest].concat();
         bytes[super::HEADER_LEN + i] = fingerprint(seed, &key);
-        bytes[heads + 4 * i..][..4].copy_from_slice(&head(entry.rest).to_le_bytes());
+        bytes[heads + 4 * i..][..4].copy_from_slice(&head4(entry.rest).to_le_bytes());
     }
 }
 
-/// All entries in one direction, up to the first that cannot be decoded.
-fn walk(block: &BlockRef, forward: bool) -> Decoded<Vec<Entry>> {
+/// All entries in one direction; an error if one does not decode.
+fn walk(block: &BlockRef, forward: bool) -> Decoded<Vec<DecodedEntry>> {
     let mut entries = Vec::new();
     let mut cursor = BlockCursor::new(block.clone());
     if forward {
@@ -51,7 +52,7 @@ fn walk(block: &BlockRef, forward: bool) -> Decoded<Vec<Entry>> {
     Ok(entries)
 }
 
-/// A data block.
+/// Decodes `data` as a data block, sealed first if `sealed`; returns whether it is valid.
 pub(crate) fn data_block(sealed: bool, data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if sealed {
@@ -73,7 +74,7 @@ pub(crate) fn data_block(sealed: bool, data: &[u8]) -> bool {
     assert_eq!(entries, backward);
     let is_sorted = entries.is_sorted_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)).is_lt());
     if !is_sorted {
-        // `Table::verify` sees that, across blocks too.
+        // `Table::verify` detects this, also across blocks.
         return false;
     }
     let mut builder = BlockBuilder::new();

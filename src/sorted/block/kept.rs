@@ -1,30 +1,32 @@
-//! [`KeptBlock`] and [`HeldBlock`]: a data block together with what keeps its bytes in memory.
+//! [`KeptBlock`] and [`HeldBlock`]: a data block together with the owner of its bytes.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::Block;
 use super::frame::{BlockRef, Borrowed};
-use super::view::Parts;
+use super::view::BlockHeader;
 use crate::format::Decoded;
 use crate::vfs::Mapping;
 
-/// A block for as long as this lives. A cursor looks at every entry through it: where the bytes are is found out once.
+/// A block and what keeps it in memory. Cursors read every entry through it, so the address of the
+/// bytes is resolved once, when it is made.
 pub(crate) struct KeptBlock {
-    parts: Parts,
-    /// Lent by `keeper`, as `Block` has it. No reference, because it must not outlive the keeper for a moment, not even in a function
-    /// that drops both.
-    room: NonNull<[u8]>,
-    keeper: Keeper,
+    header: BlockHeader,
+    /// Borrowed from `owner`, as in `Block`. A raw pointer, because a reference must not outlive
+    /// the owner even for the moment in which a function drops both.
+    buffer: NonNull<[u8]>,
+    owner: Owner,
 }
 
-/// What a block's bytes depend on.
-enum Keeper {
+/// What keeps a block's bytes alive.
+enum Owner {
     Frame(#[expect(dead_code, reason = "held for the bytes")] BlockRef),
     File(Arc<dyn Mapping>),
 }
 
-// SAFETY: the bytes are not written to while the keeper lives, and both keepers may go from thread to thread and be shared by threads.
+// SAFETY: the bytes do not change while the owner lives, and both kinds of owner are `Send` and
+// `Sync`.
 unsafe impl Send for KeptBlock {}
 // SAFETY: as above.
 unsafe impl Sync for KeptBlock {}
@@ -37,25 +39,26 @@ impl KeptBlock {
 
     #[inline]
     pub(crate) fn block(&self) -> Block<'_> {
-        // SAFETY: `keeper` has lent the bytes, and lives as long as the result. What is behind the `Arc` of a file stays where it is, and
-        // nobody has it for himself, while there is this reference to it; a frame stays where it is, and is not changed, while one counts.
-        Block::new(self.parts, unsafe { self.room.as_ref() })
+        // SAFETY: the bytes belong to `owner`, which lives as long as the result. A counted frame
+        // neither moves nor changes. A file behind an `Arc` does not move, and while this count
+        // exists nobody has exclusive access to it.
+        Block::new(self.header, unsafe { self.buffer.as_ref() })
     }
 
-    /// The mapped file in which the block is, if it is in one.
+    /// The mapped file that holds the block, if it is in one.
     pub(crate) fn into_file(self) -> Option<Arc<dyn Mapping>> {
-        match self.keeper {
-            Keeper::Frame(_) => None,
-            Keeper::File(file) => Some(file),
+        match self.owner {
+            Owner::Frame(_) => None,
+            Owner::File(file) => Some(file),
         }
     }
 }
 
-/// A block in a mapped file, for as long as a read takes.
+/// A block in a mapped file, borrowed for the duration of one read.
 #[derive(Clone, Copy)]
 pub(crate) struct LentBlock<'a> {
     block: Block<'a>,
-    /// Lends the block's bytes.
+    /// Owns the block's bytes.
     file: &'a Arc<dyn Mapping>,
 }
 
@@ -72,27 +75,27 @@ impl<'a> LentBlock<'a> {
         self.block
     }
 
-    /// The block for longer.
+    /// The block with a count of its own on the mapping.
     pub(crate) fn kept(self) -> KeptBlock {
         let LentBlock { block, file } = self;
-        KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::File(Arc::clone(file)) }
+        KeptBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::File(Arc::clone(file)) }
     }
 }
 
 impl From<BlockRef> for KeptBlock {
     fn from(frame: BlockRef) -> KeptBlock {
         let block = frame.block();
-        KeptBlock { parts: block.parts, room: block.room().into(), keeper: Keeper::Frame(frame) }
+        KeptBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::Frame(frame) }
     }
 }
 
-/// A block for as long as a read takes.
+/// A block held for the duration of one read.
 pub(crate) enum HeldBlock<'a> {
-    /// The cache has it, and the reader is pinned.
+    /// Cached: the reader's pin keeps it alive.
     Borrowed(Borrowed<'a>),
-    /// It was read, whether the cache has taken it or not.
+    /// Read from the file, whether the cache admitted it or not.
     Counted(BlockRef),
-    /// It stands in the file that a table has mapped; the table is borrowed, and keeps that.
+    /// In a mapped file, which the borrowed table keeps mapped.
     Mapped(LentBlock<'a>),
 }
 

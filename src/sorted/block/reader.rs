@@ -3,30 +3,31 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use super::fingerprints::{AT_ONCE, matches};
-use super::view::{Block, LINE};
+use super::fingerprints::{GROUP_LEN, matches};
+use super::view::{Block, CACHE_LINE};
 use super::{HEAD_LEN, HEADER_LEN};
 use crate::format::coding::Decoder;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, equal};
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
 
-/// So far ahead of a cursor entries are asked for.
-pub(super) const AHEAD: usize = 6 * LINE;
+/// Distance in bytes at which a cursor prefetches entries.
+pub(super) const PREFETCH_DISTANCE: usize = 6 * CACHE_LINE;
 
-/// What a point look-up found.
+/// Result of a point look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockHit {
-    /// The newest version that the snapshot can see; its value is the `len` bytes of the block from `start` on.
+    /// The newest version visible to the snapshot. Its value is `len` bytes at `start` in the
+    /// block.
     Found { seqno: SeqNo, kind: ValueKind, start: u32, len: u32 },
-    /// The key is there, but only in versions newer than the snapshot.
+    /// Every version of the key in this block is newer than the snapshot.
     Newer,
     /// The key is not in the block.
     Absent,
 }
 
 /// One decoded entry.
-pub(super) struct Entry<'a> {
+pub(super) struct BlockEntry<'a> {
     /// The key without the common prefix.
     pub(super) rest: &'a [u8],
     pub(super) seqno: SeqNo,
@@ -35,42 +36,43 @@ pub(super) struct Entry<'a> {
     pub(super) value_len: usize,
 }
 
-/// An entry that is a value, as far as those need it who know that they can see it.
+/// A value entry as plain steps decode it: without its sequence number.
 pub(super) struct PlainEntry<'a> {
-    /// The key without the common prefix, `rest_len` bytes, and what stands behind it in the block.
+    /// The key without the common prefix, `rest_len` bytes, followed by the rest of the block.
     pub(super) rest: &'a [u8],
     pub(super) rest_len: usize,
-    /// Where the value stands.
     pub(super) value: Range<usize>,
 }
 
-impl Entry<'_> {
-    /// Where the value stands, and how long it is.
+impl BlockEntry<'_> {
+    /// Offset and length of the value in the block.
     #[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
-    fn value_place(&self) -> (u32, u32) {
+    fn value_span(&self) -> (u32, u32) {
         (self.value_start as u32, self.value_len as u32)
     }
 }
 
-/// What stands before the key of an entry.
+/// The three varints in front of an entry's key (rest length, value length, packed sequence number
+/// and kind), decoded from eight bytes at once.
 #[derive(Debug, PartialEq, Eq)]
-struct Front {
+struct ShortHeader {
     rest_len: usize,
     value_len: usize,
-    /// The bytes with which it begins, from the third number on.
+    /// The eight bytes from the third varint on.
     third: u64,
-    /// Bytes of the third number, and of all.
+    /// Bytes of the third varint, and of all three.
     third_len: usize,
     len: usize,
 }
 
 const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
 
-impl Front {
-    /// The front that begins with `bytes` and is no longer, if its first number takes one byte, and the second one at most two. Processors
-    /// do not foresee the length of the third one, a sequence number: its end is found without branches.
+impl ShortHeader {
+    /// Decodes the common case: a first varint of one byte, a second of at most two, and all three
+    /// within `bytes`. The length of the third, a sequence number, is hard to predict, so its end
+    /// is found without branches.
     #[inline]
-    fn short(bytes: &[u8; 8]) -> Option<Front> {
+    fn short(bytes: &[u8; 8]) -> Option<ShortHeader> {
         let word = u64::from_le_bytes(*bytes);
         let (rest_len, value_len, longer) = (word & 0xff, word >> 8 & 0xff, word >> 16 & 0xff);
         let (value_len, start) = match (value_len, longer) {
@@ -78,7 +80,7 @@ impl Front {
             (_, 1..0x80) => (value_len & 0x7f | longer << 7, 3),
             _ => return None,
         };
-        // The lowest of these marks is that of the last byte.
+        // The lowest set bit marks the last byte.
         let ends = !word & HIGH_BITS & (u64::MAX << (8 * start));
         if rest_len >= 0x80 || ends == 0 {
             return None;
@@ -86,24 +88,24 @@ impl Front {
         let len = ends.trailing_zeros() as usize / 8 + 1;
         #[expect(clippy::cast_possible_truncation, reason = "both lengths are below 16 Ki")]
         let (rest_len, value_len) = (rest_len as usize, value_len as usize);
-        Some(Front { rest_len, value_len, third: word >> (8 * start), third_len: len - start, len })
+        Some(ShortHeader { rest_len, value_len, third: word >> (8 * start), third_len: len - start, len })
     }
 
-    /// The third number, if it is no longer than it must be.
+    /// The third varint; `None` if it is overlong.
     #[inline]
     fn packed(&self) -> Option<u64> {
         let bytes = self.third & (u64::MAX >> (64 - 8 * self.third_len));
         if self.third_len > 1 && bytes >> (8 * (self.third_len - 1)) == 0 {
             return None;
         }
-        // Seven bits of each byte, moved together in pairs, fours, eights.
+        // Join the seven low bits of each byte, pairwise: 2, 4, then 8 bytes.
         let bits = bytes & !HIGH_BITS;
         let bits = (bits & 0x007f_007f_007f_007f) | ((bits & 0x7f00_7f00_7f00_7f00) >> 1);
         let bits = (bits & 0x0000_3fff_0000_3fff) | ((bits & 0x3fff_0000_3fff_0000) >> 2);
         Some((bits & 0x0000_0000_0fff_ffff) | ((bits & 0x0fff_ffff_0000_0000) >> 4))
     }
 
-    /// Whether the kind, which stands in the lowest bits of the third number, is that of a value.
+    /// Whether the kind in the low bits of the third varint is that of a value.
     #[inline]
     fn is_value(&self) -> bool {
         self.third & 7 == ValueKind::Put as u64
@@ -114,11 +116,11 @@ impl<'a> Block<'a> {
     /// Number of entries.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.parts.len as usize
+        self.header.entry_count as usize
     }
 
     pub(super) fn base(&self) -> SeqNo {
-        self.parts.base
+        self.header.base
     }
 
     pub(super) fn fingerprints(&self) -> &'a [u8] {
@@ -129,7 +131,8 @@ impl<'a> Block<'a> {
         u32::from_le_bytes(self.directory_bytes(self.heads_start() + i * HEAD_LEN))
     }
 
-    /// Positions of the entries whose head is `head`; those before have lesser ones, those behind greater ones.
+    /// Positions of the entries whose head is `head`. Earlier entries have smaller heads, later
+    /// ones greater.
     pub(super) fn equal_heads(&self, head: u32) -> Range<usize> {
         let heads = &self.bytes()[self.heads_start()..self.heads_start() + self.len() * HEAD_LEN];
         let start = lower_bound(heads, head);
@@ -145,72 +148,75 @@ impl<'a> Block<'a> {
     #[inline]
     pub(super) fn offset(&self, i: usize) -> usize {
         let offsets_start = HEADER_LEN + self.len();
-        if self.parts.wide {
+        if self.header.wide {
             u32::from_le_bytes(self.directory_bytes(offsets_start + i * 4)) as usize
         } else {
             usize::from(u16::from_le_bytes(self.directory_bytes(offsets_start + i * 2)))
         }
     }
 
-    /// `N` bytes of the directory; that it lies within the block was checked by [`Parts::decode`].
+    /// `N` bytes of the directory, which [`BlockHeader::decode`] has checked to lie within the
+    /// block.
     #[inline]
     fn directory_bytes<const N: usize>(&self, start: usize) -> [u8; N] {
         self.bytes().get(start..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
     }
 
     fn heads_start(&self) -> usize {
-        self.parts.heads_start as usize
+        self.header.heads_start as usize
     }
 
     /// The common prefix of all keys in the block.
     pub(crate) fn prefix(&self) -> &'a [u8] {
         let start = self.heads_start() + self.len() * HEAD_LEN;
-        &self.bytes()[start..start + usize::from(self.parts.prefix_len)]
+        &self.bytes()[start..start + usize::from(self.header.prefix_len)]
     }
 
-    /// Where the first entry begins.
+    /// Offset of the first entry.
     pub(super) fn entries_start(&self) -> usize {
-        self.heads_start() + self.len() * HEAD_LEN + usize::from(self.parts.prefix_len)
+        self.heads_start() + self.len() * HEAD_LEN + usize::from(self.header.prefix_len)
     }
 
     /// The entry at position `i`, which must be less than [`Block::len`].
     #[inline(always)]
-    pub(super) fn entry(&self, i: usize) -> Decoded<Entry<'a>> {
+    pub(super) fn entry(&self, i: usize) -> Decoded<BlockEntry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
-        if let Some(front) = bytes.get(start..).and_then(<[u8]>::first_chunk).and_then(Front::short)
-            && let Some(packed) = front.packed()
+        if let Some(header) = bytes.get(start..).and_then(<[u8]>::first_chunk).and_then(ShortHeader::short)
+            && let Some(packed) = header.packed()
         {
-            let rest_start = start + front.len;
-            let value_start = rest_start + front.rest_len;
+            let rest_start = start + header.len;
+            let value_start = rest_start + header.rest_len;
             let seqno = self.base().saturating_add(packed >> 3);
             if let Some(rest) = bytes.get(rest_start..value_start)
-                && front.value_len <= bytes.len() - value_start
+                && header.value_len <= bytes.len() - value_start
                 && seqno <= MAX_SEQNO
                 && let Ok(kind) = ValueKind::decode(packed & 7)
             {
-                return Ok(Entry { rest, seqno, kind, value_start, value_len: front.value_len });
+                return Ok(BlockEntry { rest, seqno, kind, value_start, value_len: header.value_len });
             }
         }
-        self.any_entry(i)
+        self.decode_entry(i)
     }
 
-    /// The entry at position `i`, if it is a value with a short front. Its sequence number is not looked at: that it could be an impossible
-    /// one in a block whose checksum matches is left to [`Block::entry`] to refuse.
+    /// Decodes the entry at position `i` if it is a value with a short header, without its sequence
+    /// number. An invalid number in a block whose checksum matches is therefore not detected here,
+    /// but only by [`Block::entry`].
     #[inline(always)]
     pub(super) fn plain_entry(&self, i: usize) -> Option<PlainEntry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
-        let front = bytes.get(start..)?.first_chunk().and_then(Front::short)?;
-        let rest_start = start + front.len;
+        let header = bytes.get(start..)?.first_chunk().and_then(ShortHeader::short)?;
+        let rest_start = start + header.len;
         let rest = bytes.get(rest_start..)?;
-        let value_start = rest_start + front.rest_len;
-        let value = value_start..value_start + front.value_len;
-        let is_plain = value.end <= bytes.len() && front.is_value();
-        is_plain.then_some(PlainEntry { rest, rest_len: front.rest_len, value })
+        let value_start = rest_start + header.rest_len;
+        let value = value_start..value_start + header.value_len;
+        let is_plain = value.end <= bytes.len() && header.is_value();
+        is_plain.then_some(PlainEntry { rest, rest_len: header.rest_len, value })
     }
 
-    /// The same for any entry, field by field. This is what the other is a short cut for, and what finds out what is wrong.
+    /// Decodes any entry, field by field: the fallback of [`Block::entry`], which finds out what is
+    /// wrong.
     #[cold]
-    fn any_entry(&self, i: usize) -> Decoded<Entry<'a>> {
+    fn decode_entry(&self, i: usize) -> Decoded<BlockEntry<'a>> {
         let bytes = self.bytes().get(self.offset(i)..).ok_or(Malformed("an entry lies outside of its block"))?;
         let mut fields = Decoder::new(bytes);
         let (rest_len, value_len, packed) = (fields.varint()?, fields.varint()?, fields.varint()?);
@@ -222,59 +228,63 @@ impl<'a> Block<'a> {
             .checked_add(packed >> 3)
             .filter(|&seqno| seqno <= MAX_SEQNO)
             .ok_or(Malformed("a sequence number exceeds 56 bits"))?;
-        Ok(Entry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
+        Ok(BlockEntry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
     }
 
-    /// Brings nearer what a cursor will look at that comes to position `i`: the entry there and some in front of it.
+    /// Prefetches the lines for a cursor that moves to position `i`: the entry there and some
+    /// beyond it in the direction of travel.
     pub(super) fn prefetch_entries(&self, i: usize, forward: bool) {
         let end = if forward { i } else { i + 1 };
         let start = if end < self.len() { self.offset(end) } else { self.bytes().len() };
-        for line in 0..AHEAD / LINE {
-            self.prefetch_line(start, line * LINE, forward);
+        for line in 0..PREFETCH_DISTANCE / CACHE_LINE {
+            self.prefetch_line(start, line * CACHE_LINE, forward);
         }
     }
 
-    /// The same for a cursor that enters the block at its first or its last entry.
+    /// Prefetches for a cursor that enters the block at its first entry (forward) or its last.
     pub(crate) fn prefetch_end(&self, forward: bool) {
         self.prefetch_entries(if forward { 0 } else { self.len() - 1 }, forward);
     }
 
-    /// Brings nearer the line that begins `distance` bytes before or behind `start`.
+    /// Prefetches the line `distance` bytes from `start` in the direction of travel.
     #[inline]
     pub(super) fn prefetch_line(&self, start: usize, distance: usize, forward: bool) {
-        let place = if forward { start.wrapping_add(distance) } else { start.wrapping_sub(distance + 1) };
-        prefetch(self.bytes().as_ptr().wrapping_add(place));
+        let offset = if forward { start.wrapping_add(distance) } else { start.wrapping_sub(distance + 1) };
+        prefetch(self.bytes().as_ptr().wrapping_add(offset));
     }
 
-    /// Brings nearer the first entry that [`Block::get`] will look at.
+    /// Prefetches the first entry that [`Block::get`] will compare.
     #[inline]
     pub(crate) fn prefetch_entry(&self, fingerprint: u8) {
-        let equal = matches(self.room(), HEADER_LEN, self.len(), fingerprint);
+        let equal = matches(self.buffer(), HEADER_LEN, self.len(), fingerprint);
         if equal != 0
             && let Some(entry) = self.bytes().get(self.offset(equal.trailing_zeros() as usize)..)
         {
-            // An entry of some hundred bytes reaches into a third line, which the processor adds by itself.
+            // An entry of some hundred bytes reaches into a third line, which the hardware
+            // prefetcher adds.
             prefetch(entry.as_ptr());
             prefetch(entry.as_ptr().wrapping_add(64));
         }
     }
 
-    /// The newest version of `key` with a sequence number of at most `snapshot`; `fingerprint` is that of the key's hash.
+    /// The newest version of `key` with a sequence number of at most `snapshot`; `fingerprint` is
+    /// that of the key's hash.
     #[inline]
     pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit> {
         let mut hit = BlockHit::Absent;
-        let Some((front, back)) = key.split_at_checked(self.prefix().len()) else { return Ok(hit) };
-        for start in (0..self.len()).step_by(AT_ONCE) {
-            let mut alike = matches(self.room(), HEADER_LEN + start, self.len() - start, fingerprint);
+        let Some((prefix, rest)) = key.split_at_checked(self.prefix().len()) else { return Ok(hit) };
+        for start in (0..self.len()).step_by(GROUP_LEN) {
+            let mut alike = matches(self.buffer(), HEADER_LEN + start, self.len() - start, fingerprint);
             while alike != 0 {
                 let entry = self.entry(start + alike.trailing_zeros() as usize)?;
                 alike &= alike - 1;
-                // The prefix is looked at last, and as a rule once: it stands behind the directory, in a line of its own.
-                if !equal(back, entry.rest) || !equal(front, self.prefix()) {
+                // Compare the prefix last, and usually only once: it is after the directory, in
+                // another cache line.
+                if !equal(rest, entry.rest) || !equal(prefix, self.prefix()) {
                     continue;
                 }
                 if entry.seqno <= snapshot {
-                    let (start, len) = entry.value_place();
+                    let (start, len) = entry.value_span();
                     return Ok(BlockHit::Found { seqno: entry.seqno, kind: entry.kind, start, len });
                 }
                 hit = BlockHit::Newer;
@@ -284,7 +294,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// How many of `heads`, which ascend, are less than `head`: halved without branches down to a few lines, whose heads are counted.
+/// Number of the ascending `heads` that are less than `head`: a branchless binary search down to a
+/// few cache lines, then a linear count.
 fn lower_bound(heads: &[u8], head: u32) -> usize {
     const COUNTED: usize = 64;
     let (heads, _) = heads.as_chunks::<HEAD_LEN>();
@@ -295,7 +306,7 @@ fn lower_bound(heads: &[u8], head: u32) -> usize {
         start = select_unpredictable(is_less(&heads[start + half - 1]), start + half, start);
         len -= half;
     }
-    // A sum of 32-bit numbers over neighbours in memory, which compilers do several at a time.
+    // A sum of 32-bit numbers over contiguous memory, which compilers vectorise.
     let counted: u32 = heads[start..start + len].iter().map(|bytes| u32::from(is_less(bytes))).sum();
     start + counted as usize
 }
@@ -310,39 +321,39 @@ mod tests {
     use crate::format::coding::put_varint;
     use proptest::prelude::*;
 
-    /// Numbers of every length.
+    /// Numbers of every varint length.
     fn number() -> impl Strategy<Value = u64> {
         (0u32..64, any::<u64>()).prop_map(|(bits, number)| number >> bits)
     }
 
     proptest! {
         #[test]
-        fn a_short_front_is_read_as_any_is(rest_len in number(), value_len in number(), packed in number()) {
+        fn short_headers_decode_like_any_other(rest_len in number(), value_len in number(), packed in number()) {
             let mut bytes = Vec::new();
             [rest_len, value_len, packed].into_iter().for_each(|number| put_varint(&mut bytes, number));
             let len = bytes.len();
             bytes.extend([0xff; 8]);
-            let front = Front::short(bytes.first_chunk().unwrap());
+            let header = ShortHeader::short(bytes.first_chunk().unwrap());
             let is_short = rest_len < 1 << 7 && value_len < 1 << 14 && len <= 8;
             let usize = |number| usize::try_from(number).unwrap();
-            let parts = front.and_then(|front| Some((front.rest_len, front.value_len, front.packed()?, front.len)));
+            let parts = header.and_then(|header| Some((header.rest_len, header.value_len, header.packed()?, header.len)));
             prop_assert_eq!(parts, is_short.then(|| (usize(rest_len), usize(value_len), packed, len)));
         }
 
         #[test]
-        fn a_front_of_any_bytes_is_read_as_it_would_be_number_by_number(bytes in any::<[u8; 8]>()) {
-            if let Some(front) = Front::short(&bytes)
-                && let Some(packed) = front.packed()
+        fn short_headers_of_any_bytes_decode_as_single_varints(bytes in any::<[u8; 8]>()) {
+            if let Some(header) = ShortHeader::short(&bytes)
+                && let Some(packed) = header.packed()
             {
                 let mut fields = Decoder::new(&bytes);
                 let mut number = || fields.varint().unwrap();
-                prop_assert_eq!((front.rest_len as u64, front.value_len as u64, packed), (number(), number(), number()));
-                prop_assert_eq!(front.len, bytes.len() - fields.remaining());
+                prop_assert_eq!((header.rest_len as u64, header.value_len as u64, packed), (number(), number(), number()));
+                prop_assert_eq!(header.len, bytes.len() - fields.remaining());
             }
         }
 
         #[test]
-        fn lower_bound_counts_what_is_less(mut heads in prop::collection::vec(0u32..300, 0..300), head in 0u32..301) {
+        fn lower_bound_counts_lesser_heads(mut heads in prop::collection::vec(0u32..300, 0..300), head in 0u32..301) {
             heads.sort_unstable();
             let bytes: Vec<u8> = heads.iter().flat_map(|head| head.to_le_bytes()).collect();
             prop_assert_eq!(lower_bound(&bytes, head), heads.partition_point(|&other| other < head));

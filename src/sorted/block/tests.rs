@@ -1,4 +1,4 @@
-//! A block against the sorted list of its entries.
+//! Tests of blocks against a sorted list of their entries.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 use crate::sorted::iter;
 use crate::vfs::Mapping;
 
-type Model = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
+type BlockModel = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
 
-/// Any function of the key serves as fingerprint; this one gives few different ones, so that they collide.
+/// Any function of the key can serve as fingerprint; this one has few values, so they collide.
 fn fingerprint(key: &[u8]) -> u8 {
     crc(key).to_le_bytes()[0] % 8
 }
 
-fn build(model: &Model) -> BlockRef {
+fn build(model: &BlockModel) -> BlockRef {
     let (mut builder, mut twin, mut at_first) = (BlockBuilder::new(), BlockBuilder::new(), true);
     for (key, seqno, kind, value) in model {
         assert!(builder.add(key, *seqno, *kind, value, fingerprint(key), usize::MAX));
-        // What the block comes to is known before the entry is added.
+        // The builder knows a block's size before it adds an entry.
         let (size, mut add) = (builder.size(), |limit| twin.add(key, *seqno, *kind, value, fingerprint(key), limit));
         assert!(at_first || !add(size - 1));
         assert!(add(size));
@@ -46,11 +46,11 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn model() -> impl Strategy<Value = Model> {
+fn model() -> impl Strategy<Value = BlockModel> {
     let version = prop_oneof![1..40u64, Just(MAX_SEQNO)];
     let entry = (key(), btree_set(version, 1..6));
     (vec(entry, 1..40), vec(vec(any::<u8>(), 0..12), 1..8)).prop_map(|(keys, values)| {
-        let mut model: Model = Vec::new();
+        let mut model: BlockModel = Vec::new();
         for (key, versions) in keys {
             for seqno in versions {
                 let value = &values[model.len() % values.len()];
@@ -65,8 +65,8 @@ fn model() -> impl Strategy<Value = Model> {
     })
 }
 
-/// The keys of the model and keys between, before and behind them.
-fn probes(model: &Model) -> Vec<Vec<u8>> {
+/// The keys of the model, and keys between, before and after them.
+fn probes(model: &BlockModel) -> Vec<Vec<u8>> {
     let mut probes = vec![Vec::new(), b"tenant/cust".to_vec(), vec![0xff; 9]];
     for (key, ..) in model {
         probes.push(key.clone());
@@ -83,7 +83,7 @@ fn check_at(cursor: &BlockCursor, expected: Option<&(Vec<u8>, SeqNo, ValueKind, 
         assert_eq!(cursor.seqno(), *seqno);
         assert_eq!(cursor.kind(), *kind);
         assert_eq!(cursor.value(), value);
-        assert_eq!(cursor.head(), iter::head(key));
+        assert_eq!(cursor.head(), iter::head16(key));
     }
 }
 
@@ -97,13 +97,13 @@ impl Mapping for Surrounded {
     }
 }
 
-/// A block in place in a file, `before` bytes from its start and `behind` from its end.
-fn in_file(bytes: &[u8], before: usize, behind: usize) -> Decoded<KeptBlock> {
-    let file = [&vec![0xa5; before], bytes, &vec![0x5a; behind]].concat();
+/// A block in a mapped file, with `before` bytes in front of it and `after` bytes after it.
+fn in_file(bytes: &[u8], before: usize, after: usize) -> Decoded<KeptBlock> {
+    let file = [&vec![0xa5; before], bytes, &vec![0x5a; after]].concat();
     KeptBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
 }
 
-fn check_get(block: Block<'_>, model: &Model, key: &[u8], snapshot: SeqNo) {
+fn check_get(block: Block<'_>, model: &BlockModel, key: &[u8], snapshot: SeqNo) {
     let hit = block.get(key, fingerprint(key), snapshot).unwrap();
     let versions = || model.iter().filter(|entry| entry.0 == key);
     match versions().find(|entry| entry.1 <= snapshot) {
@@ -119,17 +119,17 @@ fn check_get(block: Block<'_>, model: &Model, key: &[u8], snapshot: SeqNo) {
     }
 }
 
-fn check(model: &Model) {
+fn check(model: &BlockModel) {
     let block = build(model);
     block.verify(fingerprint).unwrap();
     let bytes = block.block().bytes().to_vec();
     check_kept(block.into(), model);
-    for (before, behind) in [(0, 0), (7, 3), (64, 200)] {
-        check_kept(in_file(&bytes, before, behind).unwrap(), model);
+    for (before, after) in [(0, 0), (7, 3), (64, 200)] {
+        check_kept(in_file(&bytes, before, after).unwrap(), model);
     }
 }
 
-fn check_kept(kept: KeptBlock, model: &Model) {
+fn check_kept(kept: KeptBlock, model: &BlockModel) {
     let block = kept.block();
     assert_eq!(block.len(), model.len());
     for key in probes(model) {
@@ -152,7 +152,7 @@ fn check_kept(kept: KeptBlock, model: &Model) {
     }
     check_at(&cursor, None);
 
-    // The same by short steps, which go as far as the block does.
+    // Repeat with `advance` and `retreat`, which stop at the ends of the block.
     cursor.seek_to_first().unwrap();
     for (i, entry) in model.iter().enumerate() {
         check_at(&cursor, Some(entry));
@@ -179,8 +179,8 @@ fn check_kept(kept: KeptBlock, model: &Model) {
     }
 }
 
-/// Goes through the block by plain steps, and by others where there is none.
-fn check_plain_steps(cursor: &mut BlockCursor, model: &Model, forward: bool) {
+/// Goes through the block by plain steps, and by `advance` or `retreat` where there is none.
+fn check_plain_steps(cursor: &mut BlockCursor, model: &BlockModel, forward: bool) {
     if forward {
         cursor.seek_to_first().unwrap()
     } else {
@@ -200,14 +200,14 @@ fn check_plain_steps(cursor: &mut BlockCursor, model: &Model, forward: bool) {
         }
     }
 
-    // What is left comes before a bound if its last key does.
+    // The remaining entries come before a bound if the last of them does.
     if forward {
         cursor.seek_to_first().unwrap()
     } else {
         cursor.seek_to_last().unwrap()
     }
-    let last = iter::head(&entries[entries.len() - 1].0);
-    for bound in probes(model).iter().map(|key| iter::head(key)).chain([0, last - last.min(1), last, u128::MAX]) {
+    let last = iter::head16(&entries[entries.len() - 1].0);
+    for bound in probes(model).iter().map(|key| iter::head16(key)).chain([0, last - last.min(1), last, u128::MAX]) {
         let left = cursor.left_before(bound, forward);
         let is_before = if forward { last < bound } else { last > bound };
         assert!(left == 0 || is_before && left == entries.len() - 1);
@@ -218,13 +218,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn block_answers_as_the_list_of_its_entries(model in model()) {
+    fn block_answers_like_a_sorted_list(model in model()) {
         check(&model);
     }
 
     #[test]
     fn reading_arbitrary_bytes_never_panics(bytes in vec(any::<u8>(), 0..200), n in 0u8..12) {
-        // Mostly with a header that lets it get beyond the directory.
+        // The prepended header usually gets the bytes past the directory checks.
         let mut framed = vec![n % 2, 0, n / 4, 0, n, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
         framed.extend_from_slice(&bytes);
         for bytes in [bytes, framed] {
@@ -243,7 +243,7 @@ proptest! {
     }
 }
 
-/// Whatever the bytes are, every answer is a result.
+/// Whatever the bytes are, no call panics.
 fn exercise(bytes: Vec<u8>) {
     let block = BlockRef::copy_of(&bytes);
     assert_eq!(in_file(&bytes, 5, 9).is_ok(), block.is_ok());
@@ -283,7 +283,7 @@ fn exercise_kept(kept: KeptBlock) {
 #[test]
 fn most_steps_in_a_usual_block_are_plain() {
     let entry = |i: u32| (format!("{i:016}").into_bytes(), u64::from(i * i % 1000), ValueKind::Put, vec![b'v'; 100]);
-    let model: Model = (1000..1034).map(entry).collect();
+    let model: BlockModel = (1000..1034).map(entry).collect();
     let mut cursor = BlockCursor::new(build(&model));
     for (forward, nearest, farthest) in [(true, &model[33].0, u128::MAX), (false, &model[0].0, 0)] {
         if forward {
@@ -292,7 +292,7 @@ fn most_steps_in_a_usual_block_are_plain() {
             cursor.seek_to_last().unwrap()
         }
         assert_eq!(cursor.left_before(farthest, forward), 33);
-        assert_eq!(cursor.left_before(iter::head(nearest), forward), 0);
+        assert_eq!(cursor.left_before(iter::head16(nearest), forward), 0);
         assert_eq!((0..40).filter(|_| cursor.plain_step(forward)).count(), 33);
         assert_eq!(cursor.key(), nearest);
     }
@@ -304,7 +304,7 @@ fn values_beyond_64_kib_widen_the_offsets() {
     let model = vec![entry(b"a", 9, 70_000), entry(b"b", 1, 5), entry(b"c", 3, 0)];
     assert_eq!(build(&model).block().bytes()[0], WIDE_OFFSETS);
     check(&model);
-    // The largest block with narrow offsets, and one byte more.
+    // The longest block with narrow offsets, and one byte more.
     let around = |len| vec![entry(b"a", 1, 1), entry(b"b", 1, len)];
     let overhead = build(&around(60_000)).block().bytes().len() - 60_000;
     for (extra, flags) in [(0, 0), (1, WIDE_OFFSETS)] {
@@ -315,7 +315,7 @@ fn values_beyond_64_kib_widen_the_offsets() {
 }
 
 #[test]
-fn keys_longer_than_the_longest_prefix_work() {
+fn keys_longer_than_the_longest_prefix_are_found() {
     let entry = |key: Vec<u8>, seqno| (key, seqno, ValueKind::Put, b"v".to_vec());
     let long = vec![0xff; MAX_PREFIX_LEN + 10];
     check(&vec![entry(long.clone(), 5), entry(long.clone(), 2)]);
@@ -324,7 +324,7 @@ fn keys_longer_than_the_longest_prefix_work() {
 
 #[test]
 fn a_single_large_value_is_laid_out_like_any_other() {
-    // Around the length from which on it is moved, and with keys longer than the longest prefix.
+    // Lengths around the one from which a value is moved, and a key longer than the longest prefix.
     for (key_len, value_len) in [(0, 1 << 20), (5, (1 << 20) - 6), (5, (1 << 20) - 5), (70_000, 3 << 20)] {
         let value: Vec<u8> = (0..value_len).map(|i: u32| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
         check(&vec![(vec![b'k'; key_len], 9, ValueKind::Put, value)]);
@@ -337,14 +337,15 @@ fn one_empty_key_with_an_empty_value_makes_a_block() {
 }
 
 #[test]
-fn common_prefix_and_wide_sequence_numbers_cost_no_more_than_they_must() {
-    let model: Model = (0..32u32)
+fn common_prefix_and_wide_sequence_numbers_are_encoded_in_the_fewest_bytes() {
+    let model: BlockModel = (0..32u32)
         .map(|i| {
             let key = format!("a/rather/long/common/prefix/{i:04}").into_bytes();
             (key, (1 << 50) + u64::from(i % 8), ValueKind::Put, vec![1])
         })
         .collect();
     let block = build(&model);
-    // Per entry: 7 bytes of directory, 3 of varints, 2 digits, 1 of value; the header and 30 bytes of prefix once.
+    // Per entry: 7 bytes of directory, 3 of varints, 2 digits, 1 of value; the header and 30 bytes
+    // of prefix once.
     assert_eq!(block.block().bytes().len(), 16 + 30 + 32 * (7 + 3 + 2 + 1));
 }

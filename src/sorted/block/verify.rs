@@ -1,11 +1,12 @@
-//! The rules of a block that reads rely on but do not check, because its CRC vouches for them.
+//! Checks the rules that reads rely on without checking them, because the CRC vouches for them.
 
-use super::{BlockCursor, BlockRef, head};
+use super::{BlockCursor, BlockRef, head4};
 use crate::format::{Decoded, Malformed};
 
 impl BlockRef {
-    /// Checks that the entries fill the block one behind the other, that base and heads are those of the entries, and that each
-    /// fingerprint is what `fingerprint_of` says of the key. Order is for the caller to check, who sees it across blocks.
+    /// Checks that the entries fill the block without gaps, that the base and the heads match the
+    /// entries, and that each fingerprint is `fingerprint_of` its key. The caller checks the order,
+    /// also across blocks.
     pub(crate) fn verify(&self, mut fingerprint_of: impl FnMut(&[u8]) -> u8) -> Decoded<()> {
         let block = self.block();
         let mut end = block.entries_start();
@@ -17,18 +18,18 @@ impl BlockRef {
             if block.offset(i) != end {
                 return Err(Malformed("there is a gap or an overlap between entries"));
             }
-            if block.head(i) != head(entry.rest) {
-                return Err(Malformed("a head is not that of its key"));
+            if block.head(i) != head4(entry.rest) {
+                return Err(Malformed("a head does not match its key"));
             }
             if fingerprint != fingerprint_of(cursor.key()) {
-                return Err(Malformed("a fingerprint is not that of its key"));
+                return Err(Malformed("a fingerprint does not match its key"));
             }
             end = entry.value_start + entry.value_len;
             smallest_seqno = smallest_seqno.min(entry.seqno);
             cursor.next()?;
         }
         if end != block.bytes().len() {
-            return Err(Malformed("bytes are left over behind the last entry"));
+            return Err(Malformed("bytes follow the last entry"));
         }
         if smallest_seqno != block.base() {
             return Err(Malformed("the base of a data block is not its smallest sequence number"));

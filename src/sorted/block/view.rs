@@ -1,4 +1,4 @@
-//! [`Block`]: the bytes of a data block, wherever they stand, and what is known of them.
+//! [`Block`]: a view of a data block's bytes, in a frame or a mapped file, with its decoded header.
 
 use super::{HEAD_LEN, HEADER_LEN, WIDE_OFFSETS, directory_len};
 use crate::format::coding::Decoder;
@@ -7,106 +7,107 @@ use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
 
 /// Bytes of a cache line.
-pub(super) const LINE: usize = 64;
-/// Lines of a block that are worth fetching before it is searched: the directory of some 34 entries with the prefix behind it, and in a
-/// frame the head before.
-pub(super) const PREFETCHED: usize = 5;
+pub(super) const CACHE_LINE: usize = 64;
+/// Cache lines that are worth prefetching before a search: the directory of about 34 entries, the
+/// prefix after it, and the frame header in front.
+pub(super) const PREFETCH_LINES: usize = 5;
 
-/// Brings nearer `count` lines from `place` on.
+/// Prefetches `count` cache lines from `start` on.
 #[inline]
-pub(super) fn prefetch_lines(place: *const u8, count: usize) {
+pub(super) fn prefetch_lines(start: *const u8, count: usize) {
     for line in 0..count {
-        prefetch(place.wrapping_add(line * LINE));
+        prefetch(start.wrapping_add(line * CACHE_LINE));
     }
 }
 
-/// A data block whose directory is known to fit into its bytes: a view of a frame, or of a part of a mapped file.
+/// A data block whose directory fits into its bytes: a view of a frame or of a part of a mapped
+/// file.
 ///
-/// What is known is kept beside the bytes and not read from them again. So whatever becomes of a file that is mapped, nobody looks
-/// beyond the block.
+/// The header is decoded once and kept beside the bytes. Even if a mapped file changes, no read
+/// goes beyond the block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block<'a> {
-    pub(super) parts: Parts,
-    /// The block is at its front.
-    room: &'a [u8],
+    pub(super) header: BlockHeader,
+    /// Begins with the block; may be longer.
+    buffer: &'a [u8],
 }
 
-/// What is known of a block's bytes.
+/// The decoded header of a block.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(super) struct Parts {
+pub(super) struct BlockHeader {
     pub(super) base: SeqNo,
-    /// Bytes of the block.
-    pub(super) used: u32,
-    /// Entries, at least 1.
-    pub(super) len: u32,
+    /// Length of the block in bytes.
+    pub(super) block_len: u32,
+    /// Number of entries, at least 1.
+    pub(super) entry_count: u32,
     pub(super) heads_start: u32,
     pub(super) prefix_len: u16,
     pub(super) wide: bool,
-    /// As in the head of a frame: no byte is without a value.
+    /// Explicit padding, as in a frame's header: every byte is initialised.
     pub(super) _filled: u8,
 }
 
-impl Parts {
-    /// What the front of `bytes`, which a block fills, says of it.
+impl BlockHeader {
+    /// Decodes the header of the block that fills `bytes`.
     #[inline]
-    pub(super) fn decode(bytes: &[u8]) -> Decoded<Parts> {
+    pub(super) fn decode(bytes: &[u8]) -> Decoded<BlockHeader> {
         let mut header = Decoder::new(bytes);
         let (flags, zero) = (header.u8()?, header.u8()?);
         if flags & !WIDE_OFFSETS != 0 || zero != 0 {
             return Err(Malformed("a data block has unknown flags"));
         }
         let wide = flags & WIDE_OFFSETS != 0;
-        let (prefix_len, len, base) = (header.u16()?, header.u32()?, header.u64()?);
-        if len == 0 {
+        let (prefix_len, entry_count, base) = (header.u16()?, header.u32()?, header.u64()?);
+        if entry_count == 0 {
             return Err(Malformed("a data block has no entries"));
         }
-        let directory = u64::from(len) * directory_len(wide) as u64 + u64::from(prefix_len);
+        let directory = u64::from(entry_count) * directory_len(wide) as u64 + u64::from(prefix_len);
         if directory > header.remaining() as u64 {
             return Err(Malformed("the directory of a data block is cut short"));
         }
         let too_long = |_| Malformed("a data block is longer than 4 GiB");
-        let used = u32::try_from(bytes.len()).map_err(too_long)?;
-        let heads_start = HEADER_LEN + len as usize * (directory_len(wide) - HEAD_LEN);
+        let block_len = u32::try_from(bytes.len()).map_err(too_long)?;
+        let heads_start = HEADER_LEN + entry_count as usize * (directory_len(wide) - HEAD_LEN);
         let heads_start = u32::try_from(heads_start).map_err(too_long)?;
-        Ok(Parts { base, used, len, heads_start, prefix_len, wide, _filled: 0 })
+        Ok(BlockHeader { base, block_len, entry_count, heads_start, prefix_len, wide, _filled: 0 })
     }
 }
 
 impl<'a> Block<'a> {
-    /// The block that [`Parts::decode`] found at the front of `room`.
+    /// The block at the front of `buffer` with the header that [`BlockHeader::decode`] returned.
     #[inline]
-    pub(super) fn new(parts: Parts, room: &'a [u8]) -> Block<'a> {
-        Block { parts, room }
+    pub(super) fn new(header: BlockHeader, buffer: &'a [u8]) -> Block<'a> {
+        Block { header, buffer }
     }
 
-    /// The first `len` bytes of `room` as a block.
+    /// Decodes the first `len` bytes of `buffer` as a block.
     #[inline]
-    pub(crate) fn decode(room: &'a [u8], len: usize) -> Decoded<Block<'a>> {
-        let bytes = room.get(..len).ok_or(Malformed("a data block reaches beyond the end of its file"))?;
-        Ok(Block { parts: Parts::decode(bytes)?, room })
+    pub(crate) fn decode(buffer: &'a [u8], len: usize) -> Decoded<Block<'a>> {
+        let bytes = buffer.get(..len).ok_or(Malformed("a data block reaches beyond the end of its file"))?;
+        Ok(Block { header: BlockHeader::decode(bytes)?, buffer })
     }
 
     #[inline]
     pub(crate) fn bytes(&self) -> &'a [u8] {
-        &self.room[..self.parts.used as usize]
+        &self.buffer[..self.header.block_len as usize]
     }
 
-    /// The block's bytes and whatever follows them.
+    /// The block's bytes and everything after them in the buffer.
     #[inline]
-    pub(super) fn room(&self) -> &'a [u8] {
-        self.room
+    pub(super) fn buffer(&self) -> &'a [u8] {
+        self.buffer
     }
 
-    /// The `len` bytes of the block from `start` on, which a look-up has found there.
+    /// The `len` bytes at `start`, where a look-up found a value.
     #[inline]
     pub(crate) fn part(&self, start: u32, len: u32) -> &'a [u8] {
         self.bytes().get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
     }
 }
 
-/// Brings nearer what is looked at first of a block that stands at the front of `room`.
+/// Prefetches the lines that a search of the block at the front of `buffer` reads first.
 #[inline]
-pub(crate) fn prefetch_block(room: &[u8]) {
-    prefetch_lines(room.as_ptr(), PREFETCHED);
+pub(crate) fn prefetch_block(buffer: &[u8]) {
+    prefetch_lines(buffer.as_ptr(), PREFETCH_LINES);
 }

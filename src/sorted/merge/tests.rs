@@ -1,27 +1,27 @@
-//! The merge against one sorted list.
+//! Tests of merges against one sorted list.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 use crate::error::Error;
-use crate::sorted::iter::{HEAD_LEN, MarkedKey, head};
+use crate::sorted::iter::{HEAD_LEN, MarkedKey, head16};
 
-type Entry = (Vec<u8>, SeqNo);
+type ListEntry = (Vec<u8>, SeqNo);
 
-/// A sorted list with a position, that fails once.
+/// A cursor over a sorted list. Fails once, if told to.
 struct ListCursor {
-    entries: Vec<Entry>,
-    /// Behind the last entry when invalid.
+    entries: Vec<ListEntry>,
+    /// Index of the current entry; `entries.len()` when invalid.
     at: usize,
-    /// Moves until one fails.
+    /// Number of moves before the one that fails.
     fails_in: Option<u32>,
-    /// Of a seek, before its last one.
+    /// Parts of the current seek that are left before its last one.
     parts: usize,
 }
 
 impl ListCursor {
-    fn go_to(&mut self, at: Option<usize>) -> Result<()> {
+    fn move_to(&mut self, at: Option<usize>) -> Result<()> {
         self.at = at.unwrap_or(self.entries.len());
         if let Some(left) = self.fails_in {
             self.fails_in = left.checked_sub(1);
@@ -40,27 +40,27 @@ impl InternalCursor for ListCursor {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.go_to(Some(0))
+        self.move_to(Some(0))
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.go_to(self.entries.len().checked_sub(1))
+        self.move_to(self.entries.len().checked_sub(1))
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        let before = |(k, s): &Entry| compare_entries((k, *s), (key, seqno)).is_lt();
-        self.go_to(Some(self.entries.partition_point(before)))
+        let before = |(k, s): &ListEntry| compare_entries((k, *s), (key, seqno)).is_lt();
+        self.move_to(Some(self.entries.partition_point(before)))
     }
 
     fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
         self.parts = self.entries.len() % 4;
-        self.go_to(None)
+        self.move_to(None)
     }
 
     fn continue_seek(&mut self, _key: &[u8]) -> Result<bool> {
-        let going_on = self.parts > 0;
+        let has_more = self.parts > 0;
         self.parts = self.parts.saturating_sub(1);
-        if going_on { self.go_to(None).map(|()| true) } else { Ok(false) }
+        if has_more { self.move_to(None).map(|()| true) } else { Ok(false) }
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
@@ -70,29 +70,29 @@ impl InternalCursor for ListCursor {
 
     fn next(&mut self) -> Result<()> {
         assert!(self.valid());
-        self.go_to(Some(self.at + 1))
+        self.move_to(Some(self.at + 1))
     }
 
     fn prev(&mut self) -> Result<()> {
         assert!(self.valid());
-        self.go_to(self.at.checked_sub(1))
+        self.move_to(self.at.checked_sub(1))
     }
 
     fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
-        let is_only = |entry: &Entry| self.entries.iter().filter(|other| other.0 == entry.0).count() == 1;
-        let is_plain = |entry: &&Entry| {
-            let is_before = if forward { head(&entry.0) < bound } else { head(&entry.0) > bound };
+        let is_only = |entry: &ListEntry| self.entries.iter().filter(|other| other.0 == entry.0).count() == 1;
+        let is_plain = |entry: &&ListEntry| {
+            let is_before = if forward { head16(&entry.0) < bound } else { head16(&entry.0) > bound };
             is_before && is_only(entry) && entry.1 <= snapshot
         };
-        let (before, behind) = (&self.entries[..self.at], &self.entries[self.at + 1..]);
+        let (before, after) = (&self.entries[..self.at], &self.entries[self.at + 1..]);
         if forward {
-            behind.iter().take_while(is_plain).count()
+            after.iter().take_while(is_plain).count()
         } else {
             before.iter().rev().take_while(is_plain).count()
         }
     }
 
-    /// Some entries stand in the way.
+    /// Refuses to step onto some entries.
     fn plain_step(&mut self, forward: bool) -> bool {
         let at = if forward { self.at + 1 } else { self.at - 1 };
         let is_free = !self.entries[at].1.is_multiple_of(8);
@@ -103,7 +103,7 @@ impl InternalCursor for ListCursor {
     }
 
     fn end_plain_steps(&mut self) -> Result<()> {
-        self.go_to(Some(self.at))
+        self.move_to(Some(self.at))
     }
 
     fn is_first_of_key(&self) -> bool {
@@ -127,7 +127,8 @@ impl InternalCursor for ListCursor {
     }
 }
 
-/// Few keys, so that they meet: short ones, zeros and ones of every length, and long ones that have more than a head in common.
+/// Few distinct keys, so that children share them: short keys, runs of zeros of every length, keys
+/// of about head length, and long keys with a common head.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         vec(0u8..3, 0..3),
@@ -139,37 +140,38 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum CursorStep {
     First,
     Last,
     Seek(Vec<u8>, SeqNo),
     SeekBefore(Vec<u8>, SeqNo),
     Next,
     Prev,
-    /// Up to so many plain steps in the direction of travel.
+    /// Up to this many plain steps in the direction of travel.
     Plain(usize),
 }
 
-/// What plain steps are to see.
+/// The snapshot for plain steps.
 const SNAPSHOT: SeqNo = 30;
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = CursorStep> {
     let seqno = || prop_oneof![Just(0), Just(u64::MAX), 1u64..40];
     prop_oneof![
-        1 => Just(Step::First),
-        1 => Just(Step::Last),
-        2 => (key(), seqno()).prop_map(|(key, seqno)| Step::Seek(key, seqno)),
-        2 => (key(), seqno()).prop_map(|(key, seqno)| Step::SeekBefore(key, seqno)),
-        10 => Just(Step::Next),
-        10 => Just(Step::Prev),
-        4 => (1usize..6).prop_map(Step::Plain),
+        1 => Just(CursorStep::First),
+        1 => Just(CursorStep::Last),
+        2 => (key(), seqno()).prop_map(|(key, seqno)| CursorStep::Seek(key, seqno)),
+        2 => (key(), seqno()).prop_map(|(key, seqno)| CursorStep::SeekBefore(key, seqno)),
+        10 => Just(CursorStep::Next),
+        10 => Just(CursorStep::Prev),
+        4 => (1usize..6).prop_map(CursorStep::Plain),
     ]
 }
 
-/// The children, and all their entries in order. Sequence numbers are the positions in `entries`, from 1 on.
-fn merged(runs: usize, entries: &[(usize, Vec<u8>)]) -> (MergingCursor<ListCursor>, Vec<Entry>) {
+/// A merge of `runs` children, and all their entries in order. Sequence numbers are positions in
+/// `entries`, from 1 on.
+fn merged(runs: usize, entries: &[(usize, Vec<u8>)]) -> (MergingCursor<ListCursor>, Vec<ListEntry>) {
     let numbered = || entries.iter().zip(1u64..).map(|((run, key), seqno)| (run % runs, (key.clone(), seqno)));
-    let sorted = |mut list: Vec<Entry>| {
+    let sorted = |mut list: Vec<ListEntry>| {
         list.sort_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)));
         list
     };
@@ -181,14 +183,15 @@ fn merged(runs: usize, entries: &[(usize, Vec<u8>)]) -> (MergingCursor<ListCurso
     (cursor, sorted(numbered().map(|(_, entry)| entry).collect()))
 }
 
-/// Takes the same steps over the merge and over the list; both must stand at the same entry. A step that fails leaves the merge invalid.
-fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step]) {
+/// Takes the same steps on the merge and the list; both must reach the same entry. A failed step
+/// must leave the merge invalid.
+fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[CursorStep]) {
     let mut at: Option<usize> = None;
     let mut marked = MarkedKey::default();
     let before = |key: &[u8], seqno| model.partition_point(|(k, s)| compare_entries((k, *s), (key, seqno)).is_lt());
     for step in steps {
-        // A seek may come amid plain steps; all else is told that they are over.
-        if !matches!(step, Step::First | Step::Last | Step::Seek(..) | Step::SeekBefore(..))
+        // A seek may come amid plain steps; any other move requires `catch_up` first.
+        if !matches!(step, CursorStep::First | CursorStep::Last | CursorStep::Seek(..) | CursorStep::SeekBefore(..))
             && cursor.catch_up().is_err()
         {
             at = None;
@@ -198,32 +201,32 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
             marked.mark(cursor);
         }
         let result = match (step, at) {
-            (Step::First, _) => {
+            (CursorStep::First, _) => {
                 at = Some(0);
                 cursor.seek_to_first()
             }
-            (Step::Last, _) => {
+            (CursorStep::Last, _) => {
                 at = model.len().checked_sub(1);
                 cursor.seek_to_last()
             }
-            (Step::Seek(key, seqno), _) => {
+            (CursorStep::Seek(key, seqno), _) => {
                 at = Some(before(key, *seqno));
                 cursor.seek(key, *seqno)
             }
-            (Step::SeekBefore(key, seqno), _) => {
+            (CursorStep::SeekBefore(key, seqno), _) => {
                 at = before(key, *seqno).checked_sub(1);
                 cursor.seek_before(key, *seqno)
             }
-            (Step::Next, Some(i)) => {
+            (CursorStep::Next, Some(i)) => {
                 at = Some(i + 1);
                 cursor.next()
             }
-            (Step::Prev, Some(i)) => {
+            (CursorStep::Prev, Some(i)) => {
                 at = i.checked_sub(1);
                 cursor.prev()
             }
-            (Step::Plain(most), Some(mut i)) => {
-                let forward = cursor.direction == Direction::Forward;
+            (CursorStep::Plain(most), Some(mut i)) => {
+                let forward = cursor.direction == MergeDirection::Forward;
                 cursor.expect_plain_steps(SNAPSHOT);
                 assert!(!cursor.step_plainly(!forward));
                 for _ in 0..*most {
@@ -238,7 +241,7 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
                 at = Some(i);
                 Ok(())
             }
-            (Step::Next | Step::Prev | Step::Plain(_), None) => Ok(()),
+            (CursorStep::Next | CursorStep::Prev | CursorStep::Plain(_), None) => Ok(()),
         };
         at = at.filter(|&i| i < model.len() && result.is_ok());
         assert_eq!(cursor.valid(), at.is_some(), "{step:?}");
@@ -249,7 +252,7 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[Entry], steps: &[Step])
         } else if let Some(i) = at {
             let (key, seqno) = &model[i];
             assert_eq!((cursor.key(), cursor.seqno()), (&key[..], *seqno), "{step:?}");
-            assert_eq!(cursor.head(), head(key));
+            assert_eq!(cursor.head(), head16(key));
             if cursor.is_first_of_key() {
                 assert!(i == 0 || model[i - 1].0 != *key);
             }
@@ -272,7 +275,7 @@ proptest! {
         walk(&mut cursor, &model, &steps);
     }
 
-    /// Runs that come one behind the other let one child win many times in a row.
+    /// Runs that hardly overlap let one child win many times in a row.
     #[test]
     fn walks_over_runs_that_hardly_overlap(
         runs in 1usize..6,
@@ -310,7 +313,8 @@ proptest! {
 #[test]
 fn a_merge_of_nothing_is_never_valid() {
     let mut cursor = MergingCursor::new(Vec::new());
-    for step in [Step::First, Step::Last, Step::Seek(vec![1], 1), Step::SeekBefore(vec![1], 1)] {
+    for step in [CursorStep::First, CursorStep::Last, CursorStep::Seek(vec![1], 1), CursorStep::SeekBefore(vec![1], 1)]
+    {
         walk(&mut cursor, &[], &[step]);
     }
 }

@@ -1,31 +1,31 @@
-//! A cursor over one keyspace of a memtable: a merge of its runs.
+//! [`MemtableCursor`]: merges the sorted runs of one keyspace of a memtable.
 
 use std::sync::Arc;
 
 use super::Memtable;
-use super::log::Entry;
-use super::order::{MAX_RUNS, Run, Runs, entry, expect, place, same_head};
+use super::entries::EntryRef;
+use super::order::{MAX_RUNS, SortedRun, SortedRuns, entry, prefetch, same_head, sort_key};
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::sorted::iter::{InternalCursor, is_within};
 
-/// A cursor over one keyspace's entries in a memtable. Entries that are inserted after its first move it does not meet; those that were
-/// there when it was made, it does.
+/// A cursor over the entries of one keyspace in a memtable. It sees every entry inserted before it
+/// was made, and none inserted after its first move.
 pub(crate) struct MemtableCursor {
     memtable: Arc<Memtable>,
     keyspace: u32,
-    /// Made at the first move: whoever never moves pays for no order.
-    runs: Option<Arc<Runs>>,
-    /// Whether the heads of all runs can be compared.
+    /// Sorted at the first move: a cursor that never moves costs no sort.
+    runs: Option<Arc<SortedRuns>>,
+    /// Whether all runs have the same prefix, so that their heads compare directly.
     one_prefix: bool,
-    /// How many entries of each run stand before the cursor's place. So there is no direction: the next entry is the first of those
-    /// behind, the previous one the last of those before.
+    /// For each run, how many of its entries come before the cursor's position. The cursor needs no
+    /// direction: the next entry is the first one after these, the previous one the last of them.
     before: [usize; MAX_RUNS],
-    /// The entry that the cursor stands on, if any: its run and its element.
+    /// Run and element of the current entry.
     current: Option<(usize, u128)>,
 }
 
-/// How many entries ahead a cursor that goes forward asks for memory.
+/// How many entries ahead `next` prefetches.
 const READ_AHEAD: usize = 8;
 
 impl MemtableCursor {
@@ -35,32 +35,33 @@ impl MemtableCursor {
 }
 
 impl MemtableCursor {
-    /// In the order of one run: for whoever goes through all entries.
+    /// A cursor over a single run, for reading all entries.
     pub(super) fn of_one_run(memtable: Arc<Memtable>, keyspace: u32) -> MemtableCursor {
         let mut cursor = MemtableCursor::new(memtable, keyspace);
-        cursor.runs = Some(cursor.memtable.order.one_run(&cursor.memtable.log, &cursor.memtable.pool, keyspace));
+        cursor.runs = Some(cursor.memtable.order.one_run(&cursor.memtable.entries, &cursor.memtable.pool, keyspace));
         cursor
     }
 
-    /// Gives each run the number of its entries that stand before the cursor's place.
-    fn place(&mut self, before: impl Fn(&Memtable, &Run) -> usize) {
+    /// Positions the cursor: `before` counts the entries of a run that come before the target.
+    fn place_in_runs(&mut self, before: impl Fn(&Memtable, &SortedRun) -> usize) {
         let memtable = &*self.memtable;
-        let runs = self.runs.get_or_insert_with(|| memtable.order.runs(&memtable.log, &memtable.pool, self.keyspace));
+        let runs =
+            self.runs.get_or_insert_with(|| memtable.order.runs(&memtable.entries, &memtable.pool, self.keyspace));
         self.one_prefix = runs.windows(2).all(|pair| pair[0].prefix() == pair[1].prefix());
-        for (place, run) in self.before.iter_mut().zip(runs.iter()) {
-            *place = before(memtable, run);
+        for (count, run) in self.before.iter_mut().zip(runs.iter()) {
+            *count = before(memtable, run);
         }
     }
 
-    /// Whether one element stands before another.
+    /// Whether element `a` comes before element `b`.
     fn precedes(&self, a: u128, b: u128) -> bool {
         if self.one_prefix && !same_head(a, b) {
             return a < b;
         }
-        compare_entries(place(self.entry(a)), place(self.entry(b))).is_lt()
+        compare_entries(sort_key(self.entry(a)), sort_key(self.entry(b))).is_lt()
     }
 
-    /// Stands on the first entry that is not before the cursor's place.
+    /// Moves to the first entry that is not before the cursor's position.
     fn take_first(&mut self) {
         let mut first = None;
         for (i, (run, &before)) in self.runs.iter().flat_map(|runs| runs.iter()).zip(&self.before).enumerate() {
@@ -73,7 +74,7 @@ impl MemtableCursor {
         self.current = first;
     }
 
-    /// Stands on the last entry before the cursor's place, which becomes that.
+    /// Moves to the last entry before the cursor's position, and the position with it.
     fn take_last(&mut self) {
         let mut last = None;
         for (i, (run, &before)) in self.runs.iter().flat_map(|runs| runs.iter()).zip(&self.before).enumerate() {
@@ -89,12 +90,12 @@ impl MemtableCursor {
         self.current = last;
     }
 
-    fn entry(&self, element: u128) -> Entry<'_> {
-        entry(&self.memtable.log, element)
+    fn entry(&self, element: u128) -> EntryRef<'_> {
+        entry(&self.memtable.entries, element)
     }
 
     #[expect(clippy::expect_used, reason = "accessors may be called only while the cursor is valid")]
-    fn current(&self) -> Entry<'_> {
+    fn current(&self) -> EntryRef<'_> {
         let (_, element) = self.current.expect("the cursor is valid");
         self.entry(element)
     }
@@ -106,19 +107,19 @@ impl InternalCursor for MemtableCursor {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.place(|_, _| 0);
+        self.place_in_runs(|_, _| 0);
         self.take_first();
         Ok(())
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.place(|_, run| run.len());
+        self.place_in_runs(|_, run| run.len());
         self.take_last();
         Ok(())
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.place(|memtable, run| run.seek(&memtable.log, key, seqno));
+        self.place_in_runs(|memtable, run| run.seek(&memtable.entries, key, seqno));
         self.take_first();
         Ok(())
     }
@@ -126,9 +127,9 @@ impl InternalCursor for MemtableCursor {
     fn next(&mut self) -> Result<()> {
         if let Some((run, _)) = self.current {
             self.before[run] += 1;
-            // Neighbours in order are far from each other in memory.
+            // Neighbours in key order are far apart in memory.
             if let Some(element) = self.runs.as_ref().and_then(|runs| runs[run].get(self.before[run] + READ_AHEAD)) {
-                expect(&self.memtable.log, element);
+                prefetch(&self.memtable.entries, element);
             }
             self.take_first();
         }
@@ -146,11 +147,11 @@ impl InternalCursor for MemtableCursor {
             return Ok(());
         }
         let memtable = Arc::clone(&self.memtable);
-        let log = &memtable.log;
+        let entries = &memtable.entries;
         for (i, (run, before)) in runs.iter().zip(&mut self.before).enumerate() {
             *before = match forward {
-                true => run.jump(log, *before, end, seen),
-                false => run.jump_back(log, *before + usize::from(i == current), end, seen),
+                true => run.jump(entries, *before, end, seen),
+                false => run.jump_back(entries, *before + usize::from(i == current), end, seen),
             };
         }
         if forward {
@@ -158,11 +159,10 @@ impl InternalCursor for MemtableCursor {
         } else {
             self.take_last()
         }
-        // Short of the end, runs may have been left further on than the entry that stopped the
-        // jump.
+        // If the jump stopped before `end`, some runs may be beyond the entry that stopped it.
         if self.valid() && is_within(self.key(), end, forward) {
-            let (key, seqno) = place(self.current());
-            self.before = std::array::from_fn(|i| runs.get(i).map_or(0, |run| run.seek(log, key, seqno)));
+            let (key, seqno) = sort_key(self.current());
+            self.before = std::array::from_fn(|i| runs.get(i).map_or(0, |run| run.seek(entries, key, seqno)));
         }
         Ok(())
     }

@@ -1,18 +1,21 @@
-//! A hash index from keys to the positions of their newest versions: one writer, readers without a lock.
+//! [`HashIndex`]: a lock-free hash table from keys to the positions of their newest versions. One
+//! writer at a time; readers take no lock.
 //!
 //! ```text
 //! slot = hash << 32 | position: u64, or 0
 //! ```
 //!
-//! Open addressing with linear probing: a key's slot is the first free one from where the top bits of its hash say. 32 bits of hash
-//! stand in the slot, so that hardly ever an entry is looked at in vain, and a table can be made anew, twice as large, from the slots
-//! alone. What the entries are, only the callers know.
+//! Open addressing with linear probing, starting at the top bits of the hash. A slot holds 32 bits
+//! of hash, so that an entry with another key is hardly ever read, and a table can be rebuilt at
+//! twice the size from its slots alone. The index does not read entries; only its callers do.
 //!
 //! Invariants:
-//! - Slots go from 0 to a position, and to newer positions of the same key; a table never loses one. So a reader finds in a table whatever
-//!   was in it when it came, and `Release` and `Acquire` let it see the entry behind the position.
-//! - Before a table is replaced, everything is in the new one. Whoever goes on reading the old one misses only what was written after
-//!   it came. Old tables stay until the index is dropped; together they are smaller than the newest.
+//! - A slot changes from 0 to a position, and then only to newer positions of the same key; a table
+//!   never loses a slot. A reader thus finds all that was in the table when it loaded the table.
+//!   `Release` and `Acquire` make the entry behind a position visible.
+//! - Before a table is replaced, the new one holds everything. A reader that continues in the old
+//!   table misses only entries written after it loaded the table. Old tables stay until the index
+//!   is dropped; together they are smaller than the newest.
 
 use std::sync::Arc;
 
@@ -22,50 +25,52 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
-use super::log::Position;
+use super::entries::Position;
 #[cfg(not(loom))]
 use crate::memory::pool::Chunk;
 use crate::memory::pool::Pool;
 use crate::memory::prefetch::prefetch;
 
-/// A new table has at least so many slots.
+/// Fewest slots of a table.
 const MIN_SLOTS: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
 
-/// One slot for so many bytes of entries: with keys of 16 and values of 100 bytes, a memtable of 64 MiB fills 44 % of its 2^20.
+/// Bytes of entries per slot of a new index. With keys of 16 and values of 100 bytes, a memtable of
+/// 64 MiB fills 44 % of its 2^20 slots.
 const BYTES_PER_SLOT: usize = 96;
 
-pub(super) struct Index {
+pub(super) struct HashIndex {
     pool: Arc<Pool>,
-    table: AtomicPtr<Table>,
-    /// Slots in use. Only the writer's business.
+    table: AtomicPtr<SlotTable>,
+    /// Slots in use. Only the writer uses this.
     len: AtomicUsize,
-    /// Bytes of all tables, and of all but the first.
+    /// Bytes of all tables (`allocated`), and of all but the first (`grown`).
     allocated: AtomicUsize,
     grown: AtomicUsize,
 }
 
-struct Table {
-    slots: Slots,
-    /// The slot of a hash is the hash shifted right by this.
+struct SlotTable {
+    slots: SlotArray,
+    /// A hash is shifted right by this to get its first slot.
     shift: u32,
-    /// The table that this one replaced, or null.
-    older: *mut Table,
+    /// The table that this one replaced; null for the first.
+    older: *mut SlotTable,
 }
 
-/// Where a key is or belongs, found by the writer and valid until it does something else.
-pub(super) struct Place<'a> {
+/// The slot that holds a key or would take it. Found by the writer, and valid until its next
+/// change.
+pub(super) struct KeySlot<'a> {
     slot: &'a AtomicU64,
     hash: u32,
-    /// The key's newest version.
+    /// Position of the key's newest version.
     pub(super) newest: Option<Position>,
 }
 
-impl Index {
-    /// An empty index for about `size` bytes of entries.
-    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> Index {
+impl HashIndex {
+    /// An empty index sized for about `size` bytes of entries.
+    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> HashIndex {
         let slots = (size / BYTES_PER_SLOT).next_power_of_two().max(MIN_SLOTS);
-        let table = Table::new(slots, pool, std::ptr::null_mut());
-        Index {
+        let table = SlotTable::new(slots, pool, std::ptr::null_mut());
+        HashIndex {
             pool: Arc::clone(pool),
             len: AtomicUsize::new(0),
             allocated: AtomicUsize::new(table.slots.bytes()),
@@ -74,8 +79,8 @@ impl Index {
         }
     }
 
-    fn table(&self) -> &Table {
-        // SAFETY: the pointer is to a table of this index, which stays until the index is dropped.
+    fn table(&self) -> &SlotTable {
+        // SAFETY: the pointer is to a table of this index, which lives until the index is dropped.
         unsafe { &*self.table.load(Acquire) }
     }
 
@@ -84,54 +89,55 @@ impl Index {
         self.allocated.load(Relaxed)
     }
 
-    /// Bytes beyond those that it was made with.
+    /// Bytes allocated since the index was made.
     pub(super) fn grown(&self) -> usize {
         self.grown.load(Relaxed)
     }
 
-    /// Brings the first slot of a hash nearer.
+    /// Prefetches the first slot of a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u32) {
         let table = self.table();
-        prefetch(&raw const table.slots.all()[table.first(hash)]);
+        prefetch(&raw const table.slots.as_slice()[table.first(hash)]);
     }
 
-    /// The newest version of the key that has this hash and of whose versions `is_key` says yes.
+    /// The newest version of the key with this hash for whose versions `is_key` returns true.
     #[inline]
     pub(super) fn find(&self, hash: u32, is_key: impl Fn(Position) -> bool) -> Option<Position> {
         self.table().probe(hash, is_key).1
     }
 
-    /// As [`find`](Index::find), by the writer, who may [`publish`](Index::publish) a newer version there.
+    /// Finds the key's slot for the writer, which may then [`publish`](HashIndex::publish) a newer
+    /// version in it. Grows the table first if it is full.
     #[inline]
-    pub(super) fn locate(&self, hash: u32, is_key: impl Fn(Position) -> bool) -> Place<'_> {
+    pub(super) fn locate(&self, hash: u32, is_key: impl Fn(Position) -> bool) -> KeySlot<'_> {
         let mut table = self.table();
-        // The three quarters of the slots that may be in use.
-        if self.len.load(Relaxed) >= table.slots.all().len() / 4 * 3 {
+        // At most three quarters of the slots may be in use.
+        if self.len.load(Relaxed) >= table.slots.as_slice().len() / 4 * 3 {
             self.grow();
             table = self.table();
         }
         let (slot, newest) = table.probe(hash, is_key);
-        Place { slot, hash, newest }
+        KeySlot { slot, hash, newest }
     }
 
-    /// From here on readers find `position`, of which nothing changes any more.
+    /// Makes `position` visible to readers. Its entry must be complete and never change.
     #[inline]
-    pub(super) fn publish(&self, place: Place<'_>, position: Position) {
-        if place.newest.is_none() {
+    pub(super) fn publish(&self, key_slot: KeySlot<'_>, position: Position) {
+        if key_slot.newest.is_none() {
             self.len.store(self.len.load(Relaxed) + 1, Relaxed);
         }
-        place.slot.store(u64::from(place.hash) << 32 | u64::from(position.get()), Release);
+        key_slot.slot.store(u64::from(key_slot.hash) << 32 | u64::from(position.get()), Release);
     }
 
     #[cold]
     fn grow(&self) {
         let old = self.table();
-        let new = Table::new(old.slots.all().len() * 2, &self.pool, self.table.load(Relaxed));
-        for slot in old.slots.all() {
+        let new = SlotTable::new(old.slots.as_slice().len() * 2, &self.pool, self.table.load(Relaxed));
+        for slot in old.slots.as_slice() {
             let slot = slot.load(Relaxed);
             if slot != 0 {
-                // All keys are different, so that it goes to a free slot.
+                // All keys differ, so each finds a free slot.
                 new.probe(hash_of(slot), |_| false).0.store(slot, Relaxed);
             }
         }
@@ -141,11 +147,11 @@ impl Index {
     }
 }
 
-impl Drop for Index {
+impl Drop for HashIndex {
     fn drop(&mut self) {
         let mut table = self.table.load(Acquire);
         while !table.is_null() {
-            // SAFETY: made from a box by `new` or `grow`, and nobody refers to it any more.
+            // SAFETY: `new` or `grow` made the table from a box, and nothing refers to it any more.
             let dropped = unsafe { Box::from_raw(table) };
             table = dropped.older;
         }
@@ -162,51 +168,53 @@ fn position_of(slot: u64) -> Option<Position> {
     Position::new(position)
 }
 
-impl Table {
-    fn new(slots: usize, pool: &Arc<Pool>, older: *mut Table) -> Table {
-        Table { slots: Slots::new(slots, pool), shift: u32::BITS - slots.ilog2(), older }
+impl SlotTable {
+    fn new(slots: usize, pool: &Arc<Pool>, older: *mut SlotTable) -> SlotTable {
+        SlotTable { slots: SlotArray::new(slots, pool), shift: u32::BITS - slots.ilog2(), older }
     }
 
-    /// The slot of a key and the position in it, or the free slot that it would take. There is always a free one.
+    /// The key's slot and the position in it, or the free slot that the key would take. There is
+    /// always a free slot.
     #[inline]
     fn probe(&self, hash: u32, is_key: impl Fn(Position) -> bool) -> (&AtomicU64, Option<Position>) {
-        let slots = self.slots.all();
+        let slots = self.slots.as_slice();
         let mut at = self.first(hash);
         loop {
-            let place = &slots[at];
-            let slot = place.load(Acquire);
-            let Some(position) = position_of(slot) else { return (place, None) };
+            let cell = &slots[at];
+            let slot = cell.load(Acquire);
+            let Some(position) = position_of(slot) else { return (cell, None) };
             if hash_of(slot) == hash && is_key(position) {
-                return (place, Some(position));
+                return (cell, Some(position));
             }
             at = (at + 1) & (slots.len() - 1);
         }
     }
 
-    /// Where the search for a hash begins.
+    /// Index of the slot where the search for a hash begins.
     #[inline]
     fn first(&self, hash: u32) -> usize {
         // The number of slots is a power of two.
-        (hash >> self.shift) as usize & (self.slots.all().len() - 1)
+        (hash >> self.shift) as usize & (self.slots.as_slice().len() - 1)
     }
 }
 
-/// Slots that are 0 at first.
+/// Slots, initially 0.
 #[cfg(not(loom))]
-struct Slots {
+struct SlotArray {
     chunk: Chunk,
     len: usize,
 }
 
 #[cfg(not(loom))]
-impl Slots {
-    fn new(len: usize, pool: &Arc<Pool>) -> Slots {
-        Slots { chunk: pool.take_zeroed(len * size_of::<AtomicU64>()), len }
+impl SlotArray {
+    fn new(len: usize, pool: &Arc<Pool>) -> SlotArray {
+        SlotArray { chunk: pool.take_zeroed(len * size_of::<AtomicU64>()), len }
     }
 
     #[inline]
-    fn all(&self) -> &[AtomicU64] {
-        // SAFETY: the chunk has room for `len` slots, is aligned to 64 bytes, zeroed, used for nothing else, and `self` keeps it.
+    fn as_slice(&self) -> &[AtomicU64] {
+        // SAFETY: the chunk holds `len` zeroed slots, is aligned to 64 bytes, is used for nothing
+        // else, and belongs to `self`.
         unsafe { std::slice::from_raw_parts(self.chunk.start().cast().as_ptr(), self.len) }
     }
 
@@ -215,26 +223,27 @@ impl Slots {
     }
 }
 
-/// The model checker's atomics cannot stand in memory of our choice.
+/// The model checker's atomics cannot be placed in the pool's memory.
 #[cfg(loom)]
-struct Slots(Box<[AtomicU64]>);
+struct SlotArray(Box<[AtomicU64]>);
 
 #[cfg(loom)]
-impl Slots {
-    fn new(len: usize, _: &Arc<Pool>) -> Slots {
-        Slots((0..len).map(|_| AtomicU64::new(0)).collect())
+impl SlotArray {
+    fn new(len: usize, _: &Arc<Pool>) -> SlotArray {
+        SlotArray((0..len).map(|_| AtomicU64::new(0)).collect())
     }
 
-    fn all(&self) -> &[AtomicU64] {
+    fn as_slice(&self) -> &[AtomicU64] {
         &self.0
     }
 
     fn bytes(&self) -> usize {
-        size_of_val(self.all())
+        size_of_val(self.as_slice())
     }
 }
 
-/// Every order in which the threads' steps can become visible to each other, with tables of four slots.
+/// Checks every order in which the threads' steps can become visible to each other, with tables of
+/// four slots.
 #[cfg(all(test, loom))]
 mod model {
     use loom::cell::UnsafeCell;
@@ -243,39 +252,39 @@ mod model {
 
     use super::*;
 
-    /// Stands for the log: entry `i` is at position `i + 1`, and is (key, version). The model checker notices if somebody reads one that
-    /// may not be written yet.
-    struct Written {
-        index: Index,
+    /// Stands for the memtable's entries: entry `i` is at position `i + 1` and holds (key,
+    /// version). The model checker reports a read of an entry that may not be written yet.
+    struct ModelMemtable {
+        index: HashIndex,
         entries: [UnsafeCell<(u32, usize)>; 5],
         visible: AtomicUsize,
     }
 
-    /// All keys belong to one slot, and two of them have the same hash.
+    /// All keys hash to one slot, and two of them have the same hash.
     const HASHES: [u32; 4] = [5, 5, 6, 7];
 
-    impl Written {
-        fn new() -> Written {
+    impl ModelMemtable {
+        fn new() -> ModelMemtable {
             let entries = std::array::from_fn(|_| UnsafeCell::new((u32::MAX, 0)));
-            Written { index: Index::new(0, &Pool::new(0)), entries, visible: AtomicUsize::new(0) }
+            ModelMemtable { index: HashIndex::new(0, &Pool::new(0)), entries, visible: AtomicUsize::new(0) }
         }
 
         fn entry(&self, position: Position) -> (u32, usize) {
-            // SAFETY: what the model is to show.
+            // SAFETY: checked by the model checker.
             self.entries[position.get() as usize - 1].with(|entry| unsafe { *entry })
         }
 
-        /// Writes the `version`th entry, which is of `key`.
+        /// Writes entry number `version`, of `key`.
         fn write(&self, key: u32, version: usize) {
-            let place = self.index.locate(HASHES[key as usize], |position| self.entry(position).0 == key);
-            // SAFETY: nobody knows of it yet.
+            let key_slot = self.index.locate(HASHES[key as usize], |position| self.entry(position).0 == key);
+            // SAFETY: the entry is not published yet.
             self.entries[version - 1].with_mut(|entry| unsafe { *entry = (key, version) });
             let position = Position::new(u32::try_from(version).expect("small")).expect("not 0");
-            self.index.publish(place, position);
+            self.index.publish(key_slot, position);
             self.visible.store(version, Release);
         }
 
-        /// Looks for each key that `keys` names, which is that of the `i`th write.
+        /// Looks up keys 0, 1 and 3. `keys[i]` is the key of write `i`.
         fn check(&self, keys: &[u32]) {
             let visible = self.visible.load(Acquire);
             for key in [0, 1, 3] {
@@ -290,8 +299,8 @@ mod model {
 
     fn check(before: usize, keys: &'static [u32]) {
         loom::model(move || {
-            let written = Arc::new(Written::new());
-            let write = |written: &Written, i: usize| written.write(keys[i], i + 1);
+            let written = Arc::new(ModelMemtable::new());
+            let write = |written: &ModelMemtable, i: usize| written.write(keys[i], i + 1);
             (0..before).for_each(|i| write(&written, i));
             let readers = [(); 2].map(|()| {
                 let written = Arc::clone(&written);

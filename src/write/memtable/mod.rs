@@ -1,8 +1,11 @@
-//! Writes in memory: all keyspaces of a store, from one switch of the log to the next.
+//! [`Memtable`]: recent writes in memory, of all keyspaces, between two switches of the WAL.
 //!
-//! Entries are appended to a [`Log`]; an [`Index`] finds the newest version of a key by its hash, and the older ones hang behind that;
-//! [`Order`] is made when somebody asks for it. One writer at a time, readers without a lock but for those that make order. The `unsafe`
-//! is in `log` and `index`; this module shows what the rest of the engine may rely on.
+//! Entries are appended to an [`EntryList`]. A [`HashIndex`] finds the newest version of a key by
+//! its hash; older versions are linked behind it. A [`LazyOrder`] sorts entries only when a cursor
+//! or a flush needs them.
+//!
+//! There is one writer at a time. Point reads take no lock; making order takes one. The `unsafe`
+//! code is in `entries` and `index`; this module is the interface for the rest of the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,18 +16,19 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::Pool;
 
 mod cursor;
+mod entries;
 mod index;
-mod log;
 mod order;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use cursor::MemtableCursor;
-use index::Index;
-use log::{Log, LogWriter, NewEntry};
-use order::Order;
+use entries::{EntryList, EntryWriter, NewEntry};
+use index::HashIndex;
+use order::LazyOrder;
 
-/// What [`slot_hash`] differs by from keyspace to keyspace: 2^64 divided by the golden ratio, which spreads small numbers.
+/// Multiplier that makes [`slot_hash`] differ between keyspaces: 2^64 divided by the golden ratio,
+/// which spreads small numbers.
 const KEYSPACE_MUL: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The newest visible version of a key in a memtable.
@@ -35,32 +39,32 @@ pub(crate) struct MemEntry<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// The writes that stand in one log file.
+/// The writes of one log file.
 pub(crate) struct Memtable {
-    log: Log,
-    index: Index,
-    order: Order,
+    entries: EntryList,
+    index: HashIndex,
+    order: LazyOrder,
     pool: Arc<Pool>,
-    /// Seed of the hash of keys.
+    /// Seed of the key hashes.
     seed: u64,
-    /// The log that holds the same writes.
+    /// The log file that holds the same writes.
     log_number: u64,
-    entries: AtomicU64,
+    entry_count: AtomicU64,
     last_seqno: AtomicU64,
 }
 
 impl Memtable {
-    /// An empty memtable for the writes of log `log_number`; it is meant to be full at about `size` bytes, which may be exceeded. Keys are
-    /// hashed under `seed`.
+    /// An empty memtable for the writes of log `log_number`. It should be sealed at about `size`
+    /// bytes, but may exceed them. Keys are hashed with `seed`.
     pub(crate) fn new(log_number: u64, size: usize, seed: u64, pool: &Arc<Pool>) -> Memtable {
         Memtable {
-            log: Log::new(size, pool),
-            index: Index::new(size, pool),
-            order: Order::default(),
+            entries: EntryList::new(size, pool),
+            index: HashIndex::new(size, pool),
+            order: LazyOrder::default(),
             pool: Arc::clone(pool),
             seed,
             log_number,
-            entries: AtomicU64::new(0),
+            entry_count: AtomicU64::new(0),
             last_seqno: AtomicU64::new(0),
         }
     }
@@ -74,47 +78,48 @@ impl Memtable {
     }
 
     pub(crate) fn entries(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
+        self.entry_count.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the entries take, and the index beyond what `size` entries of common length need: many small ones fill the memtable sooner.
+    /// Bytes of the entries, plus index growth beyond what `size` bytes of entries of usual length
+    /// need. The latter makes a memtable of many small entries full sooner.
     pub(crate) fn used(&self) -> usize {
-        self.log.used() + self.index.grown()
+        self.entries.used() + self.index.grown()
     }
 
     /// Bytes taken from the pool.
     pub(crate) fn allocated(&self) -> usize {
-        self.log.allocated() + self.index.allocated() + self.order.allocated()
+        self.entries.allocated() + self.index.allocated() + self.order.allocated()
     }
 
-    /// Sequence number of the last write, 0 if there is none.
+    /// Sequence number of the last write; 0 if there is none.
     pub(crate) fn last_seqno(&self) -> SeqNo {
         self.last_seqno.load(Ordering::Relaxed)
     }
 
-    /// Takes the right to insert.
+    /// Locks the memtable for inserts.
     pub(crate) fn writer(&self) -> MemtableWriter<'_> {
-        MemtableWriter { memtable: self, log: self.log.writer(), entries: 0, last_seqno: 0 }
+        MemtableWriter { memtable: self, writer: self.entries.writer(), entry_count: 0, last_seqno: 0 }
     }
 
-    /// Brings nearer what [`Memtable::get`] looks at first.
+    /// Prefetches the index slot that [`Memtable::get`] reads first.
     #[inline]
     pub(crate) fn prefetch(&self, keyspace: u32, hash: KeyHash) {
         self.index.prefetch(slot_hash(keyspace, hash));
     }
 
-    /// The newest version of `key`, whose hash is `hash`, that `snapshot` can see.
+    /// The newest version of `key` that `snapshot` sees; `hash` is the key's hash.
     pub(crate) fn get(&self, keyspace: u32, key: &[u8], hash: KeyHash, snapshot: SeqNo) -> Option<MemEntry<'_>> {
         debug_assert_eq!(hash, KeyHash::new(self.seed, key));
         let newest =
-            self.index.find(slot_hash(keyspace, hash), |position| self.log.entry(position).is_of(keyspace, key))?;
-        let entry = self.log.version(self.log.entry(newest), snapshot)?;
+            self.index.find(slot_hash(keyspace, hash), |position| self.entries.entry(position).is_of(keyspace, key))?;
+        let entry = self.entries.version(self.entries.entry(newest), snapshot)?;
         Some(MemEntry { seqno: entry.seqno(), kind: entry.kind(), value: entry.value() })
     }
 
-    /// The keyspaces that have entries, ascending, each with the number of its distinct keys.
+    /// Ids of the keyspaces that have entries, ascending, each with its number of distinct keys.
     pub(crate) fn keyspaces(&self) -> Vec<(u32, u64)> {
-        self.order.keyspaces(&self.log)
+        self.order.keyspaces(&self.entries)
     }
 
     /// A cursor over the entries of one keyspace.
@@ -122,44 +127,45 @@ impl Memtable {
         MemtableCursor::new(Arc::clone(self), keyspace)
     }
 
-    /// The same, to go through all of them when there are no more to come: what order is lacking is made at once and in whole.
+    /// A cursor for flushing a sealed memtable: sorts all entries of the keyspace into one run
+    /// first.
     pub(crate) fn flush_cursor(self: &Arc<Self>, keyspace: u32) -> MemtableCursor {
         MemtableCursor::of_one_run(Arc::clone(self), keyspace)
     }
 }
 
-/// The part of the hash of a key and its keyspace that the index takes.
+/// The 32 bits of hash that the index uses for a key and its keyspace.
 fn slot_hash(keyspace: u32, hash: KeyHash) -> u32 {
     let mixed = hash.value() ^ u64::from(keyspace).wrapping_mul(KEYSPACE_MUL);
     (mixed >> 32) as u32
 }
 
-/// The right to insert into a memtable. Counts are published when it is dropped.
+/// The exclusive right to insert into a memtable. Counts are published when it is dropped.
 pub(crate) struct MemtableWriter<'a> {
     memtable: &'a Memtable,
-    log: LogWriter<'a>,
-    entries: u64,
+    writer: EntryWriter<'a>,
+    entry_count: u64,
     last_seqno: SeqNo,
 }
 
 impl MemtableWriter<'_> {
-    /// As [`Memtable::used`], with what was inserted by now.
+    /// As [`Memtable::used`], including this writer's inserts.
     pub(crate) fn used(&self) -> usize {
-        self.log.used() + self.memtable.index.grown()
+        self.writer.used() + self.memtable.index.grown()
     }
 
-    /// How long this writer has waited for memory from the system.
+    /// Time that this writer has waited for memory from the system.
     pub(crate) fn waited(&self) -> Duration {
-        self.log.waited()
+        self.writer.waited()
     }
 
-    /// Adds an entry. Sequence numbers ascend from call to call.
+    /// Inserts an entry. Sequence numbers must ascend from call to call.
     #[inline]
     pub(crate) fn insert(&mut self, keyspace: u32, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
         self.insert_hashed(keyspace, key, KeyHash::new(self.memtable.seed, key), seqno, kind, value);
     }
 
-    /// The same for a key whose hash is `hash`.
+    /// Like [`insert`](MemtableWriter::insert), for a key whose hash is known.
     pub(crate) fn insert_hashed(
         &mut self,
         keyspace: u32,
@@ -171,20 +177,21 @@ impl MemtableWriter<'_> {
     ) {
         let memtable = self.memtable;
         let hash = slot_hash(keyspace, hash);
-        let is_key = |position| memtable.log.entry(position).is_of(keyspace, key);
-        let place = memtable.index.locate(hash, is_key);
-        let position = self.log.append(NewEntry { keyspace, key, seqno, kind, value }, place.newest);
-        memtable.index.publish(place, position);
-        self.entries += 1;
+        let is_key = |position| memtable.entries.entry(position).is_of(keyspace, key);
+        let key_slot = memtable.index.locate(hash, is_key);
+        let position = self.writer.append(NewEntry { keyspace, key, seqno, kind, value }, key_slot.newest);
+        memtable.index.publish(key_slot, position);
+        self.entry_count += 1;
         self.last_seqno = seqno;
     }
 }
 
 impl Drop for MemtableWriter<'_> {
     fn drop(&mut self) {
-        // Only the holder of the log's writer changes these: no need for atomic additions, which would wait for all stores before them.
+        // Only the holder of the entry writer changes these, so they need no atomic additions,
+        // which would wait for all earlier stores.
         let memtable = self.memtable;
-        memtable.entries.store(memtable.entries() + self.entries, Ordering::Relaxed);
+        memtable.entry_count.store(memtable.entries() + self.entry_count, Ordering::Relaxed);
         memtable.last_seqno.store(memtable.last_seqno().max(self.last_seqno), Ordering::Relaxed);
     }
 }

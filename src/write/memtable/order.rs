@@ -1,10 +1,11 @@
-//! The order of a memtable's entries, made when somebody asks for it.
+//! [`LazyOrder`]: sorts a memtable's entries when a cursor or a flush needs them.
 //!
-//! Writers append and know no order. Whoever wants to go through a keyspace in order catches up: what was written since the last time is
-//! sorted into a [`Run`], and runs of similar size are merged, so that there are few of them: at most one of each [`class`]. A memtable
-//! that nobody goes through is sorted once, for its flush; a scan after each write costs that write a share of a few merges.
+//! Writers append without order. A cursor first catches up: it sorts the entries written since the
+//! last time into a [`SortedRun`] and merges runs of similar size, which leaves at most one run per
+//! [`class`]. A memtable that is never scanned is sorted once, for its flush. If a scan follows
+//! every write, each write pays a share of a few merges.
 //!
-//! Runs never change. A cursor keeps those that it began with.
+//! Runs are immutable. A cursor keeps the runs it started with.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -14,14 +15,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::log::{Entry, Log, Position};
+use super::entries::{EntryList, EntryRef, Position};
 use crate::format::key::{MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries};
 use crate::memory::pool::{Chunk, Pool};
 
-/// Runs of a keyspace are not more.
+/// Most runs of a keyspace.
 pub(super) const MAX_RUNS: usize = 8;
 
-/// Entries that a run of class 0 has at most, and how many times more one of the next class.
+/// Most entries in a run of class 0, and log2 of the factor between classes.
 const SMALLEST_CLASS: usize = 256;
 const CLASS_FACTOR_BITS: u32 = 4;
 
@@ -30,72 +31,80 @@ const HEAD_LEN: usize = 12;
 /// Bits of the position in an element.
 const POSITION_BITS: u32 = 32;
 
-/// Elements of one head that are sorted by whole keys at once, and how many times others are sorted by further bytes.
-const FEW: usize = 16;
+/// A group of equal heads smaller than this is sorted by whole keys. A larger one is sorted by
+/// further key bytes, up to `MAX_SORTS` times.
+const SMALL_GROUP: usize = 16;
 const MAX_SORTS: u32 = 16;
 
-/// Runs of one class are merged: in a list of runs, each is of a higher class than the next.
+/// The size class of a run. Runs of one class are merged, so that each run in a list is of a higher
+/// class than the next.
 fn class(len: usize) -> u32 {
     let above = (len.max(1) - 1) / SMALLEST_CLASS;
     above.checked_ilog2().map_or(0, |log| log / CLASS_FACTOR_BITS + 1)
 }
 
-/// What is known of the order.
+/// The sorted runs of all keyspaces, as far as they were needed.
 #[derive(Default)]
-pub(super) struct Order {
-    known: Mutex<Known>,
+pub(super) struct LazyOrder {
+    known: Mutex<OrderState>,
 }
 
 #[derive(Default)]
-struct Known {
+struct OrderState {
     /// Entries before this position are in `keyspaces`.
     end: u32,
-    keyspaces: BTreeMap<u32, Keyspace>,
+    keyspaces: BTreeMap<u32, KeyspaceRuns>,
 }
 
 #[derive(Default)]
-struct Keyspace {
-    /// Distinct keys.
+struct KeyspaceRuns {
+    /// Number of distinct keys.
     keys: u64,
-    runs: Arc<Runs>,
-    /// Entries that are in no run yet.
+    runs: Arc<SortedRuns>,
+    /// Entries that are not in a run yet.
     unsorted: Vec<Position>,
 }
 
-/// The entries of a keyspace at some moment. Each is in one of the runs.
-pub(super) type Runs = Vec<Arc<Run>>;
+/// All entries of a keyspace at some moment, each in one of the runs.
+pub(super) type SortedRuns = Vec<Arc<SortedRun>>;
 
-impl Order {
-    /// The keyspaces that have entries, ascending, and how many distinct keys each has.
-    pub(super) fn keyspaces(&self, log: &Log) -> Vec<(u32, u64)> {
+impl LazyOrder {
+    /// Ids of the keyspaces that have entries, ascending, each with its number of distinct keys.
+    pub(super) fn keyspaces(&self, entries: &EntryList) -> Vec<(u32, u64)> {
         let mut known = self.known.lock();
-        known.catch_up(log);
+        known.catch_up(entries);
         known.keyspaces.iter().map(|(&id, keyspace)| (id, keyspace.keys)).collect()
     }
 
-    /// All complete entries of a keyspace.
-    pub(super) fn runs(&self, log: &Log, pool: &Arc<Pool>, keyspace: u32) -> Arc<Runs> {
-        self.sorted(log, pool, keyspace, |a, b| class(a.len()) <= class(b.len()))
+    /// All complete entries of a keyspace, in at most [`MAX_RUNS`] runs.
+    pub(super) fn runs(&self, entries: &EntryList, pool: &Arc<Pool>, keyspace: u32) -> Arc<SortedRuns> {
+        self.sorted(entries, pool, keyspace, |a, b| class(a.len()) <= class(b.len()))
     }
 
-    /// The same in one run, for whoever goes through all of them.
-    pub(super) fn one_run(&self, log: &Log, pool: &Arc<Pool>, keyspace: u32) -> Arc<Runs> {
-        self.sorted(log, pool, keyspace, |_, _| true)
+    /// All complete entries of a keyspace in one run, for reading all of them.
+    pub(super) fn one_run(&self, entries: &EntryList, pool: &Arc<Pool>, keyspace: u32) -> Arc<SortedRuns> {
+        self.sorted(entries, pool, keyspace, |_, _| true)
     }
 
-    /// Catches up, and merges the last two runs as long as `merge` says so.
-    fn sorted(&self, log: &Log, pool: &Arc<Pool>, keyspace: u32, merge: impl Fn(&Run, &Run) -> bool) -> Arc<Runs> {
+    /// Catches up, then merges the last two runs while `merge` returns true.
+    fn sorted(
+        &self,
+        entries: &EntryList,
+        pool: &Arc<Pool>,
+        keyspace: u32,
+        merge: impl Fn(&SortedRun, &SortedRun) -> bool,
+    ) -> Arc<SortedRuns> {
         let mut known = self.known.lock();
-        known.catch_up(log);
+        known.catch_up(entries);
         let Some(keyspace) = known.keyspaces.get_mut(&keyspace) else { return Arc::default() };
         if !keyspace.unsorted.is_empty() {
-            let run = Run::sorted(log, pool, &std::mem::take(&mut keyspace.unsorted));
+            let run = SortedRun::sorted(entries, pool, &std::mem::take(&mut keyspace.unsorted));
             Arc::make_mut(&mut keyspace.runs).push(Arc::new(run));
         }
         while let [.., a, b] = &keyspace.runs[..]
             && merge(a, b)
         {
-            let merged = Arc::new(Run::merged(log, pool, a, b));
+            let merged = Arc::new(SortedRun::merged(entries, pool, a, b));
             let runs = Arc::make_mut(&mut keyspace.runs);
             runs.truncate(runs.len() - 2);
             runs.push(merged);
@@ -103,7 +112,7 @@ impl Order {
         Arc::clone(&keyspace.runs)
     }
 
-    /// Bytes that the runs take, but for those that only cursors still have.
+    /// Bytes of the current runs, without replaced ones that cursors still hold.
     pub(super) fn allocated(&self) -> usize {
         let known = self.known.lock();
         let runs = known.keyspaces.values().flat_map(|keyspace| keyspace.runs.iter());
@@ -111,14 +120,14 @@ impl Order {
     }
 }
 
-impl Known {
-    /// Goes through what was written since the last time.
-    fn catch_up(&mut self, log: &Log) {
-        let mut walk = log.walk(self.end);
+impl OrderState {
+    /// Collects the entries written since the last time.
+    fn catch_up(&mut self, entries: &EntryList) {
+        let mut walk = entries.walk(self.end);
         self.end = walk.end();
         let mut next = walk.next();
         while let Some((_, first)) = next {
-            // Neighbours are mostly of one keyspace.
+            // Consecutive entries are mostly of one keyspace.
             let id = first.keyspace();
             let keyspace = self.keyspaces.entry(id).or_default();
             while let Some((position, entry)) = next
@@ -132,79 +141,87 @@ impl Known {
     }
 }
 
-/// Entries of a keyspace in order.
+/// The entries of a keyspace, sorted.
 ///
 /// ```text
-/// element = head << 32 | !position        head = the first 12 bytes of the key behind `prefix`, as a big-endian number
+/// element = head << 32 | !position    head = 12 key bytes after `prefix`, as a big-endian number
 /// ```
 ///
-/// Where heads differ, they say the order. Where they are equal, keys may differ all the same: the entries have to be looked at. Of
-/// one key, the later written version comes first, which is the greater position.
-pub(super) struct Run {
+/// Unequal heads decide the order; for equal heads, compare the entries. Versions of a key sort
+/// newest first: the later write has the greater position, and positions are inverted.
+pub(super) struct SortedRun {
     memory: Chunk,
     len: usize,
-    /// What all keys begin with, or a part of that.
+    /// A common prefix of all keys, not necessarily the longest.
     prefix: Arc<[u8]>,
-    /// The length of all keys, if they are of one length and their heads take them up to their ends: equal heads are equal keys.
+    /// The length of all keys, if it is the same and heads cover the keys to their ends: then equal
+    /// heads mean equal keys.
     exact: Option<usize>,
-    /// The entry written last; `None` in a run of no entries.
+    /// The entry written last; `None` for an empty run.
     newest: Option<Position>,
 }
 
-impl Run {
-    fn new(pool: &Arc<Pool>, len: usize, prefix: Arc<[u8]>, key_len: Option<usize>, newest: Option<Position>) -> Run {
+impl SortedRun {
+    fn new(
+        pool: &Arc<Pool>,
+        len: usize,
+        prefix: Arc<[u8]>,
+        key_len: Option<usize>,
+        newest: Option<Position>,
+    ) -> SortedRun {
         let exact = key_len.filter(|len| len - prefix.len() <= HEAD_LEN);
-        Run { memory: pool.take(len * size_of::<u128>()), len, prefix, exact, newest }
+        SortedRun { memory: pool.take(len * size_of::<u128>()), len, prefix, exact, newest }
     }
 
-    /// A run of entries of one keyspace, which come in the order in which they were written.
-    fn sorted(log: &Log, pool: &Arc<Pool>, entries: &[Position]) -> Run {
-        let Some(first) = entries.first().map(|&position| log.entry(position).key()) else {
-            return Run::new(pool, 0, Arc::default(), None, None);
+    /// Sorts entries of one keyspace, given in write order.
+    fn sorted(entries: &EntryList, pool: &Arc<Pool>, positions: &[Position]) -> SortedRun {
+        let Some(first) = positions.first().map(|&position| entries.entry(position).key()) else {
+            return SortedRun::new(pool, 0, Arc::default(), None, None);
         };
-        let keys = Keys::of(entries.iter().map(|&position| log.entry(position).key()), first);
-        // So that heads are whole where keys are long enough: those are made faster.
+        let keys = KeyStats::of(positions.iter().map(|&position| entries.entry(position).key()), first);
+        // Shorten the prefix so that heads are whole wherever keys are long enough: whole heads are
+        // built faster.
         let prefix = &first[..keys.common.min(keys.shortest.saturating_sub(HEAD_LEN))];
         let key_len = (keys.shortest == keys.longest).then_some(keys.longest);
-        let mut run = Run::new(pool, entries.len(), prefix.into(), key_len, entries.last().copied());
+        let mut run = SortedRun::new(pool, positions.len(), prefix.into(), key_len, positions.last().copied());
         let exact = run.exact.is_some();
-        let elements = &mut run.memory.slice_mut::<u128>()[..entries.len()];
-        for (element, position) in elements.iter_mut().zip(entries) {
+        let elements = &mut run.memory.slice_mut::<u128>()[..positions.len()];
+        for (element, position) in elements.iter_mut().zip(positions) {
             *element = u128::from(!position.get());
         }
-        sort(log, elements, prefix.len(), exact, MAX_SORTS);
+        sort(entries, elements, prefix.len(), exact, MAX_SORTS);
         run
     }
 
-    /// The entries of two runs.
-    fn merged(log: &Log, pool: &Arc<Pool>, a: &Run, b: &Run) -> Run {
+    /// Merges two runs.
+    fn merged(entries: &EntryList, pool: &Arc<Pool>, a: &SortedRun, b: &SortedRun) -> SortedRun {
         let prefix = match a.prefix == b.prefix {
             true => Arc::clone(&a.prefix),
             false => a.prefix[..common_prefix_len(&a.prefix, &b.prefix)].into(),
         };
         let exact = a.exact.filter(|_| a.exact == b.exact);
         let newest = a.newest.max(b.newest);
-        let mut run = Run::new(pool, a.len + b.len, prefix, exact, newest);
+        let mut run = SortedRun::new(pool, a.len + b.len, prefix, exact, newest);
         let (exact, prefix_len) = (run.exact.is_some(), run.prefix.len());
         let precedes = |a: u128, b: u128| match exact || !same_head(a, b) {
             true => a < b,
-            false => compare_entries(place(entry(log, a)), place(entry(log, b))).is_lt(),
+            false => compare_entries(sort_key(entry(entries, a)), sort_key(entry(entries, b))).is_lt(),
         };
         let out = &mut run.memory.slice_mut::<u128>()[..a.len + b.len];
         merge(&a.with_prefix_len(prefix_len), &b.with_prefix_len(prefix_len), out, precedes);
         run
     }
 
-    /// The elements as they would be if the prefix were shorter.
+    /// The elements, recomputed for a prefix of only `len` bytes.
     fn with_prefix_len(&self, len: usize) -> Cow<'_, [u128]> {
         let taken = &self.prefix[len..];
         if taken.is_empty() {
             return Cow::Borrowed(self.elements());
         }
-        let before = head(taken);
+        let taken_head = head12(taken);
         let widen = |&element: &u128| {
-            let behind = if taken.len() < HEAD_LEN { (element >> POSITION_BITS) >> (8 * taken.len()) } else { 0 };
-            before | behind << POSITION_BITS | u128::from(low(element))
+            let rest_head = if taken.len() < HEAD_LEN { (element >> POSITION_BITS) >> (8 * taken.len()) } else { 0 };
+            taken_head | rest_head << POSITION_BITS | u128::from(low_half(element))
         };
         self.elements().iter().map(widen).collect()
     }
@@ -218,18 +235,18 @@ impl Run {
         self.len
     }
 
-    /// What all keys begin with, or a part of that. The heads of runs with one prefix can be compared.
+    /// A common prefix of all keys. Heads of runs with the same prefix compare directly.
     pub(super) fn prefix(&self) -> &[u8] {
         &self.prefix
     }
 
-    /// The element at `at`, if there is one.
+    /// The element at index `at`.
     pub(super) fn get(&self, at: usize) -> Option<u128> {
         self.elements().get(at).copied()
     }
 
-    /// How many entries stand before `(key, seqno)`.
-    pub(super) fn seek(&self, log: &Log, key: &[u8], seqno: SeqNo) -> usize {
+    /// Number of entries before `(key, seqno)`.
+    pub(super) fn seek(&self, entries: &EntryList, key: &[u8], seqno: SeqNo) -> usize {
         let common = key.len().min(self.prefix.len());
         match compare(&key[..common], &self.prefix[..common]) {
             Ordering::Less => return 0,
@@ -237,42 +254,41 @@ impl Run {
             Ordering::Equal if common < self.prefix.len() => return 0,
             Ordering::Equal => {}
         }
-        let wanted = head(&key[common..]);
+        let wanted = head12(&key[common..]);
         self.elements().partition_point(|&element| match same_head(element, wanted) {
-            true => compare_entries(place(entry(log, element)), (key, seqno)).is_lt(),
+            true => compare_entries(sort_key(entry(entries, element)), (key, seqno)).is_lt(),
             false => element < wanted,
         })
     }
 }
 
-impl Run {
-    /// Where a cursor forward goes on that has `before` entries behind it: see
+impl SortedRun {
+    /// Where a forward cursor continues that has `before` entries before it: see
     /// `InternalCursor::jump`.
-    pub(super) fn jump(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
-        let to = end.map_or(self.len, |end| self.seek(log, end, MAX_SEQNO)).max(before);
-        before + gallop(to - before, |part| self.are_seen(log, before + part.start..before + part.end, seen))
+    pub(super) fn jump(&self, entries: &EntryList, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
+        let to = end.map_or(self.len, |end| self.seek(entries, end, MAX_SEQNO)).max(before);
+        before + gallop(to - before, |part| self.are_seen(entries, before + part.start..before + part.end, seen))
     }
 
-    /// The counterpart of [`jump`](Run::jump) for a cursor backward: how many entries stay before
-    /// it.
-    pub(super) fn jump_back(&self, log: &Log, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
-        let from = end.map_or(0, |end| self.seek(log, end, MAX_SEQNO)).min(before);
-        before - gallop(before - from, |part| self.are_seen(log, before - part.end..before - part.start, seen))
+    /// Like [`jump`](SortedRun::jump), for a backward cursor: how many entries remain before it.
+    pub(super) fn jump_back(&self, entries: &EntryList, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
+        let from = end.map_or(0, |end| self.seek(entries, end, MAX_SEQNO)).min(before);
+        before - gallop(before - from, |part| self.are_seen(entries, before - part.end..before - part.start, seen))
     }
 
-    /// Whether all entries of a range are numbered `seen` or less: whether the newest is, which has
-    /// the greatest position. As a rule the newest of the whole run answers.
-    fn are_seen(&self, log: &Log, range: Range<usize>, seen: SeqNo) -> bool {
+    /// Whether all entries of a range are numbered `seen` or less. The entry with the greatest
+    /// position is the newest and decides; usually the newest of the whole run already does.
+    fn are_seen(&self, entries: &EntryList, range: Range<usize>, seen: SeqNo) -> bool {
         #[cfg(test)]
-        tests::LOOKED_AT.with(|count| count.set(count.get() + range.len()));
-        let is_seen = |position: Position| log.entry(position).seqno() <= seen;
-        let newest = || self.elements()[range].iter().map(|&element| !low(element)).max().and_then(Position::new);
+        tests::EXAMINED.with(|count| count.set(count.get() + range.len()));
+        let is_seen = |position: Position| entries.entry(position).seqno() <= seen;
+        let newest = || self.elements()[range].iter().map(|&element| !low_half(element)).max().and_then(Position::new);
         self.newest.is_none_or(is_seen) || newest().is_none_or(is_seen)
     }
 }
 
-/// How many of `len` elements stand before the first that is not seen. Asks about ranges, which in
-/// all are few times as long as the answer: a jump costs what it passes, not what lies ahead.
+/// Number of leading elements that are seen, of `len`. The ranges it queries add up to a few times
+/// the answer: a jump costs what it passes, not what lies ahead.
 fn gallop(len: usize, are_seen: impl Fn(Range<usize>) -> bool) -> usize {
     let (mut start, mut step) = (0, 1);
     while start < len {
@@ -290,17 +306,17 @@ fn gallop(len: usize, are_seen: impl Fn(Range<usize>) -> bool) -> usize {
     start
 }
 
-/// What is to be known of keys before they are sorted by heads.
-struct Keys {
-    /// The length of what all of them begin with.
+/// Facts about a set of keys that decide how to sort them by heads.
+struct KeyStats {
+    /// Length of the common prefix.
     common: usize,
     shortest: usize,
     longest: usize,
 }
 
-impl Keys {
-    fn of<'a>(keys: impl Iterator<Item = &'a [u8]>, first: &[u8]) -> Keys {
-        let mut found = Keys { common: first.len(), shortest: first.len(), longest: first.len() };
+impl KeyStats {
+    fn of<'a>(keys: impl Iterator<Item = &'a [u8]>, first: &[u8]) -> KeyStats {
+        let mut found = KeyStats { common: first.len(), shortest: first.len(), longest: first.len() };
         for key in keys {
             if !key.starts_with(&first[..found.common]) {
                 found.common = common_prefix_len(&first[..found.common], key);
@@ -312,34 +328,37 @@ impl Keys {
     }
 }
 
-/// Sorts elements by heads behind the first `prefix_len` bytes, which are the same in all keys, and sets these heads. If it is `exact`, equal
-/// heads are equal keys. Otherwise what has one head is sorted alike, by heads behind what it has in common: to compare whole keys is
-/// to wait for memory each time. Where `sorts` such steps are not enough (zeros at ends, of which heads tell nothing), keys are
-/// compared after all.
-fn sort(log: &Log, elements: &mut [u128], prefix_len: usize, exact: bool, sorts: u32) {
+/// Computes the elements' heads after the first `prefix_len` bytes, which all keys share, and
+/// sorts.
+///
+/// If `exact`, equal heads mean equal keys, and this is all. Otherwise elements of equal heads are
+/// sorted again, by heads after their own common prefix, because comparing whole keys costs a cache
+/// miss each time. After `sorts` levels (keys that differ only in trailing zeros, which heads do
+/// not show), it falls back to whole keys.
+fn sort(entries: &EntryList, elements: &mut [u128], prefix_len: usize, exact: bool, sorts: u32) {
     for element in &mut *elements {
-        *element = head(&entry(log, *element).key()[prefix_len..]) | u128::from(low(*element));
+        *element = head12(&entry(entries, *element).key()[prefix_len..]) | u128::from(low_half(*element));
     }
     elements.sort_unstable();
     if exact {
         return;
     }
     for same in elements.chunk_by_mut(|a, b| same_head(*a, *b)).filter(|same| same.len() > 1) {
-        if same.len() < FEW || sorts == 0 {
-            same.sort_by(|a, b| compare_entries(place(entry(log, *a)), place(entry(log, *b))));
+        if same.len() < SMALL_GROUP || sorts == 0 {
+            same.sort_by(|a, b| compare_entries(sort_key(entry(entries, *a)), sort_key(entry(entries, *b))));
             continue;
         }
         let head = same[0] >> POSITION_BITS << POSITION_BITS;
-        let key = |element| entry(log, element).key();
-        let keys = Keys::of(same.iter().map(|&element| key(element)), key(same[0]));
+        let key = |element| entry(entries, element).key();
+        let keys = KeyStats::of(same.iter().map(|&element| key(element)), key(same[0]));
         let exact = keys.shortest == keys.longest && keys.longest - keys.common <= HEAD_LEN;
-        sort(log, same, keys.common, exact, sorts - 1);
-        same.iter_mut().for_each(|element| *element = head | u128::from(low(*element)));
+        sort(entries, same, keys.common, exact, sorts - 1);
+        same.iter_mut().for_each(|element| *element = head | u128::from(low_half(*element)));
     }
 }
 
-/// The first bytes of `key`, in their place in an element.
-fn head(key: &[u8]) -> u128 {
+/// The first 12 bytes of `key`, zero-padded, in an element's high bits.
+fn head12(key: &[u8]) -> u128 {
     let mut bytes = [0; size_of::<u128>()];
     if let Some(whole) = key.first_chunk::<HEAD_LEN>() {
         bytes[..HEAD_LEN].copy_from_slice(whole);
@@ -357,36 +376,36 @@ pub(super) fn same_head(a: u128, b: u128) -> bool {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the low half of the low half")]
-fn low(element: u128) -> u32 {
+fn low_half(element: u128) -> u32 {
     element as u32
 }
 
 fn position(element: u128) -> Position {
-    match Position::new(!low(element)) {
+    match Position::new(!low_half(element)) {
         Some(position) => position,
         None => unreachable!("elements are made of positions"),
     }
 }
 
 /// The entry of an element.
-pub(super) fn entry(log: &Log, element: u128) -> Entry<'_> {
-    log.entry(position(element))
+pub(super) fn entry(entries: &EntryList, element: u128) -> EntryRef<'_> {
+    entries.entry(position(element))
 }
 
-/// Says that somebody will soon look at the entry of an element.
-pub(super) fn expect(log: &Log, element: u128) {
-    log.expect(position(element));
+/// Prefetches the entry of an element.
+pub(super) fn prefetch(entries: &EntryList, element: u128) {
+    entries.prefetch(position(element));
 }
 
-pub(super) fn place(entry: Entry<'_>) -> (&[u8], SeqNo) {
+pub(super) fn sort_key(entry: EntryRef<'_>) -> (&[u8], SeqNo) {
     (entry.key(), entry.seqno())
 }
 
-/// Merges two sorted slices into one as long as both. Takes as many elements of one as come before the next of the other at once, so that a
-/// short slice goes quickly into a long one.
+/// Merges two sorted slices into `out`. Gallops in `a`, so that a short `b` goes quickly into a
+/// long `a`.
 fn merge<'a>(mut a: &'a [u128], mut b: &'a [u128], mut out: &mut [u128], precedes: impl Fn(u128, u128) -> bool) {
-    while let Some((&next, behind_next)) = b.split_first() {
-        // At distances of 1, 3, 7 and so on, and then between the last two.
+    while let Some((&next, later)) = b.split_first() {
+        // Probe `a[0]`, `a[1]`, `a[3]`, `a[7]` and so on, then search between the last two probes.
         let mut bound = 1;
         while bound <= a.len() && precedes(a[bound - 1], next) {
             bound *= 2;
@@ -396,7 +415,7 @@ fn merge<'a>(mut a: &'a [u128], mut b: &'a [u128], mut out: &mut [u128], precede
         let (filled, rest) = out.split_at_mut(count + 1);
         filled[..count].copy_from_slice(&a[..count]);
         filled[count] = next;
-        (a, b, out) = (behind_next, &a[count..], rest);
+        (a, b, out) = (later, &a[count..], rest);
     }
     out.copy_from_slice(a);
 }
@@ -408,12 +427,12 @@ mod tests {
     use crate::write::memtable::Memtable;
 
     thread_local! {
-        /// Elements that jumps have looked at.
-        pub(super) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+        /// Elements that jumps have examined.
+        pub(super) static EXAMINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 
-    /// A cursor that stops at every hundredth entry, each of which is newer than what was seen,
-    /// looks at what it passes.
+    /// The cursor stops at every hundredth entry, which is newer than `seen`. All jumps together
+    /// must examine only a few times the entries that they pass.
     #[test]
     fn jumps_cost_what_they_pass() {
         let (len, step) = if cfg!(miri) { (200, 40) } else { (20_000, 100) };
@@ -424,21 +443,21 @@ mod tests {
             writer.insert(0, &(key as u64).to_be_bytes(), seqno, ValueKind::Delete, b"");
         }
         drop(writer);
-        let runs = memtable.order.one_run(&memtable.log, &pool, 0);
+        let runs = memtable.order.one_run(&memtable.entries, &pool, 0);
         let (run, seen) = (&runs[0], (len - len / step) as SeqNo);
         let (mut before, mut stops) = (0, 0);
-        LOOKED_AT.set(0);
+        EXAMINED.set(0);
         while before < len {
-            before = run.jump(&memtable.log, before, None, seen) + 1;
+            before = run.jump(&memtable.entries, before, None, seen) + 1;
             stops += 1;
         }
-        let forward = LOOKED_AT.replace(0);
+        let forward = EXAMINED.replace(0);
         assert_eq!(stops, len / step + 1);
-        let mut behind = len;
-        while behind > 0 {
-            behind = run.jump_back(&memtable.log, behind, None, seen).saturating_sub(1);
+        let mut remaining = len;
+        while remaining > 0 {
+            remaining = run.jump_back(&memtable.entries, remaining, None, seen).saturating_sub(1);
         }
-        let backward = LOOKED_AT.get();
+        let backward = EXAMINED.get();
         println!("{forward} looked at forward, {backward} backward, of {len}");
         assert!(forward < 4 * len && backward < 4 * len);
     }
@@ -453,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_is_that_of_sorted_lists() {
+    fn merge_equals_sorting_both_lists() {
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..if cfg!(miri) { 20 } else { 2_000 } {
             let mut list = |most| -> Vec<u128> {
@@ -477,9 +496,9 @@ mod tests {
         let keys: [&[u8]; 9] =
             [b"", b"\0", b"a", b"a\0", b"abcdefgh", b"abcdefghijkl", b"abcdefghijklm", b"b", b"\xff"];
         for (a, b) in keys.iter().zip(&keys[1..]) {
-            assert!(head(a) <= head(b));
+            assert!(head12(a) <= head12(b));
         }
-        assert_eq!(head(b"abcdefghijklm"), head(b"abcdefghijkl"));
-        assert_ne!(head(b"abcdefghijkl"), head(b"abcdefghijk"));
+        assert_eq!(head12(b"abcdefghijklm"), head12(b"abcdefghijkl"));
+        assert_ne!(head12(b"abcdefghijkl"), head12(b"abcdefghijk"));
     }
 }

@@ -79,7 +79,7 @@ fn cursor_stays_in_its_keyspace() {
 }
 
 #[test]
-fn cursor_meets_what_was_there_before_its_first_move() {
+fn cursor_sees_entries_written_before_its_first_move() {
     let memtable = filled(&[(0, b"b", 1, b"")]);
     let mut cursor = memtable.cursor(0);
     memtable.writer().insert(0, b"a", 2, ValueKind::Put, b"");
@@ -94,7 +94,7 @@ fn cursor_meets_what_was_there_before_its_first_move() {
 }
 
 #[test]
-fn large_entries_have_memory_of_their_own() {
+fn large_entries_are_stored_outside_of_chunks() {
     let (key, value) = (vec![9; 3_000], vec![3; 100_000]);
     let memtable = filled(&[(0, b"k", 1, &value), (0, &key, 2, b""), (0, b"k", 3, b"small")]);
     assert_eq!(get(&memtable, 0, b"k", 2).map(|e| e.value.to_vec()), Some(value));
@@ -107,8 +107,8 @@ fn large_entries_have_memory_of_their_own() {
 }
 
 #[test]
-fn entries_are_found_in_however_many_chunks() {
-    // Eight to a chunk: more than 64 + 64 of them.
+fn entries_are_found_in_any_number_of_chunks() {
+    // Eight entries to a chunk: more than 64 + 64 chunks.
     let memtable = new(4096);
     let value = [1; 450];
     for number in 1..=1200u64 {
@@ -121,7 +121,8 @@ fn entries_are_found_in_however_many_chunks() {
     assert_eq!(memtable.keyspaces(), [(0, 1200)]);
 }
 
-/// Small entries need more of the index than it was made with: it grows, and they count for what they take.
+/// Small entries need a larger index than the memtable began with. The index grows, and its growth
+/// counts as used.
 #[test]
 fn memtable_of_small_entries_is_full_before_it_takes_much_more_than_its_size() {
     let size = if cfg!(miri) { 4096 } else { 1 << 20 };
@@ -141,7 +142,7 @@ fn memtable_of_small_entries_is_full_before_it_takes_much_more_than_its_size() {
 }
 
 #[test]
-fn memory_goes_back_to_the_pool() {
+fn dropped_memtables_return_memory_to_the_pool() {
     let pool = Pool::new(usize::MAX);
     let memtable = Arc::new(Memtable::new(1, 4 * CHUNK_LEN, SEED, &pool));
     memtable.writer().insert(0, b"k", 1, ValueKind::Put, b"v");
@@ -156,7 +157,7 @@ fn memory_goes_back_to_the_pool() {
     assert_eq!(get(&memtable, 0, b"k", 1), None);
 }
 
-/// Keys of which the low bits of `i` decide length and order in a way that does not follow `i`.
+/// Keys whose length and order do not follow `i`.
 fn key(i: u64) -> Vec<u8> {
     let bytes = i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     [&b"common/"[..], &bytes, &bytes[..(i % 8) as usize]].concat()
@@ -168,7 +169,7 @@ fn readers_see_whole_entries_while_the_writer_inserts() {
     let memtable = new(64 << 10);
     let visible = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        // Reads single keys.
+        // Point reads.
         scope.spawn(|| {
             let mut rng = fastrand::Rng::with_seed(3);
             loop {
@@ -182,7 +183,7 @@ fn readers_see_whole_entries_while_the_writer_inserts() {
                 }
             }
         });
-        // Goes through all of them, in both directions.
+        // Full scans forward, then a few steps backward.
         scope.spawn(|| {
             loop {
                 let last = visible.load(Ordering::Acquire);
@@ -207,7 +208,7 @@ fn readers_see_whole_entries_while_the_writer_inserts() {
                 }
             }
         });
-        // Goes to places.
+        // Seeks.
         scope.spawn(|| {
             let mut rng = fastrand::Rng::with_seed(4);
             loop {
@@ -231,13 +232,13 @@ fn readers_see_whole_entries_while_the_writer_inserts() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum MemtableStep {
     Insert {
         keyspace: u32,
         key: Vec<u8>,
         delete: bool,
     },
-    /// Of so many entries with keys that follow each other.
+    /// Inserts `count` entries with consecutive keys.
     InsertMany {
         keyspace: u32,
         first: u16,
@@ -248,10 +249,10 @@ enum Step {
         key: Vec<u8>,
         snapshot: u64,
     },
-    /// A walk by a new cursor: where it begins, and its steps, forward where true.
+    /// Walks a new cursor from a start; a step is forward if true.
     Scan {
         keyspace: u32,
-        from: From,
+        from: ScanStart,
         steps: Vec<bool>,
     },
     Check {
@@ -260,7 +261,7 @@ enum Step {
 }
 
 #[derive(Clone, Debug)]
-enum From {
+enum ScanStart {
     First,
     Last,
     At(Vec<u8>, u64),
@@ -271,31 +272,34 @@ fn any_key() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(0u8..3, 0..4),
         prop::collection::vec(0u8..2, 12..15).prop_map(|tail| [&b"a long prefix"[..], &tail].concat()),
         any::<u16>().prop_map(|i| format!("{:016}", i % 512).into_bytes()),
-        // Equal for longer than heads are, and told apart by zeros at their ends.
+        // Equal beyond the length of a head, and different only in trailing zeros.
         (0..3u8, 0..40usize).prop_map(|(i, zeros)| [&[i; 40][..], &vec![0; zeros]].concat()),
         Just(vec![5; 900]),
     ]
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
-    let from =
-        prop_oneof![Just(From::First), Just(From::Last), (any_key(), 0..300u64).prop_map(|(k, s)| From::At(k, s))];
+fn any_step() -> impl Strategy<Value = MemtableStep> {
+    let from = prop_oneof![
+        Just(ScanStart::First),
+        Just(ScanStart::Last),
+        (any_key(), 0..300u64).prop_map(|(k, s)| ScanStart::At(k, s))
+    ];
     prop_oneof![
-        6 => (0..3u32, any_key(), any::<bool>()).prop_map(|(keyspace, key, delete)| Step::Insert { keyspace, key, delete }),
+        6 => (0..3u32, any_key(), any::<bool>()).prop_map(|(keyspace, key, delete)| MemtableStep::Insert { keyspace, key, delete }),
         1 => (0..3u32, 0..512u16, 0..300u16)
-            .prop_map(|(keyspace, first, count)| Step::InsertMany { keyspace, first, count }),
-        2 => (0..3u32, any_key(), 0..300u64).prop_map(|(keyspace, key, snapshot)| Step::Get { keyspace, key, snapshot }),
+            .prop_map(|(keyspace, first, count)| MemtableStep::InsertMany { keyspace, first, count }),
+        2 => (0..3u32, any_key(), 0..300u64).prop_map(|(keyspace, key, snapshot)| MemtableStep::Get { keyspace, key, snapshot }),
         3 => (0..3u32, from, prop::collection::vec(any::<bool>(), 0..12))
-            .prop_map(|(keyspace, from, steps)| Step::Scan { keyspace, from, steps }),
-        1 => (0..3u32).prop_map(|keyspace| Step::Check { keyspace }),
+            .prop_map(|(keyspace, from, steps)| MemtableStep::Scan { keyspace, from, steps }),
+        1 => (0..3u32).prop_map(|keyspace| MemtableStep::Check { keyspace }),
     ]
 }
 
-type Model = BTreeMap<(u32, Vec<u8>, Reverse<SeqNo>), (ValueKind, Vec<u8>)>;
+type MemtableModel = BTreeMap<(u32, Vec<u8>, Reverse<SeqNo>), (ValueKind, Vec<u8>)>;
 
 struct Tested {
     memtable: Arc<Memtable>,
-    model: Model,
+    model: MemtableModel,
     seqno: SeqNo,
 }
 
@@ -313,32 +317,32 @@ impl Tested {
         entries.map(|((_, key, seqno), (kind, value))| (&key[..], seqno.0, *kind, &value[..])).collect()
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: MemtableStep) {
         match step {
-            Step::Insert { keyspace, key, delete } => self.insert(keyspace, key, delete),
-            Step::InsertMany { keyspace, first, count } => {
+            MemtableStep::Insert { keyspace, key, delete } => self.insert(keyspace, key, delete),
+            MemtableStep::InsertMany { keyspace, first, count } => {
                 (first..first + count).for_each(|i| self.insert(keyspace, format!("{i:016}").into_bytes(), false));
             }
-            Step::Get { keyspace, key, snapshot } => {
+            MemtableStep::Get { keyspace, key, snapshot } => {
                 let found = get(&self.memtable, keyspace, &key, snapshot).map(|e| (e.seqno, e.kind, e.value));
                 let versions = self.model.range((keyspace, key.clone(), Reverse(snapshot))..);
                 let expected = versions.take_while(|((of, k, _), _)| *of == keyspace && *k == key).next();
                 assert_eq!(found, expected.map(|((_, _, seqno), (kind, value))| (seqno.0, *kind, &value[..])));
             }
-            Step::Scan { keyspace, from, steps } => {
+            MemtableStep::Scan { keyspace, from, steps } => {
                 let (entries, mut cursor) = (self.entries(keyspace), self.memtable.cursor(keyspace));
                 let mut at = match &from {
-                    From::First => Some(0),
-                    From::Last => entries.len().checked_sub(1),
-                    From::At(key, seqno) => {
+                    ScanStart::First => Some(0),
+                    ScanStart::Last => entries.len().checked_sub(1),
+                    ScanStart::At(key, seqno) => {
                         let wanted = (&key[..], Reverse(*seqno));
                         Some(entries.partition_point(|(key, seqno, ..)| (*key, Reverse(*seqno)) < wanted))
                     }
                 };
                 match from {
-                    From::First => cursor.seek_to_first().unwrap(),
-                    From::Last => cursor.seek_to_last().unwrap(),
-                    From::At(key, seqno) => cursor.seek(&key, seqno).unwrap(),
+                    ScanStart::First => cursor.seek_to_first().unwrap(),
+                    ScanStart::Last => cursor.seek_to_last().unwrap(),
+                    ScanStart::At(key, seqno) => cursor.seek(&key, seqno).unwrap(),
                 }
                 for forward in steps {
                     let expected = at.and_then(|at| entries.get(at)).copied();
@@ -354,7 +358,7 @@ impl Tested {
                     at = if forward { at.map(|at| at + 1) } else { at.and_then(|at| at.checked_sub(1)) };
                 }
             }
-            Step::Check { keyspace } => {
+            MemtableStep::Check { keyspace } => {
                 let mut cursor = self.memtable.flush_cursor(keyspace);
                 let mut found = Vec::new();
                 cursor.seek_to_first().unwrap();
@@ -380,17 +384,17 @@ impl Tested {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
     #[test]
-    fn agrees_with_a_map(steps in prop::collection::vec(any_step(), 0..if cfg!(miri) { 12 } else { 60 })) {
-        let mut tested = Tested { memtable: new(4096), model: Model::new(), seqno: 0 };
+    fn memtable_agrees_with_a_map(steps in prop::collection::vec(any_step(), 0..if cfg!(miri) { 12 } else { 60 })) {
+        let mut tested = Tested { memtable: new(4096), model: MemtableModel::new(), seqno: 0 };
         for step in steps {
             tested.step(step);
         }
-        (0..3).for_each(|keyspace| tested.step(Step::Check { keyspace }));
+        (0..3).for_each(|keyspace| tested.step(MemtableStep::Check { keyspace }));
     }
 }
 
 #[test]
-fn a_jump_stops_at_the_first_entry_that_is_newer_or_behind_its_end() {
+fn a_jump_stops_at_the_first_entry_that_is_newer_or_past_its_end() {
     let mut rng = fastrand::Rng::with_seed(3);
     let (mut jumps, mut stops) = (0, 0);
     for _ in 0..if cfg!(miri) { 4 } else { 300 } {
@@ -399,7 +403,7 @@ fn a_jump_stops_at_the_first_entry_that_is_newer_or_behind_its_end() {
         let entries = rng.u64(1..if cfg!(miri) { 60 } else { 1500 });
         let in_order = rng.bool();
         for seqno in 1..=entries {
-            // The first keys are long, so that runs differ in their prefixes.
+            // Prefixes of different length, so that runs have different prefixes.
             let number = if in_order { seqno / 2 } else { rng.u64(0..200) };
             let key = [&b"prefix"[..rng.usize(5..=6)], &number.to_be_bytes()[6..]].concat();
             memtable.writer().insert(0, &key, seqno, ValueKind::Delete, b"");
@@ -425,7 +429,7 @@ fn a_jump_stops_at_the_first_entry_that_is_newer_or_behind_its_end() {
                 at = if forward { Some(here + 1) } else { here.checked_sub(1) };
                 jumps += 1;
             }
-            // Steps in both directions from there are those of a cursor that was never elsewhere.
+            // From there, steps in both directions must behave as for a cursor that never jumped.
             for step in [None, Some(forward), Some(!forward), Some(!forward), Some(forward)] {
                 match step {
                     None => {}

@@ -1,25 +1,31 @@
-//! The entries of a memtable, in the order in which they were written.
+//! [`EntryList`]: the entries of a memtable, in the order in which they were written.
 //!
 //! ```text
 //! chunk  = entry* end?            a power of two of bytes; `end` only if there is room for it
 //! entry  = skip? header bytes     8-byte aligned
-//! header = sequence number << 8 | kind: u64, keyspace: u32, key length: u32, value length | OUTSIDE?: u32, older: u32
+//! header = sequence number << 8 | kind: u64, keyspace: u32, key length: u32,
+//!          value length | OUTSIDE?: u32, older: u32
 //! bytes  = key value              or, if they are outside of the chunk, their address
 //! skip   = jump << 32 | depth << 8 | SKIP: u64
 //! end    = END: u64
 //! ```
 //!
-//! The position of an entry is that of its header, in units of 8 bytes from the start of the first chunk. `older` is the position of the
-//! next older version of the key, 0 if there is none. A version that has an older one has a skip word before its header: the versions
-//! of a key are a list with a jump pointer in each node (E. W. Myers, "An applicative random-access stack", 1983), so that a snapshot
-//! finds its version in logarithmically many steps, however often the key was written.
+//! An entry's position is that of its header, in units of 8 bytes from the start of the first
+//! chunk. `older` is the position of the key's next older version, 0 if there is none.
+//!
+//! A version with an older one has a skip word in front of its header. The versions of a key thus
+//! form a list with a jump pointer in each node (E. W. Myers, "An applicative random-access stack",
+//! 1983). A snapshot finds its version in logarithmically many steps, however often the key was
+//! written.
 //!
 //! Invariants that the `unsafe` below rests on:
-//! - One thread writes at a time, the holder of the `LogWriter`. An entry is written completely before somebody learns its position,
-//!   through a `Release` store (to the index, or to `end`), and never changes afterwards.
-//! - Readers have positions only from such stores, and from entries that they reached so. What happened before the store, they see;
-//!   so the addresses of chunks need no order of their own.
-//! - Nothing is freed before the log is dropped, and a reader's reference to the log keeps it from being dropped.
+//! - One thread writes at a time, the holder of the `EntryWriter`. An entry is complete before a
+//!   `Release` store (to the index, or to `end`) publishes its position, and never changes
+//!   afterwards.
+//! - Readers get positions only from such stores, and from entries reached that way. They see
+//!   everything that happened before the store. Chunk addresses therefore need no ordering of their
+//!   own.
+//! - Nothing is freed before the list is dropped, and a reader's reference keeps the list alive.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -36,30 +42,32 @@ use crate::memory::prefetch::prefetch;
 
 /// Positions count units of this many bytes.
 const UNIT: usize = 8;
-const HEADER_LEN: usize = size_of::<Header>();
+const HEADER_LEN: usize = size_of::<EntryHeader>();
 
 const CACHE_LINE: usize = 64;
-/// How far ahead of its writes the writer asks for memory: some entries.
+/// How many bytes ahead of its writes the writer prefetches: a few entries.
 const WRITE_AHEAD: usize = 512;
 
 /// Low byte of a skip word, where a header has the kind.
 const SKIP: u64 = 0xff;
-/// The word behind the last entry of a chunk.
+/// The word after the last entry of a chunk.
 const END: u64 = 0xfe;
-/// Set in the length of a value whose bytes are outside.
+/// Flag in the value length of an entry whose bytes are outside its chunk.
 const OUTSIDE: u32 = 1 << 31;
-/// Depths end here; the versions behind are passed one by one. A key that is written 16 M times comes so far.
+/// Largest depth. Versions beyond it are passed one by one; it takes 16 M writes of a key to get
+/// there.
 const MAX_DEPTH: u32 = (1 << 24) - 1;
 
-/// Chunks are not smaller.
+/// Smallest chunk.
 const MIN_CHUNK_LEN: usize = 4 << 10;
-/// Addresses of the first chunks stand in the log itself, those of the others in tables of 64, 128, 256 addresses and so on.
+/// Number of chunk addresses stored in the list itself. Those of later chunks are in tables of 64,
+/// 128, 256 addresses and so on.
 const FIRST_CHUNKS: usize = 64;
-/// Enough for all the chunks of the smallest size that positions can tell apart.
+/// Enough tables for all positions, even with chunks of the smallest size.
 const TABLES: usize = (1u64 << 32).ilog2() as usize - (MIN_CHUNK_LEN / UNIT * FIRST_CHUNKS).ilog2() as usize;
 
 #[repr(C)]
-struct Header {
+struct EntryHeader {
     seqno_and_kind: u64,
     keyspace: u32,
     key_len: u32,
@@ -67,12 +75,12 @@ struct Header {
     older: u32,
 }
 
-/// Where an entry is. That of a later one is greater. Never 0.
+/// The position of an entry. Later entries have greater positions. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position(u32);
 
 impl Position {
-    /// The position that [`get`](Position::get) gave; `None` for 0.
+    /// The inverse of [`get`](Position::get); `None` for 0.
     pub(super) fn new(position: u32) -> Option<Position> {
         (position != 0).then_some(Position(position))
     }
@@ -82,27 +90,27 @@ impl Position {
     }
 }
 
-pub(super) struct Log {
+pub(super) struct EntryList {
     pool: Arc<Pool>,
     /// log2 of the units in a chunk.
     chunk_bits: u32,
     /// Entries before this position are complete.
     end: AtomicU32,
-    /// Bytes of entries that are outside of the chunks.
+    /// Bytes of entries stored outside of the chunks.
     outside: AtomicUsize,
     /// Bytes taken from the pool.
     allocated: AtomicUsize,
     first_chunks: [AtomicPtr<u8>; FIRST_CHUNKS],
     /// Table `n` has 64 · 2^n addresses.
     tables: [AtomicPtr<AtomicPtr<u8>>; TABLES],
-    writing: Mutex<Writing>,
+    append_state: Mutex<AppendState>,
 }
 
-/// What the writer needs beside the log itself.
-struct Writing {
-    /// Chunks, and bytes that are outside of them.
+/// State that only the writer needs.
+struct AppendState {
+    /// All memory of the list: chunks, and the bytes stored outside of them.
     owned: Vec<Chunk>,
-    /// Chunks in the directory.
+    /// Number of chunks.
     chunks: usize,
     /// Where the next entry begins, in units.
     next: usize,
@@ -118,11 +126,11 @@ pub(super) struct NewEntry<'a> {
     pub(super) value: &'a [u8],
 }
 
-impl Log {
-    /// An empty log, meant for about `size` bytes.
-    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> Log {
+impl EntryList {
+    /// An empty list with chunks suited to about `size` bytes.
+    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> EntryList {
         let chunk_len = (size / 4).next_power_of_two().clamp(MIN_CHUNK_LEN, CHUNK_LEN);
-        Log {
+        EntryList {
             pool: Arc::clone(pool),
             chunk_bits: (chunk_len / UNIT).ilog2(),
             end: AtomicU32::new(0),
@@ -130,13 +138,13 @@ impl Log {
             allocated: AtomicUsize::new(0),
             first_chunks: [const { AtomicPtr::new(ptr::null_mut()) }; FIRST_CHUNKS],
             tables: [const { AtomicPtr::new(ptr::null_mut()) }; TABLES],
-            writing: Mutex::new(Writing { owned: Vec::new(), chunks: 0, next: 0 }),
+            append_state: Mutex::new(AppendState { owned: Vec::new(), chunks: 0, next: 0 }),
         }
     }
 
-    /// Takes the right to append.
-    pub(super) fn writer(&self) -> LogWriter<'_> {
-        LogWriter { log: self, writing: self.writing.lock(), waited: Duration::ZERO }
+    /// Locks the list for appending.
+    pub(super) fn writer(&self) -> EntryWriter<'_> {
+        EntryWriter { list: self, state: self.append_state.lock(), waited: Duration::ZERO }
     }
 
     /// Bytes that the entries take.
@@ -153,7 +161,7 @@ impl Log {
         UNIT << self.chunk_bits
     }
 
-    /// The address of a unit in a chunk that is there.
+    /// The address of a unit in an existing chunk.
     fn address(&self, unit: usize) -> *mut u8 {
         let chunk = unit >> self.chunk_bits;
         // Relaxed: see the module's second invariant.
@@ -166,103 +174,106 @@ impl Log {
 
     #[cold]
     fn later_chunk(&self, chunk: usize) -> &AtomicPtr<u8> {
-        let (table, at) = place_in_tables(chunk);
-        // SAFETY: the table was made before the chunk, it has room for `at` (see `place_in_tables`), and lives as long as the log.
+        let (table, at) = locate_in_tables(chunk);
+        // SAFETY: the table was stored before the chunk's position was published, it is long enough
+        // for `at` (see `locate_in_tables`), and it lives as long as the list.
         unsafe { &*self.tables[table].load(Relaxed).add(at) }
     }
 
-    /// The entry at a position of this log.
-    pub(super) fn entry(&self, position: Position) -> Entry<'_> {
-        Entry { header: self.address(position.0 as usize).cast_const().cast(), log: PhantomData }
+    /// The entry at a position of this list.
+    pub(super) fn entry(&self, position: Position) -> EntryRef<'_> {
+        EntryRef { header: self.address(position.0 as usize).cast_const().cast(), list: PhantomData }
     }
 
-    /// Says that somebody will soon look at the entry at a position of this log.
-    pub(super) fn expect(&self, position: Position) {
+    /// Prefetches the entry at a position of this list.
+    pub(super) fn prefetch(&self, position: Position) {
         let header = self.address(position.0 as usize);
         prefetch(header);
         prefetch(header.wrapping_add(CACHE_LINE));
     }
 
-    /// The newest version of the key of `entry`, itself included, that `snapshot` can see.
-    pub(super) fn version<'a>(&'a self, entry: Entry<'a>, snapshot: SeqNo) -> Option<Entry<'a>> {
+    /// The newest version that `snapshot` sees, among `entry` and the older versions of its key.
+    pub(super) fn version<'a>(&'a self, entry: EntryRef<'a>, snapshot: SeqNo) -> Option<EntryRef<'a>> {
         let mut entry = entry;
         while entry.seqno() > snapshot {
             let older = self.entry(entry.older()?);
             let jump = self.entry(entry.skip()?.0);
-            // What `jump` passes over is newer than it.
+            // The versions that a jump skips are newer than its target.
             entry = if jump.seqno() > snapshot { jump } else { older };
         }
         Some(entry)
     }
 
-    /// Where the version at `position` jumps to, and how many versions are older than it.
+    /// The jump target of the version at `position`, and how many older versions the key has.
     fn skip(&self, position: Position) -> (Position, u32) {
         self.entry(position).skip().unwrap_or((position, 0))
     }
 
-    /// The positions of the complete entries behind `start`, which is 0 or what [`Walk::start`] gave when a walk was over.
+    /// Iterates over the complete entries from `start` on, which is 0 or the [`Walk::end`] of an
+    /// earlier walk.
     pub(super) fn walk(&self, start: u32) -> Walk<'_> {
-        Walk { log: self, at: start, end: self.end.load(Acquire) }
+        Walk { list: self, at: start, end: self.end.load(Acquire) }
     }
 }
 
-/// The table of a chunk behind the first ones, and its place there: table `n` begins with chunk 64 · 2^n.
-fn place_in_tables(chunk: usize) -> (usize, usize) {
+/// The table of a later chunk, and the chunk's index in it: table `n` begins with chunk 64 · 2^n.
+fn locate_in_tables(chunk: usize) -> (usize, usize) {
     let table = (chunk / FIRST_CHUNKS).ilog2();
     (table as usize, chunk - (FIRST_CHUNKS << table))
 }
 
-impl Drop for Log {
+impl Drop for EntryList {
     fn drop(&mut self) {
         for (n, table) in self.tables.iter_mut().enumerate() {
             let table = *table.get_mut();
             if !table.is_null() {
-                // SAFETY: `add_chunk` made it from a box of this length, and nobody refers to it any more.
+                // SAFETY: `add_chunk` made the table from a box of this length, and nothing refers
+                // to it any more.
                 drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(table, FIRST_CHUNKS << n)) });
             }
         }
     }
 }
 
-/// The right to append to a log. What was appended can be walked through when it is dropped.
-pub(super) struct LogWriter<'a> {
-    log: &'a Log,
-    writing: MutexGuard<'a, Writing>,
+/// The exclusive right to append to a list. Walks see the appended entries once it is dropped.
+pub(super) struct EntryWriter<'a> {
+    list: &'a EntryList,
+    state: MutexGuard<'a, AppendState>,
     waited: Duration,
 }
 
-impl LogWriter<'_> {
-    /// How long this writer has waited for memory.
+impl EntryWriter<'_> {
+    /// Time that this writer has waited for memory.
     pub(super) fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// As [`Log::used`], with what was appended by now.
+    /// As [`EntryList::used`], including this writer's appends.
     pub(super) fn used(&self) -> usize {
-        self.writing.next * UNIT + self.log.outside.load(Relaxed)
+        self.state.next * UNIT + self.list.outside.load(Relaxed)
     }
 
-    /// Adds an entry, a newer version of what stands at `older`. Returns its position.
+    /// Appends an entry whose next older version is at `older`. Returns its position.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "lengths are within the limits of the format, positions are checked"
     )]
     pub(super) fn append(&mut self, entry: NewEntry<'_>, older: Option<Position>) -> Position {
         let len = entry.key.len() + entry.value.len();
-        let outside = len > self.log.chunk_len() / 8;
+        let outside = len > self.list.chunk_len() / 8;
         let inside_len = if outside { size_of::<*const u8>() } else { len };
         let skip_units = usize::from(older.is_some());
         let units = skip_units + (HEADER_LEN + inside_len).div_ceil(UNIT);
         let start = self.reserve(units);
         let position = Position((start + skip_units) as u32);
-        let header = self.log.address(position.0 as usize).cast::<Header>();
-        // SAFETY: `reserve` gave the units from `start` on, and nobody else knows them yet. The parts of the entry, with its skip word
-        // before the header, have room in them, and are aligned to 8 bytes.
+        let header = self.list.address(position.0 as usize).cast::<EntryHeader>();
+        // SAFETY: `reserve` returned units that are not published yet. The skip word, the header
+        // and the bytes fit into them and are aligned to 8 bytes.
         unsafe {
             if let Some(older) = older {
                 header.cast::<u64>().sub(1).write(self.skip_word(older));
             }
-            header.write(Header {
+            header.write(EntryHeader {
                 seqno_and_kind: entry.seqno << 8 | entry.kind as u64,
                 keyspace: entry.keyspace,
                 key_len: entry.key.len() as u32,
@@ -271,8 +282,8 @@ impl LogWriter<'_> {
             });
             let mut bytes = header.add(1).cast::<u8>();
             if outside {
-                let chunk = self.own(len);
-                self.log.outside.fetch_add(len, Relaxed);
+                let chunk = self.allocate(len);
+                self.list.outside.fetch_add(len, Relaxed);
                 header.add(1).cast::<*mut u8>().write(chunk);
                 bytes = chunk;
             }
@@ -282,90 +293,93 @@ impl LogWriter<'_> {
         position
     }
 
-    /// The skip word of a new version whose next older one is `older`: it jumps as far as the jump of `older` and the one behind that
-    /// together, if these are of the same length, else to `older`.
+    /// The skip word of a new version whose next older one is `older`. If the jump of `older` and
+    /// the next jump have the same length, the new version jumps over both; otherwise it jumps to
+    /// `older`.
     fn skip_word(&self, older: Position) -> u64 {
-        let (jump, depth) = self.log.skip(older);
-        let (next_jump, jump_depth) = self.log.skip(jump);
-        let (_, next_depth) = self.log.skip(next_jump);
+        let (jump, depth) = self.list.skip(older);
+        let (next_jump, jump_depth) = self.list.skip(jump);
+        let (_, next_depth) = self.list.skip(next_jump);
         let target = if depth - jump_depth == jump_depth - next_depth { next_jump } else { older };
         let depth = (depth + 1).min(MAX_DEPTH);
         u64::from(target.0) << 32 | u64::from(depth) << 8 | SKIP
     }
 
-    /// `units` units in one chunk; returns where they begin.
+    /// Reserves `units` contiguous units in one chunk; returns the first.
     fn reserve(&mut self, units: usize) -> usize {
-        let bits = self.log.chunk_bits;
-        let writing = &mut *self.writing;
-        let chunk_end = writing.chunks << bits;
-        if writing.next + units > chunk_end {
-            if writing.next < chunk_end {
-                // SAFETY: the unit is in the newest chunk, behind its last entry.
-                unsafe { self.log.address(writing.next).cast::<u64>().write(END) };
+        let bits = self.list.chunk_bits;
+        let state = &mut *self.state;
+        let chunk_end = state.chunks << bits;
+        if state.next + units > chunk_end {
+            if state.next < chunk_end {
+                // SAFETY: the unit is in the newest chunk, after its last entry.
+                unsafe { self.list.address(state.next).cast::<u64>().write(END) };
             }
-            // Position 0 means that there is none.
-            writing.next = chunk_end.max(1);
+            // Position 0 is reserved for "none".
+            state.next = chunk_end.max(1);
             self.add_chunk();
         }
-        let start = self.writing.next;
-        self.writing.next += units;
-        // What comes next is written soon, in order.
+        let start = self.state.next;
+        self.state.next += units;
+        // The following units are written soon, in order.
         for ahead in [0, 1, 2] {
-            prefetch(self.log.address(start).wrapping_add(WRITE_AHEAD + ahead * CACHE_LINE));
+            prefetch(self.list.address(start).wrapping_add(WRITE_AHEAD + ahead * CACHE_LINE));
         }
         start
     }
 
     fn add_chunk(&mut self) {
-        let log = self.log;
-        let start = self.own(log.chunk_len());
-        let chunk = self.writing.chunks;
-        // A memtable of its largest size and a largest batch of the smallest entries together stay far below.
-        assert!(chunk + 1 < 1 << (32 - log.chunk_bits), "positions in a memtable take 32 bits");
-        self.writing.chunks += 1;
-        if let Some(first) = log.first_chunks.get(chunk) {
+        let list = self.list;
+        let start = self.allocate(list.chunk_len());
+        let chunk = self.state.chunks;
+        // A memtable of the largest size plus a largest batch of the smallest entries stays far
+        // below this.
+        assert!(chunk + 1 < 1 << (32 - list.chunk_bits), "positions in a memtable take 32 bits");
+        self.state.chunks += 1;
+        if let Some(first) = list.first_chunks.get(chunk) {
             return first.store(start, Relaxed);
         }
-        let (table, at) = place_in_tables(chunk);
+        let (table, at) = locate_in_tables(chunk);
         if at == 0 {
             let addresses: Box<[AtomicPtr<u8>]> = (0..FIRST_CHUNKS << table).map(|_| AtomicPtr::default()).collect();
-            log.tables[table].store(Box::into_raw(addresses).cast(), Relaxed);
+            list.tables[table].store(Box::into_raw(addresses).cast(), Relaxed);
         }
-        log.later_chunk(chunk).store(start, Relaxed);
+        list.later_chunk(chunk).store(start, Relaxed);
     }
 
-    /// Memory that is freed with the log.
-    fn own(&mut self, len: usize) -> *mut u8 {
+    /// Allocates memory that is freed with the list.
+    fn allocate(&mut self, len: usize) -> *mut u8 {
         let begun = Instant::now();
-        let chunk = self.log.pool.take(len);
+        let chunk = self.list.pool.take(len);
         let start = chunk.start().as_ptr();
-        // The first touch: where the memory is new, the system finds it now, and often a whole
-        // chunk at once. SAFETY: the chunk is as long as that, and this writer's own.
+        // First touch: the system populates new memory now, often a whole chunk at once.
+        // SAFETY: the chunk has at least one byte and belongs to this writer alone.
         unsafe { start.write_volatile(0) };
         self.waited += begun.elapsed();
-        self.log.allocated.fetch_add(chunk.len(), Relaxed);
-        self.writing.owned.push(chunk);
+        self.list.allocated.fetch_add(chunk.len(), Relaxed);
+        self.state.owned.push(chunk);
         start
     }
 }
 
-impl Drop for LogWriter<'_> {
+impl Drop for EntryWriter<'_> {
     fn drop(&mut self) {
         #[expect(clippy::cast_possible_truncation, reason = "`add_chunk` checks that positions have room")]
-        self.log.end.store(self.writing.next as u32, Release);
+        self.list.end.store(self.state.next as u32, Release);
     }
 }
 
-/// An entry of a log that lives at least as long as `'a`.
+/// An entry of a list that lives at least as long as `'a`.
 #[derive(Clone, Copy)]
-pub(super) struct Entry<'a> {
-    header: *const Header,
-    log: PhantomData<&'a Log>,
+pub(super) struct EntryRef<'a> {
+    header: *const EntryHeader,
+    list: PhantomData<&'a EntryList>,
 }
 
-impl<'a> Entry<'a> {
-    fn header(self) -> &'a Header {
-        // SAFETY: the entry is complete, does not change, and lives as long as the log; see the module's invariants.
+impl<'a> EntryRef<'a> {
+    fn header(self) -> &'a EntryHeader {
+        // SAFETY: the entry is complete, never changes, and lives as long as the list; see the
+        // module's invariants.
         unsafe { &*self.header }
     }
 
@@ -385,7 +399,8 @@ impl<'a> Entry<'a> {
         Position::new(self.header().older)
     }
 
-    /// Where this version jumps to, and how many are older than it; `None` if there is no older one.
+    /// The jump target of this version, and how many older versions the key has; `None` if there is
+    /// none.
     fn skip(self) -> Option<(Position, u32)> {
         self.older()?;
         // SAFETY: an entry with an older version has a skip word before its header.
@@ -397,7 +412,7 @@ impl<'a> Entry<'a> {
 
     /// The key, followed by the value.
     fn bytes(self) -> *const u8 {
-        // SAFETY: behind the header are the bytes or their address.
+        // SAFETY: the header is followed by the bytes or their address.
         unsafe {
             let bytes = self.header.add(1);
             if self.header().value_len & OUTSIDE == 0 { bytes.cast() } else { *bytes.cast::<*const u8>() }
@@ -405,7 +420,7 @@ impl<'a> Entry<'a> {
     }
 
     pub(super) fn key(self) -> &'a [u8] {
-        // SAFETY: as in `header`; that many bytes were written.
+        // SAFETY: as in `header`; the key has this length.
         unsafe { std::slice::from_raw_parts(self.bytes(), self.header().key_len as usize) }
     }
 
@@ -421,34 +436,35 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Goes through the entries in the order in which they were written.
+/// Iterates over the entries in write order.
 pub(super) struct Walk<'a> {
-    log: &'a Log,
+    list: &'a EntryList,
     at: u32,
     end: u32,
 }
 
 impl Walk<'_> {
-    /// Where a later walk has to start to go on behind this one.
+    /// The `start` of a walk that continues after this one.
     pub(super) fn end(&self) -> u32 {
         self.end
     }
 }
 
 impl<'a> Iterator for Walk<'a> {
-    type Item = (Position, Entry<'a>);
+    type Item = (Position, EntryRef<'a>);
 
-    fn next(&mut self) -> Option<(Position, Entry<'a>)> {
+    fn next(&mut self) -> Option<(Position, EntryRef<'a>)> {
         self.at = self.at.max(1);
         while self.at < self.end {
-            // SAFETY: before `end`, an entry's first word or the end of a chunk is here.
-            let word = unsafe { *self.log.address(self.at as usize).cast::<u64>() };
+            // SAFETY: a position before `end` holds the first word of an entry or the end of a
+            // chunk.
+            let word = unsafe { *self.list.address(self.at as usize).cast::<u64>() };
             match word & 0xff {
-                END => self.at = ((self.at >> self.log.chunk_bits) + 1) << self.log.chunk_bits,
+                END => self.at = ((self.at >> self.list.chunk_bits) + 1) << self.list.chunk_bits,
                 SKIP => self.at += 1,
                 _ => {
                     let position = Position(self.at);
-                    let entry = self.log.entry(position);
+                    let entry = self.list.entry(position);
                     let header = entry.header();
                     let inside_len = match header.value_len & OUTSIDE {
                         0 => header.key_len as usize + header.value_len as usize,
