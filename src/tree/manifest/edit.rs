@@ -525,7 +525,7 @@ pub(super) mod tests {
         let with_levels = |level_filters| with_options(KeyspaceOptions::new().level_filters(level_filters));
         let budget = |bits, absent| LevelFilters::Budget(FilterBudget::bits_per_key(bits).absent(absent));
         check_refused(&with_levels(LevelFilters::Each(Vec::new())), "missing");
-        check_refused(&with_levels(LevelFilters::Each(vec![FilterPolicy::None; 8])), "left over");
+        check_refused(&with_levels(LevelFilters::Each(vec![FilterPolicy::None; 8])), "bytes follow the last field");
         check_refused(&with_levels(LevelFilters::Each(vec![filter])), "bits per key");
         check_refused(&with_levels(budget(24.1, 1.0)), "24 bits per key");
         check_refused(&with_levels(budget(0.0, 1.0)), "24 bits per key");
