@@ -57,7 +57,7 @@ mod filter {
 use filter::KeyHash;
 use format::key::{MAX_SEQNO, ValueKind};
 use memory::pool::Pool;
-use sorted::iter::InternalCursor;
+use sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use write::memtable::Memtable;
 
 const ROUNDS: usize = 9;
@@ -112,7 +112,7 @@ fn get(memtable: &Memtable, key: &Key) -> usize {
     memtable.get(0, key, KeyHash::new(SEED, key), MAX_SEQNO).map_or(0, |entry| entry.value.len())
 }
 
-fn walk(cursor: &mut impl InternalCursor) -> usize {
+fn walk(cursor: &mut impl MergeCursor) -> usize {
     let mut bytes = 0;
     cursor.seek_to_first().unwrap();
     while cursor.valid() {

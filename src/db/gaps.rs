@@ -4,7 +4,7 @@
 //! over every key popped before, until a compaction drops their tombstones. With this memo a pop
 //! passes fewer than 64 tombstones after 50,000 pops, and without it 50,000 (`tests/it/queue.rs`).
 //! To remove it, delete this module, `Cursor::jump` in `db/iter`, and
-//! `InternalCursor::jump`.
+//! `MergeCursor::jump`.
 //!
 //! A [`Claim`] states a fact about a range of keys: a snapshot `from` or later sees no entry there
 //! numbered `to` or less. Later writes have greater numbers, and flushes and compactions keep the

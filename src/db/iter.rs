@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::filter::PrefixExtractor;
 use crate::format::key::{SeqNo, ValueKind, prefix_successor};
 use crate::report::stats::ReadEvent;
-use crate::sorted::iter::{HEAD_LEN, InternalCursor, MarkedKey, is_within};
+use crate::sorted::iter::{HEAD_LEN, InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::value::Value;
 use crate::tree::version::Source;

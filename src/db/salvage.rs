@@ -8,7 +8,7 @@ use super::keyspace::Keyspace;
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
 use crate::write::memtable::MemtableCursor;
 
@@ -51,14 +51,14 @@ enum Source {
 }
 
 impl Source {
-    fn cursor(&self) -> &dyn InternalCursor {
+    fn cursor(&self) -> &dyn MergeCursor {
         match self {
             Source::Memory(cursor) => cursor,
             Source::Tables(cursor) => &**cursor,
         }
     }
 
-    fn cursor_mut(&mut self) -> &mut dyn InternalCursor {
+    fn cursor_mut(&mut self) -> &mut dyn MergeCursor {
         match self {
             Source::Memory(cursor) => cursor,
             Source::Tables(cursor) => &mut **cursor,

@@ -12,25 +12,60 @@ use crate::report::stats::ReadCounters;
 ///
 /// ```text
 /// cursor   = new (position step*)*
-/// position = seek | seek_to_first | seek_to_last
-/// step     = next | prev | jump | plain                    only while valid
-/// seek     = begin_seek continue_seek* end_seek
-/// plain    = plain_steps plain_step* end_plain_steps       a position may replace end_plain_steps
+/// position = seek | seek_to_last
+/// step     = next | prev             only while valid
 /// ```
 pub(crate) trait InternalCursor {
     fn valid(&self) -> bool;
-
-    fn seek_to_first(&mut self) -> Result<()>;
-
-    fn seek_to_last(&mut self) -> Result<()>;
 
     /// Moves to the first entry at or after `(key, seqno)`. With a snapshot's number, that is the
     /// newest version of `key` that the snapshot sees or, if there is none, a later key.
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()>;
 
+    fn seek_to_last(&mut self) -> Result<()>;
+
+    fn next(&mut self) -> Result<()>;
+
+    fn prev(&mut self) -> Result<()>;
+
+    /// The user key.
+    fn key(&self) -> &[u8];
+
+    /// The sequence number and the kind of the entry.
+    fn stamp(&self) -> (SeqNo, ValueKind);
+
+    fn value(&self) -> &[u8];
+}
+
+/// The parts of [`InternalCursor::stamp`].
+pub(crate) trait Stamped: InternalCursor {
+    #[inline(always)]
+    fn seqno(&self) -> SeqNo {
+        self.stamp().0
+    }
+
+    #[inline(always)]
+    fn kind(&self) -> ValueKind {
+        self.stamp().1
+    }
+}
+
+impl<C: InternalCursor + ?Sized> Stamped for C {}
+
+/// What merging and scans ask of a source for speed: seeks in parts, steps that decode less, and
+/// jumps over what a scan need not see.
+///
+/// ```text
+/// seek  = begin_seek continue_seek* end_seek
+/// plain = plain_steps plain_step* end_plain_steps       a position may replace end_plain_steps
+/// ```
+pub(crate) trait MergeCursor: InternalCursor {
+    /// Moves to the first entry.
+    fn seek_to_first(&mut self) -> Result<()>;
+
     /// The first part of a seek. The cursor stays invalid until
-    /// [`end_seek`](InternalCursor::end_seek) with the same target. To seek several cursors, do
-    /// each part on all of them before the next part, so that their cache misses overlap.
+    /// [`end_seek`](MergeCursor::end_seek) with the same target. To seek several cursors, do each
+    /// part on all of them before the next part, so that their cache misses overlap.
     fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
         Ok(())
     }
@@ -45,10 +80,6 @@ pub(crate) trait InternalCursor {
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         self.seek(key, seqno)
     }
-
-    fn next(&mut self) -> Result<()>;
-
-    fn prev(&mut self) -> Result<()>;
 
     /// Skips entries that a scan need not see: those numbered `seen` or less whose keys come before
     /// `end` in the direction of travel. Stops at the first other entry. Forward, `end` is an
@@ -77,7 +108,7 @@ pub(crate) trait InternalCursor {
 
     /// Takes a plain step. Returns false and stays if it cannot, for instance before a tombstone.
     /// Afterwards only key and value may be read, until
-    /// [`end_plain_steps`](InternalCursor::end_plain_steps) or a seek.
+    /// [`end_plain_steps`](MergeCursor::end_plain_steps) or a seek.
     #[inline]
     fn plain_step(&mut self, _forward: bool) -> bool {
         false
@@ -94,10 +125,8 @@ pub(crate) trait InternalCursor {
         false
     }
 
-    /// The user key.
-    fn key(&self) -> &[u8];
-
     /// The key's [`head16`].
+    #[inline]
     fn head(&self) -> u128 {
         head16(self.key())
     }
@@ -108,21 +137,15 @@ pub(crate) trait InternalCursor {
         self.valid().then(|| self.head())
     }
 
-    fn seqno(&self) -> SeqNo;
-
     /// Whether the entry is a value that `snapshot` sees, unless a newer version hides it.
     #[inline]
     fn shows(&self, snapshot: SeqNo) -> bool {
         self.seqno() <= snapshot && self.kind() == ValueKind::Put
     }
-
-    fn kind(&self) -> ValueKind;
-
-    fn value(&self) -> &[u8];
 }
 
 /// Whether `key` comes before `end` in the direction of travel, as defined by
-/// [`InternalCursor::jump`].
+/// [`MergeCursor::jump`].
 pub(crate) fn is_within(key: &[u8], end: Option<&[u8]>, forward: bool) -> bool {
     end.is_none_or(|end| if forward { key < end } else { key >= end })
 }
@@ -160,7 +183,7 @@ pub(crate) struct MarkedKey {
 impl MarkedKey {
     /// Copies the key of the cursor's current entry.
     #[inline]
-    pub(crate) fn mark(&mut self, cursor: &impl InternalCursor) {
+    pub(crate) fn mark(&mut self, cursor: &impl MergeCursor) {
         let key = cursor.key();
         self.head = cursor.head();
         self.len = key.len();
@@ -172,7 +195,7 @@ impl MarkedKey {
 
     /// Whether the cursor's current entry has the marked key.
     #[inline]
-    pub(crate) fn is_at(&self, cursor: &impl InternalCursor) -> bool {
+    pub(crate) fn is_at(&self, cursor: &impl MergeCursor) -> bool {
         self.head == cursor.head() && {
             let key = cursor.key();
             key.len() == self.len && (self.len <= HEAD_LEN || *key == *self.long)

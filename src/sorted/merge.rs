@@ -6,7 +6,7 @@ use std::hint::select_unpredictable;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 
 /// Yields the entries of all children in order. An entry that several children hold (as levels do
 /// during a compaction) is yielded once for each, except after a turn at it.
@@ -19,7 +19,7 @@ use crate::sorted::iter::InternalCursor;
 /// A child that wins repeatedly is compared only with the *challenger*, the first of all other
 /// children, which does not change meanwhile. A single child has no challenger and costs nothing to
 /// merge. If a child knows that its next steps end before the challenger, it takes [plain
-/// steps](InternalCursor::plain_steps) without updating the tree.
+/// steps](MergeCursor::plain_steps) without updating the tree.
 ///
 /// Invariant: no child is before the current entry in the direction of travel. A turn moves every
 /// other child to the other side of it.
@@ -78,7 +78,7 @@ impl MergeDirection {
     }
 }
 
-impl<C: InternalCursor> MergingCursor<C> {
+impl<C: MergeCursor> MergingCursor<C> {
     pub(crate) fn new(children: Vec<C>) -> MergingCursor<C> {
         MergingCursor {
             losers: vec![Entrant::NONE; children.len()],
@@ -316,14 +316,10 @@ impl<C: InternalCursor> MergingCursor<C> {
     }
 }
 
-impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
+impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
     #[inline]
     fn valid(&self) -> bool {
         !self.winner.is_none()
-    }
-
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.position(MergeDirection::Forward, C::seek_to_first)
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
@@ -351,6 +347,27 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
         self.step(C::prev)
     }
 
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.current().key()
+    }
+
+    #[inline(always)]
+    fn stamp(&self) -> (SeqNo, ValueKind) {
+        (self.current().seqno(), self.current().kind())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.current().value()
+    }
+}
+
+impl<C: MergeCursor> MergeCursor for MergingCursor<C> {
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.position(MergeDirection::Forward, C::seek_to_first)
+    }
+
     /// Only in the direction of travel. Other children may end up beyond the new current entry: if
     /// the jump stops before `end`, the caller must seek before it moves on.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
@@ -375,33 +392,13 @@ impl<C: InternalCursor> InternalCursor for MergingCursor<C> {
     }
 
     #[inline]
-    fn key(&self) -> &[u8] {
-        self.current().key()
-    }
-
-    #[inline]
     fn head(&self) -> u128 {
         self.winner.head ^ self.direction.mask()
     }
 
     #[inline]
-    fn seqno(&self) -> SeqNo {
-        self.current().seqno()
-    }
-
-    #[inline]
     fn shows(&self, snapshot: SeqNo) -> bool {
         self.current().shows(snapshot)
-    }
-
-    #[inline]
-    fn kind(&self) -> ValueKind {
-        self.current().kind()
-    }
-
-    #[inline]
-    fn value(&self) -> &[u8] {
-        self.current().value()
     }
 }
 

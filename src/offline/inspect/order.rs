@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::Table;
 use crate::tree::version::{Source, Version};
 

@@ -8,7 +8,7 @@ use crate::filter::FilterState;
 use crate::format::filename::FileKind;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::options::Compression;
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table, TableContext};
 
 /// An SSTable.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::key::{SeqNo, compare_entries};
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::{SalvageCursor, SalvageTable};
 use crate::tree::manifest::LEVEL_COUNT;
 

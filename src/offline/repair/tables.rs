@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::options::{Compression, KeyspaceOptions};
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
@@ -156,7 +156,7 @@ impl Writer<'_> {
     /// Writes the newest version of each key of `cursor` to new tables; tombstones stay.
     pub(super) fn write(
         &self,
-        cursor: &mut impl InternalCursor,
+        cursor: &mut impl MergeCursor,
         target: Target<'_>,
         table_size: u64,
         origin: Origin,

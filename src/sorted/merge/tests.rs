@@ -39,10 +39,6 @@ impl InternalCursor for ListCursor {
         self.at < self.entries.len()
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.move_to(Some(0))
-    }
-
     fn seek_to_last(&mut self) -> Result<()> {
         self.move_to(self.entries.len().checked_sub(1))
     }
@@ -50,6 +46,35 @@ impl InternalCursor for ListCursor {
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         let before = |(k, s): &ListEntry| compare_entries((k, *s), (key, seqno)).is_lt();
         self.move_to(Some(self.entries.partition_point(before)))
+    }
+
+    fn next(&mut self) -> Result<()> {
+        assert!(self.valid());
+        self.move_to(Some(self.at + 1))
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        assert!(self.valid());
+        self.move_to(self.at.checked_sub(1))
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.entries[self.at].0
+    }
+
+    #[inline(always)]
+    fn stamp(&self) -> (SeqNo, ValueKind) {
+        (self.entries[self.at].1, ValueKind::Put)
+    }
+
+    fn value(&self) -> &[u8] {
+        b""
+    }
+}
+
+impl MergeCursor for ListCursor {
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.move_to(Some(0))
     }
 
     fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
@@ -66,16 +91,6 @@ impl InternalCursor for ListCursor {
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         assert_eq!(self.parts, 0, "a part of the seek was left out");
         self.seek(key, seqno)
-    }
-
-    fn next(&mut self) -> Result<()> {
-        assert!(self.valid());
-        self.move_to(Some(self.at + 1))
-    }
-
-    fn prev(&mut self) -> Result<()> {
-        assert!(self.valid());
-        self.move_to(self.at.checked_sub(1))
     }
 
     fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
@@ -108,22 +123,6 @@ impl InternalCursor for ListCursor {
 
     fn is_first_of_key(&self) -> bool {
         self.at > 0 && self.entries[self.at - 1].0 != self.entries[self.at].0
-    }
-
-    fn key(&self) -> &[u8] {
-        &self.entries[self.at].0
-    }
-
-    fn seqno(&self) -> SeqNo {
-        self.entries[self.at].1
-    }
-
-    fn kind(&self) -> ValueKind {
-        ValueKind::Put
-    }
-
-    fn value(&self) -> &[u8] {
-        b""
     }
 }
 

@@ -11,7 +11,7 @@ use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
 use crate::sorted::block::BlockCursor;
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor};
 
 /// A position in two levels: a block, by the index, and an entry in it. The cursor keeps its block
 /// alive.
@@ -207,10 +207,6 @@ impl InternalCursor for TableCursor {
         self.block.valid()
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.enter(0, BlockCursor::seek_to_first)
-    }
-
     fn seek_to_last(&mut self) -> Result<()> {
         self.invalidate();
         let last = self.block_count()? - 1;
@@ -220,6 +216,45 @@ impl InternalCursor for TableCursor {
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         self.begin_seek(key)?;
         self.end_seek(key, seqno)
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        if self.block.advance() {
+            self.look_ahead(true);
+            return Ok(());
+        }
+        self.next_block()
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        if self.block.retreat() {
+            self.look_ahead(false);
+            return Ok(());
+        }
+        self.previous_block()
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.block.key()
+    }
+
+    #[inline(always)]
+    fn stamp(&self) -> (SeqNo, ValueKind) {
+        (self.block.seqno(), self.block.kind())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.block.value()
+    }
+}
+
+impl MergeCursor for TableCursor {
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.enter(0, BlockCursor::seek_to_first)
     }
 
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
@@ -268,24 +303,6 @@ impl InternalCursor for TableCursor {
     }
 
     #[inline]
-    fn next(&mut self) -> Result<()> {
-        if self.block.advance() {
-            self.look_ahead(true);
-            return Ok(());
-        }
-        self.next_block()
-    }
-
-    #[inline]
-    fn prev(&mut self) -> Result<()> {
-        if self.block.retreat() {
-            self.look_ahead(false);
-            return Ok(());
-        }
-        self.previous_block()
-    }
-
-    #[inline]
     fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
         // The table's metadata is trusted, as everything under a checksum is.
         let meta = self.table.meta();
@@ -314,27 +331,7 @@ impl InternalCursor for TableCursor {
     }
 
     #[inline]
-    fn key(&self) -> &[u8] {
-        self.block.key()
-    }
-
-    #[inline]
     fn head(&self) -> u128 {
         self.block.head()
-    }
-
-    #[inline]
-    fn seqno(&self) -> SeqNo {
-        self.block.seqno()
-    }
-
-    #[inline]
-    fn kind(&self) -> ValueKind {
-        self.block.kind()
-    }
-
-    #[inline]
-    fn value(&self) -> &[u8] {
-        self.block.value()
     }
 }

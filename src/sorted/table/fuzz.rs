@@ -15,7 +15,7 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::options::FilterMode;
 use crate::report::explain::Untraced;
 use crate::sorted::block;
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::vfs::{FileSystem, SimFileSystem};
 
 const NUMBER: u64 = 12;

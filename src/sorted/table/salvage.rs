@@ -31,7 +31,7 @@ use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::format::{Decoded, Malformed};
 use crate::sorted::block::{BlockCursor, BlockRef, Frame};
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 
 /// Bytes of the file that the search buffers at once, unless a block is longer.
 const WINDOW_LEN: usize = 1 << 20;
@@ -509,12 +509,6 @@ impl InternalCursor for SalvageCursor {
         self.block.valid()
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        (self.table, self.next_block, self.last, self.open_hole, self.sought) = (0, 0, None, None, None);
-        self.holes.clear();
-        self.enter_next()
-    }
-
     fn seek_to_last(&mut self) -> Result<()> {
         forward_only()
     }
@@ -557,15 +551,20 @@ impl InternalCursor for SalvageCursor {
         self.block.key()
     }
 
-    fn seqno(&self) -> SeqNo {
-        self.block.seqno()
-    }
-
-    fn kind(&self) -> ValueKind {
-        self.block.kind()
+    #[inline(always)]
+    fn stamp(&self) -> (SeqNo, ValueKind) {
+        (self.block.seqno(), self.block.kind())
     }
 
     fn value(&self) -> &[u8] {
         self.block.value()
+    }
+}
+
+impl MergeCursor for SalvageCursor {
+    fn seek_to_first(&mut self) -> Result<()> {
+        (self.table, self.next_block, self.last, self.open_hole, self.sought) = (0, 0, None, None, None);
+        self.holes.clear();
+        self.enter_next()
     }
 }

@@ -20,7 +20,7 @@ use crate::format::checksum::FileChecksum;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, compare_entries};
 use crate::options::FilterMode;
 use crate::report::explain::{ReadTrace, Untraced};
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::value::Value;
 use crate::vfs::{OsFileSystem, SimFileSystem};
 

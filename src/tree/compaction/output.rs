@@ -6,7 +6,7 @@ use super::retention::Retention;
 use crate::error::Result;
 use crate::format::key::common_prefix_len;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
 /// What the store provides for writing tables.
@@ -83,7 +83,7 @@ impl Part<'_> {
 /// Returns `None` if cancelled. Unless all entries were read and written, the new tables are
 /// removed again.
 pub(crate) fn write_run(
-    cursor: &mut impl InternalCursor,
+    cursor: &mut impl MergeCursor,
     part: Part<'_>,
     context: &OutputContext<'_>,
     lower: &mut impl LowerLevels,
@@ -115,7 +115,7 @@ impl<'a> RunWriter<'a> {
     /// Returns false if it was cancelled.
     fn write_all(
         &mut self,
-        cursor: &mut impl InternalCursor,
+        cursor: &mut impl MergeCursor,
         part: Part<'_>,
         lower: &mut impl LowerLevels,
     ) -> Result<bool> {

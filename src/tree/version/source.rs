@@ -1,10 +1,10 @@
 //! [`Source`]: one input of a scan's merge.
 
-use super::RunCursor;
+use super::run::RunCursor;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor};
 use crate::write::memtable::MemtableCursor;
 
 /// One input of a merge. An enum, so that a step costs a branch instead of a virtual call.
@@ -30,16 +30,43 @@ impl InternalCursor for Source {
         dispatch!(self, cursor => cursor.valid())
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.seek_to_first())
-    }
-
     fn seek_to_last(&mut self) -> Result<()> {
         dispatch!(self, cursor => cursor.seek_to_last())
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         dispatch!(self, cursor => cursor.seek(key, seqno))
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.next())
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.prev())
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        dispatch!(self, cursor => cursor.key())
+    }
+
+    #[inline(always)]
+    fn stamp(&self) -> (SeqNo, ValueKind) {
+        dispatch!(self, cursor => cursor.stamp())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        dispatch!(self, cursor => cursor.value())
+    }
+}
+
+impl MergeCursor for Source {
+    fn seek_to_first(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.seek_to_first())
     }
 
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
@@ -52,16 +79,6 @@ impl InternalCursor for Source {
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         dispatch!(self, cursor => cursor.end_seek(key, seqno))
-    }
-
-    #[inline]
-    fn next(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.next())
-    }
-
-    #[inline]
-    fn prev(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.prev())
     }
 
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
@@ -91,11 +108,6 @@ impl InternalCursor for Source {
         dispatch!(self, cursor => cursor.is_first_of_key())
     }
 
-    #[inline]
-    fn key(&self) -> &[u8] {
-        dispatch!(self, cursor => cursor.key())
-    }
-
     #[inline(always)]
     fn head(&self) -> u128 {
         dispatch!(self, cursor => cursor.head())
@@ -109,20 +121,5 @@ impl InternalCursor for Source {
     #[inline(always)]
     fn shows(&self, snapshot: SeqNo) -> bool {
         dispatch!(self, cursor => cursor.shows(snapshot))
-    }
-
-    #[inline]
-    fn seqno(&self) -> SeqNo {
-        dispatch!(self, cursor => cursor.seqno())
-    }
-
-    #[inline]
-    fn kind(&self) -> ValueKind {
-        dispatch!(self, cursor => cursor.kind())
-    }
-
-    #[inline]
-    fn value(&self) -> &[u8] {
-        dispatch!(self, cursor => cursor.value())
     }
 }

@@ -3,6 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::filter::KeyHash;
 use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::format::key::ValueKind;
 use crate::options::Compression;
 use crate::report::explain::FilterAnswer;
 use crate::sorted::table::{ReadMode, TableBuilder, TableContext, TableOptions};

@@ -7,7 +7,7 @@ use super::entries::EntryRef;
 use super::order::{MAX_RUNS, SortedRun, SortedRuns, entry, prefetch, same_head, sort_key};
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
-use crate::sorted::iter::{InternalCursor, is_within};
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped, is_within};
 
 /// A cursor over the entries of one keyspace in a memtable. It sees every entry inserted before it
 /// was made, and none inserted after its first move.
@@ -106,12 +106,6 @@ impl InternalCursor for MemtableCursor {
         self.current.is_some()
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.place_in_runs(|_, _| 0);
-        self.take_first();
-        Ok(())
-    }
-
     fn seek_to_last(&mut self) -> Result<()> {
         self.place_in_runs(|_, run| run.len());
         self.take_last();
@@ -141,6 +135,27 @@ impl InternalCursor for MemtableCursor {
         Ok(())
     }
 
+    fn key(&self) -> &[u8] {
+        self.current().key()
+    }
+
+    #[inline(always)]
+    fn stamp(&self) -> (SeqNo, ValueKind) {
+        (self.current().seqno(), self.current().kind())
+    }
+
+    fn value(&self) -> &[u8] {
+        self.current().value()
+    }
+}
+
+impl MergeCursor for MemtableCursor {
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.place_in_runs(|_, _| 0);
+        self.take_first();
+        Ok(())
+    }
+
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         let (Some((current, _)), Some(runs)) = (self.current, self.runs.clone()) else { return Ok(()) };
         if self.seqno() > seen || !is_within(self.key(), end, forward) {
@@ -165,21 +180,5 @@ impl InternalCursor for MemtableCursor {
             self.before = std::array::from_fn(|i| runs.get(i).map_or(0, |run| run.seek(entries, key, seqno)));
         }
         Ok(())
-    }
-
-    fn key(&self) -> &[u8] {
-        self.current().key()
-    }
-
-    fn seqno(&self) -> SeqNo {
-        self.current().seqno()
-    }
-
-    fn kind(&self) -> ValueKind {
-        self.current().kind()
-    }
-
-    fn value(&self) -> &[u8] {
-        self.current().value()
     }
 }

@@ -264,7 +264,7 @@ impl SortedRun {
 
 impl SortedRun {
     /// Where a forward cursor continues that has `before` entries before it: see
-    /// `InternalCursor::jump`.
+    /// `MergeCursor::jump`.
     pub(super) fn jump(&self, entries: &EntryList, before: usize, end: Option<&[u8]>, seen: SeqNo) -> usize {
         let to = end.map_or(self.len, |end| self.seek(entries, end, MAX_SEQNO)).max(before);
         before + gallop(to - before, |part| self.are_seen(entries, before + part.start..before + part.end, seen))

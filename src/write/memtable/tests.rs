@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::format::key::{MAX_SEQNO, compare_entries};
 use crate::memory::pool::CHUNK_LEN;
-use crate::sorted::iter::InternalCursor;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 
 const SEED: u64 = 7;
 
