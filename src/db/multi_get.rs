@@ -7,7 +7,7 @@ use crate::filter::KeyHash;
 use crate::format::key::ValueKind;
 use crate::sorted::table::PointRead;
 use crate::sorted::value::Value;
-use crate::tree::version::Batch;
+use crate::tree::version::MultiGet;
 
 impl Store {
     /// The values of `keys`, in their order, all as of one moment.
@@ -37,7 +37,7 @@ impl Store {
                 false
             });
         }
-        let batch = Batch::new(&reads, pending, |i, hit| {
+        let batch = MultiGet::new(&reads, pending, |i, hit| {
             if hit.kind == ValueKind::Put {
                 values[i] = Some(hit.value.into_value());
             }

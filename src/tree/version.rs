@@ -16,7 +16,7 @@ mod tests;
 
 use std::sync::{Arc, OnceLock};
 
-pub(crate) use multi_get::Batch;
+pub(crate) use multi_get::MultiGet;
 pub(crate) use run::RunCursor;
 pub(crate) use source::Source;
 

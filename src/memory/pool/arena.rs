@@ -37,11 +37,11 @@ pub(crate) struct Arena {
 
 /// Why [`Arena::take`] returned no piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Short {
+pub(crate) enum TakeError {
     /// A piece of this length will be available later.
-    ForNow,
+    NotYet,
     /// Everything is taken, or what is free is too fragmented.
-    OfRoom,
+    Full,
 }
 
 #[derive(Default)]
@@ -67,7 +67,7 @@ impl Arena {
     }
 
     /// `len` bytes of any content; `len` is a multiple of [`ALIGN`] and not 0.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Result<NonNull<u8>, Short> {
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Result<NonNull<u8>, TakeError> {
         assert!(len > 0 && len.is_multiple_of(ALIGN), "the length of a piece is a positive multiple of ALIGN");
         let mut state = self.state.lock();
         if state.ready == 0 {
@@ -77,7 +77,7 @@ impl Arena {
         // SAFETY: free pieces lie within a segment.
         let piece = place.map(|at| unsafe { state.segments[at / SEGMENT].start().add(at % SEGMENT) });
         if state.ready == self.len || len > SEGMENT {
-            return piece.ok_or(Short::OfRoom);
+            return piece.ok_or(TakeError::Full);
         }
         match piece {
             None => state.wanted = state.wanted.max(len),
@@ -89,7 +89,7 @@ impl Arena {
             drop(state);
             self.start_preparing();
         }
-        piece.ok_or(Short::ForNow)
+        piece.ok_or(TakeError::NotYet)
     }
 
     /// Gives a piece back.
@@ -185,7 +185,7 @@ mod tests {
         loop {
             match arena.take(len) {
                 Ok(piece) => return piece,
-                Err(short) => assert_eq!(short, Short::ForNow),
+                Err(short) => assert_eq!(short, TakeError::NotYet),
             }
             std::thread::yield_now();
         }
@@ -195,7 +195,7 @@ mod tests {
     fn a_freed_piece_is_reused() {
         let arena = Arena::new(CHUNK_LEN + 1);
         let whole = arena.take(CHUNK_LEN).unwrap();
-        assert_eq!(arena.take(64), Err(Short::OfRoom));
+        assert_eq!(arena.take(64), Err(TakeError::Full));
         // SAFETY: the piece is this long, and nothing else has it.
         unsafe {
             whole.write_bytes(7, CHUNK_LEN);
@@ -204,7 +204,7 @@ mod tests {
         let (one, two) = (arena.take(64).unwrap(), arena.take(128).unwrap());
         assert_eq!((one, two.addr().get() - one.addr().get()), (whole, 64));
         assert_eq!(one.addr().get() % ALIGN, 0);
-        assert_eq!(Arena::new(CHUNK_LEN - 1).take(64), Err(Short::OfRoom));
+        assert_eq!(Arena::new(CHUNK_LEN - 1).take(64), Err(TakeError::Full));
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
             assert!(state.ready <= FIRST || state.free.bytes() < HIGH + CHUNK_LEN);
             assert_eq!(state.ready, state.free.bytes() + pieces.len() * CHUNK_LEN / 2);
         }
-        assert_eq!(arena.take(ALIGN), Err(Short::OfRoom));
+        assert_eq!(arena.take(ALIGN), Err(TakeError::Full));
         for (value, piece) in (0u8..).zip(&pieces) {
             // SAFETY: as above. The first piece has not been written to.
             assert_eq!(unsafe { piece.add(CHUNK_LEN / 2 - 1).read() }, value);
@@ -238,13 +238,13 @@ mod tests {
         loop {
             match arena.take(len) {
                 Ok(_) => pieces += 1,
-                Err(Short::ForNow) => std::thread::yield_now(),
-                Err(Short::OfRoom) => break,
+                Err(TakeError::NotYet) => std::thread::yield_now(),
+                Err(TakeError::Full) => break,
             }
         }
         // From segments of 32, 32 and 26 chunks.
         assert_eq!(pieces, if cfg!(miri) { 8 } else { 21 + 21 + 17 });
-        assert_eq!(arena.take(SEGMENT + ALIGN), Err(Short::OfRoom));
+        assert_eq!(arena.take(SEGMENT + ALIGN), Err(TakeError::Full));
     }
 
     /// Whatever its limit, an arena takes only what is used.
@@ -254,7 +254,7 @@ mod tests {
         for limit in [usize::MAX, 65 * CHUNK_LEN] {
             let arena = Arena::new(limit);
             let mut pieces = [(); 65].map(|()| take_with_retry(&arena, CHUNK_LEN));
-            assert_eq!(arena.take(SEGMENT + ALIGN), Err(Short::OfRoom));
+            assert_eq!(arena.take(SEGMENT + ALIGN), Err(TakeError::Full));
             assert_eq!(arena.state.lock().segments.len(), 3);
             for &start in &pieces {
                 // SAFETY: the pieces are this long, and nothing uses them.

@@ -22,7 +22,7 @@ mod extents;
 mod lasting;
 mod region;
 
-pub(crate) use arena::{ALIGN, Arena, Short};
+pub(crate) use arena::{ALIGN, Arena, TakeError};
 pub(crate) use array::Array;
 pub(crate) use lasting::Lasting;
 use region::Region;

@@ -29,8 +29,8 @@ pub struct Handle {
     pub len: u32,
 }
 
-impl From<crate::sorted::table::Handle> for Handle {
-    fn from(handle: crate::sorted::table::Handle) -> Handle {
+impl From<crate::sorted::table::BlockHandle> for Handle {
+    fn from(handle: crate::sorted::table::BlockHandle) -> Handle {
         Handle { offset: handle.offset, len: handle.len }
     }
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use super::view::{Block, BlockHeader, PREFETCH_LINES, prefetch_lines};
 use crate::format::Decoded;
-use crate::memory::pool::{ALIGN, Arena, Short};
+use crate::memory::pool::{ALIGN, Arena, TakeError};
 
 /// Alignment of frames, and the unit of their length.
 const LINE: usize = ALIGN;
@@ -189,8 +189,8 @@ impl Frame {
         let frame = match arena.take(lines as usize * LINE) {
             // SAFETY: the arena's memory is initialised, and this piece belongs to nobody else.
             Ok(start) => unsafe { FramePtr::init(start, lines, Arc::into_raw(Arc::clone(arena))) },
-            Err(Short::OfRoom) => FramePtr::allocate(lines),
-            Err(Short::ForNow) => return None,
+            Err(TakeError::Full) => FramePtr::allocate(lines),
+            Err(TakeError::NotYet) => return None,
         };
         Some(Frame(frame))
     }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use super::compress::compress;
-use super::footer::{FOOTER_LEN, Footer, Handle, PAGE, TRAILER_LEN};
+use super::footer::{BlockHandle, FOOTER_LEN, Footer, PAGE, TRAILER_LEN};
 use super::index::{IndexBuilder, separator};
 use super::origin::Origin;
 use super::properties::{Properties, filter_hash};
@@ -162,7 +162,7 @@ impl<'a> TableBuilder<'a> {
 
     /// Writes the data block and returns its position. `next` is the first key of the next block,
     /// if any.
-    fn end_block(&mut self, next: Option<&[u8]>) -> Result<Handle> {
+    fn end_block(&mut self, next: Option<&[u8]>) -> Result<BlockHandle> {
         let last = self.block.last().map_or(&[][..], |(key, _)| key);
         self.index.begin(next.map_or(last, |next| separator(last, next)));
         let start = self.output.buffer.len();
@@ -257,20 +257,20 @@ impl<'a> TableFileWriter<'a> {
     }
 
     /// Writes an uncompressed block.
-    fn write_block(&mut self, block: &[u8]) -> Result<Handle> {
+    fn write_block(&mut self, block: &[u8]) -> Result<BlockHandle> {
         self.copy_block(block, Compression::None)
     }
 
     /// Writes a block that is already in its stored form.
-    pub(super) fn copy_block(&mut self, stored: &[u8], compression: Compression) -> Result<Handle> {
+    pub(super) fn copy_block(&mut self, stored: &[u8], compression: Compression) -> Result<BlockHandle> {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(stored);
         self.end_block(start, compression)
     }
 
     /// Appends the trailer of the block that fills the buffer from `start` on.
-    fn end_block(&mut self, start: usize, compression: Compression) -> Result<Handle> {
-        let handle = Handle { offset: self.appended + start as u64, len: to_u32(self.buffer.len() - start)? };
+    fn end_block(&mut self, start: usize, compression: Compression) -> Result<BlockHandle> {
+        let handle = BlockHandle { offset: self.appended + start as u64, len: to_u32(self.buffer.len() - start)? };
         self.buffer.push(compression.code());
         let crc = bound_crc(self.number, handle.offset, &self.buffer[start..]);
         self.buffer.extend_from_slice(&crc.to_le_bytes());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fetch::{Fetcher, ReadHint};
-use super::footer::{FOOTER_LEN, Footer, Handle};
+use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::properties::Properties;
 use super::reader::Counting;
 use super::verify::file_checksum;
@@ -16,7 +16,7 @@ use crate::sorted::block::BlockCursor;
 /// Description of one data block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockInfo {
-    pub(crate) handle: Handle,
+    pub(crate) handle: BlockHandle,
     /// Code of the compression in the trailer.
     pub(crate) compression: u8,
     /// Bytes before compression.

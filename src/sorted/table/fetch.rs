@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::TableContext;
 use super::compress::{decompress_into, from_code, highest_code, raw_len};
-use super::footer::{Handle, TRAILER_LEN};
+use super::footer::{BlockHandle, TRAILER_LEN};
 use super::mapped::Mapped;
 use super::properties::Properties;
 use crate::error::{Error, IoContext, Result};
@@ -93,7 +93,7 @@ impl Fetcher {
     }
 
     /// Reads and verifies a filter, properties or index block.
-    pub(super) fn meta_block(&self, handle: Handle) -> Result<Vec<u8>> {
+    pub(super) fn meta_block(&self, handle: BlockHandle) -> Result<Vec<u8>> {
         let stored = self.bytes(handle.offset, handle.stored_len())?;
         match self.verified(handle, &stored)? {
             (Compression::None, _) => Ok(without_trailer(stored.into())),
@@ -106,7 +106,7 @@ impl Fetcher {
     /// is read into it and stays there.
     pub(super) fn data_block(
         &self,
-        handle: Handle,
+        handle: BlockHandle,
         properties: &Properties,
         hint: ReadHint<'_>,
         frame: impl FnOnce(usize) -> Frame,
@@ -151,7 +151,7 @@ impl Fetcher {
     /// [`Fetcher::data_block`] does. Adds the stored bytes to `checksum`.
     pub(super) fn data_block_to_copy(
         &self,
-        handle: Handle,
+        handle: BlockHandle,
         longest: u32,
         ahead: &mut ReadAhead,
         checksum: &mut FileChecksum,
@@ -165,7 +165,7 @@ impl Fetcher {
     }
 
     /// A block with its trailer, unverified; from the read-ahead buffer if it is there.
-    fn stored<'a>(&self, handle: Handle, ahead: Option<&'a mut ReadAhead>) -> Result<Cow<'a, [u8]>> {
+    fn stored<'a>(&self, handle: BlockHandle, ahead: Option<&'a mut ReadAhead>) -> Result<Cow<'a, [u8]>> {
         match ahead.and_then(|ahead| ahead.block(self, handle)) {
             Some(stored) => Ok(Cow::Borrowed(stored)),
             None => Ok(Cow::Owned(self.bytes(handle.offset, handle.stored_len())?)),
@@ -173,7 +173,7 @@ impl Fetcher {
     }
 
     /// Verifies `stored`, a block with its trailer. Returns the block and its compression.
-    fn verified<'a>(&self, handle: Handle, stored: &'a [u8]) -> Result<(Compression, &'a [u8])> {
+    fn verified<'a>(&self, handle: BlockHandle, stored: &'a [u8]) -> Result<(Compression, &'a [u8])> {
         let split = stored.split_last_chunk::<4>();
         let Some((checked @ [block @ .., compression], crc)) = split else {
             return Err(self.corrupt(handle.offset, "a block is shorter than its trailer"));
@@ -316,7 +316,7 @@ impl ReadAhead {
 
     /// The next window of a long scan, which begins with the block, or ends with it if the scan
     /// goes backward. Doubles the next window.
-    fn next_window(&mut self, handle: Handle) -> Option<Range<u64>> {
+    fn next_window(&mut self, handle: BlockHandle) -> Option<Range<u64>> {
         let end = handle.end()?;
         let window = match self.forward {
             true => handle.offset..handle.offset.saturating_add(self.window).min(self.limit),
@@ -336,7 +336,7 @@ impl ReadAhead {
     }
 
     /// Prefetches the next window of a long scan over a mapped file, which reads by touching pages.
-    pub(super) fn ask_for(&mut self, mapped: &Mapped, handle: Handle) {
+    pub(super) fn ask_for(&mut self, mapped: &Mapped, handle: BlockHandle) {
         if self.is_long()
             && !self.asked.contains(&handle.offset)
             && let Some(window) = self.next_window(handle)
@@ -347,7 +347,7 @@ impl ReadAhead {
     }
 
     /// The stored form of a block, or `None` if the caller should read it alone.
-    fn block(&mut self, fetcher: &Fetcher, handle: Handle) -> Option<&[u8]> {
+    fn block(&mut self, fetcher: &Fetcher, handle: BlockHandle) -> Option<&[u8]> {
         if self.range(handle).is_none() && self.is_long() {
             let window = self.next_window(handle).filter(|window| window.end <= fetcher.size)?;
             self.len = 0;
@@ -382,7 +382,7 @@ impl ReadAhead {
         self.range(handle)
     }
 
-    fn range(&self, handle: Handle) -> Option<&[u8]> {
+    fn range(&self, handle: BlockHandle) -> Option<&[u8]> {
         let start = usize::try_from(handle.offset.checked_sub(self.start)?).ok()?;
         let len = usize::try_from(handle.stored_len()).ok()?;
         self.buffer[..self.len].get(start..)?.get(..len)
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn windows_grow_in_the_direction_of_the_scan_and_hold_the_block() {
         let mut ahead = ReadAhead::new(100 << 10, false);
-        let handle = |offset: u64| Handle { offset, len: 4 << 10 };
+        let handle = |offset: u64| BlockHandle { offset, len: 4 << 10 };
         let mut window = |step: usize, offset: u64| {
             ahead.step_to(step);
             ahead.next_window(handle(offset))

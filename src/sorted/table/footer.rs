@@ -23,13 +23,13 @@ const CHECKED_LEN: usize = 84;
 
 /// Position of a block in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Handle {
+pub(crate) struct BlockHandle {
     pub(crate) offset: u64,
     /// Length without the trailer.
     pub(crate) len: u32,
 }
 
-impl Handle {
+impl BlockHandle {
     pub(super) fn encode(self) -> [u8; HANDLE_LEN] {
         let mut out = [0; HANDLE_LEN];
         out[..8].copy_from_slice(&self.offset.to_le_bytes());
@@ -37,8 +37,8 @@ impl Handle {
         out
     }
 
-    pub(super) fn decode(fields: &mut Decoder<'_>) -> Decoded<Handle> {
-        Ok(Handle { offset: fields.u64()?, len: fields.u32()? })
+    pub(super) fn decode(fields: &mut Decoder<'_>) -> Decoded<BlockHandle> {
+        Ok(BlockHandle { offset: fields.u64()?, len: fields.u32()? })
     }
 
     /// Length in the file, with the trailer.
@@ -60,15 +60,15 @@ pub(crate) struct Footer {
     pub(crate) size: u64,
     pub(crate) entries: u64,
     pub(crate) seed: u64,
-    pub(crate) index: Handle,
-    pub(crate) filter: Option<Handle>,
-    pub(crate) properties: Handle,
+    pub(crate) index: BlockHandle,
+    pub(crate) filter: Option<BlockHandle>,
+    pub(crate) properties: BlockHandle,
 }
 
 impl Footer {
     /// Bytes read to open a table: everything but the data blocks.
     pub(super) fn opening_len(&self) -> u64 {
-        let blocks = self.filter.into_iter().chain([self.properties, self.index]).map(Handle::stored_len);
+        let blocks = self.filter.into_iter().chain([self.properties, self.index]).map(BlockHandle::stored_len);
         (FILE_HEADER_LEN + FOOTER_LEN) as u64 + blocks.sum::<u64>()
     }
 
@@ -131,9 +131,9 @@ fn decode_fields(bytes: &[u8; FOOTER_LEN]) -> Decoded<(Footer, &[u8], u32, u32)>
         size: fields.u64()?,
         entries: fields.u64()?,
         seed: fields.u64()?,
-        index: Handle::decode(&mut fields)?,
-        filter: Some(Handle::decode(&mut fields)?).filter(|handle| handle.offset != 0),
-        properties: Handle::decode(&mut fields)?,
+        index: BlockHandle::decode(&mut fields)?,
+        filter: Some(BlockHandle::decode(&mut fields)?).filter(|handle| handle.offset != 0),
+        properties: BlockHandle::decode(&mut fields)?,
     };
     Ok((footer, fields.take(12)?, fields.u32()?, fields.u32()?))
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn sample() -> Footer {
-        let handle = |offset, len| Handle { offset, len };
+        let handle = |offset, len| BlockHandle { offset, len };
         Footer {
             number: 12,
             size: 10_096,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::footer::{FOOTER_LEN, Footer, Handle};
+use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::index::{Index, IndexBuilder};
 use super::properties::{Properties, filter_hash};
 use super::{PointRead, ReadMode, Table, TableContext};
@@ -146,12 +146,12 @@ pub(crate) fn seal_table(bytes: &mut [u8], number: u64) {
     seal_footer(&mut bytes[footer_offset..], number, footer_offset as u64);
     let decoded = Footer::decode(&bytes[footer_offset..], number, footer_offset as u64, path);
     let Ok(footer) = decoded else { return };
-    let find = |handle: Handle| {
+    let find = |handle: BlockHandle| {
         let start = usize::try_from(handle.offset).ok()?;
         let end = start.checked_add(handle.len as usize)?;
         (start >= FILE_HEADER_LEN && end.checked_add(5)? <= footer_offset).then_some((start, end))
     };
-    let seal_block = |bytes: &mut [u8], handle: Handle, (start, end): (usize, usize)| {
+    let seal_block = |bytes: &mut [u8], handle: BlockHandle, (start, end): (usize, usize)| {
         let crc = bound_crc(number, handle.offset, &bytes[start..=end]);
         bytes[end + 1..end + 5].copy_from_slice(&crc.to_le_bytes());
     };

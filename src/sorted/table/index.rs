@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use heads::Heads;
 
-use super::footer::{HANDLE_LEN, Handle, PAGE};
+use super::footer::{BlockHandle, HANDLE_LEN, PAGE};
 use crate::format::coding::Decoder;
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{common_prefix_len, compare, head, strip};
@@ -33,7 +33,7 @@ pub(super) fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
 /// Collects separators and handles, in order.
 #[derive(Default)]
 pub(super) struct IndexBuilder {
-    handles: Vec<Handle>,
+    handles: Vec<BlockHandle>,
     /// The separators, concatenated.
     separators: Vec<u8>,
     ends: Vec<usize>,
@@ -46,7 +46,7 @@ impl IndexBuilder {
         self.ends.push(self.separators.len());
     }
 
-    pub(super) fn end(&mut self, handle: Handle) {
+    pub(super) fn end(&mut self, handle: BlockHandle) {
         self.handles.push(handle);
     }
 
@@ -104,7 +104,7 @@ impl IndexBuilder {
 #[derive(Debug)]
 pub(super) struct Index {
     heads: Heads,
-    handles: Array<Handle>,
+    handles: Array<BlockHandle>,
     /// End of each separator in `rests`, ascending, after a leading 0.
     ends: Array<u32>,
     prefix: Box<[u8]>,
@@ -128,7 +128,7 @@ impl Index {
         if !heads.is_sorted() {
             return Err(Malformed("the heads of the index are out of order"));
         }
-        let handles = (0..n).map(|_| Handle::decode(&mut fields)).collect::<Decoded<Box<[Handle]>>>()?;
+        let handles = (0..n).map(|_| BlockHandle::decode(&mut fields)).collect::<Decoded<Box<[BlockHandle]>>>()?;
         let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<[u32]>>>()?;
         let index = Index {
             heads: Heads::new(&heads, lasting),
@@ -162,15 +162,15 @@ impl Index {
         self.handles.len()
     }
 
-    /// Handle of the block at position `i`, which must be less than [`Index::len`].
-    pub(super) fn handle(&self, i: usize) -> Handle {
+    /// BlockHandle of the block at position `i`, which must be less than [`Index::len`].
+    pub(super) fn handle(&self, i: usize) -> BlockHandle {
         self.handles[i]
     }
 
     /// Prefetches the handles at these positions.
     #[inline]
     pub(super) fn prefetch_handles(&self, positions: Range<usize>) {
-        const PER_LINE: usize = 64 / size_of::<Handle>();
+        const PER_LINE: usize = 64 / size_of::<BlockHandle>();
         for handles in self.handles.get(positions).into_iter().flat_map(|handles| handles.chunks(PER_LINE)) {
             prefetch(handles.as_ptr());
         }
@@ -262,7 +262,7 @@ mod tests {
         let mut builder = IndexBuilder::default();
         let mut offset = 64;
         for separator in separators {
-            let handle = Handle { offset, len: 100 };
+            let handle = BlockHandle { offset, len: 100 };
             builder.begin(separator);
             builder.end(handle);
             offset += handle.stored_len();
@@ -333,7 +333,7 @@ mod tests {
             let mut builder = IndexBuilder::default();
             for (separator, offset) in [b"a", b"b", b"c"].into_iter().zip(offsets) {
                 builder.begin(separator);
-                builder.end(Handle { offset, len: 1000 - 5 });
+                builder.end(BlockHandle { offset, len: 1000 - 5 });
             }
             Index::decode(&builder.finish().unwrap(), None)
         };

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::footer::Handle;
+use super::footer::BlockHandle;
 use super::index::Index;
 use crate::format::Decoded;
 use crate::sorted::block::{KeptBlock, LentBlock, prefetch_block};
@@ -90,7 +90,7 @@ impl Mapped {
         if !self.is_verified(i) {
             return None;
         }
-        let Handle { offset, len } = index.handle(i);
+        let BlockHandle { offset, len } = index.handle(i);
         let start = usize::try_from(offset).ok()?;
         Some(InPlace { file: &self.file, room: self.file.bytes().get(start..)?, start, len: len as usize })
     }

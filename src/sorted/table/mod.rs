@@ -42,7 +42,7 @@ pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use files::FilePool;
-pub(crate) use footer::Handle;
+pub(crate) use footer::BlockHandle;
 pub(crate) use graveyard::Graveyard;
 pub(crate) use origin::{Input, Origin};
 pub(crate) use pending::PendingReads;

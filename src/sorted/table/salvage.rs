@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::TableContext;
 use super::fetch::{Fetcher, ReadHint};
-use super::footer::{FOOTER_LEN, Footer, Handle, PAGE, TRAILER_LEN};
+use super::footer::{BlockHandle, FOOTER_LEN, Footer, PAGE, TRAILER_LEN};
 use super::index::Index;
 use super::origin::Origin;
 use super::properties::{LONGEST_BLOCK, Properties};
@@ -64,7 +64,7 @@ pub(crate) struct SalvageTable {
     properties: Option<Properties>,
     origin: Origin,
     /// The data blocks, from the index or from the search.
-    blocks: Vec<Handle>,
+    blocks: Vec<BlockHandle>,
     /// The index. Without one, blocks may be missing between those found.
     index: Option<Index>,
     /// Smallest and largest key of the table, if known.
@@ -163,7 +163,7 @@ impl SalvageTable {
         Footer::decode(&bytes, self.number, offset, &self.fetcher.path)
     }
 
-    fn read_properties(&mut self, handle: Handle) -> Result<()> {
+    fn read_properties(&mut self, handle: BlockHandle) -> Result<()> {
         if let Some(bytes) = none_if_damaged(self.fetcher.meta_block(handle))? {
             self.properties = Properties::decode(&bytes).ok().filter(|properties| properties.number == self.number);
             if self.properties.is_some() {
@@ -254,7 +254,7 @@ impl<'a> Search<'a> {
     }
 
     /// Collects the data blocks.
-    fn run(&mut self, blocks: &mut Vec<Handle>) -> Result<()> {
+    fn run(&mut self, blocks: &mut Vec<BlockHandle>) -> Result<()> {
         let (mut offset, mut largest) = (FILE_HEADER_LEN as u64, 0);
         while offset < self.fetcher.size {
             let is_next = blocks.last().is_none_or(|last| last.end() == Some(offset));
@@ -274,11 +274,11 @@ impl<'a> Search<'a> {
 
     /// The data block at `offset`, if there is one, and its length before compression; at most
     /// `longest` if it is compressed.
-    fn data_block(&mut self, offset: u64, longest: u64) -> Result<Option<(Handle, u64)>> {
+    fn data_block(&mut self, offset: u64, longest: u64) -> Result<Option<(BlockHandle, u64)>> {
         if let Some(len) = self.uncompressed_len(offset)?
             && let Ok(len) = u32::try_from(len)
         {
-            let handle = Handle { offset, len };
+            let handle = BlockHandle { offset, len };
             if none_if_damaged(self.fetcher.meta_block(handle))?.is_some() {
                 return Ok(Some((handle, len.into())));
             }
@@ -329,7 +329,7 @@ impl<'a> Search<'a> {
 
     /// The block at `offset`, of any length up to `longest`, whose trailer has one of the
     /// compressions `codes`.
-    fn block_of_any_length(&mut self, offset: u64, longest: u64, codes: &[u8]) -> Result<Option<Handle>> {
+    fn block_of_any_length(&mut self, offset: u64, longest: u64, codes: &[u8]) -> Result<Option<BlockHandle>> {
         let max_len = self.fetcher.size.saturating_sub(offset).saturating_sub(TRAILER_LEN as u64).min(longest);
         let max_len = max_len.min(self.budget);
         let mut crc = BoundCrc::new(self.number, offset);
@@ -342,7 +342,7 @@ impl<'a> Search<'a> {
             };
             crc.update(&[code]);
             if codes.contains(&code) && crc.value() == u32::from_le_bytes(stated) {
-                return Ok(u32::try_from(len).ok().map(|len| Handle { offset, len }));
+                return Ok(u32::try_from(len).ok().map(|len| BlockHandle { offset, len }));
             }
             len += 1;
             self.budget = self.budget.saturating_sub(1);

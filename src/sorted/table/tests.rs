@@ -331,7 +331,7 @@ fn blocks_lie_in_pages_if_that_costs_little() {
             let (first, last) = (handle.offset / 4096, (handle.end().unwrap() - 1) / 4096);
             assert!(!in_pages || last - first < pages, "{value_len} {block_size}: a block at {}", handle.offset);
         }
-        let padding = |pair: &[Handle]| pair[1].offset - pair[0].end().unwrap();
+        let padding = |pair: &[BlockHandle]| pair[1].offset - pair[0].end().unwrap();
         assert!(handles.windows(2).all(|pair| padding(pair) <= pair[0].stored_len() / 16));
         assert!(handles.windows(2).any(|pair| padding(pair) > 0) || !in_pages);
         assert_eq!(handles[0].offset, 64);
@@ -350,7 +350,7 @@ fn compressed_blocks_follow_each_other() {
 }
 
 /// Handles of all data blocks but the last.
-fn without_last(fs: &SimFileSystem, meta: &TableMeta) -> Vec<Handle> {
+fn without_last(fs: &SimFileSystem, meta: &TableMeta) -> Vec<BlockHandle> {
     let table = open(fs, meta, 0);
     let index = &table.resident().unwrap().index;
     (0..index.len() - 1).map(|i| index.handle(i)).collect()

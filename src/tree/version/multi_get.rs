@@ -16,7 +16,7 @@ use crate::sorted::table::{PendingReads, PointRead, Probe, Table, TableHit};
 const GROUP: usize = 16;
 
 /// A read of many keys from the tables of a version.
-pub(crate) struct Batch<'k, F> {
+pub(crate) struct MultiGet<'k, F> {
     reads: &'k [PointRead<'k>],
     /// Positions in `reads` of the keys without a hit so far.
     pending: Vec<usize>,
@@ -24,9 +24,9 @@ pub(crate) struct Batch<'k, F> {
     found: F,
 }
 
-impl<'k, F: FnMut(usize, TableHit<'_>)> Batch<'k, F> {
-    pub(crate) fn new(reads: &'k [PointRead<'k>], pending: Vec<usize>, found: F) -> Batch<'k, F> {
-        Batch { reads, pending, found }
+impl<'k, F: FnMut(usize, TableHit<'_>)> MultiGet<'k, F> {
+    pub(crate) fn new(reads: &'k [PointRead<'k>], pending: Vec<usize>, found: F) -> MultiGet<'k, F> {
+        MultiGet { reads, pending, found }
     }
 
     /// Reads from all sources of a version, newest first.

@@ -272,7 +272,7 @@ fn with_filter(
     let other = file_system();
     let mut output = TableFileWriter::create(&other, Path::new("/db"), NUMBER).unwrap();
     for i in 0..resident.index.len() {
-        let Handle { offset, len } = resident.index.handle(i);
+        let BlockHandle { offset, len } = resident.index.handle(i);
         output.copy_block(&fetcher.bytes(offset, len.into()).unwrap(), Compression::None).unwrap();
     }
     let index = fetcher.meta_block(resident.footer.index).unwrap();
@@ -351,21 +351,21 @@ fn a_copy_refuses_a_block_that_the_file_s_checksum_refutes() {
 }
 
 /// Replaces a block by one of equal length and corrects its checksum.
-fn put_block(bytes: &mut [u8], handle: Handle, block: &[u8]) {
+fn put_block(bytes: &mut [u8], handle: BlockHandle, block: &[u8]) {
     assert_eq!(block.len(), handle.len as usize);
     let start = usize::try_from(handle.offset).unwrap();
     bytes[start..][..block.len()].copy_from_slice(block);
     reseal(bytes, handle);
 }
 
-fn reseal(bytes: &mut [u8], handle: Handle) {
+fn reseal(bytes: &mut [u8], handle: BlockHandle) {
     let start = usize::try_from(handle.offset).unwrap();
     let end = start + handle.len as usize + 1;
     let crc = bound_crc(NUMBER, handle.offset, &bytes[start..end]);
     bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn all_handles(fs: &SimFileSystem, meta: &TableMeta) -> Vec<Handle> {
+fn all_handles(fs: &SimFileSystem, meta: &TableMeta) -> Vec<BlockHandle> {
     let table = open(fs, meta, 0);
     let resident = table.resident().unwrap();
     let footer = resident.footer;
