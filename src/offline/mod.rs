@@ -1,8 +1,8 @@
-//! A store's files without the store: looked at, repaired, forged.
+//! Works on a store's files without opening the store.
 //!
-//! - [`inspect`]: any file, in words.
+//! - [`inspect`]: reads any file and describes it.
 //! - [`repair`]: makes a damaged store one that opens.
-//! - `fuzz`: what fuzz targets call.
+//! - `fuzz`: the functions that fuzz targets call.
 
 #[cfg(any(fuzzing, test))]
 #[doc(hidden)]

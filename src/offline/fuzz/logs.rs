@@ -1,4 +1,4 @@
-//! Decoders of logs and of what is in them.
+//! Targets for logs and their content.
 
 use std::path::Path;
 
@@ -30,8 +30,8 @@ fn put(fs: &SimFileSystem, kind: FileKind, bytes: &[u8]) {
     fs.write(kind.path(Path::new(DIR)), bytes).expect("a file");
 }
 
-/// Makes the header of log `number` right, and the checksums of its records as far as they follow
-/// each other.
+/// Corrects the header of log `number`, and the checksums of its records up to the first one that
+/// is not whole.
 pub(super) fn seal_log(bytes: &mut [u8], magic: Magic, number: u64) {
     let Some(header) = bytes.first_chunk_mut::<FILE_HEADER_LEN>() else { return };
     let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
@@ -44,14 +44,14 @@ pub(super) fn seal_log(bytes: &mut [u8], magic: Magic, number: u64) {
     }
 }
 
-/// Makes the checksums of the record in front of `bytes` right; returns its length, if it is there
-/// and whole.
+/// Corrects the checksums of the record at the start of `bytes`. Returns its length if the record
+/// is whole.
 fn seal_record(bytes: &mut [u8], number: u64, offset: u64) -> Option<usize> {
     let mut fields = Decoder::new(bytes);
     fields.take(8).ok()?;
     let (marked_count, payload_len) = (fields.varint().ok()?, fields.varint_u32().ok()? as usize);
     if marked_count == 0 && payload_len == 0 {
-        // Zeros that were prepared for more records.
+        // Zeros prepared for more records.
         return None;
     }
     let statement = bytes.len() - fields.remaining();
@@ -68,7 +68,7 @@ fn seal_record(bytes: &mut [u8], number: u64, offset: u64) -> Option<usize> {
     Some(end)
 }
 
-/// The records of one log.
+/// Reads the records of one log.
 pub(super) fn log_records(sealed: bool, data: &[u8]) -> bool {
     const NUMBER: u64 = 8;
     let mut bytes = data.to_vec();
@@ -85,7 +85,7 @@ pub(super) fn log_records(sealed: bool, data: &[u8]) -> bool {
     while let Step::Record(record) = reader.read().expect("a file system without faults") {
         assert_eq!((record.offset, record.first), (offset as u64, next));
         assert!(record.synced < record.first);
-        let payload_len = u32::try_from(record.payload.len()).expect("as the header has it");
+        let payload_len = u32::try_from(record.payload.len()).expect("the header holds 32 bits");
         let (count, synced) = (record.count, record.synced);
         let again = RecordHeader { payload_len, payload_crc: crc(record.payload), count, synced };
         let again = [again.encode(NUMBER, record.offset).as_slice(), record.payload].concat();
@@ -99,7 +99,8 @@ pub(super) fn log_records(sealed: bool, data: &[u8]) -> bool {
     is_clean && offset > FILE_HEADER_LEN
 }
 
-/// Several logs, and the sequence number up to which everything is in tables.
+/// Replays several logs. The first byte is the sequence number up to which every entry is in
+/// tables.
 pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
     let Some((&flushed, data)) = data.split_first() else { return false };
     let fs = file_system();
@@ -130,7 +131,7 @@ pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
         (expect_typed(end), seqnos)
     };
     let (end, seqnos) = recover();
-    assert!(seqnos.iter().copied().eq((u64::from(flushed) + 1..).take(seqnos.len())), "without a hole");
+    assert!(seqnos.iter().copied().eq((u64::from(flushed) + 1..).take(seqnos.len())), "sequence numbers have no gap");
     let Some(end) = end else { return false };
     assert_eq!(end.last_seqno, seqnos.last().copied().unwrap_or(end.last_seqno));
     assert!(end.last_seqno >= u64::from(flushed));
@@ -138,7 +139,7 @@ pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
     end.torn.is_none() && !seqnos.is_empty()
 }
 
-/// The payload of a WAL record, behind the number of its operations.
+/// Decodes the payload of a WAL record. The first byte is the number of operations.
 pub(super) fn batch(_sealed: bool, data: &[u8]) -> bool {
     let Some((&count, payload)) = data.split_first() else { return false };
     let operations: Result<Vec<_>, _> = BatchReader::new(payload, count.into()).collect();
@@ -153,7 +154,7 @@ pub(super) fn batch(_sealed: bool, data: &[u8]) -> bool {
     true
 }
 
-/// The payload of a manifest record.
+/// Decodes the payload of a manifest record.
 pub(super) fn manifest_edit(_sealed: bool, data: &[u8]) -> bool {
     let Ok(edit) = VersionEdit::decode(data) else { return false };
     let bytes = edit.encode();
@@ -164,7 +165,7 @@ pub(super) fn manifest_edit(_sealed: bool, data: &[u8]) -> bool {
     true
 }
 
-/// `CURRENT`.
+/// Reads `CURRENT`.
 pub(super) fn current(sealed: bool, data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     if sealed {
@@ -173,14 +174,14 @@ pub(super) fn current(sealed: bool, data: &[u8]) -> bool {
     let fs = file_system();
     put(&fs, FileKind::Current, &bytes);
     let Some(number) = expect_typed(manifest::read_current(&fs, Path::new(DIR))) else { return false };
-    let number = number.expect("there is CURRENT");
+    let number = number.expect("CURRENT exists");
     let name = FileKind::Manifest(number).name();
     let lines = format!("tamis 1\n{name}\n");
     assert_eq!(bytes, format!("{lines}crc32 {:08x}\n", crc(lines.as_bytes())).as_bytes(), "one number, one encoding");
     true
 }
 
-/// Makes the last line the checksum of the two before it.
+/// Replaces what follows the second line by a checksum of the first two lines.
 pub(super) fn seal_current(bytes: &mut Vec<u8>) {
     let end = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).map(|(at, _)| at + 1);
     if let Some(end) = end {
@@ -189,7 +190,7 @@ pub(super) fn seal_current(bytes: &mut Vec<u8>) {
     }
 }
 
-/// A manifest in force.
+/// Loads a manifest in force.
 pub(super) fn manifest(sealed: bool, data: &[u8]) -> bool {
     const NUMBER: u64 = 3;
     let mut bytes = data.to_vec();
@@ -202,7 +203,7 @@ pub(super) fn manifest(sealed: bool, data: &[u8]) -> bool {
     seal_current(&mut current);
     put(&fs, FileKind::Current, &current);
     let Some(loaded) = expect_typed(manifest::load(&fs, Path::new(DIR))) else { return false };
-    let loaded = loaded.expect("there is CURRENT");
+    let loaded = loaded.expect("CURRENT exists");
     assert_eq!(loaded.number, NUMBER);
     assert_eq!(ManifestState::from_snapshot(&loaded.state.snapshot_edit()).as_ref(), Ok(&loaded.state));
     loaded.is_durable

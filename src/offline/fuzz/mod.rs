@@ -1,21 +1,21 @@
-//! What fuzz targets call: one function for each decoder of bytes that come from a disk.
+//! The functions that fuzz targets call: one for each decoder of bytes from a disk.
 //!
-//! It is there under `cfg(fuzzing)`, which `cargo fuzz` sets, and in tests, which replay the seeds
-//! and mutations of them (CONTRIBUTING.md has the commands). It is no part of the library's
-//! interface.
+//! Compiled under `cfg(fuzzing)`, which `cargo fuzz` sets, and in tests, which replay the seeds and
+//! mutations of them (CONTRIBUTING.md has the commands). Not part of the library's interface.
 //!
-//! A function takes arbitrary bytes. The first one chooses: if it is even, checksums, hashes and
-//! what else only repeats other bytes are made right, so that the rest is decoded rather than
-//! refused at once. The function panics if a decoder panics, or breaks a promise:
+//! A function takes arbitrary bytes. If the first byte is even, checksums, hashes and other
+//! redundant bytes are corrected, so that the rest is decoded rather than refused at once. The
+//! function panics if a decoder panics or breaks a promise:
 //!
-//! - what is accepted is encoded and decoded again, and is the same;
+//! - accepted input, encoded and decoded again, is equal;
 //! - a cursor ends, both directions agree, and look-ups find what cursors show;
-//! - what `verify` finds no fault with is read without an error;
+//! - input in which `verify` finds no fault is read without an error;
 //! - an error is one that damage explains.
 //!
-//! It returns whether the bytes were accepted as sound, so that tests know that mutations reach
-//! both ends.
-// Memory is bounded by a test that counts allocations, time by the lengths of what is fed in.
+//! It returns whether the bytes were accepted as sound, so that tests can check that mutations
+//! yield both outcomes.
+//!
+//! Memory is bounded by a test that counts allocations, time by the length of the input.
 
 mod logs;
 mod store;
@@ -27,11 +27,11 @@ mod tests;
 use crate::filter;
 use crate::sorted::{block, table};
 
-/// A function that decodes; the flag says whether checksums are to be made right.
-type Decoder = fn(bool, &[u8]) -> bool;
+/// A fuzz target; the flag says whether to correct checksums.
+type FuzzTarget = fn(bool, &[u8]) -> bool;
 
 /// All targets by name.
-pub const TARGETS: [(&str, Decoder); 16] = [
+pub const TARGETS: [(&str, FuzzTarget); 16] = [
     ("current", logs::current),
     ("log_records", logs::log_records),
     ("log_replay", logs::log_replay),
@@ -50,7 +50,7 @@ pub const TARGETS: [(&str, Decoder); 16] = [
     ("repair", store::repair),
 ];
 
-/// Runs the target called `name` over `data`; returns whether it was accepted as sound.
+/// Runs the target called `name` on `data`; returns whether `data` was accepted as sound.
 ///
 /// # Panics
 ///
@@ -61,8 +61,8 @@ pub fn run(name: &str, data: &[u8]) -> bool {
     data.split_first().is_some_and(|(choice, data)| decoder(choice % 2 == 0, data))
 }
 
-/// Files in one string of bytes, each behind its kind (one byte), number (one byte) and length
-/// (four bytes). The last one may be cut short.
+/// Splits an archive into its files. Each file follows its kind (one byte), number (one byte) and
+/// length (four bytes). The last file may be cut short.
 fn files(mut data: &[u8]) -> Vec<(u8, u8, &[u8])> {
     let mut files = Vec::new();
     while let Some((&[kind, number, l0, l1, l2, l3], rest)) = data.split_first_chunk() {

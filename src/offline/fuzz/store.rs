@@ -1,4 +1,4 @@
-//! A store's whole directory.
+//! Targets for a whole store directory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::vfs::SimFileSystem;
 use crate::{Db, LossKind, Options, RepairOptions};
 
 const DIR: &str = "/db";
-/// More files than this are not looked at.
-const MOST_FILES: usize = 24;
+/// Maximum number of files in a directory; the others are ignored.
+const MAX_FILES: usize = 24;
 
 /// A directory with files of a store: `CURRENT` (kind 0), manifests (1), logs (2), tables (3).
 fn forged(sealed: bool, data: &[u8]) -> SimFileSystem {
     let fs = file_system();
-    for (kind, number, file) in files(data).into_iter().take(MOST_FILES) {
+    for (kind, number, file) in files(data).into_iter().take(MAX_FILES) {
         let (number, mut file) = (u64::from(number), file.to_vec());
         let kind = match kind {
             0 => FileKind::Current,
@@ -44,7 +44,7 @@ fn forged(sealed: bool, data: &[u8]) -> SimFileSystem {
     fs
 }
 
-/// A store is repaired. The result can be opened and read, and there is nothing left to repair.
+/// Repairs a store. The result opens and can be read, and a second repair finds nothing to do.
 pub(super) fn repair(sealed: bool, data: &[u8]) -> bool {
     let fs = forged(sealed, data);
     let run = |dry_run| {
@@ -53,7 +53,7 @@ pub(super) fn repair(sealed: bool, data: &[u8]) -> bool {
     };
     let planned = expect_typed(run(true));
     let Some(report) = expect_typed(run(false)) else { return false };
-    let planned = planned.expect("what can be done can be planned");
+    let planned = planned.expect("a dry run succeeds if the repair does");
     assert_eq!((&planned.losses, &planned.moved), (&report.losses, &report.moved));
     let files = || -> Vec<_> { fs.paths().into_iter().map(|path| (fs.read(&path).ok(), path)).collect() };
     let after = files();
@@ -66,7 +66,7 @@ pub(super) fn repair(sealed: bool, data: &[u8]) -> bool {
     report.losses.iter().all(|loss| loss.kind == LossKind::Unknowable)
 }
 
-/// A store is verified, read and written to.
+/// Verifies a store, reads it and writes to it.
 pub(super) fn store(sealed: bool, data: &[u8]) -> bool {
     let fs = forged(sealed, data);
     let mut faults = 0;
@@ -80,12 +80,12 @@ pub(super) fn store(sealed: bool, data: &[u8]) -> bool {
     let (before, mut after) = (before.expect("it verified"), after.expect("it verified"));
     let new = (NEW.to_owned(), b"value".to_vec());
     let at = after.iter().position(|entry| *entry == new);
-    after.remove(at.expect("what was put is there"));
-    assert_eq!(before, after, "what was there stays");
+    after.remove(at.expect("the new entry exists"));
+    assert_eq!(before, after, "the old entries stay");
     true
 }
 
-/// Key that is put; it begins with its keyspace's name.
+/// The key that is put, after its keyspace's name.
 const NEW: &str = "default/new key of the fuzz target";
 
 fn options(fs: &SimFileSystem) -> Options {
@@ -93,9 +93,9 @@ fn options(fs: &SimFileSystem) -> Options {
     options.create_if_missing(false).memtable_size(1 << 16).cache_size(1 << 16).hash_seed(7)
 }
 
-/// All entries of all keyspaces; each key behind its keyspace's name. Behind right checksums a
-/// store that is not sound may show one thing to a scan, another to a scan backward and a third to
-/// a look-up: `verify` reports it.
+/// All entries of all keyspaces, each key after its keyspace's name. Even with valid checksums, a
+/// damaged store may show different entries to a scan, a backward scan and a look-up: `verify`
+/// reports that.
 fn entries(db: &Db, is_sound: bool) -> Result<Vec<(String, Vec<u8>)>> {
     let mut entries = Vec::new();
     for name in db.keyspace_names()? {

@@ -1,13 +1,14 @@
-//! The seeds in `tests/corpus`, and a few thousand mutations of them, on a stable toolchain.
+//! Replays the seeds in `tests/corpus`, and a few thousand mutations of them, on a stable
+//! toolchain.
 //!
-//! A seed is a file that the encoders made, behind a first byte of 0. When a format has changed,
-//! the seeds are made anew:
+//! A seed is a file that the encoders wrote, after a first byte of 0. After a change of a format,
+//! write the seeds again:
 //!
 //! ```sh
 //! TAMIS_WRITE_SEEDS=1 cargo test -p tamis --lib fuzz
 //! ```
 //!
-//! Inputs that a run of `cargo fuzz` found something with stay in `tests/corpus` beside the seeds,
+//! Inputs with which a run of `cargo fuzz` found something stay in `tests/corpus` beside the seeds,
 //! under names with `found-`.
 
 use std::collections::BTreeMap;
@@ -27,9 +28,9 @@ use crate::options::Compression;
 use crate::vfs::{FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
 const DIR: &str = "/store";
-/// Mutations of each target's seeds, all together.
+/// Number of mutations of each target's seeds, in total.
 const MUTATIONS: usize = 3000;
-/// Of a whole store, which takes a thousand times as long as a footer.
+/// Fewer for a whole store, which takes a thousand times as long as a footer.
 const STORE_MUTATIONS: usize = 250;
 
 fn corpus(target: &str) -> PathBuf {
@@ -60,7 +61,7 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let inspector = Inspector::on(Arc::new(fs.clone()));
     let mut seeds = Vec::new();
     let mut add = |target, name: &str, bytes: &[u8]| seeds.push((target, name.to_owned(), sealed(bytes)));
-    // All files, and those that no manifest tells of.
+    // All files; and logs and tables only, without a manifest.
     let (mut archive, mut alone) = (Vec::new(), Vec::new());
     for file in inspector.files(Path::new(DIR)).unwrap() {
         let bytes = trimmed_log(&fs, file.kind, &file.path);
@@ -136,7 +137,7 @@ fn trimmed_log(fs: &SimFileSystem, kind: FileKind, path: &Path) -> Vec<u8> {
     }
 }
 
-/// Count and payload of each record of a log that is no sync marker.
+/// Count and payload of each record of a log, without sync markers.
 fn records(inspector: &Inspector, path: &Path, bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut log = inspector.log(path).unwrap();
     let number = log.kind().number().unwrap();
@@ -177,8 +178,8 @@ fn parts(table: &TableFile, bytes: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     parts
 }
 
-/// Log `number` of one entry for each of `records`, which says that what is up to `synced` is
-/// durable; a record of no key is a marker.
+/// A log of one entry for each of `records`. Each record states that everything up to its second
+/// number is durable; one without a key is a sync marker.
 fn log_of(header: FileHeader, records: &[(Option<u8>, u64)]) -> Vec<u8> {
     let mut log = header.encode(Magic::Wal).to_vec();
     for &(key, synced) in records {
@@ -191,8 +192,8 @@ fn log_of(header: FileHeader, records: &[(Option<u8>, u64)]) -> Vec<u8> {
     log
 }
 
-/// Three logs, of which the second one goes on where the first one ends, and the third one before
-/// that. Sealing gives each log its own number.
+/// Three logs. The second one begins where the first one ends, the third one before the end of the
+/// second one. Sealing gives each log its own number.
 fn replay_of_new_logs() -> Vec<u8> {
     let mut replay = vec![0];
     for (first, keys) in [(1u64, 0..3u8), (4, 3..5), (5, 5..6)] {
@@ -203,9 +204,9 @@ fn replay_of_new_logs() -> Vec<u8> {
     replay
 }
 
-/// Logs that say how far they are durable and which log was before them, with zeros prepared for
-/// more; the third one is void, because it begins behind what the recovery that made the fourth one
-/// has found.
+/// Logs that state how far they are durable and which log came before them, with zeros prepared for
+/// more records. The third one is void: it begins behind the end that was found by the recovery
+/// that made the fourth one.
 fn replay_of_stating_logs() -> Vec<u8> {
     let mut replay = vec![0];
     let header = |first, synced, previous| FileHeader { number: 3, first, synced, previous, ..Default::default() };
@@ -239,7 +240,7 @@ fn seeds_are_accepted() {
             );
         }
     }
-    // What encoders make now is accepted too.
+    // What the encoders write now is accepted too.
     for (target, name, seed) in seeds() {
         assert!(run(target, &seed), "{target}/{name}");
     }
@@ -261,14 +262,14 @@ fn write_seeds() {
     }
 }
 
-/// Changes `input` in one to four places; other inputs give material.
+/// Changes `input` in one to four places; some changes copy bytes from `others`.
 fn mutate(rng: &mut fastrand::Rng, input: &mut Vec<u8>, others: &[&Vec<u8>]) {
     for _ in 0..rng.usize(1..=4) {
         let len = input.len();
         if len < 2 {
             return input.extend((0..64).map(|_| rng.u8(..)));
         }
-        // The first byte, which chooses, stays as a rule.
+        // Rarely change the first byte, which selects the mode.
         let at = if rng.usize(..100) == 0 { 0 } else { rng.usize(1..len) };
         let piece = at..(at + 1 + rng.usize(..16)).min(len);
         match rng.usize(..10) {
@@ -299,7 +300,7 @@ fn mutate(rng: &mut fastrand::Rng, input: &mut Vec<u8>, others: &[&Vec<u8>]) {
     }
 }
 
-/// Runs a target and names the input if that panics. Returns whether it was accepted.
+/// Runs a target, and prints the input if it panics. Returns whether the input was accepted.
 fn run_named(target: &str, input: &[u8]) -> bool {
     let mut accepted = false;
     let run = AssertUnwindSafe(|| allocation_counter::measure(|| accepted = run(target, input)));
@@ -308,14 +309,14 @@ fn run_named(target: &str, input: &[u8]) -> bool {
         eprintln!("{target} panicked with {} bytes: {hex}", input.len());
         resume_unwind(panic)
     });
-    // Beside a multiple of what comes in: buffers of fixed size, which a store has more of.
+    // A multiple of the input, and buffers of fixed size, of which a store has more.
     let (times, more) = match target {
         "store" | "repair" => (512, 32 << 20),
         "table" => (512, 2 << 20),
         _ => (64, 64 << 10),
     };
-    let most = times * input.len() as u64 + more;
-    assert!(allocated.bytes_max <= most, "{target} took {} bytes for {}", allocated.bytes_max, input.len());
+    let limit = times * input.len() as u64 + more;
+    assert!(allocated.bytes_max <= limit, "{target} took {} bytes for {}", allocated.bytes_max, input.len());
     accepted
 }
 
@@ -333,7 +334,7 @@ fn check_mutations(target: &str, mutations: usize) {
     assert!(accepted > 0 && refused > 0, "{target}: {accepted} accepted, {refused} refused");
 }
 
-/// Declares a test for each target, so that they run beside each other.
+/// Declares a test for each target, so that they run in parallel.
 macro_rules! mutation_tests {
     ($($target:ident: $mutations:expr,)*) => {
         mod mutations_keep_the_promises_of {

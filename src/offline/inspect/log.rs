@@ -1,4 +1,4 @@
-//! WAL and manifest, record by record.
+//! Reads a WAL or manifest record by record.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,14 @@ pub struct LogFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogEnd {
-    /// With the file, or with zeros up to its end, which were prepared for more records.
+    /// At the end of the file, or at zeros prepared for more records.
     Clean,
-    /// At bytes that are not the next record. Whether they are torn or damaged, the file alone does not tell.
+    /// At bytes that are not the next record. The file alone does not tell a torn record from a
+    /// damaged one.
     Bad {
-        /// Where.
+        /// Their offset in the file.
         offset: u64,
-        /// Why they are not.
+        /// The rule that they break.
         rule: String,
     },
 }
@@ -40,25 +41,26 @@ pub enum LogEnd {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LogRecord {
-    /// Where it begins.
+    /// Its offset in the file.
     pub offset: u64,
     /// Ordinal of its first entry.
     pub first: u64,
     /// How many ordinals it takes.
     pub count: u32,
-    /// Every ordinal up to this one was on stable storage when the record was written; 0 if it does not state that.
+    /// Every ordinal up to this one was on stable storage when the record was written; 0 if the
+    /// record does not state it.
     pub synced: u64,
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub payload_len: u64,
-    /// What it says.
+    /// The decoded payload.
     pub content: Content,
 }
 
-/// What a record of a log says.
+/// The decoded payload of a log record.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Content {
-    /// Nothing but that everything before it was synced.
+    /// Empty: it states only that everything before it was synced.
     SyncMarker,
     /// A batch, in a WAL.
     Batch(Vec<Operation>),
@@ -94,14 +96,14 @@ pub enum Change {
     FlushedSeqno(SeqNo),
     /// Seed of the filters' hash.
     HashSeed(u64),
-    /// A log must be there as long as it is needed, because it holds entries that were synced.
+    /// This log holds synced entries: it must exist for as long as it is needed.
     SyncedLog {
         /// The log's number.
         number: u64,
-        /// Every entry up to this one was on stable storage, the last of them in this log.
+        /// Every entry up to this one was on stable storage, and this log holds the last of them.
         seqno: SeqNo,
     },
-    /// A keyspace exists from here on, or its options change.
+    /// A keyspace is created, or its options change.
     Keyspace {
         /// Its id.
         id: u32,
@@ -115,7 +117,7 @@ pub enum Change {
         /// Its id.
         id: u32,
     },
-    /// A table leaves a level.
+    /// A table is removed from a level.
     RemoveTable {
         /// Id of the keyspace.
         keyspace: u32,
@@ -124,7 +126,7 @@ pub enum Change {
         /// The table's number.
         number: u64,
     },
-    /// A table comes to a level.
+    /// A table is added to a level.
     AddTable {
         /// Id of the keyspace.
         keyspace: u32,
@@ -200,12 +202,12 @@ impl LogFile {
         }
     }
 
-    /// How the log ends, once [`LogFile::next_record`] has come there.
+    /// How the log ends; `None` until [`LogFile::next_record`] has reached the end.
     pub fn end(&self) -> Option<&LogEnd> {
         self.end.as_ref()
     }
 
-    /// The file.
+    /// The file's path.
     pub fn path(&self) -> PathBuf {
         self.reader.path().to_owned()
     }
@@ -238,7 +240,7 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
         .collect()
 }
 
-/// In the order in which they take effect.
+/// Lists an edit's changes in the order in which they take effect.
 fn changes(edit: VersionEdit) -> Vec<Change> {
     let mut changes = Vec::new();
     changes.extend(edit.next_file_number.map(Change::NextFileNumber));
@@ -289,7 +291,7 @@ impl fmt::Display for Change {
             }
             Change::DropKeyspace { id } => write!(f, "keyspace {id} is dropped"),
             Change::RemoveTable { keyspace, level, number } => {
-                write!(f, "table {number} leaves level {level} of keyspace {keyspace}")
+                write!(f, "table {number} is removed from level {level} of keyspace {keyspace}")
             }
             Change::AddTable {
                 keyspace,
@@ -306,19 +308,19 @@ impl fmt::Display for Change {
                 largest,
             } => write!(
                 f,
-                "table {number} comes to level {level} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, {entries} entries of {keys} \
-                 keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
-                Short(smallest),
-                Short(largest)
+                "table {number} is added to level {level} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, \
+                 {entries} entries of {keys} keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
+                KeyPreview(smallest),
+                KeyPreview(largest)
             ),
         }
     }
 }
 
-/// The beginning of a key, as a byte string literal.
-struct Short<'a>(&'a [u8]);
+/// The first bytes of a key, as a byte string literal.
+struct KeyPreview<'a>(&'a [u8]);
 
-impl fmt::Display for Short<'_> {
+impl fmt::Display for KeyPreview<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LIMIT: usize = 60;
         match self.0.get(..LIMIT) {

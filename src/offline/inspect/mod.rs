@@ -1,7 +1,7 @@
-//! What the files of a store hold, as plain data: for tools, and for tests that compare files with what they should be.
+//! Reads a store's files as plain data: for tools, and for tests that check what files hold.
 //!
-//! Everything here only reads, opens no store, and takes no lock. A file is asked for under the name that it has in a store: its
-//! checksums are bound to the number in that name.
+//! The inspector only reads; it opens no store and takes no lock. A file must have its name from
+//! the store, because its checksums are bound to the number in that name.
 //!
 //! ```
 //! # fn main() -> tamis::Result<()> {
@@ -58,9 +58,9 @@ pub struct Inspector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreFile {
-    /// What it is, by its name.
+    /// Its kind, by its name.
     pub kind: FileKind,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 
@@ -72,7 +72,7 @@ pub struct LogHeader {
     pub number: u64,
     /// Ordinal of the first record: a sequence number in a WAL, the count of edits in a manifest.
     pub first: u64,
-    /// Highest ordinal known to be on stable storage when the file was made.
+    /// Highest ordinal known to be on stable storage when the file was created.
     pub synced: u64,
     /// Number of the log before this one, 0 if none.
     pub previous: u64,
@@ -99,23 +99,24 @@ impl Default for Inspector {
 }
 
 impl Inspector {
-    /// An inspector of files that the operating system has.
+    /// Inspects files of the operating system.
     pub fn new() -> Inspector {
         Inspector::on(Arc::new(OsFileSystem::new()))
     }
 
-    /// An inspector of files that another file system has.
+    /// Inspects files of `file_system`.
     pub fn on(file_system: Arc<dyn FileSystem>) -> Inspector {
         Inspector { fs: file_system }
     }
 
-    /// The files in directory `dir` that have the name of a store's file, ordered by kind and number.
+    /// The files in directory `dir` that are named like a store's files, ordered by kind and
+    /// number.
     pub fn files(&self, dir: &Path) -> Result<Vec<StoreFile>> {
         let kinds = store_files(&*self.fs, dir).during("list", dir)?;
         Ok(kinds.into_iter().map(|kind| StoreFile { kind, path: kind.path(dir) }).collect())
     }
 
-    /// What the `CURRENT` file at `path` says: the number of the manifest in force.
+    /// The number of the manifest in force, from the `CURRENT` file at `path`.
     pub fn current(&self, path: &Path) -> Result<u64> {
         let (dir, kind) = parse(path)?;
         if kind != FileKind::Current {
@@ -125,12 +126,12 @@ impl Inspector {
         manifest::read_current(&*self.fs, dir)?.ok_or_else(missing).during("open", path)
     }
 
-    /// The WAL or manifest at `path`.
+    /// Opens the WAL or manifest at `path`.
     pub fn log(&self, path: &Path) -> Result<LogFile> {
         LogFile::open(&*self.fs, path, parse(path)?.1)
     }
 
-    /// The SSTable at `path`.
+    /// Opens the SSTable at `path`.
     pub fn table(&self, path: &Path) -> Result<TableFile> {
         match parse(path)? {
             (dir, FileKind::Table(number)) => TableFile::open(&self.table_context(dir), number),
@@ -138,8 +139,9 @@ impl Inspector {
         }
     }
 
-    /// The entries of the SSTable at `path`, every version of them, in order, and past all damage: also if properties, index or footer
-    /// cannot be read. A part that is damaged is an error; the entries behind it follow.
+    /// The entries of the SSTable at `path`: every version, in order, past all damage, even if
+    /// properties, index or footer cannot be read. A damaged part yields an error; the entries
+    /// behind it follow.
     pub fn entries(&self, path: &Path) -> Result<Entries> {
         match parse(path)? {
             (dir, FileKind::Table(number)) => Entries::open(&self.table_context(dir), number),
@@ -147,31 +149,32 @@ impl Inspector {
         }
     }
 
-    /// Checks every file of the store in `dir`: `CURRENT`, the manifest, each log record, each table with its blocks, the order of
-    /// entries, the filter (every key must pass) and all counts and ranges, and that the tables of a level, and the levels among
-    /// each other, do not contradict each other. Each fault goes to `report` as it is found.
+    /// Checks every file of the store in `dir`: `CURRENT`, the manifest, each log record, and each
+    /// table with its blocks, the order of entries, the filter (every key must pass), and all
+    /// counts and ranges. Also checks that the tables of a level do not contradict each other, nor
+    /// do the levels. Each fault goes to `report` as it is found.
     ///
-    /// Fails only if nothing can be checked at all. A process may write to the store meanwhile,
-    /// which does no harm and is told by [`Verified::being_written`].
+    /// Fails only if nothing can be checked at all. A process may write to the store meanwhile:
+    /// that does no harm, and [`Verified::being_written`] tells.
     pub fn verify(&self, dir: &Path, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {
         verify::run(self, dir, report)
     }
 
-    /// Tables are read once, in order: there is nothing to cache.
+    /// Without a cache: tables are read once, in order.
     fn table_context(&self, dir: &Path) -> Arc<TableContext> {
         Arc::new(TableContext::new(Arc::clone(&self.fs), dir, 0, OPEN_FILES))
     }
 }
 
-/// Files held open at once.
+/// Maximum number of files held open at once.
 const OPEN_FILES: usize = 64;
 
-/// The directory that a file is in, and what it is.
+/// Splits a path into the file's directory and its kind.
 fn parse(path: &Path) -> Result<(&Path, FileKind)> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let kind = FileKind::parse(name).ok_or_else(|| {
         Error::invalid(format_args!(
-            "{} does not have the name of a store's file, which carries the number that its checksums are bound to",
+            "{} is not named like a store's file; checksums are bound to the number in that name",
             path.display()
         ))
     })?;

@@ -1,7 +1,10 @@
-//! Do the tables of a keyspace agree on what is newer? A read stops at the first answer: the first source that holds a key must hold its
-//! newest version. As a rule, what is in a level is newer than what the levels below it hold, and a run of level 0 than the older ones;
-//! but after a compaction that was interrupted, levels below may hold the same again, or what lies in between (`compaction::stages`).
-//! Only snapshots could tell the order of older versions, and none outlives its process.
+//! Checks that the tables of a keyspace agree on which version of a key is newest.
+//!
+//! A read stops at the first answer, so the first source that holds a key must hold its newest
+//! version. As a rule, a level is newer than the levels below it, and a run of level 0 is newer
+//! than older runs. After an interrupted compaction, however, levels below may hold the same
+//! entries again, or entries in between (`compaction::stages`). Only snapshots could tell the order
+//! of older versions, and no snapshot outlives its process.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -13,22 +16,23 @@ use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::Table;
 use crate::tree::version::{Source, Version};
 
-/// Two sources that contradict each other.
+/// A key about which two sources contradict each other.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contradiction {
-    /// The key that they contradict each other about.
+    /// The key.
     pub(super) key: Vec<u8>,
-    /// Sequence number in a source that reads ask first.
+    /// Sequence number in the source that is read first.
     pub(super) first: SeqNo,
-    /// The newest one, which is in a source behind it; or the same, if the two say different things.
+    /// The newest sequence number, from a source that is read later. Equal to `first` if the two
+    /// sources hold different entries under one sequence number.
     pub(super) second: SeqNo,
 }
 
-/// Goes through all entries of `tables` (level and table) in order and looks for the first contradiction.
+/// Merges all entries of `tables` (level and table) and returns the first contradiction.
 pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option<Contradiction>> {
     let version = Arc::new(Version::default().edited(&[], tables));
     let mut sources = Vec::new();
-    // In the order in which reads ask them.
+    // In the order in which reads visit them.
     version.cursors(false, None, &mut sources);
     let mut heap = BinaryHeap::with_capacity(sources.len());
     for (rank, mut source) in sources.into_iter().enumerate() {
@@ -37,10 +41,10 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
             heap.push(Ranked { rank, source });
         }
     }
-    // Rank and number of the newest version of the last key, and the last version. What comes next of the same key is not newer, and if it
-    // is the same version, in a later source.
+    // Rank and sequence number of the current key's newest version, and the last entry seen. Later
+    // entries of a key are never newer; an equal one comes from a later source.
     let mut newest = (0, 0);
-    let mut last = Last { key: Vec::new(), seqno: 0, kind: ValueKind::Put, value: Vec::new() };
+    let mut last = LastEntry { key: Vec::new(), seqno: 0, kind: ValueKind::Put, value: Vec::new() };
     while let Some(mut ranked) = heap.pop() {
         let (key, seqno, kind) = (ranked.source.key(), ranked.source.seqno(), ranked.source.kind());
         let is_same_key = last.seqno > 0 && last.key == key;
@@ -69,16 +73,16 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
     Ok(None)
 }
 
-/// A version of a key.
-struct Last {
+/// The last entry that the merge has passed.
+struct LastEntry {
     key: Vec<u8>,
-    /// No version has 0.
+    /// 0 before the first entry: no entry has it.
     seqno: SeqNo,
     kind: ValueKind,
     value: Vec<u8>,
 }
 
-/// A valid cursor over one source. The heap's greatest is the one with the least entry.
+/// A valid cursor over one source. Ordered so that the heap's maximum has the smallest entry.
 struct Ranked {
     rank: usize,
     source: Source,

@@ -1,4 +1,4 @@
-//! An SSTable: what it says of itself, its blocks, its entries.
+//! Reads an SSTable: its properties, blocks and entries.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct TableFile {
     filter: FilterState,
 }
 
-/// Where a block is in its file.
+/// The position of a block in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Handle {
@@ -35,7 +35,7 @@ impl From<crate::sorted::table::BlockHandle> for Handle {
     }
 }
 
-/// What a table says of itself, in its footer and its properties block.
+/// What a table states about itself, in its footer and its properties block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableProperties {
@@ -67,26 +67,26 @@ pub struct TableProperties {
     pub largest_seqno: SeqNo,
     /// Bytes of the largest data block before compression.
     pub largest_block: u32,
-    /// The compression asked for, or its number if this build does not know it.
+    /// The configured compression, or its code if this build does not know it.
     pub compression: Result<Compression, u64>,
-    /// Block size asked for, in bytes.
+    /// Configured block size, in bytes.
     pub block_size: u32,
     /// Seed of the filter's hash.
     pub hash_seed: u64,
     /// Number of the filter policy: 0 none, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse.
     pub filter_policy: u64,
-    /// Bits per key asked for, in thousandths.
+    /// Configured bits per key, in thousandths.
     pub filter_millibits: u32,
     /// Distinct keys and prefixes in the filter.
     pub filter_keys: u64,
-    /// Hash of the filter block: XXH3 with 64 bits, seed 0. Without a filter there is none, nor in
-    /// tables of older versions.
+    /// Hash of the filter block: XXH3 with 64 bits, seed 0. `None` without a filter, and in tables
+    /// of older versions.
     pub filter_hash: Option<u64>,
-    /// Where the filter is, if there is one.
+    /// Position of the filter block, if there is one.
     pub filter_block: Option<Handle>,
-    /// Where the properties are.
+    /// Position of the properties block.
     pub properties_block: Handle,
-    /// Where the index is.
+    /// Position of the index block.
     pub index_block: Handle,
 }
 
@@ -94,13 +94,13 @@ pub struct TableProperties {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DataBlock {
-    /// Where it is.
+    /// Its position.
     pub handle: Handle,
-    /// How it is compressed.
+    /// Its compression.
     pub compression: Compression,
-    /// Bytes before compression.
+    /// Length before compression, in bytes.
     pub raw_len: u64,
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
     /// Length of the common prefix of all keys.
     pub prefix_len: u64,
@@ -128,7 +128,7 @@ impl TableFile {
         Ok(TableFile { properties: properties(&table)?, filter: table.filter_state()?, table })
     }
 
-    /// What the table says of itself.
+    /// What the table states about itself.
     pub fn properties(&self) -> &TableProperties {
         &self.properties
     }
@@ -138,7 +138,7 @@ impl TableFile {
         &self.filter
     }
 
-    /// Its data blocks, in order. One that is damaged is an error; the others follow it.
+    /// Its data blocks, in order. A damaged block yields an error; the others follow.
     pub fn blocks(&self) -> impl Iterator<Item = Result<DataBlock>> {
         (0..self.table.block_count().unwrap_or_default()).map(|i| {
             let block = self.table.describe_block(i)?;
@@ -154,7 +154,8 @@ impl TableFile {
         })
     }
 
-    /// Its entries, every version of them, in order. A part that is damaged is an error; the entries behind it follow.
+    /// Its entries: every version, in order. A damaged part yields an error; the entries behind it
+    /// follow.
     pub fn entries(&self) -> Entries {
         Entries::open(self.table.context(), self.properties.number).unwrap_or_else(Entries::failed)
     }
@@ -190,21 +191,22 @@ fn properties(table: &Table) -> Result<TableProperties> {
     })
 }
 
-/// The entries of a table, as far as they can be read; see [`Inspector::entries`](super::Inspector::entries).
+/// The entries of a table, as far as they can be read; see
+/// [`Inspector::entries`](super::Inspector::entries).
 pub struct Entries {
     cursor: SalvageCursor,
     path: PathBuf,
-    state: State,
-    /// Parts that cannot be read and have been told of.
-    told: usize,
-    /// Why there are none; told once.
+    state: ScanState,
+    /// Number of holes already reported.
+    reported_holes: usize,
+    /// Error of opening the table, reported once. There are no entries then.
     failure: Option<Error>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ScanState {
     New,
-    /// On the entry that comes next.
+    /// On the next entry.
     Running,
     Done,
 }
@@ -222,21 +224,21 @@ impl Entries {
         Ok(Entries {
             cursor: SalvageCursor::new(vec![Arc::new(table)]),
             path,
-            state: State::New,
-            told: 0,
+            state: ScanState::New,
+            reported_holes: 0,
             failure: None,
         })
     }
 
     fn failed(error: Error) -> Entries {
         let cursor = SalvageCursor::new(Vec::new());
-        Entries { cursor, path: PathBuf::new(), state: State::New, told: 0, failure: Some(error) }
+        Entries { cursor, path: PathBuf::new(), state: ScanState::New, reported_holes: 0, failure: Some(error) }
     }
 
-    /// What is wrong in front of the cursor, if that has not been told yet.
-    fn untold(&mut self) -> Option<Error> {
-        let (_, hole) = self.cursor.holes().get(self.told)?;
-        self.told += 1;
+    /// The error for the next hole that the cursor has passed and that is not reported yet.
+    fn next_hole(&mut self) -> Option<Error> {
+        let (_, hole) = self.cursor.holes().get(self.reported_holes)?;
+        self.reported_holes += 1;
         Some(Error::corruption(&self.path, hole.offset, &hole.rule))
     }
 }
@@ -248,17 +250,17 @@ impl Iterator for Entries {
         if let Some(error) = self.failure.take() {
             return Some(Err(error));
         }
-        if self.state == State::New {
-            self.state = State::Running;
+        if self.state == ScanState::New {
+            self.state = ScanState::Running;
             if let Err(error) = self.cursor.seek_to_first() {
-                self.state = State::Done;
+                self.state = ScanState::Done;
                 return Some(Err(error));
             }
         }
-        if let Some(error) = self.untold() {
+        if let Some(error) = self.next_hole() {
             return Some(Err(error));
         }
-        if self.state == State::Done || !self.cursor.valid() {
+        if self.state == ScanState::Done || !self.cursor.valid() {
             return None;
         }
         let entry = Entry {
@@ -267,7 +269,7 @@ impl Iterator for Entries {
             value: (self.cursor.kind() == ValueKind::Put).then(|| self.cursor.value().to_vec()),
         };
         if let Err(error) = self.cursor.next() {
-            self.state = State::Done;
+            self.state = ScanState::Done;
             return Some(Err(error));
         }
         Some(Ok(entry))

@@ -52,7 +52,7 @@ fn verify(fs: &SimFileSystem) -> (Verified, Vec<Fault>) {
     (verified, faults)
 }
 
-/// The first file that `wanted` picks.
+/// The first file that `wanted` selects.
 fn find(fs: &SimFileSystem, wanted: impl Fn(FileKind) -> bool) -> PathBuf {
     let files = inspector(fs).files(Path::new(DIR)).unwrap();
     files.into_iter().find(|file| wanted(file.kind)).expect("there is such a file").path
@@ -135,7 +135,7 @@ fn log_of_a_running_store_is_read_record_by_record() {
 }
 
 #[test]
-fn manifest_is_read_in_words() {
+fn manifest_edits_are_described() {
     let fs = sample_store();
     let number = inspector(&fs).current(&FileKind::Current.path(Path::new(DIR))).unwrap();
     let mut log = inspector(&fs).log(&FileKind::Manifest(number).path(Path::new(DIR))).unwrap();
@@ -148,7 +148,7 @@ fn manifest_is_read_in_words() {
     for expected in [
         "the hash seed is 0x0000000000000007",
         "is \"users\"",
-        "comes to level 6 of keyspace 0",
+        "is added to level 6 of keyspace 0",
         "100 entries of 100 keys",
     ] {
         assert!(words.contains(expected), "{expected} is missing in\n{words}");
@@ -179,7 +179,7 @@ fn issue_13_a_store_that_is_being_written_has_no_torn_tail_and_no_leftovers() {
     let fs = SimFileSystem::new();
     let db = options(&fs).open(DIR).unwrap();
     db.put("apple", "1").unwrap();
-    // A record that is half stored, and a table that no version names yet.
+    // A half-written record, and a table that no version names yet.
     let log = find(&fs, |kind| matches!(kind, FileKind::Wal(_)));
     let len = fs.file_len(&log).unwrap();
     fs.corrupt(&log, len - 1, 1).unwrap();
@@ -195,18 +195,20 @@ fn issue_13_a_store_that_is_being_written_has_no_torn_tail_and_no_leftovers() {
 fn damage_anywhere_is_found_with_its_file() {
     let sound = sample_store();
     for file in inspector(&sound).files(Path::new(DIR)).unwrap() {
-        // What the lock file says means nothing; a log without records has nothing to lose but its header.
+        // The lock file has no content to damage; a log without records has only its header to
+        // lose.
         if matches!(file.kind, FileKind::Lock | FileKind::Wal(_)) {
             continue;
         }
         let len = sound.file_len(&file.path).unwrap();
-        // A step that meets every bit and every structure, and leaves the test fast.
+        // A step that hits every bit and every structure, and keeps the test fast.
         let step = if is_table(file.kind) { 5 } else { 1 };
         for offset in (0..len).step_by(step) {
             let fs = sound.kill();
             fs.corrupt(&file.path, offset, 1 << (offset % 8)).unwrap();
             let (verified, faults) = verify(&fs);
-            // Nothing follows the last sync marker of the manifest, so that it cannot be told from one that was never written.
+            // Nothing follows the manifest's last sync marker: damaged, it looks as if it was never
+            // written.
             let last_marker = matches!(file.kind, FileKind::Manifest(_)) && offset >= len - MARKER_LEN as u64;
             assert_eq!(verified.damaged > 0, !last_marker, "{:?} {offset}: {faults:?}", file.kind);
             assert!(faults.iter().any(|fault| fault.file == file.path), "{:?} {offset}: {faults:?}", file.kind);
@@ -214,7 +216,7 @@ fn damage_anywhere_is_found_with_its_file() {
     }
 }
 
-/// Gives a file the header of a later version, with the right checksum; returns its path.
+/// Gives a file the header of a later version, with a valid checksum; returns its path.
 fn put_later_version(fs: &SimFileSystem, kind: impl Fn(FileKind) -> bool) -> PathBuf {
     let path = find(fs, kind);
     let bytes = fs.read(&path).unwrap();
@@ -233,7 +235,7 @@ fn a_manifest_of_a_later_version_cannot_be_checked_and_is_not_damaged() {
     assert_eq!((faults[0].kind, &faults[0].file), (FaultKind::Unsupported, &path));
 }
 
-/// The manifest has the checksum of the table that was written.
+/// The manifest has the checksum of the table as it was written.
 #[test]
 fn a_table_that_has_become_one_of_a_later_version_is_damaged() {
     let fs = sample_store().kill();
@@ -258,7 +260,7 @@ fn every_bad_block_of_a_table_is_reported() {
 }
 
 #[test]
-fn missing_and_superfluous_files_are_named() {
+fn missing_and_surplus_files_are_reported() {
     let fs = sample_store();
     let path = find(&fs, is_table);
     let bytes = fs.read(&path).unwrap();
@@ -277,7 +279,7 @@ fn missing_and_superfluous_files_are_named() {
 }
 
 #[test]
-fn prepared_end_of_a_log_is_no_damage_and_what_stands_in_it_is_noted() {
+fn prepared_end_of_a_log_is_no_damage_and_other_bytes_in_it_are_noted() {
     let fs = SimFileSystem::new();
     let db = options(&fs).open(DIR).unwrap();
     db.put("apple", "1").unwrap();
@@ -341,8 +343,8 @@ fn without_a_store_there_is_nothing_to_check() {
     assert!(matches!(check(), Err(Error::NotFound(_))));
 }
 
-/// Contradictions among tables of one keyspace, each given as its level and its entries. The key "z" has another value in each table, all others
-/// the same.
+/// The first contradiction among tables of one keyspace, each given as its level and its entries.
+/// The value of key "z" differs between tables; all other values are equal.
 fn contradiction(tables: &[(u8, &[(&str, u64)])]) -> Option<Contradiction> {
     let fs = SimFileSystem::new();
     FileSystem::create_dir(&fs, Path::new(DIR)).unwrap();
@@ -382,7 +384,8 @@ fn tables_that_are_read_first_must_be_newer() {
     assert_eq!(contradiction(&[(1, &[("a", 3)]), (2, &[("a", 4)])]), found("a", 3, 4));
     assert_eq!(contradiction(&[(1, &[("a", 3), ("a", 1)]), (2, &[("a", 4)])]), found("a", 3, 4));
     assert_eq!(contradiction(&[(1, &[("z", 3)]), (6, &[("z", 3)])]), found("z", 3, 3));
-    // Amid a compaction, levels below hold what levels above do; also older versions, which these hide.
+    // During a compaction, levels below hold entries of the levels above, and older versions that
+    // these hide.
     assert_eq!(contradiction(&[(1, &[("a", 3)]), (6, &[("a", 3)])]), None);
     assert_eq!(contradiction(&[(0, &[("a", 9)]), (1, &[("a", 3)]), (6, &[("a", 9)])]), None);
     assert_eq!(contradiction(&[(0, &[("a", 20)]), (0, &[("a", 3)]), (6, &[("a", 9), ("a", 3)])]), None);

@@ -1,17 +1,15 @@
-//! The directory `lost`, into which a repair moves what no longer belongs to the store, and the
-//! reports in it.
+//! The directory `lost`: files that a repair takes out of the store, and its reports.
 //!
 //! | name | content |
 //! |---|---|
-//! | `lost/000012.sst`, … | files that were damaged, or that something else has replaced |
+//! | `lost/000012.sst`, … | files that were damaged, or that other files have replaced |
 //! | `lost/uncertain/000007.sst`, … | tables that may or may not belong to the store |
 //! | `lost/CURRENT-000130` | a copy of a damaged CURRENT |
 //! | `lost/repair-000130.txt` | the report of the repair that made manifest 130 |
-//! | `lost/moves-000130.txt` | its [moves](crate::tree::manifest::moves), until they have been done |
-//! | `lost/new/` | tables being written; empty but for an interruption |
+//! | `lost/moves-000130.txt` | its [moves](crate::tree::manifest::moves), until they are done |
+//! | `lost/new/` | tables being written; empty except after an interruption |
 //!
-//! Nothing that is there is replaced: a file whose name is taken gets another one behind its own,
-//! as in `000012.sst.2`.
+//! No file in it is replaced: if a name is taken, the file gets a suffix, as in `000012.sst.2`.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -25,41 +23,41 @@ pub(crate) use crate::tree::manifest::moves::LOST;
 use crate::tree::manifest::moves::{self, Move, UNCERTAIN};
 use crate::vfs::{FileSystem, read_small_file};
 
-/// Longest CURRENT that is kept.
+/// Largest CURRENT that is copied.
 const MAX_CURRENT_LEN: usize = 64 << 20;
 
-/// Where a file goes.
+/// The directory that a file is moved to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum LostDir {
     Lost,
     Uncertain,
 }
 
-impl Place {
-    fn dir(self) -> PathBuf {
+impl LostDir {
+    fn path(self) -> PathBuf {
         match self {
-            Place::Lost => LOST.into(),
-            Place::Uncertain => Path::new(LOST).join(UNCERTAIN),
+            LostDir::Lost => LOST.into(),
+            LostDir::Uncertain => Path::new(LOST).join(UNCERTAIN),
         }
     }
 }
 
 /// The names that are taken in the directories for moved files.
-pub(super) struct Taken(BTreeSet<PathBuf>);
+pub(super) struct TakenNames(BTreeSet<PathBuf>);
 
-impl Taken {
-    pub(super) fn list(fs: &dyn FileSystem, dir: &Path) -> Result<Taken> {
+impl TakenNames {
+    pub(super) fn list(fs: &dyn FileSystem, dir: &Path) -> Result<TakenNames> {
         let mut taken = BTreeSet::new();
-        for place in [Place::Lost, Place::Uncertain] {
-            taken.extend(list(fs, &dir.join(place.dir()))?.iter().map(|name| place.dir().join(name)));
+        for lost_dir in [LostDir::Lost, LostDir::Uncertain] {
+            taken.extend(list(fs, &dir.join(lost_dir.path()))?.iter().map(|name| lost_dir.path().join(name)));
         }
-        Ok(Taken(taken))
+        Ok(TakenNames(taken))
     }
 
-    /// What moving a file to `place` comes to.
-    pub(super) fn take(&mut self, place: Place, kind: FileKind) -> Move {
-        let path = place.dir().join(kind.name());
-        let numbered = (2..).map(|n| place.dir().join(format!("{}.{n}", kind.name())));
+    /// Chooses a free name in `lost_dir` for a file, and takes it.
+    pub(super) fn take(&mut self, lost_dir: LostDir, kind: FileKind) -> Move {
+        let path = lost_dir.path().join(kind.name());
+        let numbered = (2..).map(|n| lost_dir.path().join(format!("{}.{n}", kind.name())));
         let free = [path].into_iter().chain(numbered).find(|path| !self.0.contains(path));
         let to = free.unwrap_or_default();
         self.0.insert(to.clone());
@@ -67,26 +65,26 @@ impl Taken {
     }
 }
 
-/// How a report states moves.
-pub(super) fn in_report(moves: &[Move]) -> Vec<MovedFile> {
+/// Converts moves to the form in which a report states them.
+pub(super) fn moved_files(moves: &[Move]) -> Vec<MovedFile> {
     moves.iter().map(|(kind, to)| MovedFile { name: kind.name(), to: to.clone() }).collect()
 }
 
-/// Where new tables are written before they get their place.
-pub(super) fn dir_of_new(dir: &Path) -> PathBuf {
+/// The directory in which new tables are written before they are moved into the store.
+pub(super) fn new_tables_dir(dir: &Path) -> PathBuf {
     dir.join(LOST).join("new")
 }
 
 /// The greatest number in a name below `lost`.
 pub(super) fn greatest_number(fs: &dyn FileSystem, dir: &Path) -> Result<u64> {
     let mut greatest = 0;
-    for dir in [dir.join(LOST), dir.join(Place::Uncertain.dir()), dir_of_new(dir)] {
+    for dir in [dir.join(LOST), dir.join(LostDir::Uncertain.path()), new_tables_dir(dir)] {
         greatest = list(fs, &dir)?.iter().filter_map(|name| number_in(name)).fold(greatest, u64::max);
     }
     Ok(greatest)
 }
 
-/// The number in the name of a file below `lost`, unless it is too great to be counted.
+/// The number in the name of a file below `lost`, unless it is too large to be counted.
 fn number_in(name: &str) -> Option<u64> {
     let moved = FileKind::parse(name).or_else(|| FileKind::parse(name.rsplit_once('.')?.0));
     let of_repair = || {
@@ -96,7 +94,7 @@ fn number_in(name: &str) -> Option<u64> {
     moved.and_then(FileKind::number).or_else(of_repair).filter(|number| *number <= GREATEST_COUNTED)
 }
 
-/// Names in a directory that need not exist.
+/// The names in a directory, which need not exist.
 fn list(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<String>> {
     match fs.list(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -104,13 +102,13 @@ fn list(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Makes the directories, durably, and clears what an interrupted repair has left of new tables.
+/// Creates the directories durably, and removes new tables that an interrupted repair left.
 pub(super) fn prepare(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     let lost = dir.join(LOST);
-    for made in [dir.join(Place::Uncertain.dir()), dir_of_new(dir)] {
+    for made in [dir.join(LostDir::Uncertain.path()), new_tables_dir(dir)] {
         fs.create_dir(&made).during("create", &made)?;
     }
-    let new = dir_of_new(dir);
+    let new = new_tables_dir(dir);
     for name in list(fs, &new)? {
         let path = new.join(name);
         fs.remove(&path).during("remove", &path)?;
@@ -119,9 +117,9 @@ pub(super) fn prepare(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     fs.sync_dir(dir).during("sync", dir)
 }
 
-/// Brings finished tables to their place, durably.
-pub(super) fn place_new(fs: &dyn FileSystem, dir: &Path, tables: &[u64]) -> Result<()> {
-    let new = dir_of_new(dir);
+/// Moves finished tables into the store, durably.
+pub(super) fn install_new(fs: &dyn FileSystem, dir: &Path, tables: &[u64]) -> Result<()> {
+    let new = new_tables_dir(dir);
     for &number in tables {
         let (from, to) = (FileKind::Table(number).path(&new), FileKind::Table(number).path(dir));
         fs.rename(&from, &to).during("move", &from)?;
@@ -130,15 +128,15 @@ pub(super) fn place_new(fs: &dyn FileSystem, dir: &Path, tables: &[u64]) -> Resu
     fs.sync_dir(dir).during("sync", dir)
 }
 
-/// Keeps report and moves of the repair that makes manifest `number`, and a copy of CURRENT, if that
-/// is damaged and so must not be written over without one.
-pub(super) fn keep_report(
+/// Writes the report and the moves of the repair that makes manifest `number`. If CURRENT is
+/// damaged, copies it before it is overwritten.
+pub(super) fn write_report(
     fs: &dyn FileSystem,
     dir: &Path,
     number: u64,
     report: &str,
     moves: &[Move],
-    keep_current: bool,
+    copy_current: bool,
 ) -> Result<()> {
     let lost = dir.join(LOST);
     let write = |name: String, bytes: &[u8]| -> Result<()> {
@@ -147,7 +145,7 @@ pub(super) fn keep_report(
         file.append(bytes).during("write", &path)?;
         file.sync().during("sync", &path)
     };
-    if keep_current {
+    if copy_current {
         let current = FileKind::Current.path(dir);
         match read_small_file(fs, &current, MAX_CURRENT_LEN) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => {}

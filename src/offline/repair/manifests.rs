@@ -1,4 +1,4 @@
-//! What manifests say, if none of them says all.
+//! Gathers what manifests say when no manifest is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,8 +14,7 @@ use crate::tree::manifest::{self, Loaded, ManifestState, VersionEdit};
 use crate::vfs::FileSystem;
 use crate::write::wal::SyncedLog;
 
-/// What edits say that were read, whichever manifest they stand in and whatever is missing between
-/// them.
+/// What the readable edits say, from all manifests, whatever is missing between them.
 #[derive(Default)]
 pub(super) struct Knowledge {
     /// Whether there was a manifest at all.
@@ -29,22 +28,22 @@ pub(super) struct Knowledge {
     pub(super) next_number: u64,
     pub(super) seed: Option<u64>,
     pub(super) synced_log: Option<SyncedLog>,
-    /// What was so when everything was known last.
-    whole: Option<Whole>,
+    /// The last version that was known completely.
+    last_complete: Option<CompleteVersion>,
     /// Whether edits are missing since then.
     has_gap: bool,
 }
 
-/// A version that was known as a whole.
+/// A version that was known completely.
 #[derive(Default)]
-struct Whole {
+struct CompleteVersion {
     next_number: u64,
     flushed: SeqNo,
     tables: BTreeSet<u64>,
 }
 
 /// The manifest in force, if it is good from the first edit to the last. `manifests` are the
-/// numbers of those that are there, ascending. Whatever is wrong goes to `faults`.
+/// numbers of the existing manifests, ascending. Damage goes to `faults`.
 pub(super) fn find_sound(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -62,7 +61,7 @@ pub(super) fn find_sound(
         Ok(None) => faults.push(fault(&FileKind::Current.path(dir), "there is no such file")),
         Err(error) => note_damage(faults, error)?,
     }
-    // Without CURRENT, it is the newest manifest. Tables that are newer say whether it lags.
+    // Without CURRENT, take the newest manifest. Newer tables tell whether it lags.
     Ok(manifests.last().and_then(|&newest| manifest::load_number(fs, dir, newest).ok()))
 }
 
@@ -85,12 +84,12 @@ pub(super) fn read_parts(
         }
         knowledge.has_manifest |= !salvaged.edits.is_empty();
         knowledge.has_gap |= !salvaged.has_base;
-        knowledge.count(number + 1);
+        knowledge.note_used_below(number + 1);
         for (i, (follows, edit)) in salvaged.edits.iter().enumerate() {
             knowledge.learn(edit, i == 0 && salvaged.has_base, *follows);
         }
-        knowledge.settle();
-        // Whether a later manifest went on from here is not known.
+        knowledge.remember_if_complete();
+        // It is not known whether a later manifest continued from here.
         knowledge.has_gap |= salvaged.damage.is_some();
     }
     Ok(knowledge)
@@ -100,7 +99,7 @@ fn fault(file: &Path, what: &str) -> RepairFault {
     RepairFault { file: file.to_owned(), offset: 0, what: what.to_owned() }
 }
 
-/// Notes damage; any other error is returned.
+/// Notes damage; returns any other error.
 pub(super) fn note_damage(faults: &mut Vec<RepairFault>, error: Error) -> Result<()> {
     match error {
         Error::Corruption { file, offset, rule } => {
@@ -114,7 +113,7 @@ pub(super) fn note_damage(faults: &mut Vec<RepairFault>, error: Error) -> Result
 impl Knowledge {
     fn learn(&mut self, edit: &VersionEdit, is_base: bool, follows: bool) {
         if is_base {
-            // It states all that there is.
+            // A base edit states the whole state.
             let stated: BTreeSet<u64> = edit.added.iter().map(|(.., meta)| meta.number).collect();
             self.dead.extend(self.tables.keys().filter(|number| !stated.contains(number)));
             self.dropped.extend(self.keyspaces.keys().filter(|id| edit.created.iter().all(|(other, ..)| other != *id)));
@@ -122,10 +121,10 @@ impl Knowledge {
             self.keyspaces.clear();
             self.has_gap = false;
         } else if !follows {
-            self.settle();
+            self.remember_if_complete();
             self.has_gap = true;
         }
-        self.count(edit.next_file_number.unwrap_or(0));
+        self.note_used_below(edit.next_file_number.unwrap_or(0));
         self.flushed = self.flushed.max(edit.flushed_seqno.unwrap_or(0));
         self.seed = edit.hash_seed.or(self.seed);
         self.synced_log = edit.synced_log.or(self.synced_log);
@@ -145,23 +144,23 @@ impl Knowledge {
             self.dead.insert(*number);
         }
         for (id, level, meta) in &edit.added {
-            // One that was moved, if it was removed just before.
+            // A table that the edit also removes was moved.
             self.dead.remove(&meta.number);
             self.tables.insert(meta.number, (*id, *level, meta.clone()));
         }
     }
 
     /// Notes that numbers below `next` may have been used.
-    fn count(&mut self, next: u64) {
+    fn note_used_below(&mut self, next: u64) {
         if next <= GREATEST_COUNTED {
             self.next_number = self.next_number.max(next);
         }
     }
 
-    /// Notes what is known as a whole, if it is.
-    fn settle(&mut self) {
+    /// Remembers the current version if it is known completely.
+    fn remember_if_complete(&mut self) {
         if !self.has_gap && self.seed.is_some() {
-            self.whole = Some(Whole {
+            self.last_complete = Some(CompleteVersion {
                 next_number: self.next_number,
                 flushed: self.flushed,
                 tables: self.tables.keys().copied().collect(),
@@ -169,23 +168,25 @@ impl Knowledge {
         }
     }
 
-    /// Whether a table that no edit names was added, if at all, before everything was known: then
-    /// it has been removed since. `largest_seqno` is its own, `inputs` are the tables that it was
-    /// made from.
+    /// Whether a table that no edit names can only have been added before the last complete
+    /// version: such a table has been removed. `largest_seqno` is the table's, `inputs` are the
+    /// tables that it was made from.
     pub(super) fn is_past(&self, number: u64, largest_seqno: SeqNo, inputs: &[u64]) -> bool {
-        let Some(whole) = &self.whole else { return false };
-        if number >= whole.next_number {
+        let Some(last_complete) = &self.last_complete else { return false };
+        if number >= last_complete.next_number {
             return false;
         }
         match inputs {
-            [] => largest_seqno <= whole.flushed,
-            // One that was alive then was replaced later. One that came later comes with what it
-            // was made into.
-            inputs => !inputs.iter().any(|input| whole.tables.contains(input) || *input >= whole.next_number),
+            [] => largest_seqno <= last_complete.flushed,
+            // An input that was live then, or was created later, shows that the table was added
+            // later.
+            inputs => {
+                !inputs.iter().any(|input| last_complete.tables.contains(input) || *input >= last_complete.next_number)
+            }
         }
     }
 
-    /// The state without tables and without what tables say.
+    /// The state without tables and without what tables tell.
     pub(super) fn state(&self) -> ManifestState {
         let mut state = ManifestState::new(self.seed.unwrap_or(0));
         state.next_file_number = self.next_number.max(1);

@@ -1,60 +1,61 @@
-//! [`repair`]: makes a store of what verifies, when opening it fails because its files are damaged.
+//! [`repair`]: rebuilds a store from what verifies, when damaged files keep it from opening.
 //!
 //! # What is trusted
 //!
-//! - A manifest that is good from the first edit to the last is believed. Then only damaged tables,
-//!   blocks and logs are treated.
-//! - Otherwise everything that manifests say where they verify is believed, and the rest is found
-//!   out from the tables.
+//! - A manifest that is good from the first edit to the last is trusted. Then only damaged tables,
+//!   blocks and logs need repair.
+//! - Otherwise every edit that verifies is trusted, and the tables tell the rest.
 //! - A block, a record or a batch that verifies was written by the store: its checksum is bound to
-//!   its file and place.
+//!   its file and its offset.
 //!
 //! # Deleted keys do not come back
 //!
-//! A compaction drops a tombstone when nothing older is left of the key. If the manifest is lost,
-//! and a file that held the key is still there (it waits for its unlinking, or a power cut took
-//! that back), then only other files can tell that it is dead. Three things in the properties of
-//! each table do ([`Origin`](crate::sorted::table::Origin)):
+//! A compaction drops a tombstone when no older version of the key is left. Suppose that the
+//! manifest is lost, and a file that held the key still exists: it was not unlinked yet, or a power
+//! cut undid the unlinking. Then only other files can tell that it is dead. Three facts in each
+//! table's properties do so ([`Origin`](crate::sorted::table::Origin)):
 //!
 //! 1. **dead**: the tables that no version named any more, but whose unlinking was not durable,
-//!    when this table was made. There are few, usually none. This is the truth whatever becomes of
-//!    the table itself. It covers every table that died before the last table was made.
+//!    when this table was made. They are few, usually none. The list is true whatever becomes of
+//!    this table. It covers every table that died before the last table was made.
 //! 2. **inputs** and **range**: the tables that this one was made from, which of them it replaces,
-//!    and for which keys it says all that they say. If all of what was made of a table is there,
-//!    the table is dead, also if the compaction did not come to its end: the content is the same.
-//!    If all inputs are there, then what was made of them is not needed, unless one is damaged and
-//!    all that was made of them is there. Otherwise it is not known: the input goes to
-//!    `lost/uncertain`.
-//! 3. **flushed**: the sequence number up to which everything was in tables. An entry of a log up
-//!    to there is dead, or in a table. So is one that is not newer than the newest entry of a table
-//!    of its keyspace: memtables are flushed in their order.
+//!    and the keys for which it stands in for them. If everything made from a table exists, that
+//!    table is dead. This holds even if the compaction did not finish: the content is equal. If all
+//!    inputs exist, the outputs are not needed, unless an input is damaged and all outputs exist.
+//!    Otherwise the input's fate is unknown: it goes to `lost/uncertain`.
+//! 3. **flushed**: the sequence number up to which every entry was in tables. A log entry up to
+//!    this number is dead or in a table. So is an entry no newer than the newest entry in a table
+//!    of its keyspace, because memtables are flushed in their order.
 //!
-//! Not written down are: *min_log*, because what is in those logs is up to *flushed*; the *live
-//! tables*, of which there are thousands, because *dead* says the same of files that can come back;
-//! the *file counter*, because nothing depends on the order of numbers; *branches*, because no two
-//! stores share files. The *level* is a hint only, a byte: which table is newer is read from the
-//! entries ([`levels`]). Name and options of the keyspace spare the user to guess them; they take
-//! about 30 bytes. The previous manifest is not kept either: what it could add, keyspaces without
-//! tables and deaths before the last table was made, is little beside the rule that a manifest is
-//! the only one.
+//! Tables do not store:
 //!
-//! What this cannot know, a report always says ([`LossKind::Unknowable`]) when the manifest was not
-//! good: a table that is missing leaves no trace, nor does a compaction or a dropped keyspace that
-//! left no table.
+//! - *min_log*: the entries of those logs are up to *flushed*;
+//! - the *live tables*, of which there are thousands: *dead* says as much about files that can come
+//!   back;
+//! - the *file counter*: nothing depends on the order of numbers;
+//! - *branches*: no two stores share files.
 //!
-//! # In which order it is done
+//! The *level* is only a hint of one byte: the entries tell which table is newer ([`levels`]). The
+//! keyspace's name and options take about 30 bytes, and spare users from guessing them. The
+//! previous manifest is not kept. It could only add keyspaces without tables, and deaths before the
+//! last table was made: little, compared with the rule that there is one manifest.
+//!
+//! Without a good manifest, some damage leaves no trace: a missing table, or a compaction or a
+//! dropped keyspace that left no table. The report then always says so ([`LossKind::Unknowable`]).
+//!
+//! # Order of the steps
 //!
 //! ```text
 //! lock, read everything
-//! new tables in lost/new, synced, then moved to their place     the next repair makes them anew
-//! lost/repair-N.txt and lost/moves-N.txt, synced                losses, and files to be moved
-//! manifest N, synced, then CURRENT                              the repair has happened
-//! moves to lost/, synced                       the next repair, or opening the store, finishes them
+//! new tables in lost/new, synced, then moved into the store   the next repair makes them anew
+//! lost/repair-N.txt and lost/moves-N.txt, synced              losses, and files to be moved
+//! manifest N, synced, then CURRENT                            the repair is in force
+//! moves to lost/, synced                     the next repair, or opening the store, finishes them
 //! lost/moves-N.txt removed
 //! ```
 //!
-//! Nothing is deleted but unfinished tables of an interrupted repair. Numbers are new ones, above
-//! all that were ever seen.
+//! A repair deletes only unfinished tables of an interrupted repair. New files get new numbers,
+//! above every number ever seen.
 
 mod evidence;
 mod levels;
@@ -83,17 +84,17 @@ use crate::tree::manifest::moves::{self, Move};
 use crate::tree::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, VersionEdit};
 use crate::vfs::{FileLock, FileSystem, OsFileSystem, store_files};
 pub(crate) use lost::LOST;
-use lost::{Place, Taken};
+use lost::{LostDir, TakenNames};
 use plan::{Files, Plan};
-use tables::{Target, Writer};
+use tables::{TableWriter, TargetKeyspace};
 
-/// How a store is repaired.
+/// Options of [`repair`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RepairOptions {
-    /// Where the store is. Default: the operating system's file system.
+    /// The file system that holds the store. Default: the operating system's.
     pub file_system: Arc<dyn FileSystem>,
-    /// Whether to find out only what would be done. Default: false.
+    /// Whether to report what a repair would do, and change nothing. Default: false.
     pub dry_run: bool,
 }
 
@@ -109,37 +110,37 @@ impl RepairOptions {
         RepairOptions::default()
     }
 
-    /// Sets where the store is.
+    /// Sets the file system that holds the store.
     pub fn file_system(mut self, file_system: Arc<dyn FileSystem>) -> Self {
         self.file_system = file_system;
         self
     }
 
-    /// Sets whether to find out only what would be done.
+    /// Sets whether to report what a repair would do, and change nothing.
     pub fn dry_run(mut self, dry_run: bool) -> Self {
         self.dry_run = dry_run;
         self
     }
 }
 
-/// Files held open at once.
+/// Maximum number of files held open at once.
 const OPEN_FILES: usize = 64;
-/// Numbers in names count up to here, as they do when a store is opened.
+/// Larger numbers in file names are not counted, here or when a store is opened.
 const GREATEST_COUNTED: u64 = 1 << 55;
-/// Size of the tables that a merge makes.
+/// Size of the tables that a merge writes.
 const TABLE_SIZE: u64 = 64 << 20;
 
-/// Makes the store in `dir` one that can be opened, from everything in it that verifies, and
-/// reports what is lost.
+/// Makes the store in `dir` one that opens, from everything in it that verifies, and reports what
+/// is lost.
 ///
 /// It works without `CURRENT`, with or without a manifest, and with damaged or missing tables,
-/// blocks and logs. A store that is in order is left as it is. What does not belong to the store
-/// any more is moved to the directory `lost` in it; nothing is deleted. The repair may be
-/// interrupted at any moment and begun anew. It takes the lock, so that no process may have the
-/// store open; a dry run asks for the lock only, and writes nothing. A directory in which nothing
-/// was written by tamis is refused, whatever its files are called.
+/// blocks and logs. A sound store stays as it is. Files that no longer belong to the store are
+/// moved to its directory `lost`; nothing is deleted. The repair may be interrupted at any moment
+/// and repeated. It takes the lock, so no process may have the store open. A dry run only checks
+/// the lock, and writes nothing. A directory in which tamis wrote nothing is refused, whatever its
+/// files are called.
 ///
-/// A read that the operating system refuses ends the repair: copy the files to another disk first.
+/// If the operating system refuses a read, the repair ends: copy the files to another disk first.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -170,7 +171,7 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
     let context = Arc::new(TableContext::new(Arc::clone(&fs), dir, 0, OPEN_FILES));
     owner::refuse_foreign(&context, &files)?;
     let _lock = lock(&*fs, dir, options.dry_run)?;
-    // Again: it may have been written to until now.
+    // List again: a process may have written until now.
     let files = Files::new(list(&*fs, dir)?);
     let mut report = RepairReport::default();
     let in_force = manifests::find_sound(&*fs, dir, &files.manifests(), &mut report.faults)?;
@@ -179,9 +180,9 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
             let planned = plan::by_manifest(&context, &files, &loaded.state, &mut report)?;
             if planned.is_none() {
                 let file = FileKind::Manifest(loaded.number).path(dir);
-                let what = "its last edits are missing: there are tables that know of them".into();
+                let what = "its last edits are missing: some tables are newer than it".into();
                 report.faults.push(RepairFault { file: file.clone(), offset: 0, what });
-                let why = "the last edits of the manifest are missing, or the last entries of the logs";
+                let why = "the last edits of the manifest, or the last entries of the logs, are missing";
                 report.losses.push(Loss { file: Some(file), ..Loss::anywhere(LossKind::Uncertain, why) });
             }
             planned
@@ -199,7 +200,7 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
         let manifest = in_force.map(|loaded| FileKind::Manifest(loaded.number));
         let is_needed = |kind| plan.needs(kind) || manifest == Some(kind);
         let unfinished = moves::unfinished(&*fs, dir, &files.all, is_needed)?;
-        report.moved = lost::in_report(&unfinished);
+        report.moved = lost::moved_files(&unfinished);
         if !options.dry_run {
             moves::finish(&*fs, dir, &unfinished)?;
         }
@@ -207,20 +208,20 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
     }
     let next =
         files.greatest().max(lost::greatest_number(&*fs, dir)?).max(plan.state.next_file_number.saturating_sub(1));
-    let carry_out = CarryOut { fs: &*fs, dir, files: &files, next: Cell::new(next + 1) };
+    let execution = Execution { fs: &*fs, dir, files: &files, next: Cell::new(next + 1) };
     if options.dry_run {
-        carry_out.dry_run(plan, &mut report)?
+        execution.dry_run(plan, &mut report)?
     } else {
-        carry_out.run(plan, &mut report)?
+        execution.run(plan, &mut report)?
     }
     Ok(report)
 }
 
-/// Takes the lock. A dry run only asks for it: it writes nothing, not even the lock's file.
+/// Takes the lock. A dry run only checks it, and writes nothing, not even the lock file.
 fn lock(fs: &dyn FileSystem, dir: &Path, dry_run: bool) -> Result<Option<Box<dyn FileLock>>> {
     let path = FileKind::Lock.path(dir);
     if dry_run {
-        if !fs.is_locked(&path).during("look at the lock", &path)? {
+        if !fs.is_locked(&path).during("check the lock", &path)? {
             return Ok(None);
         }
     } else if let Some(lock) = fs.lock(&path).during("lock", &path)? {
@@ -237,28 +238,28 @@ fn list(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<FileKind>> {
     }
 }
 
-/// Carries out what was planned.
-struct CarryOut<'a> {
+/// Carries out a plan.
+struct Execution<'a> {
     fs: &'a dyn FileSystem,
     dir: &'a Path,
     files: &'a Files,
     next: Cell<u64>,
 }
 
-impl CarryOut<'_> {
+impl Execution<'_> {
     fn new_number(&self) -> u64 {
         let number = self.next.get();
         self.next.set(number + 1);
         number
     }
 
-    /// Fills in the report.
+    /// Completes the report without changing anything.
     fn dry_run(&self, plan: Plan, report: &mut RepairReport) -> Result<()> {
-        if let Some(wanted) = &plan.logs {
-            let read = logs::read(self.fs, self.dir, wanted, &mut |_, _| Ok(()))?;
+        if let Some(selection) = &plan.logs {
+            let read = logs::read(self.fs, self.dir, selection, &mut |_, _| Ok(()))?;
             plan::note_gaps(&read, report);
         }
-        report.moved = lost::in_report(&self.moves(&plan)?);
+        report.moved = lost::moved_files(&self.moves(&plan)?);
         Ok(())
     }
 
@@ -266,23 +267,23 @@ impl CarryOut<'_> {
         let (fs, dir) = (self.fs, self.dir);
         lost::prepare(fs, dir)?;
         let moves = self.moves(&plan)?;
-        report.moved = lost::in_report(&moves);
-        let Plan { mut state, rewrites, merges, logs: wanted, min_log, fs: shared, .. } = plan;
-        let context = Arc::new(TableContext::new(shared, &lost::dir_of_new(dir), 0, OPEN_FILES));
-        // Until they are moved, and for as long as a power cut may take that back.
+        report.moved = lost::moved_files(&moves);
+        let Plan { mut state, rewrites, merges, logs: selection, min_log, fs: shared, .. } = plan;
+        let context = Arc::new(TableContext::new(shared, &lost::new_tables_dir(dir), 0, OPEN_FILES));
+        // These tables are dead, and a power cut may undo their move.
         for (kind, _) in &moves {
             if let FileKind::Table(number) = *kind {
                 context.graveyard().bury(number);
             }
         }
         let new_number = || self.new_number();
-        let writer = Writer { context: &context, seed: state.hash_seed, new_number: &new_number };
-        // What was found to be so, not what comes of the repair.
-        let flushed = wanted.as_ref().map_or(state.flushed_seqno, |wanted| wanted.flushed);
+        let writer = TableWriter { context: &context, seed: state.hash_seed, new_number: &new_number };
+        // The state that was found, not the state after the repair.
+        let flushed = selection.as_ref().map_or(state.flushed_seqno, |selection| selection.flushed);
         let mut added = Vec::new();
         for rewrite in rewrites {
             let Some(keyspace) = state.keyspaces.get(&rewrite.keyspace) else { continue };
-            let target = Target {
+            let target = TargetKeyspace {
                 id: rewrite.keyspace,
                 name: &keyspace.name,
                 options: &keyspace.options,
@@ -300,7 +301,7 @@ impl CarryOut<'_> {
         for merge in merges {
             let Some(keyspace) = state.keyspaces.get(&merge.keyspace) else { continue };
             let (name, options) = (keyspace.name.as_str(), &keyspace.options);
-            let target = Target { id: merge.keyspace, name, options, level: merge.level, keys: merge.keys };
+            let target = TargetKeyspace { id: merge.keyspace, name, options, level: merge.level, keys: merge.keys };
             let mut inputs: Vec<Input> =
                 merge.tables.iter().map(|table| Input { number: table.number(), is_replaced: true }).collect();
             inputs.sort_unstable();
@@ -312,18 +313,18 @@ impl CarryOut<'_> {
             added.extend(metas.into_iter().map(|meta| (merge.keyspace, merge.level, meta)));
         }
         let mut last_seqno: SeqNo = state.flushed_seqno;
-        if let Some(wanted) = &wanted {
+        if let Some(selection) = &selection {
             let define = |id: u32| {
                 let keyspace = state.keyspaces.get(&id);
                 keyspace.map(|keyspace| (keyspace.name.clone(), keyspace.options.clone()))
             };
-            let (read, tables) = logs::write(fs, dir, wanted, &writer, &define)?;
+            let (read, tables) = logs::write(fs, dir, selection, &writer, &define)?;
             plan::note_gaps(&read, report);
             last_seqno = last_seqno.max(read.last_seqno);
             added.extend(tables.into_iter().map(|(keyspace, meta)| (keyspace, 0, meta)));
         }
         let new: Vec<u64> = added.iter().map(|(.., meta)| meta.number).collect();
-        lost::place_new(fs, dir, &new)?;
+        lost::install_new(fs, dir, &new)?;
 
         let number = self.new_number();
         state.next_file_number = self.next.get();
@@ -334,34 +335,34 @@ impl CarryOut<'_> {
         }
         let stated = VersionEdit::decode(&state.snapshot_edit().encode());
         if let Err(Malformed(rule)) = stated.and_then(|edit| ManifestState::from_snapshot(&edit)) {
-            // Better none than one that nothing can read.
+            // Better no manifest than one that cannot be read.
             return Err(Error::corruption(&FileKind::Manifest(number).path(dir), 0, rule));
         }
         report.manifest = number;
         let current = FileKind::Current.path(dir);
-        let keep_current = report.faults.iter().any(|fault| fault.file == current);
-        lost::keep_report(fs, dir, number, &report.to_string(), &moves, keep_current)?;
+        let copy_current = report.faults.iter().any(|fault| fault.file == current);
+        lost::write_report(fs, dir, number, &report.to_string(), &moves, copy_current)?;
         ManifestWriter::create(fs, dir, number, &state)?;
         moves::finish(fs, dir, &moves)
     }
 
-    /// What does not belong to the store afterwards.
+    /// The files that no longer belong to the store, and where they go.
     fn moves(&self, plan: &Plan) -> Result<Vec<Move>> {
-        let mut taken = Taken::list(self.fs, self.dir)?;
+        let mut taken = TakenNames::list(self.fs, self.dir)?;
         let mut moves = Vec::new();
         for &kind in self.files.all.iter().filter(|kind| !plan.needs(**kind)) {
-            let place = match kind {
-                FileKind::Table(number) if plan.uncertain.contains(&number) => Place::Uncertain,
-                _ => Place::Lost,
+            let lost_dir = match kind {
+                FileKind::Table(number) if plan.uncertain.contains(&number) => LostDir::Uncertain,
+                _ => LostDir::Lost,
             };
-            moves.push(taken.take(place, kind));
+            moves.push(taken.take(lost_dir, kind));
         }
         moves.sort_by_key(|(kind, _)| kind.name());
         Ok(moves)
     }
 }
 
-/// Makes sure that there is a default keyspace.
+/// Adds the default keyspace if it is missing.
 fn with_default(state: &mut ManifestState) {
     let new = || KeyspaceState::new(DEFAULT_KEYSPACE, crate::options::KeyspaceOptions::new());
     state.keyspaces.entry(0).or_insert_with(new);

@@ -1,5 +1,5 @@
-//! Whether a directory is a store's at all: a repair must not take another program's files apart
-//! because they have such names.
+//! Decides whether a directory is a store: a repair must not take apart another program's files
+//! because their names look like ours.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,9 +12,9 @@ use crate::sorted::table::{Table, TableContext};
 use crate::tree::manifest;
 use crate::vfs::FileSystem;
 
-/// Refuses `dir`, of which `files` have names of ours, unless one of them begins or ends as only
-/// ours do: `CURRENT`, a file with magic bytes of ours, a manifest with a good edit, or a table
-/// with a good footer. Nothing is changed.
+/// Refuses `dir`, whose `files` are named like a store's files, unless one of them begins or ends
+/// as only ours do: `CURRENT`, a file with our magic bytes, a manifest with a good edit, or a table
+/// with a good footer. Changes nothing.
 pub(super) fn refuse_foreign(context: &Arc<TableContext>, files: &[FileKind]) -> Result<()> {
     let (fs, dir) = (context.fs(), context.dir());
     if manifest::begins_as_current(fs, dir)? {
@@ -41,7 +41,7 @@ pub(super) fn refuse_foreign(context: &Arc<TableContext>, files: &[FileKind]) ->
     }
 }
 
-/// Whether the end of a table verifies: its footer, and what it says of itself.
+/// Whether the end of a table verifies: its footer and its properties.
 fn describes_itself(context: &Arc<TableContext>, number: u64) -> Result<bool> {
     match Table::alone(Arc::clone(context), number, false) {
         Ok(_) | Err(Error::Unsupported { .. }) => Ok(true),
@@ -53,7 +53,7 @@ fn describes_itself(context: &Arc<TableContext>, number: u64) -> Result<bool> {
     }
 }
 
-/// Whether a file begins with the magic bytes that its name promises.
+/// Whether a file begins with the magic bytes of its kind.
 fn has_magic(fs: &dyn FileSystem, dir: &Path, kind: FileKind) -> Result<bool> {
     let magic = match kind {
         FileKind::Manifest(_) => Magic::Manifest,
@@ -64,7 +64,7 @@ fn has_magic(fs: &dyn FileSystem, dir: &Path, kind: FileKind) -> Result<bool> {
     let path = kind.path(dir);
     let mut start = [0; Magic::LEN];
     match fs.open(&path).and_then(|file| file.read_at(&mut start, 0)) {
-        // A running store may have removed it; a directory is nobody's table.
+        // A running store may have removed it; a directory is no table.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory) => Ok(false),
         read => Ok(read.during("read", &path)? == start.len() && start == *magic.bytes()),
     }

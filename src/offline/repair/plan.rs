@@ -1,4 +1,4 @@
-//! What is to be done: which tables stay, which are written anew, and what is lost.
+//! Plans a repair: which tables stay, which are rewritten, and what is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::evidence::{Candidate, Fate, decide, is_unfinished};
-use super::levels::{Placed, order, place};
-use super::logs::{self, Read, Wanted};
+use super::levels::{UnplacedTable, assign_levels, find_newer};
+use super::logs::{self, LogSelection, ReadLogs};
 use super::manifests::{Knowledge, note_damage};
 use super::report::{Loss, LossKind, RepairBasis, RepairFault, RepairReport};
 use super::tables::{Checked, check, whole_table};
@@ -34,7 +34,7 @@ impl Files {
         Files { all, numbers }
     }
 
-    /// Whether there is a file of that number, of whatever kind.
+    /// Whether a file of any kind has that number.
     fn has_number(&self, number: u64) -> bool {
         self.numbers.contains(&number)
     }
@@ -55,59 +55,59 @@ impl Files {
         self.numbers_of(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
     }
 
-    /// The greatest number in a name.
+    /// The greatest number in a file name, up to [`GREATEST_COUNTED`].
     pub(super) fn greatest(&self) -> u64 {
         self.numbers.range(..=GREATEST_COUNTED).next_back().copied().unwrap_or(0)
     }
 }
 
-/// What is to be done.
+/// What a repair will do.
 pub(super) struct Plan {
     pub(super) fs: Arc<dyn FileSystem>,
-    /// With the tables that stay as they are.
+    /// The new state, with the tables that stay as they are.
     pub(super) state: ManifestState,
     pub(super) rewrites: Vec<Rewrite>,
     pub(super) merges: Vec<Rewrite>,
-    /// The logs to be written to tables, if they do not stay.
-    pub(super) logs: Option<Wanted>,
+    /// The logs to be written to tables, unless they stay.
+    pub(super) logs: Option<LogSelection>,
     /// The first log that stays.
     pub(super) min_log: Option<u64>,
-    /// Tables of which it is not known whether they belong to the store.
+    /// Tables that may or may not belong to the store.
     pub(super) uncertain: BTreeSet<u64>,
 }
 
-/// Tables that are written to new ones.
+/// Tables to be rewritten to new ones.
 pub(super) struct Rewrite {
     pub(super) keyspace: u32,
     pub(super) level: u8,
     pub(super) tables: Vec<Arc<SalvageTable>>,
     pub(super) keys: u64,
-    /// Holes in the tables of which the report tells.
+    /// Number of holes in the tables that the report lists.
     pub(super) holes: u64,
 }
 
 impl Rewrite {
-    /// Fails if reading the tables to write them anew, which began when they had passed `before`
-    /// holes, has met others than those that were reported.
+    /// Fails if rewriting the tables met other holes than the report lists. `before` is
+    /// [`Self::passed_holes`] before the rewrite.
     pub(super) fn check_holes(&self, dir: &Path, before: u64) -> Result<()> {
         let Some(first) = self.tables.first() else { return Ok(()) };
         match self.passed_holes() - before {
             holes if holes == self.holes => Ok(()),
             _ => {
-                let rule = "a table that was read twice had other damage the second time";
+                let rule = "the second read of this table met other damage than the first";
                 Err(Error::corruption(&FileKind::Table(first.number()).path(dir), 0, rule))
             }
         }
     }
 
-    /// Holes that were passed in all reading of the tables.
+    /// Number of holes passed in all reads of the tables.
     pub(super) fn passed_holes(&self) -> u64 {
         self.tables.iter().map(|table| table.holes()).sum()
     }
 }
 
 impl Plan {
-    /// Whether a file belongs to the store afterwards.
+    /// Whether a file belongs to the store after the repair.
     pub(super) fn needs(&self, kind: FileKind) -> bool {
         match kind {
             FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
@@ -118,15 +118,15 @@ impl Plan {
     }
 }
 
-/// Notes what could not be read of the logs.
-pub(super) fn note_gaps(read: &Read, report: &mut RepairReport) {
+/// Notes which parts of the logs could not be read.
+pub(super) fn note_gaps(read: &ReadLogs, report: &mut RepairReport) {
     report.entries_from_logs = read.entries;
     for gap in &read.gaps {
         let fault = RepairFault { file: gap.file.clone(), offset: gap.offset, what: gap.rule.clone() };
         if !report.faults.iter().any(|known| (&known.file, known.offset) == (&fault.file, fault.offset)) {
             report.faults.push(fault);
         }
-        let why = format!("{}; which keys were written there is not known", gap.rule);
+        let why = format!("{}; the keys written there are not known", gap.rule);
         report.losses.push(Loss {
             file: Some(gap.file.clone()),
             entries: gap.ordinals,
@@ -136,7 +136,7 @@ pub(super) fn note_gaps(read: &Read, report: &mut RepairReport) {
     }
 }
 
-/// The state without tables.
+/// A copy of `state` without tables.
 fn emptied(state: &ManifestState) -> ManifestState {
     let keyspaces = state.keyspaces.iter();
     let keyspaces =
@@ -146,8 +146,8 @@ fn emptied(state: &ManifestState) -> ManifestState {
     emptied
 }
 
-/// What is to be done if the manifest is good, and says `state`. `None` if tables know of more than
-/// it says: it has lost its end.
+/// Plans with a good manifest, which says `state`. `None` if tables know of more than it says: it
+/// has lost its end.
 pub(super) fn by_manifest(
     context: &Arc<TableContext>,
     files: &Files,
@@ -167,8 +167,8 @@ pub(super) fn by_manifest(
     let numbers: Vec<u64> = files.logs().into_iter().filter(|number| *number >= state.min_log).collect();
     let checked = logs::check(context.fs(), context.dir(), &numbers, state);
     let logs = match &checked {
-        Ok(last_seqno) => Logs { numbers: &numbers, last_seqno: *last_seqno, are_sound: true },
-        Err(_) => Logs { numbers: &numbers, last_seqno: state.flushed_seqno, are_sound: false },
+        Ok(last_seqno) => NeededLogs { numbers: &numbers, last_seqno: *last_seqno, are_sound: true },
+        Err(_) => NeededLogs { numbers: &numbers, last_seqno: state.flushed_seqno, are_sound: false },
     };
     let lags = lags(context, files, state, logs)?;
     for (&id, keyspace) in state.keyspaces.iter().filter(|_| !lags) {
@@ -180,7 +180,7 @@ pub(super) fn by_manifest(
                 report.losses.push(whole_table(path, Some(keyspace.name.clone()), Some(meta), why));
                 continue;
             };
-            take(&mut plan, report, id, level, checked)?;
+            keep_or_rewrite(&mut plan, report, id, level, checked)?;
         }
     }
     if lags {
@@ -189,7 +189,7 @@ pub(super) fn by_manifest(
     if let Err(error) = checked {
         note_damage(&mut report.faults, error)?;
         plan.min_log = None;
-        plan.logs = Some(Wanted {
+        plan.logs = Some(LogSelection {
             numbers,
             flushed: state.flushed_seqno,
             floors: BTreeMap::new(),
@@ -200,23 +200,23 @@ pub(super) fn by_manifest(
     Ok(Some(plan))
 }
 
-/// The logs that a manifest has not let go, and how far they go.
+/// The logs that a manifest still needs, and how far they go.
 #[derive(Clone, Copy)]
-struct Logs<'a> {
+struct NeededLogs<'a> {
     numbers: &'a [u64],
     last_seqno: SeqNo,
     are_sound: bool,
 }
 
-impl Logs<'_> {
-    /// Whether they hold, or held until a power cut, what a flush to table `number` began with:
-    /// the entry `smallest`. A flush syncs its table and not the log, so that the table may go
+impl NeededLogs<'_> {
+    /// Whether the logs hold, or held until a power cut, the entry `smallest`, with which a flush
+    /// to table `number` began. A flush syncs its table but not the log, so the table may go
     /// further than what is left of the log.
-    fn held(self, context: &TableContext, number: u64, smallest: SeqNo) -> Result<bool> {
+    fn ever_held(self, context: &TableContext, number: u64, smallest: SeqNo) -> Result<bool> {
         if !self.are_sound || smallest <= self.last_seqno {
             return Ok(self.are_sound);
         }
-        // Nothing of the log need be left but its name, which was made durable with the table's.
+        // Possibly only the log's name is left: it became durable with the table's name.
         let Some(first) = self.numbers.iter().find(|log| **log < number) else { return Ok(false) };
         let path = FileKind::Wal(*first).path(context.dir());
         let log = LogReader::open(context.fs(), &path, Magic::Wal, *first)?;
@@ -224,9 +224,9 @@ impl Logs<'_> {
     }
 }
 
-/// Whether a table that `state` does not name knows of an edit that it lacks, or has writes that
-/// are neither in tables nor in the logs, and never were in these.
-fn lags(context: &Arc<TableContext>, files: &Files, state: &ManifestState, logs: Logs<'_>) -> Result<bool> {
+/// Whether the manifest lags: a table that `state` does not name knows of an edit that `state`
+/// lacks, or holds writes that are not in other tables and never were in the logs.
+fn lags(context: &Arc<TableContext>, files: &Files, state: &ManifestState, logs: NeededLogs<'_>) -> Result<bool> {
     let tables = files.tables();
     for &number in tables.iter().filter(|number| !state.has_table(**number)) {
         let table = match SalvageTable::open(context, number, None) {
@@ -235,31 +235,30 @@ fn lags(context: &Arc<TableContext>, files: &Files, state: &ManifestState, logs:
         };
         let origin = table.origin();
         let replaced = origin.inputs.iter().filter(|input| input.is_replaced && !origin.by_repair);
-        let took_place = replaced.map(|input| input.number).any(|input| {
-            // The file of a table that the state names is gone, because this one has taken its
-            // place.
+        let has_replaced = replaced.map(|input| input.number).any(|input| {
+            // A table that `state` names is missing, because this one has replaced it.
             state.has_table(input) && tables.binary_search(&input).is_err()
         });
         let newer = table.properties().filter(|table| table.largest_seqno > logs.last_seqno && !origin.by_repair);
         let has_newer = match newer {
-            // A flush that did not come to its end leaves a table of what is in the logs.
-            Some(table) if origin.inputs.is_empty() => !logs.held(context, number, table.smallest_seqno)?,
+            // A flush that did not finish leaves a table of entries that are in the logs.
+            Some(table) if origin.inputs.is_empty() => !logs.ever_held(context, number, table.smallest_seqno)?,
             newer => newer.is_some(),
         };
-        if took_place || origin.flushed > state.flushed_seqno || has_newer {
+        if has_replaced || origin.flushed > state.flushed_seqno || has_newer {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Keeps a table that is alive, or has what is left of it written anew.
-fn take(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked: Checked) -> Result<()> {
+/// Keeps a live table, or plans to rewrite what is left of it.
+fn keep_or_rewrite(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked: Checked) -> Result<()> {
     let name = plan.state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
     report.faults.extend(checked.fault);
     report.losses.extend(checked.losses.into_iter().map(|loss| Loss { keyspace: name.clone(), ..loss }));
     match checked.sound {
-        // The numbers of new files come behind it.
+        // New files get larger numbers.
         Some(meta) if meta.number <= GREATEST_COUNTED => {
             plan.state.next_file_number = plan.state.next_file_number.max(meta.number + 1);
             plan.state.add_table(id, level, meta).map_err(Error::invalid)?;
@@ -275,24 +274,24 @@ fn take(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked:
     Ok(())
 }
 
-/// A table and what is known of it from elsewhere.
-struct Found {
+/// A table, and what manifests say about it.
+struct FoundTable {
     checked: Checked,
     keyspace: Option<u32>,
     level: u8,
     is_installed: bool,
 }
 
-impl Found {
-    /// Whether a flush has made the table that nothing says was added to the store, and it cannot
-    /// be read in whole: if it was not added, all of it is in the logs.
+impl FoundTable {
+    /// Whether a flush made the table, no manifest says that it was added, and it cannot be read
+    /// completely. If it was not added, all of it is in the logs.
     fn is_torn_flush(&self) -> bool {
         let origin = self.checked.table.origin();
         origin.inputs.is_empty() && !origin.by_repair && !self.is_installed && self.checked.sound.is_none()
     }
 
-    /// Whether nothing can be read of it, and nothing says that it was ever more than begun.
-    fn is_void(&self) -> bool {
+    /// Whether nothing can be read of it, and nothing says that it was ever completed.
+    fn holds_nothing(&self) -> bool {
         let Checked { table, entries, .. } = &self.checked;
         *entries == 0 && table.properties().is_none() && !self.is_installed
     }
@@ -301,28 +300,28 @@ impl Found {
     fn is_in_logs(&self, context: &TableContext, logs: &[u64]) -> Result<bool> {
         let Some(properties) = self.checked.table.properties() else { return Ok(false) };
         let before = properties.smallest_seqno.saturating_sub(1);
-        let wanted = Wanted {
+        let selection = LogSelection {
             numbers: logs.to_vec(),
             flushed: before,
             floors: BTreeMap::new(),
             elsewhere: before,
             synced: None,
         };
-        let read = logs::read(context.fs(), context.dir(), &wanted, &mut |_, _| Ok(()))?;
+        let read = logs::read(context.fs(), context.dir(), &selection, &mut |_, _| Ok(()))?;
         Ok(read.gaps.is_empty() && read.last_seqno >= properties.largest_seqno)
     }
 }
 
 /// The last sequence numbers of a keyspace.
 #[derive(Clone, Copy, Default)]
-struct Last {
-    /// That a table mentions.
+struct LastSeqnos {
+    /// The last one that a table mentions.
     mentioned: SeqNo,
-    /// Up to which tables have all that the logs have.
+    /// Tables hold everything that the logs hold up to this one.
     in_tables: SeqNo,
 }
 
-/// What is to be done if no manifest says all.
+/// Plans without a complete manifest.
 pub(super) fn by_evidence(
     context: &Arc<TableContext>,
     files: &Files,
@@ -330,8 +329,8 @@ pub(super) fn by_evidence(
     report: &mut RepairReport,
 ) -> Result<Plan> {
     report.basis = if knowledge.has_manifest { RepairBasis::DamagedManifest } else { RepairBasis::Tables };
-    let why = "without a good manifest, a table that is missing, a compaction that left none, or a keyspace without \
-               tables and entries in logs, leaves no trace";
+    let why = "without a good manifest, nothing tells of a missing table, a compaction that left no table, or a \
+               keyspace without tables and log entries";
     report.losses.push(Loss::anywhere(LossKind::Unknowable, why));
     let mut found = BTreeMap::new();
     for number in files.tables() {
@@ -341,7 +340,7 @@ pub(super) fn by_evidence(
             let level = known.map_or(checked.table.origin().level, |(_, level, _)| *level);
             let keyspace = known.map(|(id, ..)| *id).or(keyspace);
             let level = level.min(u8::try_from(LEVEL_COUNT - 1).unwrap_or(0));
-            found.insert(number, Found { checked, keyspace, level, is_installed: known.is_some() });
+            found.insert(number, FoundTable { checked, keyspace, level, is_installed: known.is_some() });
         }
     }
     let (mut fates, missing) = decide_fates(files, knowledge, &found);
@@ -367,16 +366,16 @@ pub(super) fn by_evidence(
     for (id, meta) in missing {
         let path = FileKind::Table(meta.number).path(context.dir());
         let name = knowledge.keyspaces.get(&id).map(|(name, _)| name.clone());
-        let why = "a manifest names this table, and it is not there; it may have been compacted since";
+        let why = "a manifest names this table, but its file is missing; a compaction may have replaced it since";
         report.losses.push(Loss { kind: LossKind::Uncertain, ..whole_table(path, name, Some(meta), why) });
     }
-    let mut live: BTreeMap<u32, Vec<Found>> = BTreeMap::new();
+    let mut live: BTreeMap<u32, Vec<FoundTable>> = BTreeMap::new();
     for (number, table) in found {
         let path = FileKind::Table(number).path(context.dir());
         match (fates.get(&number), table.keyspace) {
             (Some(Fate::Live), Some(id)) => live.entry(id).or_default().push(table),
-            // A file that holds nothing: one that a power cut kept from being written.
-            (Some(Fate::Live | Fate::Uncertain), None) if table.is_void() => {
+            // An empty file, which a power cut kept from being written.
+            (Some(Fate::Live | Fate::Uncertain), None) if table.holds_nothing() => {
                 report.faults.extend(table.checked.fault);
             }
             (Some(Fate::Live | Fate::Uncertain), keyspace) => {
@@ -400,26 +399,32 @@ pub(super) fn by_evidence(
     for (id, tables) in live {
         let newest = tables.iter().map(|table| table.checked.largest_seqno).max().unwrap_or(0);
         if place_tables(&mut plan, report, id, tables)? == Placing::Merged {
-            // Below what comes from the logs, which therefore must be newer.
+            // The merged tables lie below those written from the logs, which therefore must be
+            // newer.
             let floor = floors.entry(id).or_default();
             *floor = newest.max(*floor);
         }
     }
     let elsewhere = last.values().map(|last| last.mentioned).max().unwrap_or(0);
-    let wanted =
-        Wanted { numbers: logs, flushed: plan.state.flushed_seqno, floors, elsewhere, synced: knowledge.synced_log };
-    define_from_logs(context, &wanted, knowledge, &definitions, &mut plan.state, report)?;
+    let selection = LogSelection {
+        numbers: logs,
+        flushed: plan.state.flushed_seqno,
+        floors,
+        elsewhere,
+        synced: knowledge.synced_log,
+    };
+    define_from_logs(context, &selection, knowledge, &definitions, &mut plan.state, report)?;
     plan.state.flushed_seqno = plan.state.flushed_seqno.max(elsewhere);
-    plan.logs = Some(wanted);
+    plan.logs = Some(selection);
     Ok(plan)
 }
 
-/// What becomes of each table, and which tables that manifests name are missing without a reason:
-/// keyspace and table.
+/// Decides the fate of each table. Also returns the tables, with their keyspaces, that manifests
+/// name and that are missing without a reason.
 fn decide_fates<'a>(
     files: &Files,
     knowledge: &'a Knowledge,
-    found: &BTreeMap<u64, Found>,
+    found: &BTreeMap<u64, FoundTable>,
 ) -> (BTreeMap<u64, Fate>, Vec<(u32, &'a TableMeta)>) {
     let mut dead = knowledge.dead.clone();
     let mut candidates = Vec::new();
@@ -462,15 +467,15 @@ fn decide_fates<'a>(
     (fates, missing)
 }
 
-/// The last sequence numbers of each keyspace, by its tables; sets seed and numbers that only
-/// tables tell.
+/// The last sequence numbers of each keyspace, by its tables. Sets the seed and the numbers that
+/// only tables tell.
 fn find_last(
     state: &mut ManifestState,
     files: &Files,
     knowledge: &Knowledge,
-    found: &BTreeMap<u64, Found>,
-) -> BTreeMap<u32, Last> {
-    let mut last: BTreeMap<u32, Last> = BTreeMap::new();
+    found: &BTreeMap<u64, FoundTable>,
+) -> BTreeMap<u32, LastSeqnos> {
+    let mut last: BTreeMap<u32, LastSeqnos> = BTreeMap::new();
     for (&number, table) in found {
         let origin = table.checked.table.origin();
         let named = origin.dead.iter().copied().chain(origin.inputs.iter().map(|input| input.number));
@@ -496,30 +501,30 @@ fn find_last(
     last
 }
 
-/// What of each keyspace is in tables for certain.
-fn live_floors(state: &ManifestState, last: &BTreeMap<u32, Last>) -> BTreeMap<u32, SeqNo> {
+/// By keyspace: the entries up to this one are certainly in tables.
+fn live_floors(state: &ManifestState, last: &BTreeMap<u32, LastSeqnos>) -> BTreeMap<u32, SeqNo> {
     last.iter().filter(|(id, _)| state.keyspaces.contains_key(id)).map(|(id, last)| (*id, last.in_tables)).collect()
 }
 
-/// Names and options of keyspaces, by their ids.
+/// Names and options of keyspaces, by id.
 type Definitions = BTreeMap<u32, (String, KeyspaceOptions)>;
 
-/// What the newest table of each keyspace says of it that can be read, dead or alive.
-fn definitions(found: &BTreeMap<u64, Found>) -> Definitions {
-    let of = |table: &Found| {
+/// The definition of each keyspace in its newest table, dead or alive, that has a readable one.
+fn definitions(found: &BTreeMap<u64, FoundTable>) -> Definitions {
+    let of = |table: &FoundTable| {
         let definition = decode_definition(&table.checked.table.origin().keyspace);
         Some((table.keyspace?, definition.ok()?))
     };
     found.values().filter_map(of).collect()
 }
 
-/// Defines all keyspaces that manifests name or that have tables; of two with one name, the one with
+/// Defines all keyspaces that manifests name or that have tables. If two share a name, the one with
 /// the newest table gets it.
 fn define_keyspaces(
     state: &mut ManifestState,
     knowledge: &Knowledge,
     definitions: &Definitions,
-    found: &BTreeMap<u64, Found>,
+    found: &BTreeMap<u64, FoundTable>,
     fates: &BTreeMap<u64, Fate>,
     report: &mut RepairReport,
 ) {
@@ -532,7 +537,7 @@ fn define_keyspaces(
     with_default(state);
 }
 
-/// Adds those of the keyspaces `ids` that no manifest names.
+/// Defines those keyspaces of `ids` that are not defined yet.
 fn define(
     state: &mut ManifestState,
     ids: impl Iterator<Item = u32>,
@@ -554,12 +559,12 @@ fn define(
             definition => {
                 let numbered = |n: u32| if n > 1 { format!("keyspace-{id}.{n}") } else { format!("keyspace-{id}") };
                 let is_free = |name: &String| !taken.contains(name) && !known.contains(name.as_str());
-                let made_up = (1..).map(numbered).find(is_free).unwrap_or_default();
+                let new_name = (1..).map(numbered).find(is_free).unwrap_or_default();
                 report.notes.push(match definition {
-                    Some((name, _)) => format!("two keyspaces are called {name:?}; the older one is now {made_up:?}"),
-                    None => format!("name and options of keyspace {id} are lost; it is now {made_up:?}"),
+                    Some((name, _)) => format!("two keyspaces are called {name:?}; the older one is now {new_name:?}"),
+                    None => format!("name and options of keyspace {id} are lost; it is now {new_name:?}"),
                 });
-                made_up
+                new_name
             }
         };
         taken.insert(name.clone());
@@ -568,17 +573,17 @@ fn define(
     }
 }
 
-/// Adds the keyspaces that have no tables, but entries in logs.
+/// Defines the keyspaces that have no tables, but entries in logs.
 fn define_from_logs(
     context: &TableContext,
-    wanted: &Wanted,
+    selection: &LogSelection,
     knowledge: &Knowledge,
     definitions: &Definitions,
     state: &mut ManifestState,
     report: &mut RepairReport,
 ) -> Result<()> {
     let mut unknown = BTreeSet::new();
-    logs::read(context.fs(), context.dir(), wanted, &mut |operation, _| {
+    logs::read(context.fs(), context.dir(), selection, &mut |operation, _| {
         let id = operation.keyspace;
         if !state.keyspaces.contains_key(&id) && !knowledge.dropped.contains(&id) {
             unknown.insert(id);
@@ -589,21 +594,21 @@ fn define_from_logs(
     Ok(())
 }
 
-/// What was done with the tables of a keyspace.
+/// How the live tables of a keyspace were placed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Placing {
     InLevels,
     Merged,
 }
 
-/// Gives each live table of a keyspace its level, or has all of them merged.
-fn place_tables(plan: &mut Plan, report: &mut RepairReport, id: u32, tables: Vec<Found>) -> Result<Placing> {
-    let readable: Vec<&Found> = tables.iter().filter(|table| table.checked.entries > 0).collect();
+/// Assigns a level to each live table of a keyspace, or plans to merge all of them.
+fn place_tables(plan: &mut Plan, report: &mut RepairReport, id: u32, tables: Vec<FoundTable>) -> Result<Placing> {
+    let readable: Vec<&FoundTable> = tables.iter().filter(|table| table.checked.entries > 0).collect();
     let shared: Vec<Arc<SalvageTable>> = readable.iter().map(|table| Arc::clone(&table.checked.table)).collect();
-    let order = if shared.len() > 1 { order(&shared)? } else { Default::default() };
-    let placed: Vec<Placed> = readable
+    let order = if shared.len() > 1 { find_newer(&shared)? } else { Default::default() };
+    let unplaced: Vec<UnplacedTable> = readable
         .iter()
-        .map(|table| Placed {
+        .map(|table| UnplacedTable {
             number: table.checked.table.number(),
             level: table.level,
             smallest: table.checked.smallest.clone(),
@@ -611,11 +616,11 @@ fn place_tables(plan: &mut Plan, report: &mut RepairReport, id: u32, tables: Vec
             largest_seqno: table.checked.largest_seqno,
         })
         .collect();
-    match place(&placed, &order) {
+    match assign_levels(&unplaced, &order) {
         Some(levels) => {
             for table in tables {
                 let level = levels.get(&table.checked.table.number()).copied().unwrap_or(0);
-                take(plan, report, id, level, table.checked)?;
+                keep_or_rewrite(plan, report, id, level, table.checked)?;
             }
             Ok(Placing::InLevels)
         }
@@ -629,9 +634,9 @@ fn place_tables(plan: &mut Plan, report: &mut RepairReport, id: u32, tables: Vec
                 report.losses.extend(losses.map(|loss| Loss { keyspace: name.clone(), ..loss }));
             }
             let count = shared.len();
-            report
-                .notes
-                .push(format!("the {count} tables of keyspace {id} contradict each other in levels: they are merged"));
+            report.notes.push(format!(
+                "no arrangement in levels is right for the {count} tables of keyspace {id}: they are merged"
+            ));
             report.tables_rewritten += count as u64;
             let level = u8::try_from(LEVEL_COUNT - 1).unwrap_or(0);
             plan.merges.push(Rewrite { keyspace: id, level, tables: shared, keys, holes });

@@ -3,73 +3,72 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// What a repair found, and what it did about it.
+/// What a repair found, and what it did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// What says which tables belong to the store.
+    /// How the repair knew which tables belong to the store.
     pub basis: RepairBasis,
-    /// What is wrong, file by file. Without faults there was nothing to do.
+    /// Every fault, file by file. Without faults there was nothing to repair.
     pub faults: Vec<RepairFault>,
-    /// Which keys are affected. A key outside of all these ranges has the value that it had before
-    /// the damage.
+    /// The affected keys. A key outside of all these ranges has its value from before the damage.
     pub losses: Vec<Loss>,
-    /// What else there is to know.
+    /// Other remarks.
     pub notes: Vec<String>,
-    /// Files that were moved, in the order of their names.
+    /// Files that were moved, ordered by name.
     pub moved: Vec<MovedFile>,
-    /// Tables that were good, and stay as they are.
+    /// Good tables, which stay as they are.
     pub tables_kept: u64,
-    /// Damaged tables of which the rest was written to a new one.
+    /// Damaged tables whose readable entries were written to new tables.
     pub tables_rewritten: u64,
     /// Entries that were read from the logs and written to new tables.
     pub entries_from_logs: u64,
-    /// Number of the new manifest, 0 if there is none.
+    /// Number of the new manifest; 0 if there is none.
     pub manifest: u64,
 }
 
-/// What a repair went by to know which tables belong to the store.
+/// How a repair knew which tables belong to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RepairBasis {
-    /// The manifest in force, all of it.
+    /// From the manifest in force, which is complete.
     #[default]
     Manifest,
-    /// What is left of manifests, and what tables say of each other.
+    /// From what is left of manifests, and from what tables state about each other.
     DamagedManifest,
-    /// What tables say of each other: there is no manifest.
+    /// From what tables state about each other: there is no manifest.
     Tables,
 }
 
-/// One thing that is wrong with a file.
+/// A fault in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairFault {
     /// The file.
     pub file: PathBuf,
-    /// Where in the file, in bytes.
+    /// Position in the file, in bytes.
     pub offset: u64,
-    /// What is wrong there.
+    /// A description of the fault.
     pub what: String,
 }
 
-/// A range of keys that may not show what it showed before the damage.
+/// A range of keys that may read differently than before the damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
-    /// What is known of it.
+    /// What is known of the loss.
     pub kind: LossKind,
     /// The file that it comes from, if there is one.
     pub file: Option<PathBuf>,
-    /// The keyspace, if it is one only.
+    /// The keyspace; `None` if the loss may affect all of them.
     pub keyspace: Option<String>,
-    /// The first and the last key that may be affected; an open end is `None`.
+    /// The first key that may be affected; `None`: no lower bound.
     pub from: Option<Vec<u8>>,
-    /// See `from`.
+    /// The last key that may be affected; `None`: no upper bound.
     pub to: Option<Vec<u8>>,
-    /// Entries that are lost, if that is known.
+    /// Number of lost entries, if known.
     pub entries: Option<u64>,
-    /// Bytes of the file that cannot be read.
+    /// Unreadable bytes of the file.
     pub bytes: u64,
     /// What happened.
     pub why: String,
@@ -79,15 +78,15 @@ pub struct Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossKind {
-    /// Entries are lost. A key in the range may be gone, or show an older value: the newest one, or
-    /// a delete, may be among them.
+    /// Entries are lost. A key in the range may be gone, or show an older value: its newest value,
+    /// or a delete, may be among the lost entries.
     Lost,
-    /// It cannot be known whether something is lost. A key in the range may show an older value, or
-    /// one that was deleted.
+    /// It is unknown whether entries are lost. A key in the range may show an older value, or a
+    /// deleted one.
     Uncertain,
-    /// Of what the damage hides from every check: a table that is missing without a trace, or a
-    /// compaction that left none. There is one such loss, of everything, whenever the manifest was
-    /// not good; it is listed so that no other list seems complete.
+    /// Damage may hide losses from every check: a missing table, or a compaction that left no
+    /// table, leaves no trace. Whenever the manifest was not good, one such loss covers all keys,
+    /// so that no list of losses seems complete.
     Unknowable,
 }
 
@@ -97,7 +96,7 @@ pub enum LossKind {
 pub struct MovedFile {
     /// Its name.
     pub name: String,
-    /// Where it is now, relative to the store's directory.
+    /// Its new path, relative to the store's directory.
     pub to: PathBuf,
 }
 
@@ -107,24 +106,24 @@ impl RepairReport {
         self.faults.is_empty() && self.moved.is_empty()
     }
 
-    /// Whether some key may not show what it showed before the damage.
+    /// Whether some key may read differently than before the damage.
     pub fn has_losses(&self) -> bool {
         !self.losses.is_empty()
     }
 }
 
 impl Loss {
-    /// A loss of which not more is known: any key of any keyspace.
+    /// A loss that may affect any key of any keyspace.
     pub(super) fn anywhere(kind: LossKind, why: impl Into<String>) -> Loss {
         Loss { kind, file: None, keyspace: None, from: None, to: None, entries: None, bytes: 0, why: why.into() }
     }
 
-    /// The loss, of keys from the first to the last of `bounds`, if they are known.
+    /// Limits the loss to keys from the first to the last of `bounds`, if they are known.
     pub(super) fn within(self, bounds: Option<(&[u8], &[u8])>) -> Loss {
         Loss { from: bounds.map(|(from, _)| from.to_vec()), to: bounds.map(|(_, to)| to.to_vec()), ..self }
     }
 
-    /// Whether `key` of the keyspace called `keyspace` may be affected.
+    /// Whether the loss may affect `key` of `keyspace`.
     pub fn covers(&self, keyspace: &str, key: &[u8]) -> bool {
         self.keyspace.as_ref().is_none_or(|name| name == keyspace)
             && self.from.as_ref().is_none_or(|from| from.as_slice() <= key)
@@ -188,7 +187,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The whole report, line by line, as it is kept beside the files that were moved.
+/// The whole report, line by line, as it is written to `lost`.
 impl fmt::Display for RepairReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "rebuilt from: {}", self.basis)?;
@@ -197,7 +196,7 @@ impl fmt::Display for RepairReport {
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         writeln!(
             f,
-            "tables: {} kept, {} written anew; entries from logs: {}",
+            "tables: {} kept, {} rewritten; entries from logs: {}",
             self.tables_kept, self.tables_rewritten, self.entries_from_logs
         )?;
         let mut moved = self.moved.iter();

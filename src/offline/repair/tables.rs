@@ -1,4 +1,4 @@
-//! What is left of each table, and copies of that.
+//! Reads what is left of each table, and writes new tables.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -15,28 +15,27 @@ use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::tree::manifest::{LEVEL_COUNT, encode_definition};
 
-/// A table that was looked at from front to back.
+/// A table that was read from front to back.
 pub(super) struct Checked {
     pub(super) table: Arc<SalvageTable>,
-    /// What the manifest should say of it, if all of it is good.
+    /// The table's entry for a manifest, if the whole table is good.
     pub(super) sound: Option<TableMeta>,
-    /// Entries that can be read.
+    /// Number of readable entries.
     pub(super) entries: u64,
-    /// Distinct keys among them.
+    /// Number of distinct keys among them.
     pub(super) keys: u64,
     pub(super) smallest: Vec<u8>,
     pub(super) largest: Vec<u8>,
     pub(super) largest_seqno: SeqNo,
-    /// Entries that there should be, if that is known.
+    /// Number of entries that the table should hold, if known.
     pub(super) expected: Option<u64>,
-    /// Holes among its blocks, which `losses` tells of.
+    /// Number of holes among its blocks, which `losses` lists.
     pub(super) holes: u64,
     pub(super) losses: Vec<Loss>,
     pub(super) fault: Option<RepairFault>,
 }
 
-/// Checks table `number`, of which the manifest says `meta`, if there is one. `None` if there is no
-/// such file.
+/// Checks table `number`, against `meta` if a manifest names it. `None` if the file does not exist.
 pub(super) fn check(context: &Arc<TableContext>, number: u64, meta: Option<&TableMeta>) -> Result<Option<Checked>> {
     let table = match meta {
         Some(meta) => Ok(Table::new(Arc::clone(context), meta.clone())),
@@ -70,7 +69,7 @@ pub(super) fn check(context: &Arc<TableContext>, number: u64, meta: Option<&Tabl
     }
 }
 
-/// Reads what can be read of a table of which `error` is known to be wrong.
+/// Reads past the damage of a table whose check failed with `error`.
 fn salvage(
     context: &Arc<TableContext>,
     table: Arc<SalvageTable>,
@@ -125,7 +124,7 @@ fn salvage(
         });
     }
     if holes.is_empty() && missing != Some(0) {
-        // The index is there, but of fewer blocks than there should be, or nothing says how many.
+        // The index has fewer blocks than it should, or nothing tells how many there should be.
         let kind = if missing.is_some() { LossKind::Lost } else { LossKind::Uncertain };
         let loss = Loss::anywhere(kind, "it is not known which entries should be in the table");
         let loss = loss.within(checked.table.bounds());
@@ -134,36 +133,36 @@ fn salvage(
     Ok(checked)
 }
 
-/// Where new tables go, and how they are made.
-pub(super) struct Writer<'a> {
+/// Writes new tables.
+pub(super) struct TableWriter<'a> {
     pub(super) context: &'a Arc<TableContext>,
     pub(super) seed: u64,
     pub(super) new_number: &'a dyn Fn() -> u64,
 }
 
-/// A keyspace, as far as new tables depend on it.
+/// A keyspace and level, as far as new tables depend on them.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(super) struct TargetKeyspace<'a> {
     pub(super) id: u32,
     pub(super) name: &'a str,
     pub(super) options: &'a KeyspaceOptions,
     pub(super) level: u8,
-    /// Distinct keys that there are about.
+    /// Approximate number of distinct keys.
     pub(super) keys: u64,
 }
 
-impl Writer<'_> {
+impl TableWriter<'_> {
     /// Writes the newest version of each key of `cursor` to new tables; tombstones stay.
     pub(super) fn write(
         &self,
         cursor: &mut impl MergeCursor,
-        target: Target<'_>,
+        target: TargetKeyspace<'_>,
         table_size: u64,
         origin: Origin,
     ) -> Result<Vec<TableMeta>> {
-        let Target { id, name, options, level, keys } = target;
-        // What the filters of all other tables take is not known here; the store gives a table
-        // another one when it is compacted.
+        let TargetKeyspace { id, name, options, level, keys } = target;
+        // The size of all other tables' filters is not known here. The store gives a table another
+        // filter when it compacts it.
         let others: [Vec<&TableMeta>; LEVEL_COUNT] = std::array::from_fn(|_| Vec::new());
         let filter = policy_of_output(options, &others, level.into(), keys, || 0, |_, _| false);
         let is_last = usize::from(level) == LEVEL_COUNT - 1;
@@ -188,7 +187,7 @@ impl Writer<'_> {
     }
 }
 
-/// A loss of all that was in a table of which nothing is left.
+/// The loss of a table as a whole.
 pub(super) fn whole_table(path: PathBuf, keyspace: Option<String>, meta: Option<&TableMeta>, why: &str) -> Loss {
     Loss {
         file: Some(path),

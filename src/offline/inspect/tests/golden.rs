@@ -1,18 +1,18 @@
-//! A store of format 1 with every kind of file, as annotated hexadecimal digits in
-//! `tests/golden/store`.
+//! A store of format 1 with every kind of file, as annotated hex in `tests/golden/store`.
 //!
-//! Two tests: what is there is opened and read, which must hold for ever; and the encoders write it
-//! byte by byte today. Until format 1 is released, a change of the format changes the files:
+//! Two tests: the stored files can be opened and read, which must hold for ever; and the encoders
+//! of today write them byte for byte. Until format 1 is released, a change of the format changes
+//! the files:
 //!
 //! ```sh
 //! TAMIS_WRITE_GOLDEN=1 cargo test -p tamis --lib golden_store
 //! ```
 //!
-//! After that the files stay. If encoders come to write other bytes that readers of format 1
-//! understand, only the second test is given files of its own.
+//! After that the files stay. If encoders then write other bytes that readers of format 1
+//! understand, only the second test gets its own files.
 //!
-//! Tables with binary fuses are missing, because a fuse takes 10,000 keys: `filter::tests::fuse`
-//! pins a block.
+//! Tables with binary fuse filters are missing, because a fuse filter takes 10,000 keys:
+//! `filter::tests::fuse` pins a block.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -29,7 +29,7 @@ use crate::write::log::testing::unhex;
 use crate::{Db, WriteBatch};
 
 const DIR: &str = "/store";
-/// Zeros behind the last record of the newest log, as they are prepared for more.
+/// Number of zeros after the last record of the newest log, like those prepared for more records.
 const ZEROS: usize = 64;
 
 fn options(fs: &SimFileSystem) -> Options {
@@ -42,8 +42,8 @@ fn options(fs: &SimFileSystem) -> Options {
         .default_keyspace(keyspace)
 }
 
-/// Files of the golden store, as the encoders write them now: a flushed part, and two logs that
-/// were left by killed processes.
+/// The golden store, as the encoders write it now: a flushed part, and two logs left by killed
+/// processes.
 pub(crate) fn golden_store() -> SimFileSystem {
     let fs = SimFileSystem::new();
     let db = options(&fs).open(DIR).unwrap();
@@ -81,7 +81,7 @@ pub(crate) fn golden_store() -> SimFileSystem {
     let killed = fs.kill();
     drop(db);
     let db = options(&killed).open(DIR).unwrap();
-    // A sync would have the first log flushed.
+    // No sync here: a sync would make the store flush the first log.
     db.put("key006", "in the second log").unwrap();
     let fs = killed.kill();
     drop(db);
@@ -110,7 +110,7 @@ fn golden_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store")
 }
 
-/// The golden files by name, `.hex` aside.
+/// The golden files by name, without `.hex`.
 fn golden_files() -> Vec<(String, Vec<u8>)> {
     let (fs, dir) = (OsFileSystem::new(), golden_dir());
     let mut names = fs.list(&dir).unwrap();
@@ -122,7 +122,7 @@ fn golden_files() -> Vec<(String, Vec<u8>)> {
     names.into_iter().map(read).collect()
 }
 
-/// What the encoders write: name, bytes, annotated digits.
+/// The files as the encoders write them: name, bytes, annotated hex.
 fn encoded_files() -> Vec<(String, Vec<u8>, String)> {
     let fs = golden_store();
     let inspector = Inspector::on(Arc::new(fs.clone()));
@@ -153,7 +153,7 @@ fn encoded_files() -> Vec<(String, Vec<u8>, String)> {
 /// Key and value.
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// What is in the golden store, keyspace by keyspace.
+/// The content of the golden store, by keyspace.
 fn expected() -> Vec<(&'static str, Vec<Pair>)> {
     let pair = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
     let mut default = vec![pair("", "the empty key")];
@@ -208,7 +208,7 @@ fn golden_store_is_opened_and_read() {
     for kind in ["CURRENT", "MANIFEST-", ".wal", ".sst", ".bloom", ".scalable"] {
         assert!(files.iter().any(|(name, _)| name.contains(kind)), "there is no {kind}");
     }
-    // As it is, file by file.
+    // File by file.
     let inspector = Inspector::on(Arc::new(fs.clone()));
     let mut faults = Vec::new();
     let verified = inspector.verify(Path::new(DIR), &mut |fault| faults.push(fault.clone())).unwrap();
@@ -268,7 +268,7 @@ fn golden_store_is_what_the_encoders_write() {
     }
 }
 
-/// Annotated digits of a file, which is gone through from front to back.
+/// Annotated hex of a file, written from front to back.
 struct Hex<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -312,7 +312,7 @@ impl<'a> Hex<'a> {
         Hex { bytes, at: 0, text }
     }
 
-    /// The next `len` bytes, in rows; the comment stands in the first row.
+    /// Prints the next `len` bytes in rows, with the comment in the first row.
     fn put(&mut self, len: usize, comment: &str) {
         let end = self.at.saturating_add(len).min(self.bytes.len());
         let comment: String = comment.chars().take(56).collect();
@@ -351,7 +351,7 @@ impl<'a> Hex<'a> {
         ]);
     }
 
-    /// A filter block that ends at `end` or with its lines.
+    /// Prints a filter block that ends at `end` or with its lines.
     fn filter(&mut self, end: usize) {
         self.title("filter");
         let lines = self.bytes.get(self.at + 40..self.at + 48).and_then(|field| field.first_chunk());
