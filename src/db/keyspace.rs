@@ -41,7 +41,7 @@ impl Keyspace {
         &self.handle.store
     }
 
-    /// What reads of the keyspace as it is now read.
+    /// The target of reads of the keyspace as it is now.
     pub(super) fn target(&self) -> ReadTarget<'_> {
         ReadTarget { keyspace: self.id, name: &self.name, snapshot: None }
     }

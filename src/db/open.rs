@@ -264,9 +264,9 @@ struct Recovered {
 
 /// The files that a store is opened from.
 ///
-/// A manifest that has lost its last edits looks like one that never had them. It is exposed by
-/// files: a table or log that it names is missing, and a newer table that it does not name holds
-/// the entries. The error then blames the manifest, and otherwise the missing file.
+/// A manifest that has lost its last edits looks like one that never had them. It shows in the
+/// files: a table or log that the manifest names is missing, and a newer table that it does not
+/// name holds the entries. The error then blames the manifest, and otherwise the missing file.
 #[derive(Clone, Copy)]
 struct Sources<'a> {
     dir: &'a Path,

@@ -67,7 +67,7 @@ enum Kept {
     InMemtable(Arc<Memtable>, SeqNo),
 }
 
-/// What a read reads: a keyspace, now or as of a snapshot.
+/// The target of a read: a keyspace, now or as of a snapshot.
 #[derive(Clone, Copy)]
 pub(super) struct ReadTarget<'a> {
     pub(super) keyspace: u32,

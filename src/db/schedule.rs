@@ -400,8 +400,7 @@ impl Store {
         })
     }
 
-    /// Notes up to which number live snapshots hold garbage; returns whether they have released it
-    /// already.
+    /// Notes which live snapshots hold garbage; returns whether they have been dropped already.
     fn note_held_garbage(&self) -> bool {
         // Locked, so that the last thread to write the note has seen the newest view.
         let _background = self.background.lock();

@@ -1,8 +1,8 @@
 //! [`Store`]: the state that all handles of an open store share, and the few operations that every
 //! part of the engine needs.
 //!
-//! Lock order: `defining`, `commit`, the lead of `syncing`, `manifest`, `background`,
-//! `view_change`, `logs`, `log_files`, `snapshots`. Readers take none of them.
+//! Lock order: `defining`, `commit`, the lead of `syncing`, `catalog` (the manifest), `background`,
+//! `view_change`, `logs.unsynced`, `logs.files`, `snapshots`. Readers take none of them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -140,8 +140,9 @@ impl Store {
         cause
     }
 
-    /// Poisons the store if its directory is no longer the locked one: it was removed, and another
-    /// store may have been opened in its place. Called before files are created or removed.
+    /// Fails and poisons the store if its directory is no longer the locked one: it was removed,
+    /// and another store may have been opened in its place. Called before files are created or
+    /// removed.
     pub(super) fn check_lock(&self) -> Result<()> {
         if !self.gate.is_lock_in_force() {
             let gone = io::Error::new(io::ErrorKind::NotFound, "removed while the store was open");

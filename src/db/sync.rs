@@ -83,9 +83,6 @@ impl Store {
     ///
     /// On a nearly full disk the edit is skipped, as its failure would stop all writes. The store
     /// then has less proof, but no less data.
-    ///
-    /// On a nearly full disk there is less proof, and no less data: an edit that failed would put
-    /// an end to all writes.
     fn name_synced_log(&self, logs: &[LiveLog], target: SeqNo) -> Result<()> {
         let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
         let is_needless = log.is_named.load(Ordering::Acquire) || self.sequence.flushed() >= target;
