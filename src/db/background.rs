@@ -1,4 +1,4 @@
-//! What runs in the background, what waits to run, and what has failed.
+//! Background work: what runs, what waits to run, and what has failed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::tree::compaction::picker::Task;
 
-/// How long a kind of work rests after a failure, unless somebody waits for it.
+/// Back-off of a kind of work after a failure, unless a caller waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// Background work of a store, and how threads wait for it.
+/// Background work of a store, and the condition on which threads wait for it.
 #[derive(Default)]
 pub(super) struct Background {
     jobs: Mutex<Jobs>,
     /// Notified when a background job ends, and when the store is poisoned or closed.
     pub(super) done: Condvar,
-    /// Set while some background work has failed and not succeeded since.
+    /// Set while some kind of background work has failed and not succeeded since.
     pub(super) retry_wanted: AtomicBool,
     /// Set while there is urgent work that no thread has taken. Changed with `jobs` locked.
     pub(super) urgent_waiting: AtomicBool,
-    /// Background work ends as soon as it can. Set while `jobs` is locked: no job is begun from
-    /// then on.
+    /// Background work is to end as soon as it can. Set while `jobs` is locked: no job begins after
+    /// that.
     pub(super) stopping: AtomicBool,
 }
 
@@ -35,7 +35,7 @@ impl Background {
     }
 }
 
-/// What runs in the background, what waits to run, and what has failed.
+/// The running, waiting and failed work of a store.
 #[derive(Default)]
 pub(super) struct Jobs {
     pub(super) flushing: bool,
@@ -43,26 +43,26 @@ pub(super) struct Jobs {
     pub(super) compactions: Vec<(u32, Task)>,
     /// Whether one of them is relief.
     pub(super) relieving: bool,
-    /// Work that was begun and has not ended, also where no thread has taken it yet, and threads
-    /// that help. Jobs in the executor's queue that find nothing to do do not count: they may stand
-    /// behind another store's compaction.
+    /// Work that was begun and has not ended, including work that no thread has taken yet and
+    /// helping threads. Idle jobs in the executor's queue do not count: they may stand behind
+    /// another store's compaction.
     pub(super) unfinished: usize,
     /// Urgent work that no thread has taken.
     pub(super) urgent: Vec<Work>,
     /// Other work that no thread has taken, by the number of its job.
     pub(super) queued: Vec<(u64, Work)>,
     pub(super) next_job: u64,
-    /// Keyspaces of which something is about to be done for a caller: only relief may start there.
-    pub(super) claimed: Vec<u32>,
-    /// Failures since which the same kind of work has not succeeded.
-    pub(super) failed: BTreeMap<Kind, Failure>,
-    /// Counts failures, so that a waiter can tell new ones.
+    /// Keyspaces that callers have reserved: only relief may begin there.
+    pub(super) reserved: Vec<u32>,
+    /// The last failure of each kind of work that has not succeeded since.
+    pub(super) failed: BTreeMap<WorkKind, Failure>,
+    /// Counts failures, so that a waiter can recognise new ones.
     pub(super) failures: u64,
 }
 
-/// What fails and rests together.
+/// A kind of work: it fails and backs off as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum WorkKind {
     Flush,
     /// Of one keyspace.
     Compaction(u32),
@@ -78,31 +78,31 @@ pub(super) struct Failure {
 pub(super) enum Work {
     Flush,
     Compaction(u32, Task),
-    /// A compaction for which writers may have to wait.
+    /// Relief: a compaction of level 0 that writers may have to wait for.
     Relief(u32, Task),
-    /// For a caller who waits for the result.
+    /// Requested by a caller that waits for the result.
     Requested(u32, Task, Request, Outcome),
 }
 
-/// What a caller wants done with the tables of a task.
+/// What to do with the tables of a requested task.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request {
     Compact,
-    /// A new filter for a single table, by the options that are in force when it begins.
+    /// Gives a single table a new filter, by the options in force when the work begins.
     Refilter,
 }
 
-/// How requested work ended: with how many bytes of new tables.
+/// Result of requested work: the bytes of tables it wrote.
 pub(super) type Outcome = Arc<Mutex<Option<Result<u64>>>>;
 
-/// What a waiter waits for: failures of other work are not his.
+/// What a caller waits for. Failures of other work do not end its wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiting {
     Flush,
     Compaction,
-    /// For the end of all flushes and compactions.
+    /// The end of all flushes and compactions.
     All,
-    /// For a task whose own outcome says how it ended.
+    /// A task whose `Outcome` says how it ended.
     Outcome,
 }
 
@@ -114,11 +114,11 @@ pub(super) enum Urgent {
 }
 
 impl Work {
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> WorkKind {
         match self {
-            Work::Flush => Kind::Flush,
+            Work::Flush => WorkKind::Flush,
             Work::Compaction(keyspace, _) | Work::Relief(keyspace, _) | Work::Requested(keyspace, ..) => {
-                Kind::Compaction(*keyspace)
+                WorkKind::Compaction(*keyspace)
             }
         }
     }
@@ -136,7 +136,7 @@ impl Work {
 }
 
 impl Jobs {
-    pub(super) fn is_resting(&self, kind: Kind) -> bool {
+    pub(super) fn is_backing_off(&self, kind: WorkKind) -> bool {
         self.failed.get(&kind).is_some_and(|failure| failure.at.elapsed() < RETRY_AFTER)
     }
 
@@ -145,7 +145,7 @@ impl Jobs {
         self.compactions.iter().filter(|(id, _)| *id == keyspace).map(|(_, task)| task.clone()).collect()
     }
 
-    /// Takes work off the list of what is running.
+    /// Removes work from the lists of running work.
     pub(super) fn remove(&mut self, work: &Work) {
         match work {
             Work::Flush => self.flushing = false,

@@ -1,4 +1,4 @@
-//! [`Catalog`]: the manifest in force, and the numbers of files.
+//! [`Catalog`]: the manifest in force, and file numbers.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,36 +10,35 @@ use crate::format::filename::FileKind;
 use crate::tree::manifest::{ManifestState, ManifestWriter, VersionEdit};
 use crate::vfs::FileSystem;
 
-/// More than an edit takes on disk, but for a manifest that is begun anew.
-const EDIT_ROOM: u64 = 1 << 20;
-/// A manifest is written anew when it has grown beyond this and beyond four times what it was at
-/// first.
+/// Upper bound of an edit's size on disk, except an edit that begins a new manifest.
+const MAX_EDIT_LEN: u64 = 1 << 20;
+/// A manifest is rewritten when it exceeds both this and four times its initial length.
 const ROTATION_LEN: u64 = 4 << 20;
 
-/// The manifest in force and what it says.
+/// The manifest in force and the state it describes.
 pub(super) struct Manifest {
     pub(super) number: u64,
-    /// `None` for one that was there before the store was opened: the first edit begins a new one.
+    /// `None` for a manifest found on opening: the first edit begins a new one.
     pub(super) writer: Option<ManifestWriter>,
     pub(super) state: ManifestState,
-    /// Length at which it is written anew.
+    /// Length at which it is rewritten.
     rotate_at: u64,
 }
 
 impl Manifest {
-    /// The manifest that was found in force, which says `state`.
+    /// The manifest found in force, which describes `state`.
     pub(super) fn found(number: u64, state: ManifestState) -> Manifest {
         Manifest { number, writer: None, state, rotate_at: 0 }
     }
 
-    /// A new manifest, which begins with `state`. It is in force.
+    /// Creates a manifest that begins with `state`, and puts it in force.
     pub(super) fn create(fs: &dyn FileSystem, dir: &Path, number: u64, state: ManifestState) -> Result<Manifest> {
         let mut manifest = Manifest::found(number, state);
         manifest.begin(fs, dir, number)?;
         Ok(manifest)
     }
 
-    /// Goes on in a new manifest. If that cannot be put in force, this is as it was.
+    /// Switches to a new manifest. If that cannot be put in force, nothing changes.
     fn begin(&mut self, fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()> {
         let writer = ManifestWriter::create(fs, dir, number, &self.state)?;
         self.rotate_at = (4 * writer.len()).max(ROTATION_LEN);
@@ -50,7 +49,7 @@ impl Manifest {
 
 /// The manifest of an open store, and the next file number.
 pub(super) struct Catalog {
-    /// `None` in a store that is closed or was opened read-only.
+    /// `None` if the store is closed or read-only.
     manifest: Mutex<Option<Manifest>>,
     next_file: AtomicU64,
 }
@@ -65,30 +64,30 @@ impl Catalog {
         self.next_file.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The next file number; later ones are unused too.
+    /// The next file number. All greater ones are unused too.
     pub(super) fn next_file_number(&self) -> u64 {
         self.next_file.load(Ordering::Relaxed)
     }
 
-    /// The manifest, for one edit. It is locked until the edit is visible.
+    /// Locks the manifest for one edit, until the edit is visible.
     pub(super) fn lock(&self) -> Result<MappedMutexGuard<'_, Manifest>> {
         MutexGuard::try_map(self.manifest.lock(), Option::as_mut).map_err(|_| Error::Closed)
     }
 
-    /// Whether anything has changed of what the manifest said on opening.
+    /// Whether an edit has been written since opening.
     pub(super) fn has_new_manifest(&self) -> bool {
         self.lock().is_ok_and(|manifest| manifest.writer.is_some())
     }
 
-    /// More than the next edit takes on disk.
-    pub(super) fn room_for_edit(&self) -> u64 {
-        let begins_anew =
+    /// Upper bound of the next edit's size on disk.
+    pub(super) fn max_edit_len(&self) -> u64 {
+        let is_rewritten =
             |manifest: &Manifest| manifest.writer.as_ref().is_none_or(|writer| writer.len() >= manifest.rotate_at);
         let whole = match self.lock() {
-            Ok(manifest) if begins_anew(&manifest) => manifest.state.snapshot_edit().encode().len(),
+            Ok(manifest) if is_rewritten(&manifest) => manifest.state.snapshot_edit().encode().len(),
             _ => 0,
         };
-        EDIT_ROOM + 2 * whole as u64
+        MAX_EDIT_LEN + 2 * whole as u64
     }
 
     /// Appends an edit to the manifest, or begins a new one with it, and makes it durable.
@@ -110,12 +109,12 @@ impl Catalog {
         let number = self.new_file_number();
         manifest.state.next_file_number = self.next_file_number();
         manifest.begin(fs, dir, number)?;
-        // A manifest that is left behind is removed when the store is opened next.
+        // If this fails, the next open removes the old manifest.
         let _ = fs.remove(&old);
         Ok(())
     }
 
-    /// Takes no edit any more.
+    /// Refuses all further edits.
     pub(super) fn close(&self) {
         *self.manifest.lock() = None;
     }

@@ -1,4 +1,4 @@
-//! What the commit lock guards, and the queue of writers that wait for it.
+//! The state that the commit lock guards, and the queue of writers that wait for it.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -17,29 +17,29 @@ use crate::write::memtable::Memtable;
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;
 
-/// What is held while committing.
+/// Guarded by the commit lock: the active memtable and its log.
 pub(super) struct Commit {
     pub(super) memtable: Arc<Memtable>,
-    /// How the memtable's log begins.
+    /// File header of the memtable's log.
     pub(super) header: FileHeader,
-    /// The memtable's log, once something is to be written to it: a store that rests has none.
+    /// The memtable's log. `None` until the first write: an idle store has no log.
     pub(super) log: Option<LogWriter>,
-    /// Length of the log for which space is reserved.
+    /// File length for which disk space is reserved.
     pub(super) reserved: u64,
 }
 
 impl Commit {
-    /// Goes on in an empty memtable, with a log that follows the one of `header.previous`.
+    /// Starts with an empty memtable and a log that follows the one numbered `header.previous`.
     pub(super) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
         Commit { memtable, header, log: None, reserved: 0 }
     }
 
-    /// The sequence number that the next write begins with.
+    /// First sequence number of the next write.
     pub(super) fn next(&self) -> SeqNo {
         self.log.as_ref().map_or(self.header.first, LogWriter::next)
     }
 
-    /// The highest sequence number that the log states to be durable.
+    /// Highest sequence number that the log declares durable.
     pub(super) fn stated(&self) -> SeqNo {
         self.log.as_ref().map_or(0, LogWriter::stated)
     }
@@ -49,12 +49,13 @@ impl Commit {
     }
 }
 
-/// The operations of a batch as the log stores them, and their checksum, computed outside of the lock.
+/// A batch encoded as the log stores it, with its checksum, both computed outside of the commit
+/// lock.
 pub(super) struct Encoded<'a> {
     pub(super) payload: Cow<'a, [u8]>,
     pub(super) count: u32,
     crc: u32,
-    /// Whether the caller is going to sync.
+    /// Whether the caller will sync.
     pub(super) sync: bool,
 }
 
@@ -73,35 +74,36 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// A writer that waits for whoever commits.
-pub(super) struct Pending {
+/// A queued write, and its result once another thread has committed it.
+pub(super) struct QueuedWrite {
     pub(super) encoded: Encoded<'static>,
     pub(super) result: Mutex<Option<Result<SeqNo>>>,
 }
 
-/// Writers that wait for whoever commits.
+/// Writers that wait for the commit lock.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: Mutex<VecDeque<Arc<Pending>>>,
-    /// Whether there may be any: looked at by whoever commits, who need not find the last one.
-    any: AtomicBool,
+    waiting: Mutex<VecDeque<Arc<QueuedWrite>>>,
+    /// A hint that `waiting` is not empty. May be stale by one push, whose writer then commits for
+    /// itself.
+    has_waiting: AtomicBool,
 }
 
 impl Queue {
-    pub(super) fn push(&self, pending: Arc<Pending>) {
+    pub(super) fn push(&self, write: Arc<QueuedWrite>) {
         let mut waiting = self.waiting.lock();
-        waiting.push_back(pending);
-        self.any.store(true, Ordering::Relaxed);
+        waiting.push_back(write);
+        self.has_waiting.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.lock().is_empty()
     }
 
-    /// The next writes of the queue, so many that a group of `bytes` bytes stays within its limit with them.
-    pub(super) fn take(&self, mut bytes: usize) -> Vec<Arc<Pending>> {
-        // Whoever is overlooked here has not yet got the right to commit, and will commit for itself.
-        if !self.any.load(Ordering::Relaxed) {
+    /// Takes writes from the queue until a group that already has `bytes` bytes reaches its limit.
+    pub(super) fn take(&self, mut bytes: usize) -> Vec<Arc<QueuedWrite>> {
+        // A writer missed here has not got the commit lock yet, and will commit for itself.
+        if !self.has_waiting.load(Ordering::Relaxed) {
             return Vec::new();
         }
         let mut waiting = self.waiting.lock();
@@ -113,7 +115,7 @@ impl Queue {
             }
             taken.extend(waiting.pop_front());
         }
-        self.any.store(!waiting.is_empty(), Ordering::Relaxed);
+        self.has_waiting.store(!waiting.is_empty(), Ordering::Relaxed);
         taken
     }
 }

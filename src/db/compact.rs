@@ -1,4 +1,4 @@
-//! Compactions, as the picker orders them and as callers ask for them.
+//! Compactions, as the picker chooses them and as callers request them.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ use crate::tree::compaction::{Part, job, stages};
 use crate::tree::manifest::VersionEdit;
 use crate::tree::version::LEVELS;
 
-/// The filter of what a task writes.
+/// Returns the filter policy of a task's output.
 fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
     let takes = |level: usize, number: u64| task.takes(level, number);
     let inputs = tree.version.tables().map(|(level, table)| (level, table.meta()));
@@ -31,7 +31,8 @@ fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
     policy_of_output(&tree.options, &tree.version.metas(), task.output_level.into(), keys, held, takes)
 }
 
-/// The tables that a stage reads, or replaces because an earlier one has read them; `done` are those that it replaces.
+/// Returns the tables that a stage reads, or replaces because an earlier stage has read them.
+/// `done` are those that it replaces.
 fn inputs_of(
     task: &Task,
     levels: &[Vec<&TableMeta>; LEVELS],
@@ -54,9 +55,10 @@ fn part_of(stage: &HalfOpen) -> Part<'_> {
     Part { from: stage.lower.as_deref(), to: stage.upper.as_deref() }
 }
 
-/// A compaction being carried out, part by part, by one thread or several. Whoever has none takes the next part; the thread that began
-/// it takes all that nobody else does, so that it never waits for a part that is not being worked on.
-struct Compaction {
+/// A stage of a compaction, merged part by part by one or more threads. A free thread takes the
+/// next part. The thread that began the stage takes all remaining parts: it never waits for a part
+/// that no thread works on.
+struct StageMerge {
     tree: Tree,
     task: Task,
     filter: FilterPolicy,
@@ -65,14 +67,14 @@ struct Compaction {
     inputs: Vec<Input>,
     /// Live snapshots, the same for all parts.
     snapshots: Vec<SeqNo>,
-    /// The keys that are being done.
+    /// The key range of the stage.
     stage: HalfOpen,
-    /// Where one part of it ends and the next begins.
+    /// The keys that separate its parts.
     bounds: Vec<Vec<u8>>,
     next: AtomicUsize,
-    /// A part has failed: the others need not go on.
+    /// A part has failed: the others can stop.
     failed: AtomicBool,
-    /// What came of each part.
+    /// The result of each part that has ended.
     ended: Mutex<Vec<Option<PartResult>>>,
     /// Notified when a part has ended.
     part_ended: Condvar,
@@ -81,7 +83,7 @@ struct Compaction {
 /// The tables of a part, or `None` if it was cancelled.
 type PartResult = Result<Option<Vec<TableMeta>>>;
 
-impl Compaction {
+impl StageMerge {
     fn parts(&self) -> usize {
         self.bounds.len() + 1
     }
@@ -92,8 +94,8 @@ impl Compaction {
         Part { from: from.or(first).map(Vec::as_slice), to: to.or(last).map(Vec::as_slice) }
     }
 
-    /// Takes the next part that nobody has taken.
-    fn claim(&self) -> Option<usize> {
+    /// Takes the next part that no thread has taken.
+    fn take_part(&self) -> Option<usize> {
         Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < self.parts())
     }
 
@@ -105,7 +107,7 @@ impl Compaction {
         self.part_ended.notify_all();
     }
 
-    /// Waits until every part has ended; returns what came of them, in order.
+    /// Waits until every part has ended; returns the results in order.
     fn wait(&self) -> Vec<PartResult> {
         let mut ended = self.ended.lock();
         while ended.iter().any(Option::is_none) {
@@ -116,10 +118,11 @@ impl Compaction {
 }
 
 impl Store {
-    /// Carries out one task, stage by stage; returns how many bytes of new tables it wrote. What the stages before an error have written
-    /// stays.
+    /// Runs one task, stage by stage; returns the bytes of tables it wrote. After an error, the
+    /// output of completed stages stays.
     pub(super) fn compact(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
-        // Not the whole view: this may take long, and would keep memtables and other keyspaces' old tables alive.
+        // Only the tree, not the whole view: a long compaction would keep memtables and other
+        // keyspaces' old tables alive.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         if task.is_move {
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
@@ -135,16 +138,16 @@ impl Store {
         let (mut written, mut from) = (0, None);
         for to in ends.into_iter().map(Some).chain([None]) {
             let stage = HalfOpen { lower: from, upper: to.clone() };
-            written += self.do_stage(keyspace, task, filter, stage)?;
+            written += self.run_stage(keyspace, task, filter, stage)?;
             from = to;
         }
         self.counters.compactions.fetch_add(1, Ordering::Relaxed);
         Ok(written)
     }
 
-    /// Does one stage of a task; returns how many bytes of new tables it wrote.
-    fn do_stage(self: &Arc<Self>, keyspace: u32, task: &Task, filter: FilterPolicy, stage: HalfOpen) -> Result<u64> {
-        // As it is now: what earlier stages have replaced is not to be kept any longer.
+    /// Runs one stage of a task; returns the bytes of tables it wrote.
+    fn run_stage(self: &Arc<Self>, keyspace: u32, task: &Task, filter: FilterPolicy, stage: HalfOpen) -> Result<u64> {
+        // The current tree, so as not to keep tables that earlier stages have replaced.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         let levels = tree.version.metas();
         self.check_space(stages::space(task, &levels, part_of(&stage)))?;
@@ -164,7 +167,7 @@ impl Store {
         Ok(written)
     }
 
-    /// Puts tables that a task has made in the place of others.
+    /// Replaces the tables `done` by the outputs of a task.
     fn install_outputs(&self, keyspace: u32, task: &Task, done: Vec<(u8, u64)>, outputs: Vec<TableMeta>) -> Result<()> {
         let edit = VersionEdit {
             removed: done.into_iter().map(|(level, number)| (keyspace, level, number)).collect(),
@@ -174,8 +177,8 @@ impl Store {
         self.install(edit, |_| {})
     }
 
-    /// Merges what a stage has of the inputs of a task, in parts, and with the help of other threads if there are some; all of it or
-    /// nothing.
+    /// Merges the inputs of a task within a stage, in parts and with the help of free threads.
+    /// Writes all of it or nothing.
     fn rewrite(
         self: &Arc<Self>,
         tree: Tree,
@@ -189,7 +192,7 @@ impl Store {
             level if level == LEVELS - 1 => tree.options.compression,
             _ => Compression::None,
         };
-        let compaction = Arc::new(Compaction {
+        let compaction = Arc::new(StageMerge {
             filter,
             tree,
             task: task.clone(),
@@ -205,7 +208,7 @@ impl Store {
         });
         let helpers = (compaction.parts() - 1).min(self.executor.parallelism().saturating_sub(1));
         (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&compaction)));
-        while self.do_part(&compaction) {}
+        while self.run_part(&compaction) {}
         let results = compaction.wait();
         let (mut outputs, mut failure) = (Vec::new(), None);
         for result in results {
@@ -222,12 +225,13 @@ impl Store {
         Ok(outputs)
     }
 
-    /// Has another thread do parts of a compaction. Each is a job by itself, so that a flush waits for one at most. Help that comes too
-    /// late finds nothing, and keeps no table alive until then.
-    fn help_with(self: &Arc<Self>, compaction: Weak<Compaction>) {
+    /// Has another thread merge parts of a compaction. Each part is a separate job, so that a flush
+    /// waits for at most one. A job that starts too late finds no part, and keeps no table alive
+    /// until then.
+    fn help_with(self: &Arc<Self>, compaction: Weak<StageMerge>) {
         self.spawn_help(move |store| {
             if let Some(running) = compaction.upgrade()
-                && store.do_part(&running)
+                && store.run_part(&running)
             {
                 drop(running);
                 store.help_with(compaction);
@@ -235,17 +239,17 @@ impl Store {
         });
     }
 
-    /// Does the next part of a compaction that nobody has begun; returns whether there was one.
-    fn do_part(self: &Arc<Self>, compaction: &Compaction) -> bool {
-        let Some(i) = compaction.claim() else { return false };
+    /// Merges the next part that no thread has taken; returns whether there was one.
+    fn run_part(self: &Arc<Self>, compaction: &StageMerge) -> bool {
+        let Some(i) = compaction.take_part() else { return false };
         let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(compaction, i)));
         let panicked = || Err(self.poison(Error::invalid("a compaction panicked; this is a bug in tamis")));
         compaction.end(i, result.unwrap_or_else(|_| panicked()));
         true
     }
 
-    fn rewrite_part(self: &Arc<Self>, compaction: &Compaction, i: usize) -> PartResult {
-        let Compaction { tree, task, filter, compression, .. } = compaction;
+    fn rewrite_part(self: &Arc<Self>, compaction: &StageMerge, i: usize) -> PartResult {
+        let StageMerge { tree, task, filter, compression, .. } = compaction;
         let new_number = || self.catalog.new_file_number();
         let cancelled = || {
             self.do_urgent(Urgent::All);
@@ -264,7 +268,8 @@ impl Store {
         job::run(task, &tree.version, compaction.part(i), &context)
     }
 
-    /// Brings all entries of a range to the last level, without the versions and tombstones that nobody can see any more.
+    /// Compacts a range to the last level, and drops versions and tombstones that no reader can see
+    /// any more.
     pub(super) fn compact_range(self: &Arc<Self>, keyspace: u32, name: &str, range: &HalfOpen) -> Result<()> {
         self.flush()?;
         if self.view.load().tree(keyspace).is_none() {

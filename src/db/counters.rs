@@ -1,4 +1,4 @@
-//! What a store counts: background work, reads of tables that are gone, and what it has replaced.
+//! Counters of a store: background work, reads of retired tables, and what is replaced but in use.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -10,7 +10,7 @@ use crate::report::stats::{FilterLedger, ReadCounters};
 use crate::sorted::table::Table;
 use crate::write::memtable::Memtable;
 
-/// Counts of background work, since the store was opened, and of reads in tables that are gone.
+/// Counts of background work since the store was opened, and of reads of retired tables.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) flushes: AtomicU64,
@@ -20,23 +20,24 @@ pub(super) struct Counters {
     pub(super) compacted_bytes_out: AtomicU64,
     pub(super) moves: AtomicU64,
     pub(super) held: Held,
-    /// Held while a table leaves the view, and while the statistics are read: each table is in one of the two.
+    /// Held while a table leaves the view and while the statistics are read: each table is in one
+    /// of the two.
     pub(super) retired: Mutex<RetiredTables>,
 }
 
-/// What was counted in tables that are in no version any more.
+/// Read counts of tables that are in no version any more.
 #[derive(Default)]
 pub(super) struct RetiredTables {
     /// By keyspace and level.
     levels: BTreeMap<(u32, u8), Retired>,
-    /// Of keyspaces that were dropped.
+    /// Of dropped keyspaces.
     pub(super) dropped: Retired,
 }
 
 #[derive(Default)]
 pub(super) struct Retired {
     sum: FilterLedger,
-    /// Tables in which a reader may still be.
+    /// Tables that a reader may still use.
     in_use: Vec<Arc<ReadCounters>>,
 }
 
@@ -46,7 +47,7 @@ impl Retired {
         self.settle();
     }
 
-    /// Adds up what will not change any more.
+    /// Sums up counters that can no longer change.
     fn settle(&mut self) {
         let sum = &mut self.sum;
         self.in_use.retain_mut(|counters| {
@@ -70,7 +71,7 @@ impl RetiredTables {
         self.levels.entry((keyspace, level)).or_default().add(table.counters());
     }
 
-    /// Keeps the counts of a keyspace that is dropped, and of the tables that it had till now.
+    /// Keeps the counts of a dropped keyspace and of its last tables.
     pub(super) fn drop_keyspace(&mut self, keyspace: u32, tables: &[Arc<Table>], memtables: &Arc<ReadCounters>) {
         self.levels.retain(|(id, _), retired| {
             if *id == keyspace {
@@ -98,7 +99,7 @@ pub(super) struct Replaced {
     pub(super) tables: Watched<Table>,
 }
 
-/// Things that may be gone, each with its bytes of memory and on disk when it was replaced.
+/// Weak references, each with its bytes of memory and on disk when it was replaced.
 pub(super) struct Watched<T>(Vec<(Weak<T>, usize, u64)>);
 
 impl<T> Default for Watched<T> {
@@ -108,23 +109,23 @@ impl<T> Default for Watched<T> {
 }
 
 impl<T> Watched<T> {
-    fn add(&mut self, thing: &Arc<T>, memory: usize, disk: u64) {
-        // Those that are gone are forgotten when the list would have to grow: each costs one look,
-        // or twice as many stay.
+    fn add(&mut self, item: &Arc<T>, memory: usize, disk: u64) {
+        // Freed ones are purged only when the list would have to grow: amortised, each costs one
+        // look, or the list doubles.
         if self.0.len() == self.0.capacity() {
-            self.forget_gone();
+            self.purge_freed();
         }
-        self.0.push((Arc::downgrade(thing), memory, disk));
+        self.0.push((Arc::downgrade(item), memory, disk));
     }
 
-    fn forget_gone(&mut self) {
-        self.0.retain(|(thing, ..)| thing.strong_count() > 0);
+    fn purge_freed(&mut self) {
+        self.0.retain(|(item, ..)| item.strong_count() > 0);
     }
 
-    /// Number, bytes of memory and bytes on disk of those that are still there.
+    /// Number, bytes of memory and bytes on disk of those still in use.
     pub(super) fn count(&mut self) -> (usize, usize, u64) {
-        self.forget_gone();
-        let (memory, disk) = (self.0.iter().map(|thing| thing.1), self.0.iter().map(|thing| thing.2));
+        self.purge_freed();
+        let (memory, disk) = (self.0.iter().map(|item| item.1), self.0.iter().map(|item| item.2));
         (self.0.len(), memory.sum(), disk.sum())
     }
 }

@@ -1,17 +1,17 @@
-//! `explain`: a point read that tells of its way.
+//! `explain`: a point read that reports its steps.
 
 use std::time::{Duration, Instant};
 
-use super::read::{ReadOptions, Source};
+use super::read::{ReadOptions, ReadTarget};
 use super::store::Store;
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep, ReadTrace};
 
-/// Collects what a read tells, with the time that passes.
+/// Collects the steps that a read reports, with their times.
 struct Recorder {
     steps: Vec<ReadStep>,
-    /// When the last thing happened, and when the step in hand began.
+    /// Time of the last event, and start of the current step.
     last: Instant,
     entered: Instant,
 }
@@ -22,7 +22,7 @@ impl Recorder {
         Recorder { steps: Vec::new(), last: now, entered: now }
     }
 
-    /// The time since the last thing that happened.
+    /// Returns the time since the last event.
     fn lap(&mut self) -> Duration {
         let now = Instant::now();
         now - std::mem::replace(&mut self.last, now)
@@ -68,11 +68,12 @@ impl ReadTrace for Recorder {
 }
 
 impl Store {
-    /// Reads a key as `get` does, and says how. Of errors, those that have nothing to do with the key are returned as such.
-    pub(super) fn explain(&self, source: Source<'_>, key: &[u8], options: ReadOptions) -> Result<Explanation> {
+    /// Reads a key like `get`, and reports how. Returns only errors that are not about the key;
+    /// others are part of the explanation.
+    pub(super) fn explain(&self, target: ReadTarget<'_>, key: &[u8], options: ReadOptions) -> Result<Explanation> {
         let mut recorder = Recorder::new();
         let start = recorder.last;
-        let read = self.get(source, key, options, &mut recorder, |value| value.bytes().len());
+        let read = self.get(target, key, options, &mut recorder, |value| value.bytes().len());
         let time = start.elapsed();
         let outcome = match read {
             Ok(Some(len)) => Ok(Found::Value(len)),

@@ -1,4 +1,5 @@
-//! Flushes: the oldest full memtable becomes a run in level 0 of each keyspace it holds entries of.
+//! Flushes: the oldest full memtable becomes one level-0 run in each keyspace of which it has
+//! entries.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -17,12 +18,12 @@ use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
 use crate::tree::manifest::{VersionEdit, encode_definition};
 use crate::write::memtable::Memtable;
 
-/// Bytes that flushes and compactions leave free on the file system, so that the log and the
-/// manifest can still be written: as many as they write themselves, but within these bounds.
+/// Disk space that flushes and compactions leave free, so that log and manifest can still be
+/// written. It equals the bytes they write themselves, clamped to this range.
 const FREE_SPACE_FLOOR: RangeInclusive<u64> = 256 << 10..=16 << 20;
 
 impl Store {
-    /// Writes everything that is in memory to tables, and waits for that.
+    /// Writes all memtables to tables, and waits for that.
     pub(super) fn flush(self: &Arc<Self>) -> Result<()> {
         self.gate.check_writable()?;
         let last = {
@@ -39,7 +40,7 @@ impl Store {
         self.mark_synced()
     }
 
-    /// Flushes the oldest full memtable, if there is one; returns how many bytes of new tables it wrote.
+    /// Flushes the oldest full memtable, if there is one; returns the bytes of tables it wrote.
     pub(super) fn flush_oldest(&self) -> Result<u64> {
         let view = self.view.load();
         let Some(memtable) = view.sealed.last() else { return Ok(0) };
@@ -55,7 +56,7 @@ impl Store {
             }
             return Err(error);
         }
-        // The next newer memtable's log is the oldest that is still needed.
+        // The log of the next newer memtable is the oldest still needed.
         let newer = view.sealed.len().checked_sub(2).and_then(|at| view.sealed.get(at)).unwrap_or(&view.active);
         let flushed = memtable.last_seqno();
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
@@ -70,16 +71,16 @@ impl Store {
         let number = memtable.log_number();
         self.install(edit, |view| view.sealed.retain(|memtable| memtable.log_number() != number))?;
         self.logs.note_flushed(number);
-        // What was recovered is one memtable, and may come from several logs.
+        // A recovered memtable may come from several logs.
         let gone: Vec<u64> = self.logs.take_before(newer.log_number());
         for log in gone {
-            // A log that is left behind is removed when the store is opened next.
+            // If this fails, the next open removes the log.
             let _ = self.fs.remove(&FileKind::Wal(log).path(&self.dir));
         }
         Ok(bytes)
     }
 
-    /// One table for each keyspace that still exists.
+    /// Writes one table for each keyspace that still exists.
     fn write_memtable(
         &self,
         memtable: &Arc<Memtable>,
@@ -99,7 +100,7 @@ impl Store {
         Ok(())
     }
 
-    /// How tables of `tree` are written.
+    /// Returns how to write tables of `tree`.
     pub(super) fn output_context<'a>(
         &'a self,
         tree: &Tree,
@@ -127,14 +128,14 @@ impl Store {
         }
     }
 
-    /// Where a table comes from that is made of entries of `tree`, for level 0 and from no other table.
+    /// Origin of a table of `tree` made from no other table, for level 0.
     pub(super) fn origin(&self, tree: &Tree) -> Origin {
         let keyspace = encode_definition(&tree.name, &tree.options);
         Origin { keyspace, flushed: self.sequence.flushed(), ..Origin::default() }
     }
 
-    /// Refuses to begin tables that may not end for lack of space, or are in somebody else's
-    /// directory.
+    /// Fails if space for `bytes` bytes of tables may not suffice, or if the directory is no longer
+    /// the store's.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         self.check_lock()?;
         let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;

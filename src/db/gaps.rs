@@ -1,10 +1,9 @@
-//! [`Gaps`]: where scans of a keyspace have found nothing to see.
+//! [`Gaps`]: ranges where scans of a keyspace have found nothing to see.
 //!
 //! Workload: a queue, pushed at its back and popped at its front. Each pop scans from the front
 //! over every key popped before, until a compaction drops their tombstones. With this memo a pop
 //! passes fewer than 64 tombstones after 50,000 pops, and without it 50,000 (`tests/it/queue.rs`).
-//! To remove it, delete this module, `Cursor::jump` in `db/iter`, and
-//! `MergeCursor::jump`.
+//! To remove it, delete this module, `Cursor::jump` in `db/iter`, and `MergeCursor::jump`.
 //!
 //! A [`Claim`] states a fact about a range of keys: a snapshot `from` or later sees no entry there
 //! numbered `to` or less. Later writes have greater numbers, and flushes and compactions keep the
@@ -13,15 +12,15 @@
 //! memtables and tables alike.
 //!
 //! `from` is not less than the number of the last tombstone that the scan has passed. Nor is it
-//! less than the largest number that the tables in the scan's view, or in any before it, have had.
-//! A compaction may have dropped a put together with the tombstone that hides it: the scan passes
-//! neither, but an iterator that began between the two still holds the put, and must see it.
+//! less than the largest number of any table in the scan's view or an earlier one. A compaction may
+//! have dropped a put together with the tombstone that hides it. The scan passes neither, but an
+//! iterator that began between the two still holds the put, and must see it.
 //!
 //! Example: keys 1 to 9 are put with numbers 1 to 9, then 1 to 5 deleted with numbers 10 to 14. A
 //! scan at snapshot 20, with all of them in memory, notes for keys `1..6` that `from` is 14, the
-//! last tombstone it passed, and `to` is 20. At 21, key 3 is put again. A scan at 25
-//! jumps over `1..6`, looks only at entries above 20, and finds key 3. A scan at 17 jumps over all of `1..6`. One at 12 may not jump: it
-//! sees 4 and 5.
+//! last tombstone it passed, and `to` is 20. At 21, key 3 is put again. A scan at 25 jumps over
+//! `1..6`, looks only at entries above 20, and finds key 3. A scan at 17 jumps over all of `1..6`.
+//! One at 12 may not jump: it sees 4 and 5.
 
 use std::sync::Arc;
 
@@ -30,18 +29,18 @@ use parking_lot::Mutex;
 use crate::format::key::SeqNo;
 use crate::report::stats::ReadCounters;
 
-/// The memory that a keyspace's memo takes, and what a piece takes beside its key.
+/// Memory limit of a keyspace's memo, and the overhead of a piece besides its key.
 const MAX_LEN: usize = 256 << 10;
 const PIECE_LEN: usize = 64;
-/// Borders between claims. A queue adds one every 16 pops, and the oldest pieces are joined.
+/// Limit on borders between claims. A queue adds one every 16 pops; the oldest pieces are joined.
 const MAX_BORDERS: usize = 128;
 const MAX_KEY_LEN: usize = 1 << 10;
 
-/// What scans of one keyspace remember and count.
+/// The memo and the counters of scans of one keyspace.
 #[derive(Default)]
 pub(super) struct Gaps {
     pieces: Mutex<Pieces>,
-    /// Counts what scans did in memtables; tables have counters of their own.
+    /// Counters of scans in memtables; tables have their own.
     pub(super) counters: Arc<ReadCounters>,
 }
 
@@ -53,7 +52,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// What holds in two ranges together.
+    /// The claim that holds in both of two ranges.
     fn and(self, other: Claim) -> Claim {
         Claim { from: self.from.max(other.from), to: self.to.min(other.to) }
     }
@@ -62,18 +61,18 @@ impl Claim {
 /// A range in which a scan sees no entry numbered `claim.to` or less.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// Where the scan goes on: the exclusive upper end of the range for a scan forward, the
-    /// inclusive lower end for one backward. `None` if the range reaches the end of the key space.
+    /// Where the scan continues: the exclusive upper end for a forward scan, the inclusive lower
+    /// end for a backward one. `None` if the range reaches the end of the key space.
     pub(super) end: Option<Arc<[u8]>>,
     pub(super) claim: Claim,
 }
 
-/// The key space in pieces.
+/// The key space, cut into pieces.
 #[derive(Debug, Default)]
 struct Pieces {
     list: Vec<Piece>,
-    /// A random number.
-    chance: u64,
+    /// State of the random number generator.
+    random_state: u64,
 }
 
 /// All keys from `start` up to the next piece's.
@@ -84,33 +83,33 @@ struct Piece {
 }
 
 impl Gaps {
-    /// The gap that a scan at `snapshot` comes to: the one that holds `bound` for a scan forward,
-    /// the one that holds the keys right before it for one backward.
+    /// Finds the gap that a scan at `snapshot` has reached: forward, the one that holds `bound`;
+    /// backward, the one that holds the keys right before `bound`.
     pub(super) fn find(&self, bound: &[u8], snapshot: SeqNo, forward: bool) -> Option<Gap> {
         self.pieces.lock().find(bound, snapshot, forward)
     }
 
-    /// Notes a claim for the keys from `start` up to `end`, in place of what was known of them. A
-    /// claim that goes up to a later number stays instead: a scan of an old snapshot does not slow
-    /// later ones down.
+    /// Notes a claim for the keys from `start` up to `end`, replacing earlier ones. An earlier
+    /// claim with a greater `to` stays instead: a scan of an old snapshot does not slow later
+    /// scans.
     pub(super) fn claim(&self, start: &[u8], end: Option<&[u8]>, claim: Claim) {
-        if is_noted(start, end) {
+        if is_worth_noting(start, end) {
             self.pieces.lock().claim(start, end, claim);
         }
     }
 
-    /// Notes that of entries numbered above `seen` and up to `later.to`, a snapshot `later.from` or
-    /// later sees none whose key lies from `start` up to `end`. Entries numbered above `later.from`
-    /// are not there at all.
+    /// Extends claims after a scan of the keys from `start` up to `end`. A snapshot `later.from` or
+    /// later sees no entry there numbered above `seen` and up to `later.to`. No entries numbered
+    /// above `later.from` are there at all.
     pub(super) fn extend(&self, start: &[u8], end: Option<&[u8]>, seen: SeqNo, later: Claim) {
-        if is_noted(start, end) {
+        if is_worth_noting(start, end) {
             self.pieces.lock().extend(start, end, seen, later);
         }
     }
 }
 
-/// Whether the keys from `start` up to `end` are a range that is worth its memory.
-fn is_noted(start: &[u8], end: Option<&[u8]>) -> bool {
+/// Whether the keys from `start` up to `end` are a range worth its memory.
+fn is_worth_noting(start: &[u8], end: Option<&[u8]>) -> bool {
     end.is_none_or(|end| start < end) && start.len().max(end.map_or(0, <[u8]>::len)) <= MAX_KEY_LEN
 }
 
@@ -152,7 +151,7 @@ impl Pieces {
         let pieces = self.cut_out(start, end);
         for claim in self.list[pieces].iter_mut().filter_map(|piece| piece.claim.as_mut()) {
             if claim.to >= seen && claim.to < later.to {
-                // What has been dropped since is what later snapshots do not see.
+                // Entries dropped since are invisible only to snapshots `later.from` or later.
                 if claim.to < later.from {
                     claim.from = claim.from.max(later.from);
                 }
@@ -162,13 +161,13 @@ impl Pieces {
         self.shrink();
     }
 
-    /// Has pieces begin at `start` and at `end`; returns those between the two.
+    /// Makes pieces begin at `start` and at `end`; returns those between the two.
     fn cut_out(&mut self, start: &[u8], end: Option<&[u8]>) -> std::ops::Range<usize> {
         let start = self.cut(start);
         start..end.map_or(self.list.len(), |end| self.cut(end))
     }
 
-    /// Has a piece begin at `key`; returns its position.
+    /// Makes a piece begin at `key`; returns its index.
     fn cut(&mut self, key: &[u8]) -> usize {
         let at = self.list.partition_point(|piece| *piece.start <= *key);
         let before = at.checked_sub(1).map(|before| &self.list[before]);
@@ -180,15 +179,15 @@ impl Pieces {
         at
     }
 
-    /// Joins and forgets pieces until there are no more than allowed.
+    /// Joins or forgets pieces until the limits hold.
     fn shrink(&mut self) {
         self.list.dedup_by(|piece, before| piece.claim == before.claim);
         loop {
             let claims = |at: usize| Some((at, self.list[at - 1].claim?, self.list[at].claim?));
             let borders = || (1..self.list.len()).filter_map(claims);
             if borders().count() > MAX_BORDERS {
-                // The oldest first: a scan that began a moment ago can use all but the newest pieces
-                // of a busy queue.
+                // Oldest first: a scan that began a moment ago can use all but the newest pieces of
+                // a busy queue.
                 let together = borders().filter(|(_, before, here)| before.to == here.to);
                 match together.map(|(at, before, here)| (at, before.and(here))).min_by_key(|(_, both)| both.from) {
                     Some((at, both)) => {
@@ -213,12 +212,13 @@ impl Pieces {
         self.list.dedup_by(|piece, before| piece.claim == before.claim);
     }
 
-    /// Forgets a piece by chance. More queues than fit, looked at in turn, would each have been
-    /// forgotten when their turn comes if the one confirmed longest ago went.
+    /// Forgets a random piece. If the least recently confirmed went, more queues than fit, scanned
+    /// in turn, would each be forgotten before its turn comes.
     fn forget_one(&mut self) {
         // A linear congruential generator: Knuth, MMIX.
-        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let from = usize::try_from(self.chance >> 33).unwrap_or(0) % self.list.len();
+        self.random_state =
+            self.random_state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let from = usize::try_from(self.random_state >> 33).unwrap_or(0) % self.list.len();
         let (before, behind) = self.list.split_at_mut(from);
         if let Some(piece) = behind.iter_mut().chain(before).find(|piece| piece.claim.is_some()) {
             piece.claim = None;
@@ -236,11 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_one_gap_however_many_claims_were_made_and_where_its_front_is() {
+    fn a_queue_is_one_gap_after_any_number_of_claims_and_wherever_its_front_is() {
         let gaps = Gaps::default();
         for i in 1..2000 {
             gaps.claim(&key(i), Some(&key(i + 1)), Claim { from: i, to: i });
-            // The tombstones at the front go from time to time.
+            // From time to time the tombstones at the front are dropped.
             let front = 1 + i / 300 * 50;
             gaps.extend(&key(front), Some(&key(i + 1)), i - 1, Claim { from: 0, to: i });
             let gap = gaps.find(&key(front), i, true).expect("it was claimed");
@@ -254,16 +254,16 @@ mod tests {
         }
     }
 
-    /// A put or delete of a key, numbered from 1 on.
+    /// Puts (true) and deletes of keys, numbered from 1.
     type History = Vec<(u64, bool)>;
 
-    /// The number of the newest entry of `key` that `snapshot` sees, and whether it is a put.
+    /// Number of the newest entry of `key` that `snapshot` sees, and whether it is a put.
     fn newest(history: &History, key: u64, snapshot: SeqNo) -> (SeqNo, bool) {
         let seen = history.iter().zip(1..=snapshot).filter(|((of, _), _)| *of == key);
         seen.last().map_or((0, false), |((_, put), number)| (number, *put))
     }
 
-    /// Claims what `snapshot` finds in a range, if it sees nothing there.
+    /// Notes a claim for a range if `snapshot` sees nothing there.
     fn scan(gaps: &Gaps, history: &History, keys: std::ops::Range<u64>, snapshot: SeqNo) -> bool {
         let found: Vec<_> = keys.clone().map(|key| newest(history, key, snapshot)).collect();
         let from = found.iter().map(|(number, _)| *number).max().unwrap_or_default();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_gaps_than_there_is_memory_for_some_stay_whatever_their_turn() {
+    fn if_there_are_more_gaps_than_memory_holds_some_stay() {
         const GAPS: u64 = 3000;
         let (gaps, mut known) = (Gaps::default(), 0);
         for turn in 1..10 {

@@ -1,4 +1,4 @@
-//! [`Gate`]: whether a store takes operations, and why it does not.
+//! [`Gate`]: whether a store accepts operations, and why not.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,21 +9,21 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::vfs::FileLock;
 
-/// A store is open, then closed; it may be read-only from the beginning, and poisoned at any time.
+/// A store is open, then closed. It may be read-only from the start, and poisoned at any time.
 pub(super) struct Gate {
     dir: PathBuf,
     is_read_only: bool,
     /// The first failure of the log or the manifest.
     poison: OnceLock<Arc<Error>>,
-    /// No operation is taken any more.
+    /// No more operations are accepted.
     closed: AtomicBool,
-    /// How closing ended, for every caller of it.
+    /// Result of closing, for every caller.
     close_result: OnceLock<Result<()>>,
     lock: Mutex<Option<Arc<dyn FileLock>>>,
 }
 
 impl Gate {
-    /// Of a store that opens. One without a lock is read-only.
+    /// The gate of a store being opened. A store without a lock is read-only.
     pub(super) fn new(dir: PathBuf, lock: Option<Arc<dyn FileLock>>) -> Gate {
         Gate {
             dir,
@@ -65,24 +65,24 @@ impl Gate {
         self.poison.get().is_some()
     }
 
-    /// Refuses all writes from now on. Only the first cause counts.
+    /// Refuses all writes from now on. Only the first cause is kept.
     pub(super) fn poison(&self, cause: &Error) {
         if !matches!(cause, Error::Poisoned(_)) {
             let _ = self.poison.set(Arc::new(cause.clone()));
         }
     }
 
-    /// Whether the directory still is the one that was locked; also after the lock was released.
+    /// Whether the directory is still the locked one. True after the lock was released.
     pub(super) fn is_lock_in_force(&self) -> bool {
         self.lock.lock().as_ref().is_none_or(|lock| lock.is_in_force())
     }
 
-    /// Takes no operation any more.
+    /// Refuses all further operations.
     pub(super) fn shut(&self) {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Closes once, by `close`; every caller waits for the end and gets the one result.
+    /// Runs `close` once. Every caller waits for its end and gets its result.
     pub(super) fn close_once(&self, close: impl FnOnce() -> Result<()>) -> Result<()> {
         self.close_result.get_or_init(close).clone()
     }

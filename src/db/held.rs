@@ -1,17 +1,16 @@
-//! What the store has replaced and somebody still uses: memory and files that are not free yet.
+//! Replaced memtables and tables that are still in use: memory and files that are not free yet.
 
 use std::time::Duration;
 
 use super::store::Store;
 
-/// What the store has replaced, and what still uses it.
+/// Memtables and tables that the store has replaced but that are still in use.
 ///
-/// An iterator or a cursor keeps the memtables and tables of the moment at which it was made, until
-/// it is dropped. A compaction keeps the tables that it reads. A snapshot keeps none of them; it
-/// keeps versions of keys from being dropped.
+/// An iterator or a cursor keeps the memtables and tables of the moment it was made until it is
+/// dropped. A compaction keeps the tables that it reads. A snapshot keeps none of them; it keeps
+/// old versions of keys.
 ///
-/// Not counted are blocks and mapped files that a long value keeps by itself, once its table is
-/// gone.
+/// Not counted are blocks and mapped files that a long value alone keeps after its table is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldStats {
@@ -23,8 +22,8 @@ pub struct HeldStats {
     pub memory: usize,
     /// Bytes of the files of replaced tables.
     pub disk: u64,
-    /// Lists of memtables and tables that were replaced in the middle of a read. More than one
-    /// means that a read takes long, on a slow disk for instance.
+    /// Read views (lists of memtables and tables) replaced during a read. More than one means that
+    /// a read takes long, for instance on a slow disk.
     pub views: usize,
     /// How long ago the oldest of `views` was replaced.
     pub oldest_view: Option<Duration>,
@@ -32,7 +31,7 @@ pub struct HeldStats {
 
 impl Store {
     pub(super) fn held(&self) -> HeldStats {
-        // Frees what can be freed, so that it is not counted.
+        // Frees unused views first, so that they are not counted.
         let views = self.view.kept();
         let mut replaced = self.counters.held.0.lock();
         let (memtables, memtable_bytes, _) = replaced.memtables.count();

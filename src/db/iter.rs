@@ -1,4 +1,4 @@
-//! [`Cursor`] and [`Iter`]: what a snapshot sees of a keyspace, in order.
+//! [`Cursor`] and [`Iter`]: ordered scans of a keyspace as of a snapshot.
 
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 use std::sync::Arc;
@@ -14,18 +14,19 @@ use crate::sorted::merge::MergingCursor;
 use crate::sorted::value::Value;
 use crate::tree::version::Source;
 
-/// After this many entries that it cannot see a cursor seeks past those of the key instead of stepping over each.
+/// After this many invisible entries, a cursor seeks past the key's other versions instead of
+/// stepping.
 const SEEK_AFTER: u32 = 8;
 
-/// A cursor asks [`Gaps`] after this many keys in a row of which it sees nothing. To step over them
-/// costs about as much as to ask and to jump.
+/// A cursor asks [`Gaps`] after this many invisible keys in a row. Stepping over them costs about
+/// as much as asking and jumping.
 const ASK_AFTER: u32 = 16;
 
-/// A position among the entries that a snapshot sees, in either direction.
+/// A position among the entries that a snapshot sees; it moves in both directions.
 ///
-/// Key and value are lent, not copied. A cursor outlives the handle it came from. Until it is
-/// dropped, it keeps the memtables and tables of the moment at which it was made: memory and files
-/// that the store has replaced since are counted in [`Stats::held`](crate::Stats::held).
+/// Key and value are borrowed from the cursor, not copied. A cursor outlives the handle it came
+/// from. Until dropped, it keeps the memtables and tables of the moment it was made;
+/// [`Stats::held`](crate::Stats::held) counts those that the store has replaced since.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -43,64 +44,67 @@ const ASK_AFTER: u32 = 16;
 pub struct Cursor {
     inner: MergingCursor<Source>,
     snapshot: SeqNo,
-    /// Compactions may have dropped entries numbered up to this, together with what they hid.
+    /// Compactions may have dropped entries numbered up to this, together with the entries they
+    /// hid.
     settled: SeqNo,
     gaps: Arc<Gaps>,
-    state: State,
-    /// Going forward: the key whose older versions are to be passed over. Going backward: that of the entry being looked at.
+    state: CursorState,
+    /// Forward: the key whose older versions are skipped. Backward: the key of the entry being
+    /// examined.
     marked: MarkedKey,
-    /// In the state `Backward`: the current key and value. During a move, `key` has other uses.
+    /// The current key and value in state `Backward`. During a move, `key` has other uses.
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CursorState {
     Invalid,
     /// `inner` stands on the current entry.
     Forward,
-    /// The same, and the entry before it is of another key.
+    /// Like `Forward`, and the entry before is of another key.
     First,
-    /// `inner` stands before all versions of `key`: to find a key's newest version, all of them have to be passed.
+    /// `inner` stands before all versions of `key`: finding a key's newest version backward means
+    /// passing all of them.
     Backward,
 }
 
-/// A stretch of keys of which a cursor sees nothing, while one move passes over it.
+/// Consecutive keys that one move passes because the snapshot sees nothing of them.
 #[derive(Default)]
-struct Stretch {
-    /// Keys passed since the gaps were asked.
+struct HiddenKeys {
+    /// Keys passed since [`Gaps`] was last asked.
     passed: u32,
-    /// Where a claim would begin: an inclusive lower bound going forward, an exclusive upper one
-    /// going backward.
+    /// Where a claim would begin: the inclusive lower bound going forward, the exclusive upper
+    /// bound going backward.
     start: Option<Arc<[u8]>>,
-    /// The largest number that the snapshot sees among entries passed since `start`.
+    /// Largest sequence number visible to the snapshot among the entries passed since `start`.
     newest: SeqNo,
-    /// Whether a claim would say anything worth knowing.
-    is_news: bool,
+    /// Whether a claim would add to what [`Gaps`] knows.
+    adds_claim: bool,
 }
 
-impl Stretch {
+impl HiddenKeys {
     fn begin(&mut self, start: &[u8]) {
         (self.start, self.newest) = (Some(start.into()), 0);
     }
 }
 
-/// What a cursor does behind a key of which it sees nothing.
+/// How a cursor proceeds after an invisible key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Passing {
-    /// It goes on to the next entry.
+    /// It steps to the next entry.
     Step,
-    /// It has jumped, and stands on the next entry already.
+    /// It has jumped to the next entry already.
     Jumped,
-    /// It has come to the end of its range.
+    /// It has reached the end of its range.
     Ended,
 }
 
 impl Cursor {
-    /// The view that the sources are of must not be older than `snapshot`: see `ReadView::clamp`.
+    /// The sources' view must not be older than `snapshot`; see `ReadView::clamp`.
     pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo, tree: &Tree) -> Cursor {
-        // Nothing that `snapshot` sees is dropped but with a newer entry that it sees too: either a
-        // compaction knows of the snapshot, or it reads nothing newer.
+        // A compaction drops an entry that `snapshot` sees only together with a newer one that it
+        // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
         Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps))
     }
@@ -111,21 +115,21 @@ impl Cursor {
 
     fn with(inner: MergingCursor<Source>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
         let (marked, key, value) = Default::default();
-        Cursor { inner, snapshot, settled, gaps, state: State::Invalid, marked, key, value }
+        Cursor { inner, snapshot, settled, gaps, state: CursorState::Invalid, marked, key, value }
     }
 
     /// Whether the cursor stands on an entry.
     pub fn is_valid(&self) -> bool {
-        self.state != State::Invalid
+        self.state != CursorState::Invalid
     }
 
     /// The key of the entry, or `None` if the cursor stands on none.
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
         match self.state {
-            State::Invalid => None,
-            State::Forward | State::First => Some(self.inner.key()),
-            State::Backward => Some(&self.key),
+            CursorState::Invalid => None,
+            CursorState::Forward | CursorState::First => Some(self.inner.key()),
+            CursorState::Backward => Some(&self.key),
         }
     }
 
@@ -133,129 +137,134 @@ impl Cursor {
     #[inline]
     pub fn value(&self) -> Option<&[u8]> {
         match self.state {
-            State::Invalid => None,
-            State::Forward | State::First => Some(self.inner.value()),
-            State::Backward => Some(&self.value),
+            CursorState::Invalid => None,
+            CursorState::Forward | CursorState::First => Some(self.inner.value()),
+            CursorState::Backward => Some(&self.value),
         }
     }
 
-    /// Goes to the first entry. Returns whether there is one; so do all the other moves.
+    /// Moves to the first entry. Like all moves, returns whether there is one.
     pub fn seek_to_first(&mut self) -> Result<bool> {
         self.seek_to_first_before(None)
     }
 
-    /// Goes to the first entry, if that is before `end`.
+    /// Moves to the first entry if it is before `end`.
     fn seek_to_first_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        self.state = State::Invalid;
+        self.state = CursorState::Invalid;
         self.inner.seek_to_first()?;
         self.settle_forward(false, end)
     }
 
-    /// Goes to the last entry.
+    /// Moves to the last entry.
     pub fn seek_to_last(&mut self) -> Result<bool> {
         self.seek_to_last_from(None)
     }
 
-    /// Goes to the last entry, if that is at `end` or behind.
+    /// Moves to the last entry if it is at `end` or after.
     fn seek_to_last_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        self.state = State::Invalid;
+        self.state = CursorState::Invalid;
         self.inner.seek_to_last()?;
         self.settle_backward(end)
     }
 
-    /// Goes to the first entry whose key is `key` or greater.
+    /// Moves to the first entry whose key is `key` or greater.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.seek_within(key.as_ref(), None)
     }
 
-    /// Goes to the first entry whose key is `key` or greater, if that is before `end`.
+    /// Moves to the first entry whose key is `key` or greater, if it is before `end`.
     fn seek_within(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
-        self.state = State::Invalid;
+        self.state = CursorState::Invalid;
         self.inner.seek(key, self.snapshot)?;
         self.settle_forward(false, end)
     }
 
-    /// Goes to the last entry whose key is `key` or less.
+    /// Moves to the last entry whose key is `key` or less.
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.state = State::Invalid;
-        // No entry has sequence number 0, so this is behind every version of the key.
+        self.state = CursorState::Invalid;
+        // No entry has sequence number 0: this is after every version of the key.
         self.inner.seek_before(key.as_ref(), 0)?;
         self.settle_backward(None)
     }
 
-    /// Goes to the last entry whose key is less than `key`, if that is at `end` or behind.
+    /// Moves to the last entry whose key is less than `key`, if it is at `end` or after.
     fn seek_before(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
-        self.state = State::Invalid;
+        self.state = CursorState::Invalid;
         self.inner.seek_before(key, SeqNo::MAX)?;
         self.settle_backward(end)
     }
 
-    /// Goes to the next entry. A cursor that stands on none stays there.
+    /// Moves to the next entry. An invalid cursor stays invalid.
     #[expect(clippy::should_implement_trait, reason = "the field's name; a lending cursor cannot be an Iterator")]
     #[inline]
     pub fn next(&mut self) -> Result<bool> {
         self.next_before(None)
     }
 
-    /// Goes to the next entry. Stops looking for it at `end`, and may go to one there or behind.
+    /// Moves to the next entry. Stops searching at `end`, but may land on an entry there or after.
     #[inline]
     fn next_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        if self.state == State::Forward && self.inner.step_plainly(true) { Ok(true) } else { self.next_entry(end) }
+        if self.state == CursorState::Forward && self.inner.step_plainly(true) {
+            Ok(true)
+        } else {
+            self.next_entry(end)
+        }
     }
 
     fn next_entry(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        let state = std::mem::replace(&mut self.state, State::Invalid);
+        let state = std::mem::replace(&mut self.state, CursorState::Invalid);
         self.inner.catch_up()?;
         match state {
-            State::Invalid => Ok(false),
-            State::Forward | State::First => {
+            CursorState::Invalid => Ok(false),
+            CursorState::Forward | CursorState::First => {
                 self.marked.mark(&self.inner);
                 self.inner.next()?;
-                // As a rule a key has one version, and that can be seen.
+                // Usually a key has one version, and it is visible.
                 if self.inner.valid() && self.inner.shows(self.snapshot) && !self.marked.is_at(&self.inner) {
-                    self.state = State::Forward;
+                    self.state = CursorState::Forward;
                     self.inner.expect_plain_steps(self.snapshot);
                     return Ok(true);
                 }
                 self.settle_forward(true, end)
             }
-            State::Backward => {
+            CursorState::Backward => {
                 self.inner.seek(&self.key, 0)?;
                 self.settle_forward(false, end)
             }
         }
     }
 
-    /// Goes to the previous entry. A cursor that stands on none stays there.
+    /// Moves to the previous entry. An invalid cursor stays invalid.
     #[inline]
     pub fn prev(&mut self) -> Result<bool> {
         self.prev_from(None)
     }
 
-    /// Goes to the previous entry. Stops looking for it before `end`, and may go to one there.
+    /// Moves to the previous entry. Stops searching before `end`, but may land on an entry before
+    /// it.
     #[inline]
     fn prev_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        if self.state == State::First && self.inner.step_plainly(false) { Ok(true) } else { self.prev_entry(end) }
+        if self.state == CursorState::First && self.inner.step_plainly(false) { Ok(true) } else { self.prev_entry(end) }
     }
 
     fn prev_entry(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        let state = std::mem::replace(&mut self.state, State::Invalid);
+        let state = std::mem::replace(&mut self.state, CursorState::Invalid);
         self.inner.catch_up()?;
         match state {
-            State::Invalid => Ok(false),
-            State::Forward => self.turn_backward(end),
-            State::First => {
+            CursorState::Invalid => Ok(false),
+            CursorState::Forward => self.turn_backward(end),
+            CursorState::First => {
                 self.inner.prev()?;
                 self.settle_backward(end)
             }
-            State::Backward => self.settle_backward(end),
+            CursorState::Backward => self.settle_backward(end),
         }
     }
 
-    /// From the current entry, under `inner`, to the one before.
+    /// Moves from the current entry, on which `inner` stands, to the one before.
     fn turn_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
         self.marked.mark(&self.inner);
-        // Newer versions of the key, which the snapshot does not see, may stand before this one.
+        // Versions too new for the snapshot may stand before this one.
         let mut passed = 0;
         while self.inner.valid() && self.marked.is_at(&self.inner) {
             passed += 1;
@@ -268,25 +277,25 @@ impl Cursor {
         self.settle_backward(end)
     }
 
-    /// From `inner` on forward to the first entry that can be seen. With `skip_key`, versions of the marked key are passed over.
-    /// Stops looking at `end`, in its own time.
+    /// Moves forward from `inner` to the first visible entry. With `skip_key`, skips versions of
+    /// the marked key. Stops searching some time after `end`.
     fn settle_forward(&mut self, mut skip_key: bool, end: Option<&[u8]>) -> Result<bool> {
-        let mut stretch = Stretch::default();
+        let mut hidden = HiddenKeys::default();
         let mut passed = 0;
         while self.inner.valid() {
-            let hidden = skip_key && self.marked.is_at(&self.inner);
+            let is_hidden = skip_key && self.marked.is_at(&self.inner);
             let too_new = self.inner.seqno() > self.snapshot;
-            if !hidden && !too_new {
+            if !is_hidden && !too_new {
                 if self.inner.kind() == ValueKind::Put {
-                    self.note(&stretch, true, true, end);
-                    self.state = State::Forward;
+                    self.note(&hidden, true, true, end);
+                    self.state = CursorState::Forward;
                     return Ok(true);
                 }
                 skip_key = true;
                 passed = 0;
                 self.marked.mark(&self.inner);
                 self.count_tombstone();
-                match self.pass(&mut stretch, self.inner.seqno(), true, end)? {
+                match self.pass(&mut hidden, self.inner.seqno(), true, end)? {
                     Passing::Step => {}
                     Passing::Jumped => continue,
                     Passing::Ended => break,
@@ -298,39 +307,39 @@ impl Cursor {
                 continue;
             }
             passed = 0;
-            if hidden {
+            if is_hidden {
                 self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), 0)?;
             } else {
-                // Too new, and of another key than the one to be passed over.
+                // Too new, and not of the marked key.
                 skip_key = false;
                 self.marked.mark(&self.inner);
                 self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), self.snapshot)?;
             }
         }
-        self.note(&stretch, false, true, end);
+        self.note(&hidden, false, true, end);
         Ok(false)
     }
 
-    /// From `inner` on, which stands on the last version of a key, backward to the first key of which something can be seen.
-    /// Stops looking before `end`, in its own time.
+    /// Moves backward from `inner`, which stands on the last version of a key, to the first key
+    /// with a visible value. Stops searching some time before `end`.
     #[inline]
     fn settle_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        // As a rule a key has one version, and that can be seen: it is lent from where it stands.
+        // Usually a key has one version, and it is visible: it is lent in place.
         if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() {
-            self.state = State::First;
+            self.state = CursorState::First;
             self.inner.expect_plain_steps(self.snapshot);
             return Ok(true);
         }
         self.settle_backward_over_versions(end)
     }
 
-    /// The same, whatever versions there are. The one that can be seen is copied: to know that it is the newest such, all have to be
-    /// passed.
+    /// Handles keys with several versions. Copies the visible value: only after passing all
+    /// versions is it known to be the newest.
     fn settle_backward_over_versions(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        let mut stretch = Stretch::default();
+        let mut hidden = HiddenKeys::default();
         while self.inner.valid() {
             self.marked.mark(&self.inner);
-            // The newest version that can be seen comes last.
+            // The newest visible version comes last.
             let (mut visible, mut newest) = (false, 0);
             loop {
                 if self.inner.seqno() <= self.snapshot {
@@ -351,42 +360,42 @@ impl Cursor {
             if visible {
                 self.key.clear();
                 self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
-                self.note(&stretch, true, false, end);
-                self.state = State::Backward;
+                self.note(&hidden, true, false, end);
+                self.state = CursorState::Backward;
                 return Ok(true);
             }
-            if self.pass(&mut stretch, newest, false, end)? == Passing::Ended {
+            if self.pass(&mut hidden, newest, false, end)? == Passing::Ended {
                 break;
             }
         }
-        self.note(&stretch, false, false, end);
+        self.note(&hidden, false, false, end);
         Ok(false)
     }
 
-    /// Passes the marked key, of which nothing can be seen. The newest of its entries that the
-    /// snapshot sees has the number `newest`.
+    /// Passes the marked key, which is invisible. `newest` is the largest number among its entries
+    /// that the snapshot sees.
     #[inline]
-    fn pass(&mut self, stretch: &mut Stretch, newest: SeqNo, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
-        stretch.passed += 1;
-        stretch.newest = stretch.newest.max(newest);
-        if stretch.passed < ASK_AFTER { Ok(Passing::Step) } else { self.jump(stretch, forward, end) }
+    fn pass(&mut self, hidden: &mut HiddenKeys, newest: SeqNo, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
+        hidden.passed += 1;
+        hidden.newest = hidden.newest.max(newest);
+        if hidden.passed < ASK_AFTER { Ok(Passing::Step) } else { self.jump(hidden, forward, end) }
     }
 
-    /// Jumps behind the marked key over a gap, if one begins there.
+    /// Jumps over the gap after the marked key, if there is one.
     #[cold]
-    fn jump(&mut self, stretch: &mut Stretch, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
-        stretch.passed = 0;
+    fn jump(&mut self, hidden: &mut HiddenKeys, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
+        hidden.passed = 0;
         self.key.clear();
         self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
         if !is_within(&self.key, end, forward) {
             return Ok(Passing::Ended);
         }
-        // The least key behind, or all keys before.
+        // The least key after it, or all keys before it.
         self.key.extend(forward.then_some(0));
         let Some(gap) = self.gaps.find(&self.key, self.snapshot, forward) else {
-            match stretch.start {
-                Some(_) => stretch.is_news = true,
-                None => stretch.begin(&self.key),
+            match hidden.start {
+                Some(_) => hidden.adds_claim = true,
+                None => hidden.begin(&self.key),
             }
             return Ok(Passing::Step);
         };
@@ -394,7 +403,7 @@ impl Cursor {
             (Some(gap), Some(end)) => Some(if forward { gap.min(end) } else { gap.max(end) }),
             (gap, end) => gap.or(end),
         };
-        // Of entries that are newer than the snapshot it sees none.
+        // The scan sees no entries newer than the snapshot.
         let seen = if self.snapshot <= gap.claim.to { SeqNo::MAX } else { gap.claim.to };
         if self.inner.valid() {
             self.inner.jump(to, seen, forward)?;
@@ -403,59 +412,59 @@ impl Cursor {
         if stopped_short {
             self.gather(forward)?;
         }
-        if stretch.start.is_none() && !stopped_short {
+        if hidden.start.is_none() && !stopped_short {
             if gap.claim.to < self.snapshot {
                 let (low, high) = if forward { (&*self.key, to) } else { (to.unwrap_or_default(), Some(&*self.key)) };
                 self.gaps.extend(low, high, gap.claim.to, self.claim(0));
             }
-            to.into_iter().for_each(|to| stretch.begin(to));
+            to.into_iter().for_each(|to| hidden.begin(to));
         } else {
-            if stretch.start.is_none() {
-                stretch.begin(&self.key);
+            if hidden.start.is_none() {
+                hidden.begin(&self.key);
             }
-            stretch.newest = stretch.newest.max(gap.claim.from);
-            stretch.is_news = true;
+            hidden.newest = hidden.newest.max(gap.claim.from);
+            hidden.adds_claim = true;
         }
         Ok(Passing::Jumped)
     }
 
-    /// Has all sources stand where the first of them has stopped. After a jump the others may stand
-    /// further on, behind tombstones that hide what comes next in the first one.
+    /// Moves all sources to where the first of them stopped. After a jump others may stand further
+    /// on, past tombstones that hide what comes next in the first one.
     fn gather(&mut self, forward: bool) -> Result<()> {
         let is_passed = self.marked.is_at(&self.inner);
         let key = self.inner.key().to_vec();
         match forward {
-            // No entry has sequence number 0: that is behind every version of the key.
+            // No entry has sequence number 0: this is after every version of the key.
             true => self.inner.seek(&key, if is_passed { 0 } else { SeqNo::MAX }),
             false => self.inner.seek_before(&key, 0),
         }
     }
 
-    /// Notes for later scans that there is nothing to see in a stretch. It ends at the entry that
+    /// Notes for later scans that the keys of `hidden` are invisible. They end at the entry that
     /// was found, or at the end of the range.
     #[inline]
-    fn note(&mut self, stretch: &Stretch, found: bool, forward: bool, end: Option<&[u8]>) {
-        if stretch.is_news {
-            self.note_news(stretch, found, forward, end);
+    fn note(&mut self, hidden: &HiddenKeys, found: bool, forward: bool, end: Option<&[u8]>) {
+        if hidden.adds_claim {
+            self.note_claim(hidden, found, forward, end);
         }
     }
 
     #[cold]
-    fn note_news(&mut self, stretch: &Stretch, found: bool, forward: bool, end: Option<&[u8]>) {
-        let Some(start) = stretch.start.as_deref() else { return };
-        let claim = self.claim(stretch.newest);
+    fn note_claim(&mut self, hidden: &HiddenKeys, found: bool, forward: bool, end: Option<&[u8]>) {
+        let Some(start) = hidden.start.as_deref() else { return };
+        let claim = self.claim(hidden.newest);
         if forward {
             let found = found.then(|| self.inner.key());
             self.gaps.claim(start, found.into_iter().chain(end).min(), claim);
         } else {
-            // The least key behind the one that was found.
+            // The least key after the one found.
             let found = found.then(|| [&self.key[..], &[0]].concat());
             let low = found.as_deref().into_iter().chain(end).max();
             self.gaps.claim(low.unwrap_or_default(), Some(start), claim);
         }
     }
 
-    /// What this scan can say of keys of which it sees nothing and no entry newer than `newest`.
+    /// The claim of this scan for keys of which it saw nothing and no entry newer than `newest`.
     fn claim(&self, newest: SeqNo) -> Claim {
         Claim { from: newest.max(self.settled), to: self.snapshot }
     }
@@ -467,7 +476,8 @@ impl Cursor {
     }
 }
 
-/// A range of keys: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..`, or a pair of [`Bound`]s, over anything that is bytes.
+/// A range of keys: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..`, or a pair of [`Bound`]s, over any
+/// type that is bytes.
 pub trait KeyRange {
     /// The bounds, owned.
     fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>);
@@ -517,7 +527,7 @@ impl<K: AsRef<[u8]>> KeyRange for RangeToInclusive<K> {
     }
 }
 
-/// A range as `[lower, upper)`; an open end is `None`.
+/// A range as `[lower, upper)`; `None` is an open end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HalfOpen {
     pub(super) lower: Option<Vec<u8>>,
@@ -526,7 +536,7 @@ pub(super) struct HalfOpen {
 
 impl HalfOpen {
     pub(super) fn of(range: impl KeyRange) -> HalfOpen {
-        // The key right behind `key` in byte order.
+        // The least key greater than `key`.
         let successor = |mut key: Vec<u8>| {
             key.push(0);
             key
@@ -550,12 +560,12 @@ impl HalfOpen {
         HalfOpen { lower: Some(prefix.to_vec()), upper: prefix_successor(prefix) }
     }
 
-    /// The prefix that `extractor` takes from every key of the range, if it is one for all: that of the lower end, if the range ends
-    /// before the keys with the next one.
+    /// The prefix that `extractor` finds in every key of the range, if all have the same. That is
+    /// the lower bound's prefix if the range ends before the keys of the next one.
     pub(super) fn common_prefix(&self, extractor: PrefixExtractor) -> Option<&[u8]> {
         let prefix = extractor.extract(self.lower.as_deref()?)?;
         let within = match (&self.upper, prefix_successor(prefix)) {
-            // There is no key behind those with the prefix.
+            // No key follows those with the prefix.
             (_, None) => true,
             (None, Some(_)) => false,
             (Some(upper), Some(end)) => *upper <= end,
@@ -564,20 +574,20 @@ impl HalfOpen {
     }
 }
 
-/// The entries of a range, from both ends. It owns what it needs: no lifetime ties it to a handle or a snapshot.
+/// Iterates over the entries of a range, from both ends. It owns what it needs and borrows from no
+/// handle or snapshot.
 ///
-/// Until it is dropped, it keeps the memtables and tables of the moment at which it was made, as a
-/// [`Cursor`] does.
+/// Until dropped, it keeps the memtables and tables of the moment it was made, like a [`Cursor`].
 ///
 /// After an error it ends.
 pub struct Iter {
     range: HalfOpen,
-    /// Makes the cursor of one end when that end is first asked.
+    /// Opens the cursor of one end on its first use.
     open: Box<dyn Fn() -> Cursor + Send>,
-    /// Each stands on the entry that its end returned last.
+    /// Each stands on the last entry that its end returned.
     front: Option<Cursor>,
     back: Option<Cursor>,
-    /// Why there is nothing to iterate over; returned once.
+    /// Why the scan could not be opened; returned once.
     failure: Option<Error>,
     done: bool,
 }
@@ -610,7 +620,7 @@ impl Iter {
                 }
             }
         };
-        // The end is the last key that the other end returned, or the range's.
+        // The scan ends at the last key that the other end returned, or at the range's end.
         let key = self.front.as_ref().and_then(Cursor::key);
         let end = self.back.as_ref().and_then(Cursor::key).or(self.range.upper.as_deref());
         Ok(key.is_some_and(|key| end.is_none_or(|end| key < end)))
@@ -638,7 +648,7 @@ impl Iter {
         }))
     }
 
-    /// The entry that one end has just come to.
+    /// Returns the entry that one end has just reached.
     fn yield_entry(
         &mut self,
         advanced: Result<bool>,
@@ -693,8 +703,8 @@ mod tests {
     use crate::memory::pool::Pool;
     use crate::write::memtable::Memtable;
 
-    /// Reads take the view first and the snapshot second. Between the two, memtable 2 may take the
-    /// place of memtable 1 as the active one.
+    /// Reads load the view first and the snapshot second. Between the two, memtable 2 may replace
+    /// memtable 1 as the active one.
     #[test]
     fn a_scan_whose_view_is_older_than_its_snapshot_uses_no_gap_that_is_newer_than_the_view() {
         let memtable = Arc::new(Memtable::new(1, 4096, 0, &Pool::new(0)));
@@ -718,7 +728,7 @@ mod tests {
         assert!(backward.seek_to_last().unwrap() && backward.seek_for_prev([37]).unwrap());
         assert_eq!(backward.key(), Some(&[37][..]));
         assert_eq!(tree.gaps.find(&[20], 80, true), Some(Gap { end: None, claim: later }), "the later claim stays");
-        // What the scan notes itself says nothing of memtable 2.
+        // What the scan notes itself does not cover memtable 2.
         let gaps = Arc::default();
         assert!(cursor(&gaps).seek_to_first().unwrap());
         let gap = gaps.find(&[20], 75, true).expect("the scan passed more than it notes");

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Handle;
+use super::StoreHandle;
 use super::iter::{HalfOpen, KeyRange};
-use super::read::Source;
+use super::read::ReadTarget;
 use super::reads::reads;
 use super::refilter::{FilterRebuild, Scope};
 use super::store::Store;
@@ -19,12 +19,13 @@ use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
 use crate::tree::version::Version;
 use crate::write::batch::WriteBatch;
 
-/// A handle to one keyspace of a store: a key-value map of its own, in one log and one order of writes with all others.
+/// A handle to one keyspace of a store: a key-value map of its own, sharing the log and the order
+/// of writes with all others.
 ///
-/// Handles are cheap to clone and may be used from any thread. A handle keeps the store open.
+/// Handles are cheap to clone and usable from any thread. A handle keeps the store open.
 #[derive(Clone)]
 pub struct Keyspace {
-    pub(super) handle: Arc<Handle>,
+    pub(super) handle: Arc<StoreHandle>,
     pub(super) id: u32,
     pub(super) name: Arc<str>,
 }
@@ -40,12 +41,12 @@ impl Keyspace {
         &self.handle.store
     }
 
-    /// What reads of the keyspace as it is now read from.
-    pub(super) fn source(&self) -> Source<'_> {
-        Source { keyspace: self.id, name: &self.name, snapshot: None }
+    /// The target of reads of the keyspace as it is now.
+    pub(super) fn target(&self) -> ReadTarget<'_> {
+        ReadTarget { keyspace: self.id, name: &self.name, snapshot: None }
     }
 
-    /// The name.
+    /// The keyspace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -57,41 +58,45 @@ impl Keyspace {
         Ok(tree.options.clone())
     }
 
-    /// Sets a key to a value, over whatever it had. Returns the write's sequence number.
+    /// Sets a key to a value, replacing any earlier value. Returns the write's sequence number.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.put_with(key, value, WriteOptions::default())
     }
 
-    /// Deletes a key; no error if it is not there. Returns the write's sequence number.
+    /// Deletes a key; deleting an absent key is no error. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.delete_with(key, WriteOptions::default())
     }
 
-    /// Sets a key to a value as `options` say: with [`WriteOptions::sync`], durably. Returns the
+    /// Sets a key to a value under `options`: with [`WriteOptions::sync`], durably. Returns the
     /// write's sequence number.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
         self.store().write_one(self.id, key.as_ref(), Some(value.as_ref()), options)
     }
 
-    /// Deletes a key as `options` say. Returns the write's sequence number.
+    /// Deletes a key under `options`. Returns the write's sequence number.
     pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
         self.store().write_one(self.id, key.as_ref(), None, options)
     }
 
-    /// Brings the entries of a range to the last level, and drops what deletes and overwrites have left there. Writes everything in
-    /// memory to tables first. For a while it takes disk space of what is above the last level, and of some tables more.
+    /// Flushes all memtables, then compacts a range to the last level and drops what deletes and
+    /// overwrites have left there. Temporarily takes disk space for the data above the last level
+    /// and for some tables more.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.store().compact_range(self.id, &self.name, &HalfOpen::of(range))
     }
 
-    /// Makes `policy` the keyspace's filter policy, the same for every level, and gives every table a filter by it.
+    /// Makes `policy` the filter policy of every level of the keyspace, and gives every table a
+    /// filter by it.
     ///
-    /// Each table whose filter is another one, or is damaged, is replaced by a copy with a new filter, one after the other. Data blocks
-    /// are copied as they are, so this costs one sequential read and write of each table, and disk space of one table for a while.
-    /// Reads go on, and so do writes and compactions of other tables; what is in memory is written to tables first. It may be
-    /// interrupted anywhere, by a crash too: every table then has its old filter or its new one, and calling it again does the rest.
+    /// Each table whose filter differs or is damaged is replaced by a copy with a new filter, one
+    /// after the other. Data blocks are copied as they are: the cost is one sequential read and
+    /// write of each table, and temporary disk space of one table. Memtables are flushed first.
+    /// Reads continue, and so do writes and compactions of other tables. An interruption, even by a
+    /// crash, leaves every table with its old filter or its new one; calling this again does the
+    /// rest.
     ///
-    /// Fails at the first table that is damaged elsewhere than in its filter.
+    /// Fails at the first table that is damaged outside of its filter.
     pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
         self.store().change_options(self.id, &self.name, |options| {
             options.filter = policy;
@@ -100,18 +105,21 @@ impl Keyspace {
         self.renew_filters(|_| {})
     }
 
-    /// Gives every table the filter that the keyspace's options ask for, as [`Keyspace::rebuild_filters`] does, which also repairs
-    /// damaged filters, and those that their tables contradict. `progress` is called when the work is known and after each table.
+    /// Gives every table the filter that the keyspace's options ask for, like
+    /// [`Keyspace::rebuild_filters`]. Repairs filters that are damaged or that their tables
+    /// contradict. `progress` is called when the work is known and after each table.
     ///
-    /// If the options change meanwhile, all filters are by the new ones in the end.
+    /// If the options change meanwhile, all filters follow the new ones in the end.
     pub fn renew_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
         self.store().renew_filters(self.id, &self.name, Scope::Unfit, progress)
     }
 
-    /// Makes the filters of all tables anew, whatever they have, and is otherwise as [`Keyspace::renew_filters`].
+    /// Like [`Keyspace::renew_filters`], but rebuilds the filters of all tables, whatever they
+    /// have.
     ///
-    /// A filter that denies a key of its table, and agrees with the table in all that it says of itself, looks like a right one. Only reads
-    /// with [`FilterMode::Shadow`](crate::FilterMode::Shadow) and a verification of the whole table find it; this replaces it.
+    /// A filter that denies a key of its table, but agrees with the table in all that it says of
+    /// itself, looks correct. Only reads with [`FilterMode::Shadow`](crate::FilterMode::Shadow) and
+    /// a verification of the whole table find it; this replaces it.
     pub fn remake_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
         self.store().renew_filters(self.id, &self.name, Scope::All, progress)
     }
@@ -120,13 +128,13 @@ impl Keyspace {
 reads!(Keyspace);
 
 impl WriteBatch {
-    /// Adds: set a key of `keyspace` to a value.
+    /// Adds a put of a key of `keyspace`.
     pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.set_origin(keyspace.store().id);
         self.put_raw(keyspace.id, key.as_ref(), value.as_ref());
     }
 
-    /// Adds: delete a key of `keyspace`.
+    /// Adds a delete of a key of `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.set_origin(keyspace.store().id);
         self.delete_raw(keyspace.id, key.as_ref());
@@ -134,7 +142,8 @@ impl WriteBatch {
 }
 
 impl Store {
-    /// The keyspace called `name`: id and name. It is created when absent; `options`, if given, replace the stored ones.
+    /// Returns id and name of the keyspace called `name`, and creates it if absent. `options`, if
+    /// given, replace the stored ones.
     pub(super) fn keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
         self.gate.check_open()?;
         if name.is_empty() || name.len() > MAX_NAME_LEN {
@@ -166,8 +175,8 @@ impl Store {
                 return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
             }
             (None, options) => Tree {
-                // File numbers are never reused, so neither is an id: entries of a dropped keyspace that are still in the log can
-                // never turn up in another one.
+                // File numbers are never reused, hence ids neither: entries of a dropped keyspace
+                // that are still in the log can never appear in another one.
                 id: u32::try_from(self.catalog.new_file_number())
                     .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
                 name: Arc::from(name),
@@ -180,7 +189,7 @@ impl Store {
         Ok((tree.id, tree.name))
     }
 
-    /// Creates a keyspace, or gives one other options; the caller holds `defining`.
+    /// Creates a keyspace or changes its options; the caller holds `defining`.
     fn install_keyspace(self: &Arc<Self>, tree: Tree) -> Result<()> {
         let created = vec![(tree.id, tree.name.to_string(), tree.options.clone())];
         self.install(VersionEdit { created, ..VersionEdit::default() }, |view| {
@@ -188,12 +197,12 @@ impl Store {
             let version = view.tree(tree.id).map(|tree| Arc::clone(&tree.version));
             view.set_tree(Tree { version: version.unwrap_or_else(|| Arc::clone(&tree.version)), ..tree });
         })?;
-        // What options decide of compactions may have changed.
+        // The new options may make compactions due.
         self.schedule();
         Ok(())
     }
 
-    /// Changes the options of a keyspace that exists.
+    /// Changes the options of an existing keyspace.
     pub(super) fn change_options(
         self: &Arc<Self>,
         keyspace: u32,
@@ -213,7 +222,7 @@ impl Store {
         self.install_keyspace(tree)
     }
 
-    /// Drops a keyspace and all its tables; returns whether there was one of that name.
+    /// Drops a keyspace and all its tables; returns whether it existed.
     pub(super) fn drop_keyspace(self: &Arc<Self>, name: &str) -> Result<bool> {
         self.gate.check_writable()?;
         let _defining = self.defining.lock();
@@ -223,7 +232,7 @@ impl Store {
         }
         let edit = VersionEdit { dropped: vec![tree.id], ..VersionEdit::default() };
         self.install(edit, |view| view.trees.retain(|other| other.id != tree.id))?;
-        // Writers are not slowed down any longer by what it had to compact.
+        // Its compaction debt no longer slows writers down.
         self.schedule();
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! [`LiveSnapshots`]: which sequence numbers readers may still ask for.
+//! [`LiveSnapshots`]: the sequence numbers of live snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use crate::format::key::SeqNo;
 
 /// The sequence numbers of all live snapshots. Compactions keep what each of them sees.
 pub(super) struct LiveSnapshots {
-    /// How many handles each snapshot has.
+    /// Number of handles of each snapshot.
     handles: Mutex<BTreeMap<SeqNo, usize>>,
     /// Compactions can drop more once no snapshot is older than this. The scheduler writes it
-    /// before it looks at `handles`; a snapshot's end reads it under that lock. Therefore at least
+    /// before it reads `handles`; dropping a snapshot reads it under that lock. Therefore at least
     /// one of the two sees the other.
     held_until: AtomicU64,
 }
@@ -27,8 +27,8 @@ impl LiveSnapshots {
     /// Adds a snapshot of what is `visible`, and returns its number.
     pub(super) fn add(&self, visible: impl FnOnce() -> SeqNo) -> SeqNo {
         let mut handles = self.handles.lock();
-        // Read under the lock: a compaction that looks at the list later sees this snapshot; one
-        // that looked earlier keeps at least what is visible now.
+        // Read under the lock: a compaction that reads the list later sees this snapshot; one that
+        // read it earlier keeps at least what is visible now.
         let seqno = visible();
         *handles.entry(seqno).or_default() += 1;
         seqno
@@ -46,7 +46,7 @@ impl LiveSnapshots {
         self.releases_garbage(&handles)
     }
 
-    /// Handles of all snapshots.
+    /// Number of handles of all snapshots.
     pub(super) fn count(&self) -> usize {
         self.handles.lock().values().sum()
     }
@@ -56,7 +56,7 @@ impl LiveSnapshots {
         self.handles.lock().keys().copied().collect()
     }
 
-    /// The oldest, or the greatest number if there is none.
+    /// The oldest sequence number, or the greatest possible one if there is none.
     pub(super) fn oldest(&self) -> SeqNo {
         self.handles.lock().keys().next().copied().unwrap_or(SeqNo::MAX)
     }

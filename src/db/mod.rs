@@ -1,10 +1,10 @@
-//! The store: [`Db`] and everything behind it.
+//! The open store: [`Db`], keyspaces, snapshots, and the engine behind them.
 //!
-//! - write: `write` (group commit) → log → memtable; `sync` makes it durable; `throttle` slows it
-//!   down, and
-//!   `stalls` counts what it waits for.
+//! - write: `write` (group commit) → WAL → memtable; `sync` makes it durable; `throttle` slows
+//!   writers down; `stalls` counts their waits.
 //! - read: `read` → `view` → memtables → versions.
-//! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in `Store::install`.
+//! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in
+//!   `Store::install`.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,7 +55,7 @@ pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use write::WriteOptions;
 
 use background::Waiting;
-use read::Source;
+use read::ReadTarget;
 use reads::reads;
 use store::Store;
 
@@ -66,22 +66,24 @@ use crate::options::{KeyspaceOptions, Options};
 use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::write::batch::WriteBatch;
 
-/// What handles, keyspaces and snapshots hold. When the last one goes, the store is closed.
-struct Handle {
+/// Shared by all handles, keyspaces and snapshots of a store. Dropping the last one closes the
+/// store.
+struct StoreHandle {
     store: Arc<Store>,
 }
 
-impl Drop for Handle {
+impl Drop for StoreHandle {
     fn drop(&mut self) {
-        // To learn of a failure, a caller uses `Db::close`.
+        // The error is lost; `Db::close` returns it.
         let _ = self.store.close();
     }
 }
 
 /// An open store.
 ///
-/// Handles are cheap to clone and may be used from any thread; the store is closed when the last handle, keyspace and snapshot is
-/// dropped, or by [`Db::close`]. The methods that read and write are those of the default keyspace.
+/// A `Db` is a handle: cheap to clone, usable from any thread. Its methods read and write the
+/// default keyspace. The store closes by [`Db::close`], or when the last handle, keyspace and
+/// snapshot is dropped.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -122,17 +124,18 @@ impl fmt::Debug for Db {
 impl Options {
     /// Opens the store in directory `path`.
     ///
-    /// After a crash this recovers what docs/RELIABILITY.md promises; it needs no option for that.
-    /// Fails with [`Error::Locked`](crate::Error::Locked) when the store is open for writing
-    /// elsewhere.
+    /// After a crash this recovers what docs/RELIABILITY.md promises, without any option. Fails
+    /// with [`Error::Locked`](crate::Error::Locked) if another handle or process has the store open
+    /// for writing.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
         Ok(Db::of(Store::open(path.as_ref(), self)?))
     }
 
-    /// Opens the store in directory `path` for reading alone, without changing anything in it.
+    /// Opens the store in directory `path` read-only; nothing in it is changed.
     ///
-    /// It takes no lock: another process may have the store open and write to it. What is read is the store at the moment of opening;
-    /// if that process removes a table meanwhile, reads that need it fail with [`Error::Io`](crate::Error::Io).
+    /// It takes no lock: another process may write to the store meanwhile. Reads see the store as
+    /// of the opening. If that process removes a table, reads that need it fail with
+    /// [`Error::Io`](crate::Error::Io).
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Db> {
         Ok(Db::of(Store::open_read_only(path.as_ref(), self)?))
     }
@@ -140,23 +143,23 @@ impl Options {
 
 impl Db {
     fn of(store: Arc<Store>) -> Db {
-        Db { default: Keyspace { handle: Arc::new(Handle { store }), id: 0, name: Arc::from(DEFAULT_KEYSPACE) } }
+        Db { default: Keyspace { handle: Arc::new(StoreHandle { store }), id: 0, name: Arc::from(DEFAULT_KEYSPACE) } }
     }
 
     fn store(&self) -> &Arc<Store> {
         self.default.store()
     }
 
-    fn source(&self) -> Source<'_> {
-        self.default.source()
+    fn target(&self) -> ReadTarget<'_> {
+        self.default.target()
     }
 
-    /// Opens the store in directory `path` with default options, and creates it when there is none.
+    /// Opens the store in directory `path` with default options, and creates it if absent.
     pub fn open(path: impl AsRef<Path>) -> Result<Db> {
         Options::new().open(path)
     }
 
-    /// Opens the store in directory `path` for reading alone; see [`Options::open_read_only`].
+    /// Opens the store in directory `path` read-only; see [`Options::open_read_only`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Db> {
         Options::new().open_read_only(path)
     }
@@ -166,26 +169,27 @@ impl Db {
         self.store().path()
     }
 
-    /// The keyspace called `name`; created when absent.
+    /// Opens the keyspace called `name`, and creates it if absent.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         let (id, name) = self.store().keyspace(name, None)?;
-        Ok(self.handle_of(id, name))
+        Ok(self.keyspace_handle(id, name))
     }
 
-    /// The keyspace called `name`; created with `options` when absent, otherwise given them for the tables written from here on.
+    /// Opens the keyspace called `name` with `options`, and creates it if absent. If it exists,
+    /// `options` replace the stored ones and apply to tables written from now on.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let (id, name) = self.store().keyspace(name, Some(options))?;
-        Ok(self.handle_of(id, name))
+        Ok(self.keyspace_handle(id, name))
     }
 
-    /// The keyspace called `name`, if there is one.
+    /// Opens the keyspace called `name` if it exists.
     pub fn existing_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
         self.store().gate.check_open()?;
         let view = self.store().view.load();
-        Ok(view.tree_named(name).map(|tree| self.handle_of(tree.id, Arc::clone(&tree.name))))
+        Ok(view.tree_named(name).map(|tree| self.keyspace_handle(tree.id, Arc::clone(&tree.name))))
     }
 
-    fn handle_of(&self, id: u32, name: Arc<str>) -> Keyspace {
+    fn keyspace_handle(&self, id: u32, name: Arc<str>) -> Keyspace {
         Keyspace { handle: Arc::clone(&self.default.handle), id, name }
     }
 
@@ -200,71 +204,73 @@ impl Db {
         Ok(self.store().view.load().trees.iter().map(|tree| tree.name.to_string()).collect())
     }
 
-    /// Drops a keyspace with all its entries; returns whether there was one of that name. Handles to it fail from then on with
-    /// [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped); iterators that are under way go on.
+    /// Drops a keyspace with all its entries; returns whether it existed. Its handles then fail
+    /// with [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped); iterators already open
+    /// continue.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         self.store().drop_keyspace(name)
     }
 
-    /// Sets a key to a value, over whatever it had. Returns the write's sequence number.
+    /// Sets a key to a value, replacing any earlier value. Returns the write's sequence number.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.put(key, value)
     }
 
-    /// Deletes a key; no error if it is not there. Returns the write's sequence number.
+    /// Deletes a key; deleting an absent key is no error. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.delete(key)
     }
 
-    /// Sets a key to a value as `options` say: with [`WriteOptions::sync`], durably. Returns the
+    /// Sets a key to a value under `options`: with [`WriteOptions::sync`], durably. Returns the
     /// write's sequence number.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
         self.default.put_with(key, value, options)
     }
 
-    /// Deletes a key as `options` say. Returns the write's sequence number.
+    /// Deletes a key under `options`. Returns the write's sequence number.
     pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
         self.default.delete_with(key, options)
     }
 
-    /// Writes a batch: all of it or nothing. Returns the sequence number of its last operation.
+    /// Writes a batch atomically. Returns the sequence number of its last operation.
     pub fn write(&self, batch: WriteBatch) -> Result<SeqNo> {
         self.write_with(batch, WriteOptions::default())
     }
 
-    /// Writes a batch as `options` say.
+    /// Writes a batch atomically under `options`.
     ///
-    /// A write that failed may be there or not after reopening, but never in part.
+    /// After an error the batch may be present on reopening, but never in part.
     pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
         self.store().write(batch, options)
     }
 
-    /// Makes everything acknowledged so far survive a power cut.
+    /// Makes every acknowledged write survive a power cut.
     pub fn sync(&self) -> Result<()> {
         self.store().sync()
     }
 
-    /// All keyspaces as they are now.
+    /// Takes a snapshot of all keyspaces as they are now.
     pub fn snapshot(&self) -> Snapshot {
         self.default.snapshot()
     }
 
-    /// Writes everything in memory to tables. What it wrote is durable when it returns.
+    /// Writes all memtables to tables. They are durable when this returns.
     pub fn flush(&self) -> Result<()> {
         self.store().flush()
     }
 
-    /// Brings the entries of a range of the default keyspace to the last level; see [`Keyspace::compact_range`].
+    /// Compacts a range of the default keyspace to the last level; see [`Keyspace::compact_range`].
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.default.compact_range(range)
     }
 
-    /// Gives the default keyspace another filter policy, and its tables new filters; see [`Keyspace::rebuild_filters`].
+    /// Changes the filter policy of the default keyspace and rebuilds its filters; see
+    /// [`Keyspace::rebuild_filters`].
     pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
         self.default.rebuild_filters(policy)
     }
 
-    /// The store at this moment.
+    /// Statistics of the store at this moment.
     pub fn stats(&self) -> Stats {
         self.store().stats()
     }
@@ -274,8 +280,8 @@ impl Db {
         self.store().sequence.visible()
     }
 
-    /// Every write up to this sequence number survives a power cut. After opening it may be less than it was before: what was recovered
-    /// from logs counts again when it is in tables.
+    /// Every write up to this sequence number survives a power cut. Reopening may lower it: writes
+    /// recovered from logs count as durable once they are in tables.
     pub fn synced_seqno(&self) -> SeqNo {
         self.store().sequence.durable()
     }
@@ -287,27 +293,27 @@ impl Db {
 
     /// Waits until flushes and compactions have nothing left to do.
     ///
-    /// The active memtable is not written: call [`flush`](Db::flush) before, to have the whole
-    /// store at rest. Writes go on meanwhile; while others write, this returns at a moment at which
-    /// no background work was running or due, and that may take as long as they write. On an
-    /// executor that leaves its jobs to callers, this runs them. A store opened read-only has no
+    /// The active memtable is not flushed; to bring the whole store to rest, call
+    /// [`flush`](Db::flush) first. Other threads may write meanwhile. This then returns at some
+    /// moment when no background work is running or due, which may not come until they stop. On an
+    /// executor that leaves its jobs to callers, this runs them. A read-only store has no
     /// background work.
     ///
-    /// Fails with the error of a flush or compaction that fails meanwhile, and with
-    /// [`Error::Closed`] in a store that is closed. Work that had failed before is tried again.
+    /// Fails if a flush or compaction fails meanwhile, and with [`Error::Closed`] if the store is
+    /// closed. Work that failed earlier is retried.
     pub fn wait_for_compactions(&self) -> Result<()> {
         self.store().wait_for_compactions()
     }
 
-    /// Closes the store: writes everything in memory to tables, ends background work and releases the lock. Other handles fail with
-    /// [`Error::Closed`] from then on; iterators go on, and no file is removed any more.
+    /// Closes the store: flushes all memtables, ends background work and releases the lock. Other
+    /// handles then fail with [`Error::Closed`]. Open iterators continue, and no file is removed
+    /// any more.
     ///
-    /// A store is closed once. Whichever handles call this, before or after the end: each call
-    /// waits until the store is closed, and returns the one result. It may be called from within
-    /// [`read`](Db::read), but not from a listener of
+    /// Closing happens once: every call, during or after it, waits for the end and returns its
+    /// result. It may be called from within [`read`](Db::read), but not from a listener of
     /// [`on_event`](Options::on_event), which must not wait for the store.
     ///
-    /// Dropping the last handle closes the store too, and hides a failure.
+    /// Dropping the last handle also closes the store, and loses any error.
     pub fn close(self) -> Result<()> {
         self.store().close()
     }
@@ -316,7 +322,7 @@ impl Db {
 reads!(Db);
 
 impl Store {
-    /// Ends the store once. Every caller waits for the end, and gets the one result.
+    /// Closes the store once. Every caller waits for the end and gets its result.
     fn close(self: &Arc<Self>) -> Result<()> {
         let shut_down = || {
             // After a panic the store keeps its lock until it is dropped: background work may still
@@ -329,7 +335,8 @@ impl Store {
 
     fn shut_down(self: &Arc<Self>) -> Result<()> {
         let last = {
-            // Under the lock: every write that was acknowledged is in a memtable that is flushed below.
+            // Under the commit lock: every acknowledged write is in a memtable that is flushed
+            // below.
             let mut commit = self.commit.lock();
             self.gate.shut();
             let Some(commit) = commit.as_mut() else { return Ok(()) };
@@ -347,14 +354,16 @@ impl Store {
         self.tables.janitor().stop();
         let commit = self.commit.lock().take();
         let ended = match (&flushed, commit) {
-            // All is in tables. The log says no more than that, which gives away a manifest that loses its last edits.
+            // All entries are in tables. A final marker in the log says so, and exposes a manifest
+            // that has lost its last edits.
             (Ok(()), Some(mut commit)) => {
                 if self.catalog.has_new_manifest() {
                     let _ = self.append_marker(&mut commit);
                 }
                 Ok(())
             }
-            // What could not be flushed is at least durable in the log, unless it was recovered from one.
+            // If the flush failed, at least make the log durable. Not possible while recovered
+            // entries wait for their flush.
             (Err(_), Some(mut commit)) if !self.gate.is_poisoned() => {
                 self.sync_through(self.sequence.visible()).and_then(|()| self.append_marker(&mut commit))
             }

@@ -1,6 +1,6 @@
-//! `multi_get`: many keys in one read.
+//! `multi_get`: reads many keys at once.
 
-use super::read::{ReadOptions, Source, tree_of};
+use super::read::{ReadOptions, ReadTarget, tree_of};
 use super::store::Store;
 use crate::error::Result;
 use crate::filter::KeyHash;
@@ -10,18 +10,19 @@ use crate::sorted::value::Value;
 use crate::tree::version::MultiGet;
 
 impl Store {
-    /// The values of `keys`, in their order, all as of one moment.
+    /// Returns the values of `keys`, in their order, all as of one moment.
     pub(super) fn multi_get<K: AsRef<[u8]>>(
         &self,
-        source: Source<'_>,
+        target: ReadTarget<'_>,
         keys: &[K],
         options: ReadOptions,
     ) -> Result<Vec<Option<Value>>> {
         self.gate.check_open()?;
-        // The view first, the sequence number second: see `ReadView`. It is kept by a count, as the batch may be long.
+        // The view first, the sequence number second: see `ReadView`. Counted, not pinned: the
+        // batch may be long.
         let view = self.view.load();
-        let snapshot = source.snapshot.unwrap_or_else(|| self.sequence.visible());
-        let tree = tree_of(&view, source.keyspace, source.name)?;
+        let snapshot = target.snapshot.unwrap_or_else(|| self.sequence.visible());
+        let tree = tree_of(&view, target.keyspace, target.name)?;
         let mode = options.mode();
         let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, mode };
         let reads: Vec<PointRead<'_>> = keys.iter().map(|key| read(key.as_ref())).collect();

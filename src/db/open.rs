@@ -1,12 +1,14 @@
-//! Opening: lock, manifest, recovery of the logs.
+//! Opening a store: lock, manifest, recovery of the logs.
 //!
-//! Recovery changes nothing that it still needs. Of what the logs hold, full memtables go to new tables, which one new manifest names. The
-//! last one, that is not full, stays in memory with the logs it came from, and is flushed in the background like any other: only when
-//! it is in tables are those logs let go, and is anything said to be durable that came after it. So recovery may itself be interrupted
-//! anywhere and begin anew.
+//! Recovery changes nothing that it still needs. Full memtables rebuilt from the logs become new
+//! tables, which one new manifest names. The last memtable, which is not full, stays in memory with
+//! its logs and is flushed in the background like any other. Only after that flush are those logs
+//! removed, and only then are later writes declared durable. Therefore recovery may be interrupted
+//! anywhere and start again.
 //!
-//! Nothing is written that need not be. The manifest stays in force if it is known to be durable and nothing has changed; a log is begun
-//! by the first write. So no open waits for the disk after a clean close, nor after a kill if what was written fits into one memtable.
+//! Opening writes only what it must. The manifest stays in force if it is known to be durable and
+//! nothing has changed; the first write begins a log. Therefore an open does not wait for the disk
+//! after a clean close, nor after a kill if the logs' writes fit into one memtable.
 
 use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy, Unsupported};
 use std::path::Path;
@@ -40,7 +42,7 @@ impl Store {
     pub(super) fn open(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let fs = Arc::clone(&options.file_system);
-        // Before anything is created: a directory that is another program's is left as it is.
+        // Before anything is created, so that another program's directory is left alone.
         if manifest::find(&*fs, dir)?.is_none() && !options.create_if_missing {
             return Err(Error::NotFound(dir.to_owned()));
         }
@@ -50,7 +52,7 @@ impl Store {
             return Err(Error::Locked { path: dir.to_owned(), holder: lock_holder(&options, &lock_path) });
         };
 
-        // The number of the manifest in force, as long as it may stay that.
+        // `in_force` is the number of the existing manifest while it may stay in force.
         let (mut state, found, mut in_force) = match manifest::load(&*fs, dir)? {
             Some(loaded) => (loaded.state, loaded.number, loaded.is_durable.then_some(loaded.number)),
             None => {
@@ -66,7 +68,8 @@ impl Store {
             in_force = None;
         }
         let files = list_files(&options, dir)?;
-        // A stray file goes below. No edit that is to come would know that its number was used.
+        // A stray file is removed below. A new manifest must record that its number was used, as no
+        // later edit would.
         let strays =
             |kind: &FileKind| !matches!(kind, FileKind::Wal(_)) && kind.number() >= Some(state.next_file_number);
         if files.iter().any(strays) {
@@ -76,7 +79,7 @@ impl Store {
         let memory = new_pool(&options);
         let sources = Sources { dir, manifest: found, files: &files, tables: &tables };
         sources.check_tables(&state)?;
-        let recovery = Recovery { sources, options: &options, memory: &memory, keep: Keep::InTables };
+        let recovery = Recovery { sources, options: &options, memory: &memory, keep: KeepIn::Tables };
         let recovered = recovery.recover(&mut state)?;
         let log_number = state.take_number();
         let header = FileHeader { number: log_number, first: recovered.last_seqno + 1, ..FileHeader::default() };
@@ -101,12 +104,12 @@ impl Store {
             FileKind::CurrentTemp => false,
             FileKind::Current | FileKind::Lock => true,
         };
-        // Before anything is removed: the report of a repair says that these files are kept.
+        // Before anything is removed: the report of a repair promises to keep these files.
         let moves = manifest::moves::unfinished(&*fs, dir, &files, |kind| needed(&kind))?;
         manifest::moves::finish(&*fs, dir, &moves)?;
         let is_moved = |kind: &FileKind| moves.iter().any(|(moved, _)| moved == kind);
         for kind in files.iter().filter(|kind| !needed(kind) && !is_moved(kind)) {
-            // One that stays will be tried again.
+            // A file that cannot be removed is tried again at the next open.
             match *kind {
                 FileKind::Table(number) => tables.remove_file(number),
                 _ => _ = fs.remove(&kind.path(dir)),
@@ -138,12 +141,11 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the store in `dir` without changing anything in it. No lock is taken: a process that writes may go on, and what is read
-    /// is the store as it was at a moment of the opening.
+    /// Opens the store in `dir` read-only. It takes no lock: another process may write meanwhile,
+    /// and reads see the store as of some moment of the opening.
     ///
-    /// That process may let go of logs, tables and the manifest while they are read. Nothing in the
-    /// directory stays as it was for two attempts but damage: an attempt's failure counts if the
-    /// next one fails in the same way.
+    /// That process may remove logs, tables and the manifest while they are read. Only damage fails
+    /// two attempts in the same way: an error counts when the next attempt repeats it.
     pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let memory = new_pool(&options);
@@ -161,7 +163,7 @@ impl Store {
                 }
             }
         }
-        Err(std::io::Error::from(ResourceBusy)).during("find a moment at rest to open", dir)
+        Err(std::io::Error::from(ResourceBusy)).during("read a consistent state of", dir)
     }
 
     fn verify_if_paranoid(&self) -> Result<()> {
@@ -174,41 +176,40 @@ impl Store {
     }
 }
 
-/// What a reader finds beside a process that may write.
-struct Found {
+/// What a read-only open has read beside a process that may write.
+struct ReadOnlyImage {
     state: ManifestState,
     tables: Arc<TableContext>,
     recovered: Recovered,
 }
 
-/// Reads manifest and logs. `None` if entries have gone from a log to a table meanwhile that were
-/// found in neither.
-fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<Pool>) -> Result<Option<Found>> {
+/// Reads manifest and logs. `None` if entries moved from a log to a table meanwhile and were found
+/// in neither.
+fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<Pool>) -> Result<Option<ReadOnlyImage>> {
     let fs = &*options.file_system;
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
     let files = list_files(options, dir)?;
     let tables = new_tables(options, dir);
     let sources = Sources { dir, manifest: number, files: &files, tables: &tables };
     sources.check_tables(&state)?;
-    // First, because replaying takes long, and compactions remove them meanwhile.
-    hold_files(&state, &tables, options.max_open_files)?;
-    let recovery = Recovery { sources, options, memory, keep: Keep::InMemory };
+    // Before replaying, which takes long: compactions may remove tables meanwhile.
+    open_table_files(&state, &tables, options.max_open_files)?;
+    let recovery = Recovery { sources, options, memory, keep: KeepIn::Memory };
     let recovered = recovery.recover(&mut state)?;
-    // A log is removed after an edit has said that its entries are in tables.
+    // A log is removed only after an edit has declared its entries flushed.
     let flushed = manifest::load(fs, dir)?.map_or(0, |now| now.state.flushed_seqno);
-    Ok((flushed <= recovered.last_seqno).then_some(Found { state, tables, recovered }))
+    Ok((flushed <= recovered.last_seqno).then_some(ReadOnlyImage { state, tables, recovered }))
 }
 
-/// Opens the files of tables, as many as may be open: a process that writes may remove them
-/// meanwhile.
-fn hold_files(state: &ManifestState, tables: &TableContext, most: usize) -> Result<()> {
+/// Opens up to `most` table files before a writing process removes them.
+fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -> Result<()> {
     let all = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
     all.take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))
 }
 
-impl Found {
+impl ReadOnlyImage {
     fn into_store(self, dir: &Path, options: Options, memory: Arc<Pool>) -> Result<Arc<Store>> {
-        let Found { state, tables, recovered } = self;
+        let ReadOnlyImage { state, tables, recovered } = self;
         let mut memtables = recovered.memtables.into_iter().rev();
         let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
         let active = memtables.next().unwrap_or_else(new_memtable);
@@ -234,44 +235,44 @@ impl Found {
     }
 }
 
-/// Opening counts on from the greatest number in the directory, but not from a greater one than half of what the format allows: a stray file
-/// must not use up the numbers.
-const GREATEST_COUNTED: u64 = 1 << 55;
+/// New file numbers follow the greatest number in the directory, but only up to half of what the
+/// format allows: a stray file must not use up the numbers.
+const MAX_COUNTED_NUMBER: u64 = 1 << 55;
 
-/// How often a read-only open reads again when the store changes meanwhile.
+/// Attempts of a read-only open while the store changes.
 const READ_ONLY_ATTEMPTS: u32 = 100;
 
-/// Where recovery puts what it finds in the logs.
+/// Where recovery puts the entries of the logs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keep {
-    /// Full memtables in new tables of level 0, added to the state; the last one in memory.
-    InTables,
-    /// In memtables; nothing is written.
-    InMemory,
+enum KeepIn {
+    /// Full memtables go to new tables of level 0, added to the state; the last one stays in
+    /// memory.
+    Tables,
+    /// All stay in memtables; nothing is written.
+    Memory,
 }
 
 struct Recovered {
     last_seqno: SeqNo,
-    /// Everything up to here is in tables.
+    /// Tables hold every entry up to this one.
     flushed: SeqNo,
-    /// What is behind that, oldest first.
+    /// The entries after `flushed`, oldest memtable first.
     memtables: Vec<Arc<Memtable>>,
     /// The logs that were replayed, ascending.
     logs: Vec<u64>,
 }
 
-/// What a store is opened from.
+/// The files that a store is opened from.
 ///
-/// A manifest that has lost its last edits looks like one that never had them. It shows in what it
-/// does not know of: a table or log that it asks for has gone, and a newer table, in which its
-/// entries are now, is not named by it. The error names the manifest then, and the missing file
-/// otherwise.
+/// A manifest that has lost its last edits looks like one that never had them. It shows in the
+/// files: a table or log that the manifest names is missing, and a newer table that it does not
+/// name holds the entries. The error then blames the manifest, and otherwise the missing file.
 #[derive(Clone, Copy)]
 struct Sources<'a> {
     dir: &'a Path,
     /// Number of the manifest.
     manifest: u64,
-    /// In the directory, sorted.
+    /// Files in the directory, sorted.
     files: &'a [FileKind],
     tables: &'a Arc<TableContext>,
 }
@@ -283,7 +284,7 @@ impl Sources<'_> {
         let is_missing = |meta: &TableMeta| self.files.binary_search(&FileKind::Table(meta.number)).is_err();
         let Some((_, meta)) = named.find(|(_, meta)| is_missing(meta)) else { return Ok(()) };
         let missing = FileKind::Table(meta.number);
-        // Any other table may be left over from work that a crash cut off.
+        // Other unnamed tables may be left over from work that a crash cut off.
         let is_later = |number: &u64| {
             let Ok(table) = SalvageTable::open(self.tables, *number, None) else { return false };
             let origin = table.origin();
@@ -313,23 +314,23 @@ impl Sources<'_> {
         })
     }
 
-    /// The error to return when `logs` could not be replayed because of `error`: that of the
-    /// manifest if they all begin behind what is missing, and a table that it does not name has it.
+    /// Returns the error to report when replaying `logs` failed with `error`. That is the
+    /// manifest's if all logs begin after the missing entry and an unnamed table holds it.
     fn explain(&self, error: Error, state: &ManifestState, logs: &[u64]) -> Error {
         if !error.is_corruption() {
             return error;
         }
         let missing = state.flushed_seqno + 1;
-        let begins_behind = |&log: &u64| {
+        let begins_after = |&log: &u64| {
             let reader = LogReader::open(self.tables.fs(), &FileKind::Wal(log).path(self.dir), Magic::Wal, log);
             reader.is_ok_and(|reader| reader.header().is_ok_and(|header| header.first > missing))
         };
-        let has_it = |number: &u64| {
+        let holds_missing = |number: &u64| {
             let table = Table::alone(Arc::clone(self.tables), *number, false);
             table.is_ok_and(|table| table.meta().largest_seqno >= missing)
         };
-        match self.unnamed_tables(state).find(has_it) {
-            Some(table) if logs.iter().all(begins_behind) => {
+        match self.unnamed_tables(state).find(holds_missing) {
+            Some(table) if logs.iter().all(begins_after) => {
                 let table = FileKind::Table(table).name();
                 self.outdated(format_args!(
                     "entry {missing} is in no log, and {table}, which it does not name, has later ones"
@@ -345,17 +346,17 @@ impl Sources<'_> {
     }
 }
 
-/// What recovery works with.
+/// The inputs of recovery.
 struct Recovery<'a> {
     sources: Sources<'a>,
     options: &'a Options,
     memory: &'a Arc<Pool>,
-    keep: Keep,
+    keep: KeepIn,
 }
 
 impl Recovery<'_> {
-    /// Replays the logs that `state` still needs, and takes the numbers in the directory for used: they may belong to files that no
-    /// edit has named yet.
+    /// Replays the logs that `state` still needs. File numbers seen in the directory count as used:
+    /// they may belong to files that no edit has named yet.
     fn recover(&self, state: &mut ManifestState) -> Result<Recovered> {
         for kind in self.sources.files {
             if let FileKind::Table(number) = *kind
@@ -366,11 +367,11 @@ impl Recovery<'_> {
         }
         let known_ids = state.next_file_number;
         let numbers = self.sources.files.iter().filter_map(|kind| kind.number());
-        let seen = numbers.filter(|&number| number <= GREATEST_COUNTED).max().unwrap_or(0);
+        let seen = numbers.filter(|&number| number <= MAX_COUNTED_NUMBER).max().unwrap_or(0);
         state.next_file_number = known_ids.max(seen + 1);
         let unused = state.next_file_number;
         self.replay_logs(state, known_ids).inspect_err(|_| {
-            // However often opening is tried, it leaves nothing more behind.
+            // A failed open leaves no new tables behind, however often it is tried.
             (unused..state.next_file_number).for_each(|number| self.sources.tables.remove_file(number));
         })
     }
@@ -388,7 +389,8 @@ impl Recovery<'_> {
             .collect();
         logs.sort_unstable();
 
-        // It stands for all of the logs, and comes before those that are to be begun.
+        // The recovered memtables carry this number for all logs. It is less than that of any log
+        // to be begun.
         let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));
         let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log };
         let mut rebuilt = Rebuilt {
@@ -400,7 +402,7 @@ impl Recovery<'_> {
             full: Vec::new(),
             flushed: known.flushed,
         };
-        // An executor that runs one job at a time is for those who want to know what comes after what.
+        // An executor that runs one job at a time is for callers that need a deterministic order.
         let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
         let apply = &mut |stretch: Stretch<'_>| rebuilt.add(stretch);
         let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
@@ -410,7 +412,7 @@ impl Recovery<'_> {
             Some(memtable) => full.push(memtable),
             None => flushed = end.last_seqno,
         }
-        if keep == Keep::InTables && flushed > known.flushed {
+        if keep == KeepIn::Tables && flushed > known.flushed {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
         Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, logs })
@@ -419,11 +421,12 @@ impl Recovery<'_> {
     /// Writes a recovered memtable to tables of level 0.
     fn write_recovered(&self, memtable: &Arc<Memtable>, state: &mut ManifestState) -> Result<()> {
         for (id, keys) in memtable.keyspaces() {
-            // Entries of a keyspace that was dropped later go with it.
+            // Entries of a keyspace that was dropped later are dropped with it.
             let Some(keyspace) = state.keyspaces.get(&id) else { continue };
             let options_of = keyspace.options.clone();
             let definition = encode_definition(&keyspace.name, &options_of);
-            // What the filters take, only the tables know, and no open waits for all of these. It is a small run.
+            // A filter budget would need the filter sizes of all tables, and no open waits to read
+            // those. This run is small, so they count as 0.
             let filter = policy_of_output(&options_of, &keyspace.metas(), 0, keys, || 0, |_, _| false);
             let number = state.take_number();
             let context = OutputContext {
@@ -452,32 +455,33 @@ impl Recovery<'_> {
     }
 }
 
-/// What was found in the logs, as far as they are read.
+/// The memtables rebuilt from the logs read so far.
 struct Rebuilt<'a> {
     recovery: &'a Recovery<'a>,
     state: &'a mut ManifestState,
-    /// Ids of keyspaces are below.
+    /// Every keyspace id is below this.
     known_ids: u64,
-    /// The log that the memtables are of.
+    /// The log number that the memtables carry.
     newest: u64,
-    /// Not full, or nothing came after it. The first one comes with the first batch: a memtable that goes back to the pool unused costs more
-    /// than all else of an open.
+    /// The memtable being filled. Created with the first batch: returning an unused one to the pool
+    /// costs more than the rest of an open.
     current: Option<Arc<Memtable>>,
     full: Vec<Arc<Memtable>>,
-    /// Everything up to here is in tables.
+    /// Tables hold every entry up to this one.
     flushed: SeqNo,
 }
 
-/// An operation that was found in a log.
+/// An operation read from a log.
 struct Insertion<'a> {
     operation: Op<'a>,
     hash: KeyHash,
     seqno: SeqNo,
-    /// The number of the log, if it is the first operation of its batch.
+    /// The number of the log if this is the first operation of its batch.
     begins_in: Option<u64>,
 }
 
-/// So many operations at a time are inserted. Their slots in the index are all asked for before: memory answers them together.
+/// Operations inserted at a time. Their index slots are prefetched first, so that the cache misses
+/// overlap.
 const GROUP: usize = 32;
 
 impl Rebuilt<'_> {
@@ -487,7 +491,8 @@ impl Rebuilt<'_> {
         for batch in stretch.batches() {
             for (seqno, operation) in (batch.first..).zip(batch.operations()) {
                 let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
-                // That of a dropped one is below: the manifest names a keyspace before the first write to it.
+                // Dropped keyspaces have lower ids too: the manifest names a keyspace before the
+                // first write to it.
                 if u64::from(operation.keyspace) >= self.known_ids {
                     let (id, log) = (operation.keyspace, FileKind::Wal(batch.log).name());
                     let proof = format_args!("{log} names keyspace {id} at offset {}", batch.offset);
@@ -512,7 +517,7 @@ impl Rebuilt<'_> {
             let mut inserted = 0;
             let mut writer = self.memtable().writer();
             for Insertion { operation, hash, seqno, begins_in } in group {
-                // No batch is divided.
+                // A batch is never split across memtables.
                 if begins_in.is_some() && writer.used() >= size {
                     break;
                 }
@@ -522,7 +527,7 @@ impl Rebuilt<'_> {
             drop(writer);
             group = &group[inserted..];
             if let Some(log) = group.first().and_then(|next| next.begins_in) {
-                self.put_away(log)?;
+                self.finish_memtable(log)?;
             }
         }
         Ok(())
@@ -534,25 +539,25 @@ impl Rebuilt<'_> {
         self.current.get_or_insert_with(new)
     }
 
-    /// Lets go of the current memtable, which is full. What comes next stands in `log`.
-    fn put_away(&mut self, log: u64) -> Result<()> {
+    /// Finishes the current memtable, which is full. The next entries are in `log`.
+    fn finish_memtable(&mut self, log: u64) -> Result<()> {
         let Some(memtable) = self.current.take() else { return Ok(()) };
         match self.recovery.keep {
-            Keep::InTables => {
+            KeepIn::Tables => {
                 self.recovery.write_recovered(&memtable, self.state)?;
                 self.flushed = memtable.last_seqno();
-                // The logs before it are in tables, or void: to be found again beside logs that another crash has cut short, void ones
-                // must go for good.
+                // Earlier logs are in tables, or void. Void ones must never be read again, beside
+                // logs that another crash has cut short.
                 self.state.min_log = log;
             }
-            Keep::InMemory => self.full.push(memtable),
+            KeepIn::Memory => self.full.push(memtable),
         }
         Ok(())
     }
 }
 
-/// A pool that keeps what a memtable takes, with its index and its order. So one may be written to while its predecessor is flushed, and
-/// takes over the memory of the one before that.
+/// A pool that keeps the memory of one memtable with its index and sort order. While one memtable
+/// is flushed, the active one reuses the memory of the one before.
 fn new_pool(options: &Options) -> Arc<Pool> {
     Pool::new(options.memtable_size + options.memtable_size / 4 + 2 * CHUNK_LEN)
 }
@@ -563,8 +568,9 @@ fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
     Arc::new(context.with_listener(options.listener.clone()).with_mmap_reads(options.mmap_reads))
 }
 
-/// Makes the name of a new store's directory durable, and those above it: also names that were there already, because whoever made
-/// them may have been interrupted. A directory that cannot be synced at all has got no name from a program like this one.
+/// Makes the names of a new store's directory and of all above it durable. This includes existing
+/// names, as their creator may have been interrupted. A directory that cannot be synced at all got
+/// no name from a program like this one.
 fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     for above in dir.ancestors().skip(1) {
         match fs.sync_dir(above) {
@@ -584,7 +590,7 @@ fn new_state(options: &Options) -> ManifestState {
     state
 }
 
-/// Not for secrets: it keeps the filters of two stores from having the same false positives.
+/// Not a secret: it keeps two stores' filters from sharing false positives.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()

@@ -18,10 +18,10 @@ use crate::write::memtable::Memtable;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ReadOptions {
-    /// How filters are treated: by point reads, by scans of a prefix, and by those of a range within one. Other ranges and cursors ask
-    /// no filter. Default: [`FilterMode::Use`].
+    /// How point reads, prefix scans, and scans of a range within one prefix use filters. Other
+    /// ranges and cursors use none. Default: [`FilterMode::Use`].
     pub filters: FilterMode,
-    /// Whether blocks that are read from disk are kept in the cache. Default: true.
+    /// Whether blocks read from disk are admitted to the cache. Default: true.
     pub fill_cache: bool,
 }
 
@@ -41,35 +41,35 @@ impl ReadOptions {
         ReadMode { filters: self.filters, fill_cache: self.fill_cache }
     }
 
-    /// Sets how filters are treated.
+    /// Sets how filters are used.
     pub fn filters(mut self, filters: FilterMode) -> Self {
         self.filters = filters;
         self
     }
 
-    /// Sets whether blocks that are read from disk are kept in the cache.
+    /// Sets whether blocks read from disk are admitted to the cache.
     pub fn fill_cache(mut self, fill_cache: bool) -> Self {
         self.fill_cache = fill_cache;
         self
     }
 }
 
-/// Up to this length [`Keyspace::read`](super::Keyspace::read) copies a value: that takes less time
-/// than to count references up and down, above all if several threads do so.
+/// [`Keyspace::read`](super::Keyspace::read) copies values up to this length: that costs less than
+/// counting references up and down, above all when several threads do so.
 const COPIED: usize = 512;
 
-/// A value for the caller's code, which may take its time: nothing is pinned any more.
+/// A value for the caller's code, which may run long: holding it pins no epoch.
 enum Kept {
-    /// This many bytes of a buffer.
+    /// The first bytes of the caller's buffer, this many.
     Copied(usize),
     InTable(KeptValue),
     /// The version of the key with this sequence number.
     InMemtable(Arc<Memtable>, SeqNo),
 }
 
-/// What is read from: a keyspace, as it is now or as a snapshot sees it.
+/// The target of a read: a keyspace, now or as of a snapshot.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(super) struct ReadTarget<'a> {
     pub(super) keyspace: u32,
     pub(super) name: &'a str,
     pub(super) snapshot: Option<SeqNo>,
@@ -80,12 +80,12 @@ pub(super) fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Resu
 }
 
 impl Store {
-    /// Reads a key, does `take` with its value, and tells `trace` of its way. `take` runs pinned:
-    /// it must not be the caller's code.
+    /// Reads a key, calls `take` with its value, and reports each step to `trace`. `take` runs
+    /// pinned: it must not call the caller's code.
     #[inline]
     pub(super) fn get<R>(
         &self,
-        source: Source<'_>,
+        target: ReadTarget<'_>,
         key: &[u8],
         options: ReadOptions,
         trace: &mut impl ReadTrace,
@@ -95,26 +95,31 @@ impl Store {
         let hash = KeyHash::new(self.seed, key);
         self.view.with(|view, pin| {
             // The view first, the sequence number second: see `ReadView`.
-            let snapshot = source.snapshot.unwrap_or_else(|| self.sequence.visible());
+            let snapshot = target.snapshot.unwrap_or_else(|| self.sequence.visible());
             let read = PointRead { key, hash, snapshot, mode: options.mode() };
-            Ok(view.get(tree_of(view, source.keyspace, source.name)?, &read, pin, trace)?.map(take))
+            Ok(view.get(tree_of(view, target.keyspace, target.name)?, &read, pin, trace)?.map(take))
         })
     }
 
-    pub(super) fn get_into(&self, source: Source<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    pub(super) fn get_into(&self, target: ReadTarget<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
         let found =
-            self.get(source, key, ReadOptions::default(), &mut Untraced, |value| out.extend_from_slice(value.bytes()))?;
+            self.get(target, key, ReadOptions::default(), &mut Untraced, |value| out.extend_from_slice(value.bytes()))?;
         Ok(found.is_some())
     }
 
-    pub(super) fn contains_key(&self, source: Source<'_>, key: &[u8]) -> Result<bool> {
-        Ok(self.get(source, key, ReadOptions::default(), &mut Untraced, |_| ())?.is_some())
+    pub(super) fn contains_key(&self, target: ReadTarget<'_>, key: &[u8]) -> Result<bool> {
+        Ok(self.get(target, key, ReadOptions::default(), &mut Untraced, |_| ())?.is_some())
     }
 
-    pub(super) fn read<R>(&self, source: Source<'_>, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+    pub(super) fn read<R>(
+        &self,
+        target: ReadTarget<'_>,
+        key: &[u8],
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
         let mut buffer = [0; COPIED];
-        let kept = self.get(source, key, ReadOptions::default(), &mut Untraced, |hit| {
+        let kept = self.get(target, key, ReadOptions::default(), &mut Untraced, |hit| {
             if let Some(copy) = buffer.get_mut(..hit.bytes().len()) {
                 copy.copy_from_slice(hit.bytes());
                 return Kept::Copied(copy.len());
@@ -129,30 +134,30 @@ impl Store {
             Some(Kept::Copied(len)) => Some(read(&buffer[..len])),
             Some(Kept::InTable(value)) => Some(read(value.bytes())),
             Some(Kept::InMemtable(memtable, seqno)) => {
-                // Found once more: what a memtable has it keeps, and only a borrow of it can lend
-                // the value.
-                let entry = memtable.get(source.keyspace, key, KeyHash::new(self.seed, key), seqno);
+                // Looked up again: the memtable still has the entry, and only a borrow of the
+                // memtable can lend its value.
+                let entry = memtable.get(target.keyspace, key, KeyHash::new(self.seed, key), seqno);
                 entry.map(|entry| read(entry.value))
             }
         })
     }
 
-    pub(super) fn cursor(&self, source: Source<'_>, options: ReadOptions) -> Result<Cursor> {
+    pub(super) fn cursor(&self, target: ReadTarget<'_>, options: ReadOptions) -> Result<Cursor> {
         self.gate.check_open()?;
         let view = self.view.load();
-        let seqno = source.snapshot.unwrap_or_else(|| self.sequence.visible());
-        let tree = tree_of(&view, source.keyspace, source.name)?;
+        let seqno = target.snapshot.unwrap_or_else(|| self.sequence.visible());
+        let tree = tree_of(&view, target.keyspace, target.name)?;
         let sources = view.cursor(tree, options.fill_cache, None);
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree))
     }
 
-    pub(super) fn iter(&self, source: Source<'_>, range: HalfOpen, options: ReadOptions) -> Iter {
+    pub(super) fn iter(&self, target: ReadTarget<'_>, range: HalfOpen, options: ReadOptions) -> Iter {
         if let Err(error) = self.gate.check_open() {
             return Iter::failed(error);
         }
         let view = self.view.load();
-        let seqno = source.snapshot.unwrap_or_else(|| self.sequence.visible());
-        let tree = match tree_of(&view, source.keyspace, source.name) {
+        let seqno = target.snapshot.unwrap_or_else(|| self.sequence.visible());
+        let tree = match tree_of(&view, target.keyspace, target.name) {
             Ok(tree) => tree.clone(),
             Err(error) => return Iter::failed(error),
         };
@@ -162,7 +167,7 @@ impl Store {
                 .common_prefix(extractor)
                 .map(|prefix| Arc::new(PrefixProbe::new(extractor, prefix, self.seed, mode))),
         };
-        // No more of the view than this keyspace needs.
+        // Keeps only the parts of the view that this keyspace needs.
         let view = ReadView { active: Arc::clone(&view.active), sealed: view.sealed.clone(), trees: Vec::new() };
         let open = move || {
             let sources = view.cursor(&tree, options.fill_cache, probe.as_ref());

@@ -1,8 +1,9 @@
-//! New filters for tables that are there: one table after the other is replaced by a copy, each by an edit of its own.
+//! New filters for existing tables: each table in turn is replaced by a copy, by an edit of its
+//! own.
 //!
-//! A copy takes the place of its original in every respect that decides what reads see and what compaction does: level, keys and
-//! sequence numbers are the same. While one is made, whatever compacts its neighbourhood waits (see `Picker::pick_table`), and readers
-//! that hold the original keep it.
+//! A copy equals its original in all that decides what reads see and what compaction does: level,
+//! keys and sequence numbers. While a copy is made, compactions of its neighbourhood wait (see
+//! `Picker::pick_table`), and readers that hold the original keep it.
 
 use std::sync::Arc;
 
@@ -17,27 +18,29 @@ use crate::tree::compaction::filters::policies;
 use crate::tree::compaction::picker::{Picker, Requested, Task};
 use crate::tree::manifest::VersionEdit;
 
-/// How far the renewal of a keyspace's filters has come; see [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
+/// Progress of renewing a keyspace's filters; see
+/// [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilterRebuild {
-    /// Tables that needed another filter when it began. If the options change meanwhile, and another round is made for that, those of
-    /// that round come on top.
+    /// Tables that needed a new filter at the start. If the options change meanwhile, the tables of
+    /// each further round are added.
     pub wanted: u64,
-    /// Tables that had the right filter when it began, or when the last round did, and were left alone.
+    /// Tables that had the right filter at the start of the last round, and were left alone.
     pub unchanged: u64,
-    /// Tables replaced. In the end less than `wanted` only if compaction came first, which gives the right filter, too.
+    /// Tables replaced. Ends up less than `wanted` only if compactions came first, which give the
+    /// right filter too.
     pub replaced: u64,
-    /// Bytes of the tables replaced.
+    /// Bytes of the replaced tables.
     pub bytes_before: u64,
-    /// Bytes of those that took their places.
+    /// Bytes of the copies.
     pub bytes_after: u64,
 }
 
 /// Which tables get new filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Those whose filter is not the one that the options ask for, or cannot be used.
+    /// Those whose filter differs from the one that the options ask for, or cannot be used.
     Unfit,
     /// All.
     All,
@@ -55,7 +58,8 @@ impl Store {
         self.flush()?;
         let mut rebuild = FilterRebuild::default();
         loop {
-            // Flushes and compactions that began under other options end here; all that begin now know these.
+            // Wait for flushes and compactions that began under other options; all that begin now
+            // use these.
             self.run_requested(keyspace, Request::Compact, |picker| match picker.running {
                 [] => Requested::Done,
                 _ => Requested::Wait,
@@ -63,14 +67,14 @@ impl Store {
             let tree = self.tree(keyspace, name)?;
             let (wanted, unchanged) = tables_to_refilter(&tree, scope)?;
             let options = tree.options.clone();
-            // It would keep the file of every table that is replaced until the end.
+            // Holding it would keep the file of every replaced table until the end.
             drop(tree);
             rebuild.wanted += wanted.len() as u64;
             rebuild.unchanged = unchanged;
             progress(&rebuild);
             for (number, size) in wanted {
                 let pick = |picker: &Picker<'_>| picker.pick_table(number);
-                // No bytes: the keyspace was dropped.
+                // Zero bytes: the keyspace was dropped.
                 let written = self.run_requested(keyspace, Request::Refilter, pick)?;
                 if let Some(written @ 1..) = written {
                     rebuild.replaced += 1;
@@ -79,8 +83,8 @@ impl Store {
                 }
                 progress(&rebuild);
             }
-            // Each table was made by the options of its moment. Whoever changed them meanwhile had better find all filters by the last
-            // ones when this returns, too.
+            // Each table followed the options of its moment. After a concurrent change, go round
+            // again, so that all filters follow the latest options.
             if self.tree(keyspace, name)?.options == options {
                 return Ok(rebuild);
             }
@@ -92,7 +96,8 @@ impl Store {
         self.view.load().tree(keyspace).cloned().ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
     }
 
-    /// Replaces the one table of `task` by a copy with the filter that it should have; returns the bytes of the copy.
+    /// Replaces the one table of `task` by a copy with the right filter; returns the bytes of the
+    /// copy.
     pub(super) fn refilter(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // The keyspace may have been dropped.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
@@ -104,7 +109,7 @@ impl Store {
         let inputs = vec![Input { number: table.meta().number, is_replaced: true }];
         let origin = Origin { level: task.output_level, inputs, ..self.origin(&tree) };
         drop(tree);
-        // With prefixes there may be twice as many keys in a filter.
+        // With prefixes a filter may hold twice as many keys.
         let keys = table.meta().keys.saturating_mul(if prefix.is_some() { 2 } else { 1 });
         let filter_bytes = filter_bytes(policy, keys);
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
@@ -114,7 +119,7 @@ impl Store {
         };
         let copy = table.refilter(self.catalog.new_file_number(), policy, prefix, &origin, &cancelled)?;
         let copy = copy.ok_or(Error::Closed)?;
-        // Its file goes with the edit, unless a reader holds it.
+        // The edit removes its file, unless a reader holds it.
         drop(table);
         if self.options.paranoid {
             let written = Table::new(Arc::clone(&self.tables), copy.clone()).verify();
@@ -132,12 +137,13 @@ impl Store {
     }
 }
 
-/// Number and size of the tables that get another filter, and how many do not.
+/// Number and size of the tables to refilter, and the count of the others.
 fn tables_to_refilter(tree: &Tree, scope: Scope) -> Result<(Vec<(u64, u64)>, u64)> {
     let (mut wanted, mut unchanged) = (Vec::new(), 0);
     let policies = policies(&tree.options, &tree.version.metas());
     for ((_, table), policy) in tree.version.tables().zip(policies) {
-        // What a budget comes to changes with every write: a table is not copied for a few hundredths of a bit.
+        // A budget's share changes with every write: a few hundredths of a bit are not worth
+        // copying a table.
         let tolerance = match tree.options.level_filters {
             LevelFilters::Budget(_) => (policy.millibits() / 20).max(250),
             _ => 0,

@@ -1,4 +1,4 @@
-//! [`SalvageIter`]: a scan that goes on past damage.
+//! [`SalvageIter`]: a scan that continues past damage.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,56 +12,56 @@ use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
 use crate::write::memtable::MemtableCursor;
 
-/// A part of a table that a [`SalvageIter`] has passed over.
+/// A part of a table that a [`SalvageIter`] has skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SkippedRange {
     /// The table's file.
     pub file: PathBuf,
-    /// Where the part is in the file, and how long it is.
+    /// Offset and length of the part in the file.
     pub offset: u64,
     /// See `offset`.
     pub bytes: u64,
-    /// The first and the last key that may be affected: it may be gone, or show an older value. An
-    /// open end is `None`.
+    /// First and last key that may be affected: missing, or with an older value. `None` is an open
+    /// end.
     pub from: Option<Vec<u8>>,
     /// See `from`.
     pub to: Option<Vec<u8>>,
-    /// What is wrong there.
+    /// The damage.
     pub why: String,
 }
 
-/// The entries of a range in order, as far as they can be read; see [`Keyspace::salvage`].
+/// Iterates in order over the readable entries of a range; see [`Keyspace::salvage`].
 pub struct SalvageIter {
-    sources: Vec<Source>,
+    sources: Vec<SalvageInput>,
     /// Held so that no compaction removes their files.
     _tables: Vec<Arc<Table>>,
     upper: Option<Vec<u8>>,
     visible: SeqNo,
-    /// The key that was decided about last.
+    /// The last key examined.
     last: Option<Vec<u8>>,
     dir: PathBuf,
     missing: Vec<SkippedRange>,
     failed: bool,
 }
 
-enum Source {
+enum SalvageInput {
     Memory(MemtableCursor),
     Tables(Box<SalvageCursor>),
 }
 
-impl Source {
+impl SalvageInput {
     fn cursor(&self) -> &dyn MergeCursor {
         match self {
-            Source::Memory(cursor) => cursor,
-            Source::Tables(cursor) => &**cursor,
+            SalvageInput::Memory(cursor) => cursor,
+            SalvageInput::Tables(cursor) => &**cursor,
         }
     }
 
     fn cursor_mut(&mut self) -> &mut dyn MergeCursor {
         match self {
-            Source::Memory(cursor) => cursor,
-            Source::Tables(cursor) => &mut **cursor,
+            SalvageInput::Memory(cursor) => cursor,
+            SalvageInput::Tables(cursor) => &mut **cursor,
         }
     }
 }
@@ -73,12 +73,12 @@ impl std::fmt::Debug for SalvageIter {
 }
 
 impl Keyspace {
-    /// The entries of a range as they are now, past all damaged blocks and tables: for a store that
-    /// opens, and that cannot be repaired yet, because it is in use or its disk is to be left
-    /// alone. What was passed over says [`SalvageIter::skipped`] at the end.
+    /// Iterates over the entries of a range as they are now, skipping damaged blocks and tables.
+    /// For a store that opens but cannot be repaired yet, because it is in use or its disk must not
+    /// be written. At the end, [`SalvageIter::skipped`] lists what was skipped.
     ///
-    /// It goes forward, reads past the cache, and asks no filter. Ordinary scans end with an error
-    /// at the first damaged block.
+    /// It goes forward only, bypasses the cache, and uses no filter. Ordinary scans end with an
+    /// error at the first damaged block.
     pub fn salvage(&self, range: impl KeyRange) -> Result<SalvageIter> {
         let store = self.store();
         store.gate.check_open()?;
@@ -87,8 +87,8 @@ impl Keyspace {
         let view = store.view.load();
         let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
         let visible = store.sequence.visible();
-        let mut sources: Vec<Source> =
-            view.memtables().map(|memtable| Source::Memory(memtable.cursor(self.id))).collect();
+        let mut sources: Vec<SalvageInput> =
+            view.memtables().map(|memtable| SalvageInput::Memory(memtable.cursor(self.id))).collect();
         let is_within = |table: &&Arc<Table>| {
             let meta = table.meta();
             *meta.largest >= *lower && upper.as_ref().is_none_or(|upper| *meta.smallest < **upper)
@@ -96,7 +96,7 @@ impl Keyspace {
         let levels = tree.version.levels().iter();
         let levels: Vec<Vec<Arc<Table>>> =
             levels.map(|level| level.tables().iter().filter(is_within).cloned().collect()).collect();
-        // The tables are kept, and with them their files. Reading begins without the view.
+        // From here on only the tables are kept, and with them their files, not the view.
         drop(view);
         let mut missing = Vec::new();
         for (level, tables) in levels.iter().enumerate() {
@@ -119,9 +119,11 @@ impl Keyspace {
                 }
             }
             if level == 0 {
-                sources.extend(run.into_iter().map(|table| Source::Tables(Box::new(SalvageCursor::new(vec![table])))));
+                sources.extend(
+                    run.into_iter().map(|table| SalvageInput::Tables(Box::new(SalvageCursor::new(vec![table])))),
+                );
             } else if !run.is_empty() {
-                sources.push(Source::Tables(Box::new(SalvageCursor::new(run))));
+                sources.push(SalvageInput::Tables(Box::new(SalvageCursor::new(run))));
             }
         }
         for source in &mut sources {
@@ -134,11 +136,11 @@ impl Keyspace {
 }
 
 impl SalvageIter {
-    /// What was passed over so far: all of it, when the iterator has ended.
+    /// The parts skipped so far: all of them, once the iterator has ended.
     pub fn skipped(&self) -> Vec<SkippedRange> {
         let tables = self.sources.iter().filter_map(|source| match source {
-            Source::Memory(_) => None,
-            Source::Tables(cursor) => Some(cursor),
+            SalvageInput::Memory(_) => None,
+            SalvageInput::Tables(cursor) => Some(cursor),
         });
         let holes = tables.flat_map(|cursor| cursor.holes());
         let skipped = holes.map(|(number, hole)| SkippedRange {
@@ -152,7 +154,7 @@ impl SalvageIter {
         skipped.chain(self.missing.iter().cloned()).collect()
     }
 
-    /// The next entry that can be seen.
+    /// Returns the next visible entry.
     fn step(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         loop {
             let valid = self.sources.iter_mut().filter(|source| source.cursor().valid());

@@ -1,18 +1,19 @@
 //! Scheduling of flushes and compactions, and waiting for them.
 //!
-//! One flush at a time, oldest memtable first; compactions beside it as far as the executor's threads go and key ranges allow. A job
-//! that fails leaves its inputs as they were, or as after a stage of it that has ended, and its kind of work rests for a moment; then
-//! whoever writes or waits starts it again.
+//! One flush runs at a time, oldest memtable first. Compactions run beside it, limited by the
+//! executor's threads and by overlapping key ranges. A job that fails leaves its inputs as they
+//! were, or as its last completed stage left them. Work of its kind then backs off for a moment;
+//! the next writer or waiter retries it.
 //!
-//! A flush waits for no compaction, whatever the executor is. It is *urgent* work, which stands in
-//! a list beside the executor's queue until a thread takes it. Compactions look at that list
-//! between blocks, and so do callers that wait. *Relief* is urgent too: a compaction of runs of
-//! level 0 alone, when they have become many while the limit on compactions is reached or a caller
-//! claims the keyspace. So a task that takes minutes does not stop writers.
+//! A flush waits for no compaction, whatever the executor is. It is *urgent* work: it stands in a
+//! list beside the executor's queue until a thread takes it. Compactions look at that list between
+//! blocks, and so do waiting callers. *Relief* is urgent too: a compaction among runs of level 0
+//! only. It is due when these are many and the limit on compactions is reached or a caller has
+//! reserved the keyspace. Thus a task of minutes does not stop writers.
 //!
-//! Every event that can make work due calls [`Store::schedule`]: a memtable is sealed, work ends, a
-//! claim ends, a snapshot goes that held garbage, a keyspace is changed or dropped, the store
-//! opens.
+//! Every event that can make work due calls [`Store::schedule`]: sealing a memtable, the end of
+//! work, the end of a reservation, dropping a snapshot that held garbage, changing or dropping a
+//! keyspace, and opening the store.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::background::{Jobs, Kind, Outcome, Request, Urgent, Waiting, Work};
+use super::background::{Jobs, Outcome, Request, Urgent, Waiting, Work, WorkKind};
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
@@ -31,7 +32,7 @@ use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
 use crate::tree::compaction::picker::{Debt, Picker, Requested, has_garbage};
 
-/// Counts a job as ended, also when it panics.
+/// Counts a job as ended, even if it panics.
 struct JobGuard<'a>(&'a Store);
 
 impl Drop for JobGuard<'_> {
@@ -41,44 +42,45 @@ impl Drop for JobGuard<'_> {
     }
 }
 
-/// Keeps other compactions of a keyspace from being begun.
-struct Claim<'a>(&'a Arc<Store>, u32);
+/// Reserves a keyspace for a caller: no other compaction of it begins, except relief.
+struct Reservation<'a>(&'a Arc<Store>, u32);
 
-impl<'a> Claim<'a> {
-    fn new(store: &'a Arc<Store>, keyspace: u32) -> Claim<'a> {
-        store.background.lock().claimed.push(keyspace);
-        Claim(store, keyspace)
+impl<'a> Reservation<'a> {
+    fn new(store: &'a Arc<Store>, keyspace: u32) -> Reservation<'a> {
+        store.background.lock().reserved.push(keyspace);
+        Reservation(store, keyspace)
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let mut background = self.0.background.lock();
-        if let Some(at) = background.claimed.iter().position(|id| *id == self.1) {
-            background.claimed.swap_remove(at);
+        if let Some(at) = background.reserved.iter().position(|id| *id == self.1) {
+            background.reserved.swap_remove(at);
         }
         drop(background);
-        // What became due meanwhile was not begun.
+        // Work that became due meanwhile has not been begun.
         self.0.schedule();
     }
 }
 
 impl Store {
-    /// Starts whatever background work is due and can run.
+    /// Begins all background work that is due and can run.
     pub(super) fn schedule(self: &Arc<Self>) {
         self.update_pressure();
         loop {
             while let Some(work) = self.begin_work() {
                 self.spawn(work);
             }
-            // A snapshot may have gone since the picker looked.
+            // A snapshot may have been dropped since the picker looked.
             if !self.note_held_garbage() {
                 return;
             }
         }
     }
 
-    /// Starts failed work again when it has rested. Called by every write, so it must cost nothing while all is well.
+    /// Retries failed work after its back-off. Every write calls this, so it costs one load while
+    /// nothing has failed.
     pub(super) fn retry_failed(self: &Arc<Self>) {
         if self.background.retry_wanted.load(Ordering::Relaxed) {
             self.schedule();
@@ -95,9 +97,9 @@ impl Store {
         Some(work)
     }
 
-    /// Has the executor take work that is counted among the jobs. Until then the work stands in a
-    /// list, where others may take it, and from where closing removes it. What the executor has
-    /// keeps no store alive.
+    /// Hands work, already counted as unfinished, to the executor. Until a thread takes it, the
+    /// work stands in a list, from which other threads may take it and closing removes it. The
+    /// executor's job holds only a weak reference to the store.
     fn spawn(self: &Arc<Self>, work: Work) {
         let (store, priority) = (Arc::downgrade(self), work.priority());
         let mut background = self.background.lock();
@@ -116,32 +118,31 @@ impl Store {
         background.next_job += 1;
         background.queued.push((number, work));
         drop(background);
-        let job = move || _ = store.upgrade().map(|store| store.do_queued(number));
+        let job = move || _ = store.upgrade().map(|store| store.run_queued(number));
         self.executor.spawn(priority, Box::new(job));
     }
 
-    /// Carries out the work of a job, unless it was abandoned.
-    fn do_queued(self: &Arc<Self>, number: u64) {
+    /// Runs the work of a job, unless it was abandoned.
+    fn run_queued(self: &Arc<Self>, number: u64) {
         let mut background = self.background.lock();
         let Some(at) = background.queued.iter().position(|(queued, _)| *queued == number) else { return };
         let (_, work) = background.queued.swap_remove(at);
         drop(background);
         let _ended = JobGuard(self);
-        self.carry_out(&work);
+        self.run_work(&work);
     }
 
-    /// Gives up work that no thread has taken, because the store is being closed.
+    /// Drops work that no thread has taken, because the store is closing.
     fn abandon(&self, work: Work) {
         let _ended = JobGuard(self);
         self.background.lock().remove(&work);
     }
 
-    /// Carries out one piece of urgent work that no thread has taken; returns whether there was
-    /// one.
+    /// Runs one piece of urgent work that no thread has taken; returns whether there was one.
     ///
-    /// The job that was spawned for it may stand behind a compaction, also of another store that
-    /// shares the executor. Therefore compactions call this between blocks, and callers that wait
-    /// do. It costs nothing while no urgent work waits.
+    /// The job spawned for it may be queued behind a compaction, even of another store on the same
+    /// executor. Therefore compactions call this between blocks, and so do waiting callers. It
+    /// costs one load while no urgent work waits.
     pub(super) fn do_urgent(self: &Arc<Self>, which: Urgent) -> bool {
         if !self.background.urgent_waiting.load(Ordering::Relaxed) {
             return false;
@@ -155,11 +156,11 @@ impl Store {
         self.background.urgent_waiting.store(!background.urgent.is_empty(), Ordering::Relaxed);
         drop(background);
         let _ended = JobGuard(self);
-        self.carry_out(&work);
+        self.run_work(&work);
         true
     }
 
-    /// Has another thread help with a compaction that is running.
+    /// Has another thread help with a running compaction.
     pub(super) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Arc<Store>) + Send + 'static) {
         let store = Arc::downgrade(self);
         let job = move || {
@@ -182,13 +183,13 @@ impl Store {
 
     fn next_work(&self, background: &mut Jobs) -> Option<Work> {
         let view = self.view.load();
-        if !background.flushing && !view.sealed.is_empty() && !background.is_resting(Kind::Flush) {
+        if !background.flushing && !view.sealed.is_empty() && !background.is_backing_off(WorkKind::Flush) {
             background.flushing = true;
             return Some(Work::Flush);
         }
-        let trees = || view.trees.iter().filter(|tree| !background.is_resting(Kind::Compaction(tree.id)));
+        let trees = || view.trees.iter().filter(|tree| !background.is_backing_off(WorkKind::Compaction(tree.id)));
         if background.compactions.len() < self.executor.parallelism().saturating_sub(1).max(1) {
-            let candidates = trees().filter(|tree| !background.claimed.contains(&tree.id)).filter_map(|tree| {
+            let candidates = trees().filter(|tree| !background.reserved.contains(&tree.id)).filter_map(|tree| {
                 let (score, task) = self.with_picker(tree, background, |picker| picker.pick())?;
                 Some((score, tree.id, task))
             });
@@ -200,7 +201,7 @@ impl Store {
         if background.relieving {
             return None;
         }
-        // Where there are most runs, writers are slowed down first.
+        // The keyspace with the most runs first: it is where writers are slowed down first.
         let relief = trees().filter_map(|tree| {
             let task = self.with_picker(tree, background, |picker| picker.pick_relief())?;
             Some((tree.version.levels()[0].tables().len(), tree.id, task))
@@ -211,15 +212,16 @@ impl Store {
         Some(Work::Relief(keyspace, task))
     }
 
-    /// Registers the task that `pick` chooses for a caller and starts it, as soon as nothing is in its way, and waits for its end.
-    /// Returns how many bytes of new tables that took, or `None` if there was nothing to be done.
+    /// Runs the task that `pick` chooses for a caller, once no running compaction conflicts, and
+    /// waits for its end. Returns the bytes of tables it wrote, or `None` if there was nothing to
+    /// do.
     pub(super) fn run_requested(
         self: &Arc<Self>,
         keyspace: u32,
         request: Request,
         pick: impl Fn(&Picker<'_>) -> Requested,
     ) -> Result<Option<u64>> {
-        let claim = Claim::new(self, keyspace);
+        let reservation = Reservation::new(self, keyspace);
         let outcome = Outcome::default();
         loop {
             let mut background = self.background.lock();
@@ -245,7 +247,7 @@ impl Store {
             drop(view);
             self.wait_for_progress(Waiting::Outcome, |background| background.running(keyspace) != running)?;
         }
-        drop(claim);
+        drop(reservation);
         self.wait_for_progress(Waiting::Outcome, |_| outcome.lock().is_some())?;
         let result = outcome.lock().take();
         result.transpose()
@@ -264,8 +266,8 @@ impl Store {
         })
     }
 
-    /// Carries out one piece of work, and starts whatever is due after it.
-    fn carry_out(self: &Arc<Self>, work: &Work) {
+    /// Runs one piece of work, then begins the work that is due after it.
+    fn run_work(self: &Arc<Self>, work: &Work) {
         let done = catch_unwind(AssertUnwindSafe(|| {
             let result = match work {
                 Work::Flush => self.flush_oldest(),
@@ -278,7 +280,7 @@ impl Store {
             self.schedule();
         }));
         if done.is_err() {
-            // Its state is unknown: nothing more is written.
+            // The state is unknown: nothing more is written.
             let error = self.poison(Error::invalid("background work panicked; this is a bug in tamis"));
             self.finish(work, Err(error));
         }
@@ -295,25 +297,26 @@ impl Store {
         self.background.done.notify_all();
     }
 
-    /// Waits until `done`, or until the background work that is waited for fails and leaves it undone: then returns that error.
+    /// Waits until `done`. If the background work that the caller waits for fails first, returns
+    /// its error.
     pub(super) fn wait_for_progress(self: &Arc<Self>, waiting: Waiting, done: impl Fn(&Jobs) -> bool) -> Result<()> {
-        // One who waits for a flush must not begin anything that takes longer. A writer that waits
-        // for compactions may, as no thread might be free for them: one that has many stores may be
-        // held by another one's.
+        // A thread that waits for a flush must not begin longer work. A writer that waits for
+        // compactions may: there may be no free thread for them, as another store's work can hold
+        // an executor that stores share.
         let urgent = match waiting {
             Waiting::Outcome | Waiting::Compaction => Urgent::All,
             Waiting::Flush | Waiting::All => Urgent::Flush,
         };
-        let mine = |kind: &Kind| match waiting {
-            Waiting::Flush => *kind == Kind::Flush,
-            Waiting::Compaction => *kind != Kind::Flush,
+        let is_awaited = |kind: &WorkKind| match waiting {
+            Waiting::Flush => *kind == WorkKind::Flush,
+            Waiting::Compaction => *kind != WorkKind::Flush,
             Waiting::All => true,
             Waiting::Outcome => false,
         };
-        let known = {
+        let failures_before = {
             let mut background = self.background.lock();
-            // Whoever waits wants a new attempt now.
-            background.failed.retain(|kind, _| !mine(kind));
+            // A waiting caller wants a retry now, without back-off.
+            background.failed.retain(|kind, _| !is_awaited(kind));
             background.failures
         };
         loop {
@@ -323,7 +326,8 @@ impl Store {
                 return Ok(());
             }
             self.gate.check_poison()?;
-            let mut failures = background.failed.iter().filter(|(kind, failure)| mine(kind) && failure.number > known);
+            let mut failures =
+                background.failed.iter().filter(|(kind, failure)| is_awaited(kind) && failure.number > failures_before);
             if let Some((_, failure)) = failures.next() {
                 return Err(failure.error.clone());
             }
@@ -334,7 +338,7 @@ impl Store {
             if MutexGuard::unlocked(&mut background, help) || done(&background) {
                 continue;
             }
-            // The bound is for what no job's end announces, such as the end of a rest.
+            // The timeout covers events that no job's end announces, such as the end of a back-off.
             self.background.done.wait_for(&mut background, Duration::from_millis(100));
         }
     }
@@ -345,27 +349,27 @@ impl Store {
         if self.gate.is_read_only() {
             return Ok(());
         }
-        // What is due has been begun just before this is asked, unless it has failed and rests, and
-        // a job that ends begins what is due after it.
+        // `wait_for_progress` begins all due work just before it evaluates this, except work in
+        // back-off. A job that ends begins the work that is due after it.
         self.wait_for_progress(Waiting::All, |background| background.unfinished == 0 && background.failed.is_empty())?;
-        // Jobs whose work others have done go from an executor that is stepped.
+        // On a stepped executor, removes jobs whose work other threads have done.
         while self.executor.step() {}
-        // Of a store that is poisoned or being closed, no more work is begun.
+        // A poisoned or closing store begins no more work, so due work may remain.
         self.gate.check_open()?;
         self.gate.check_poison()?;
         self.tables.janitor().remove([]);
         Ok(())
     }
 
-    /// Has no more background work begun, and waits until there is none. Used when closing.
+    /// Stops background work from being begun, and waits until none runs. Used when closing.
     pub(super) fn stop_background(&self) {
         let mut background = self.background.lock();
         self.background.stopping.store(true, Ordering::Release);
         let queued = std::mem::take(&mut background.queued).into_iter().map(|(_, work)| work);
-        let unbegun: Vec<Work> = queued.chain(std::mem::take(&mut background.urgent)).collect();
+        let not_begun: Vec<Work> = queued.chain(std::mem::take(&mut background.urgent)).collect();
         self.background.urgent_waiting.store(false, Ordering::Relaxed);
         drop(background);
-        unbegun.into_iter().for_each(|work| self.abandon(work));
+        not_begun.into_iter().for_each(|work| self.abandon(work));
         loop {
             if self.executor.step() {
                 continue;
@@ -378,14 +382,14 @@ impl Store {
         }
     }
 
-    /// The last failure of background work since which the same work has not succeeded.
+    /// The most recent background failure whose kind of work has not succeeded since.
     pub(super) fn background_error(&self) -> Option<Error> {
         let background = self.background.lock();
         let last = background.failed.values().max_by_key(|failure| failure.number);
         last.map(|failure| failure.error.clone())
     }
 
-    /// Bytes that have to be compacted, of all keyspaces.
+    /// Bytes to be compacted, over all keyspaces.
     pub(super) fn debt(&self) -> Debt {
         let background = self.background.lock();
         let view = self.view.load();
@@ -396,10 +400,9 @@ impl Store {
         })
     }
 
-    /// Notes until when live snapshots hold garbage; returns whether they have already let go of
-    /// it.
+    /// Notes which live snapshots hold garbage; returns whether they have been dropped already.
     fn note_held_garbage(&self) -> bool {
-        // Locked, so that the last one to write it has seen the newest view.
+        // Locked, so that the last thread to write the note has seen the newest view.
         let _background = self.background.lock();
         let oldest = self.snapshots.oldest();
         let mut held_until = SeqNo::MAX;

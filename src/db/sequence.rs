@@ -1,4 +1,4 @@
-//! [`Sequence`]: up to which write a store's writes are visible, durable and flushed.
+//! [`Sequence`]: up to which number writes are visible, durable and flushed.
 //!
 //! Each number only grows. A write is visible before it is durable, and durable at the latest when
 //! it is in a table: `flushed <= durable`, and both are at most the last number written.
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::key::SeqNo;
 
-/// The sequence numbers up to which all writes are in a certain state.
+/// The sequence numbers up to which all writes are visible, durable and flushed.
 pub(super) struct Sequence {
     visible: AtomicU64,
     durable: AtomicU64,
@@ -16,8 +16,8 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Of a store that was just opened: `last` is the last write that was recovered, and tables
-    /// hold the writes up to `flushed`.
+    /// The numbers of a store just opened: `last` is the last write recovered, and tables hold the
+    /// writes up to `flushed`.
     pub(super) fn new(last: SeqNo, flushed: SeqNo) -> Sequence {
         Sequence {
             visible: AtomicU64::new(last),

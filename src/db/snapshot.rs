@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::Handle;
+use super::StoreHandle;
 use super::keyspace::Keyspace;
-use super::read::Source;
+use super::read::ReadTarget;
 use super::reads::reads;
 use super::store::Store;
 use crate::format::key::SeqNo;
 
-/// All keyspaces as they were when it was taken, whatever is written meanwhile.
+/// All keyspaces as they were when the snapshot was taken, whatever is written later.
 ///
-/// It is owned, and cheap to take and to clone. While it lives, versions that it can see are kept
-/// on disk, and the store stays open. It keeps no memtable and no replaced table.
-/// Its own methods read the default keyspace; [`Snapshot::keyspace`] reads any other.
+/// It is owned, and cheap to take and to clone. While it lives, compactions keep the versions that
+/// it sees, and the store stays open. It keeps no memtable and no replaced table. Its own methods
+/// read the default keyspace; [`Snapshot::keyspace`] reads any other.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -32,14 +32,14 @@ pub struct Snapshot {
     name: Arc<str>,
 }
 
-/// A sequence number in the list of live snapshots.
+/// A sequence number registered as a live snapshot.
 struct Pinned {
-    handle: Arc<Handle>,
+    handle: Arc<StoreHandle>,
     seqno: SeqNo,
 }
 
 impl Pinned {
-    fn new(handle: &Arc<Handle>) -> Pinned {
+    fn new(handle: &Arc<StoreHandle>) -> Pinned {
         let store = &handle.store;
         let seqno = store.snapshots.add(|| store.sequence.visible());
         Pinned { handle: Arc::clone(handle), seqno }
@@ -68,8 +68,8 @@ impl Snapshot {
         &self.pinned.handle.store
     }
 
-    fn source(&self) -> Source<'_> {
-        Source { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.seqno()) }
+    fn target(&self) -> ReadTarget<'_> {
+        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.seqno()) }
     }
 
     /// Sequence number of the last write that the snapshot sees.
@@ -77,7 +77,7 @@ impl Snapshot {
         self.pinned.seqno
     }
 
-    /// The same moment in another keyspace.
+    /// This snapshot of another keyspace.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Snapshot {
         Snapshot { pinned: Arc::clone(&self.pinned), keyspace: keyspace.id, name: Arc::clone(&keyspace.name) }
     }
@@ -86,7 +86,7 @@ impl Snapshot {
 reads!(Snapshot);
 
 impl Keyspace {
-    /// All keyspaces as they are now; the snapshot's own methods read this one.
+    /// Takes a snapshot of all keyspaces as they are now; its own methods read this one.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(self)
     }

@@ -1,19 +1,19 @@
-//! [`Stalls`]: how long writes have waited, and for what.
+//! [`Stalls`]: how long writes have waited, by cause.
 //!
 //! A put takes less than a microsecond; a write that takes milliseconds was waiting. Every place
-//! where it can wait is measured, and no other: a put that waits for nothing reads no clock. What
-//! remains is time in which the system did not run the thread, or fetched memory for it.
+//! where a write can wait is measured, and nothing else: a put that does not wait reads no clock.
+//! The rest is time in which the system did not run the thread, or fetched memory for it.
 //!
-//! Each writer's wait is counted by itself: while the thread that commits is stopped for a flush,
-//! those behind it wait for the commit.
+//! Each writer's wait is counted separately: while the committing thread waits for a flush, the
+//! writers behind it wait for the commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Shorter waits are part of the work, unless the store has ordered them.
+/// Shorter waits count as work, unless the store ordered them.
 const SHORTEST: Duration = Duration::from_micros(500);
 
-/// What a write waits for; see [`WriteStalls`].
+/// Cause of a wait; see [`WriteStalls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Cause {
@@ -34,37 +34,37 @@ impl Cause {
     }
 }
 
-/// How long writes have waited, by cause. The first three are ordered by the store, and always
-/// counted; of the others, waits of less than half a millisecond are left out.
+/// How long writes have waited, by cause. The store orders the first three, and all of them count.
+/// Of the others, only waits of at least half a millisecond count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteStalls {
-    /// Slowed down, because flushes or compactions are behind.
+    /// Slowed down because flushes or compactions are behind.
     pub slowed: Stall,
     /// Stopped until a memtable is flushed: too many are full, or the first synced write came
-    /// before recovery was flushed.
+    /// before recovered entries were flushed.
     pub flush: Stall,
     /// Stopped until compaction has caught up.
     pub compaction: Stall,
-    /// Waiting for another thread to commit, whatever that one waits for.
+    /// Waiting for another thread to commit, for whatever reason.
     pub commit: Stall,
-    /// Creating or lengthening the log, or handing records to the operating system.
+    /// Creating or extending the log, or handing records to the operating system.
     pub log: Stall,
-    /// Sealing a full memtable, and taking memory for entries.
+    /// Sealing a full memtable, and allocating memory for entries.
     pub memtable: Stall,
-    /// Synced writes alone: waiting for the device, or for the thread that syncs for all.
+    /// Synced writes only: waiting for the device, or for the thread that syncs for all.
     pub sync: Stall,
 }
 
-/// Waits for one cause.
+/// Waits of one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stall {
-    /// How many.
+    /// Number of waits.
     pub count: u64,
-    /// How long in all.
+    /// Total time.
     pub total: Duration,
-    /// The longest.
+    /// The longest wait.
     pub longest: Duration,
 }
 
@@ -97,7 +97,7 @@ struct Tally {
 }
 
 impl Stalls {
-    /// Counts a wait, unless it was too short to be one.
+    /// Counts a wait, unless it is too short.
     pub(super) fn count(&self, cause: Cause, waited: Duration) {
         if waited < SHORTEST && !cause.is_ordered() {
             return;
@@ -109,7 +109,7 @@ impl Stalls {
         longest.fetch_max(nanos, Ordering::Relaxed);
     }
 
-    /// Counts the time that `wait` takes.
+    /// Runs `wait` and counts the time it takes.
     pub(super) fn measure<R>(&self, cause: Cause, wait: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = wait();

@@ -1,4 +1,4 @@
-//! What a store knows of itself, as plain data.
+//! Statistics of a store, as plain data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,22 +15,22 @@ use crate::format::key::SeqNo;
 use crate::report::stats::{FilterLedger, ReadStats};
 use crate::sorted::table::Table;
 
-/// A store at one moment. Counts are since it was opened.
+/// Statistics of a store at one moment. Counts begin when it was opened.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// Sequence number of the last write.
     pub last_seqno: SeqNo,
-    /// Every write up to this one survives a power cut.
+    /// Every write up to this number survives a power cut.
     pub synced_seqno: SeqNo,
-    /// Every write up to this one is in a table.
+    /// Every write up to this number is in a table.
     pub flushed_seqno: SeqNo,
     /// Live snapshots.
     pub snapshots: usize,
-    /// Memory, by what it is for.
+    /// Memory, by purpose.
     pub memory: MemoryStats,
-    /// What the store has replaced and somebody still uses; it is no part of `memory` and of the
-    /// sizes of levels.
+    /// Memtables and tables that were replaced but are still in use; neither `memory` nor level
+    /// sizes include them.
     pub held: HeldStats,
     /// Flushes.
     pub flushes: u64,
@@ -44,22 +44,22 @@ pub struct Stats {
     pub compacted_bytes_out: u64,
     /// Compactions that only moved tables to another level.
     pub moves: u64,
-    /// Bytes that have to be compacted until every level is within its target, and bytes of deleted
-    /// data that compactions are going to drop. 0 when no compaction is due or running.
+    /// Bytes to compact until every level is within its target, plus deleted data that compactions
+    /// will drop. 0 when no compaction is due or running.
     pub compaction_debt: u64,
-    /// How far compaction is behind, from 0 to 1; above 0 writes are slowed down, at 1 they stop.
+    /// How far compaction is behind, from 0 to 1. Above 0 writes are slowed down; at 1 they stop.
     pub write_pressure: f64,
     /// Writes that were slowed down or stopped.
     pub delayed_writes: u64,
-    /// How long they waited in all.
+    /// Total time that they waited.
     pub delayed_time: Duration,
-    /// How long writes waited for anything, by cause.
+    /// All waits of writes, by cause.
     pub write_stalls: WriteStalls,
-    /// The last failure of background work, while nothing has succeeded since.
+    /// The last failure of background work that has not succeeded since.
     pub background_error: Option<Error>,
     /// Each keyspace, by id.
     pub keyspaces: Vec<KeyspaceStats>,
-    /// Reads of keyspaces that were dropped.
+    /// Reads of dropped keyspaces.
     pub dropped_keyspaces: FilterLedger,
 }
 
@@ -67,15 +67,15 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Memtables, the full ones that wait for their flush included.
+    /// Memtables, including full ones that wait for their flush.
     pub memtables: usize,
-    /// Kept for the memtables to come.
+    /// Free memory kept for future memtables.
     pub pool: usize,
     /// Cached blocks.
     pub cache: usize,
     /// Limit of the cache.
     pub cache_limit: usize,
-    /// Filters and indexes of the tables in use, and what is free in their huge pages.
+    /// Filters and indexes of the tables in use, and free memory in their huge pages.
     pub filters_and_indexes: usize,
 }
 
@@ -87,7 +87,7 @@ pub struct KeyspaceStats {
     pub name: String,
     /// Its levels, first to last.
     pub levels: Vec<LevelStats>,
-    /// What scans met in memtables. Counts `tombstones_passed` and nothing else.
+    /// What scans met in memtables. Counts only `tombstones_passed`.
     pub memtables: ReadStats,
 }
 
@@ -95,11 +95,11 @@ pub struct KeyspaceStats {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LevelStats {
-    /// Its number; runs in level 0 may overlap.
+    /// Its number. The tables of level 0 may overlap.
     pub level: usize,
     /// Its tables: newest first in level 0, in key order in the others.
     pub tables: Vec<TableStats>,
-    /// Reads of tables that were in this level and are gone.
+    /// Reads of former tables of this level.
     pub retired: FilterLedger,
 }
 
@@ -111,7 +111,7 @@ pub struct TableStats {
     pub number: u64,
     /// Bytes of its file.
     pub size: u64,
-    /// Entries, tombstones included.
+    /// Entries, including tombstones.
     pub entries: u64,
     /// Tombstones.
     pub tombstones: u64,
@@ -125,12 +125,12 @@ pub struct TableStats {
     pub largest_seqno: SeqNo,
     /// Its filter; `None` before the first read of the table.
     pub filter: Option<FilterState>,
-    /// What reads asked of it since the store was opened, beside what theory says of its filter.
+    /// Reads of it since the store was opened, and what theory expects of its filter.
     pub ledger: FilterLedger,
 }
 
 impl TableStats {
-    /// What reads asked of it since the store was opened.
+    /// Reads of it since the store was opened.
     pub fn reads(&self) -> ReadStats {
         self.ledger.reads
     }
@@ -147,24 +147,25 @@ impl LevelStats {
         self.tables.iter().map(|table| table.entries).sum()
     }
 
-    /// What reads asked of the level, in tables that are gone too. A table that is moved to another level takes its counts along.
+    /// Reads of the level, including its former tables. A table that moves to another level takes
+    /// its counts along.
     pub fn reads(&self) -> ReadStats {
         self.ledger().reads
     }
 
-    /// The same, beside what theory says of the filters.
+    /// Like [`reads`](Self::reads), and what theory expects of the filters.
     pub fn ledger(&self) -> FilterLedger {
         self.tables.iter().map(|table| table.ledger).chain([self.retired]).sum()
     }
 }
 
 impl KeyspaceStats {
-    /// What reads asked of all levels, and met in memtables.
+    /// Reads of all levels, and what scans met in memtables.
     pub fn reads(&self) -> ReadStats {
         self.ledger().reads
     }
 
-    /// The same, beside what theory says of the filters.
+    /// Like [`reads`](Self::reads), and what theory expects of the filters.
     pub fn ledger(&self) -> FilterLedger {
         let mut ledger: FilterLedger = self.levels.iter().map(LevelStats::ledger).sum();
         ledger.reads += self.memtables;
@@ -178,19 +179,19 @@ impl KeyspaceStats {
 }
 
 impl Stats {
-    /// What reads asked of all keyspaces, of dropped ones too.
+    /// Reads of all keyspaces, including dropped ones.
     pub fn reads(&self) -> ReadStats {
         self.ledger().reads
     }
 
-    /// The same, beside what theory says of the filters.
+    /// Like [`reads`](Self::reads), and what theory expects of the filters.
     pub fn ledger(&self) -> FilterLedger {
         self.keyspaces.iter().map(KeyspaceStats::ledger).chain([self.dropped_keyspaces]).sum()
     }
 }
 
 impl Stats {
-    /// Tables whose filters are known to mean "maybe" for every key: keyspace, level, table.
+    /// Tables whose filters are known to answer "maybe" for every key: keyspace, level, table.
     pub fn degraded_filters(&self) -> impl Iterator<Item = (&str, usize, &TableStats)> {
         let levels =
             self.keyspaces.iter().flat_map(|keyspace| keyspace.levels.iter().map(|level| (&*keyspace.name, level)));
@@ -202,7 +203,7 @@ impl Stats {
 
 impl Store {
     pub(super) fn stats(&self) -> Stats {
-        // Each of these locks is let go before the next is taken.
+        // Each of these locks is released before the next is taken.
         let (debt, background_error) = (self.debt(), self.background_error());
         let snapshots = self.snapshots.count();
         let write_stalls = self.stalls.read();

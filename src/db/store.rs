@@ -1,7 +1,8 @@
-//! [`Store`]: what all handles of an open store share, and the few operations that every part of the engine needs.
+//! [`Store`]: the state that all handles of an open store share, and the few operations that every
+//! part of the engine needs.
 //!
-//! Locks, in the order in which they may be taken: `defining`, `commit`, the lead of `syncing`, `manifest`, `background`, `view_change`,
-//! `logs`, `log_files`, `snapshots`. Readers take none of them.
+//! Lock order: `defining`, `commit`, the lead of `syncing`, `catalog` (the manifest), `background`,
+//! `view_change`, `logs.unsynced`, `logs.files`, `snapshots`. Readers take none of them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use super::commit::{Commit, Queue};
 use super::counters::Counters;
 use super::gate::Gate;
 use super::live::LiveSnapshots;
-use super::logs::Logs;
+use super::logs::LiveLogs;
 use super::sequence::Sequence;
 use super::stalls::Stalls;
 use super::throttle::Throttle;
@@ -35,29 +36,29 @@ use crate::vfs::{FileLock, FileSystem};
 use crate::write::memtable::Memtable;
 
 pub(super) struct Store {
-    /// Tells this store from others in the process, so that a batch meant for another one is refused.
+    /// Unique within the process: a batch made for another store is refused.
     pub(super) id: u64,
     pub(super) dir: PathBuf,
     pub(super) options: Options,
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
-    /// Where memtables have their memory from.
+    /// Allocates memtable memory.
     pub(super) memory: Arc<Pool>,
-    /// Seed of the filters' hash.
+    /// Hash seed of the filters.
     pub(super) seed: u64,
 
     pub(super) gate: Gate,
     pub(super) sequence: Sequence,
     pub(super) snapshots: LiveSnapshots,
-    pub(super) logs: Logs,
+    pub(super) logs: LiveLogs,
     pub(super) catalog: Catalog,
     pub(super) view: Published<ReadView>,
     /// Held while the view is replaced.
     view_change: Mutex<()>,
 
-    /// The log and what goes with it; held by whoever commits. `None` in a store that is closed or was
-    /// opened read-only.
+    /// The active memtable and its log, held by the committing thread. `None` if the store is
+    /// closed or read-only.
     pub(super) commit: Mutex<Option<Commit>>,
     pub(super) queue: Queue,
     /// Held while a keyspace is created, changed or dropped.
@@ -72,13 +73,13 @@ pub(super) struct Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // If opening or closing has failed half-way: the lock goes with this value, and with it the
-        // right to remove files.
+        // If opening or closing failed half-way, the lock file is released with this value; after
+        // that nothing may remove files.
         self.tables.janitor().stop();
     }
 }
 
-/// The parts of a [`Store`] that opening finds out.
+/// The parts of a [`Store`] that opening determines.
 pub(super) struct Opened {
     pub(super) dir: PathBuf,
     pub(super) options: Options,
@@ -113,7 +114,7 @@ impl Store {
             view_change: Mutex::new(()),
             sequence: Sequence::new(opened.last_seqno, opened.flushed),
             snapshots: LiveSnapshots::default(),
-            logs: Logs::found(opened.log_files),
+            logs: LiveLogs::found(opened.log_files),
             catalog: Catalog::new(opened.manifest, opened.next_file),
             commit: Mutex::new(opened.commit),
             queue: Queue::default(),
@@ -130,17 +131,18 @@ impl Store {
         &self.dir
     }
 
-    /// Refuses all writes from here on, because of `cause`. Returns `cause`.
+    /// Refuses all writes from now on because of `cause`; returns `cause`.
     pub(super) fn poison(&self, cause: Error) -> Error {
         self.gate.poison(&cause);
-        // A waiter looks at the poison while it holds the lock, so it either sees it or is woken.
+        // Waiters check for poison under this lock: they either see it or are woken.
         drop(self.background.lock());
         self.background.done.notify_all();
         cause
     }
 
-    /// Fails, for good, if the directory is not the store's any more: somebody has removed it and,
-    /// maybe, opened another store in its place. Asked before files are created or removed.
+    /// Fails and poisons the store if its directory is no longer the locked one: it was removed,
+    /// and another store may have been opened in its place. Called before files are created or
+    /// removed.
     pub(super) fn check_lock(&self) -> Result<()> {
         if !self.gate.is_lock_in_force() {
             let gone = io::Error::new(io::ErrorKind::NotFound, "removed while the store was open");
@@ -150,7 +152,7 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the view by what `change` makes of it.
+    /// Replaces the view with a copy that `change` has modified.
     pub(super) fn change_view(&self, change: impl FnOnce(&mut ReadView)) {
         let _changing = self.view_change.lock();
         let former = self.view.load();
@@ -162,9 +164,10 @@ impl Store {
         self.view.store(Arc::new(view));
     }
 
-    /// Makes `edit` durable and then visible, together with whatever else `change` does to the view.
+    /// Makes `edit` durable, then visible, together with what `change` does to the view.
     ///
-    /// A failure poisons the store: whether the edit is in the manifest is unknown until it is read again.
+    /// A failure poisons the store: whether the manifest holds the edit is unknown until it is read
+    /// again.
     pub(super) fn install(&self, mut edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
         let mut manifest = self.catalog.lock()?;
         self.gate.check_poison()?;
@@ -173,7 +176,7 @@ impl Store {
         let gone = |id: &u32| !manifest.state.keyspaces.contains_key(id);
         let mut orphans: Vec<u64> =
             edit.added.extract_if(.., |(id, ..)| gone(id)).map(|(_, _, meta)| meta.number).collect();
-        // A table that was to be moved is not new: whoever reads it keeps its file.
+        // A moved table is not an orphan: its readers keep the file.
         orphans.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
         edit.removed.retain(|(id, ..)| !gone(id));
         edit.next_file_number = Some(self.catalog.next_file_number());
@@ -188,7 +191,8 @@ impl Store {
         let dropped: Vec<Tree> = edit.dropped.iter().filter_map(|id| view.tree(*id).cloned()).collect();
         drop(view);
         let mut gone = Vec::new();
-        // Whoever reads the statistics meanwhile finds each table in the view or among the retired ones.
+        // Under this lock the statistics find each table either in the view or among the retired
+        // ones.
         let mut retired = self.counters.retired.lock();
         self.change_view(|view| {
             for (keyspace, level, table) in self.edit_trees(view, &edit) {
@@ -205,17 +209,18 @@ impl Store {
         drop(retired);
         gone.iter().for_each(|table| self.counters.held.add_table(table));
         drop(manifest);
-        // Files that readers still hold go when the last reader lets go.
+        // The file of a table that is still in use is removed when its last reader drops it.
         let is_of_tables = !edit.added.is_empty() || !gone.is_empty() || !orphans.is_empty();
         let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();
-        // A sync, which may wait for any other edit, waits for no removal.
+        // An edit made for a sync removes no files: syncs wait for no removal.
         if is_of_tables {
             self.tables.janitor().remove(free.into_iter().chain(orphans));
         }
         Ok(())
     }
 
-    /// Applies the tables of `edit` to the view; returns the tables that are in no version any more, with keyspace and level.
+    /// Applies the tables of `edit` to the view. Returns the tables that left it, with keyspace and
+    /// level.
     fn edit_trees(&self, view: &mut ReadView, edit: &VersionEdit) -> Vec<(u32, u8, Arc<Table>)> {
         let mut replaced = Vec::new();
         for tree in &mut view.trees {
@@ -250,8 +255,8 @@ impl Store {
         replaced
     }
 
-    /// Makes the names of new tables durable. A failure is final: whether the names would survive is unknown from then on, and a
-    /// later success would say nothing of them.
+    /// Makes the names of new tables durable. A failure poisons the store: a later success would
+    /// not prove that these names survive.
     pub(super) fn sync_dir(&self) -> Result<()> {
         let graveyard = self.tables.graveyard();
         let unlinked = graveyard.unlinked();
@@ -260,7 +265,7 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes that level 0 holds when it is compacted.
+    /// Size of level 0 at which it is compacted.
     pub(super) fn base_size(&self) -> u64 {
         self.options.memtable_size as u64 * crate::tree::compaction::picker::L0_TRIGGER as u64
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::background::Waiting;
-use super::logs::LogFile;
+use super::logs::LiveLog;
 use super::stalls::Cause;
 use super::store::Store;
 use super::turns::Lead;
@@ -14,13 +14,14 @@ use crate::tree::manifest::VersionEdit;
 use crate::write::wal::SyncedLog;
 
 impl Store {
-    /// Makes everything acknowledged so far durable.
+    /// Makes every acknowledged write durable.
     pub(super) fn sync(self: &Arc<Self>) -> Result<()> {
         self.gate.check_writable()?;
         self.sync_through(self.sequence.visible())
     }
 
-    /// Makes every write up to `seqno` durable. A sync that failed is never repeated: the store is poisoned.
+    /// Makes every write up to `seqno` durable. A failed sync is never repeated: it poisons the
+    /// store.
     pub(super) fn sync_through(self: &Arc<Self>, seqno: SeqNo) -> Result<()> {
         let is_durable = || self.sequence.durable() >= seqno;
         if is_durable() {
@@ -45,8 +46,9 @@ impl Store {
         self.mark_synced()
     }
 
-    /// Waits until what was recovered on opening is in tables. No sync of the logs it came from would make it durable: a sync that
-    /// failed before the last process ended may have left it in memory, and clean for all that the system knows.
+    /// Waits until tables hold the entries recovered on opening. Syncing their old logs would not
+    /// make them durable: a sync that failed in an earlier process may have left their pages in
+    /// memory but marked clean by the system.
     pub(super) fn await_recovered(self: &Arc<Self>) -> Result<()> {
         let is_flushed = || self.sequence.is_recovery_flushed();
         if is_flushed() {
@@ -56,7 +58,7 @@ impl Store {
     }
 
     /// Syncs the logs that may need it, and returns them, oldest first.
-    fn sync_logs(&self) -> Result<Vec<LogFile>> {
+    fn sync_logs(&self) -> Result<Vec<LiveLog>> {
         let logs = self.logs.unsynced();
         if logs.iter().any(|log| !log.name_durable.load(Ordering::Acquire)) {
             self.fs.sync_dir(&self.dir).during("sync", &self.dir)?;
@@ -64,27 +66,27 @@ impl Store {
                 log.name_durable.store(true, Ordering::Release);
             }
         }
-        // Oldest first, so that what is durable is a prefix at every moment.
+        // Oldest first, so that the durable writes are always a prefix.
         for log in &logs {
             log.file.sync().during("sync", &log.path)?;
         }
-        // Sealed logs are done with; the last one goes on growing.
+        // Sealed logs are synced for good; the last one goes on growing.
         if let Some(current) = logs.last() {
             self.logs.note_synced(current.number);
         }
         Ok(logs)
     }
 
-    /// Has the manifest name the log that holds `target`, which is durable, before anybody is told
-    /// so: without that log the store is damaged from now on. One edit does for all syncs of a log.
-    /// It comes after the first of them, so that a log that is named has at least its header.
+    /// Names the log that holds `target` in the manifest, before the sync is acknowledged: from
+    /// then on, a store without that log is damaged. One edit serves all syncs of a log. It follows
+    /// the first sync, so that a named log has at least its header.
     ///
-    /// On a nearly full disk there is less proof, and no less data: an edit that failed would put
-    /// an end to all writes.
-    fn name_synced_log(&self, logs: &[LogFile], target: SeqNo) -> Result<()> {
+    /// On a nearly full disk the edit is skipped, as its failure would stop all writes. The store
+    /// then has less proof, but no less data.
+    fn name_synced_log(&self, logs: &[LiveLog], target: SeqNo) -> Result<()> {
         let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
         let is_needless = log.is_named.load(Ordering::Acquire) || self.sequence.flushed() >= target;
-        if is_needless || self.fs.free_space(&self.dir).is_ok_and(|free| free < self.catalog.room_for_edit()) {
+        if is_needless || self.fs.free_space(&self.dir).is_ok_and(|free| free < self.catalog.max_edit_len()) {
             return Ok(());
         }
         let synced_log = Some(SyncedLog { number: log.number, seqno: target });
@@ -93,15 +95,17 @@ impl Store {
         Ok(())
     }
 
-    /// Leaves proof in the log that everything before is durable, unless it is there or a later record will carry it: damage to
-    /// synced records, and a manifest that has lost its last edits, are then told from what a power cut leaves.
+    /// Appends proof to the log that all earlier writes are durable, unless it is there or a later
+    /// record will carry it. After a power cut, it exposes damage to synced records and a manifest
+    /// that has lost its last edits.
     pub(super) fn mark_synced(&self) -> Result<()> {
-        // Whoever holds the lock is about to append a record that carries the proof, or waits for room, for which nobody who
-        // synced should wait.
+        // The lock's holder is about to append a record that carries the proof, or waits for space,
+        // which no synced writer should wait for.
         let Some(mut commit) = self.commit.try_lock() else { return Ok(()) };
         let durable = self.sequence.durable();
         match commit.as_mut() {
-            // A store that only rests begins no log for it: what was recovered has its proof, or is in tables.
+            // An idle store begins no log for it: recovered entries have their proof, or are in
+            // tables.
             Some(commit) if commit.log.is_none() && durable <= self.sequence.recovered() => Ok(()),
             Some(commit) if commit.next() == durable + 1 && commit.stated() < durable => self.append_marker(commit),
             _ => Ok(()),
@@ -118,7 +122,7 @@ mod tests {
     use crate::vfs::{Fault, FaultMode, SimFileSystem};
 
     #[test]
-    fn a_failed_sync_refuses_all_who_wait_for_it_and_every_later_one() {
+    fn a_failed_sync_fails_all_its_waiters_and_every_later_sync() {
         let fs = SimFileSystem::new();
         let options = Options::new().file_system(Arc::new(fs.clone())).memtable_size(64 << 10);
         let db = options.executor(Arc::new(SteppedExecutor::new())).open("/db").unwrap();
@@ -130,7 +134,7 @@ mod tests {
             while store.syncing.lock().waiting < 5 {
                 std::thread::yield_now();
             }
-            // The disk fails once, and is well again.
+            // The disk fails once, then recovers.
             fs.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: false }));
             assert!(matches!(store.lead_sync(lead), Err(Error::Io { .. })));
             for waiting in waiting {

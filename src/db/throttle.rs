@@ -1,10 +1,12 @@
-//! Slows writers down, a little and early, so that they need not be stopped.
+//! Slows writers down a little and early, so that they need not be stopped.
 //!
-//! How far compaction is behind is a number between 0 and 1, the *pressure*. Above 0, every write is charged the time that its
-//! bytes take at a rate that falls with the pressure, and waits when its debt is worth a wait.
+//! The *pressure*, from 0 to 1, says how far compaction is behind. Above 0, each write is charged
+//! the time that its bytes take at a rate that falls with the pressure. It waits when the
+//! accumulated charge is worth a wait.
 //!
-//! Flushes that are behind count likewise, from the moment when no more memtables may wait for them: as far as the memtable that is
-//! being written has filled up. Otherwise whoever fills it would wait for a whole flush.
+//! Flushes that are behind add pressure too, once no more memtables may wait for them: as much as
+//! the active memtable has filled up. Otherwise the writer that fills it would wait for a whole
+//! flush.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,21 +17,21 @@ use crate::tree::compaction::picker::{L0_SLOWDOWN, L0_TRIGGER};
 
 /// Runs in level 0 at which writes stop.
 pub(super) const L0_STOP: usize = 4 * L0_TRIGGER;
-/// Full memtables that may wait to be flushed before writes stop.
+/// Full memtables that may wait for their flush before writes stop.
 pub(super) const MAX_SEALED: usize = 2;
-/// Bytes that wait to be compacted, as a multiple of what level 0 holds when it is compacted, at which writes begin to be slowed
-/// down, and at which the pressure is full.
+/// Bytes to be compacted, in multiples of the size at which level 0 is compacted: where writes
+/// begin to be slowed down, and where the pressure is full.
 const DEBT_SLOWDOWN: u64 = 32;
 const DEBT_FULL: u64 = 128;
 /// Rates in bytes per second at pressures just above 0 and at 1.
 const RATE_HIGH: f64 = 200e6;
 const RATE_LOW: f64 = 4e6;
-/// A shorter wait costs more than it says.
+/// Shorter waits cost more than their length.
 const SHORTEST_WAIT: Duration = Duration::from_micros(500);
-/// No write waits longer than this for the sake of the rate.
+/// The throttle makes no write wait longer than this.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
-/// How far compaction is behind, from 0 to 1, given the longest level 0 of any keyspace and the bytes to be compacted in all.
+/// The pressure, given the longest level 0 of any keyspace and the total bytes to be compacted.
 pub(super) fn pressure(l0_runs: usize, debt: u64, base_size: u64) -> f64 {
     let part = |value: f64, from: f64, to: f64| ((value - from) / (to - from)).clamp(0.0, 1.0);
     let runs = part(l0_runs as f64, L0_SLOWDOWN as f64, L0_STOP as f64);
@@ -38,28 +40,29 @@ pub(super) fn pressure(l0_runs: usize, debt: u64, base_size: u64) -> f64 {
     runs.max(bytes)
 }
 
-/// Bytes per second that writes may bring in. Falls geometrically, so that each further run slows writes by the same factor.
+/// Bytes per second that writes may add. Falls geometrically: each further run slows writes by the
+/// same factor.
 fn rate(pressure: f64) -> f64 {
     RATE_HIGH * (RATE_LOW / RATE_HIGH).powf(pressure)
 }
 
-/// To wait for the flush of a memtable smaller than this is no stall.
+/// Waiting for the flush of a memtable smaller than this is no stall.
 const SMALL_MEMTABLE: usize = 4 << 20;
 
 #[derive(Default)]
 pub(super) struct Throttle {
     /// Thousandths.
     pressure: AtomicU32,
-    /// Whether as many memtables wait to be flushed as may.
+    /// Whether the limit of memtables waiting for a flush is reached.
     unflushed: AtomicBool,
-    /// When the writes let through so far have been paid for.
+    /// When the writes admitted so far will have been paid for.
     paid_until: Mutex<Option<Instant>>,
 }
 
 impl Throttle {
     #[expect(clippy::cast_possible_truncation, reason = "between 0 and 1000")]
     pub(super) fn set_pressure(&self, pressure: f64) {
-        // Full pressure stops all writes; anything less does not.
+        // Rounded down: only full pressure stops all writes.
         self.pressure.store((pressure * 1000.0).floor() as u32, Ordering::Relaxed);
     }
 
@@ -68,12 +71,13 @@ impl Throttle {
         f64::from(self.pressure.load(Ordering::Relaxed)) / 1000.0
     }
 
-    /// Says whether as many memtables, of `size` bytes each, wait to be flushed as may.
+    /// Sets whether the limit of waiting memtables, of `size` bytes each, is reached.
     pub(super) fn set_unflushed(&self, unflushed: bool, size: usize) {
         self.unflushed.store(unflushed && size >= SMALL_MEMTABLE, Ordering::Relaxed);
     }
 
-    /// How long a write of `bytes` bytes has to wait now. `filled` tells, from 0 to 1, how full the memtable is.
+    /// Returns how long a write of `bytes` bytes must wait now. `filled` returns how full the
+    /// memtable is, from 0 to 1.
     pub(super) fn charge(&self, bytes: usize, filled: impl FnOnce() -> f64) -> Duration {
         let unflushed = self.unflushed.load(Ordering::Relaxed);
         if self.pressure.load(Ordering::Relaxed) == 0 && !unflushed {
@@ -87,7 +91,7 @@ impl Throttle {
         let cost = Duration::from_secs_f64(bytes as f64 / rate(pressure)).min(LONGEST_WAIT);
         let mut paid_until = self.paid_until.lock();
         let until = paid_until.map_or(now, |until| until.max(now)) + cost;
-        // What many writers owe at once is not held against those who come long after.
+        // A burst of many writers must not delay writes long after it.
         *paid_until = Some(until.min(now + LONGEST_WAIT));
         let wait = until - now;
         if wait < SHORTEST_WAIT { Duration::ZERO } else { wait.min(LONGEST_WAIT) }

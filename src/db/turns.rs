@@ -1,22 +1,29 @@
-//! [`Syncing`]: threads that want to sync take turns; one sync serves all writes before it.
+//! [`Syncing`]: threads that sync take turns; one sync serves all writes before it.
 //!
-//! Whoever finds nobody syncing leads; all others wait, and the next sync serves everybody who came meanwhile. Those that a sync has
-//! served come back with their next writes only some time after it: to wake them takes tens of microseconds. So the next sync begins
-//! when as many have come as the last one served and left waiting, or after a while without them. Otherwise half of the writers would
-//! sync in turn with the other half. Whoever comes last leads, so that nobody is woken for that, and nobody spins. Writers that have
-//! something else to do between their writes do not come back so soon: the more often they were waited for in vain, the longer nobody
-//! waits.
+//! A thread that finds no leader becomes the leader and syncs; the others wait. The next sync
+//! serves all that arrived meanwhile.
+//!
+//! Writers that a sync has served return with their next writes only after a while: waking them
+//! takes tens of microseconds. Therefore the next sync waits for a grace period, until as many
+//! threads have arrived as the last sync served and left waiting. Without it, the writers would
+//! split into halves that sync in turn. The last thread to arrive leads, so that none is woken for
+//! it and none spins.
+//!
+//! Writers that do other work between their writes do not return within the grace period. Each time
+//! it passes in vain, about twice as many syncs skip it as the time before.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A sync waits for others no longer than this, nor than the last one took: eight threads on two cores come back within 120 µs.
+/// Longest grace period; it is also no longer than the last sync took. Measured: eight threads on
+/// two cores return within 120 µs.
 const GRACE: Duration = Duration::from_micros(200);
 
-/// The turns of those who want to sync.
+/// The turns of threads that sync.
 ///
-/// The lock and the condition are those of the standard library: there, one system call wakes all who wait, and they run side by side.
-/// Handed on from one to the next, as fair locks do, eight writers on two cores came back in 104 µs, six of them in time.
+/// Lock and condition come from the standard library: there, one system call wakes all waiters,
+/// which then run in parallel. Fair locks hand on from one to the next: eight writers on two cores
+/// then returned in 104 µs, six of them in time.
 #[derive(Default)]
 pub(super) struct Syncing {
     turn: Mutex<Turn>,
@@ -26,43 +33,42 @@ pub(super) struct Syncing {
 
 #[derive(Default)]
 pub(super) struct Turn {
-    /// Whether somebody syncs, or is about to.
-    led: bool,
-    /// Threads that came since the last sync began, and have not left: [`Turn::enter`],
+    /// Whether a leader syncs, or is about to.
+    has_leader: bool,
+    /// Threads that arrived since the last sync began, and have not left: [`Turn::enter`],
     /// [`Turn::leave`].
     pub(super) waiting: usize,
-    /// The next sync waits for so many.
+    /// The next sync waits until this many threads have arrived.
     expected: usize,
-    /// But not longer than this.
-    until: Option<Instant>,
-    /// Whether one of those who wait looks at the clock; never while somebody leads.
-    watched: bool,
-    /// Syncs that have begun.
-    begun: u64,
-    /// So many of the next syncs wait for nobody.
-    hasty: u32,
-    /// How many did so after the last one that waited in vain.
-    doubts: u32,
+    /// End of the grace period, if there is one.
+    grace_end: Option<Instant>,
+    /// Whether one waiting thread has set a timer; never while there is a leader.
+    has_timer: bool,
+    /// Number of syncs begun.
+    syncs_begun: u64,
+    /// Number of upcoming syncs that skip the grace period.
+    skips_left: u32,
+    /// Value of `skips_left` set by the last grace period that passed in vain.
+    back_off: u32,
 }
 
-/// Most syncs that wait for nobody before one tries again.
-const MOST_HASTY: u32 = 63;
+/// Most syncs in a row that skip the grace period.
+const MAX_BACK_OFF: u32 = 63;
 
-/// A thread's place among `Turn::waiting`: how many syncs had begun when it came. The next sync
-/// takes the place away.
+/// Counts a thread in `Turn::waiting`: the number of syncs begun when it arrived. The next sync to
+/// begin voids it.
 #[derive(Clone, Copy)]
-struct Place(u64);
+struct Ticket(u64);
 
-/// The leader's right, given up however the sync ends.
+/// The leader's right to sync, released on drop.
 pub(super) struct Lead<'a> {
     syncing: &'a Syncing,
-    stage: Stage,
+    stage: LeadStage,
 }
 
-enum Stage {
-    /// The leader has not begun its sync. A sync that began before, and failed, may have taken its
-    /// place.
-    Waiting(Place),
+enum LeadStage {
+    /// The leader has not begun its sync. An earlier sync that failed may have voided its ticket.
+    Waiting(Ticket),
     Syncing {
         start: Instant,
         served: usize,
@@ -72,10 +78,10 @@ enum Stage {
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut turn = self.syncing.lock();
-        turn.led = false;
+        turn.has_leader = false;
         match self.stage {
-            Stage::Waiting(place) => turn.leave(place),
-            Stage::Syncing { start, served } => turn.ended(served, start.elapsed()),
+            LeadStage::Waiting(ticket) => turn.leave(ticket),
+            LeadStage::Syncing { start, served } => turn.ended(served, start.elapsed()),
         }
         drop(turn);
         self.syncing.ended.notify_all();
@@ -87,34 +93,36 @@ impl Syncing {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done`, or until it is this thread's turn to lead.
+    /// Waits until `done` (`None`), or until the calling thread leads.
     pub(super) fn wait(&self, done: impl Fn() -> bool) -> Option<Lead<'_>> {
         let mut turn = self.lock();
-        let place = turn.enter();
-        // The deadline that this thread looks at the clock for.
-        let mut watching = None;
+        let ticket = turn.enter();
+        // The end of the grace period for which this thread has set its timer.
+        let mut timer = None;
         loop {
             if done() {
-                turn.leave(place);
-                if turn.watched && watching == turn.until {
-                    // A flush has made the write durable, and no sync: somebody else has to look at the clock.
-                    turn.watched = false;
+                turn.leave(ticket);
+                if turn.has_timer && timer == turn.grace_end {
+                    // A flush, not a sync, has made the write durable: another thread must set the
+                    // timer.
+                    turn.has_timer = false;
                     self.ended.notify_all();
                 }
                 return None;
             }
-            let patience = turn.patience();
-            if turn.led {
+            let grace_left = turn.grace_left();
+            if turn.has_leader {
                 turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
-            } else if patience.is_zero() {
-                turn.led = true;
-                turn.watched = false;
-                return Some(Lead { syncing: self, stage: Stage::Waiting(place) });
-            } else if watching == turn.until || !turn.watched {
-                // One clock is enough: each would wake its thread, most of them in the middle of the next sync.
-                watching = turn.until;
-                turn.watched = true;
-                turn = self.ended.wait_timeout(turn, patience).unwrap_or_else(PoisonError::into_inner).0;
+            } else if grace_left.is_zero() {
+                turn.has_leader = true;
+                turn.has_timer = false;
+                return Some(Lead { syncing: self, stage: LeadStage::Waiting(ticket) });
+            } else if timer == turn.grace_end || !turn.has_timer {
+                // One timer is enough: each would wake its thread, mostly in the middle of the next
+                // sync.
+                timer = turn.grace_end;
+                turn.has_timer = true;
+                turn = self.ended.wait_timeout(turn, grace_left).unwrap_or_else(PoisonError::into_inner).0;
             } else {
                 turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
             }
@@ -124,54 +132,54 @@ impl Syncing {
 
 impl Turn {
     /// Counts the calling thread as waiting.
-    fn enter(&mut self) -> Place {
+    fn enter(&mut self) -> Ticket {
         self.waiting += 1;
-        Place(self.begun)
+        Ticket(self.syncs_begun)
     }
 
-    /// Ends that, unless a sync has begun since and counts from zero.
-    fn leave(&mut self, place: Place) {
-        if place.0 == self.begun {
+    /// Stops counting the thread, unless a sync has begun since and reset the count.
+    fn leave(&mut self, ticket: Ticket) {
+        if ticket.0 == self.syncs_begun {
             self.waiting -= 1;
         }
     }
 
-    /// How long to wait for others.
-    fn patience(&self) -> Duration {
-        match self.until {
-            Some(until) if self.waiting < self.expected => until.saturating_duration_since(Instant::now()),
+    /// Time left of the grace period; zero once enough threads have arrived.
+    fn grace_left(&self) -> Duration {
+        match self.grace_end {
+            Some(grace_end) if self.waiting < self.expected => grace_end.saturating_duration_since(Instant::now()),
             _ => Duration::ZERO,
         }
     }
 
-    /// A sync begins; returns how many it serves.
+    /// Notes that a sync begins; returns how many threads it serves.
     fn begin(&mut self) -> usize {
-        if self.until.take().is_some() {
-            // Of two the one that waits is half.
+        if self.grace_end.take().is_some() {
+            // Not more than half have come. Of two threads, the one that waits is already half.
             let in_vain = self.waiting * 2 <= self.expected;
-            self.doubts = if in_vain { (self.doubts * 2 + 1).min(MOST_HASTY) } else { 0 };
-            self.hasty = self.doubts;
+            self.back_off = if in_vain { (self.back_off * 2 + 1).min(MAX_BACK_OFF) } else { 0 };
+            self.skips_left = self.back_off;
         }
-        self.begun += 1;
+        self.syncs_begun += 1;
         std::mem::take(&mut self.waiting)
     }
 
-    /// It has ended, and took so long.
+    /// Notes that a sync has ended, which served `served` threads and took `took`.
     fn ended(&mut self, served: usize, took: Duration) {
         self.expected = self.waiting + served;
-        match self.hasty.checked_sub(1) {
-            Some(left) => self.hasty = left,
-            // There is nobody to wait for if there was one only.
-            None => self.until = (self.expected > 1).then(|| Instant::now() + took.min(GRACE)),
+        match self.skips_left.checked_sub(1) {
+            Some(left) => self.skips_left = left,
+            // A single thread has no other to wait for.
+            None => self.grace_end = (self.expected > 1).then(|| Instant::now() + took.min(GRACE)),
         }
     }
 }
 
 impl Lead<'_> {
-    /// Everybody who has written by now is served by this sync.
+    /// Begins the sync, which serves every write made before this call.
     pub(super) fn begin(&mut self) {
         let served = self.syncing.lock().begin();
-        self.stage = Stage::Syncing { start: Instant::now(), served };
+        self.stage = LeadStage::Syncing { start: Instant::now(), served };
     }
 }
 
@@ -204,11 +212,11 @@ mod tests {
                 scope.spawn(|| (0..WRITES).for_each(|_| write()));
             }
         });
-        assert!(!syncing.lock().led);
+        assert!(!syncing.lock().has_leader);
     }
 
     #[test]
-    fn lead_that_ends_without_a_sync_goes_to_the_next() {
+    fn a_lead_that_ends_without_a_sync_passes_to_the_next_thread() {
         let syncing = Syncing::default();
         let lead = syncing.wait(|| false).unwrap();
         std::thread::scope(|scope| {
@@ -222,21 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looks_at_the_clock_and_leaves_hands_that_on() {
+    fn a_thread_with_the_timer_that_leaves_hands_it_on() {
         let syncing = Syncing::default();
-        let until = Instant::now() + Duration::from_millis(100);
-        *syncing.lock() = Turn { expected: 3, until: Some(until), ..Turn::default() };
+        let grace_end = Instant::now() + Duration::from_millis(100);
+        *syncing.lock() = Turn { expected: 3, grace_end: Some(grace_end), ..Turn::default() };
         let is_durable = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let first = scope.spawn(|| syncing.wait(|| is_durable.load(Ordering::Acquire)).is_none());
-            while !syncing.lock().watched {
+            while !syncing.lock().has_timer {
                 if first.is_finished() {
-                    // It came when the time was over, and leads: there is nothing to be seen.
+                    // It arrived after the grace period and leads: nothing to test.
                     return;
                 }
                 std::thread::yield_now();
             }
-            // With nobody to look at the clock it would wait for ever.
+            // Without a timer it would wait for ever.
             let second = scope.spawn(|| syncing.wait(|| false).is_some());
             while syncing.lock().waiting < 2 && !first.is_finished() {
                 std::thread::yield_now();
@@ -249,13 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn writers_that_do_not_come_are_waited_for_more_and_more_rarely() {
+    fn the_grace_period_backs_off_while_writers_do_not_return() {
         let mut turn = Turn::default();
         let mut waited = Vec::new();
-        // Two who never meet: each comes while the other one's sync runs.
+        // Two writers that never meet: each arrives while the other's sync runs.
         turn.waiting = 1;
         for i in 0..200 {
-            if turn.until.is_some() {
+            if turn.grace_end.is_some() {
                 waited.push(i);
             }
             let served = turn.begin();
@@ -263,15 +271,15 @@ mod tests {
             turn.ended(served, GRACE);
         }
         assert_eq!(waited, [1, 3, 7, 15, 31, 63, 127, 191]);
-        // And then they do.
-        turn.hasty = 0;
+        // Then they meet.
+        turn.skips_left = 0;
         turn.ended(1, GRACE);
         turn.waiting = 2;
-        assert_eq!((turn.begin(), turn.hasty, turn.doubts), (2, 0, 0));
+        assert_eq!((turn.begin(), turn.skips_left, turn.back_off), (2, 0, 0));
     }
 
     #[test]
-    fn who_is_served_and_leaves_late_is_not_counted_twice() {
+    fn a_served_thread_that_leaves_late_is_not_counted_twice() {
         let syncing = Syncing::default();
         let durable = AtomicU64::new(0);
         let mut lead = syncing.wait(|| false).unwrap();
@@ -291,8 +299,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_an_earlier_sync_counted_may_lead_and_leave_without_one() {
-        // Issue 13: the sync that counted it failed, and it finds the store poisoned. The count
-        // fell below zero.
+        // Issue 13: the sync that counted the thread failed, and it finds the store poisoned. The
+        // count fell below zero.
         let syncing = Syncing::default();
         let mut lead = syncing.wait(|| false).unwrap();
         std::thread::scope(|scope| {
@@ -308,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn last_writer_that_is_expected_begins_at_once() {
+    fn the_last_expected_writer_leads_at_once() {
         let syncing = Syncing::default();
         let hour = Duration::from_secs(3600);
-        *syncing.lock() = Turn { waiting: 1, expected: 2, until: Some(Instant::now() + hour), ..Turn::default() };
+        *syncing.lock() = Turn { waiting: 1, expected: 2, grace_end: Some(Instant::now() + hour), ..Turn::default() };
         let mut lead = syncing.wait(|| false).unwrap();
         lead.begin();
-        assert!(matches!(lead.stage, Stage::Syncing { served: 2, .. }));
+        assert!(matches!(lead.stage, LeadStage::Syncing { served: 2, .. }));
         drop(lead);
         assert_eq!(syncing.lock().expected, 2);
     }

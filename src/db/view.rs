@@ -1,4 +1,4 @@
-//! [`ReadView`]: everything that a read consults, at one moment.
+//! [`ReadView`]: everything that a read consults, as of one moment.
 
 use std::sync::Arc;
 
@@ -14,15 +14,16 @@ use crate::sorted::value::{FoundValue, Value};
 use crate::tree::version::{Source, Version};
 use crate::write::memtable::Memtable;
 
-/// Memtables and versions of all keyspaces. A view never changes; whoever holds one keeps its memtables and tables alive.
+/// Memtables and versions of all keyspaces. A view never changes and keeps its memtables and tables
+/// alive.
 ///
-/// A read that takes no snapshot must load the view first and the last visible sequence number second: then nothing that the number
-/// can see was compacted away before the view was made.
+/// A read without a snapshot must load the view first and the visible sequence number second. Then
+/// no entry that the number sees was compacted away before the view was made.
 #[derive(Clone)]
 pub(super) struct ReadView {
-    /// Takes the writes.
+    /// The memtable that writers fill.
     pub(super) active: Arc<Memtable>,
-    /// Full memtables that wait to be flushed, newest first.
+    /// Full memtables waiting for their flush, newest first.
     pub(super) sealed: Vec<Arc<Memtable>>,
     /// Ordered by id.
     pub(super) trees: Vec<Tree>,
@@ -35,11 +36,11 @@ pub(super) struct Tree {
     pub(super) name: Arc<str>,
     pub(super) options: KeyspaceOptions,
     pub(super) version: Arc<Version>,
-    /// Where scans found nothing to see; shared by all views of the keyspace.
+    /// Ranges where scans found nothing; shared by all views of the keyspace.
     pub(super) gaps: Arc<Gaps>,
 }
 
-/// A value where a read found it.
+/// A value in place, where a read found it.
 pub(super) enum Hit<'p> {
     Memtable { memtable: &'p Arc<Memtable>, seqno: SeqNo, value: &'p [u8] },
     Table(FoundValue<'p>),
@@ -64,7 +65,8 @@ impl Hit<'_> {
 }
 
 impl Tree {
-    /// Bytes of the filters of all tables but those that `replaced` names by level and number.
+    /// Bytes of the filters of all tables, except those for which `replaced` holds, given level and
+    /// number.
     pub(super) fn filter_bytes(&self, replaced: impl Fn(usize, u64) -> bool) -> u64 {
         let staying = self.version.tables().filter(|(level, table)| !replaced(*level, table.meta().number));
         staying.map(|(_, table)| table.filter_bytes()).sum()
@@ -81,7 +83,7 @@ impl ReadView {
         self.trees.iter().find(|tree| *tree.name == *name)
     }
 
-    /// Puts `tree` in its place, over the one of the same id if there is one.
+    /// Inserts `tree`, or replaces the one with its id.
     pub(super) fn set_tree(&mut self, tree: Tree) {
         match self.trees.binary_search_by_key(&tree.id, |tree| tree.id) {
             Ok(at) => self.trees[at] = tree,
@@ -94,7 +96,7 @@ impl ReadView {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// The value of a key as the read sees it.
+    /// Returns the value of a key as the read sees it.
     #[inline]
     pub(super) fn get<'p>(
         &'p self,
@@ -103,8 +105,8 @@ impl ReadView {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<Hit<'p>>> {
-        // Every source has its first cache line prefetched before any is asked for an answer: the
-        // read waits for all of them at once.
+        // Prefetch the first cache line of every source before searching any, so that the cache
+        // misses overlap.
         if tree.version.run_count() > 0 {
             for memtable in self.memtables().filter(|memtable| !memtable.is_empty()) {
                 memtable.prefetch(tree.id, read.hash);
@@ -128,16 +130,17 @@ impl ReadView {
         Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| Hit::Table(hit.value)))
     }
 
-    /// What `snapshot`, taken after the view, sees of it: an equivalent snapshot that is not newer
-    /// than the view. A memtable may have been begun since, so the view need not have all that
-    /// `snapshot` sees.
+    /// Returns a snapshot that is not newer than the view and sees the same of it as `snapshot`.
+    /// `snapshot` was taken after the view: it may see entries of a later memtable that the view
+    /// lacks.
     pub(super) fn clamp(&self, tree: &Tree, snapshot: SeqNo) -> SeqNo {
         let mut memtables = self.memtables().map(|memtable| memtable.last_seqno());
         let last = memtables.find(|&last| last > 0).unwrap_or_else(|| tree.version.largest_seqno());
         last.min(snapshot)
     }
 
-    /// All entries of a keyspace, every version of them; with a probe, at least those whose keys have its prefix.
+    /// A cursor over every version of every entry of a keyspace. With a probe, it may leave out
+    /// keys that lack the probe's prefix.
     pub(super) fn cursor(
         &self,
         tree: &Tree,

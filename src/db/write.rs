@@ -1,8 +1,10 @@
-//! The write path: batch, log, memtable.
+//! The write path: batch, WAL, memtable.
 //!
-//! Whoever holds `Store::commit` commits for everybody that queued meanwhile: one append to the log for the whole group (large values have their own), then the
-//! memtable, then the last sequence number is published. There is no log thread, no hand-over between threads per write, and nothing is
-//! allocated for a write that need not queue. Syncs run outside, so that the next group forms meanwhile (see `sync`).
+//! Group commit: the thread that holds `Store::commit` also commits the writers that queued
+//! meanwhile. The whole group is one append to the log (large values have their own), then goes
+//! into the memtable; then the last sequence number is published. There is no log thread and no
+//! hand-over per write, and a write that does not queue allocates nothing. Syncs run outside of the
+//! lock, so that the next group forms meanwhile (see `sync`).
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::background::Waiting;
-use super::commit::{Commit, Encoded, Pending};
+use super::commit::{Commit, Encoded, QueuedWrite};
 use super::stalls::Cause;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
@@ -24,24 +26,25 @@ use crate::write::log::LogWriter;
 use crate::write::memtable::Memtable;
 use crate::write::wal;
 
-/// More than a file header and a sync marker take.
-const MARKER_ROOM: u64 = 4 << 10;
+/// Upper bound of the size of a file header and a sync marker.
+const MARKER_SPACE: u64 = 4 << 10;
 
-/// Bytes that are reserved for a log when it is begun, if there is room.
+/// Bytes reserved for a new log if the disk has the space.
 const FIRST_RESERVATION: u64 = 256 << 10;
 
-/// A thread keeps the memory in which it has encoded an operation, if it is not more than this.
+/// A thread keeps its encoding buffer up to this capacity.
 const KEPT_LEN: usize = 64 << 10;
 
-/// How often a writer tries to get the right to commit before it queues.
+/// Attempts to take the commit lock before a writer queues.
 const SPINS: u32 = 100;
 
 /// How a write is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteOptions {
-    /// Return only when this write and all before it would survive a power cut. Default: false; the write has been handed to the
-    /// operating system then, and survives the end of the process for any reason.
+    /// Return only when this write and all earlier ones would survive a power cut. Default: false.
+    /// An unsynced write has been handed to the operating system: it survives the end of the
+    /// process for any reason.
     pub sync: bool,
 }
 
@@ -68,7 +71,7 @@ impl Drop for Unfinished<'_> {
 }
 
 thread_local! {
-    /// Where a thread encodes its single operations.
+    /// Buffer in which a thread encodes single operations.
     static ENCODED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -88,7 +91,7 @@ impl Store {
         self.write_encoded(Encoded::new(Cow::Owned(batch.into_payload()), count, options.sync))
     }
 
-    /// Writes a single operation, a put if there is a value.
+    /// Writes a single operation: a put if `value` is given, otherwise a delete.
     pub(super) fn write_one(
         self: &Arc<Self>,
         keyspace: u32,
@@ -100,7 +103,8 @@ impl Store {
         if keyspace != 0 {
             self.check_keyspaces(&[keyspace])?;
         }
-        // Taken out, so that a write from within a write, as by a listener, finds another; and so does a thread that is ending.
+        // Taken, not borrowed: a nested write, as by a listener, finds an empty one. In an ending
+        // thread there is none.
         let mut payload = ENCODED.try_with(Cell::take).unwrap_or_default();
         payload.clear();
         let result = encode_op(&mut payload, keyspace, key, value)
@@ -116,7 +120,7 @@ impl Store {
         self.delay(encoded.payload.len());
         let sync = encoded.sync;
         if sync {
-            // Before the write is there: what fails here leaves nothing.
+            // Before anything is appended, so that a failure leaves no trace.
             self.await_recovered()?;
         }
         let last = self.commit(encoded)?;
@@ -126,7 +130,8 @@ impl Store {
         Ok(last)
     }
 
-    /// Waits as the throttle says. A stepped executor works off what is behind instead.
+    /// Waits as long as the throttle says. With a stepped executor the writer runs pending work
+    /// instead.
     fn delay(&self, bytes: usize) {
         let filled = || self.view.load().active.used() as f64 / self.options.memtable_size as f64;
         let wait = self.throttle.charge(bytes, filled);
@@ -150,24 +155,24 @@ impl Store {
         if let Some(mut commit) = self.try_commit() {
             return self.commit_group(&mut commit, Some(&encoded));
         }
-        let pending = Arc::new(Pending { encoded: encoded.into_owned(), result: Mutex::new(None) });
-        self.queue.push(Arc::clone(&pending));
+        let queued = Arc::new(QueuedWrite { encoded: encoded.into_owned(), result: Mutex::new(None) });
+        self.queue.push(Arc::clone(&queued));
         let mut commit = self.stalls.measure(Cause::Commit, || self.commit.lock());
         loop {
-            if let Some(result) = pending.result.lock().take() {
+            if let Some(result) = queued.result.lock().take() {
                 return result;
             }
             if self.queue.is_empty() {
-                // Somebody took the write from the queue and never came to an end with it.
+                // A committing thread took the write from the queue and never finished it.
                 return Err(self.poison(Error::invalid("a group of writes was interrupted; this is a bug in tamis")));
             }
-            // This thread commits, for itself and for others that wait.
+            // This thread commits for itself and for the queue.
             let _ = self.commit_group(&mut commit, None);
         }
     }
 
-    /// The right to commit, if it is free or will be in a moment: a write that is stored, not handed over by a system call, takes less
-    /// time than to queue for it.
+    /// Tries to take the commit lock, spinning briefly: copying a record into a mapped log takes
+    /// less time than queueing.
     fn try_commit(&self) -> Option<MutexGuard<'_, Option<Commit>>> {
         for _ in 0..SPINS {
             if let Some(commit) = self.commit.try_lock() {
@@ -178,24 +183,26 @@ impl Store {
         None
     }
 
-    /// Commits `own` and what is queued, up to a limit; returns the last sequence number of `own`, or of the group.
+    /// Commits `own` and queued writes up to the group limit. Returns the last sequence number of
+    /// `own`, or of the whole group if there is no `own`.
     fn commit_group(self: &Arc<Self>, commit: &mut Option<Commit>, own: Option<&Encoded<'_>>) -> Result<SeqNo> {
         let queued = self.queue.take(own.map_or(0, |own| own.payload.len()));
-        let group = own.into_iter().chain(queued.iter().map(|pending| &pending.encoded));
+        let group = own.into_iter().chain(queued.iter().map(|write| &write.encoded));
         let result = self.append_and_apply(commit, group);
         let mut last = result.as_ref().copied().unwrap_or_default();
         if let Some(own) = own {
             last += u64::from(own.count);
         }
         let own_result = result.clone().map(|_| last);
-        for pending in &queued {
-            last += u64::from(pending.encoded.count);
-            *pending.result.lock() = Some(result.clone().map(|_| last));
+        for write in &queued {
+            last += u64::from(write.encoded.count);
+            *write.result.lock() = Some(result.clone().map(|_| last));
         }
         own_result
     }
 
-    /// Returns the last sequence number before the group.
+    /// Appends a group to the log and inserts it into the memtable. Returns the last sequence
+    /// number before the group.
     fn append_and_apply<'a>(
         self: &Arc<Self>,
         commit: &mut Option<Commit>,
@@ -204,7 +211,7 @@ impl Store {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
         let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
         let log_bytes = len(MAX_RECORD_HEADER_LEN);
-        self.make_room(commit, len(0), log_bytes)?;
+        self.ensure_space(commit, len(0), log_bytes)?;
         let log = self.reserved_log(commit, log_bytes as u64)?;
         let before = log.next() - 1;
         let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
@@ -221,7 +228,7 @@ impl Store {
         appended.map_err(|error| self.poison(error))?;
         self.stalls.count(Cause::Log, log.take_waited());
 
-        // What is in the log must come to the memtable, or nothing may be written behind it.
+        // A group that is in the log but not in the memtable must stop all later writes.
         let unfinished = Unfinished(self);
         let mut writer = commit.memtable.writer();
         let mut seqno = before;
@@ -240,9 +247,9 @@ impl Store {
         Ok(before)
     }
 
-    /// Sees to it that the memtable can take `bytes` bytes, and the log `log_bytes` and a sync marker of what is reserved for
-    /// it: switches to new ones, and waits while too much is unflushed or uncompacted.
-    fn make_room(self: &Arc<Self>, commit: &mut Commit, bytes: usize, log_bytes: usize) -> Result<()> {
+    /// Ensures that the memtable has space for `bytes` and the log for `log_bytes` and a sync
+    /// marker. Otherwise rotates both, after waiting while too much is unflushed or uncompacted.
+    fn ensure_space(self: &Arc<Self>, commit: &mut Commit, bytes: usize, log_bytes: usize) -> Result<()> {
         loop {
             self.gate.check_writable()?;
             let full = commit.memtable.used() + bytes > self.options.memtable_size
@@ -265,7 +272,7 @@ impl Store {
         }
     }
 
-    /// Seals the memtable and its log, and goes on in new ones.
+    /// Seals the memtable and its log, and starts new ones.
     pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) {
         let number = self.catalog.new_file_number();
         let header = FileHeader {
@@ -284,17 +291,17 @@ impl Store {
         self.schedule();
     }
 
-    /// The log, with space for `bytes` bytes more and a sync marker, so that a full disk shows
-    /// before an append, where it harms nobody, and not in the middle. As much again as the log has
-    /// is reserved with them, if there is room: syncs are faster when the file need not be extended
-    /// for each.
+    /// Returns the log with space reserved for `bytes` and a sync marker. A full disk therefore
+    /// fails here, where it does no harm, and not in the middle of an append. Reserves twice that
+    /// length if the disk has the space: syncs are faster when the file need not be extended for
+    /// each.
     fn reserved_log<'a>(&self, commit: &'a mut Commit, bytes: u64) -> Result<&'a mut LogWriter> {
-        let log = self.begun_log(&mut commit.log, commit.header)?;
-        let need = log.len() + bytes + MARKER_ROOM;
+        let log = self.open_log(&mut commit.log, commit.header)?;
+        let need = log.len() + bytes + MARKER_SPACE;
         if need > commit.reserved {
             let ample = (2 * need).max(FIRST_RESERVATION).min(wal::log_size(self.options.memtable_size)).max(need);
             let reserve = |len| log.file().reserve(len).map(|()| len);
-            // A reservation that fails gives back the one before.
+            // A failed reservation releases the previous one.
             commit.reserved = 0;
             let reserved = self.stalls.measure(Cause::Log, || reserve(ample).or_else(|_| reserve(need)));
             commit.reserved = reserved.during("reserve space for", log.path())?;
@@ -302,28 +309,28 @@ impl Store {
         Ok(log)
     }
 
-    fn begun_log<'a>(&self, log: &'a mut Option<LogWriter>, header: FileHeader) -> Result<&'a mut LogWriter> {
-        let none = match log {
+    fn open_log<'a>(&self, log: &'a mut Option<LogWriter>, header: FileHeader) -> Result<&'a mut LogWriter> {
+        let slot = match log {
             Some(log) => return Ok(log),
-            none => none,
+            empty => empty,
         };
         self.check_lock()?;
         let header = FileHeader { synced: self.sequence.durable(), ..header };
         let create = || wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size);
         let log = self.stalls.measure(Cause::Log, create)?;
         self.logs.add(&log);
-        Ok(none.insert(log))
+        Ok(slot.insert(log))
     }
 
-    /// Appends a sync marker to the log. A full disk, or a log that cannot be created for it, is no failure: there is less proof then, and
-    /// no less data.
+    /// Appends a sync marker to the log. A full disk, or a log that cannot be created, is no
+    /// failure: the store then has less proof, but no less data.
     pub(super) fn append_marker(&self, commit: &mut Commit) -> Result<()> {
         let durable = self.sequence.durable();
         if durable == 0 {
             return Ok(());
         }
-        let Ok(log) = self.begun_log(&mut commit.log, commit.header) else { return Ok(()) };
-        let need = log.len() + MARKER_ROOM;
+        let Ok(log) = self.open_log(&mut commit.log, commit.header) else { return Ok(()) };
+        let need = log.len() + MARKER_SPACE;
         if commit.reserved < need && log.file().reserve(need).is_err() {
             commit.reserved = 0;
             return Ok(());
