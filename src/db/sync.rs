@@ -358,6 +358,51 @@ mod tests {
     }
 
     #[test]
+    fn a_sync_waits_for_those_who_are_expected_however_often_it_is_woken() {
+        let syncing = Syncing::default();
+        let hour = Duration::from_secs(3600);
+        *syncing.lock() = Turn { expected: 2, until: Some(Instant::now() + hour), ..Turn::default() };
+        let is_durable = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| syncing.wait(|| is_durable.load(Ordering::Acquire)).is_none());
+            while !syncing.lock().watched {
+                assert!(!first.is_finished(), "it must wait for the second one");
+                std::thread::yield_now();
+            }
+            // Woken without a reason, it waits on.
+            for _ in 0..100 {
+                syncing.ended.notify_all();
+                std::thread::yield_now();
+            }
+            assert!(syncing.lock().watched && !first.is_finished());
+            // The second one leads; its sync serves both.
+            let mut lead = syncing.wait(|| false).unwrap();
+            lead.begin();
+            assert!(matches!(lead.stage, Stage::Syncing { served: 2, .. }));
+            is_durable.store(true, Ordering::Release);
+            drop(lead);
+            assert!(first.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn who_looks_at_the_clock_and_is_woken_looks_at_it_again() {
+        let syncing = Syncing::default();
+        let until = Instant::now() + Duration::from_millis(50);
+        *syncing.lock() = Turn { expected: 2, until: Some(until), ..Turn::default() };
+        std::thread::scope(|scope| {
+            // Nobody else ever comes: without a clock it would wait for ever.
+            let only = scope.spawn(|| syncing.wait(|| false).is_some());
+            while !syncing.lock().watched && !only.is_finished() {
+                std::thread::yield_now();
+            }
+            syncing.ended.notify_all();
+            assert!(only.join().unwrap());
+        });
+        assert!(Instant::now() >= until);
+    }
+
+    #[test]
     fn writers_that_do_not_come_are_waited_for_more_and_more_rarely() {
         let mut turn = Turn::default();
         let mut waited = Vec::new();
@@ -372,6 +417,14 @@ mod tests {
             turn.ended(served, GRACE);
         }
         assert_eq!(waited, [1, 3, 7, 15, 31, 63, 127, 191]);
+        // As long as the last sync took, but no longer than the grace.
+        for (took, patience) in [(GRACE / 2, GRACE / 2), (GRACE * 2, GRACE)] {
+            turn.hasty = 0;
+            let before = Instant::now();
+            turn.ended(1, took);
+            let until = turn.until.unwrap();
+            assert!(before + patience <= until && until <= Instant::now() + patience);
+        }
         // And then they do.
         turn.hasty = 0;
         turn.ended(1, GRACE);
