@@ -257,6 +257,50 @@ mod tests {
     }
 
     #[test]
+    fn a_spurious_wakeup_ends_no_grace_period() {
+        let syncing = Syncing::default();
+        let hour = Duration::from_secs(3600);
+        *syncing.lock() = Turn { expected: 2, grace_end: Some(Instant::now() + hour), ..Turn::default() };
+        let is_durable = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| syncing.wait(|| is_durable.load(Ordering::Acquire)).is_none());
+            while !syncing.lock().has_timer {
+                assert!(!first.is_finished(), "it must wait for the second thread");
+                std::thread::yield_now();
+            }
+            for _ in 0..100 {
+                syncing.ended.notify_all();
+                std::thread::yield_now();
+            }
+            assert!(syncing.lock().has_timer && !first.is_finished());
+            // The second thread leads; its sync serves both.
+            let mut lead = syncing.wait(|| false).unwrap();
+            lead.begin();
+            assert!(matches!(lead.stage, LeadStage::Syncing { served: 2, .. }));
+            is_durable.store(true, Ordering::Release);
+            drop(lead);
+            assert!(first.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_thread_that_is_woken_keeps_its_timer() {
+        let syncing = Syncing::default();
+        let grace_end = Instant::now() + Duration::from_millis(50);
+        *syncing.lock() = Turn { expected: 2, grace_end: Some(grace_end), ..Turn::default() };
+        std::thread::scope(|scope| {
+            // No other thread comes: without a timer it would wait for ever.
+            let only = scope.spawn(|| syncing.wait(|| false).is_some());
+            while !syncing.lock().has_timer && !only.is_finished() {
+                std::thread::yield_now();
+            }
+            syncing.ended.notify_all();
+            assert!(only.join().unwrap());
+        });
+        assert!(Instant::now() >= grace_end);
+    }
+
+    #[test]
     fn the_grace_period_backs_off_while_writers_do_not_return() {
         let mut turn = Turn::default();
         let mut waited = Vec::new();
@@ -271,6 +315,14 @@ mod tests {
             turn.ended(served, GRACE);
         }
         assert_eq!(waited, [1, 3, 7, 15, 31, 63, 127, 191]);
+        // It lasts as long as the last sync, up to `GRACE`.
+        for (took, grace) in [(GRACE / 2, GRACE / 2), (GRACE * 2, GRACE)] {
+            turn.skips_left = 0;
+            let before = Instant::now();
+            turn.ended(1, took);
+            let grace_end = turn.grace_end.unwrap();
+            assert!(before + grace <= grace_end && grace_end <= Instant::now() + grace);
+        }
         // Then they meet.
         turn.skips_left = 0;
         turn.ended(1, GRACE);

@@ -1,7 +1,7 @@
 //! The real file system.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "the one module that may name std::fs")]
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 #[cfg(target_os = "linux")]
 use std::ops::Range;
@@ -90,13 +90,13 @@ impl FileSystem for OsFileSystem {
         // Not truncated when opened: the content belongs to the lock's holder.
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut attempts = 0;
-        while !holds(file.try_lock())? {
+        while !platform::try_lock(&file)? {
             // If a shared lock is granted, the exclusive one was blocked by `is_locked`, which
             // takes no longer than two system calls.
-            if attempts == LOCK_ATTEMPTS || !holds(file.try_lock_shared())? {
+            if attempts == LOCK_ATTEMPTS || !platform::try_lock_shared(&file)? {
                 return Ok(None);
             }
-            file.unlock()?;
+            platform::unlock(&file)?;
             attempts += 1;
             std::thread::sleep(Duration::from_micros(attempts));
         }
@@ -109,7 +109,7 @@ impl FileSystem for OsFileSystem {
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
         match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            file => Ok(!holds(file?.try_lock_shared())?),
+            file => Ok(!platform::try_lock_shared(&file?)?),
         }
     }
 
@@ -120,15 +120,6 @@ impl FileSystem for OsFileSystem {
 
 /// Half a second in all, in case a process is stopped inside `is_locked`.
 const LOCK_ATTEMPTS: u64 = 1000;
-
-/// Whether the attempt took the lock.
-fn holds(tried: Result<(), TryLockError>) -> io::Result<bool> {
-    match tried {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
-}
 
 struct OsWritable {
     file: File,

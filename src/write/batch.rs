@@ -313,9 +313,44 @@ mod tests {
     #[test]
     fn unknown_kind_and_overlong_key_are_refused() {
         assert!(decode(b"\x02\x00\x01k", 1).is_err());
-        let mut payload = vec![0, 0];
-        put_bytes(&mut payload, &vec![b'k'; MAX_KEY_LEN + 1]);
-        assert!(decode(&payload, 1).is_err());
+        for (len, is_accepted) in [(MAX_KEY_LEN, true), (MAX_KEY_LEN + 1, false)] {
+            let mut payload = vec![0, 0];
+            put_bytes(&mut payload, &vec![b'k'; len]);
+            assert_eq!(decode(&payload, 1).is_ok(), is_accepted);
+        }
+    }
+
+    #[test]
+    fn overlong_value_is_refused() {
+        for (len, is_accepted) in [(MAX_VALUE_LEN, true), (MAX_VALUE_LEN + 1, false)] {
+            let mut head = vec![1, 0, 0];
+            put_varint(&mut head, len as u64);
+            // Zeroed memory that nobody touches costs nothing.
+            let mut payload = vec![0; head.len() + len];
+            payload[..head.len()].copy_from_slice(&head);
+            assert_eq!(decode(&payload, 1).is_ok(), is_accepted);
+        }
+    }
+
+    #[test]
+    fn keyspaces_are_named_once_each_and_the_default_one_never() {
+        let mut batch = WriteBatch::new();
+        for keyspace in [0, 7, 3, 7, 0, 3] {
+            batch.put_raw(keyspace, b"k", b"v");
+            batch.delete_raw(keyspace, b"k");
+        }
+        assert_eq!(batch.keyspaces(), [7, 3]);
+        batch.clear();
+        assert!(batch.keyspaces().is_empty());
+        batch.delete(b"k");
+        assert_eq!((batch.len(), batch.keyspaces().len()), (1, 0));
+    }
+
+    #[test]
+    fn debug_tells_the_size_and_no_content() {
+        let mut batch = WriteBatch::new();
+        batch.put("secret", "value");
+        assert_eq!(format!("{batch:?}"), "WriteBatch { len: 1, byte_size: 15, .. }");
     }
 
     #[test]

@@ -194,4 +194,22 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_table_is_cut_when_it_overlaps_more_than_it_may_and_the_next_one_counts_anew() {
+        // Tables of 100 bytes that end with b, d, f and so on.
+        let level = level(&[("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"), ("i", "j"), ("k", "l"), ("m", "n")]);
+        let next = LevelBelow { tables: level.iter().collect(), at: 0 };
+        let mut below = TablesBelow { levels: Vec::new(), next, overlapped: 0, max_overlapped: 200 };
+        let mut cut = |key: &str| below.cut_before(key.as_bytes());
+        // A table is passed when a key is behind its end.
+        assert_eq!(["a", "b", "c", "d", "e", "f"].map(&mut cut), [false; 6]);
+        assert!(cut("g") && cut("g"), "three tables");
+        below.table_ended();
+        let mut cut = |key: &str| below.cut_before(key.as_bytes());
+        assert_eq!(
+            ["g", "h", "i", "j", "k", "l", "m", "z"].map(&mut cut),
+            [false, false, false, false, false, false, true, true]
+        );
+    }
 }

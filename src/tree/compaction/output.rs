@@ -216,3 +216,199 @@ impl<'a> RunWriter<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::path::Path;
+
+    use super::*;
+    use crate::filter::FilterPolicy;
+    use crate::options::Compression;
+    use crate::sorted::iter::InternalCursor;
+    use crate::tree::version::RunCursor;
+    use crate::vfs::{FileSystem, SimFileSystem};
+
+    type Entry = (Vec<u8>, SeqNo, ValueKind, usize);
+
+    /// A level below that holds the keys with an `h`, and wants a new table to begin with these.
+    struct Marked {
+        cuts: &'static [&'static str],
+        ended: usize,
+    }
+
+    impl LowerLevels for Marked {
+        fn may_hold(&mut self, key: &[u8]) -> bool {
+            key.contains(&b'h')
+        }
+
+        fn cut_before(&mut self, key: &[u8]) -> bool {
+            self.cuts.iter().any(|cut| cut.as_bytes() == key)
+        }
+
+        fn table_ended(&mut self) {
+            self.ended += 1;
+        }
+    }
+
+    const OPTIONS: TableOptions = TableOptions {
+        filter: FilterPolicy::None,
+        prefix: None,
+        compression: Compression::None,
+        block_size: 1024,
+        seed: 0,
+        keyspace: 0,
+    };
+
+    /// One table, and no snapshots.
+    const ALL: (u64, &[SeqNo]) = (u64::MAX, &[]);
+
+    fn put(key: impl AsRef<[u8]>, seqno: SeqNo, value_len: usize) -> Entry {
+        (key.as_ref().to_vec(), seqno, ValueKind::Put, value_len)
+    }
+
+    fn delete(key: &str, seqno: SeqNo) -> Entry {
+        (key.as_bytes().to_vec(), seqno, ValueKind::Delete, 0)
+    }
+
+    fn context() -> Arc<TableContext> {
+        let fs = SimFileSystem::new();
+        fs.create_dir(Path::new("/db")).unwrap();
+        Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 0, 8))
+    }
+
+    /// What is written of the table of `entries`, table by table; it is number 1.
+    fn written(
+        tables: &Arc<TableContext>,
+        entries: &[Entry],
+        part: Part<'_>,
+        (table_size, snapshots): (u64, &[SeqNo]),
+        below: &mut Marked,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Option<Vec<Vec<Entry>>> {
+        let mut builder = TableBuilder::new(tables.fs(), tables.dir(), 1, OPTIONS).unwrap();
+        for (key, seqno, kind, value_len) in entries {
+            builder.add(key, *seqno, *kind, &vec![7; *value_len]).unwrap();
+        }
+        let cursor_over = |meta: TableMeta| {
+            let table = Arc::new(Table::new(Arc::clone(tables), meta));
+            RunCursor::for_compaction([table].into())
+        };
+        let mut cursor = cursor_over(builder.finish().unwrap());
+        let last_number = Cell::new(1);
+        let context = OutputContext {
+            tables,
+            options: OPTIONS,
+            table_size,
+            snapshots: snapshots.to_vec(),
+            new_number: &|| last_number.replace(last_number.get() + 1) + 1,
+            cancelled,
+            paranoid: true,
+            origin: Origin::default(),
+        };
+        let metas = write_run(&mut cursor, part, &context, below).unwrap()?;
+        let tables = metas.into_iter().map(|meta| {
+            let mut cursor = cursor_over(meta);
+            let mut entries = Vec::new();
+            cursor.seek_to_first().unwrap();
+            while cursor.valid() {
+                entries.push((cursor.key().to_vec(), cursor.seqno(), cursor.kind(), cursor.value().len()));
+                cursor.next().unwrap();
+            }
+            entries
+        });
+        Some(tables.collect())
+    }
+
+    fn marked(cuts: &'static [&'static str]) -> Marked {
+        Marked { cuts, ended: 0 }
+    }
+
+    #[test]
+    fn a_table_ends_when_it_is_full_or_a_level_below_wants_it_and_never_amid_a_key() {
+        // Two versions of each letter, of 600 bytes: a table of 4 KiB takes four letters.
+        let entries: Vec<Entry> =
+            ('a'..='t').flat_map(|key| [put(key.to_string(), 9, 600), put(key.to_string(), 5, 600)]).collect();
+        let first_keys = |table_size: u64, below: &mut Marked| -> String {
+            let tables = written(&context(), &entries, Part::default(), (table_size, &[5]), below, &|| false).unwrap();
+            assert_eq!(tables.concat(), entries);
+            assert_eq!(below.ended + 1, tables.len(), "each end but the last is told");
+            tables.iter().map(|table| char::from(table[0].0[0])).collect()
+        };
+        assert_eq!(first_keys(u64::MAX, &mut marked(&[])), "a");
+        assert_eq!(first_keys(4096, &mut marked(&[])), "aeimq");
+        assert_eq!(first_keys(u64::MAX, &mut marked(&["c", "n"])), "acn");
+        // From a cut on, the next table is as long as any.
+        assert_eq!(first_keys(4096, &mut marked(&["c"])), "acgkos");
+    }
+
+    #[test]
+    fn a_tombstone_goes_unless_it_hides_something_in_the_output_or_below() {
+        let entries = [
+            delete("a", 30),
+            put("a", 20, 1),
+            delete("a", 10),
+            delete("b", 31),
+            delete("c", 32),
+            put("c", 22, 1),
+            put("d", 23, 1),
+            delete("h", 33),
+            put("h", 24, 1),
+        ];
+        let kept = |snapshots: &[SeqNo]| {
+            let limits = (u64::MAX, snapshots);
+            let tables = written(&context(), &entries, Part::default(), limits, &mut marked(&[]), &|| false);
+            tables.unwrap().concat()
+        };
+        assert_eq!(kept(&[]), [put("d", 23, 1), delete("h", 33)]);
+        // The snapshot sees what the tombstones of `a` and `c` hide from later reads.
+        let seen = [delete("a", 30), put("a", 20, 1), delete("c", 32), put("c", 22, 1), put("d", 23, 1)];
+        assert_eq!(kept(&[25]), [&seen[..], &[delete("h", 33), put("h", 24, 1)]].concat());
+        // It sees that `a` was deleted, and so do all others: nothing of the key is left.
+        assert_eq!(kept(&[15])[0], put("d", 23, 1));
+    }
+
+    #[test]
+    fn a_part_holds_its_first_key_and_not_the_one_at_its_end() {
+        let entries: Vec<Entry> = ('a'..='j').map(|key| put(key.to_string(), 1, 1)).collect();
+        let keys = |from: Option<&str>, to: Option<&str>| -> String {
+            let part = Part { from: from.map(str::as_bytes), to: to.map(str::as_bytes) };
+            let tables = written(&context(), &entries, part, ALL, &mut marked(&[]), &|| false);
+            tables.unwrap().concat().iter().map(|entry| char::from(entry.0[0])).collect()
+        };
+        assert_eq!(keys(None, None), "abcdefghij");
+        assert_eq!(keys(Some("c"), Some("f")), "cde");
+        assert_eq!(keys(Some("cc"), Some("ff")), "def");
+        assert_eq!(keys(None, Some("c")), "ab");
+        assert_eq!(keys(Some("j"), None), "j");
+        assert_eq!(keys(Some("k"), None), "");
+    }
+
+    #[test]
+    fn who_waits_is_asked_for_at_even_intervals() {
+        // Keys and values count with what an entry costs: 128 bytes, and 1024.
+        for (value_len, count, calls) in [(0, 3 * 2048, 3), (0, 2047, 0), (896, 4 * 256, 4), (896, 255, 0)] {
+            let entries: Vec<Entry> = (0..count).map(|i| put(format!("{i:064}"), 1, value_len)).collect();
+            let called = Cell::new(0);
+            let cancelled = || {
+                called.set(called.get() + 1);
+                false
+            };
+            let tables = context();
+            let whole = written(&tables, &entries, Part::default(), ALL, &mut marked(&[]), &cancelled);
+            assert_eq!((whole.unwrap().concat().len(), called.get()), (count, calls));
+        }
+    }
+
+    #[test]
+    fn what_is_cancelled_or_fails_leaves_no_file() {
+        let entries: Vec<Entry> = (0..1000).map(|i| put(format!("{i:04}"), 1, 1000)).collect();
+        let files = |tables: &TableContext| tables.fs().list(tables.dir()).unwrap().len();
+        let small: (u64, &[SeqNo]) = (64 << 10, &[]);
+        let (tables, left) = (context(), Cell::new(2));
+        let cancelled = || left.replace(left.get() - 1) == 1;
+        assert!(written(&tables, &entries, Part::default(), small, &mut marked(&[]), &cancelled).is_none());
+        assert_eq!((left.get(), files(&tables)), (0, 1), "the input alone");
+        assert!(written(&context(), &entries, Part::default(), small, &mut marked(&[]), &|| false).unwrap().len() > 10);
+    }
+}

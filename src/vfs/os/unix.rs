@@ -1,7 +1,7 @@
 //! The system calls of the real file system on Unix.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -42,6 +42,29 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 /// Makes the names in a directory durable.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+/// Takes the exclusive lock on `file`, unless another handle holds any.
+pub(super) fn try_lock(file: &File) -> io::Result<bool> {
+    holds(file.try_lock())
+}
+
+/// Takes a shared lock on `file`, unless another handle holds the exclusive one.
+pub(super) fn try_lock_shared(file: &File) -> io::Result<bool> {
+    holds(file.try_lock_shared())
+}
+
+pub(super) fn unlock(file: &File) -> io::Result<()> {
+    file.unlock()
+}
+
+/// Whether the lock that was tried for is held now.
+fn holds(tried: Result<(), TryLockError>) -> io::Result<bool> {
+    match tried {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Bytes that this user can still write to the file system of `dir`.

@@ -7,6 +7,8 @@
 //!   promises it.
 //! - A virus scanner or an indexer may hold a file for a moment. Renaming and removing are retried
 //!   for up to [`RETRY_TIMEOUT`].
+//! - Other handles can neither read nor write a locked range. Therefore the lock covers one byte far
+//!   beyond the content, which names the holder.
 //! - Files are not mapped: a mapped file can be neither removed nor shortened.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 
@@ -14,6 +16,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::windows::ffi::OsStrExt;
 use std::os::windows::fs::FileExt;
+use std::os::windows::io::AsRawHandle;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -21,12 +24,18 @@ use std::time::Duration;
 use windows_sys::Win32::Foundation::{
     ERROR_ACCESS_DENIED, ERROR_LOCK_VIOLATION, ERROR_SHARING_VIOLATION, ERROR_TOO_MANY_OPEN_FILES,
 };
-use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
+use windows_sys::Win32::Storage::FileSystem::{
+    GetDiskFreeSpaceExW, LOCK_FILE_FLAGS, LOCKFILE_EXCLUSIVE_LOCK, LOCKFILE_FAIL_IMMEDIATELY, LockFileEx, UnlockFileEx,
+};
+use windows_sys::Win32::System::IO::{OVERLAPPED, OVERLAPPED_0, OVERLAPPED_0_0};
 
 /// How long renaming and removing are retried while another process holds the file.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before the first retry; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The byte that is locked: no file is as long.
+const LOCKED_OFFSET: u64 = 1 << 62;
 
 pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
     File::open(path)
@@ -66,6 +75,44 @@ pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::ErrorKind::NotADirectory.into()),
     }
+}
+
+/// Takes the exclusive lock on `file`, unless another handle holds any.
+pub(super) fn try_lock(file: &File) -> io::Result<bool> {
+    try_lock_with(file, LOCKFILE_EXCLUSIVE_LOCK)
+}
+
+/// Takes a shared lock on `file`, unless another handle holds the exclusive one.
+pub(super) fn try_lock_shared(file: &File) -> io::Result<bool> {
+    try_lock_with(file, 0)
+}
+
+fn try_lock_with(file: &File, flags: LOCK_FILE_FLAGS) -> io::Result<bool> {
+    let mut range = locked_range();
+    // SAFETY: the handle is open, and the call has ended with `range` when it returns: the handle
+    // is a synchronous one.
+    let done = unsafe { LockFileEx(file.as_raw_handle(), flags | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &raw mut range) };
+    if done != 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if is_one_of(&error, &[ERROR_LOCK_VIOLATION]) { Ok(false) } else { Err(error) }
+}
+
+pub(super) fn unlock(file: &File) -> io::Result<()> {
+    let mut range = locked_range();
+    // SAFETY: as above.
+    match unsafe { UnlockFileEx(file.as_raw_handle(), 0, 1, 0, &raw mut range) } {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Where the locked byte is, for the system calls.
+#[allow(clippy::cast_possible_truncation, reason = "the two halves of the offset")]
+fn locked_range() -> OVERLAPPED {
+    let halves = OVERLAPPED_0_0 { Offset: LOCKED_OFFSET as u32, OffsetHigh: (LOCKED_OFFSET >> 32) as u32 };
+    OVERLAPPED { Anonymous: OVERLAPPED_0 { Anonymous: halves }, ..OVERLAPPED::default() }
 }
 
 /// Bytes that this user can still write to the volume of `dir`.
@@ -130,6 +177,25 @@ mod tests {
             }
         });
         assert_eq!((error.unwrap_err().kind(), calls), (io::ErrorKind::NotFound, 4));
+    }
+
+    #[test]
+    fn a_locked_file_can_be_read_and_is_locked_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("LOCK");
+        fs::write(&path, "holder").unwrap();
+        let open = || fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let holder = open();
+        assert!(try_lock(&holder).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "holder");
+        assert!(!try_lock(&open()).unwrap() && !try_lock_shared(&open()).unwrap());
+        unlock(&holder).unwrap();
+        assert!(unlock(&holder).is_err());
+        let shared = [open(), open()];
+        assert!(shared.iter().all(|file| try_lock_shared(file).unwrap()));
+        assert!(!try_lock(&holder).unwrap());
+        drop(shared);
+        assert!(try_lock(&holder).unwrap());
     }
 
     #[test]
