@@ -1,5 +1,5 @@
-//! Is a store closed once, whoever closes it? Are files removed in time, and never after the end?
-//! When is a store at rest?
+//! Is a store closed once, whichever handle closes it? Are obsolete files removed in time, and none
+//! after the close? When is a store idle?
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn options(fs: impl FileSystem + 'static) -> Options {
     Options::new().file_system(Arc::new(fs)).memtable_size(16 << 10).table_size(16 << 10)
 }
 
-/// Where a call waits until the test lets it pass.
+/// A place where a call waits until the test lets it pass.
 #[derive(Default)]
 struct Gate {
     reached: AtomicBool,
@@ -76,7 +76,7 @@ fn every_close_waits_for_the_end_and_reports_it() {
                 std::thread::yield_now();
             }
             let others = [close(), close()];
-            // Time for them to return too early.
+            // Give them time to return too early.
             for _ in 0..20 {
                 std::thread::yield_now();
             }
@@ -91,7 +91,7 @@ fn every_close_waits_for_the_end_and_reports_it() {
         check(db.clone().close());
         let reopened = options(fs).open("/db").unwrap();
         assert_eq!(reopened.get("k").unwrap().as_deref(), Some(&b"v"[..]));
-        // Neither does the end of the last old handle close the new store.
+        // Dropping the last old handle does not close the new store either.
         drop(db);
         reopened.put("k", "w").unwrap();
     }
@@ -130,7 +130,7 @@ fn a_panic_while_closing_is_the_result_of_every_close_and_keeps_the_lock() {
     let fs = SimFileSystem::new();
     let armed = Arc::new(AtomicBool::new(false));
     let is_armed = Arc::clone(&armed);
-    // The last thing that is written is a marker in a new log.
+    // The last write of a close is a marker in a new log.
     let hooked = Trace::with_hook(&fs, move |call, name| {
         let strikes = call == Call::Create && name.ends_with(".wal") && is_armed.load(Ordering::SeqCst);
         assert!(!strikes, "a panic that is part of the test");
@@ -162,13 +162,13 @@ fn tables(fs: &SimFileSystem) -> Vec<String> {
     names.into_iter().filter(|name| name.ends_with(".sst")).collect()
 }
 
-/// How many tables the versions name.
+/// Number of tables that the versions name.
 fn live(db: &Db) -> usize {
     let keyspaces = db.stats().keyspaces;
     keyspaces.iter().flat_map(|keyspace| &keyspace.levels).map(|level| level.tables.len()).sum()
 }
 
-/// What makes tables of a keyspace obsolete.
+/// An operation that makes tables of a keyspace obsolete.
 type Replace = fn(&Db, &Keyspace);
 
 const REPLACE: [Replace; 3] = [
@@ -292,7 +292,8 @@ fn a_store_whose_directory_was_made_anew_leaves_the_next_store_alone() {
 
 #[test]
 fn an_iterator_that_outlives_its_store_removes_nothing_of_the_next_one_in_its_directory() {
-    // Issue 13: the destructor of a table unlinked its file by name, whoever's it was by then.
+    // Issue 13: a table's destructor unlinked its file by name, even when another store owned that
+    // name by then.
     let fs = SimFileSystem::new();
     let begun = || -> (Db, Iter) {
         let (options, _) = stepped_options(&fs);

@@ -1,6 +1,6 @@
 //! What does the store do when a call fails?
 //!
-//! `TAMIS_SEEDS` sets how many histories are struck, `TAMIS_SEED` runs one.
+//! `TAMIS_SEEDS` sets the number of histories with a fault; `TAMIS_SEED` runs one.
 
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{Cursor, Db, Error, Executor, WriteBatch, WriteOptions};
@@ -11,7 +11,7 @@ use crate::trace::{Call, Event};
 
 const MODES: [FaultMode; 4] = [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError];
 
-/// One fault at every k-th call of a history, k = 1, 2, … until it runs through.
+/// One fault at every k-th call of a history, k = 1, 2, … until the history completes without it.
 fn strike_everywhere(seed: u64) {
     let [mode, sticky] = [seed % 4, seed / 4 % 2].map(|n| usize::try_from(n).unwrap());
     for at in 1.. {
@@ -36,7 +36,8 @@ fn strike_everywhere(seed: u64) {
     }
 }
 
-/// One fault at every k-th call of a recovery. What was struck can be opened afterwards as if nothing had happened.
+/// One fault at every k-th call of a recovery. Afterwards the store opens as if nothing had
+/// happened.
 fn strike_recovery(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut history = History::new(seed, Trouble::None);
@@ -72,7 +73,8 @@ fn check_states(history: &History, seed: u64) {
     check_goes_on(&history.fs.crash(seed), ledger, ledger.durable(), seed);
 }
 
-/// The fault is over: reads are right, and writes are refused if what was struck makes writes durable, and otherwise taken.
+/// The fault is over: reads are correct. Writes are refused if the failed call makes writes
+/// durable, and accepted otherwise.
 fn check_open(history: &mut History) {
     let db = history.db.clone().unwrap();
     history.ledger.check(&db).unwrap();
@@ -96,7 +98,8 @@ fn check_open(history: &mut History) {
     history.ledger.check(&db).unwrap();
 }
 
-/// Whether the call was to write or sync a log or a manifest, to put a manifest in force, or to make names durable.
+/// Whether the call writes or syncs a log or a manifest, puts a manifest in force, or makes names
+/// durable.
 fn makes_durable(event: &Event) -> bool {
     let is_log = event.name.ends_with(".wal");
     let is_manifest = event.name.starts_with("MANIFEST") || event.name.starts_with("CURRENT");
@@ -118,7 +121,7 @@ fn fault_at_any_call_of_a_recovery_changes_nothing() {
     for_each_seed(count_from_env("TAMIS_SEEDS", 100), strike_recovery);
 }
 
-/// Fails one call from now on, or all, once `strike` is over.
+/// Fails the next call, or all from the next on if `sticky`.
 fn fault(mode: FaultMode, sticky: bool) -> Option<Fault> {
     Some(Fault { at: 1, mode, sticky })
 }
@@ -134,7 +137,8 @@ fn failed_sync_is_the_last() {
         fs.set_fault(fault(FaultMode::Io, false));
         let cause = db.sync().unwrap_err();
         assert!(fs.fault_hit());
-        // The disk is well again, but what the failed sync has dropped is gone: no later success could be believed.
+        // The disk works again, but the data of the failed sync are lost: no later success could be
+        // believed.
         let refused =
             |error: Error| assert!(matches!(&error, Error::Poisoned(c) if c.to_string() == cause.to_string()));
         refused(db.sync().unwrap_err());
@@ -155,15 +159,15 @@ fn failed_sync_is_the_last() {
 
 #[test]
 fn full_disk_refuses_writes_until_there_is_room() {
-    // Of short entries that are synced one by one, the log takes more than the memtable. The disk is full at one moment or another of a
-    // log.
+    // With short entries that are synced one by one, the log takes more than the memtable. The
+    // sizes make the disk full at various moments of a log.
     let sizes = [0, 500].into_iter().flat_map(|len| (14_000..24_000).step_by(400).map(move |room| (len, room)));
     for (mode, (len, room)) in WAL_MODES.into_iter().flat_map(|mode| sizes.clone().map(move |size| (mode, size))) {
         let _scene = Scene(format!("{mode:?}, values of {len}, room for {room}"));
         let fs = SimFileSystem::new();
         let (db, executor) = open_in_mode(&fs, mode).unwrap();
         let used = |fs: &SimFileSystem| fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum::<u64>();
-        // Room for logs, but no more than what flushes leave free.
+        // Space for logs, but no more than flushes leave free.
         fs.set_capacity(Some(used(&fs) + room));
         let mut written = 0u32;
         let error = loop {
@@ -177,7 +181,7 @@ fn full_disk_refuses_writes_until_there_is_room() {
         };
         assert!(error.is_no_space() && !matches!(error, Error::Poisoned(_)), "{error}");
         assert!(written > 0);
-        // What is in memory can still be read, and still be made durable.
+        // Data in memory can still be read and made durable.
         let is_whole = |db: &Db| (0..written).all(|n| db.get(n.to_be_bytes()).unwrap().is_some());
         assert!(is_whole(&db));
         db.sync().unwrap();
@@ -241,7 +245,8 @@ fn failed_manifest_is_not_written_to_again() {
     }
 }
 
-/// A seek that fails amid steps within one table leaves the cursor on no entry, and able to seek again.
+/// A failing seek, between steps within one table, leaves the cursor on no entry and able to seek
+/// again.
 #[test]
 fn a_cursor_whose_seek_fails_stands_on_nothing_and_goes_on_after_the_next() {
     let fs = SimFileSystem::new();
