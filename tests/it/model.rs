@@ -1,6 +1,6 @@
 //! Does the store agree with a `BTreeMap` under random operations?
 //!
-//! `TAMIS_CASES` sets how many cases run, `TAMIS_SEED` runs one.
+//! `TAMIS_CASES` sets the number of cases, `TAMIS_SEED` runs one.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,7 +22,7 @@ struct Pair {
     executor: Arc<dyn Executor>,
     model: Model,
     snapshots: Vec<(Snapshot, Model)>,
-    /// Makes long common prefixes in some cases.
+    /// In some cases, gives keys a long common prefix.
     prefix: Vec<u8>,
     key_space: u32,
     mmap_reads: bool,
@@ -165,7 +165,7 @@ impl Pair {
         }
     }
 
-    /// More runs in level 0 than are worked off meanwhile.
+    /// Adds more runs to level 0 than compactions merge meanwhile.
     fn pile_up(&mut self) {
         let (name, keyspace) = self.keyspace();
         for _ in 0..self.rng.u8(10..40) {
@@ -176,7 +176,7 @@ impl Pair {
         }
     }
 
-    /// Some keys in one read, some of them twice; now, or as a snapshot sees them.
+    /// Reads several keys at once, some of them twice, from the store or a snapshot.
     fn read_many(&mut self) {
         let (name, keyspace) = self.keyspace();
         let mut keys: Vec<Vec<u8>> = (0..self.rng.usize(0..60)).map(|_| self.key()).collect();
@@ -223,7 +223,7 @@ impl Pair {
         self.model = next;
     }
 
-    /// A random range from both ends at once.
+    /// Scans a random range from both ends at once.
     fn scan(&mut self) {
         let (name, keyspace) = self.keyspace();
         let (from, to) = (self.bound(), self.bound());
@@ -264,7 +264,7 @@ impl Pair {
         }
     }
 
-    /// A cursor goes the way of a position in a sorted list.
+    /// Moves a cursor beside a position in a sorted list.
     fn walk(&mut self) {
         let (name, keyspace) = self.keyspace();
         let options = self.read_options();
@@ -330,7 +330,7 @@ impl Pair {
         options.mmap_reads(self.mmap_reads)
     }
 
-    /// Cleanly, or as if the process had been killed.
+    /// Closes the store cleanly, or as if the process had been killed.
     fn reopen(&mut self) {
         self.snapshots.clear();
         let db = self.db.take().unwrap();
@@ -369,7 +369,8 @@ impl Pair {
         }
     }
 
-    /// After everything is compacted and nothing refers to old files, the directory holds what it must and no more.
+    /// Once everything is compacted and nothing refers to old files, the directory holds exactly
+    /// the files it must.
     fn check_settled(&mut self) {
         self.snapshots.clear();
         for name in self.model.keys() {
