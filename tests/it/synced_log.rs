@@ -1,4 +1,4 @@
-//! Does the manifest know the logs that hold synced writes, and what does that cost?
+//! Does the manifest name the logs that hold synced writes, and what does that cost?
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn issue_13_log_whose_sync_was_acknowledged_is_missed_after_a_power_cut() {
     for mode in WAL_MODES {
         let fs = SimFileSystem::new();
         let (db, _) = open_in_mode(&fs, mode).unwrap();
-        // Through several logs, each of which is the newest for a while.
+        // Over several logs, each of which is the newest for a while.
         for n in 0..12 {
             db.put(format!("{n}"), vec![7; 900]).unwrap();
             put_synced(&db, &format!("synced {n}"));
@@ -80,7 +80,7 @@ fn issue_13_log_with_the_number_of_another_is_refused() {
     check_refused(&fs, other);
 }
 
-/// Syncs by file name and of the directory, in order.
+/// Syncs by kind of file and of the directory, in order.
 fn syncs(trace: &Trace) -> Vec<String> {
     let events = trace.events().into_iter();
     let kind = |name: &str| name.trim_matches(|c: char| c.is_ascii_digit()).to_owned();
@@ -106,8 +106,8 @@ fn first_synced_put_of_a_log_costs_one_edit_and_others_cost_one_sync() {
     db.flush().unwrap();
     assert_eq!(count(&|| put_synced(&db, "second")), ["db", ".wal", "MANIFEST-"]);
     assert_eq!(count(&|| put_synced(&db, "second")), [".wal"]);
-    // A manifest that was there before is not written to: the edit begins a new one, as that of the
-    // first flush would.
+    // An existing manifest is not written to: the edit begins a new one, as that of the first flush
+    // would.
     db.close().unwrap();
     let db = open();
     let first = count(&|| put_synced(&db, "third"));

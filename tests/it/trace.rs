@@ -1,5 +1,4 @@
-//! A file system that keeps a list of the mutating calls that went through it to the one in memory,
-//! and lets a test interfere.
+//! A file system over the one in memory that lists the mutating calls, and lets a test interfere.
 
 use std::fmt;
 use std::io;
@@ -12,7 +11,7 @@ use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, Window, Writ
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub call: Call,
-    /// File name; for a renaming the new one.
+    /// File name; for a rename the new one.
     pub name: String,
     pub ok: bool,
 }

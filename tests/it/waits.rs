@@ -1,4 +1,4 @@
-//! Is what must be waited for asked for in time?
+//! Do reads prefetch blocks before they wait for them?
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,26 +12,26 @@ use tamis::{Compression, Db, Error, KeyspaceOptions, Options, Value};
 
 use crate::support::{OpenedBy, count_entries, stepped_options};
 
-/// What happened to the tables' files since this was looked at last.
+/// Calls on the tables' files since the test last took the record.
 #[derive(Default)]
 struct Log {
-    /// Whether nothing is at hand that has not been asked for or read.
+    /// Whether files start uncached: data are in memory only after a prefetch or read.
     distant: bool,
-    /// By file and offset: what is at hand, in bytes of this step, some more at either end.
+    /// Steps of [`STEP`] bytes that are in memory, by file and number; parts are rounded outward.
     near: BTreeSet<(usize, u64)>,
     /// Whether every read fails.
     fails: bool,
-    /// By file and offset: what was asked for and has not been read, with its length.
+    /// Prefetched parts that were not read yet: lengths by file and offset.
     asked: BTreeMap<(usize, u64), u64>,
     most_asked: usize,
     most_bytes_asked: u64,
-    /// How many parts were asked for in all, and how many were asked for twice.
+    /// Number of prefetches, and of those that repeat one in flight.
     asks: usize,
     repeated: usize,
-    /// Reads that did not say that they would not wait, and those of them that had to.
+    /// Reads that may wait, and those of them that were not prefetched.
     waits: usize,
     unasked_waits: usize,
-    /// Reads of what was at hand.
+    /// Reads that found their data in memory.
     at_once: usize,
 }
 
@@ -51,13 +51,13 @@ impl Log {
         self.near.extend((part.start / STEP..part.end.div_ceil(STEP)).map(|step| (id, step)));
     }
 
-    /// Whether all of it is there.
+    /// Whether all of it is in memory.
     fn has(&self, id: usize, part: Range<u64>) -> bool {
         (part.start / STEP..part.end.div_ceil(STEP)).all(|step| self.near.contains(&(id, step)))
     }
 }
 
-/// A file of which nothing is at hand.
+/// A file that starts uncached, with the record of its calls.
 #[derive(Debug)]
 struct Distant {
     file: Arc<dyn ReadableFile>,
@@ -115,7 +115,8 @@ fn value(n: usize) -> [u8; 100] {
     [n.to_le_bytes()[0]; 100]
 }
 
-/// A store of 5000 keys in one level, nothing of which is cached, with the log of its files; all tables have been opened.
+/// A store of 5000 keys in one level, without cache, with the record of its files' calls; all
+/// tables are open.
 fn store(compression: Compression, table_size: u64) -> (Db, Arc<Mutex<Log>>) {
     let fs = SimFileSystem::new();
     let options = |fs: &SimFileSystem| {
@@ -131,7 +132,7 @@ fn store(compression: Compression, table_size: u64) -> (Db, Arc<Mutex<Log>>) {
     reopen(&fs, options(&fs))
 }
 
-/// Opens a store whose tables are read through a log, and looks into all of them.
+/// Opens a store whose files record their calls, and reads all its tables.
 fn reopen(fs: &SimFileSystem, options: Options) -> (Db, Arc<Mutex<Log>>) {
     let log = Arc::new(Mutex::new(Log::default()));
     let (shared, ids) = (Arc::clone(&log), Mutex::new(0));
@@ -145,7 +146,7 @@ fn reopen(fs: &SimFileSystem, options: Options) -> (Db, Arc<Mutex<Log>>) {
     (db, log)
 }
 
-/// Reads keys in one call, checks what comes, and returns how many blocks were read beside what happened to the files.
+/// Reads keys in one call and checks the values. Returns the number of blocks read, and the record.
 fn read(db: &Db, log: &Mutex<Log>, distant: bool, keys: &[usize]) -> (usize, Log) {
     *log.lock() = Log { distant, ..Log::default() };
     let before = db.stats().reads();
@@ -207,8 +208,8 @@ fn long_scans_ask_for_what_they_come_to_once_they_have_waited() {
             }
             let log = std::mem::take(&mut *log.lock());
             if distant {
-                // The blocks that it reads one by one until it is a long scan. From then on each read has been asked for, and all but the
-                // last ask for the next one.
+                // A scan reads some blocks one by one before it counts as long. From then on each
+                // read was prefetched, and all but the last prefetch the next one.
                 assert!(log.unasked_waits < 20, "{log:?}");
                 assert!(log.asks > 3 && log.waits - log.unasked_waits == log.asks, "{log:?}");
             } else {
