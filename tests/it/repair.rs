@@ -1,6 +1,6 @@
-//! Does a repair save what can be saved, and say what cannot?
+//! Does a repair save everything that can be saved, and report the rest?
 //!
-//! `TAMIS_SEEDS` sets how many random stores are damaged, `TAMIS_SEED` runs one.
+//! `TAMIS_SEEDS` sets the number of random stores to damage, `TAMIS_SEED` runs one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,8 +45,8 @@ fn files(fs: &SimFileSystem) -> BTreeMap<PathBuf, Vec<u8>> {
     paths.map(|path| (path.clone(), fs.read(&path).unwrap())).collect()
 }
 
-/// Repairs the store and checks what holds of every repair: no content is gone, no number is used
-/// again, a second repair finds nothing to do, and the store can be opened, written to, verified
+/// Repairs the store and checks what holds of every repair: no content is gone, no number is
+/// reused, a second repair finds nothing to do, and the store can be opened, written to, verified
 /// and opened again.
 fn repaired(fs: &SimFileSystem) -> RepairReport {
     let before = files(fs);
@@ -102,7 +102,7 @@ fn contents_of(db: &Db, keyspace: &str) -> Map {
     map
 }
 
-/// The store goes on: what it holds stays, and new writes come on top.
+/// The store still works: its contents stay, and new writes take effect.
 fn goes_on(fs: &SimFileSystem) -> Map {
     let (options_of, executor) = options(fs);
     let db = options_of.open(DIR).unwrap();
@@ -169,7 +169,7 @@ fn compacted(count: usize) -> (SimFileSystem, Map) {
     (fs.kill(), map)
 }
 
-/// Losses that say more than that something may be hidden.
+/// The losses except unknowable ones, which only say that something may be hidden.
 fn known_losses(report: &RepairReport) -> Vec<&tamis::Loss> {
     report.losses.iter().filter(|loss| loss.kind != LossKind::Unknowable).collect()
 }
@@ -203,7 +203,7 @@ fn directory_whose_files_merely_have_such_names_is_refused_and_one_table_of_ours
         assert!(matches!(result, Err(Error::NotAStore { .. })), "{result:?}");
         assert_eq!(foreign.read("/db/LOCK").unwrap(), b"mine");
     }
-    // Of a store there may be left but a table, and of that not even the beginning.
+    // A store may consist of a single table, and that table may lack its beginning.
     let (fs, map) = compacted(100);
     lose_manifests(&fs);
     of_kind(&fs, "wal").iter().for_each(|path| fs.remove(path).unwrap());
@@ -233,7 +233,7 @@ fn store_of_a_later_version_is_refused_and_one_with_a_damaged_version_is_not() {
         damaged.corrupt(&path, 8, 3).unwrap();
         repaired(&damaged);
         assert_eq!(goes_on(&damaged), map);
-        // The same with a checksum that is right.
+        // A later version, with a matching checksum.
         let mut bytes = fs.read(&path).unwrap();
         bytes[8] = 2;
         let mut bound = crc32fast::Hasher::new();
@@ -304,8 +304,8 @@ fn manifest_that_is_gone_is_made_anew_from_tables() {
     assert_eq!(goes_on(&fs), map);
 }
 
-/// Keys are put and flushed, every third one is deleted and flushed, all is compacted: no tombstone
-/// is left. Returns the store, what it holds, and the tables and logs that are gone.
+/// Keys are put and flushed, every third one is deleted and flushed, and everything is compacted:
+/// no tombstone is left. Returns the store, its contents, and the removed tables and logs.
 fn with_elided_tombstones() -> (SimFileSystem, Map, BTreeMap<PathBuf, Vec<u8>>) {
     let fs = SimFileSystem::new();
     let db = open(&fs);
@@ -503,7 +503,7 @@ fn missing_table_is_reported_with_its_range() {
     }
 }
 
-/// A store with edits of every kind in one manifest, some of them past tables that are gone.
+/// A store with edits of every kind in one manifest, some of which name tables that are gone.
 fn with_history() -> (SimFileSystem, Map) {
     let fs = SimFileSystem::new();
     let (options_of, executor) = options(&fs);
@@ -555,7 +555,8 @@ fn flipped_bit_in_any_record_of_the_manifest_loses_nothing() {
             let report = repaired(&fs);
             let found = contents(&open(&fs));
             assert_eq!(found, map, "{at}: {report}");
-            // What the edit says that was hit is not known; that a table was removed, for instance.
+            // The content of the damaged edit is unknown; it may have removed a table, for
+            // instance.
             assert!(known_losses(&report).iter().all(|loss| loss.kind == LossKind::Uncertain), "{at}: {report}");
             assert_eq!(contents_of(&open(&fs), "other").len(), 1, "{at}: {report}");
         }
@@ -597,7 +598,7 @@ fn of_two_manifests_the_one_in_force_counts() {
         repaired(&fs);
         assert_eq!(contents(&open(&fs)), expected);
     }
-    // Without the newer one, the older one and the tables tell.
+    // Without the newer manifest, the repair uses the older one and the tables.
     for newer in manifests(&fs).into_iter().filter(|path| *path != old) {
         fs.remove(&newer).unwrap();
     }
@@ -636,7 +637,7 @@ fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
         assert!(!found.contains_key(lost_key) && found.contains_key(&b"in a table"[..]));
         goes_on(&fs);
     }
-    // The header of the log is damaged: all its records verify by themselves.
+    // The header of the log is damaged; all its records still verify.
     fs.corrupt(&path, 30, 1).unwrap();
     repaired(&fs);
     assert_eq!(contents(&open(&fs)).len(), 31);
@@ -658,7 +659,7 @@ fn entries_that_were_synced_are_missed_although_only_a_part_of_the_manifest_name
     assert!(known_losses(&report).iter().any(|loss| loss.covers("default", &key(29))), "{report}");
 }
 
-/// What the store's newest manifest states first.
+/// The first edit of the store's newest manifest.
 fn first_edit(fs: &SimFileSystem) -> Vec<Change> {
     let path = manifests(fs).pop().unwrap();
     match Inspector::on(Arc::new(fs.clone())).log(&path).unwrap().next_record().unwrap().unwrap().content {
@@ -725,7 +726,7 @@ fn id_of(fs: &SimFileSystem, wanted: &str) -> u32 {
     panic!("there is no keyspace {wanted}");
 }
 
-/// A block that compresses to a thousandth or less is as good as any other.
+/// A block that compresses to a thousandth or less is treated like any other.
 #[cfg(feature = "zstd")]
 #[test]
 fn block_of_zeros_survives_damage_to_its_neighbour() {
@@ -749,7 +750,7 @@ fn block_of_zeros_survives_damage_to_its_neighbour() {
     }
 }
 
-/// Whether some edit of the store's manifest has removed tables and added none.
+/// Whether some edit of the store's manifest removed tables and added none.
 fn has_traceless_edit(fs: &SimFileSystem) -> bool {
     let Some(path) = manifests(fs).pop() else { return false };
     let mut log = Inspector::on(Arc::new(fs.clone())).log(&path).unwrap();

@@ -102,7 +102,7 @@ impl History {
         history
     }
 
-    /// Damages a file or several. Returns whether what was lost might leave no trace.
+    /// Damages one or more files. Returns whether a loss might leave no trace.
     fn damage(&mut self, fs: &SimFileSystem, logs_only: bool) -> bool {
         let mut hidden = false;
         for _ in 0..self.rng.usize(1..4) {
@@ -147,12 +147,11 @@ fn all_contents(db: &Db) -> [Map; 2] {
     KEYSPACES.map(|name| contents_of(db, name))
 }
 
-/// Repairs a damaged copy of what a history leaves, and compares with what opening the undamaged
-/// one gives.
+/// Repairs a damaged copy of a history's store, and compares it with the undamaged store, opened.
 fn check(seed: u64) {
     let mut history = History::run(seed);
     let fs = history.fs.kill();
-    // Damage to the logs alone: what opening makes of it, if it finds nothing wrong, is the truth.
+    // The expected result after damage to the logs alone: that of opening, if it finds no fault.
     let damaged_logs = fs.kill();
     let spares_logs = history.rng.u32(0..3) > 0;
     if !spares_logs {
@@ -169,12 +168,12 @@ fn check(seed: u64) {
         with_manifest
     });
     let report = repaired(&damaged);
-    // Damage to an edit that nothing says is durable looks as if the power went while it was
-    // written: opening finds nothing wrong, and what it gives is what was synced.
+    // Damage to an edit that nothing states as durable looks like a torn write. Opening then finds
+    // no fault and shows what was synced.
     let by_manifest = before_last_edit.and_then(|fs| options(&fs).0.open(DIR).ok()).map(|db| all_contents(&db));
     let scene = Scene(format!("{report}"));
     assert!(!(spares_logs && spares_others) || (report.is_sound() && !report.has_losses()), "nothing was damaged");
-    // What no evidence could tell, in a store whose manifest is not good.
+    // An unknowable loss counts as reported only where no evidence could reveal more.
     let excused = |loss: &&tamis::Loss| loss.kind != LossKind::Unknowable || hidden || has_traceless_edit(&fs);
     let losses: Vec<_> = report.losses.iter().filter(excused).collect();
     let db = options(&damaged.kill()).0.open(DIR).unwrap();
@@ -200,8 +199,8 @@ fn check(seed: u64) {
     assert!(damaged.list(Path::new(DIR)).is_ok());
 }
 
-/// Loses all manifests, and nothing else. What is in the tables and logs is enough to tell the dead
-/// tables, also the inputs of compactions, from the others.
+/// Loses all manifests and nothing else. Tables and logs suffice to tell dead tables, including
+/// inputs of compactions, from live ones.
 fn check_without_manifests(seed: u64) {
     let history = History::run(seed);
     let fs = history.fs.kill();

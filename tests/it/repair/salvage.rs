@@ -1,4 +1,4 @@
-//! Scans that go on past damage, while the store is written to.
+//! Scans that continue past damage, while the store is written to.
 
 use tamis::Executor;
 use tamis::vfs::SimFileSystem;
