@@ -24,11 +24,11 @@ const DIR: &str = "/db";
 /// Bytes that a reader gets before the writer may act again.
 const PIECE: usize = 256;
 
-/// A file system for readers that calls `happen` before each piece that is read.
+/// A file system for readers that calls `interrupt` before each piece that is read.
 #[derive(Clone)]
 struct Interrupted {
     fs: SimFileSystem,
-    happen: Arc<dyn Fn() + Send + Sync>,
+    interrupt: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl fmt::Debug for Interrupted {
@@ -47,9 +47,9 @@ impl FileSystem for Interrupted {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
-        (self.happen)();
+        (self.interrupt)();
         let file = self.fs.open(path)?;
-        (self.happen)();
+        (self.interrupt)();
         Ok(Arc::new(InPieces { file, fs: self.clone() }))
     }
 
@@ -64,7 +64,7 @@ impl FileSystem for Interrupted {
     /// Listing a directory is not atomic either: a file created meanwhile may be listed or not.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let before = self.fs.list(dir)?;
-        (self.happen)();
+        (self.interrupt)();
         let mut names = self.fs.list(dir)?;
         names.retain(|name| before.contains(name) || name.len() % 2 == 0 || name.as_bytes()[5] % 2 == 0);
         Ok(names)
@@ -83,7 +83,7 @@ impl FileSystem for Interrupted {
     }
 
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
-        (self.happen)();
+        (self.interrupt)();
         self.fs.is_locked(path)
     }
 
@@ -102,7 +102,7 @@ impl ReadableFile for InPieces {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         for piece in buf.chunks_mut(PIECE) {
-            (self.fs.happen)();
+            (self.fs.interrupt)();
             let read = self.file.read_at(piece, offset + done as u64)?;
             done += read;
             if read < piece.len() {
@@ -113,13 +113,13 @@ impl ReadableFile for InPieces {
     }
 
     fn len(&self) -> io::Result<u64> {
-        (self.fs.happen)();
+        (self.fs.interrupt)();
         self.file.len()
     }
 }
 
 /// A store of ascending numbers, each written to one of several keyspaces.
-struct Writer {
+struct NumberWriter {
     fs: SimFileSystem,
     rng: fastrand::Rng,
     db: Option<Db>,
@@ -129,10 +129,10 @@ struct Writer {
     keyspaces: u32,
 }
 
-impl Writer {
-    fn new(seed: u64) -> Writer {
+impl NumberWriter {
+    fn new(seed: u64) -> NumberWriter {
         let fs = SimFileSystem::new();
-        let mut writer = Writer {
+        let mut writer = NumberWriter {
             fs,
             rng: fastrand::Rng::with_seed(seed),
             db: None,
@@ -206,8 +206,8 @@ fn numbers(db: &Db) -> Result<Vec<u32>> {
 }
 
 /// A writer that acts at one in `interval` interruptions, and the file system that interrupts.
-fn interrupted(seed: u64) -> (Arc<Mutex<Writer>>, Interrupted) {
-    let mut writer = Writer::new(seed);
+fn interrupted(seed: u64) -> (Arc<Mutex<NumberWriter>>, Interrupted) {
+    let mut writer = NumberWriter::new(seed);
     for _ in 0..writer.rng.u32(5..60) {
         writer.act();
     }
@@ -215,13 +215,13 @@ fn interrupted(seed: u64) -> (Arc<Mutex<Writer>>, Interrupted) {
     let fs = writer.fs.clone();
     let writer = Arc::new(Mutex::new(writer));
     let shared = Arc::clone(&writer);
-    let happen = Arc::new(move || {
+    let interrupt = Arc::new(move || {
         let mut writer = shared.lock().unwrap();
         if writer.rng.u8(0..interval) == 0 {
             writer.act();
         }
     });
-    (writer, Interrupted { fs, happen })
+    (writer, Interrupted { fs, interrupt })
 }
 
 fn reader_options(fs: Interrupted) -> Options {

@@ -10,7 +10,7 @@ use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{Db, Error, Executor, FilterPolicy, Iter, Keyspace, KeyspaceOptions, Options};
 
 use crate::support::{Watchdog, count_entries, open_plain, stepped_options};
-use crate::trace::{Call, Trace};
+use crate::trace::{Trace, TracedCall};
 
 fn options(fs: impl FileSystem + 'static) -> Options {
     Options::new().file_system(Arc::new(fs)).memtable_size(16 << 10).table_size(16 << 10)
@@ -18,12 +18,12 @@ fn options(fs: impl FileSystem + 'static) -> Options {
 
 /// A place where a call waits until the test lets it pass.
 #[derive(Default)]
-struct Gate {
+struct CallGate {
     reached: AtomicBool,
     open: AtomicBool,
 }
 
-impl Gate {
+impl CallGate {
     fn pass(&self) {
         self.reached.store(true, Ordering::SeqCst);
         while !self.is_open() {
@@ -46,10 +46,10 @@ fn every_close_waits_for_the_end_and_reports_it() {
     let _watchdog = Watchdog::new("closing twice");
     for fails in [false, true] {
         let fs = SimFileSystem::new();
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(CallGate::default());
         let at_gate = Arc::clone(&gate);
         let hooked = Trace::with_hook(&fs, move |call, name| {
-            if call == Call::Create && name.ends_with(".sst") {
+            if call == TracedCall::Create && name.ends_with(".sst") {
                 at_gate.pass();
                 if fails {
                     return Err(io::ErrorKind::StorageFull.into());
@@ -132,7 +132,7 @@ fn a_panic_while_closing_is_the_result_of_every_close_and_keeps_the_lock() {
     let is_armed = Arc::clone(&armed);
     // The last write of a close is a marker in a new log.
     let hooked = Trace::with_hook(&fs, move |call, name| {
-        let strikes = call == Call::Create && name.ends_with(".wal") && is_armed.load(Ordering::SeqCst);
+        let strikes = call == TracedCall::Create && name.ends_with(".wal") && is_armed.load(Ordering::SeqCst);
         assert!(!strikes, "a panic that is part of the test");
         Ok(())
     });
@@ -188,7 +188,7 @@ fn opened(fs: &SimFileSystem) -> (Db, Keyspace, Trace, Arc<tamis::SteppedExecuto
 }
 
 #[test]
-fn the_file_of_a_replaced_table_goes_when_its_last_reader_does_and_without_a_write() {
+fn a_replaced_tables_file_is_removed_after_its_last_reader_without_a_write() {
     for replace in REPLACE {
         let fs = SimFileSystem::new();
         let (db, keyspace, trace, executor) = opened(&fs);
@@ -202,7 +202,7 @@ fn the_file_of_a_replaced_table_goes_when_its_last_reader_does_and_without_a_wri
         assert_eq!(trace.events().len(), before, "a reader's thread removes nothing");
         while executor.step() {}
         assert_eq!(tables(&fs).len(), live(&db));
-        assert!(trace.events()[before..].iter().all(|event| event.call == Call::Remove));
+        assert!(trace.events()[before..].iter().all(|event| event.call == TracedCall::Remove));
     }
 }
 
@@ -218,14 +218,14 @@ fn a_sync_waits_for_no_removal() {
     db.put("k", "v").unwrap();
     db.sync().unwrap();
     let events = &trace.events()[before..];
-    assert!(events.iter().all(|event| event.call != Call::Remove || !event.name.ends_with(".sst")));
+    assert!(events.iter().all(|event| event.call != TracedCall::Remove || !event.name.ends_with(".sst")));
     assert!(tables(&fs).len() > live(&db));
     while executor.step() {}
     assert_eq!(tables(&fs).len(), live(&db));
 }
 
 #[test]
-fn files_of_replaced_tables_go_during_a_long_read() {
+fn files_of_replaced_tables_are_removed_during_a_long_read() {
     for replace in REPLACE {
         let fs = SimFileSystem::new();
         let (db, keyspace, _, executor) = opened(&fs);
@@ -240,7 +240,7 @@ fn files_of_replaced_tables_go_during_a_long_read() {
 }
 
 #[test]
-fn a_file_that_cannot_be_removed_goes_at_the_next_open() {
+fn a_file_that_cannot_be_removed_is_removed_at_the_next_open() {
     let fs = SimFileSystem::new();
     let (db, keyspace, _, executor) = opened(&fs);
     let mut iter = keyspace.iter();
@@ -259,7 +259,7 @@ fn a_file_that_cannot_be_removed_goes_at_the_next_open() {
 }
 
 #[test]
-fn a_store_whose_directory_was_made_anew_leaves_the_next_store_alone() {
+fn a_store_whose_directory_was_recreated_leaves_the_next_store_alone() {
     let names = |fs: &SimFileSystem| fs.list(Path::new("/db")).unwrap();
     for reopened in [false, true] {
         let fs = SimFileSystem::new();
@@ -324,7 +324,7 @@ fn an_iterator_that_outlives_its_store_removes_nothing_of_the_next_one_in_its_di
 }
 
 #[test]
-fn a_store_is_at_rest_when_the_wait_for_compactions_ends() {
+fn a_store_is_idle_when_the_wait_for_compactions_ends() {
     let fs = SimFileSystem::new();
     let (db, executor) = open_plain(&fs).unwrap();
     for n in 0..2000u32 {
@@ -349,7 +349,7 @@ fn a_store_is_at_rest_when_the_wait_for_compactions_ends() {
 }
 
 #[test]
-fn the_wait_for_compactions_reports_what_fails_and_tries_again() {
+fn the_wait_for_compactions_reports_failures_and_retries() {
     let fs = SimFileSystem::new();
     let (db, executor) = open_plain(&fs).unwrap();
     for n in 0..300u32 {

@@ -28,11 +28,11 @@ fn options(fs: Arc<dyn FileSystem>) -> Options {
 }
 
 /// A stop flag. A panicking thread sets it too, so that the others end.
-struct Stop(AtomicBool);
+struct StopFlag(AtomicBool);
 
-impl Stop {
-    fn new() -> Stop {
-        Stop(AtomicBool::new(false))
+impl StopFlag {
+    fn new() -> StopFlag {
+        StopFlag(AtomicBool::new(false))
     }
 
     fn is_set(&self) -> bool {
@@ -51,7 +51,7 @@ impl Stop {
     }
 }
 
-struct StopOnDrop<'a>(&'a Stop);
+struct StopOnDrop<'a>(&'a StopFlag);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
@@ -109,7 +109,7 @@ impl Bank {
     }
 
     /// Moves money between accounts of one writer, in batches that leave the sum unchanged.
-    fn transfer(&self, writer: u32, stop: &Stop) {
+    fn transfer(&self, writer: u32, stop: &StopFlag) {
         let _stop = stop.guard();
         let mut rng = fastrand::Rng::with_seed(writer.into());
         while !stop.is_set() {
@@ -131,7 +131,7 @@ impl Bank {
         }
     }
 
-    fn read(&self, seed: u64, stop: &Stop) {
+    fn read(&self, seed: u64, stop: &StopFlag) {
         let _stop = stop.guard();
         let mut rng = fastrand::Rng::with_seed(seed);
         while !stop.is_set() {
@@ -150,7 +150,7 @@ impl Bank {
     }
 
     /// Flushes, compactions, keyspaces created and dropped, statistics.
-    fn churn(&self, stop: &Stop) {
+    fn churn(&self, stop: &StopFlag) {
         let _stop = stop.guard();
         let mut rng = fastrand::Rng::with_seed(9);
         let (mut synced, mut flushed) = (0, 0);
@@ -218,7 +218,7 @@ fn contents(view: &Snapshot, way: u8) -> BTreeMap<Vec<u8>, Vec<u8>> {
 fn run_bank(options: Options, dir: &Path) {
     let db = options.clone().open(dir).unwrap();
     let bank = Bank::open(db);
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let (bank, stop) = (&bank, &stop);
@@ -293,11 +293,11 @@ fn put_count(db: &Db, thread: usize, n: u64) -> Result<u64> {
 }
 
 #[test]
-fn what_many_threads_have_synced_survives_a_power_cut_at_any_moment() {
+fn synced_writes_of_many_threads_survive_a_power_cut_at_any_moment() {
     let _watchdog = Watchdog::new("syncs");
     let fs = SimFileSystem::new();
     let db = options(Arc::new(fs.clone())).open("/db").unwrap();
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     let acknowledged: [AtomicU64; 3] = Default::default();
     std::thread::scope(|scope| {
         let _stop = stop.guard();
@@ -337,7 +337,7 @@ fn what_many_threads_have_synced_survives_a_power_cut_at_any_moment() {
 }
 
 #[test]
-fn threads_that_sync_while_a_sync_fails_all_hear_of_it_and_none_hangs() {
+fn threads_that_sync_while_a_sync_fails_all_get_the_error_and_none_hangs() {
     // Issue 13: a thread that the failed sync had counted led next, and its count fell below zero.
     let _watchdog = Watchdog::new("failing syncs");
     for round in 0..20 {
@@ -374,7 +374,7 @@ fn threads_that_sync_while_a_sync_fails_all_hear_of_it_and_none_hangs() {
 fn two_callers_may_compact_the_same_range_while_others_write() {
     let _watchdog = Watchdog::new("compactions");
     let db = options(Arc::new(SimFileSystem::new())).open("/db").unwrap();
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     let total = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..2 {
@@ -416,7 +416,7 @@ fn read_only_handle_beside_a_writer_sees_everything_from_before_it_was_opened() 
     let _watchdog = Watchdog::new("read-only handles");
     let fs = SimFileSystem::new();
     let db = options(Arc::new(fs.clone())).open("/db").unwrap();
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     let acknowledged = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {

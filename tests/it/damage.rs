@@ -28,10 +28,10 @@ mod aftermath;
 mod forged;
 
 /// An allocator that notes the largest single allocation of each thread.
-struct Watched;
+struct WatchedAllocator;
 
 #[global_allocator]
-static WATCHED: Watched = Watched;
+static WATCHED: WatchedAllocator = WatchedAllocator;
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
@@ -43,7 +43,7 @@ fn note(len: usize) {
 }
 
 // SAFETY: all calls go to the system's allocator, unchanged.
-unsafe impl GlobalAlloc for Watched {
+unsafe impl GlobalAlloc for WatchedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
         // SAFETY: the caller's promise is passed on.
@@ -82,12 +82,12 @@ const DIR: &str = "/db";
 const KEYSPACES: [&str; 2] = ["default", "plain"];
 
 /// By keyspace and key.
-type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+type Contents = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 
 struct Sound {
     fs: SimFileSystem,
     /// What the store holds after each write that a damaged log may end with.
-    states: BTreeMap<SeqNo, Model>,
+    states: BTreeMap<SeqNo, Contents>,
     /// Everything up to here was synced, and the log in use says so at this offset.
     synced: SeqNo,
     synced_end: u64,
@@ -119,14 +119,14 @@ fn last_marker(fs: &SimFileSystem, log: &Path) -> u64 {
     last.offset
 }
 
-struct Writer<'a> {
+struct BatchWriter<'a> {
     db: &'a Db,
-    model: Model,
-    states: BTreeMap<SeqNo, Model>,
+    model: Contents,
+    states: BTreeMap<SeqNo, Contents>,
     rng: fastrand::Rng,
 }
 
-impl Writer<'_> {
+impl BatchWriter<'_> {
     fn write(&mut self, count: usize) {
         let mut batch = WriteBatch::new();
         for _ in 0..count {
@@ -166,7 +166,7 @@ impl Sound {
         let plain = KeyspaceOptions::new().compression(Compression::None).block_size(256);
         db.keyspace_with(KEYSPACES[1], plain).unwrap();
         let rng = fastrand::Rng::with_seed(1);
-        let mut writer = Writer { db: &db, model: Model::default(), states: BTreeMap::new(), rng };
+        let mut writer = BatchWriter { db: &db, model: Contents::default(), states: BTreeMap::new(), rng };
         writer.fill(300);
         for name in KEYSPACES {
             db.keyspace(name).unwrap().compact_range(..).unwrap();
@@ -274,20 +274,20 @@ impl Sound {
             errors.extend(compare(what, reversed, keyspace.iter().rev().map(read)));
             // Past the cache, with read-ahead.
             match keyspace.cursor_with(ReadOptions::new().fill_cache(false)) {
-                Ok(cursor) => errors.extend(compare(what, entries, Walk(Some(cursor)))),
+                Ok(cursor) => errors.extend(compare(what, entries, CursorWalk(Some(cursor)))),
                 Err(error) => errors.push(error),
             }
         }
     }
 }
 
-type Entry = (Vec<u8>, Vec<u8>);
+type KeyValue = (Vec<u8>, Vec<u8>);
 
 /// Entries read must equal the expected ones, up to the first error, which is returned.
 fn compare(
     what: &str,
-    mut expected: impl Iterator<Item = Entry>,
-    read: impl Iterator<Item = Result<Entry>>,
+    mut expected: impl Iterator<Item = KeyValue>,
+    read: impl Iterator<Item = Result<KeyValue>>,
 ) -> Option<Error> {
     for entry in read {
         match entry {
@@ -299,12 +299,12 @@ fn compare(
     None
 }
 
-struct Walk(Option<Cursor>);
+struct CursorWalk(Option<Cursor>);
 
-impl Iterator for Walk {
-    type Item = Result<Entry>;
+impl Iterator for CursorWalk {
+    type Item = Result<KeyValue>;
 
-    fn next(&mut self) -> Option<Result<Entry>> {
+    fn next(&mut self) -> Option<Result<KeyValue>> {
         let cursor = self.0.as_mut()?;
         let moved = if cursor.is_valid() { cursor.next() } else { cursor.seek_to_first() };
         match moved {
@@ -437,7 +437,7 @@ fn swapped_files_are_found() {
 }
 
 #[test]
-fn what_follows_a_file_is_found_or_harmless() {
+fn bytes_appended_to_a_file_are_found_or_harmless() {
     for mode in WAL_MODES {
         let sound = Sound::with_log(mode);
         for path in sound.files() {
@@ -455,7 +455,7 @@ fn what_follows_a_file_is_found_or_harmless() {
 }
 
 #[test]
-fn a_stretch_from_elsewhere_is_found() {
+fn bytes_copied_from_elsewhere_are_found() {
     let sound = Sound::new();
     let mut rng = fastrand::Rng::with_seed(3);
     let files = sound.files();

@@ -49,7 +49,7 @@ fn blocks(step: &ReadStep) -> Vec<bool> {
 }
 
 #[test]
-fn explain_tells_every_source_in_order_with_its_verdict() {
+fn explain_lists_every_source_in_order_with_its_verdict() {
     let fs = SimFileSystem::new();
     let db = layered(&fs);
     let levels = &db.stats().keyspaces[0].levels;
@@ -220,7 +220,7 @@ fn damage_is_part_of_the_explanation_and_a_damaged_filter_is_named() {
 }
 
 #[test]
-fn too_many_false_positives_are_told_once() {
+fn too_many_false_positives_are_reported_once() {
     let fs = SimFileSystem::new();
     let events = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&events);

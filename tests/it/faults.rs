@@ -5,9 +5,9 @@
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{Cursor, Db, Error, Executor, WriteBatch, WriteOptions};
 
-use crate::history::{History, Trouble, check_goes_on, reopen, steps};
+use crate::history::{History, Trouble, check_reopens, reopen, steps};
 use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain, stepped_options};
-use crate::trace::{Call, Event};
+use crate::trace::{TraceEvent, TracedCall};
 
 const MODES: [FaultMode; 4] = [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError];
 
@@ -52,7 +52,7 @@ fn strike_recovery(seed: u64) {
         let fault = Fault { at, mode, sticky: rng.bool() };
         let _scene = Scene(format!("{fault:?}"));
         let fs = crashed.kill();
-        let mut struck = History::on(&fs, ledger.clone(), seed).befallen_by(Trouble::Fault(fault));
+        let mut struck = History::on(&fs, ledger.clone(), seed).with_trouble(Trouble::Fault(fault));
         if let Err(error) = struck.open(ledger.acknowledged()) {
             assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{error}");
         }
@@ -61,7 +61,7 @@ fn strike_recovery(seed: u64) {
             return;
         }
         for next in [fs.kill(), fs.crash(at)] {
-            check_goes_on(&next, &ledger, ledger.acknowledged(), seed);
+            check_reopens(&next, &ledger, ledger.acknowledged(), seed);
         }
     }
 }
@@ -69,8 +69,8 @@ fn strike_recovery(seed: u64) {
 /// Another process finds everything acknowledged, and after a power cut everything durable.
 fn check_states(history: &History, seed: u64) {
     let ledger = &history.ledger;
-    check_goes_on(&history.fs.kill(), ledger, ledger.acknowledged(), seed);
-    check_goes_on(&history.fs.crash(seed), ledger, ledger.durable(), seed);
+    check_reopens(&history.fs.kill(), ledger, ledger.acknowledged(), seed);
+    check_reopens(&history.fs.crash(seed), ledger, ledger.durable(), seed);
 }
 
 /// The fault is over: reads are correct. Writes are refused if the failed call makes writes
@@ -100,14 +100,14 @@ fn check_open(history: &mut History) {
 
 /// Whether the call writes or syncs a log or a manifest, puts a manifest in force, or makes names
 /// durable.
-fn makes_durable(event: &Event) -> bool {
+fn makes_durable(event: &TraceEvent) -> bool {
     let is_log = event.name.ends_with(".wal");
     let is_manifest = event.name.starts_with("MANIFEST") || event.name.starts_with("CURRENT");
     match event.call {
-        Call::SyncDir => true,
-        Call::Append | Call::Sync => is_log || is_manifest,
-        Call::Create | Call::Rename => is_manifest,
-        Call::Remove | Call::BeginSync => false,
+        TracedCall::SyncDir => true,
+        TracedCall::Append | TracedCall::Sync => is_log || is_manifest,
+        TracedCall::Create | TracedCall::Rename => is_manifest,
+        TracedCall::Remove | TracedCall::BeginSync => false,
     }
 }
 
@@ -158,17 +158,17 @@ fn failed_sync_is_the_last() {
 }
 
 #[test]
-fn full_disk_refuses_writes_until_there_is_room() {
+fn full_disk_refuses_writes_until_there_is_space() {
     // With short entries that are synced one by one, the log takes more than the memtable. The
     // sizes make the disk full at various moments of a log.
-    let sizes = [0, 500].into_iter().flat_map(|len| (14_000..24_000).step_by(400).map(move |room| (len, room)));
-    for (mode, (len, room)) in WAL_MODES.into_iter().flat_map(|mode| sizes.clone().map(move |size| (mode, size))) {
-        let _scene = Scene(format!("{mode:?}, values of {len}, room for {room}"));
+    let sizes = [0, 500].into_iter().flat_map(|len| (14_000..24_000).step_by(400).map(move |space| (len, space)));
+    for (mode, (len, space)) in WAL_MODES.into_iter().flat_map(|mode| sizes.clone().map(move |size| (mode, size))) {
+        let _scene = Scene(format!("{mode:?}, values of {len}, space for {space}"));
         let fs = SimFileSystem::new();
         let (db, executor) = open_in_mode(&fs, mode).unwrap();
         let used = |fs: &SimFileSystem| fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum::<u64>();
         // Space for logs, but no more than flushes leave free.
-        fs.set_capacity(Some(used(&fs) + room));
+        fs.set_capacity(Some(used(&fs) + space));
         let mut written = 0u32;
         let error = loop {
             let mut batch = WriteBatch::new();
@@ -185,7 +185,7 @@ fn full_disk_refuses_writes_until_there_is_room() {
         let is_whole = |db: &Db| (0..written).all(|n| db.get(n.to_be_bytes()).unwrap().is_some());
         assert!(is_whole(&db));
         db.sync().unwrap();
-        assert!(is_whole(&open_plain(&with_room(fs.crash(1))).unwrap().0));
+        assert!(is_whole(&open_plain(&with_space(fs.crash(1))).unwrap().0));
 
         fs.set_capacity(None);
         db.put(written.to_be_bytes(), "v").unwrap();
@@ -197,7 +197,7 @@ fn full_disk_refuses_writes_until_there_is_room() {
     }
 }
 
-fn with_room(fs: SimFileSystem) -> SimFileSystem {
+fn with_space(fs: SimFileSystem) -> SimFileSystem {
     fs.set_capacity(None);
     fs
 }
@@ -248,7 +248,7 @@ fn failed_manifest_is_not_written_to_again() {
 /// A failing seek, between steps within one table, leaves the cursor on no entry and able to seek
 /// again.
 #[test]
-fn a_cursor_whose_seek_fails_stands_on_nothing_and_goes_on_after_the_next() {
+fn a_cursor_whose_seek_fails_is_invalid_and_can_seek_again() {
     let fs = SimFileSystem::new();
     let (options, executor) = stepped_options(&fs);
     let db = options.cache_size(0).open("/db").unwrap();
@@ -257,8 +257,8 @@ fn a_cursor_whose_seek_fails_stands_on_nothing_and_goes_on_after_the_next() {
     db.flush().unwrap();
     db.compact_range(..).unwrap();
     while executor.step() {}
-    type Move = fn(&mut Cursor) -> Result<bool, Error>;
-    let directions: [(Move, Move, isize); 2] =
+    type CursorMove = fn(&mut Cursor) -> Result<bool, Error>;
+    let directions: [(CursorMove, CursorMove, isize); 2] =
         [(Cursor::seek_to_first, Cursor::next, 1), (Cursor::seek_to_last, Cursor::prev, -1)];
     for (begin, step, by) in directions {
         for seek in 0..3 {

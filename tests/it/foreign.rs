@@ -28,9 +28,9 @@ const ROCKSDB: [(&str, &[u8]); 6] = [
     ("OPTIONS-000007", b"# This is a RocksDB option file.\n"),
 ];
 
-type Files = BTreeMap<String, Vec<u8>>;
+type FileContents = BTreeMap<String, Vec<u8>>;
 
-fn files(dir: &Path) -> Files {
+fn files(dir: &Path) -> FileContents {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
 }
@@ -57,7 +57,7 @@ fn check_refused(content: &[(&str, &[u8])], seen: &str) {
 }
 
 #[test]
-fn directories_of_other_stores_are_refused_and_left_as_they_are() {
+fn directories_of_other_stores_are_refused_and_left_unchanged() {
     check_refused(&LEVELDB, "LevelDB");
     check_refused(&ROCKSDB, "RocksDB");
     // Without their CURRENT.
@@ -66,7 +66,7 @@ fn directories_of_other_stores_are_refused_and_left_as_they_are() {
 }
 
 #[test]
-fn directories_of_other_files_are_refused_and_left_as_they_are() {
+fn directories_of_other_files_are_refused_and_left_unchanged() {
     check_refused(&[("notes.txt", b"mine")], "notes.txt");
     check_refused(&[("CURRENT", b"electricity\n")], "CURRENT");
 }

@@ -75,7 +75,7 @@ fn uncompressed(options: Options) -> Options {
 }
 
 #[test]
-fn what_is_deleted_leaves_a_store_that_rests_issue_13() {
+fn deleted_data_leave_an_idle_store_issue_13() {
     let open = |fs: &SimFileSystem| {
         let (options, executor) = stepped_options(fs);
         let options = uncompressed(options).memtable_size(MEMTABLE).table_size(MEMTABLE as u64);
@@ -114,7 +114,7 @@ fn what_is_deleted_leaves_a_store_that_rests_issue_13() {
 }
 
 #[test]
-fn what_was_put_and_deleted_under_a_snapshot_leaves_no_tombstones() {
+fn keys_put_and_deleted_under_a_snapshot_leave_no_tombstones() {
     for seen in [false, true] {
         let (options, _executor) = stepped_options(&SimFileSystem::new());
         let db = uncompressed(options).open("/db").unwrap();
@@ -159,7 +159,7 @@ impl Real {
     }
 
     /// Waits until no work is left, for 15 seconds at most.
-    fn rest(&self) -> Duration {
+    fn wait_until_idle(&self) -> Duration {
         let start = Instant::now();
         while self.db().stats().compaction_debt > 0 && start.elapsed() < Duration::from_secs(15) {
             std::thread::sleep(Duration::from_millis(20));
@@ -177,7 +177,7 @@ impl Drop for Real {
 
 #[test]
 #[ignore = "takes minutes and gigabytes; cargo test --release --test it garbage -- --ignored --nocapture"]
-fn what_is_deleted_leaves_a_real_store_within_15_seconds() {
+fn deleted_data_leave_a_real_store_within_15_seconds() {
     for size in SIZES {
         let count = count_from_env("TAMIS_KEYS", 1_000_000).min(320_000_000 / size.max(1) as u64);
         for (name, pattern) in PATTERNS {
@@ -186,7 +186,7 @@ fn what_is_deleted_leaves_a_real_store_within_15_seconds() {
             store.db().flush().unwrap();
             delete(store.db(), count, pattern);
             store.db().flush().unwrap();
-            let rested = store.rest();
+            let rested = store.wait_until_idle();
             let what = format!("{count} values of {size} bytes, deleted {name}, after {rested:.1?}");
             check(store.db(), memtable(), &what);
         }
@@ -200,7 +200,7 @@ fn a_window_of_ten_million_entries_leaves_nothing_behind_within_15_seconds() {
     let store = Real::new("window");
     slide(store.db(), window, 3 * window, 100);
     store.db().flush().unwrap();
-    let rested = store.rest();
+    let rested = store.wait_until_idle();
     check(store.db(), memtable(), &format!("a window of {window} entries, after {rested:.1?}"));
 }
 

@@ -72,7 +72,7 @@ fn a_read_of_a_mapped_table_may_outlast_the_table() {
 }
 
 #[test]
-fn what_iterators_keep_is_counted_until_they_go() {
+fn objects_that_iterators_keep_are_counted_until_they_are_dropped() {
     let fs = SimFileSystem::new();
     let (db, executor) = open_plain(&fs).unwrap();
     for n in 0..100 {

@@ -12,9 +12,9 @@ use tamis::{
     SteppedExecutor, WriteBatch, WriteOptions,
 };
 
-use crate::ledger::{Incarnation, Ledger, Op};
+use crate::ledger::{Incarnation, Ledger, LedgerOp};
 use crate::support::{tiny_keyspace, tiny_options};
-use crate::trace::{Call, Event, Trace, file_number};
+use crate::trace::{Trace, TraceEvent, TracedCall, file_number};
 
 /// The store's directory. At first neither it nor its parent exists.
 pub const DIR: &str = "/data/db";
@@ -52,7 +52,7 @@ pub struct History {
 impl History {
     /// A history that starts without a store.
     pub fn new(seed: u64, trouble: Trouble) -> History {
-        History::on(&SimFileSystem::new(), Ledger::new(), seed).befallen_by(trouble)
+        History::on(&SimFileSystem::new(), Ledger::new(), seed).with_trouble(trouble)
     }
 
     /// A history that continues with the store in `fs`.
@@ -74,7 +74,7 @@ impl History {
         }
     }
 
-    pub fn befallen_by(self, trouble: Trouble) -> History {
+    pub fn with_trouble(self, trouble: Trouble) -> History {
         let history = History { trouble, ..self };
         history.arm();
         history
@@ -86,7 +86,7 @@ impl History {
     }
 
     /// Mutating calls since the last open, or the last attempt to open.
-    pub fn events(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<TraceEvent> {
         self.trace.events()
     }
 
@@ -156,16 +156,16 @@ impl History {
     /// named it: another process may reuse its number.
     fn note_numbers(&mut self) {
         let mut given_up = BTreeSet::new();
-        for Event { call, name, .. } in self.trace.events().iter().filter(|event| event.ok) {
+        for TraceEvent { call, name, .. } in self.trace.events().iter().filter(|event| event.ok) {
             match (call, file_number(name)) {
-                (Call::Create, Some(number)) => {
+                (TracedCall::Create, Some(number)) => {
                     assert!(self.used_numbers.insert(number), "{name} takes a number that was used before");
                     self.unnamed_numbers.insert(number);
                 }
-                (Call::Remove, Some(number)) if self.unnamed_numbers.remove(&number) => {
+                (TracedCall::Remove, Some(number)) if self.unnamed_numbers.remove(&number) => {
                     given_up.insert(number);
                 }
-                (Call::Sync, Some(_)) if name.starts_with("MANIFEST") => self.unnamed_numbers.clear(),
+                (TracedCall::Sync, Some(_)) if name.starts_with("MANIFEST") => self.unnamed_numbers.clear(),
                 _ => {}
             }
         }
@@ -186,7 +186,7 @@ impl History {
                 self.executor.step();
                 Ok(())
             }
-            73 => self.pile_up(&db),
+            73 => self.add_runs(&db),
             74..78 => self.flush(&db),
             78..81 => {
                 let (_, keyspace) = self.keyspace(&db);
@@ -257,7 +257,7 @@ impl History {
     /// that a partial batch shows.
     fn write_batch(&mut self, db: &Db) -> Result<()> {
         let mut batch = WriteBatch::new();
-        let mut ops = Vec::<Op>::new();
+        let mut ops = Vec::<LedgerOp>::new();
         let marker = format!("marker{:03}", self.values % 50).into_bytes();
         let count = self.rng.usize(2..9);
         for i in 0..count {
@@ -303,7 +303,7 @@ impl History {
     }
 
     /// Now and then, adds more runs to level 0 than compactions merge meanwhile.
-    fn pile_up(&mut self, db: &Db) -> Result<()> {
+    fn add_runs(&mut self, db: &Db) -> Result<()> {
         let runs = if self.rng.u8(0..4) == 0 { self.rng.u8(10..30) } else { 1 };
         for _ in 0..runs {
             self.put(db)?;
@@ -383,7 +383,7 @@ pub fn steps(seed: u64) -> u64 {
 
 /// Expects that the store in `fs` opens with everything up to `floor`, and takes writes that
 /// survive a power cut.
-pub fn check_goes_on(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
+pub fn check_reopens(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
     let mut history = History::on(fs, ledger.clone(), !seed);
     history.open(floor).unwrap();
     history.step().unwrap();

@@ -26,10 +26,10 @@ const KEYS: u32 = 150;
 const KEYSPACES: [&str; 2] = ["default", "other"];
 
 /// One operation of a write: keyspace, key, and the value or `None` for a delete.
-type Op = (usize, Vec<u8>, Option<Vec<u8>>);
+type WriteOp = (usize, Vec<u8>, Option<Vec<u8>>);
 
 /// The `n`-th write of a writer; each has keys of its own.
-fn write_number(writer: usize, n: u64) -> Vec<Op> {
+fn write_number(writer: usize, n: u64) -> Vec<WriteOp> {
     let mut rng = fastrand::Rng::with_seed(n * WRITERS as u64 + writer as u64);
     let count = if rng.bool() { 1 } else { rng.usize(2..12) };
     let op = |_| {
@@ -100,13 +100,13 @@ fn churn(db: &Db) -> ! {
 
 /// The entries that a writer must have left.
 #[derive(Default)]
-struct Model {
+struct WriterModel {
     done: u64,
     /// By keyspace and key.
     entries: BTreeMap<(usize, Vec<u8>), Vec<u8>>,
 }
 
-impl Model {
+impl WriterModel {
     fn advance(&mut self, writer: usize) {
         self.done += 1;
         for (keyspace, key, value) in write_number(writer, self.done) {
@@ -145,7 +145,7 @@ fn was_killed(status: ExitStatus) -> bool {
 
 /// Runs the child on `dir` and kills it after `lifetime`. Returns each writer's last acknowledged
 /// write.
-fn run_and_kill(dir: &Path, models: &[Model], lifetime: Duration) -> Vec<u64> {
+fn run_and_kill(dir: &Path, models: &[WriterModel], lifetime: Duration) -> Vec<u64> {
     let mut acknowledged: Vec<u64> = models.iter().map(|model| model.done).collect();
     let done: Vec<String> = acknowledged.iter().map(u64::to_string).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -183,7 +183,7 @@ fn run_and_kill(dir: &Path, models: &[Model], lifetime: Duration) -> Vec<u64> {
     acknowledged
 }
 
-fn check(db: &Db, models: &mut [Model], acknowledged: &[u64]) {
+fn check(db: &Db, models: &mut [WriterModel], acknowledged: &[u64]) {
     let mut found = vec![BTreeMap::new(); models.len()];
     for (at, name) in KEYSPACES.iter().enumerate() {
         let Some(keyspace) = db.existing_keyspace(name).unwrap() else { continue };
@@ -204,11 +204,11 @@ fn kill_again_and_again(writers: usize, kills: u64) {
     let _watchdog = Watchdog::new("kills");
     let dir = tempfile::tempdir().unwrap();
     let mut rng = fastrand::Rng::with_seed(writers as u64);
-    let mut models: Vec<Model> = (0..writers).map(|_| Model::default()).collect();
+    let mut models: Vec<WriterModel> = (0..writers).map(|_| WriterModel::default()).collect();
     let mut deep = false;
     let mut round = 0;
     // On a busy machine a short-lived child may get nothing done.
-    let is_far = |deep: bool, models: &[Model]| deep && models.iter().all(|model| model.done > 10 * kills);
+    let is_far = |deep: bool, models: &[WriterModel]| deep && models.iter().all(|model| model.done > 10 * kills);
     while round < kills || kills >= 20 && !is_far(deep, &models) {
         round += 1;
         // The shortest lives end while the store is being opened.

@@ -12,12 +12,12 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 pub type Incarnation = u32;
 
 /// One operation of a write: keyspace, key, and the new value or `None` for a delete.
-pub type Op = (Incarnation, Vec<u8>, Option<Vec<u8>>);
+pub type LedgerOp = (Incarnation, Vec<u8>, Option<Vec<u8>>);
 
 /// A write, which takes effect whole or not at all.
 #[derive(Debug)]
 struct Write {
-    ops: Vec<Op>,
+    ops: Vec<LedgerOp>,
     /// Sequence number of its last operation.
     last: SeqNo,
 }
@@ -69,7 +69,7 @@ impl Ledger {
     }
 
     /// A write has returned.
-    pub fn wrote(&mut self, ops: Vec<Op>, result: &Result<SeqNo>) {
+    pub fn wrote(&mut self, ops: Vec<LedgerOp>, result: &Result<SeqNo>) {
         let last = self.acknowledged() + ops.len() as u64;
         let write = Arc::new(Write { ops, last });
         match result {

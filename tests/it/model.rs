@@ -15,7 +15,7 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 type Model = BTreeMap<String, Map>;
 
 /// A store and what it should hold.
-struct Pair {
+struct ModelledStore {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
@@ -28,8 +28,8 @@ struct Pair {
     mmap_reads: bool,
 }
 
-impl Pair {
-    fn new(seed: u64) -> Pair {
+impl ModelledStore {
+    fn new(seed: u64) -> ModelledStore {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
@@ -38,7 +38,7 @@ impl Pair {
         let prefix = if rng.u8(0..4) == 0 { vec![b'p'; rng.usize(1..300)] } else { Vec::new() };
         let key_space = 1 << rng.u32(3..12);
         let model = Model::from([("default".to_owned(), Map::new())]);
-        Pair { rng, fs, db: Some(db), executor, model, snapshots: Vec::new(), prefix, key_space, mmap_reads }
+        ModelledStore { rng, fs, db: Some(db), executor, model, snapshots: Vec::new(), prefix, key_space, mmap_reads }
     }
 
     fn db(&self) -> &Db {
@@ -160,13 +160,13 @@ impl Pair {
                 assert_eq!(keyspace.options().unwrap().filter, policy);
                 assert_eq!(keyspace.rebuild_filters(policy).unwrap().wanted, 0);
             }
-            98 if self.rng.bool() => self.pile_up(),
+            98 if self.rng.bool() => self.add_runs(),
             _ => self.db().sync().unwrap(),
         }
     }
 
     /// Adds more runs to level 0 than compactions merge meanwhile.
-    fn pile_up(&mut self) {
+    fn add_runs(&mut self) {
         let (name, keyspace) = self.keyspace();
         for _ in 0..self.rng.u8(10..40) {
             let (key, value) = (self.key(), self.value());
@@ -394,7 +394,7 @@ impl Pair {
 #[test]
 fn agrees_with_a_map() {
     for_each_seed(count_from_env("TAMIS_CASES", 2500), |seed| {
-        let mut pair = Pair::new(seed);
+        let mut pair = ModelledStore::new(seed);
         let steps = pair.rng.u32(20..400);
         for _ in 0..steps {
             pair.step();

@@ -11,12 +11,12 @@ use tamis::{
 };
 
 use crate::support::{Scene, stepped_options};
-use crate::trace::{Call, Trace};
+use crate::trace::{Trace, TracedCall};
 
 const DIR: &str = "/db";
 const KEYS: u32 = 1500;
 
-type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Options with tables of `bytes` bytes. With large tables, a compaction has a single part.
 fn with_tables_of(options: Options, bytes: u64) -> Options {
@@ -41,7 +41,7 @@ fn fill(db: &Db) {
     db.flush().unwrap();
 }
 
-fn entries(db: &Db) -> Entries {
+fn entries(db: &Db) -> Pairs {
     db.iter().map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect::<Result<_, _>>().unwrap()
 }
 
@@ -67,7 +67,7 @@ fn check_compacted(db: &Db, at_least: usize) {
 }
 
 #[test]
-fn parts_give_what_a_single_part_gives() {
+fn parts_produce_the_entries_of_a_single_part() {
     let mut all = Vec::new();
     for (bytes, threads, at_least) in [(1 << 30, 0, 1), (4096, 0, 10), (4096, 3, 10), (4096, 6, 10)] {
         let fs = SimFileSystem::new();
@@ -155,7 +155,7 @@ fn a_compaction_in_parts_is_done_whole_or_not_at_all() {
 /// A store with a full last level, and above it newer versions and tombstones of some of its keys.
 /// Also a snapshot from before these (valid while the store is open), and the contents that
 /// snapshot and store see. A compaction of it takes several stages.
-fn two_layers(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>, Snapshot, [Entries; 2]) {
+fn two_layers(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>, Snapshot, [Pairs; 2]) {
     let (options, executor) = stepped_options(fs);
     let db = with_tables_of(options, 4096).memtable_size(4 << 10).open(DIR).unwrap();
     for key in 0..KEYS {
@@ -173,7 +173,7 @@ fn two_layers(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>, Snapshot, [Entri
     (db, executor, snapshot, [older, newer])
 }
 
-fn seen_by(snapshot: &Snapshot) -> Entries {
+fn seen_by(snapshot: &Snapshot) -> Pairs {
     snapshot
         .iter()
         .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
@@ -189,7 +189,7 @@ fn check_verified(fs: &SimFileSystem) {
 }
 
 /// Moves a cursor back and forth and compares the entries it finds.
-fn check_walk(mut cursor: Cursor, expected: &Entries, seed: u64) {
+fn check_walk(mut cursor: Cursor, expected: &Pairs, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut at: Option<usize> = None;
     for _ in 0..300 {
@@ -214,7 +214,7 @@ fn check_walk(mut cursor: Cursor, expected: &Entries, seed: u64) {
 }
 
 /// Writes to existing keys, with flushes, and lets background work run.
-fn go_on(db: &Db, executor: &SteppedExecutor, expected: &mut Entries, seed: u64) {
+fn write_on(db: &Db, executor: &SteppedExecutor, expected: &mut Pairs, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     for i in 0..600 {
         let at = rng.usize(0..expected.len());
@@ -260,7 +260,7 @@ fn a_compaction_in_stages_may_be_interrupted_anywhere() {
             assert_eq!(entries(&db), newer);
             check_verified(&next);
             let mut expected = newer.clone();
-            go_on(&db, &executor, &mut expected, at);
+            write_on(&db, &executor, &mut expected, at);
             check_walk(db.cursor().unwrap(), &expected, at);
             assert_eq!(entries(&db), expected);
             check_verified(&next);
@@ -276,7 +276,7 @@ fn a_compaction_in_stages_may_be_interrupted_anywhere() {
 }
 
 #[test]
-fn a_compaction_takes_the_space_of_a_stage_and_not_of_all_it_reads() {
+fn a_compaction_needs_the_space_of_a_stage_and_not_of_all_its_inputs() {
     let fs = SimFileSystem::new();
     let (db, _executor, snapshot, [_, newer]) = two_layers(&fs);
     drop(snapshot);
@@ -284,16 +284,16 @@ fn a_compaction_takes_the_space_of_a_stage_and_not_of_all_it_reads() {
     let (before, last) = (size(&fs), db.stats().keyspaces[0].levels.last().unwrap().size());
     // A stage reads sixteen tables of 4 KiB and some more. Before it begins, there must also be
     // space for a full level 0.
-    let room = 2 * 16 * 4096 + 12 * 4096;
-    assert!(2 * room < last, "{last}");
-    fs.set_capacity(Some(before + room));
+    let space = 2 * 16 * 4096 + 12 * 4096;
+    assert!(2 * space < last, "{last}");
+    fs.set_capacity(Some(before + space));
     db.compact_range(..).unwrap();
     assert_eq!(entries(&db), newer);
     check_compacted(&db, 20);
 }
 
 #[test]
-fn what_a_table_consists_of_goes_to_the_device_before_the_last_of_it_is_written() {
+fn a_tables_data_go_to_the_device_before_its_end_is_written() {
     let trace = Trace::new(&SimFileSystem::new());
     let (options, _executor) = stepped_options(&SimFileSystem::new());
     let db = options.file_system(Arc::new(trace.clone())).memtable_size(8 << 20).open(DIR).unwrap();
@@ -303,11 +303,11 @@ fn what_a_table_consists_of_goes_to_the_device_before_the_last_of_it_is_written(
     }
     db.flush().unwrap();
     let of_tables = trace.events().into_iter().filter(|event| event.name.ends_with(".sst"));
-    let calls: Vec<Call> = of_tables.map(|event| event.call).collect();
+    let calls: Vec<TracedCall> = of_tables.map(|event| event.call).collect();
     // A table of 4 MB, a MiB at a time.
-    assert_eq!(calls.first(), Some(&Call::Create));
+    assert_eq!(calls.first(), Some(&TracedCall::Create));
     let (last, appended) = calls[1..].split_last().unwrap();
-    assert_eq!(*last, Call::Sync);
+    assert_eq!(*last, TracedCall::Sync);
     assert!(appended.len() >= 6, "{calls:?}");
-    assert!(appended.chunks(2).all(|pair| pair == [Call::Append, Call::BeginSync]), "{calls:?}");
+    assert!(appended.chunks(2).all(|pair| pair == [TracedCall::Append, TracedCall::BeginSync]), "{calls:?}");
 }

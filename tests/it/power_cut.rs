@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tamis::vfs::SimFileSystem;
 use tamis::{Db, Executor, Result, WriteBatch};
 
-use crate::history::{History, Trouble, check_goes_on, reopen, steps};
+use crate::history::{History, Trouble, check_reopens, reopen, steps};
 use crate::ledger::Ledger;
 use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain};
 
@@ -37,17 +37,17 @@ fn cut_everywhere(seed: u64) {
         let ledger = history.end();
         // The seeds take turns, so that every call meets each of these.
         match (call + seed) % 16 {
-            0 => cut_twice(&point, &ledger, End::Kill, seed),
-            8 => cut_twice(&point.crash(call), &ledger, End::PowerCut, seed),
-            1 | 4 | 9 | 13 => check_goes_on(&point, &ledger, ledger.acknowledged(), seed),
-            _ => check_goes_on(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
+            0 => cut_twice(&point, &ledger, ProcessEnd::Kill, seed),
+            8 => cut_twice(&point.crash(call), &ledger, ProcessEnd::PowerCut, seed),
+            1 | 4 | 9 | 13 => check_reopens(&point, &ledger, ledger.acknowledged(), seed),
+            _ => check_reopens(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
         }
     }
 }
 
 /// How a process ended.
 #[derive(Clone, Copy)]
-enum End {
+enum ProcessEnd {
     Kill,
     PowerCut,
 }
@@ -55,15 +55,15 @@ enum End {
 /// Cuts the power at every mutating call of a recovery of `fs`, which `end` has left. The next
 /// recovery finds what the first would have found. So does one after a second power cut, unless
 /// some writes survived only a kill.
-fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, end: End, seed: u64) {
+fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, end: ProcessEnd, seed: u64) {
     let floor = match end {
-        End::Kill => ledger.acknowledged(),
-        End::PowerCut => ledger.durable(),
+        ProcessEnd::Kill => ledger.acknowledged(),
+        ProcessEnd::PowerCut => ledger.durable(),
     };
     let recovered = reopen(&fs.kill(), ledger, floor, seed);
     let durable = match end {
-        End::Kill => ledger.durable(),
-        End::PowerCut => recovered.acknowledged(),
+        ProcessEnd::Kill => ledger.durable(),
+        ProcessEnd::PowerCut => recovered.acknowledged(),
     };
     for call in 1.. {
         let _scene = Scene(format!("it went again at call {call} of the recovery"));
@@ -76,7 +76,7 @@ fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, end: End, seed: u64) {
         };
         history.end();
         assert_eq!(reopen(&point, ledger, floor, seed).acknowledged(), recovered.acknowledged());
-        check_goes_on(&point.crash(seed ^ call), ledger, durable, seed);
+        check_reopens(&point.crash(seed ^ call), ledger, durable, seed);
     }
 }
 
@@ -91,7 +91,7 @@ fn one_power_cut_after_another_loses_nothing_durable() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (mut fs, mut ledger) = (SimFileSystem::new(), Ledger::new());
         for _ in 0..12 {
-            let mut history = History::on(&fs, ledger, rng.u64(..)).befallen_by(Trouble::PowerCut(rng.u64(1..150)));
+            let mut history = History::on(&fs, ledger, rng.u64(..)).with_trouble(Trouble::PowerCut(rng.u64(1..150)));
             let mut result = history.open(history.ledger.durable());
             while !history.power_is_off() {
                 result.unwrap();
@@ -100,7 +100,7 @@ fn one_power_cut_after_another_loses_nothing_durable() {
             fs = history.fs.crash_point().unwrap().crash(rng.u64(..));
             ledger = history.end();
         }
-        check_goes_on(&fs, &ledger, ledger.durable(), seed);
+        check_reopens(&fs, &ledger, ledger.durable(), seed);
     });
 }
 
@@ -164,7 +164,7 @@ fn sync_covers_older_logs() {
 
 /// A kill leaves unsynced writes, which recovery keeps in memory.
 #[test]
-fn sync_after_a_kill_covers_what_was_recovered() {
+fn sync_after_a_kill_covers_recovered_writes() {
     for mode in WAL_MODES {
         let fs = SimFileSystem::new();
         let (db, _) = open_in_mode(&fs, mode).unwrap();
@@ -184,7 +184,7 @@ fn sync_after_a_kill_covers_what_was_recovered() {
 }
 
 #[test]
-fn logs_of_several_kills_are_replayed_together_and_go_together() {
+fn logs_of_several_kills_are_replayed_together_and_removed_together() {
     let mut fs = SimFileSystem::new();
     for n in 0..6 {
         let (db, _) = open_plain(&fs).unwrap();
@@ -294,7 +294,7 @@ fn recovery_can_be_interrupted_again_and_again() {
 /// Writes lost to a power cut never come back, however many kills and cuts follow. The store always
 /// holds a prefix of one history, and after a kill all of it.
 #[test]
-fn what_a_power_cut_has_taken_stays_away() {
+fn writes_lost_to_a_power_cut_stay_lost() {
     // With this seed, a log that a power cut had made void was found again two crashes later,
     // because recovery kept it.
     cut_and_kill(5673);
@@ -371,7 +371,7 @@ fn garbage_behind_the_last_record_is_a_torn_tail() {
 }
 
 #[test]
-fn entries_of_a_dropped_keyspace_stay_away() {
+fn entries_of_a_dropped_keyspace_do_not_come_back() {
     let fs = SimFileSystem::new();
     let (db, _) = open_plain(&fs).unwrap();
     let keyspace = db.keyspace("gone").unwrap();

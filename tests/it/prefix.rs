@@ -15,7 +15,7 @@ use crate::support::{count_entries, count_from_env, for_each_seed, stepped_optio
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A store whose keyspace changes its extractor over time, and what it should hold.
-struct Pair {
+struct PrefixStore {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
@@ -25,13 +25,13 @@ struct Pair {
     skips: u64,
 }
 
-impl Pair {
-    fn new(seed: u64) -> Pair {
+impl PrefixStore {
+    fn new(seed: u64) -> PrefixStore {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
         let db = options.default_keyspace(keyspace_options(&mut rng)).open("/db").unwrap();
-        Pair { rng, fs, db: Some(db), executor, model: Map::new(), snapshots: Vec::new(), skips: 0 }
+        PrefixStore { rng, fs, db: Some(db), executor, model: Map::new(), snapshots: Vec::new(), skips: 0 }
     }
 
     fn db(&self) -> &Db {
@@ -168,7 +168,7 @@ fn keyspace_options(rng: &mut fastrand::Rng) -> KeyspaceOptions {
 fn scans_agree_with_a_map_whatever_the_extractor() {
     let skips = std::sync::atomic::AtomicU64::new(0);
     for_each_seed(count_from_env("TAMIS_CASES", 30), |seed| {
-        let mut pair = Pair::new(seed);
+        let mut pair = PrefixStore::new(seed);
         for _ in 0..2000 {
             pair.step();
         }
@@ -265,7 +265,7 @@ fn scans_of_present_prefixes_return_all_and_read_less() {
 }
 
 #[test]
-fn a_scan_asks_each_table_once_from_whichever_end_it_comes() {
+fn a_scan_asks_each_table_once_from_either_end() {
     let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
     for filters in [FilterMode::Use, FilterMode::Shadow] {
         let options = ReadOptions::new().filters(filters);
@@ -286,7 +286,7 @@ fn a_scan_asks_each_table_once_from_whichever_end_it_comes() {
 }
 
 #[test]
-fn scans_that_tell_no_prefix_ask_no_filter() {
+fn scans_without_a_prefix_ask_no_filter() {
     let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
     let (entries, reads) = scan(&db, 0, |prefix| db.prefix(&prefix[..7]));
     assert!(entries > 0);
@@ -302,7 +302,7 @@ fn scans_that_tell_no_prefix_ask_no_filter() {
 }
 
 #[test]
-fn ranges_within_a_prefix_treat_filters_as_they_are_told() {
+fn ranges_within_a_prefix_obey_the_filter_mode() {
     let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
     let snapshot = db.snapshot();
     let with = |filters| {

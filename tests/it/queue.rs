@@ -20,17 +20,17 @@ fn key(i: u64) -> [u8; 8] {
 }
 
 /// A queue in the default keyspace.
-struct Queue {
+struct TestQueue {
     db: Db,
     executor: Arc<dyn Executor>,
     live: std::collections::VecDeque<u64>,
     next: u64,
 }
 
-impl Queue {
-    fn new(options: impl FnOnce(Options) -> Options) -> Queue {
+impl TestQueue {
+    fn new(options: impl FnOnce(Options) -> Options) -> TestQueue {
         let (plain, executor) = stepped_options(&SimFileSystem::new());
-        Queue { db: options(plain).open("/db").unwrap(), executor, live: Default::default(), next: 0 }
+        TestQueue { db: options(plain).open("/db").unwrap(), executor, live: Default::default(), next: 0 }
     }
 
     fn push(&mut self) {
@@ -63,7 +63,7 @@ impl Queue {
 
     /// Runs `step` `count` times, and returns the average number of tombstones that each of the
     /// next hundred steps passes.
-    fn passed_by(&mut self, count: u64, mut step: impl FnMut(&mut Queue)) -> u64 {
+    fn passed_by(&mut self, count: u64, mut step: impl FnMut(&mut TestQueue)) -> u64 {
         (0..count).for_each(|_| step(self));
         let before = self.passed();
         (0..100).for_each(|_| step(self));
@@ -76,7 +76,7 @@ const POPS: u64 = 50_000;
 
 #[test]
 fn a_pop_from_a_memtable_passes_few_tombstones_however_many_were_popped() {
-    let mut queue = Queue::new(|options| options);
+    let mut queue = TestQueue::new(|options| options);
     (0..1000).for_each(|_| queue.push());
     let passed = queue.passed_by(POPS, |queue| {
         queue.push();
@@ -88,9 +88,9 @@ fn a_pop_from_a_memtable_passes_few_tombstones_however_many_were_popped() {
 #[test]
 fn a_pop_from_either_end_passes_few_tombstones_in_memtables_and_tables() {
     // Small memtables: most popped entries are in tables, in level 0 and below.
-    let mut queue = Queue::new(|options| options.memtable_size(64 << 10).table_size(64 << 10));
+    let mut queue = TestQueue::new(|options| options.memtable_size(64 << 10).table_size(64 << 10));
     (0..1000).for_each(|_| queue.push());
-    for (end, pop) in [("front", Queue::pop_front as fn(&mut Queue)), ("back", Queue::pop_back)] {
+    for (end, pop) in [("front", TestQueue::pop_front as fn(&mut TestQueue)), ("back", TestQueue::pop_back)] {
         let passed = queue.passed_by(POPS / 5, |queue| {
             queue.push();
             pop(queue);
@@ -129,7 +129,7 @@ fn a_pop_passes_few_tombstones_whatever_the_number_of_queues() {
 
 #[test]
 fn a_scan_of_deleted_keys_that_a_snapshot_keeps_passes_few_the_second_time() {
-    let mut queue = Queue::new(|options| options);
+    let mut queue = TestQueue::new(|options| options);
     (0..2000).for_each(|_| queue.push());
     let (snapshot, older) = (queue.db.snapshot(), queue.live.clone());
     (0..1999).for_each(|_| queue.pop_front());
@@ -155,8 +155,8 @@ fn a_scan_of_deleted_keys_that_a_snapshot_keeps_passes_few_the_second_time() {
 }
 
 #[test]
-fn a_scan_of_a_range_does_not_pass_what_lies_behind_it() {
-    let queue = Queue::new(|options| options);
+fn a_scan_of_a_range_passes_no_tombstones_behind_it() {
+    let queue = TestQueue::new(|options| options);
     for i in 0..10_000 {
         queue.db.delete(key(i)).unwrap();
     }
@@ -168,7 +168,7 @@ fn a_scan_of_a_range_does_not_pass_what_lies_behind_it() {
 /// A compaction drops an entry together with the tombstone that hides it. An iterator that is older
 /// than both still holds the entry, and must ignore the note of a scan that has seen neither.
 #[test]
-fn an_old_iterator_sees_what_a_compaction_has_dropped_since_it_began() {
+fn an_old_iterator_sees_entries_that_a_compaction_has_dropped_since() {
     for (forward, confirmed) in [(true, false), (false, false), (true, true), (false, true)] {
         let (options, _executor) = stepped_options(&SimFileSystem::new());
         let db = options.open("/db").unwrap();
@@ -216,7 +216,7 @@ fn key_behind(key: &[u8], count: u32) -> Vec<u8> {
 }
 
 /// Several queues in one keyspace, and what they should hold.
-struct Queues {
+struct TestQueues {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
@@ -232,14 +232,14 @@ struct Queues {
 /// Number of queues; each has a prefix of its own.
 const QUEUES: u8 = 3;
 
-impl Queues {
-    fn new(seed: u64) -> Queues {
+impl TestQueues {
+    fn new(seed: u64) -> TestQueues {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
         let db = options.default_keyspace(tiny_keyspace(&mut rng)).open("/db").unwrap();
         let (model, snapshots, iters) = Default::default();
-        Queues { rng, fs, db: Some(db), executor, model, snapshots, iters, next: 1000 }
+        TestQueues { rng, fs, db: Some(db), executor, model, snapshots, iters, next: 1000 }
     }
 
     fn db(&self) -> &Db {
@@ -456,7 +456,7 @@ impl Queues {
 fn queues_agree_with_a_map() {
     let cases = count_from_env("TAMIS_CASES", 400);
     for_each_seed(cases, |seed| {
-        let mut queues = Queues::new(seed);
+        let mut queues = TestQueues::new(seed);
         for _ in 0..queues.rng.u32(100..1500) {
             queues.step();
         }
@@ -477,7 +477,7 @@ fn queues_agree_with_a_map() {
 /// ends. Memtables are switched all the time: a reader's snapshot may be newer than the memtables
 /// that it reads.
 #[test]
-fn readers_beside_a_queue_see_all_of_it_at_one_moment() {
+fn readers_beside_a_queue_see_one_moment_of_it() {
     const LIVE: u64 = 20;
     let moves = count_from_env("TAMIS_CASES", 30_000);
     let options = Options::new().file_system(Arc::new(SimFileSystem::new())).memtable_size(16 << 10);

@@ -417,7 +417,7 @@ fn read_only_handle_changes_nothing() {
 }
 
 #[test]
-fn writes_go_on_by_themselves_when_nobody_steps_the_executor() {
+fn writes_continue_when_nothing_steps_the_executor() {
     let bench = Bench::new();
     let db = bench.open();
     for n in 0..20_000u32 {

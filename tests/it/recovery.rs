@@ -19,9 +19,9 @@ const LOG: &str = "/db/000001.wal";
 
 /// An executor that is stepped, but claims to run several jobs at a time.
 #[derive(Default)]
-struct Wide(SteppedExecutor);
+struct WideExecutor(SteppedExecutor);
 
-impl Executor for Wide {
+impl Executor for WideExecutor {
     fn spawn(&self, priority: Priority, job: Job) {
         self.0.spawn(priority, job);
     }
@@ -74,34 +74,34 @@ fn files(fs: &SimFileSystem) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[derive(Debug, PartialEq)]
-struct Opened {
+struct OpenedStore {
     content: Vec<(Vec<u8>, Vec<u8>)>,
     last_seqno: u64,
 }
 
 /// The result of opening, and the files that it leaves behind.
-type Outcome = (Result<Opened, String>, BTreeMap<PathBuf, Vec<u8>>);
+type OpenOutcome = (Result<OpenedStore, String>, BTreeMap<PathBuf, Vec<u8>>);
 
-fn open(fs: &SimFileSystem, executor: Arc<dyn Executor>, memtable_size: usize, fault: Option<Fault>) -> Outcome {
+fn open(fs: &SimFileSystem, executor: Arc<dyn Executor>, memtable_size: usize, fault: Option<Fault>) -> OpenOutcome {
     let options = Options::new().file_system(Arc::new(fs.clone())).executor(executor);
     fs.set_fault(fault);
     let db = options.memtable_size(memtable_size).open("/db");
     fs.set_fault(None);
     let files = files(fs);
-    let opened = db.map(|db| Opened { content: content(&db), last_seqno: db.last_seqno() });
+    let opened = db.map(|db| OpenedStore { content: content(&db), last_seqno: db.last_seqno() });
     (opened.map_err(|error| error.to_string()), files)
 }
 
 /// Opens a store in two ways, with the same fault, and returns their common outcome.
-fn open_both(fs: &SimFileSystem, memtable_size: usize, fault: Option<Fault>) -> Outcome {
+fn open_both(fs: &SimFileSystem, memtable_size: usize, fault: Option<Fault>) -> OpenOutcome {
     let alone = open(&fs.kill(), Arc::new(SteppedExecutor::new()), memtable_size, fault);
-    let together = open(&fs.kill(), Arc::new(Wide::default()), memtable_size, fault);
+    let together = open(&fs.kill(), Arc::new(WideExecutor::default()), memtable_size, fault);
     assert!(alone == together, "{} and {}", summary(&alone), summary(&together));
     alone
 }
 
 /// A short form of an outcome.
-fn summary((opened, files): &Outcome) -> String {
+fn summary((opened, files): &OpenOutcome) -> String {
     let opened = opened.as_ref().map(|opened| (opened.content.len(), opened.last_seqno));
     let files: Vec<_> = files.iter().map(|(path, bytes)| (path, bytes.len())).collect();
     format!("{opened:?} {files:?}")
@@ -122,7 +122,10 @@ fn two_threads_recover_what_one_does() {
             content(&options.memtable_size(memtable_size).open_read_only("/db").unwrap())
         };
         let last = &contents[contents.len() - 1].content;
-        assert!(read_only(Arc::new(SteppedExecutor::new())) == *last && read_only(Arc::new(Wide::default())) == *last);
+        assert!(
+            read_only(Arc::new(SteppedExecutor::new())) == *last
+                && read_only(Arc::new(WideExecutor::default())) == *last
+        );
     }
     assert!(contents[0].content.len() > 1000 && contents[0].last_seqno > u64::from(ENTRIES));
     assert!(contents.windows(2).all(|pair| pair[0] == pair[1]));
@@ -132,7 +135,7 @@ fn two_threads_recover_what_one_does() {
 fn two_threads_fail_as_one_does() {
     let fs = killed();
     let counted = fs.kill();
-    let whole = open(&counted, Arc::new(Wide::default()), 512 << 10, None).0.unwrap();
+    let whole = open(&counted, Arc::new(WideExecutor::default()), 512 << 10, None).0.unwrap();
     let mut failures = 0;
     for (mode, calls) in [(FaultMode::ReadError, counted.reads()), (FaultMode::Io, counted.mutations())] {
         for at in 1..=calls {
@@ -145,8 +148,8 @@ fn two_threads_fail_as_one_does() {
                 Ok(opened) => assert!(opened == whole),
             }
             let struck = fs.kill();
-            let _ = open(&struck, Arc::new(Wide::default()), 512 << 10, fault);
-            let (again, _) = open(&struck.kill(), Arc::new(Wide::default()), 512 << 10, None);
+            let _ = open(&struck, Arc::new(WideExecutor::default()), 512 << 10, fault);
+            let (again, _) = open(&struck.kill(), Arc::new(WideExecutor::default()), 512 << 10, None);
             assert!(again.unwrap() == whole);
         }
     }

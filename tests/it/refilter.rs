@@ -62,9 +62,9 @@ fn deep(fs: &SimFileSystem, writes: u32) -> (Db, Arc<SteppedExecutor>) {
     (db, executor)
 }
 
-type Content = Vec<(Vec<u8>, Vec<u8>)>;
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn content(db: &Db) -> Content {
+fn content(db: &Db) -> Pairs {
     db.iter().map(|entry| entry.unwrap()).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
@@ -166,7 +166,7 @@ fn everything_but_the_filters_stays_bit_for_bit() {
 }
 
 #[test]
-fn filters_can_be_dropped_and_brought_back() {
+fn filters_can_be_dropped_and_restored() {
     let fs = SimFileSystem::new();
     // Few enough that tables' numbers, which are in their properties, take one byte.
     let (db, _) = deep(&fs, 350);
@@ -208,7 +208,7 @@ fn other_keyspaces_are_left_alone_and_reads_are_not_counted() {
 
 /// The options change once when the work is known, and once after the first table.
 #[test]
-fn options_that_change_meanwhile_are_those_of_all_filters_in_the_end() {
+fn options_that_change_during_a_rebuild_hold_for_all_filters_in_the_end() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 1500);
     let before = content(&db);
@@ -242,7 +242,7 @@ fn options_that_change_meanwhile_are_those_of_all_filters_in_the_end() {
 }
 
 #[test]
-fn a_keyspace_that_is_dropped_meanwhile_is_an_error_and_nothing_of_it_counts() {
+fn a_keyspace_dropped_during_its_rebuild_is_an_error_and_counts_nothing_as_replaced() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 100);
     let other = db.keyspace_with("other", KeyspaceOptions::new().filter(OLD)).unwrap();
@@ -259,7 +259,7 @@ fn a_keyspace_that_is_dropped_meanwhile_is_an_error_and_nothing_of_it_counts() {
 }
 
 #[test]
-fn all_filters_are_made_anew_when_that_is_asked_for() {
+fn remake_filters_replaces_every_filter() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 750);
     assert_eq!(db.default_keyspace().renew_filters(|_| {}).unwrap().replaced, 0);
@@ -298,7 +298,7 @@ fn a_budget_that_moves_by_a_little_copies_nothing() {
 }
 
 #[test]
-fn who_may_not_write_may_not_rebuild() {
+fn handles_that_may_not_write_may_not_rebuild() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 100);
     let reader = options(&fs).0.open_read_only(DIR).unwrap();
@@ -314,7 +314,7 @@ fn who_may_not_write_may_not_rebuild() {
 }
 
 #[test]
-fn a_damaged_filter_is_made_anew_and_other_damage_is_named() {
+fn a_damaged_filter_is_rebuilt_and_other_damage_is_named() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 750);
     let before = content(&db);
@@ -349,7 +349,7 @@ fn a_damaged_filter_is_made_anew_and_other_damage_is_named() {
 
 /// Expects, after an interruption, the same entries, and each table with its old filter or the new
 /// one.
-fn check_interrupted(fs: &SimFileSystem, expected: &Content) -> usize {
+fn check_interrupted(fs: &SimFileSystem, expected: &Pairs) -> usize {
     let (db, _) = open(fs);
     assert!(content(&db) == *expected);
     let found = tables(&db).iter().filter(|(_, path)| millibits(fs, path) == 14_500).count();
@@ -431,7 +431,7 @@ impl Drop for SetOnDrop<'_> {
 }
 
 #[test]
-fn readers_writers_and_compactions_go_on_meanwhile() {
+fn readers_writers_and_compactions_continue_during_a_rebuild() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 1500);
     db.close().unwrap();

@@ -103,7 +103,7 @@ fn contents_of(db: &Db, keyspace: &str) -> Map {
 }
 
 /// The store still works: its contents stay, and new writes take effect.
-fn goes_on(fs: &SimFileSystem) -> Map {
+fn check_usable(fs: &SimFileSystem) -> Map {
     let (options_of, executor) = options(fs);
     let db = options_of.open(DIR).unwrap();
     let before = contents(&db);
@@ -175,11 +175,11 @@ fn known_losses(report: &RepairReport) -> Vec<&tamis::Loss> {
 }
 
 #[test]
-fn sound_store_is_left_as_it_is() {
+fn sound_store_is_left_unchanged() {
     let (fs, map) = compacted(300);
     let report = repaired(&fs);
     assert!(report.is_sound() && report.manifest == 0, "{report}");
-    assert_eq!(goes_on(&fs), map);
+    assert_eq!(check_usable(&fs), map);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn directory_without_a_store_is_refused_and_left_alone() {
 }
 
 #[test]
-fn directory_whose_files_merely_have_such_names_is_refused_and_one_table_of_ours_is_not() {
+fn directory_of_files_with_our_names_is_refused_and_a_single_table_of_ours_is_not() {
     let foreign = SimFileSystem::new();
     foreign.write("/db/CURRENT", *b"MANIFEST-000004\n").unwrap();
     foreign.write("/db/MANIFEST-000004", *b"\x56\xf9\xb8\xf8\x1c\0\x01leveldb.BytewiseComparator").unwrap();
@@ -232,7 +232,7 @@ fn store_of_a_later_version_is_refused_and_one_with_a_damaged_version_is_not() {
         let damaged = fs.kill();
         damaged.corrupt(&path, 8, 3).unwrap();
         repaired(&damaged);
-        assert_eq!(goes_on(&damaged), map);
+        assert_eq!(check_usable(&damaged), map);
         // A later version, with a matching checksum.
         let mut bytes = fs.read(&path).unwrap();
         bytes[8] = 2;
@@ -250,7 +250,7 @@ fn store_of_a_later_version_is_refused_and_one_with_a_damaged_version_is_not() {
 }
 
 #[test]
-fn current_is_made_anew() {
+fn current_is_rebuilt() {
     let (fs, map) = compacted(300);
     for damage in 0..3 {
         let fs = fs.kill();
@@ -265,12 +265,12 @@ fn current_is_made_anew() {
         assert!(!report.has_losses() && !report.is_sound(), "{report}");
         let copy = format!("/db/lost/CURRENT-{:06}", report.manifest);
         assert_eq!(fs.read(copy).ok(), kept, "a damaged one is kept");
-        assert_eq!(goes_on(&fs), map);
+        assert_eq!(check_usable(&fs), map);
     }
 }
 
 #[test]
-fn manifest_that_is_gone_is_made_anew_from_tables() {
+fn missing_manifest_is_rebuilt_from_tables() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
     let words = KeyspaceOptions::new().compression(Compression::Lz4).block_size(512);
@@ -301,7 +301,7 @@ fn manifest_that_is_gone_is_made_anew_from_tables() {
     assert_eq!(contents_of(&db, "words").len(), 400);
     assert_eq!(db.keyspace_names().unwrap(), ["default", "words"]);
     drop(db);
-    assert_eq!(goes_on(&fs), map);
+    assert_eq!(check_usable(&fs), map);
 }
 
 /// Keys are put and flushed, every third one is deleted and flushed, and everything is compacted:
@@ -358,7 +358,7 @@ fn deleted_keys_stay_deleted_whatever_tables_and_logs_are_left_behind() {
 }
 
 #[test]
-fn compaction_that_did_not_end_is_as_if_it_had_not_begun() {
+fn unfinished_compaction_has_no_effect() {
     let fs = SimFileSystem::new();
     let (options_of, _) = options(&fs);
     let db = options_of.open(DIR).unwrap();
@@ -433,7 +433,7 @@ fn damaged_block_takes_its_own_keys_and_no_others() {
                 for other in around {
                     assert!(!loss.covers("default", &other.first_key), "{loss}");
                 }
-                goes_on(&fs);
+                check_usable(&fs);
             }
         }
         assert!(most > 3);
@@ -499,7 +499,7 @@ fn missing_table_is_reported_with_its_range() {
         assert_eq!((loss.kind, loss.entries), (LossKind::Lost, Some(table.properties().entries)));
         let mut expected = map.clone();
         expected.retain(|key, _| !loss.covers("default", key));
-        assert_eq!(goes_on(&fs), expected);
+        assert_eq!(check_usable(&fs), expected);
     }
 }
 
@@ -608,7 +608,7 @@ fn of_two_manifests_the_one_in_force_counts() {
 }
 
 #[test]
-fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
+fn log_with_damage_in_the_middle_is_read_past_the_damage() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
     db.put("in a table", "1").unwrap();
@@ -635,7 +635,7 @@ fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
         let found = contents(&open(&fs));
         assert_eq!(found.len(), 30, "{lost}: {report}");
         assert!(!found.contains_key(lost_key) && found.contains_key(&b"in a table"[..]));
-        goes_on(&fs);
+        check_usable(&fs);
     }
     // The header of the log is damaged; all its records still verify.
     fs.corrupt(&path, 30, 1).unwrap();
@@ -644,7 +644,7 @@ fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
 }
 
 #[test]
-fn entries_that_were_synced_are_missed_although_only_a_part_of_the_manifest_names_their_log() {
+fn lost_synced_entries_are_reported_although_the_manifest_is_damaged() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
     db.put("in a table", "1").unwrap();
@@ -685,11 +685,11 @@ fn tables_written_in_the_order_of_their_keys_leave_level_0() {
     let level = |change| if let Change::AddTable { level, .. } = change { Some(level) } else { None };
     let levels: Vec<_> = first_edit(&fs).into_iter().filter_map(level).collect();
     assert!(levels.len() >= 8 && levels.iter().all(|level| *level > 0), "{levels:?}");
-    assert_eq!(goes_on(&fs).len(), 400);
+    assert_eq!(check_usable(&fs).len(), 400);
 }
 
 #[test]
-fn name_that_is_lost_is_replaced_by_one_that_no_other_keyspace_has() {
+fn lost_name_is_replaced_by_one_that_no_other_keyspace_has() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
     let words = db.keyspace("words").unwrap();

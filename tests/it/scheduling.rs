@@ -19,26 +19,26 @@ const TRIGGER: usize = 12;
 
 /// Runs a closure once, at the next read of a table's file, on the reading thread.
 #[derive(Default)]
-struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+struct ReadHook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
-impl Hook {
+impl ReadHook {
     fn set(&self, act: impl FnOnce() + Send + 'static) {
         *self.0.lock() = Some(Box::new(act));
     }
 }
 
-struct Hooked {
+struct HookedFile {
     file: Arc<dyn ReadableFile>,
-    hook: Arc<Hook>,
+    hook: Arc<ReadHook>,
 }
 
-impl fmt::Debug for Hooked {
+impl fmt::Debug for HookedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.file.fmt(f)
     }
 }
 
-impl ReadableFile for Hooked {
+impl ReadableFile for HookedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         // Unlocked before the call: the closure may read tables too.
         let act = self.hook.0.lock().take();
@@ -59,9 +59,9 @@ impl ReadableFile for Hooked {
 
 /// A file system whose tables are read with the hook.
 #[expect(clippy::type_complexity, reason = "the type of a closure has no shorter name")]
-fn hooked(hook: &Arc<Hook>) -> Arc<OpenedBy<impl Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + use<>>> {
+fn hooked(hook: &Arc<ReadHook>) -> Arc<OpenedBy<impl Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + use<>>> {
     let hook = Arc::clone(hook);
-    let wrap = move |file| Arc::new(Hooked { file, hook: Arc::clone(&hook) }) as Arc<dyn ReadableFile>;
+    let wrap = move |file| Arc::new(HookedFile { file, hook: Arc::clone(&hook) }) as Arc<dyn ReadableFile>;
     Arc::new(OpenedBy::new(SimFileSystem::new(), wrap))
 }
 
@@ -97,7 +97,7 @@ fn fill_level_0(db: &Db, executor: &SteppedExecutor) {
 
 /// Sets `seen` if, at some read of the next compactions, `flushes` have completed while no further
 /// compaction has.
-fn watch(hook: &Arc<Hook>, db: &Db, flushes: u64, compactions: u64, seen: &Arc<Mutex<bool>>) {
+fn watch(hook: &Arc<ReadHook>, db: &Db, flushes: u64, compactions: u64, seen: &Arc<Mutex<bool>>) {
     let (next, db, seen) = (Arc::clone(hook), db.clone(), Arc::clone(seen));
     hook.set(move || {
         let stats = db.stats();
@@ -111,7 +111,7 @@ fn watch(hook: &Arc<Hook>, db: &Db, flushes: u64, compactions: u64, seen: &Arc<M
 #[test]
 fn a_flush_waits_for_no_compaction_on_the_same_thread_issue_13() {
     for (memtable_size, table_size) in [(64 << 10, 64 << 10), (2 << 20, 1 << 30)] {
-        let hook = Arc::new(Hook::default());
+        let hook = Arc::new(ReadHook::default());
         let (options, executor) = stepped_options(&SimFileSystem::new());
         let options = with_memtables_of(options, memtable_size).table_size(table_size).file_system(hooked(&hook));
         let db = options.open(DIR).unwrap();
@@ -149,7 +149,7 @@ fn gate() -> (impl FnOnce() + Send, Receiver<()>, Sender<()>) {
 #[test]
 fn a_flush_waits_for_no_compaction_on_the_only_thread_issue_13() {
     for other_store in [false, true] {
-        let (hook, pool) = (Arc::new(Hook::default()), Arc::new(ThreadPool::new(1)));
+        let (hook, pool) = (Arc::new(ReadHook::default()), Arc::new(ThreadPool::new(1)));
         let open = |fs| {
             let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
             with_memtables_of(options, 64 << 10).file_system(fs).open(DIR).unwrap()
@@ -176,8 +176,8 @@ fn a_flush_waits_for_no_compaction_on_the_only_thread_issue_13() {
 }
 
 #[test]
-fn what_came_due_during_a_claim_is_begun_when_it_ends_issue_13() {
-    let hook = Arc::new(Hook::default());
+fn work_that_came_due_during_a_claim_starts_when_it_ends_issue_13() {
+    let hook = Arc::new(ReadHook::default());
     let (options, executor) = stepped_options(&SimFileSystem::new());
     let keyspace = KeyspaceOptions::new().compression(Compression::None).filter(FilterPolicy::None);
     let options = options.memtable_size(64 << 10).default_keyspace(keyspace).file_system(hooked(&hook));
@@ -200,7 +200,7 @@ fn what_came_due_during_a_claim_is_begun_when_it_ends_issue_13() {
 }
 
 #[test]
-fn the_end_of_a_snapshot_has_what_it_held_reclaimed_issue_13() {
+fn the_end_of_a_snapshot_reclaims_what_it_held_issue_13() {
     let (options, executor) = stepped_options(&SimFileSystem::new());
     let db = with_memtables_of(options, 64 << 10).open(DIR).unwrap();
     for key in 0..1000u32 {
@@ -231,7 +231,7 @@ fn the_end_of_a_snapshot_has_what_it_held_reclaimed_issue_13() {
 }
 
 #[test]
-fn a_dropped_keyspace_slows_no_writes_down_issue_13() {
+fn a_dropped_keyspace_slows_down_no_writes_issue_13() {
     let (options, executor) = stepped_options(&SimFileSystem::new());
     let db = with_memtables_of(options, 64 << 10).open(DIR).unwrap();
     let keyspace = db.keyspace("to be dropped").unwrap();
@@ -249,9 +249,9 @@ fn a_dropped_keyspace_slows_no_writes_down_issue_13() {
 /// While one compaction runs, no other may start, whether a caller waits for its end or not. Runs
 /// that arrive meanwhile are merged among themselves during it.
 #[test]
-fn a_compaction_that_takes_long_does_not_keep_level_0_from_being_merged_issue_13() {
+fn level_0_is_merged_during_a_long_compaction_issue_13() {
     for requested in [false, true] {
-        let hook = Arc::new(Hook::default());
+        let hook = Arc::new(ReadHook::default());
         let (options, executor) = stepped_options(&SimFileSystem::new());
         let options = with_memtables_of(options, 64 << 10).table_size(64 << 10).file_system(hooked(&hook));
         let db = options.open(DIR).unwrap();
@@ -282,7 +282,7 @@ fn a_compaction_that_takes_long_does_not_keep_level_0_from_being_merged_issue_13
 }
 
 /// Counts runs at each read of a table, as long as run `oldest` is one of them.
-fn count_runs(hook: &Arc<Hook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usize>>>) {
+fn count_runs(hook: &Arc<ReadHook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usize>>>) {
     let (next, db, counts) = (Arc::clone(hook), db.clone(), Arc::clone(counts));
     hook.set(move || {
         let level_0 = &db.stats().keyspaces[0].levels[0].tables;
@@ -296,7 +296,7 @@ fn count_runs(hook: &Arc<Hook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usi
 /// Holds a compaction of one store on the only thread of a pool, and calls `check` with another
 /// store on that pool.
 fn with_held_pool(check: impl FnOnce(Db)) {
-    let (hook, pool) = (Arc::new(Hook::default()), Arc::new(ThreadPool::new(1)));
+    let (hook, pool) = (Arc::new(ReadHook::default()), Arc::new(ThreadPool::new(1)));
     let open = |fs| {
         let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
         with_memtables_of(options, 64 << 10).file_system(fs).open(DIR).unwrap()
@@ -326,7 +326,7 @@ fn writers_do_not_wait_for_a_compaction_of_another_store_however_many_runs_they_
 }
 
 #[test]
-fn neither_a_close_nor_one_who_waits_for_the_end_of_compactions_waits_for_another_store() {
+fn neither_close_nor_wait_for_compactions_waits_for_another_store() {
     with_held_pool(|db| {
         write(&db, 32 << 10, 1);
         db.flush().unwrap();

@@ -34,7 +34,7 @@ fn issue_13_space_is_reserved_in_proportion_to_what_is_written() {
 }
 
 #[test]
-fn issue_13_small_puts_need_little_room() {
+fn issue_13_small_puts_need_little_space() {
     for mode in WAL_MODES {
         for room in [16 << 10, 40 << 10, 100 << 10, 300 << 10, 1 << 20, 24 << 20] {
             let fs = SimFileSystem::new();
@@ -66,7 +66,7 @@ fn issue_13_small_puts_need_little_room() {
 }
 
 #[test]
-fn a_reservation_that_failed_is_not_counted_on() {
+fn a_failed_reservation_is_not_counted_on() {
     for mode in WAL_MODES {
         let fs = SimFileSystem::new();
         let db = stepped_options(&fs).0.wal_mode(mode).open("/db").unwrap();

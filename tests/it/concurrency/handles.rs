@@ -16,7 +16,7 @@ fn is_open<T>(result: Result<T>) -> bool {
 }
 
 #[test]
-fn closing_while_others_work_loses_nothing_and_tells_them() {
+fn closing_while_other_threads_work_loses_nothing_and_stops_them() {
     let _watchdog = Watchdog::new("closing");
     for round in 0..15 {
         let fs = SimFileSystem::new();

@@ -94,7 +94,7 @@ fn manifest_that_has_lost_its_end_is_found_after_a_clean_close() {
 }
 
 #[test]
-fn entries_of_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
+fn entries_of_a_keyspace_that_the_manifest_has_lost_are_not_skipped() {
     let fs = SimFileSystem::new();
     let db = options(&fs).open(DIR).unwrap();
     let manifest = fs.paths().into_iter().find(|path| path.to_str().unwrap().contains("MANIFEST")).unwrap();
@@ -125,7 +125,7 @@ fn stray_file_with_a_great_number_does_no_harm() {
 
 /// The leftovers of a kill during a flush say nothing about the manifest.
 #[test]
-fn a_missing_table_is_named_beside_what_a_kill_has_left() {
+fn a_missing_table_is_named_beside_the_leftovers_of_a_kill() {
     let sound = Sound::new();
     let is_table = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sst");
     let missing = sound.files().into_iter().find(is_table).unwrap();

@@ -37,14 +37,14 @@ fn u64_at(bytes: &[u8], at: usize) -> usize {
 }
 
 /// A checked part of a file, and its checksum.
-struct Part {
+struct CheckedPart {
     checked: Range<usize>,
     crc_at: usize,
     /// The offset to which the checksum is bound, if it is bound.
     bound_at: Option<usize>,
 }
 
-impl Part {
+impl CheckedPart {
     fn seal(&self, number: u64, bytes: &mut [u8]) {
         let checked = &bytes[self.checked.clone()];
         let crc = match self.bound_at {
@@ -56,27 +56,27 @@ impl Part {
 }
 
 /// Header, blocks and footer of a table.
-fn parts_of_table(bytes: &[u8]) -> Vec<Part> {
+fn parts_of_table(bytes: &[u8]) -> Vec<CheckedPart> {
     let footer = bytes.len() - 96;
     let block = |handle: &[u8]| {
         let (start, len) = (u64_at(handle, 0), u32_at(handle, 8));
-        Part { checked: start..start + len + 1, crc_at: start + len + 1, bound_at: Some(start) }
+        CheckedPart { checked: start..start + len + 1, crc_at: start + len + 1, bound_at: Some(start) }
     };
     let index = block(&bytes[footer + 32..]);
     let entries = &bytes[index.checked.clone()];
     let n = u32_at(entries, 0);
-    let mut parts: Vec<Part> = (0..n).map(|i| block(&entries[8 + 8 * n + 12 * i..])).collect();
+    let mut parts: Vec<CheckedPart> = (0..n).map(|i| block(&entries[8 + 8 * n + 12 * i..])).collect();
     parts.extend([footer + 44, footer + 56].map(|at| block(&bytes[at..])));
     parts.push(index);
-    parts.push(Part { checked: footer..footer + 84, crc_at: footer + 84, bound_at: Some(footer) });
-    parts.push(Part { checked: 0..60, crc_at: 60, bound_at: Some(0) });
+    parts.push(CheckedPart { checked: footer..footer + 84, crc_at: footer + 84, bound_at: Some(footer) });
+    parts.push(CheckedPart { checked: 0..60, crc_at: 60, bound_at: Some(0) });
     parts
 }
 
 /// Header, and payload and header of each record. The payload comes first, since the header covers
 /// its checksum.
-fn parts_of_log(bytes: &[u8]) -> Vec<Vec<Part>> {
-    let mut parts = vec![vec![Part { checked: 0..60, crc_at: 60, bound_at: Some(0) }]];
+fn parts_of_log(bytes: &[u8]) -> Vec<Vec<CheckedPart>> {
+    let mut parts = vec![vec![CheckedPart { checked: 0..60, crc_at: 60, bound_at: Some(0) }]];
     let mut at = 64;
     while at < bytes.len() {
         let (marked_count, len_at) = varint_at(bytes, at + 8);
@@ -84,8 +84,8 @@ fn parts_of_log(bytes: &[u8]) -> Vec<Vec<Part>> {
         let payload = header_end + if marked_count % 2 == 1 { 16 } else { 0 };
         let end = payload + payload_len;
         parts.push(vec![
-            Part { checked: payload..end, crc_at: at + 4, bound_at: None },
-            Part { checked: at + 4..payload, crc_at: at, bound_at: Some(at) },
+            CheckedPart { checked: payload..end, crc_at: at + 4, bound_at: None },
+            CheckedPart { checked: at + 4..payload, crc_at: at, bound_at: Some(at) },
         ]);
         at = end;
     }
@@ -105,7 +105,7 @@ fn survive(fs: &SimFileSystem, what: &str) {
             let _ = keyspace.iter().take(20_000).count();
             let _ = keyspace.iter().rev().take(20_000).count();
             if let Ok(cursor) = keyspace.cursor_with(ReadOptions::new().fill_cache(false)) {
-                let _ = Walk(Some(cursor)).take(20_000).count();
+                let _ = CursorWalk(Some(cursor)).take(20_000).count();
             }
         }
     });
@@ -114,7 +114,7 @@ fn survive(fs: &SimFileSystem, what: &str) {
 const VALUES: [u8; 5] = [0x00, 0x01, 0x7f, 0x80, 0xff];
 
 #[test]
-fn forged_tables_do_no_harm_and_are_told_apart() {
+fn forged_tables_do_no_harm_and_fail_verification() {
     let sound = Sound::new();
     let mut rng = fastrand::Rng::with_seed(5);
     for path in sound.files().iter().filter(|path| is_table(path)) {

@@ -54,7 +54,7 @@ fn expected(fs: &SimFileSystem) -> Map {
 }
 
 #[test]
-fn repair_that_is_cut_off_anywhere_is_done_by_the_next_one() {
+fn repair_that_is_interrupted_anywhere_is_completed_by_the_next_one() {
     for fs in damaged() {
         let expected = expected(&fs);
         let before = files(&fs);
@@ -90,7 +90,7 @@ fn check_kept(before: &BTreeMap<PathBuf, Vec<u8>>, fs: &SimFileSystem) {
 }
 
 #[test]
-fn opening_after_a_repair_that_was_cut_off_removes_nothing_that_the_repair_would_have_kept() {
+fn opening_after_an_interrupted_repair_removes_no_file_that_the_repair_would_keep() {
     let mut opened = 0;
     for fs in damaged() {
         let (expected, mut before) = (expected(&fs), files(&fs));
@@ -117,7 +117,7 @@ fn opening_after_a_repair_that_was_cut_off_removes_nothing_that_the_repair_would
 }
 
 #[test]
-fn repair_that_fails_anywhere_is_done_by_the_next_one() {
+fn repair_that_fails_anywhere_is_completed_by_the_next_one() {
     for fs in damaged() {
         let expected = expected(&fs);
         for mode in [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError] {

@@ -6,8 +6,8 @@ use tamis::repair;
 use tamis::vfs::{FileSystem, SimFileSystem};
 
 use super::{
-    DIR, Map, contents, goes_on, key, known_losses, lose_manifests, of_kind, open, options, repair_options, repaired,
-    value,
+    DIR, Map, check_usable, contents, key, known_losses, lose_manifests, of_kind, open, options, repair_options,
+    repaired, value,
 };
 use crate::support::Scene;
 
@@ -34,7 +34,7 @@ fn cut_flush(call: u64, unsynced: usize) -> Option<(SimFileSystem, Map)> {
 }
 
 #[test]
-fn store_that_lost_its_power_while_it_flushed_is_sound() {
+fn store_is_sound_after_a_power_cut_during_a_flush() {
     for unsynced in [20, 60] {
         for call in 1.. {
             let Some((point, _)) = cut_flush(call, unsynced) else { break };
@@ -51,7 +51,7 @@ fn store_that_lost_its_power_while_it_flushed_is_sound() {
 }
 
 #[test]
-fn killed_store_that_lost_current_goes_by_its_manifest() {
+fn killed_store_without_current_is_repaired_by_its_manifest() {
     for call in 1.. {
         let Some((point, map)) = cut_flush(call, 20) else { break };
         let _scene = Scene(format!("killed at call {call}"));
@@ -72,7 +72,7 @@ fn killed_store_that_lost_current_goes_by_its_manifest() {
 }
 
 #[test]
-fn entries_of_a_flush_that_did_not_end_are_in_the_log() {
+fn entries_of_an_unfinished_flush_are_in_the_log() {
     let mut torn = 0;
     for call in 1.. {
         let Some((point, map)) = cut_flush(call, 20) else { break };
@@ -91,7 +91,7 @@ fn entries_of_a_flush_that_did_not_end_are_in_the_log() {
         let report = repaired(&fs);
         assert_eq!(contents(&open(&fs)), map, "{report}");
         assert!(known_losses(&report).is_empty(), "{report}");
-        goes_on(&fs);
+        check_usable(&fs);
     }
     assert!(torn > 0);
 }
