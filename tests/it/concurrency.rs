@@ -168,7 +168,7 @@ impl Bank {
                     assert!(self.db.drop_keyspace("passing").unwrap());
                     assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped(_))));
                     assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped(_))));
-                    assert_eq!(count_entries(iter), 50, "an iterator under way goes on");
+                    assert_eq!(count_entries(iter), 50, "an open iterator continues");
                 }
                 _ => std::thread::yield_now(),
             }
@@ -177,7 +177,7 @@ impl Bank {
                 assert_eq!(reads.probes, reads.negatives + reads.true_positives + reads.false_positives);
             }
             assert!(stats.background_error.is_none(), "{:?}", stats.background_error);
-            assert!(stats.synced_seqno >= synced && stats.flushed_seqno >= flushed, "what was durable is no more");
+            assert!(stats.synced_seqno >= synced && stats.flushed_seqno >= flushed, "durable seqnos never fall");
             (synced, flushed) = (stats.synced_seqno, stats.flushed_seqno);
             self.count(2);
         }

@@ -217,7 +217,7 @@ fn failed_table_is_written_again_by_the_next_flush() {
         fs.set_fault(Some(Fault { at, mode, sticky: false }));
         let error = db.flush().unwrap_err();
         assert!(matches!(&error, Error::Io { path, .. } if path.extension().is_some_and(|e| e == "sst")), "{error}");
-        assert_eq!(tables(), before, "what was written of it is removed");
+        assert_eq!(tables(), before, "the partial table is removed");
         db.flush().unwrap();
         assert_eq!(tables(), before + 1);
         assert_eq!(db.iter().count(), n + 1);

@@ -66,7 +66,7 @@ fn check(db: &Db, memtable: usize, what: &str) {
     let space = size(db);
     db.compact_range(..).unwrap();
     let least = size(db);
-    println!("{what}: {space} bytes at rest, {least} at least");
+    println!("{what}: {space} bytes when idle, {least} after a full compaction");
     assert!(space * 5 <= least * 6 + memtable as u64 * 5, "{what}: {space} of {least}");
 }
 

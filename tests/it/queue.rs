@@ -200,7 +200,7 @@ fn an_old_iterator_sees_entries_that_a_compaction_has_dropped_since() {
         db.compact_range(dropped..=dropped).unwrap();
         let entries: u64 =
             db.stats().keyspaces[0].levels.iter().flat_map(|level| &level.tables).map(|table| table.entries).sum();
-        assert_eq!(entries, 41, "both are gone");
+        assert_eq!(entries, 41, "both entry and tombstone are dropped");
         assert_eq!(first(db.iter()).as_deref(), Some(last.as_bytes()));
         assert_eq!(first(old).as_deref(), Some(dropped.as_bytes()), "forward {forward}, confirmed {confirmed}");
         assert_eq!(as_old.count(), 2);

@@ -138,7 +138,7 @@ fn missing_key_costs_a_hundredth_of_a_block_per_level_with_filters_and_one_witho
         (expected.block_reads, expected.block_bytes) = (blocks.block_reads, blocks.block_bytes);
         (expected.avoidable_reads, expected.avoidable_bytes) =
             (blocks.block_reads - used.block_reads, blocks.block_bytes - used.block_bytes);
-        assert_eq!(shadow, expected, "it counts what `Use` would, reads what `Ignore` does, and tells the difference");
+        assert_eq!(shadow, expected, "counts like `Use`, reads like `Ignore`, and reports the difference");
     }
 }
 

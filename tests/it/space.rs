@@ -29,7 +29,7 @@ fn issue_13_space_is_reserved_in_proportion_to_what_is_written() {
             assert!(taken(&fs) - empty <= written * 9 / 4 + (512 << 10), "{n}");
             most = most.max(taken(&fs) - empty);
         }
-        assert!(most > 30_000_000, "what is reserved grows: {most}");
+        assert!(most > 30_000_000, "reservations grow: {most}");
     }
 }
 

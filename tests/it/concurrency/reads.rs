@@ -36,7 +36,7 @@ fn every_kind_of_read_sees_whole_values_while_tables_and_blocks_come_and_go() {
     read_while_tables_go(&*fs, Path::new("/db"), &options(Arc::clone(&fs)).cache_size(24 << 10));
 }
 
-/// As above, but blocks are pages of mapped files, which are unlinked meanwhile.
+/// All kinds of point reads over mapped files, which are unlinked meanwhile.
 #[test]
 fn every_kind_of_read_sees_whole_values_in_mapped_files_that_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
