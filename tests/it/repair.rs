@@ -53,7 +53,11 @@ fn repaired(fs: &SimFileSystem) -> RepairReport {
     let dry = repair(DIR, repair_options(fs).dry_run(true)).unwrap();
     assert_eq!(files(fs), before, "a dry run changes nothing");
     let report = repair(DIR, repair_options(fs)).unwrap();
-    assert_eq!((&dry.losses, &dry.moved), (&report.losses, &report.moved), "a dry run reports the losses and moves of a repair");
+    assert_eq!(
+        (&dry.losses, &dry.moved),
+        (&report.losses, &report.moved),
+        "a dry run reports the losses and moves of a repair"
+    );
     let after = files(fs);
     let is_unfinished = |path: &Path| {
         let is_list = path.display().to_string().starts_with("/db/lost/moves-");
