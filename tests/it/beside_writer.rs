@@ -1,11 +1,11 @@
-//! Is a store whole that is read beside a process which writes to it?
+//! Does a reader see a sound store beside a process that writes to it?
 //!
 //! The reader takes no lock and reads files in pieces, while the writer appends, syncs, flushes,
-//! compacts and removes. Each of these tests lets the writer act between two pieces, so that the
-//! reader meets every combination of old and new.
+//! compacts and removes. Each test lets the writer act between two pieces, so that the reader meets
+//! every combination of old and new.
 //!
-//! `TAMIS_SEEDS` sets how many readers there are, `TAMIS_OPENS` how many beside threads,
-//! `TAMIS_SEED` runs one.
+//! `TAMIS_SEEDS` sets the number of readers, `TAMIS_OPENS` the number of opens beside threads;
+//! `TAMIS_SEED` runs one seed.
 
 use std::fmt;
 use std::io;
@@ -24,11 +24,11 @@ const DIR: &str = "/db";
 /// Bytes that a reader gets before the writer may act again.
 const PIECE: usize = 256;
 
-/// A file system for readers, in which something happens before each piece that is read.
+/// A file system for readers that calls `interrupt` before each piece that is read.
 #[derive(Clone)]
 struct Interrupted {
     fs: SimFileSystem,
-    happen: Arc<dyn Fn() + Send + Sync>,
+    interrupt: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl fmt::Debug for Interrupted {
@@ -47,9 +47,9 @@ impl FileSystem for Interrupted {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
-        (self.happen)();
+        (self.interrupt)();
         let file = self.fs.open(path)?;
-        (self.happen)();
+        (self.interrupt)();
         Ok(Arc::new(InPieces { file, fs: self.clone() }))
     }
 
@@ -61,11 +61,10 @@ impl FileSystem for Interrupted {
         no_writes()
     }
 
-    /// A directory is not read at one moment either: what comes while it is listed may be there or
-    /// not.
+    /// Listing a directory is not atomic either: a file created meanwhile may be listed or not.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let before = self.fs.list(dir)?;
-        (self.happen)();
+        (self.interrupt)();
         let mut names = self.fs.list(dir)?;
         names.retain(|name| before.contains(name) || name.len() % 2 == 0 || name.as_bytes()[5] % 2 == 0);
         Ok(names)
@@ -84,7 +83,7 @@ impl FileSystem for Interrupted {
     }
 
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
-        (self.happen)();
+        (self.interrupt)();
         self.fs.is_locked(path)
     }
 
@@ -103,7 +102,7 @@ impl ReadableFile for InPieces {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         for piece in buf.chunks_mut(PIECE) {
-            (self.fs.happen)();
+            (self.fs.interrupt)();
             let read = self.file.read_at(piece, offset + done as u64)?;
             done += read;
             if read < piece.len() {
@@ -114,26 +113,26 @@ impl ReadableFile for InPieces {
     }
 
     fn len(&self) -> io::Result<u64> {
-        (self.fs.happen)();
+        (self.fs.interrupt)();
         self.file.len()
     }
 }
 
-/// A store to which numbers are written in their order, in this or that keyspace.
-struct Writer {
+/// A store of ascending numbers, each written to one of several keyspaces.
+struct NumberWriter {
     fs: SimFileSystem,
     rng: fastrand::Rng,
     db: Option<Db>,
     executor: Arc<SteppedExecutor>,
-    /// How many numbers are there.
+    /// Number of numbers written.
     count: u32,
     keyspaces: u32,
 }
 
-impl Writer {
-    fn new(seed: u64) -> Writer {
+impl NumberWriter {
+    fn new(seed: u64) -> NumberWriter {
         let fs = SimFileSystem::new();
-        let mut writer = Writer {
+        let mut writer = NumberWriter {
             fs,
             rng: fastrand::Rng::with_seed(seed),
             db: None,
@@ -206,9 +205,9 @@ fn numbers(db: &Db) -> Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// A writer that acts at one in `interval` interruptions, and what interrupts it.
-fn interrupted(seed: u64) -> (Arc<Mutex<Writer>>, Interrupted) {
-    let mut writer = Writer::new(seed);
+/// A writer that acts at one in `interval` interruptions, and the file system that interrupts.
+fn interrupted(seed: u64) -> (Arc<Mutex<NumberWriter>>, Interrupted) {
+    let mut writer = NumberWriter::new(seed);
     for _ in 0..writer.rng.u32(5..60) {
         writer.act();
     }
@@ -216,13 +215,13 @@ fn interrupted(seed: u64) -> (Arc<Mutex<Writer>>, Interrupted) {
     let fs = writer.fs.clone();
     let writer = Arc::new(Mutex::new(writer));
     let shared = Arc::clone(&writer);
-    let happen = Arc::new(move || {
+    let interrupt = Arc::new(move || {
         let mut writer = shared.lock().unwrap();
         if writer.rng.u8(0..interval) == 0 {
             writer.act();
         }
     });
-    (writer, Interrupted { fs, happen })
+    (writer, Interrupted { fs, interrupt })
 }
 
 fn reader_options(fs: Interrupted) -> Options {
@@ -237,7 +236,7 @@ fn issue_13_open_beside_a_writer_finds_a_moment_of_the_store_and_no_damage() {
         let before = writer.lock().unwrap().count;
         let reader = reader_options(fs).open_read_only(DIR).unwrap();
         let after = writer.lock().unwrap().count;
-        // Tables that are open stay readable, whatever the writer removes.
+        // Open tables stay readable, whatever the writer removes.
         let found = numbers(&reader).unwrap();
         assert!((before..=after).contains(&u32::try_from(found.len()).unwrap()), "{before} {} {after}", found.len());
         assert!(found.iter().copied().eq(0..found.len().try_into().unwrap()), "{found:?}");
@@ -256,7 +255,7 @@ fn issue_13_verification_beside_a_writer_finds_nothing_to_report() {
     });
 }
 
-/// The real file system, one thread that puts, and one that syncs.
+/// On the real file system, beside one thread that puts and one that syncs.
 #[test]
 fn issue_13_opens_beside_threads_that_put_and_sync_find_no_damage() {
     let dir = tempfile::tempdir().unwrap();
@@ -290,7 +289,7 @@ fn issue_13_opens_beside_threads_that_put_and_sync_find_no_damage() {
     });
 }
 
-/// Tells threads to end, also when a test fails.
+/// Stops the threads, also when a test fails.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {

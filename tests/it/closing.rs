@@ -1,5 +1,5 @@
-//! Is a store closed once, whoever closes it? Are files removed in time, and never after the end?
-//! When is a store at rest?
+//! Is a store closed once, whichever handle closes it? Are obsolete files removed in time, and none
+//! after the close? When is a store idle?
 
 use std::io;
 use std::path::Path;
@@ -10,20 +10,20 @@ use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{Db, Error, Executor, FilterPolicy, Iter, Keyspace, KeyspaceOptions, Options};
 
 use crate::support::{Watchdog, count_entries, open_plain, stepped_options};
-use crate::trace::{Call, Trace};
+use crate::trace::{Trace, TracedCall};
 
 fn options(fs: impl FileSystem + 'static) -> Options {
     Options::new().file_system(Arc::new(fs)).memtable_size(16 << 10).table_size(16 << 10)
 }
 
-/// Where a call waits until the test lets it pass.
+/// A place where a call waits until the test lets it pass.
 #[derive(Default)]
-struct Gate {
+struct CallGate {
     reached: AtomicBool,
     open: AtomicBool,
 }
 
-impl Gate {
+impl CallGate {
     fn pass(&self) {
         self.reached.store(true, Ordering::SeqCst);
         while !self.is_open() {
@@ -46,10 +46,10 @@ fn every_close_waits_for_the_end_and_reports_it() {
     let _watchdog = Watchdog::new("closing twice");
     for fails in [false, true] {
         let fs = SimFileSystem::new();
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(CallGate::default());
         let at_gate = Arc::clone(&gate);
         let hooked = Trace::with_hook(&fs, move |call, name| {
-            if call == Call::Create && name.ends_with(".sst") {
+            if call == TracedCall::Create && name.ends_with(".sst") {
                 at_gate.pass();
                 if fails {
                     return Err(io::ErrorKind::StorageFull.into());
@@ -76,7 +76,7 @@ fn every_close_waits_for_the_end_and_reports_it() {
                 std::thread::yield_now();
             }
             let others = [close(), close()];
-            // Time for them to return too early.
+            // Give them time to return too early.
             for _ in 0..20 {
                 std::thread::yield_now();
             }
@@ -91,7 +91,7 @@ fn every_close_waits_for_the_end_and_reports_it() {
         check(db.clone().close());
         let reopened = options(fs).open("/db").unwrap();
         assert_eq!(reopened.get("k").unwrap().as_deref(), Some(&b"v"[..]));
-        // Neither does the end of the last old handle close the new store.
+        // Dropping the last old handle does not close the new store either.
         drop(db);
         reopened.put("k", "w").unwrap();
     }
@@ -130,9 +130,9 @@ fn a_panic_while_closing_is_the_result_of_every_close_and_keeps_the_lock() {
     let fs = SimFileSystem::new();
     let armed = Arc::new(AtomicBool::new(false));
     let is_armed = Arc::clone(&armed);
-    // The last thing that is written is a marker in a new log.
+    // The last write of a close is a marker in a new log.
     let hooked = Trace::with_hook(&fs, move |call, name| {
-        let strikes = call == Call::Create && name.ends_with(".wal") && is_armed.load(Ordering::SeqCst);
+        let strikes = call == TracedCall::Create && name.ends_with(".wal") && is_armed.load(Ordering::SeqCst);
         assert!(!strikes, "a panic that is part of the test");
         Ok(())
     });
@@ -162,13 +162,13 @@ fn tables(fs: &SimFileSystem) -> Vec<String> {
     names.into_iter().filter(|name| name.ends_with(".sst")).collect()
 }
 
-/// How many tables the versions name.
+/// Number of tables that the versions name.
 fn live(db: &Db) -> usize {
     let keyspaces = db.stats().keyspaces;
     keyspaces.iter().flat_map(|keyspace| &keyspace.levels).map(|level| level.tables.len()).sum()
 }
 
-/// What makes tables of a keyspace obsolete.
+/// An operation that makes tables of a keyspace obsolete.
 type Replace = fn(&Db, &Keyspace);
 
 const REPLACE: [Replace; 3] = [
@@ -188,7 +188,7 @@ fn opened(fs: &SimFileSystem) -> (Db, Keyspace, Trace, Arc<tamis::SteppedExecuto
 }
 
 #[test]
-fn the_file_of_a_replaced_table_goes_when_its_last_reader_does_and_without_a_write() {
+fn a_replaced_tables_file_is_removed_after_its_last_reader_without_a_write() {
     for replace in REPLACE {
         let fs = SimFileSystem::new();
         let (db, keyspace, trace, executor) = opened(&fs);
@@ -202,7 +202,7 @@ fn the_file_of_a_replaced_table_goes_when_its_last_reader_does_and_without_a_wri
         assert_eq!(trace.events().len(), before, "a reader's thread removes nothing");
         while executor.step() {}
         assert_eq!(tables(&fs).len(), live(&db));
-        assert!(trace.events()[before..].iter().all(|event| event.call == Call::Remove));
+        assert!(trace.events()[before..].iter().all(|event| event.call == TracedCall::Remove));
     }
 }
 
@@ -218,14 +218,14 @@ fn a_sync_waits_for_no_removal() {
     db.put("k", "v").unwrap();
     db.sync().unwrap();
     let events = &trace.events()[before..];
-    assert!(events.iter().all(|event| event.call != Call::Remove || !event.name.ends_with(".sst")));
+    assert!(events.iter().all(|event| event.call != TracedCall::Remove || !event.name.ends_with(".sst")));
     assert!(tables(&fs).len() > live(&db));
     while executor.step() {}
     assert_eq!(tables(&fs).len(), live(&db));
 }
 
 #[test]
-fn files_of_replaced_tables_go_during_a_long_read() {
+fn files_of_replaced_tables_are_removed_during_a_long_read() {
     for replace in REPLACE {
         let fs = SimFileSystem::new();
         let (db, keyspace, _, executor) = opened(&fs);
@@ -240,7 +240,7 @@ fn files_of_replaced_tables_go_during_a_long_read() {
 }
 
 #[test]
-fn a_file_that_cannot_be_removed_goes_at_the_next_open() {
+fn a_file_that_cannot_be_removed_is_removed_at_the_next_open() {
     let fs = SimFileSystem::new();
     let (db, keyspace, _, executor) = opened(&fs);
     let mut iter = keyspace.iter();
@@ -259,7 +259,7 @@ fn a_file_that_cannot_be_removed_goes_at_the_next_open() {
 }
 
 #[test]
-fn a_store_whose_directory_was_made_anew_leaves_the_next_store_alone() {
+fn a_store_whose_directory_was_recreated_leaves_the_next_store_alone() {
     let names = |fs: &SimFileSystem| fs.list(Path::new("/db")).unwrap();
     for reopened in [false, true] {
         let fs = SimFileSystem::new();
@@ -292,7 +292,8 @@ fn a_store_whose_directory_was_made_anew_leaves_the_next_store_alone() {
 
 #[test]
 fn an_iterator_that_outlives_its_store_removes_nothing_of_the_next_one_in_its_directory() {
-    // Issue 13: the destructor of a table unlinked its file by name, whoever's it was by then.
+    // Issue 13: a table's destructor unlinked its file by name, even when another store owned that
+    // name by then.
     let fs = SimFileSystem::new();
     let begun = || -> (Db, Iter) {
         let (options, _) = stepped_options(&fs);
@@ -323,7 +324,7 @@ fn an_iterator_that_outlives_its_store_removes_nothing_of_the_next_one_in_its_di
 }
 
 #[test]
-fn a_store_is_at_rest_when_the_wait_for_compactions_ends() {
+fn a_store_is_idle_when_the_wait_for_compactions_ends() {
     let fs = SimFileSystem::new();
     let (db, executor) = open_plain(&fs).unwrap();
     for n in 0..2000u32 {
@@ -348,7 +349,7 @@ fn a_store_is_at_rest_when_the_wait_for_compactions_ends() {
 }
 
 #[test]
-fn the_wait_for_compactions_reports_what_fails_and_tries_again() {
+fn the_wait_for_compactions_reports_failures_and_retries() {
     let fs = SimFileSystem::new();
     let (db, executor) = open_plain(&fs).unwrap();
     for n in 0..300u32 {

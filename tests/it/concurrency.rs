@@ -1,8 +1,7 @@
-//! Does the store keep its word when many threads use it at once?
+//! Does the store keep its promises when many threads use it at once?
 //!
-//! Real threads, on the simulated file system and on the real one. Each test goes on until every
-//! thread has done its share, however slow the machine is; the watchdog ends one that never gets
-//! there.
+//! Real threads, on the simulated file system and on the real one. Each test runs until every
+//! thread has done its share, however slow the machine is; the watchdog ends a test that hangs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,12 +27,12 @@ fn options(fs: Arc<dyn FileSystem>) -> Options {
         .default_keyspace(small)
 }
 
-/// Runs until told to stop; sets the flag also when a thread panics, so that the others end.
-struct Stop(AtomicBool);
+/// A stop flag. A panicking thread sets it too, so that the others end.
+struct StopFlag(AtomicBool);
 
-impl Stop {
-    fn new() -> Stop {
-        Stop(AtomicBool::new(false))
+impl StopFlag {
+    fn new() -> StopFlag {
+        StopFlag(AtomicBool::new(false))
     }
 
     fn is_set(&self) -> bool {
@@ -52,7 +51,7 @@ impl Stop {
     }
 }
 
-struct StopOnDrop<'a>(&'a Stop);
+struct StopOnDrop<'a>(&'a StopFlag);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
@@ -72,20 +71,20 @@ fn amount(value: &[u8]) -> i64 {
     i64::from_le_bytes(value[..8].try_into().unwrap())
 }
 
-/// An amount with something behind it that takes space.
+/// An amount, followed by filler.
 fn value(amount: i64, rng: &mut fastrand::Rng) -> Vec<u8> {
     [&amount.to_le_bytes()[..], &vec![7; rng.usize(0..60)]].concat()
 }
 
-/// Two keyspaces with accounts; money moves between them, and the sum stays.
+/// Two keyspaces with accounts; money moves between them, and the sum stays constant.
 struct Bank {
     db: Db,
     sides: [Keyspace; 2],
-    /// What has been done: transfers, rounds of readers, rounds of churning.
+    /// Transfers, readers' rounds and rounds of [`Bank::churn`] so far.
     done: [AtomicU64; 3],
 }
 
-/// What is to be done at least.
+/// The minimum of each in [`Bank::done`].
 const SHARE: [u64; 3] = [1000, 60, 60];
 
 impl Bank {
@@ -109,8 +108,8 @@ impl Bank {
         self.done.iter().zip(SHARE).all(|(done, share)| done.load(Ordering::Relaxed) >= share)
     }
 
-    /// Moves money between accounts of one writer, in batches that leave the sum as it is.
-    fn transfer(&self, writer: u32, stop: &Stop) {
+    /// Moves money between accounts of one writer, in batches that leave the sum unchanged.
+    fn transfer(&self, writer: u32, stop: &StopFlag) {
         let _stop = stop.guard();
         let mut rng = fastrand::Rng::with_seed(writer.into());
         while !stop.is_set() {
@@ -132,7 +131,7 @@ impl Bank {
         }
     }
 
-    fn read(&self, seed: u64, stop: &Stop) {
+    fn read(&self, seed: u64, stop: &StopFlag) {
         let _stop = stop.guard();
         let mut rng = fastrand::Rng::with_seed(seed);
         while !stop.is_set() {
@@ -150,8 +149,8 @@ impl Bank {
         }
     }
 
-    /// Flushes, compactions, keyspaces that come and go, statistics.
-    fn churn(&self, stop: &Stop) {
+    /// Flushes, compactions, keyspaces created and dropped, statistics.
+    fn churn(&self, stop: &StopFlag) {
         let _stop = stop.guard();
         let mut rng = fastrand::Rng::with_seed(9);
         let (mut synced, mut flushed) = (0, 0);
@@ -169,7 +168,7 @@ impl Bank {
                     assert!(self.db.drop_keyspace("passing").unwrap());
                     assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped(_))));
                     assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped(_))));
-                    assert_eq!(count_entries(iter), 50, "an iterator under way goes on");
+                    assert_eq!(count_entries(iter), 50, "an open iterator continues");
                 }
                 _ => std::thread::yield_now(),
             }
@@ -178,7 +177,7 @@ impl Bank {
                 assert_eq!(reads.probes, reads.negatives + reads.true_positives + reads.false_positives);
             }
             assert!(stats.background_error.is_none(), "{:?}", stats.background_error);
-            assert!(stats.synced_seqno >= synced && stats.flushed_seqno >= flushed, "what was durable is no more");
+            assert!(stats.synced_seqno >= synced && stats.flushed_seqno >= flushed, "durable seqnos never fall");
             (synced, flushed) = (stats.synced_seqno, stats.flushed_seqno);
             self.count(2);
         }
@@ -207,7 +206,7 @@ fn contents(view: &Snapshot, way: u8) -> BTreeMap<Vec<u8>, Vec<u8>> {
             while valid {
                 let entry = cursor.key().zip(cursor.value()).unwrap();
                 map.insert(entry.0.to_vec(), entry.1.to_vec());
-                // To and fro.
+                // Back and forth.
                 cursor.prev().unwrap();
                 valid = cursor.is_valid() && cursor.next().unwrap() && cursor.prev().unwrap();
             }
@@ -219,7 +218,7 @@ fn contents(view: &Snapshot, way: u8) -> BTreeMap<Vec<u8>, Vec<u8>> {
 fn run_bank(options: Options, dir: &Path) {
     let db = options.clone().open(dir).unwrap();
     let bank = Bank::open(db);
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let (bank, stop) = (&bank, &stop);
@@ -235,7 +234,7 @@ fn run_bank(options: Options, dir: &Path) {
     });
     let stats = bank.db.stats();
     assert!(stats.flushes > 3 && stats.compactions > 0, "{stats:?}");
-    // What is on disk holds the same.
+    // The store on disk holds the same.
     let Bank { db, sides, .. } = bank;
     let before = sides.each_ref().map(|side| contents(&side.snapshot(), 0));
     drop(sides);
@@ -265,18 +264,18 @@ fn readers_see_whole_batches_and_snapshots_stay_in_mapped_files() {
     run_bank(in_mapped_files(), &dir.path().join("db"));
 }
 
-/// Options of a store whose tables are mapped, in the default keyspace all of them.
+/// Options of a store that maps all tables of the default keyspace.
 fn in_mapped_files() -> Options {
     let plain = KeyspaceOptions::new().block_size(512).compression(Compression::None);
     options(Arc::new(OsFileSystem::new())).mmap_reads(true).default_keyspace(plain)
 }
 
-/// Keys of a thread that counts: each write sets one of them to a number one higher than the write before.
+/// A key of a thread that counts: each write sets one of 20 keys to the next number.
 fn counter_key(thread: usize, n: u64) -> String {
     format!("{thread}/{}", n % 20)
 }
 
-/// The highest number that a thread has left, which stands for all its writes before.
+/// The highest number that a thread has stored. It stands for all earlier writes of the thread.
 fn count_of(db: &Db, thread: usize) -> u64 {
     let mut numbers: Vec<u64> = (0..20)
         .filter_map(|n| db.get(counter_key(thread, n)).unwrap())
@@ -294,11 +293,11 @@ fn put_count(db: &Db, thread: usize, n: u64) -> Result<u64> {
 }
 
 #[test]
-fn what_many_threads_have_synced_survives_a_power_cut_at_any_moment() {
+fn synced_writes_of_many_threads_survive_a_power_cut_at_any_moment() {
     let _watchdog = Watchdog::new("syncs");
     let fs = SimFileSystem::new();
     let db = options(Arc::new(fs.clone())).open("/db").unwrap();
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     let acknowledged: [AtomicU64; 3] = Default::default();
     std::thread::scope(|scope| {
         let _stop = stop.guard();
@@ -338,7 +337,7 @@ fn what_many_threads_have_synced_survives_a_power_cut_at_any_moment() {
 }
 
 #[test]
-fn threads_that_sync_while_a_sync_fails_all_hear_of_it_and_none_hangs() {
+fn threads_that_sync_while_a_sync_fails_all_get_the_error_and_none_hangs() {
     // Issue 13: a thread that the failed sync had counted led next, and its count fell below zero.
     let _watchdog = Watchdog::new("failing syncs");
     for round in 0..20 {
@@ -361,7 +360,8 @@ fn threads_that_sync_while_a_sync_fails_all_hear_of_it_and_none_hangs() {
             while synced.load(Ordering::SeqCst) < 20 {
                 std::thread::yield_now();
             }
-            // Sticky: a call that may fail, as one that prepares a log, may be the first.
+            // Sticky: the first failing call may be one whose failure is harmless, such as
+            // preparing a log.
             fs.set_fault(Some(Fault { at: 1 + round % 4, mode: FaultMode::Io, sticky: true }));
         });
         fs.set_fault(None);
@@ -374,7 +374,7 @@ fn threads_that_sync_while_a_sync_fails_all_hear_of_it_and_none_hangs() {
 fn two_callers_may_compact_the_same_range_while_others_write() {
     let _watchdog = Watchdog::new("compactions");
     let db = options(Arc::new(SimFileSystem::new())).open("/db").unwrap();
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     let total = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..2 {
@@ -394,7 +394,8 @@ fn two_callers_may_compact_the_same_range_while_others_write() {
             .map(|_| {
                 scope.spawn(|| {
                     let _stop = stop.guard();
-                    // So often, and until the writers have come far, however slow they are.
+                    // At least 40 rounds, and until the writers have come far, however slow they
+                    // are.
                     let mut round = 0;
                     while round < 40 || total.load(Ordering::Relaxed) <= 1000 {
                         db.compact_range(..).unwrap();
@@ -415,7 +416,7 @@ fn read_only_handle_beside_a_writer_sees_everything_from_before_it_was_opened() 
     let _watchdog = Watchdog::new("read-only handles");
     let fs = SimFileSystem::new();
     let db = options(Arc::new(fs.clone())).open("/db").unwrap();
-    let stop = Stop::new();
+    let stop = StopFlag::new();
     let acknowledged = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -434,7 +435,7 @@ fn read_only_handle_beside_a_writer_sees_everything_from_before_it_was_opened() 
             let before = acknowledged.load(Ordering::SeqCst);
             let reader = options(Arc::new(fs.clone())).open_read_only("/db").unwrap();
             assert!(reader.last_seqno() >= before, "{} of {before}", reader.last_seqno());
-            // Tables that the writer has removed meanwhile are missed by name.
+            // The reader misses, by name, tables that the writer has removed meanwhile.
             match reader.iter().collect::<Result<Vec<_>>>() {
                 Ok(_) => read += 1,
                 Err(Error::Io { .. }) => {}

@@ -1,9 +1,11 @@
-//! Does damage to any file end in right data or in an error that names the file?
+//! Does damage to any file lead to correct data or to an error that names the file?
 //!
-//! One small store that has everything: tables on several levels, plain and compressed, a manifest of several edits, a sealed log and
-//! one in use, both synced but for a tail. Every file of it is flipped, cut, deleted, swapped and written over, and each time the
-//! store is opened and read in every way. Never is there a panic, wrong data, or an allocation that a damaged length has driven.
-//! The one exception is a suffix: what was written after the last sync may be gone, and so may the end of a log that was cut short.
+//! One small store that has everything: tables on several levels, plain and compressed, a manifest
+//! of several edits, a sealed log and one in use, both synced except for a tail. The tests flip,
+//! cut, delete, swap and overwrite every file of it, and each time open the store and read it in
+//! every way. They accept no panic, no wrong data, and no allocation driven by a damaged length.
+//! The one exception is a suffix: writes after the last sync may be gone, and so may the end of a
+//! log that was cut short.
 //!
 //! `TAMIS_STRIDE=1` damages every byte.
 
@@ -25,23 +27,23 @@ use crate::support::{WAL_MODES, count_from_env};
 mod aftermath;
 mod forged;
 
-/// Notes the largest piece of memory that a thread has asked for.
-struct Watched;
+/// An allocator that notes the largest single allocation of each thread.
+struct WatchedAllocator;
 
 #[global_allocator]
-static WATCHED: Watched = Watched;
+static WATCHED: WatchedAllocator = WatchedAllocator;
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
 fn note(len: usize) {
-    // A thread that is ending has nothing to note any more.
+    // A thread that is ending notes nothing.
     let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(len)));
 }
 
 // SAFETY: all calls go to the system's allocator, unchanged.
-unsafe impl GlobalAlloc for Watched {
+unsafe impl GlobalAlloc for WatchedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
         // SAFETY: the caller's promise is passed on.
@@ -66,7 +68,7 @@ unsafe impl GlobalAlloc for Watched {
     }
 }
 
-/// Runs `body`, which must not ask for much more memory at once than the largest file has.
+/// Runs `body`, which must not allocate much more memory at once than the largest file has.
 fn within_memory<R>(fs: &SimFileSystem, what: &dyn Debug, body: impl FnOnce() -> R) -> R {
     let file = fs.paths().iter().map(|path| fs.file_len(path).unwrap()).max().unwrap_or(0);
     LARGEST.set(0);
@@ -80,12 +82,12 @@ const DIR: &str = "/db";
 const KEYSPACES: [&str; 2] = ["default", "plain"];
 
 /// By keyspace and key.
-type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+type Contents = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 
 struct Sound {
     fs: SimFileSystem,
     /// What the store holds after each write that a damaged log may end with.
-    states: BTreeMap<SeqNo, Model>,
+    states: BTreeMap<SeqNo, Contents>,
     /// Everything up to here was synced, and the log in use says so at this offset.
     synced: SeqNo,
     synced_end: u64,
@@ -117,14 +119,14 @@ fn last_marker(fs: &SimFileSystem, log: &Path) -> u64 {
     last.offset
 }
 
-struct Writer<'a> {
+struct BatchWriter<'a> {
     db: &'a Db,
-    model: Model,
-    states: BTreeMap<SeqNo, Model>,
+    model: Contents,
+    states: BTreeMap<SeqNo, Contents>,
     rng: fastrand::Rng,
 }
 
-impl Writer<'_> {
+impl BatchWriter<'_> {
     fn write(&mut self, count: usize) {
         let mut batch = WriteBatch::new();
         for _ in 0..count {
@@ -157,14 +159,14 @@ impl Sound {
         Sound::with_log(WalMode::Auto)
     }
 
-    /// The same with logs that are written as `mode` says.
+    /// A sound store whose logs are written in `mode`.
     fn with_log(mode: WalMode) -> Sound {
         let fs = SimFileSystem::new();
         let db = options(&fs).wal_mode(mode).open(DIR).unwrap();
         let plain = KeyspaceOptions::new().compression(Compression::None).block_size(256);
         db.keyspace_with(KEYSPACES[1], plain).unwrap();
         let rng = fastrand::Rng::with_seed(1);
-        let mut writer = Writer { db: &db, model: Model::default(), states: BTreeMap::new(), rng };
+        let mut writer = BatchWriter { db: &db, model: Contents::default(), states: BTreeMap::new(), rng };
         writer.fill(300);
         for name in KEYSPACES {
             db.keyspace(name).unwrap().compact_range(..).unwrap();
@@ -172,7 +174,7 @@ impl Sound {
         writer.fill(40);
         db.flush().unwrap();
         assert_eq!(db.flushed_seqno(), db.last_seqno());
-        // Nobody steps the executor: the memtable that is sealed here is not flushed.
+        // Nothing steps the executor, so the memtable sealed here is not flushed.
         let logs = |fs: &SimFileSystem| fs.paths().into_iter().filter(|p| p.extension() == Some("wal".as_ref()));
         while logs(&fs).count() < 2 {
             writer.fill(1);
@@ -203,8 +205,8 @@ impl Sound {
         if is_synced { self.last()..=self.last() } else { self.synced..=self.last() }
     }
 
-    /// Opens a damaged store in every way and reads everything. An open that was refused, or found nothing wrong, has destroyed
-    /// nothing: with its file back as it was, the store is whole.
+    /// Opens a damaged store in every way and reads everything. An open that was refused, or found
+    /// nothing wrong, has destroyed nothing: with its file restored, the store is whole.
     fn check(&self, damage: &Damage) {
         let Damage { fs, what, allowed, .. } = damage;
         let mut errors = Vec::new();
@@ -214,7 +216,7 @@ impl Sound {
                 Ok(db) => self.read(&db, damage, &mut errors),
                 Err(error) => errors.push(error),
             }
-            // What has been found good is looked at in place.
+            // Verified blocks are then read in the mapping.
             match options(fs).mmap_reads(true).open_read_only(DIR) {
                 Ok(db) => self.read(&db, damage, &mut errors),
                 Err(error) => errors.push(error),
@@ -241,7 +243,7 @@ impl Sound {
             assert!(damage.files.contains(named), "{what}: {error}");
         }
         if *allowed.start() == self.last() {
-            // An open that succeeded has written CURRENT and the manifest anew.
+            // A successful open has written CURRENT and the manifest anew.
             damage.repair(|path| refused || is_table(path));
             let db = options(fs).open(DIR).unwrap_or_else(|error| panic!("{what}, repaired: {error}"));
             let mut errors = Vec::new();
@@ -270,22 +272,22 @@ impl Sound {
             let read = |entry: Result<(tamis::Value, tamis::Value)>| entry.map(|(k, v)| (k.to_vec(), v.to_vec()));
             errors.extend(compare(what, entries.clone(), keyspace.iter().map(read)));
             errors.extend(compare(what, reversed, keyspace.iter().rev().map(read)));
-            // Past the cache, and with reading ahead.
+            // Past the cache, with read-ahead.
             match keyspace.cursor_with(ReadOptions::new().fill_cache(false)) {
-                Ok(cursor) => errors.extend(compare(what, entries, Walk(Some(cursor)))),
+                Ok(cursor) => errors.extend(compare(what, entries, CursorWalk(Some(cursor)))),
                 Err(error) => errors.push(error),
             }
         }
     }
 }
 
-type Entry = (Vec<u8>, Vec<u8>);
+type KeyValue = (Vec<u8>, Vec<u8>);
 
-/// What was read must be what is expected, up to the first error, which is returned.
+/// Entries read must equal the expected ones, up to the first error, which is returned.
 fn compare(
     what: &str,
-    mut expected: impl Iterator<Item = Entry>,
-    read: impl Iterator<Item = Result<Entry>>,
+    mut expected: impl Iterator<Item = KeyValue>,
+    read: impl Iterator<Item = Result<KeyValue>>,
 ) -> Option<Error> {
     for entry in read {
         match entry {
@@ -297,12 +299,12 @@ fn compare(
     None
 }
 
-struct Walk(Option<Cursor>);
+struct CursorWalk(Option<Cursor>);
 
-impl Iterator for Walk {
-    type Item = Result<Entry>;
+impl Iterator for CursorWalk {
+    type Item = Result<KeyValue>;
 
-    fn next(&mut self) -> Option<Result<Entry>> {
+    fn next(&mut self) -> Option<Result<KeyValue>> {
         let cursor = self.0.as_mut()?;
         let moved = if cursor.is_valid() { cursor.next() } else { cursor.seek_to_first() };
         match moved {
@@ -323,7 +325,7 @@ struct Damage {
     allowed: RangeInclusive<SeqNo>,
     /// The files that an error may name.
     files: Vec<PathBuf>,
-    /// What the damaged files held.
+    /// The damaged files' content before the damage.
     sound: Vec<(PathBuf, Vec<u8>)>,
 }
 
@@ -345,8 +347,9 @@ impl Damage {
     }
 }
 
-/// The offsets to damage in a file of `len` bytes: many at both ends, some between. There are several files of each kind, and
-/// `file` shifts the offsets, so that together they see every offset of headers and footers.
+/// The offsets to damage in a file of `len` bytes: many at both ends, some between. There are
+/// several files of each kind; `file` shifts the offsets, so that together they cover every offset
+/// of headers and footers.
 fn places(len: u64, file: usize) -> impl Iterator<Item = u64> {
     let stride = count_from_env("TAMIS_STRIDE", 37);
     (0..len).filter(move |at| {
@@ -363,7 +366,7 @@ fn is_table(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "sst")
 }
 
-/// Flips a byte at a time in those files that `choose` does.
+/// Flips one byte at a time in the files that `choose` accepts.
 fn flip(sound: &Sound, choose: impl Fn(&Path) -> bool) {
     for (file, path) in sound.files().iter().enumerate().filter(|(_, path)| choose(path)) {
         for at in places(sound.fs.file_len(path).unwrap(), file) {
@@ -405,7 +408,7 @@ fn every_cut_is_found_or_takes_the_end_of_a_log() {
     }
 }
 
-/// Also the newest log: a store that has lost it would be a sound one up to there.
+/// Also the newest log: without it, the rest looks like a sound store that ends earlier.
 #[test]
 fn issue_13_a_missing_file_is_found_and_named() {
     let sound = Sound::new();
@@ -434,7 +437,7 @@ fn swapped_files_are_found() {
 }
 
 #[test]
-fn what_follows_a_file_is_found_or_harmless() {
+fn bytes_appended_to_a_file_are_found_or_harmless() {
     for mode in WAL_MODES {
         let sound = Sound::with_log(mode);
         for path in sound.files() {
@@ -452,7 +455,7 @@ fn what_follows_a_file_is_found_or_harmless() {
 }
 
 #[test]
-fn a_stretch_from_elsewhere_is_found() {
+fn bytes_copied_from_elsewhere_are_found() {
     let sound = Sound::new();
     let mut rng = fastrand::Rng::with_seed(3);
     let files = sound.files();

@@ -1,4 +1,4 @@
-//! Does a store that is asked how it answered, or whether its filters keep their word, tell the truth?
+//! Does a store explain its reads correctly, and does it report filters that are wrong too often?
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ fn options(fs: &SimFileSystem) -> Options {
     stepped_options(fs).0.default_keyspace(uncompressed)
 }
 
-/// `a` to `f` in the last level, `d` to `h` in level 0, `g` deleted in memory, and `i` there.
+/// `a` to `f` in the last level, `d` to `h` in level 0, and in memory `i` and the deleted `g`.
 fn layered(fs: &SimFileSystem) -> Db {
     let db = options(fs).open(DIR).unwrap();
     for key in ["a", "b", "d", "f"] {
@@ -49,7 +49,7 @@ fn blocks(step: &ReadStep) -> Vec<bool> {
 }
 
 #[test]
-fn explain_tells_every_source_in_order_with_its_verdict() {
+fn explain_lists_every_source_in_order_with_its_verdict() {
     let fs = SimFileSystem::new();
     let db = layered(&fs);
     let levels = &db.stats().keyspaces[0].levels;
@@ -69,7 +69,7 @@ fn explain_tells_every_source_in_order_with_its_verdict() {
     assert_eq!(steps(&explained), [(memtable, None, Some(Found::Deleted))]);
     assert_eq!(explained.outcome.unwrap(), Found::Deleted);
 
-    // In a table: from its file first, which is opened, then from the cache.
+    // In a table: first from its file, which is opened, then from the cache.
     for cached in [false, true] {
         let reads = fs.reads();
         let explained = db.explain("d").unwrap();
@@ -78,14 +78,15 @@ fn explain_tells_every_source_in_order_with_its_verdict() {
         assert_eq!(blocks(&explained.steps[1]), [cached]);
         let block = explained.steps[1].blocks[0];
         assert_eq!(explained.block_bytes(), if cached { 0 } else { block.len });
-        // All of a table of one block is read: the opening took what the block does not.
+        // A table of one block is read in whole: the opening reads everything but the block.
         let opening = explained.steps[1].opened;
         let path = FileKind::Table(numbers[0]).path(Path::new(DIR));
         let expected = (!cached).then(|| fs.file_len(path).unwrap() - block.len);
         assert_eq!(opening.map(|opening| opening.bytes), expected);
         assert_eq!(explained.bytes_read(), expected.map_or(0, |bytes| bytes + block.len));
         assert!(opening.map_or(Duration::ZERO, |opening| opening.time) + block.time <= explained.steps[1].time);
-        // The file is opened and its length asked for, then come header, footer, properties, index, filter, and the block.
+        // One read each for: opening the file, its length, header, footer, properties, index,
+        // filter, and block.
         assert_eq!(fs.reads() - reads, if cached { 0 } else { 8 });
         let verdict = "filter said maybe, rightly: value of 5 bytes";
         let words = if cached { verdict.to_owned() } else { format!("table opened, {verdict}") };
@@ -115,13 +116,13 @@ fn explain_tells_every_source_in_order_with_its_verdict() {
         [(upper, None, Some(Found::OutOfRange)), (last_level, None, Some(Found::OutOfRange))]
     );
 
-    // Ignoring filters, a block of each is looked at.
+    // With filters ignored, one block of each table is searched.
     let explained = db.default_keyspace().explain_with("e", ReadOptions::new().filters(FilterMode::Ignore)).unwrap();
     assert!(explained.steps[1..].iter().all(|step| step.filter == Some(FilterAnswer::Skipped)));
     assert!(explained.steps[1..].iter().all(|step| step.blocks.len() == 1));
     assert_eq!(explained.steps[1].to_string(), "filter not asked: absent");
 
-    // A snapshot does not see what came later.
+    // A snapshot does not see later writes.
     let snapshot = db.snapshot();
     db.put("a", "later").unwrap();
     db.flush().unwrap();
@@ -182,7 +183,7 @@ fn damage_is_part_of_the_explanation_and_a_damaged_filter_is_named() {
     let filter = inspector.table(&path).unwrap().properties().filter_block.unwrap();
     fs.corrupt(&path, filter.offset + 80, 1).unwrap();
 
-    // A listener may read, even the table that it is told of.
+    // A listener may read, even from the table in the event.
     let told = Arc::new(Mutex::new(Vec::new()));
     let (listener, reader) = (Arc::clone(&told), Arc::new(OnceLock::<Db>::new()));
     let reads = Arc::clone(&reader);
@@ -207,7 +208,7 @@ fn damage_is_part_of_the_explanation_and_a_damaged_filter_is_named() {
         events => panic!("{events:?}"),
     }
 
-    // A block that is damaged too.
+    // A damaged block as well.
     let block = inspector.table(&path).unwrap().blocks().next().unwrap().unwrap();
     fs.corrupt(&path, block.handle.offset + 9, 1).unwrap();
     db.close().unwrap();
@@ -219,7 +220,7 @@ fn damage_is_part_of_the_explanation_and_a_damaged_filter_is_named() {
 }
 
 #[test]
-fn too_many_false_positives_are_told_once() {
+fn too_many_false_positives_are_reported_once() {
     let fs = SimFileSystem::new();
     let events = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&events);
@@ -228,7 +229,7 @@ fn too_many_false_positives_are_told_once() {
         db.put(format!("key{n:05}"), "value").unwrap();
     }
     db.flush().unwrap();
-    // As many absent keys as it takes to be sure: all is as it should be.
+    // Enough absent keys to be sure: the rate is as designed.
     let mut persistent = Vec::new();
     for n in 0..10_000 {
         let before = db.stats().reads().false_positives;
@@ -245,7 +246,7 @@ fn too_many_false_positives_are_told_once() {
     let (low, high) = ledger.reads.false_positive_interval().unwrap();
     assert!(low < ledger.expected_rate().unwrap() && ledger.expected_rate().unwrap() < high, "{ledger:?}");
     assert!(events.lock().is_empty());
-    // The same wrong answers again and again, which no filter of this design should give.
+    // The same false positives again and again, a rate that no filter of this design should have.
     for _ in 0..100 {
         for key in &persistent {
             db.get(key).unwrap();
@@ -270,7 +271,7 @@ fn every_probe_is_in_one_class_under_eight_threads_while_tables_are_replaced() {
         db.put(format!("key{:05}", n * 2), [7; 30]).unwrap();
     }
     db.compact_range(..).unwrap();
-    // One table, time and again replaced by another one.
+    // A single table, replaced over and over.
     let before = db.stats().reads();
     let (asked, done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -293,7 +294,7 @@ fn every_probe_is_in_one_class_under_eight_threads_while_tables_are_replaced() {
                 assert_eq!(remade.replaced, 1);
             }
         });
-        // A table that is replaced meanwhile is neither forgotten nor counted twice.
+        // A replaced table is neither forgotten nor counted twice.
         scope.spawn(|| {
             let mut last = before;
             while !done.load(Ordering::Relaxed) {
@@ -310,7 +311,7 @@ fn every_probe_is_in_one_class_under_eight_threads_while_tables_are_replaced() {
         done.store(true, Ordering::Relaxed);
     });
     let counted = db.stats().reads() - before;
-    // Not one is lost with a table that went while it was read, nor with a keyspace.
+    // No count is lost with a table that was replaced during a read, nor with a keyspace.
     assert_eq!(counted.look_ups(), asked.into_inner());
     assert_eq!(counted.probes, counted.negatives + counted.true_positives + counted.false_positives);
     assert_eq!((counted.degraded, counted.skipped), (0, 0));

@@ -1,17 +1,17 @@
 //! What does the store do when a call fails?
 //!
-//! `TAMIS_SEEDS` sets how many histories are struck, `TAMIS_SEED` runs one.
+//! `TAMIS_SEEDS` sets the number of histories with a fault; `TAMIS_SEED` runs one.
 
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{Cursor, Db, Error, Executor, WriteBatch, WriteOptions};
 
-use crate::history::{History, Trouble, check_goes_on, reopen, steps};
+use crate::history::{History, Trouble, check_reopens, reopen, steps};
 use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain, stepped_options};
-use crate::trace::{Call, Event};
+use crate::trace::{TraceEvent, TracedCall};
 
 const MODES: [FaultMode; 4] = [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError];
 
-/// One fault at every k-th call of a history, k = 1, 2, … until it runs through.
+/// One fault at every k-th call of a history, k = 1, 2, … until the history completes without it.
 fn strike_everywhere(seed: u64) {
     let [mode, sticky] = [seed % 4, seed / 4 % 2].map(|n| usize::try_from(n).unwrap());
     for at in 1.. {
@@ -36,7 +36,8 @@ fn strike_everywhere(seed: u64) {
     }
 }
 
-/// One fault at every k-th call of a recovery. What was struck can be opened afterwards as if nothing had happened.
+/// One fault at every k-th call of a recovery. Afterwards the store opens as if nothing had
+/// happened.
 fn strike_recovery(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut history = History::new(seed, Trouble::None);
@@ -51,7 +52,7 @@ fn strike_recovery(seed: u64) {
         let fault = Fault { at, mode, sticky: rng.bool() };
         let _scene = Scene(format!("{fault:?}"));
         let fs = crashed.kill();
-        let mut struck = History::on(&fs, ledger.clone(), seed).befallen_by(Trouble::Fault(fault));
+        let mut struck = History::on(&fs, ledger.clone(), seed).with_trouble(Trouble::Fault(fault));
         if let Err(error) = struck.open(ledger.acknowledged()) {
             assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{error}");
         }
@@ -60,7 +61,7 @@ fn strike_recovery(seed: u64) {
             return;
         }
         for next in [fs.kill(), fs.crash(at)] {
-            check_goes_on(&next, &ledger, ledger.acknowledged(), seed);
+            check_reopens(&next, &ledger, ledger.acknowledged(), seed);
         }
     }
 }
@@ -68,11 +69,12 @@ fn strike_recovery(seed: u64) {
 /// Another process finds everything acknowledged, and after a power cut everything durable.
 fn check_states(history: &History, seed: u64) {
     let ledger = &history.ledger;
-    check_goes_on(&history.fs.kill(), ledger, ledger.acknowledged(), seed);
-    check_goes_on(&history.fs.crash(seed), ledger, ledger.durable(), seed);
+    check_reopens(&history.fs.kill(), ledger, ledger.acknowledged(), seed);
+    check_reopens(&history.fs.crash(seed), ledger, ledger.durable(), seed);
 }
 
-/// The fault is over: reads are right, and writes are refused if what was struck makes writes durable, and otherwise taken.
+/// The fault is over: reads are correct. Writes are refused if the failed call makes writes
+/// durable, and accepted otherwise.
 fn check_open(history: &mut History) {
     let db = history.db.clone().unwrap();
     history.ledger.check(&db).unwrap();
@@ -96,15 +98,16 @@ fn check_open(history: &mut History) {
     history.ledger.check(&db).unwrap();
 }
 
-/// Whether the call was to write or sync a log or a manifest, to put a manifest in force, or to make names durable.
-fn makes_durable(event: &Event) -> bool {
+/// Whether the call writes or syncs a log or a manifest, puts a manifest in force, or makes names
+/// durable.
+fn makes_durable(event: &TraceEvent) -> bool {
     let is_log = event.name.ends_with(".wal");
     let is_manifest = event.name.starts_with("MANIFEST") || event.name.starts_with("CURRENT");
     match event.call {
-        Call::SyncDir => true,
-        Call::Append | Call::Sync => is_log || is_manifest,
-        Call::Create | Call::Rename => is_manifest,
-        Call::Remove | Call::BeginSync => false,
+        TracedCall::SyncDir => true,
+        TracedCall::Append | TracedCall::Sync => is_log || is_manifest,
+        TracedCall::Create | TracedCall::Rename => is_manifest,
+        TracedCall::Remove | TracedCall::BeginSync => false,
     }
 }
 
@@ -118,7 +121,7 @@ fn fault_at_any_call_of_a_recovery_changes_nothing() {
     for_each_seed(count_from_env("TAMIS_SEEDS", 100), strike_recovery);
 }
 
-/// Fails one call from now on, or all, once `strike` is over.
+/// Fails the next call, or all from the next on if `sticky`.
 fn fault(mode: FaultMode, sticky: bool) -> Option<Fault> {
     Some(Fault { at: 1, mode, sticky })
 }
@@ -134,7 +137,8 @@ fn failed_sync_is_the_last() {
         fs.set_fault(fault(FaultMode::Io, false));
         let cause = db.sync().unwrap_err();
         assert!(fs.fault_hit());
-        // The disk is well again, but what the failed sync has dropped is gone: no later success could be believed.
+        // The disk works again, but the data of the failed sync are lost: no later success could be
+        // believed.
         let refused =
             |error: Error| assert!(matches!(&error, Error::Poisoned(c) if c.to_string() == cause.to_string()));
         refused(db.sync().unwrap_err());
@@ -154,17 +158,17 @@ fn failed_sync_is_the_last() {
 }
 
 #[test]
-fn full_disk_refuses_writes_until_there_is_room() {
-    // Of short entries that are synced one by one, the log takes more than the memtable. The disk is full at one moment or another of a
-    // log.
-    let sizes = [0, 500].into_iter().flat_map(|len| (14_000..24_000).step_by(400).map(move |room| (len, room)));
-    for (mode, (len, room)) in WAL_MODES.into_iter().flat_map(|mode| sizes.clone().map(move |size| (mode, size))) {
-        let _scene = Scene(format!("{mode:?}, values of {len}, room for {room}"));
+fn full_disk_refuses_writes_until_there_is_space() {
+    // With short entries that are synced one by one, the log takes more than the memtable. The
+    // sizes make the disk full at various moments of a log.
+    let sizes = [0, 500].into_iter().flat_map(|len| (14_000..24_000).step_by(400).map(move |space| (len, space)));
+    for (mode, (len, space)) in WAL_MODES.into_iter().flat_map(|mode| sizes.clone().map(move |size| (mode, size))) {
+        let _scene = Scene(format!("{mode:?}, values of {len}, space for {space}"));
         let fs = SimFileSystem::new();
         let (db, executor) = open_in_mode(&fs, mode).unwrap();
         let used = |fs: &SimFileSystem| fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum::<u64>();
-        // Room for logs, but no more than what flushes leave free.
-        fs.set_capacity(Some(used(&fs) + room));
+        // Space for logs, but no more than flushes leave free.
+        fs.set_capacity(Some(used(&fs) + space));
         let mut written = 0u32;
         let error = loop {
             let mut batch = WriteBatch::new();
@@ -177,11 +181,11 @@ fn full_disk_refuses_writes_until_there_is_room() {
         };
         assert!(error.is_no_space() && !matches!(error, Error::Poisoned(_)), "{error}");
         assert!(written > 0);
-        // What is in memory can still be read, and still be made durable.
+        // Data in memory can still be read and made durable.
         let is_whole = |db: &Db| (0..written).all(|n| db.get(n.to_be_bytes()).unwrap().is_some());
         assert!(is_whole(&db));
         db.sync().unwrap();
-        assert!(is_whole(&open_plain(&with_room(fs.crash(1))).unwrap().0));
+        assert!(is_whole(&open_plain(&with_space(fs.crash(1))).unwrap().0));
 
         fs.set_capacity(None);
         db.put(written.to_be_bytes(), "v").unwrap();
@@ -193,7 +197,7 @@ fn full_disk_refuses_writes_until_there_is_room() {
     }
 }
 
-fn with_room(fs: SimFileSystem) -> SimFileSystem {
+fn with_space(fs: SimFileSystem) -> SimFileSystem {
     fs.set_capacity(None);
     fs
 }
@@ -213,7 +217,7 @@ fn failed_table_is_written_again_by_the_next_flush() {
         fs.set_fault(Some(Fault { at, mode, sticky: false }));
         let error = db.flush().unwrap_err();
         assert!(matches!(&error, Error::Io { path, .. } if path.extension().is_some_and(|e| e == "sst")), "{error}");
-        assert_eq!(tables(), before, "what was written of it is removed");
+        assert_eq!(tables(), before, "the partial table is removed");
         db.flush().unwrap();
         assert_eq!(tables(), before + 1);
         assert_eq!(db.iter().count(), n + 1);
@@ -241,9 +245,10 @@ fn failed_manifest_is_not_written_to_again() {
     }
 }
 
-/// A seek that fails amid steps within one table leaves the cursor on no entry, and able to seek again.
+/// A failing seek, between steps within one table, leaves the cursor on no entry and able to seek
+/// again.
 #[test]
-fn a_cursor_whose_seek_fails_stands_on_nothing_and_goes_on_after_the_next() {
+fn a_cursor_whose_seek_fails_is_invalid_and_can_seek_again() {
     let fs = SimFileSystem::new();
     let (options, executor) = stepped_options(&fs);
     let db = options.cache_size(0).open("/db").unwrap();
@@ -252,8 +257,8 @@ fn a_cursor_whose_seek_fails_stands_on_nothing_and_goes_on_after_the_next() {
     db.flush().unwrap();
     db.compact_range(..).unwrap();
     while executor.step() {}
-    type Move = fn(&mut Cursor) -> Result<bool, Error>;
-    let directions: [(Move, Move, isize); 2] =
+    type CursorMove = fn(&mut Cursor) -> Result<bool, Error>;
+    let directions: [(CursorMove, CursorMove, isize); 2] =
         [(Cursor::seek_to_first, Cursor::next, 1), (Cursor::seek_to_last, Cursor::prev, -1)];
     for (begin, step, by) in directions {
         for seek in 0..3 {

@@ -1,4 +1,4 @@
-//! A directory that holds anything but a store is refused and left as it is: nothing is created in
+//! A directory that holds anything but a store is refused and left unchanged: nothing is created in
 //! it, not even a lock.
 #![allow(clippy::disallowed_methods, reason = "the files of other programs are written as they would")]
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use tamis::inspect::Inspector;
 use tamis::{Db, Error, Options};
 
-/// What LevelDB 1.23 leaves after one put, shortened.
+/// The files of LevelDB 1.23 after one put, shortened.
 const LEVELDB: [(&str, &[u8]); 5] = [
     ("000003.log", b"\x49\xa9\x3d\x61\x17\0\x01\x01\0\0\0\0\0\0\0\x01\0\0\0\x01\x03key\x05value"),
     ("CURRENT", b"MANIFEST-000002\n"),
@@ -18,7 +18,7 @@ const LEVELDB: [(&str, &[u8]); 5] = [
     ("MANIFEST-000002", b"\x56\xf9\xb8\xf8\x1c\0\x01\x01\x1aleveldb.BytewiseComparator\x02\x03\x09\0\x03\x04\x04\0"),
 ];
 
-/// What RocksDB leaves, shortened. Tables are named as ours are.
+/// The files of RocksDB, shortened. Its tables have names like ours.
 const ROCKSDB: [(&str, &[u8]); 6] = [
     ("000008.sst", b"\0\x10\x05key\x01\0\0\0\0\0\0\0value"),
     ("CURRENT", b"MANIFEST-000005\n"),
@@ -28,14 +28,14 @@ const ROCKSDB: [(&str, &[u8]); 6] = [
     ("OPTIONS-000007", b"# This is a RocksDB option file.\n"),
 ];
 
-type Files = BTreeMap<String, Vec<u8>>;
+type FileContents = BTreeMap<String, Vec<u8>>;
 
-fn files(dir: &Path) -> Files {
+fn files(dir: &Path) -> FileContents {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
 }
 
-/// Every way to open a directory of `content` is refused with `seen`, and changes nothing.
+/// Every way to open a directory with `content` is refused, names `seen`, and changes nothing.
 fn check_refused(content: &[(&str, &[u8])], seen: &str) {
     let dir = tempfile::tempdir().unwrap();
     for (name, bytes) in content {
@@ -57,7 +57,7 @@ fn check_refused(content: &[(&str, &[u8])], seen: &str) {
 }
 
 #[test]
-fn directories_of_other_stores_are_refused_and_left_as_they_are() {
+fn directories_of_other_stores_are_refused_and_left_unchanged() {
     check_refused(&LEVELDB, "LevelDB");
     check_refused(&ROCKSDB, "RocksDB");
     // Without their CURRENT.
@@ -66,7 +66,7 @@ fn directories_of_other_stores_are_refused_and_left_as_they_are() {
 }
 
 #[test]
-fn directories_of_other_files_are_refused_and_left_as_they_are() {
+fn directories_of_other_files_are_refused_and_left_unchanged() {
     check_refused(&[("notes.txt", b"mine")], "notes.txt");
     check_refused(&[("CURRENT", b"electricity\n")], "CURRENT");
 }
@@ -74,7 +74,7 @@ fn directories_of_other_files_are_refused_and_left_as_they_are() {
 #[test]
 fn a_store_is_created_in_an_absent_or_an_empty_directory() {
     let dir = tempfile::tempdir().unwrap();
-    // A file system of its own.
+    // The root of a file system.
     fs::create_dir(dir.path().join("lost+found")).unwrap();
     for path in [dir.path().to_owned(), dir.path().join("absent/below")] {
         assert!(matches!(Db::open_read_only(&path), Err(Error::NotFound(_))));

@@ -1,8 +1,8 @@
-//! Does what was deleted leave a store that rests, without being asked to?
+//! Does a store that becomes idle drop deleted data by itself?
 //!
-//! The ignored tests use the real file system, at the sizes of the defaults:
-//! `cargo test --release --test it garbage -- --ignored --nocapture --test-threads 1`. `TAMIS_KEYS`
-//! and `TAMIS_MEMTABLE` set their size, `TAMIS_DIR` where their stores are.
+//! The ignored tests use the real file system, at the sizes of the defaults: `cargo test --release
+//! --test it garbage -- --ignored --nocapture --test-threads 1`. `TAMIS_KEYS` and `TAMIS_MEMTABLE`
+//! set their size, `TAMIS_DIR` the directory of their stores.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::support::{Scene, count_from_env, stepped_options};
 const SIZES: [usize; 5] = [0, 20, 100, 1000, 16_000];
 const MEMTABLE: usize = 64 << 10;
 
-/// A way of deleting keys of so many.
+/// Whether to delete a key, given the key and the number of keys.
 type Pattern = fn(u64, u64) -> bool;
 
 const PATTERNS: [(&str, Pattern); 3] = [
@@ -29,7 +29,7 @@ fn key(n: u64) -> [u8; 8] {
     n.to_be_bytes()
 }
 
-/// Puts keys in no order.
+/// Puts keys in random order.
 fn fill(db: &Db, count: u64, size: usize) {
     let mut order: Vec<u64> = (0..count).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut order);
@@ -45,7 +45,7 @@ fn delete(db: &Db, count: u64, pattern: Pattern) {
     }
 }
 
-/// Keys come at the end of a window, and go at its beginning.
+/// A sliding window: puts keys at its end and deletes them at its beginning.
 fn slide(db: &Db, window: u64, count: u64, size: usize) {
     let value = vec![7; size];
     for n in 0..count {
@@ -60,13 +60,13 @@ fn size(db: &Db) -> u64 {
     db.stats().keyspaces[0].size()
 }
 
-/// There is hardly more than what a compaction of everything leaves.
+/// The store takes hardly more space than a full compaction leaves.
 fn check(db: &Db, memtable: usize, what: &str) {
     assert_eq!(db.stats().compaction_debt, 0, "{what}");
     let space = size(db);
     db.compact_range(..).unwrap();
     let least = size(db);
-    println!("{what}: {space} bytes at rest, {least} at least");
+    println!("{what}: {space} bytes when idle, {least} after a full compaction");
     assert!(space * 5 <= least * 6 + memtable as u64 * 5, "{what}: {space} of {least}");
 }
 
@@ -75,7 +75,7 @@ fn uncompressed(options: Options) -> Options {
 }
 
 #[test]
-fn what_is_deleted_leaves_a_store_that_rests_issue_13() {
+fn deleted_data_leave_an_idle_store_issue_13() {
     let open = |fs: &SimFileSystem| {
         let (options, executor) = stepped_options(fs);
         let options = uncompressed(options).memtable_size(MEMTABLE).table_size(MEMTABLE as u64);
@@ -114,7 +114,7 @@ fn what_is_deleted_leaves_a_store_that_rests_issue_13() {
 }
 
 #[test]
-fn what_was_put_and_deleted_under_a_snapshot_leaves_no_tombstones() {
+fn keys_put_and_deleted_under_a_snapshot_leave_no_tombstones() {
     for seen in [false, true] {
         let (options, _executor) = stepped_options(&SimFileSystem::new());
         let db = uncompressed(options).open("/db").unwrap();
@@ -139,7 +139,7 @@ fn memtable() -> usize {
     usize::try_from(count_from_env("TAMIS_MEMTABLE", 64 << 20)).unwrap()
 }
 
-/// A store in a directory of the real file system, which goes with this.
+/// A store in a directory of the real file system, which is removed on drop.
 struct Real {
     db: Option<Db>,
     dir: PathBuf,
@@ -158,8 +158,8 @@ impl Real {
         self.db.as_ref().unwrap()
     }
 
-    /// Waits, for 15 seconds at most, until nothing is left to do.
-    fn rest(&self) -> Duration {
+    /// Waits until no work is left, for 15 seconds at most.
+    fn wait_until_idle(&self) -> Duration {
         let start = Instant::now();
         while self.db().stats().compaction_debt > 0 && start.elapsed() < Duration::from_secs(15) {
             std::thread::sleep(Duration::from_millis(20));
@@ -177,7 +177,7 @@ impl Drop for Real {
 
 #[test]
 #[ignore = "takes minutes and gigabytes; cargo test --release --test it garbage -- --ignored --nocapture"]
-fn what_is_deleted_leaves_a_real_store_within_15_seconds() {
+fn deleted_data_leave_a_real_store_within_15_seconds() {
     for size in SIZES {
         let count = count_from_env("TAMIS_KEYS", 1_000_000).min(320_000_000 / size.max(1) as u64);
         for (name, pattern) in PATTERNS {
@@ -186,7 +186,7 @@ fn what_is_deleted_leaves_a_real_store_within_15_seconds() {
             store.db().flush().unwrap();
             delete(store.db(), count, pattern);
             store.db().flush().unwrap();
-            let rested = store.rest();
+            let rested = store.wait_until_idle();
             let what = format!("{count} values of {size} bytes, deleted {name}, after {rested:.1?}");
             check(store.db(), memtable(), &what);
         }
@@ -200,19 +200,19 @@ fn a_window_of_ten_million_entries_leaves_nothing_behind_within_15_seconds() {
     let store = Real::new("window");
     slide(store.db(), window, 3 * window, 100);
     store.db().flush().unwrap();
-    let rested = store.rest();
+    let rested = store.wait_until_idle();
     check(store.db(), memtable(), &format!("a window of {window} entries, after {rested:.1?}"));
 }
 
-/// How long this thread could have run and did not: the second figure of `schedstat`.
+/// Time that this thread was runnable but not running: the second figure of `schedstat`.
 fn time_waited_for_a_processor() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
     Duration::from_nanos(nanos.unwrap_or_default())
 }
 
-/// Prints how long puts take while everything is compacted, and what the slow ones waited for.
-/// `TAMIS_BUSY` threads do nothing but keep processors busy.
+/// Prints the latency of puts during a full compaction, and the causes of slow ones. `TAMIS_BUSY`
+/// threads keep processors busy.
 #[test]
 #[ignore = "takes minutes and gigabytes; cargo test --release --test it garbage -- --ignored --nocapture"]
 fn how_long_puts_take_while_everything_is_compacted() {

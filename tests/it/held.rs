@@ -1,15 +1,14 @@
-//! What do readers keep that the store has replaced, who pays for it, and does `Stats::held` tell
-//! of it?
+//! Which replaced data do readers keep, which of them, and does `Stats::held` report it?
 
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Db, Executor, HeldStats};
 
 use crate::support::{open_plain, stepped_options};
 
-/// Longer than what `read` copies.
+/// Longer than the values that `read` copies.
 const LONG: usize = 2000;
 
-/// Writes until one more memtable has been flushed.
+/// Writes a key and flushes the memtable.
 fn flush_once(db: &Db, n: usize) {
     db.put(format!("key{:03}", n % 100), n.to_string()).unwrap();
     db.flush().unwrap();
@@ -27,7 +26,7 @@ fn a_long_read_keeps_one_memtable_whatever_is_flushed_meanwhile() {
             flush_once(&db, n);
             while executor.step() {}
             assert_eq!(db.get(format!("key{:03}", n % 100)).unwrap().unwrap(), n.to_string());
-            // One view that was replaced is one too many: nobody is in the middle of a read.
+            // A single replaced view would be one too many: no read is in progress on it.
             assert_eq!(db.stats().held.views, 0);
         }
         db.stats().held
@@ -41,7 +40,7 @@ fn a_long_read_keeps_one_memtable_whatever_is_flushed_meanwhile() {
     assert_eq!((held.memtables, held.tables, held.disk), (1, 0, 0));
     assert!(held.memory > LONG && held.memory <= 2 * memtable, "{held:?}, and the memtable took {memtable}");
     assert_eq!(db.stats().held, HeldStats::default());
-    // A short value is copied, one in the cache keeps its block.
+    // A short value is copied; a cached one keeps its block.
     db.put("short", "value").unwrap();
     assert_eq!(db.read("short", |_| work()).unwrap(), Some(HeldStats::default()));
     let from_table = db.read("long", |value| (value.len(), work()));
@@ -57,7 +56,7 @@ fn a_read_of_a_mapped_table_may_outlast_the_table() {
     db.put("long", vec![7; LONG]).unwrap();
     db.flush().unwrap();
     for mapped in [false, true] {
-        // The first read of a block is from the file, the second from the mapping.
+        // The first read of a block goes to the file, the second to the mapping.
         if mapped {
             db.get("long").unwrap();
         }
@@ -73,7 +72,7 @@ fn a_read_of_a_mapped_table_may_outlast_the_table() {
 }
 
 #[test]
-fn what_iterators_keep_is_counted_until_they_go() {
+fn objects_that_iterators_keep_are_counted_until_they_are_dropped() {
     let fs = SimFileSystem::new();
     let (db, executor) = open_plain(&fs).unwrap();
     for n in 0..100 {

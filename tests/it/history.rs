@@ -1,6 +1,7 @@
-//! Seeded histories of a store on a simulated file system, with the [`Ledger`] of what it promised on the way.
+//! Seeded histories of a store on a simulated file system, with the [`Ledger`] of its promises.
 //!
-//! The operations depend on the seed alone, so that a history with a power cut or a fault is the same as the one without up to there.
+//! The operations depend only on the seed. A history with a power cut or a fault therefore equals
+//! the one without up to that point.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use tamis::{
     SteppedExecutor, WriteBatch, WriteOptions,
 };
 
-use crate::ledger::{Incarnation, Ledger, Op};
+use crate::ledger::{Incarnation, Ledger, LedgerOp};
 use crate::support::{tiny_keyspace, tiny_options};
-use crate::trace::{Call, Event, Trace, file_number};
+use crate::trace::{Trace, TraceEvent, TracedCall, file_number};
 
-/// The store's directory, which does not exist at first, nor does the one above it.
+/// The store's directory. At first neither it nor its parent exists.
 pub const DIR: &str = "/data/db";
 
-/// What befalls a history.
+/// The trouble that strikes a history.
 #[derive(Clone, Copy, Debug)]
 pub enum Trouble {
     None,
@@ -40,21 +41,21 @@ pub struct History {
     trace: Trace,
     /// Numbers of files that exist or existed.
     used_numbers: BTreeSet<u64>,
-    /// Those that no edit says anything of.
+    /// Those of them that no edit names.
     unnamed_numbers: BTreeSet<u64>,
-    /// What the open store has said to be synced.
+    /// The sequence number up to which the open store reported writes as synced.
     synced: SeqNo,
-    /// Makes every value another.
+    /// Number of values so far; makes every value unique.
     values: u32,
 }
 
 impl History {
-    /// A history that begins with nothing.
+    /// A history that starts without a store.
     pub fn new(seed: u64, trouble: Trouble) -> History {
-        History::on(&SimFileSystem::new(), Ledger::new(), seed).befallen_by(trouble)
+        History::on(&SimFileSystem::new(), Ledger::new(), seed).with_trouble(trouble)
     }
 
-    /// A history that goes on with what is left in `fs`.
+    /// A history that continues with the store in `fs`.
     pub fn on(fs: &SimFileSystem, ledger: Ledger, seed: u64) -> History {
         History {
             rng: fastrand::Rng::with_seed(seed),
@@ -73,7 +74,7 @@ impl History {
         }
     }
 
-    pub fn befallen_by(self, trouble: Trouble) -> History {
+    pub fn with_trouble(self, trouble: Trouble) -> History {
         let history = History { trouble, ..self };
         history.arm();
         history
@@ -84,8 +85,8 @@ impl History {
         self.calls_before + self.fs.mutations()
     }
 
-    /// Mutating calls since the store was last opened, or was tried to be.
-    pub fn events(&self) -> Vec<Event> {
+    /// Mutating calls since the last open, or the last attempt to open.
+    pub fn events(&self) -> Vec<TraceEvent> {
         self.trace.events()
     }
 
@@ -93,7 +94,7 @@ impl History {
         self.fs.crash_point().is_some()
     }
 
-    /// Ends the process. What the handle does on being dropped does not reach the disk.
+    /// Ends the process. Calls by the handle's drop do not reach the disk.
     pub fn end(mut self) -> Ledger {
         self.note_numbers();
         self.fs.crash_at(Some(1));
@@ -117,14 +118,14 @@ impl History {
             true => options.default_keyspace(self.keyspace_options()),
             false => options,
         };
-        // A reader sees what is found then, without changing anything.
+        // A reader finds the same writes, without changing anything.
         let seen = match self.rng.u8(0..8) {
             0 => Some(options.clone().open_read_only(DIR).map(|reader| reader.last_seqno())),
             _ => None,
         };
         let db = options.open(DIR)?;
         self.executor = executor;
-        // What recovery found in logs is durable, for all that the store knows, when it is in tables.
+        // The store reports recovered writes as durable once they are in tables.
         self.synced = db.synced_seqno();
         self.ledger.settle(&db, floor);
         let db = self.db.insert(db);
@@ -137,7 +138,7 @@ impl History {
         self.ledger.check(db)
     }
 
-    /// Opens the store after the end of the process alone: everything acknowledged must be there.
+    /// Opens the store after the process alone has ended: everything acknowledged must be there.
     fn open_again(&mut self) -> Result<()> {
         self.open(self.ledger.acknowledged())
     }
@@ -151,19 +152,20 @@ impl History {
         options.filter(FilterPolicy::None).level_filters(LevelFilters::Uniform)
     }
 
-    /// File numbers are never used twice. One whose file was removed before any edit could name it may be, by another process.
+    /// File numbers are never reused. The exception is a file that was removed before any edit
+    /// named it: another process may reuse its number.
     fn note_numbers(&mut self) {
         let mut given_up = BTreeSet::new();
-        for Event { call, name, .. } in self.trace.events().iter().filter(|event| event.ok) {
+        for TraceEvent { call, name, .. } in self.trace.events().iter().filter(|event| event.ok) {
             match (call, file_number(name)) {
-                (Call::Create, Some(number)) => {
+                (TracedCall::Create, Some(number)) => {
                     assert!(self.used_numbers.insert(number), "{name} takes a number that was used before");
                     self.unnamed_numbers.insert(number);
                 }
-                (Call::Remove, Some(number)) if self.unnamed_numbers.remove(&number) => {
+                (TracedCall::Remove, Some(number)) if self.unnamed_numbers.remove(&number) => {
                     given_up.insert(number);
                 }
-                (Call::Sync, Some(_)) if name.starts_with("MANIFEST") => self.unnamed_numbers.clear(),
+                (TracedCall::Sync, Some(_)) if name.starts_with("MANIFEST") => self.unnamed_numbers.clear(),
                 _ => {}
             }
         }
@@ -184,7 +186,7 @@ impl History {
                 self.executor.step();
                 Ok(())
             }
-            73 => self.pile_up(&db),
+            73 => self.add_runs(&db),
             74..78 => self.flush(&db),
             78..81 => {
                 let (_, keyspace) = self.keyspace(&db);
@@ -222,7 +224,7 @@ impl History {
         format!("k{:02}", self.rng.u8(0..40)).into_bytes()
     }
 
-    /// Unlike any other. Some reach over several sectors.
+    /// A unique value. Some span several sectors.
     fn value(&mut self) -> Vec<u8> {
         self.values += 1;
         let filler = match self.rng.u8(0..6) {
@@ -251,10 +253,11 @@ impl History {
         result.map(drop)
     }
 
-    /// The batch begins and ends with the same marker key, in two keyspaces where there are two, so that a part of it shows.
+    /// The batch begins and ends with the same marker key, in two keyspaces if there are two, so
+    /// that a partial batch shows.
     fn write_batch(&mut self, db: &Db) -> Result<()> {
         let mut batch = WriteBatch::new();
-        let mut ops = Vec::<Op>::new();
+        let mut ops = Vec::<LedgerOp>::new();
         let marker = format!("marker{:03}", self.values % 50).into_bytes();
         let count = self.rng.usize(2..9);
         for i in 0..count {
@@ -279,7 +282,7 @@ impl History {
         result.map(drop)
     }
 
-    /// A write that is durable when it is acknowledged; to a store that is not open, nothing.
+    /// A write that is durable when it is acknowledged; does nothing if the store is not open.
     pub fn write_synced(&mut self) -> Result<()> {
         let Some(db) = self.db.clone() else { return Ok(()) };
         self.put(&db)?;
@@ -292,15 +295,15 @@ impl History {
         Ok(())
     }
 
-    /// Everything is in tables then, and those are durable.
+    /// Afterwards everything is in tables, and those are durable.
     fn flush(&mut self, db: &Db) -> Result<()> {
         db.flush()?;
         self.ledger.promised(db.last_seqno());
         Ok(())
     }
 
-    /// Now and then, more runs in level 0 than are worked off meanwhile.
-    fn pile_up(&mut self, db: &Db) -> Result<()> {
+    /// Now and then, adds more runs to level 0 than compactions merge meanwhile.
+    fn add_runs(&mut self, db: &Db) -> Result<()> {
         let runs = if self.rng.u8(0..4) == 0 { self.rng.u8(10..30) } else { 1 };
         for _ in 0..runs {
             self.put(db)?;
@@ -348,7 +351,8 @@ impl History {
         Ok(())
     }
 
-    /// Cleanly, or as if the process had been killed, unless a fault is to strike: it stays with its file system.
+    /// Closes the store cleanly, or as if the process had been killed. A history with a fault stays
+    /// with its file system, so that the fault strikes.
     fn reopen(&mut self) -> Result<()> {
         self.snapshots.clear();
         let Some(db) = self.db.take() else { return Ok(()) };
@@ -356,7 +360,7 @@ impl History {
             self.calls_before += self.fs.mutations();
             self.fs = self.fs.kill();
             self.arm();
-            // What the old handle still does is not seen any more.
+            // Further calls by the old handle are not seen.
             self.note_numbers();
             drop(db);
         } else {
@@ -372,13 +376,14 @@ impl History {
     }
 }
 
-/// How many steps the history of a seed takes: later seeds are for long runs.
+/// Number of steps in the history of a seed: later seeds are for long runs.
 pub fn steps(seed: u64) -> u64 {
     8 + seed % 32 + seed / 500 * 16
 }
 
-/// The store in `fs` opens, everything is there up to `floor`, and it takes writes that survive a power cut.
-pub fn check_goes_on(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
+/// Expects that the store in `fs` opens with everything up to `floor`, and takes writes that
+/// survive a power cut.
+pub fn check_reopens(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {
     let mut history = History::on(fs, ledger.clone(), !seed);
     history.open(floor).unwrap();
     history.step().unwrap();

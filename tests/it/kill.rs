@@ -1,10 +1,11 @@
 //! Does a store survive SIGKILL at any moment?
 //!
-//! A child process, this binary once more, writes to a store in a real directory and acknowledges each write on a pipe until it is
-//! killed. After that nothing acknowledged is missing, batches are whole, and of each writer a prefix of its writes is there. The
-//! directory stays the same from kill to kill, so that most recoveries meet what an interrupted one left.
+//! A child process, this binary again, writes to a store in a real directory and acknowledges each
+//! write on a pipe until it is killed. Afterwards nothing acknowledged is missing, batches are
+//! whole, and of each writer a prefix of its writes is there. All kills share one directory, so
+//! that most recoveries meet what an interrupted one left.
 //!
-//! `TAMIS_KILLS` sets how often.
+//! `TAMIS_KILLS` sets the number of kills.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -17,7 +18,7 @@ use tamis::{Db, Keyspace, KeyspaceOptions, Options, WalMode, WriteBatch, WriteOp
 
 use crate::support::{Watchdog, count_from_env};
 
-/// What the child is told: directory, and by writer the number of its last write.
+/// The child's arguments: the directory, and the number of each writer's last write.
 const DIR: &str = "TAMIS_KILL_DIR";
 const DONE: &str = "TAMIS_KILL_DONE";
 const WRITERS: usize = 3;
@@ -25,10 +26,10 @@ const KEYS: u32 = 150;
 const KEYSPACES: [&str; 2] = ["default", "other"];
 
 /// One operation of a write: keyspace, key, and the value or `None` for a delete.
-type Op = (usize, Vec<u8>, Option<Vec<u8>>);
+type WriteOp = (usize, Vec<u8>, Option<Vec<u8>>);
 
 /// The `n`-th write of a writer; each has keys of its own.
-fn write_number(writer: usize, n: u64) -> Vec<Op> {
+fn write_number(writer: usize, n: u64) -> Vec<WriteOp> {
     let mut rng = fastrand::Rng::with_seed(n * WRITERS as u64 + writer as u64);
     let count = if rng.bool() { 1 } else { rng.usize(2..12) };
     let op = |_| {
@@ -53,7 +54,7 @@ fn open_keyspaces(db: &Db) -> Vec<Keyspace> {
 fn child() {
     let (Ok(dir), Ok(done)) = (std::env::var(DIR), std::env::var(DONE)) else { return };
     let done: Vec<u64> = done.split(',').map(|n| n.parse().unwrap()).collect();
-    // Lives take turns with the ways to write a log.
+    // Successive children alternate between the ways to write a log.
     let mode = if done.iter().sum::<u64>().is_multiple_of(2) { WalMode::Auto } else { WalMode::Write };
     let db = options().wal_mode(mode).open(dir).unwrap();
     let keyspaces = open_keyspaces(&db);
@@ -76,12 +77,12 @@ fn write_for_ever(db: &Db, keyspaces: &[Keyspace], writer: usize, done: u64) {
             }
         }
         db.write_with(batch, WriteOptions::new().sync(n % 64 == 0)).unwrap();
-        // One system call, so that a line is there whole or not at all.
+        // One system call, so that a line arrives whole or not at all.
         std::io::stderr().write_all(format!("{writer} {n}\n").as_bytes()).unwrap();
     }
 }
 
-/// Everything else that writes files, beside the writers.
+/// Every other activity that writes files, beside the writers.
 fn churn(db: &Db) -> ! {
     for round in 0u64.. {
         let keyspace = db.keyspace("passing").unwrap();
@@ -97,15 +98,15 @@ fn churn(db: &Db) -> ! {
     unreachable!("rounds never end")
 }
 
-/// What a writer must have left.
+/// The entries that a writer must have left.
 #[derive(Default)]
-struct Model {
+struct WriterModel {
     done: u64,
     /// By keyspace and key.
     entries: BTreeMap<(usize, Vec<u8>), Vec<u8>>,
 }
 
-impl Model {
+impl WriterModel {
     fn advance(&mut self, writer: usize) {
         self.done += 1;
         for (keyspace, key, value) in write_number(writer, self.done) {
@@ -116,7 +117,8 @@ impl Model {
         }
     }
 
-    /// Takes in all acknowledged writes, and the one after them if the store has it: the writer had handed it over already.
+    /// Applies all acknowledged writes, and the next one if the store has it: the writer had
+    /// already submitted it.
     fn catch_up(&mut self, writer: usize, acknowledged: u64, found: &BTreeMap<(usize, Vec<u8>), Vec<u8>>) {
         while self.done < acknowledged {
             self.advance(writer);
@@ -134,15 +136,16 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(9)
 }
 
-/// On Windows, [`std::process::Child::kill`] ends a process with code 1; a test that fails ends
-/// with 101.
+/// On Windows, [`std::process::Child::kill`] ends a process with code 1; a failing test ends with
+/// 101.
 #[cfg(not(unix))]
 fn was_killed(status: ExitStatus) -> bool {
     status.code() == Some(1)
 }
 
-/// Runs the child on `dir` and kills it after `lifetime`; returns the last write that each writer acknowledged.
-fn run_and_kill(dir: &Path, models: &[Model], lifetime: Duration) -> Vec<u64> {
+/// Runs the child on `dir` and kills it after `lifetime`. Returns each writer's last acknowledged
+/// write.
+fn run_and_kill(dir: &Path, models: &[WriterModel], lifetime: Duration) -> Vec<u64> {
     let mut acknowledged: Vec<u64> = models.iter().map(|model| model.done).collect();
     let done: Vec<String> = acknowledged.iter().map(u64::to_string).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -161,7 +164,7 @@ fn run_and_kill(dir: &Path, models: &[Model], lifetime: Duration) -> Vec<u64> {
         pipe.read_to_string(&mut text).unwrap();
         sender.send(text).unwrap();
     });
-    // If the pipe ends before the time is up, the child has died of itself.
+    // If the pipe ends before the time is up, the child has ended by itself.
     let early = output.recv_timeout(lifetime).ok();
     child.kill().unwrap();
     let status = child.wait().unwrap();
@@ -180,7 +183,7 @@ fn run_and_kill(dir: &Path, models: &[Model], lifetime: Duration) -> Vec<u64> {
     acknowledged
 }
 
-fn check(db: &Db, models: &mut [Model], acknowledged: &[u64]) {
+fn check(db: &Db, models: &mut [WriterModel], acknowledged: &[u64]) {
     let mut found = vec![BTreeMap::new(); models.len()];
     for (at, name) in KEYSPACES.iter().enumerate() {
         let Some(keyspace) = db.existing_keyspace(name).unwrap() else { continue };
@@ -195,17 +198,17 @@ fn check(db: &Db, models: &mut [Model], acknowledged: &[u64]) {
     }
 }
 
-/// Kills children that have `writers` writers on one directory, `kills` times; if that is often,
-/// until all of them have come far.
+/// Kills children with `writers` writers on one directory, `kills` times. Long runs also continue
+/// until all writers have come far.
 fn kill_again_and_again(writers: usize, kills: u64) {
     let _watchdog = Watchdog::new("kills");
     let dir = tempfile::tempdir().unwrap();
     let mut rng = fastrand::Rng::with_seed(writers as u64);
-    let mut models: Vec<Model> = (0..writers).map(|_| Model::default()).collect();
+    let mut models: Vec<WriterModel> = (0..writers).map(|_| WriterModel::default()).collect();
     let mut deep = false;
     let mut round = 0;
-    // A busy machine gives a short life no time to do anything.
-    let is_far = |deep: bool, models: &[Model]| deep && models.iter().all(|model| model.done > 10 * kills);
+    // On a busy machine a short-lived child may get nothing done.
+    let is_far = |deep: bool, models: &[WriterModel]| deep && models.iter().all(|model| model.done > 10 * kills);
     while round < kills || kills >= 20 && !is_far(deep, &models) {
         round += 1;
         // The shortest lives end while the store is being opened.

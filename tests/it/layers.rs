@@ -1,4 +1,5 @@
-//! Do modules use only those listed above them in ARCHITECTURE.md? Is every file of a readable size?
+//! Do modules use only those listed above them in ARCHITECTURE.md? Are files short and lines
+//! narrow? Is unsafe code only where ARCHITECTURE.md says?
 #![allow(clippy::disallowed_methods, reason = "reads the sources of this crate")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +50,7 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// The paths that a file names, from the crate's root; those of tests left out.
+/// The paths that a file names, from the crate's root, except those in its tests.
 struct Uses {
     module: Module,
     inner: usize,
@@ -117,7 +118,7 @@ impl<'a> Visit<'a> for Uses {
     }
 
     fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
-        // What is exported to others is not used here.
+        // A re-export is not a use.
         if matches!(item.vis, syn::Visibility::Inherited) {
             self.note_tree(&item.tree, &mut Vec::new());
         }
@@ -129,7 +130,7 @@ impl<'a> Visit<'a> for Uses {
     }
 }
 
-/// What `pub use` and its like make of names: from a module and a name to what is meant.
+/// Maps each re-exported name (module and name) to its target.
 fn exports(files: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, Module> {
     let mut exports = BTreeMap::new();
     for (module, file) in files {
@@ -150,7 +151,7 @@ fn exports(files: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, Module> {
     exports
 }
 
-/// Which files use which, by their modules.
+/// The modules that each module's file uses.
 fn dependencies() -> BTreeMap<Module, BTreeSet<Module>> {
     let mut paths = Vec::new();
     sources(&root().join("src"), &mut paths);
@@ -158,7 +159,7 @@ fn dependencies() -> BTreeMap<Module, BTreeSet<Module>> {
     let parse = |path: &PathBuf| (module_of(path), syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap());
     let files: BTreeMap<Module, syn::File> = paths.iter().map(parse).collect();
     let exports = exports(&files);
-    // The file that has the item, behind all names for it.
+    // The file that defines the item, with re-exports resolved.
     let file_with = |path: &Module| {
         let mut path = path.clone();
         for _ in 0..9 {
@@ -200,8 +201,8 @@ fn modules_use_only_the_layers_above_them() {
     assert!(seen.into_iter().eq(0..layers.len()), "every layer of the list is a module");
 }
 
-/// No file needs itself by way of others. A module and the file above it are one here: the file
-/// above declares what its modules share.
+/// No file depends on itself through others. A module and the file above it count as one here: the
+/// file above declares what its modules share.
 #[test]
 fn files_use_each_other_in_one_direction() {
     let all = dependencies();

@@ -1,4 +1,5 @@
-//! The record of what a store was told, and of what it promised in return: what may be in it after a crash follows from that.
+//! The record of the writes to a store and of its promises in return. It determines what the store
+//! may hold after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,19 +11,20 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 /// A keyspace from its creation to its drop; a later one of the same name is another.
 pub type Incarnation = u32;
 
-/// What one operation of a write does: to which keyspace and key, and the new value unless it deletes.
-pub type Op = (Incarnation, Vec<u8>, Option<Vec<u8>>);
+/// One operation of a write: keyspace, key, and the new value or `None` for a delete.
+pub type LedgerOp = (Incarnation, Vec<u8>, Option<Vec<u8>>);
 
-/// A write, which is there whole or not at all.
+/// A write, which takes effect whole or not at all.
 #[derive(Debug)]
 struct Write {
-    ops: Vec<Op>,
+    ops: Vec<LedgerOp>,
     /// Sequence number of its last operation.
     last: SeqNo,
 }
 
-/// Writes are in doubt from the moment they fail until the store is read again. So are changes to the set of keyspaces, which are
-/// durable when they are acknowledged and have no place in the order of writes.
+/// A failed write is in doubt until the store is read again. So is a failed change to the set of
+/// keyspaces. Such a change is durable when it is acknowledged, and has no place in the order of
+/// writes.
 #[derive(Clone)]
 pub struct Ledger {
     /// Acknowledged, in order.
@@ -36,7 +38,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Of a store that does not exist yet.
+    /// For a store that does not exist yet.
     pub fn new() -> Ledger {
         Ledger {
             writes: Vec::new(),
@@ -48,7 +50,7 @@ impl Ledger {
         }
     }
 
-    /// The last acknowledged write: a kill of the process must not take it.
+    /// The last acknowledged write: a kill of the process must not lose it.
     pub fn acknowledged(&self) -> SeqNo {
         self.writes.last().map_or(0, |write| write.last)
     }
@@ -67,7 +69,7 @@ impl Ledger {
     }
 
     /// A write has returned.
-    pub fn wrote(&mut self, ops: Vec<Op>, result: &Result<SeqNo>) {
+    pub fn wrote(&mut self, ops: Vec<LedgerOp>, result: &Result<SeqNo>) {
         let last = self.acknowledged() + ops.len() as u64;
         let write = Arc::new(Write { ops, last });
         match result {
@@ -76,7 +78,7 @@ impl Ledger {
                 self.write_in_doubt = None;
                 self.writes.push(write);
             }
-            // A store that refuses writes because of one that failed does not begin this one.
+            // A store that is poisoned by a failed write does not begin this one.
             Err(tamis::Error::Poisoned(_)) if self.write_in_doubt.is_some() => {}
             Err(_) => self.write_in_doubt = Some(write),
         }
@@ -117,8 +119,8 @@ impl Ledger {
         };
     }
 
-    /// What a store that was opened again makes of the doubts: it must show the writes up to some moment, and at least those up to
-    /// `floor`. Its contents are left to [`Ledger::check`].
+    /// Resolves the doubts by what a reopened store shows: the writes up to some moment, and at
+    /// least those up to `floor`. [`Ledger::check`] checks its contents.
     pub fn settle(&mut self, db: &Db, floor: SeqNo) {
         let last = db.last_seqno();
         assert!(last >= floor, "writes up to {floor} were promised to be there, but they end with {last}");
@@ -133,7 +135,8 @@ impl Ledger {
         }
     }
 
-    /// Whether the open store shows what it should: everything that was acknowledged, and a failed write whole or not at all.
+    /// Checks that the open store shows everything acknowledged, and a failed write whole or not at
+    /// all.
     pub fn check(&self, db: &Db) -> Result<()> {
         let visible = db.last_seqno();
         let in_doubt = self.write_in_doubt.iter().map(|write| write.last);
@@ -153,7 +156,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether a snapshot shows what was there when it was taken; keyspaces dropped since do not count.
+    /// Checks that a snapshot shows the store at its creation; keyspaces dropped since do not
+    /// count.
     pub fn check_snapshot(&self, db: &Db, snapshot: &Snapshot, taken: &Ledger) -> Result<()> {
         let contents = self.contents(snapshot.seqno());
         let still_there = |(name, incarnation): &(&String, &Incarnation)| self.incarnation(name) == Some(**incarnation);
@@ -167,7 +171,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The entries of every keyspace there ever was, after the writes up to `seqno`.
+    /// The entries of every keyspace that ever existed, after the writes up to `seqno`.
     fn contents(&self, seqno: SeqNo) -> BTreeMap<Incarnation, Map> {
         let mut contents = BTreeMap::<Incarnation, Map>::new();
         let writes = self.writes.iter().chain(&self.write_in_doubt).filter(|write| write.last <= seqno);
@@ -186,7 +190,7 @@ fn check_keyspace(keyspace: &Keyspace, expected: &Map) -> Result<()> {
     let entries = collect(keyspace.iter())?;
     assert_eq!(keys(&entries), keys(expected), "keys of {}", keyspace.name());
     assert!(entries == *expected, "values of {}", keyspace.name());
-    // Look-ups take another way than iterators, past the filters.
+    // Point reads take another path than iterators, through the filters.
     for (key, value) in expected {
         assert_eq!(keyspace.get(key)?.as_deref(), Some(value.as_slice()));
     }

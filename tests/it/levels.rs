@@ -1,6 +1,6 @@
-//! What does it save to give the levels different filters?
+//! What do different filters per level save?
 //!
-//! `TAMIS_KEYS` sets how many keys the tree has.
+//! `TAMIS_KEYS` sets the number of keys in the tree.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,13 +24,14 @@ fn options(fs: &SimFileSystem, keyspace: KeyspaceOptions, memtable_size: usize) 
     (options, executor)
 }
 
-/// Even, so that absent keys lie between: no table's key range says that they are not there.
+/// Even, so that absent keys lie between: no table's key range rules them out.
 fn present(n: u64) -> [u8; 8] {
     (2 * n).to_be_bytes()
 }
 
-/// A store of `keys` keys whose five levels each have about a tenth of the keys of the next: the last one is loaded at once, and what
-/// comes then in small memtables finds its way down by flushes and compactions.
+/// A store of `keys` keys with five levels, each with about a tenth of the keys of the next. The
+/// last level is loaded at once; later keys, from small memtables, reach the levels above by
+/// flushes and compactions.
 fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
     let fs = SimFileSystem::new();
     let (opened, _) = options(&fs, keyspace.clone(), 16 << 20);
@@ -45,8 +46,8 @@ fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
     db.compact_range(..).unwrap();
     let size = db.stats().keyspaces[0].size();
     db.close().unwrap();
-    // Level 0 is compacted, at twelve runs, into a level that holds eight times as much as it does then, or less; the last one holds 900
-    // times as much.
+    // At twelve runs, level 0 is compacted into a level at most eight times its size; the last
+    // level has 900 times its size.
     let memtable_size = usize::try_from(size / 12 / 900).unwrap();
     let (opened, executor) = options(&fs, keyspace.clone(), memtable_size);
     let db = opened.open(DIR).unwrap();
@@ -54,13 +55,14 @@ fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
     while let Some(&n) = later.next() {
         db.put(present(n), [n.to_be_bytes(); 2].concat()).unwrap();
         while executor.step() {}
-        // Levels empty themselves into the next ones: stop when none is empty but level 0.
+        // Levels are merged into the next ones, which empties them: stop when only level 0 is
+        // empty.
         let runs = || db.stats().keyspaces[0].levels[0].tables.len();
         if later.len() < enough && occupied(&db) == 4 && runs() == 0 {
             break;
         }
     }
-    // Three runs of a few keys, which are not so much that they are merged when the store rests.
+    // Three runs of a few keys, too small to be merged when the store is idle.
     for run in 0..3 {
         for &n in later.by_ref().take(10 << run) {
             db.put(present(n), [n.to_be_bytes(); 2].concat()).unwrap();
@@ -72,7 +74,7 @@ fn five_levels(keyspace: &KeyspaceOptions, keys: u64) -> (SimFileSystem, Db) {
     (fs, db)
 }
 
-/// How many levels hold something.
+/// Number of levels that hold tables.
 fn occupied(db: &Db) -> usize {
     db.stats().keyspaces[0].levels.iter().filter(|level| !level.tables.is_empty()).count()
 }
@@ -87,8 +89,9 @@ fn runs(fs: &SimFileSystem, db: &Db) -> Vec<Run> {
     first.chain(others).filter(|keys| *keys > 0).map(|keys| Run { keys, weight: 1.0 }).collect()
 }
 
-/// Bytes of all filters as they are, with headers and the room that is left in the last line of each. And the false positives to expect of a look-up of an absent key, by the filters' own bits: each table of a
-/// level weighted by the share of the keys that it answers for.
+/// Bytes of all filters, with headers and unused space in their last lines. And the false positives
+/// to expect per look-up of an absent key, by the filters' own bits, with each table of a level
+/// weighted by its share of the keys.
 fn filters(fs: &SimFileSystem, db: &Db) -> (u64, f64) {
     let inspector = Inspector::on(Arc::new(fs.clone()));
     let (mut bytes, mut expected) = (0, 0.0);
@@ -148,7 +151,8 @@ fn a_budget_wastes_less_than_half_the_reads_of_uniform_filters_of_the_same_memor
     println!("planned: uniform {uniform_planned:.5}, budget {planned:.5}");
     assert!(planned * 2.0 < uniform_planned);
 
-    // As flushes and compactions have written it, then the same tree with the filters that it would get now, then with uniform ones.
+    // First as flushes and compactions have written it, then with the filters that the tree would
+    // get now, then with uniform ones.
     let check = |name: &str| {
         let (memory, expected) = filters(&fs, &db);
         let wasted = measured(&db, keys, look_ups);
@@ -161,7 +165,8 @@ fn a_budget_wastes_less_than_half_the_reads_of_uniform_filters_of_the_same_memor
     let written = check("budget, as written");
     db.rebuild_filters(UNIFORM).unwrap();
     let uniform = check("uniform");
-    // Headers and last lines are in no plan, and tables are small here: the largest budget whose filters really take no more memory.
+    // The plan omits headers and last lines, and tables are small here: find the largest budget
+    // whose filters really take no more memory.
     let renewed = (0..20u8).map(|step| 10.0 - 0.25 * f32::from(step)).find_map(|bits| {
         let budget = LevelFilters::Budget(FilterBudget::bits_per_key(bits));
         db.keyspace_with("default", keyspace.clone().level_filters(budget)).unwrap();

@@ -1,11 +1,11 @@
-//! What does a power cut leave of a log that is stored to mapped memory?
+//! What does a power cut leave of a log written by stores to mapped memory?
 //!
-//! Since the last sync each sector or page of it shows a moment of its own, also one in the middle
-//! of a store. The store must show a prefix of the writes, whole batches only, everything that was
+//! Each sector or page shows a moment of its own since the last sync, also one in the middle of a
+//! store. The database must show a prefix of the writes, whole batches only, everything that was
 //! synced, and never damage.
 //!
-//! `TAMIS_SEEDS` sets how many histories are cut, `TAMIS_CUTS` how often each is, `TAMIS_SEED` runs
-//! one.
+//! `TAMIS_SEEDS` sets the number of histories, `TAMIS_CUTS` the number of cuts in each;
+//! `TAMIS_SEED` runs one.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use tamis::{Db, Executor, WalMode, WriteBatch, WriteOptions};
 
 use crate::support::{Scene, count_from_env, for_each_seed, stepped_options};
 
-/// A store of numbers, which are written in their order.
+/// A store of ascending numbers.
 struct Numbers {
     fs: SimFileSystem,
     rng: fastrand::Rng,
-    /// How many numbers there are behind each batch.
+    /// Count of numbers after each batch.
     ends: BTreeSet<u32>,
     count: u32,
-    /// The number of writes that were promised to survive.
+    /// Count of writes that were promised to survive.
     durable: u32,
 }
 
@@ -31,7 +31,7 @@ impl Numbers {
         Numbers { fs: SimFileSystem::new(), rng, ends: BTreeSet::from([0]), count: 0, durable: 0 }
     }
 
-    /// Opens the store, and writes until the power goes at mutating call `cut`, or a while.
+    /// Opens the store and writes until the power goes at mutating call `cut`, or for a while.
     fn live(&mut self, cut: u64) {
         // Windows of 4 KiB, 64 KiB and more.
         let memtable_size = [16 << 10, 256 << 10, 16 << 20][self.rng.usize(0..3)];
@@ -45,7 +45,7 @@ impl Numbers {
             let size = if self.rng.u8(0..4) == 0 { self.rng.u32(2..20) } else { 1 };
             let end = self.count + size;
             for n in self.count..end {
-                // A large value goes by a call of its own, between stores.
+                // A large value is written by a call of its own, between stores.
                 let len = if self.rng.u16(0..1000) == 0 { 1 << 20 } else { self.rng.usize(0..longest) };
                 batch.put(n.to_be_bytes(), value(n, len));
             }
@@ -62,7 +62,7 @@ impl Numbers {
                 executor.step();
             }
         }
-        // What the handle does when it is dropped comes too late.
+        // Calls by the handle's drop come too late.
         self.fs = self.fs.crash_point().unwrap_or_else(|| self.fs.kill());
     }
 }
@@ -82,8 +82,8 @@ fn found(db: &Db) -> Vec<u32> {
     db.iter().map(number).collect()
 }
 
-/// Cuts a history at one of its calls; each of the outcomes must be a moment of it, and one is gone
-/// on with.
+/// Cuts a history at one of its calls. Each outcome must be a moment of the history, and one of
+/// them continues it.
 fn cut(seed: u64) {
     let mut numbers = Numbers::new(seed);
     for life in 0..3 {

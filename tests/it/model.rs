@@ -1,6 +1,6 @@
 //! Does the store agree with a `BTreeMap` under random operations?
 //!
-//! `TAMIS_CASES` sets how many cases run, `TAMIS_SEED` runs one.
+//! `TAMIS_CASES` sets the number of cases, `TAMIS_SEED` runs one.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,21 +15,21 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 type Model = BTreeMap<String, Map>;
 
 /// A store and what it should hold.
-struct Pair {
+struct ModelledStore {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
     executor: Arc<dyn Executor>,
     model: Model,
     snapshots: Vec<(Snapshot, Model)>,
-    /// Makes long common prefixes in some cases.
+    /// In some cases, gives keys a long common prefix.
     prefix: Vec<u8>,
     key_space: u32,
     mmap_reads: bool,
 }
 
-impl Pair {
-    fn new(seed: u64) -> Pair {
+impl ModelledStore {
+    fn new(seed: u64) -> ModelledStore {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
@@ -38,7 +38,7 @@ impl Pair {
         let prefix = if rng.u8(0..4) == 0 { vec![b'p'; rng.usize(1..300)] } else { Vec::new() };
         let key_space = 1 << rng.u32(3..12);
         let model = Model::from([("default".to_owned(), Map::new())]);
-        Pair { rng, fs, db: Some(db), executor, model, snapshots: Vec::new(), prefix, key_space, mmap_reads }
+        ModelledStore { rng, fs, db: Some(db), executor, model, snapshots: Vec::new(), prefix, key_space, mmap_reads }
     }
 
     fn db(&self) -> &Db {
@@ -160,13 +160,13 @@ impl Pair {
                 assert_eq!(keyspace.options().unwrap().filter, policy);
                 assert_eq!(keyspace.rebuild_filters(policy).unwrap().wanted, 0);
             }
-            98 if self.rng.bool() => self.pile_up(),
+            98 if self.rng.bool() => self.add_runs(),
             _ => self.db().sync().unwrap(),
         }
     }
 
-    /// More runs in level 0 than are worked off meanwhile.
-    fn pile_up(&mut self) {
+    /// Adds more runs to level 0 than compactions merge meanwhile.
+    fn add_runs(&mut self) {
         let (name, keyspace) = self.keyspace();
         for _ in 0..self.rng.u8(10..40) {
             let (key, value) = (self.key(), self.value());
@@ -176,7 +176,7 @@ impl Pair {
         }
     }
 
-    /// Some keys in one read, some of them twice; now, or as a snapshot sees them.
+    /// Reads several keys at once, some of them twice, from the store or a snapshot.
     fn read_many(&mut self) {
         let (name, keyspace) = self.keyspace();
         let mut keys: Vec<Vec<u8>> = (0..self.rng.usize(0..60)).map(|_| self.key()).collect();
@@ -223,7 +223,7 @@ impl Pair {
         self.model = next;
     }
 
-    /// A random range from both ends at once.
+    /// Scans a random range from both ends at once.
     fn scan(&mut self) {
         let (name, keyspace) = self.keyspace();
         let (from, to) = (self.bound(), self.bound());
@@ -264,7 +264,7 @@ impl Pair {
         }
     }
 
-    /// A cursor goes the way of a position in a sorted list.
+    /// Moves a cursor beside a position in a sorted list.
     fn walk(&mut self) {
         let (name, keyspace) = self.keyspace();
         let options = self.read_options();
@@ -330,7 +330,7 @@ impl Pair {
         options.mmap_reads(self.mmap_reads)
     }
 
-    /// Cleanly, or as if the process had been killed.
+    /// Closes the store cleanly, or as if the process had been killed.
     fn reopen(&mut self) {
         self.snapshots.clear();
         let db = self.db.take().unwrap();
@@ -369,7 +369,8 @@ impl Pair {
         }
     }
 
-    /// After everything is compacted and nothing refers to old files, the directory holds what it must and no more.
+    /// Once everything is compacted and nothing refers to old files, the directory holds exactly
+    /// the files it must.
     fn check_settled(&mut self) {
         self.snapshots.clear();
         for name in self.model.keys() {
@@ -393,7 +394,7 @@ impl Pair {
 #[test]
 fn agrees_with_a_map() {
     for_each_seed(count_from_env("TAMIS_CASES", 2500), |seed| {
-        let mut pair = Pair::new(seed);
+        let mut pair = ModelledStore::new(seed);
         let steps = pair.rng.u32(20..400);
         for _ in 0..steps {
             pair.step();

@@ -1,5 +1,5 @@
-//! Does a compaction that falls into parts, done by one thread or several, do what one in a single part does: all of a stage or nothing?
-//! And may it be interrupted between stages?
+//! Does a compaction in parts, by one thread or several, have the result of one in a single part: a
+//! whole stage or nothing? May it be interrupted between stages?
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use tamis::{
 };
 
 use crate::support::{Scene, stepped_options};
-use crate::trace::{Call, Trace};
+use crate::trace::{Trace, TracedCall};
 
 const DIR: &str = "/db";
 const KEYS: u32 = 1500;
 
-type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Options by which a table takes so many bytes; a large enough one makes a compaction of a single part.
+/// Options with tables of `bytes` bytes. With large tables, a compaction has a single part.
 fn with_tables_of(options: Options, bytes: u64) -> Options {
     let keyspace = KeyspaceOptions::new().block_size(512).compression(Compression::None);
     options.memtable_size(16 << 10).table_size(bytes).cache_size(0).default_keyspace(keyspace)
 }
 
-/// Writes keys in no order, some of them several times, some of them deleted in the end, and one with more versions than a part has
-/// entries.
+/// Writes keys in random order, some of them several times, deletes some in the end, and gives one
+/// more versions than a part has entries.
 fn fill(db: &Db) {
     let mut rng = fastrand::Rng::with_seed(11);
     let seen = db.snapshot();
@@ -41,11 +41,11 @@ fn fill(db: &Db) {
     db.flush().unwrap();
 }
 
-fn entries(db: &Db) -> Entries {
+fn entries(db: &Db) -> Pairs {
     db.iter().map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect::<Result<_, _>>().unwrap()
 }
 
-/// Numbers of the tables that the store has, in key order if it is compacted.
+/// Numbers of the store's tables, in key order if it is compacted.
 fn tables(db: &Db) -> Vec<u64> {
     let levels = &db.stats().keyspaces[0].levels;
     levels.iter().flat_map(|level| level.tables.iter().map(|table| table.number)).collect()
@@ -55,7 +55,8 @@ fn table_files(fs: &SimFileSystem) -> usize {
     fs.paths().iter().filter(|path| path.extension().is_some_and(|extension| extension == "sst")).count()
 }
 
-/// Checks that all is in the last level, in tables that do not overlap, and nothing else is there.
+/// Checks that everything is in the last level, in tables that do not overlap, and nothing else
+/// exists.
 fn check_compacted(db: &Db, at_least: usize) {
     let stats = db.stats();
     let (last, above) = stats.keyspaces[0].levels.split_last().unwrap();
@@ -66,7 +67,7 @@ fn check_compacted(db: &Db, at_least: usize) {
 }
 
 #[test]
-fn parts_give_what_a_single_part_gives() {
+fn parts_produce_the_entries_of_a_single_part() {
     let mut all = Vec::new();
     for (bytes, threads, at_least) in [(1 << 30, 0, 1), (4096, 0, 10), (4096, 3, 10), (4096, 6, 10)] {
         let fs = SimFileSystem::new();
@@ -81,7 +82,8 @@ fn parts_give_what_a_single_part_gives() {
         assert_eq!(entries(&db), before);
         check_compacted(&db, at_least);
         let live = tables(&db).len();
-        // A thread that has just ended its part may still hold what it read; without threads, nobody does.
+        // A thread that has just ended its part may still hold its inputs. Without threads, none
+        // does.
         if threads == 0 {
             assert_eq!(table_files(&fs), live);
         }
@@ -123,7 +125,8 @@ fn a_compaction_in_parts_is_done_whole_or_not_at_all() {
             Ok(()) => {}
             Err(Error::Poisoned(_) | Error::Io { .. }) => {
                 assert_eq!(tables(&db), before);
-                // Nothing is left of the parts that were done, unless whether they count is known only when the manifest is read.
+                // The outputs of finished parts are removed, unless only the manifest, once read
+                // again, tells whether they count.
                 if db.put("k", "v").is_ok() {
                     db.delete("k").unwrap();
                     assert_eq!(table_files(&fs), before.len());
@@ -149,9 +152,10 @@ fn a_compaction_in_parts_is_done_whole_or_not_at_all() {
     }
 }
 
-/// A store whose last level is full, with newer versions and tombstones of a part of its keys above it, a snapshot of what was before them
-/// (which lives as long as the store is open), and what both see. A compaction of it takes several stages.
-fn two_layers(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>, Snapshot, [Entries; 2]) {
+/// A store with a full last level, and above it newer versions and tombstones of some of its keys.
+/// Also a snapshot from before these (valid while the store is open), and the contents that
+/// snapshot and store see. A compaction of it takes several stages.
+fn two_layers(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>, Snapshot, [Pairs; 2]) {
     let (options, executor) = stepped_options(fs);
     let db = with_tables_of(options, 4096).memtable_size(4 << 10).open(DIR).unwrap();
     for key in 0..KEYS {
@@ -169,7 +173,7 @@ fn two_layers(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>, Snapshot, [Entri
     (db, executor, snapshot, [older, newer])
 }
 
-fn seen_by(snapshot: &Snapshot) -> Entries {
+fn seen_by(snapshot: &Snapshot) -> Pairs {
     snapshot
         .iter()
         .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
@@ -184,8 +188,8 @@ fn check_verified(fs: &SimFileSystem) {
     assert_eq!(verified.damaged, 0, "{faults:?}");
 }
 
-/// Goes to and fro with a cursor, and compares what it finds.
-fn check_walk(mut cursor: Cursor, expected: &Entries, seed: u64) {
+/// Moves a cursor back and forth and compares the entries it finds.
+fn check_walk(mut cursor: Cursor, expected: &Pairs, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut at: Option<usize> = None;
     for _ in 0..300 {
@@ -209,8 +213,8 @@ fn check_walk(mut cursor: Cursor, expected: &Entries, seed: u64) {
     }
 }
 
-/// Writes to keys that are there, with flushes, and lets the store do what it will.
-fn go_on(db: &Db, executor: &SteppedExecutor, expected: &mut Entries, seed: u64) {
+/// Writes to existing keys, with flushes, and lets background work run.
+fn write_on(db: &Db, executor: &SteppedExecutor, expected: &mut Pairs, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     for i in 0..600 {
         let at = rng.usize(0..expected.len());
@@ -223,8 +227,9 @@ fn go_on(db: &Db, executor: &SteppedExecutor, expected: &mut Entries, seed: u64)
     }
 }
 
-/// Wherever it is interrupted, the stages that ended stay, and what is left above them, of which a part is below as well, changes no answer:
-/// not then, not while the store goes on by itself, and not when all is compacted in the end.
+/// Wherever it is interrupted, finished stages stay. The levels above keep entries that are partly
+/// below as well. These change no answer: not then, not during further background work, and not
+/// after a full compaction.
 #[test]
 fn a_compaction_in_stages_may_be_interrupted_anywhere() {
     let (mut whole, mut in_part) = (0, 0);
@@ -255,7 +260,7 @@ fn a_compaction_in_stages_may_be_interrupted_anywhere() {
             assert_eq!(entries(&db), newer);
             check_verified(&next);
             let mut expected = newer.clone();
-            go_on(&db, &executor, &mut expected, at);
+            write_on(&db, &executor, &mut expected, at);
             check_walk(db.cursor().unwrap(), &expected, at);
             assert_eq!(entries(&db), expected);
             check_verified(&next);
@@ -271,23 +276,24 @@ fn a_compaction_in_stages_may_be_interrupted_anywhere() {
 }
 
 #[test]
-fn a_compaction_takes_the_space_of_a_stage_and_not_of_all_it_reads() {
+fn a_compaction_needs_the_space_of_a_stage_and_not_of_all_its_inputs() {
     let fs = SimFileSystem::new();
     let (db, _executor, snapshot, [_, newer]) = two_layers(&fs);
     drop(snapshot);
     let size = |fs: &SimFileSystem| fs.paths().iter().map(|path| fs.file_len(path).unwrap_or(0)).sum::<u64>();
     let (before, last) = (size(&fs), db.stats().keyspaces[0].levels.last().unwrap().size());
-    // A stage reads sixteen tables of 4 KiB and some more, and before it begins there has to be room for a full level 0 besides.
-    let room = 2 * 16 * 4096 + 12 * 4096;
-    assert!(2 * room < last, "{last}");
-    fs.set_capacity(Some(before + room));
+    // A stage reads sixteen tables of 4 KiB and some more. Before it begins, there must also be
+    // space for a full level 0.
+    let space = 2 * 16 * 4096 + 12 * 4096;
+    assert!(2 * space < last, "{last}");
+    fs.set_capacity(Some(before + space));
     db.compact_range(..).unwrap();
     assert_eq!(entries(&db), newer);
     check_compacted(&db, 20);
 }
 
 #[test]
-fn what_a_table_consists_of_goes_to_the_device_before_the_last_of_it_is_written() {
+fn a_tables_data_go_to_the_device_before_its_end_is_written() {
     let trace = Trace::new(&SimFileSystem::new());
     let (options, _executor) = stepped_options(&SimFileSystem::new());
     let db = options.file_system(Arc::new(trace.clone())).memtable_size(8 << 20).open(DIR).unwrap();
@@ -297,11 +303,11 @@ fn what_a_table_consists_of_goes_to_the_device_before_the_last_of_it_is_written(
     }
     db.flush().unwrap();
     let of_tables = trace.events().into_iter().filter(|event| event.name.ends_with(".sst"));
-    let calls: Vec<Call> = of_tables.map(|event| event.call).collect();
+    let calls: Vec<TracedCall> = of_tables.map(|event| event.call).collect();
     // A table of 4 MB, a MiB at a time.
-    assert_eq!(calls.first(), Some(&Call::Create));
+    assert_eq!(calls.first(), Some(&TracedCall::Create));
     let (last, appended) = calls[1..].split_last().unwrap();
-    assert_eq!(*last, Call::Sync);
+    assert_eq!(*last, TracedCall::Sync);
     assert!(appended.len() >= 6, "{calls:?}");
-    assert!(appended.chunks(2).all(|pair| pair == [Call::Append, Call::BeginSync]), "{calls:?}");
+    assert!(appended.chunks(2).all(|pair| pair == [TracedCall::Append, TracedCall::BeginSync]), "{calls:?}");
 }

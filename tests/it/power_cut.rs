@@ -1,13 +1,13 @@
-//! What is left when the power goes?
+//! What is left after a power cut?
 //!
-//! `TAMIS_SEEDS` sets how many histories are cut, `TAMIS_SEED` runs one.
+//! `TAMIS_SEEDS` sets the number of histories, `TAMIS_SEED` runs one.
 
 use std::path::PathBuf;
 
 use tamis::vfs::SimFileSystem;
 use tamis::{Db, Executor, Result, WriteBatch};
 
-use crate::history::{History, Trouble, check_goes_on, reopen, steps};
+use crate::history::{History, Trouble, check_reopens, reopen, steps};
 use crate::ledger::Ledger;
 use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain};
 
@@ -17,7 +17,7 @@ fn run(seed: u64, trouble: Trouble) -> History {
     for _ in 0..steps(seed) {
         let result = history.step();
         if history.power_is_off() {
-            // A dead disk acknowledges nothing. If it does, the write will be missed.
+            // A dead disk acknowledges nothing. If it does, the ledger will miss the write.
             let _ = history.write_synced();
             break;
         }
@@ -26,7 +26,8 @@ fn run(seed: u64, trouble: Trouble) -> History {
     history
 }
 
-/// Cuts the power, or kills the process, at every mutating call of a history, creation and reopenings included.
+/// Cuts the power, or kills the process, at every mutating call of a history, creation and
+/// reopenings included.
 fn cut_everywhere(seed: u64) {
     let calls = run(seed, Trouble::None).calls();
     for call in 1..=calls {
@@ -34,34 +35,35 @@ fn cut_everywhere(seed: u64) {
         let history = run(seed, Trouble::PowerCut(call));
         let point = history.fs.crash_point().expect("one seed is one history");
         let ledger = history.end();
-        // The seeds take turns, so that each of these befalls every call.
+        // The seeds take turns, so that every call meets each of these.
         match (call + seed) % 16 {
-            0 => cut_twice(&point, &ledger, End::Kill, seed),
-            8 => cut_twice(&point.crash(call), &ledger, End::PowerCut, seed),
-            1 | 4 | 9 | 13 => check_goes_on(&point, &ledger, ledger.acknowledged(), seed),
-            _ => check_goes_on(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
+            0 => cut_twice(&point, &ledger, ProcessEnd::Kill, seed),
+            8 => cut_twice(&point.crash(call), &ledger, ProcessEnd::PowerCut, seed),
+            1 | 4 | 9 | 13 => check_reopens(&point, &ledger, ledger.acknowledged(), seed),
+            _ => check_reopens(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
         }
     }
 }
 
 /// How a process ended.
 #[derive(Clone, Copy)]
-enum End {
+enum ProcessEnd {
     Kill,
     PowerCut,
 }
 
-/// Cuts the power at every mutating call of a recovery of `fs`, which `end` has left. The next recovery finds what the first would
-/// have found; after a second power cut, too, unless there are writes that only a kill has left.
-fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, end: End, seed: u64) {
+/// Cuts the power at every mutating call of a recovery of `fs`, which `end` has left. The next
+/// recovery finds what the first would have found. So does one after a second power cut, unless
+/// some writes survived only a kill.
+fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, end: ProcessEnd, seed: u64) {
     let floor = match end {
-        End::Kill => ledger.acknowledged(),
-        End::PowerCut => ledger.durable(),
+        ProcessEnd::Kill => ledger.acknowledged(),
+        ProcessEnd::PowerCut => ledger.durable(),
     };
     let recovered = reopen(&fs.kill(), ledger, floor, seed);
     let durable = match end {
-        End::Kill => ledger.durable(),
-        End::PowerCut => recovered.acknowledged(),
+        ProcessEnd::Kill => ledger.durable(),
+        ProcessEnd::PowerCut => recovered.acknowledged(),
     };
     for call in 1.. {
         let _scene = Scene(format!("it went again at call {call} of the recovery"));
@@ -74,7 +76,7 @@ fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, end: End, seed: u64) {
         };
         history.end();
         assert_eq!(reopen(&point, ledger, floor, seed).acknowledged(), recovered.acknowledged());
-        check_goes_on(&point.crash(seed ^ call), ledger, durable, seed);
+        check_reopens(&point.crash(seed ^ call), ledger, durable, seed);
     }
 }
 
@@ -89,7 +91,7 @@ fn one_power_cut_after_another_loses_nothing_durable() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (mut fs, mut ledger) = (SimFileSystem::new(), Ledger::new());
         for _ in 0..12 {
-            let mut history = History::on(&fs, ledger, rng.u64(..)).befallen_by(Trouble::PowerCut(rng.u64(1..150)));
+            let mut history = History::on(&fs, ledger, rng.u64(..)).with_trouble(Trouble::PowerCut(rng.u64(1..150)));
             let mut result = history.open(history.ledger.durable());
             while !history.power_is_off() {
                 result.unwrap();
@@ -98,7 +100,7 @@ fn one_power_cut_after_another_loses_nothing_durable() {
             fs = history.fs.crash_point().unwrap().crash(rng.u64(..));
             ledger = history.end();
         }
-        check_goes_on(&fs, &ledger, ledger.durable(), seed);
+        check_reopens(&fs, &ledger, ledger.durable(), seed);
     });
 }
 
@@ -123,7 +125,7 @@ fn found(db: &Db) -> Vec<u32> {
     db.iter().map(|entry| entry.unwrap()).map(|(key, value)| [&*key, &*value].map(number)).map(|[key, _]| key).collect()
 }
 
-/// Expects that whatever a power cut makes of `fs`, a store is there with keys `0..to`.
+/// Expects a store with keys `0..to`, whatever a power cut makes of `fs`.
 #[track_caller]
 fn check_outcomes(fs: &SimFileSystem, to: u32) {
     for seed in 0..150 {
@@ -132,7 +134,7 @@ fn check_outcomes(fs: &SimFileSystem, to: u32) {
     }
 }
 
-/// Expects keys `0..to` after a power cut at any mutating call of `act` on a store that `fs` holds.
+/// Expects keys `0..to` after a power cut at any mutating call of `act` on the store in `fs`.
 #[track_caller]
 fn check_cuts(fs: &SimFileSystem, to: u32, act: impl Fn(&SimFileSystem) -> Result<()>) {
     for call in 1.. {
@@ -160,9 +162,9 @@ fn sync_covers_older_logs() {
     }
 }
 
-/// A kill leaves writes that were not synced, and that recovery keeps in memory.
+/// A kill leaves unsynced writes, which recovery keeps in memory.
 #[test]
-fn sync_after_a_kill_covers_what_was_recovered() {
+fn sync_after_a_kill_covers_recovered_writes() {
     for mode in WAL_MODES {
         let fs = SimFileSystem::new();
         let (db, _) = open_in_mode(&fs, mode).unwrap();
@@ -182,7 +184,7 @@ fn sync_after_a_kill_covers_what_was_recovered() {
 }
 
 #[test]
-fn logs_of_several_kills_are_replayed_together_and_go_together() {
+fn logs_of_several_kills_are_replayed_together_and_removed_together() {
     let mut fs = SimFileSystem::new();
     for n in 0..6 {
         let (db, _) = open_plain(&fs).unwrap();
@@ -234,7 +236,8 @@ fn sync_covers_the_name_of_a_new_log() {
     }
 }
 
-/// Manifest and tables reach the disk, with their names, before anything refers to them, and what they replace goes after that.
+/// Manifest and tables reach the disk, with their names, before anything refers to them. Files that
+/// they replace are removed after that.
 #[test]
 fn files_are_durable_before_they_are_named_and_stay_until_they_are_replaced() {
     for mode in WAL_MODES {
@@ -259,7 +262,8 @@ fn creation_can_be_interrupted_anywhere() {
         let Some(point) = fs.crash_point() else { break };
         assert!(result.is_err());
         check_outcomes(&point, 0);
-        // The next process ends what a killed one began, also where it cannot tell how far that came.
+        // The next process completes the creation that a killed one began, even where it cannot
+        // tell how far that came.
         let (db, _) = open_plain(&point).unwrap();
         put(&db, 0, 2);
         db.sync().unwrap();
@@ -287,11 +291,12 @@ fn recovery_can_be_interrupted_again_and_again() {
     }
 }
 
-/// Whatever a power cut has taken never comes back, however many kills and cuts follow: what is found always is the beginning of one
-/// history, and after a kill all of it.
+/// Writes lost to a power cut never come back, however many kills and cuts follow. The store always
+/// holds a prefix of one history, and after a kill all of it.
 #[test]
-fn what_a_power_cut_has_taken_stays_away() {
-    // With this seed, a log that a power cut had made void was found again two crashes later, when recovery did not let go of it.
+fn writes_lost_to_a_power_cut_stay_lost() {
+    // With this seed, a log that a power cut had made void was found again two crashes later,
+    // because recovery kept it.
     cut_and_kill(5673);
     for_each_seed(count_from_env("TAMIS_SEEDS", 300), cut_and_kill);
 }
@@ -299,7 +304,7 @@ fn what_a_power_cut_has_taken_stays_away() {
 fn cut_and_kill(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut fs = SimFileSystem::new();
-    // The process that has written each key.
+    // The process that wrote each key.
     let mut history: Vec<u32> = Vec::new();
     let mut is_killed = false;
     for process in 0u32..10 {
@@ -366,7 +371,7 @@ fn garbage_behind_the_last_record_is_a_torn_tail() {
 }
 
 #[test]
-fn entries_of_a_dropped_keyspace_stay_away() {
+fn entries_of_a_dropped_keyspace_do_not_come_back() {
     let fs = SimFileSystem::new();
     let (db, _) = open_plain(&fs).unwrap();
     let keyspace = db.keyspace("gone").unwrap();
@@ -395,7 +400,7 @@ fn manifest_is_replaced_without_a_gap() {
         let (db, _) = open_plain(&fs).unwrap();
         let manifests = || fs.paths().into_iter().filter(|path| path.to_string_lossy().contains("MANIFEST"));
         let first: Vec<PathBuf> = manifests().collect();
-        // Edits with keys this long make the manifest so long, too, that it is written anew.
+        // Edits with such long keys make the manifest so long that it is rewritten.
         let put_one = |n: u8| db.put([vec![b'k'; 700_000], vec![n]].concat(), [n]);
         for n in 0..3 {
             put_one(n).unwrap();

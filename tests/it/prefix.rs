@@ -1,4 +1,4 @@
-//! Do scans of one prefix return what is there, and do they leave out the tables that hold nothing of it?
+//! Do scans of one prefix return all its entries, and do they skip tables without the prefix?
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,8 +14,8 @@ use crate::support::{count_entries, count_from_env, for_each_seed, stepped_optio
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A store whose keyspace has one extractor after the other, and what it should hold.
-struct Pair {
+/// A store whose keyspace changes its extractor over time, and what it should hold.
+struct PrefixStore {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
@@ -25,20 +25,21 @@ struct Pair {
     skips: u64,
 }
 
-impl Pair {
-    fn new(seed: u64) -> Pair {
+impl PrefixStore {
+    fn new(seed: u64) -> PrefixStore {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
         let db = options.default_keyspace(keyspace_options(&mut rng)).open("/db").unwrap();
-        Pair { rng, fs, db: Some(db), executor, model: Map::new(), snapshots: Vec::new(), skips: 0 }
+        PrefixStore { rng, fs, db: Some(db), executor, model: Map::new(), snapshots: Vec::new(), skips: 0 }
     }
 
     fn db(&self) -> &Db {
         self.db.as_ref().unwrap()
     }
 
-    /// Few letters, so that there are many prefixes within prefixes, delimiters in all places, and keys without a prefix.
+    /// Few letters, so that there are many nested prefixes, delimiters at all offsets, and keys
+    /// without a prefix.
     fn bytes(&mut self, longest: usize) -> Vec<u8> {
         let letters = [b'a', b'b', b'c', b'd', b':', b':', 0, 0xff];
         (0..self.rng.usize(0..=longest)).map(|_| letters[self.rng.usize(0..8)]).collect()
@@ -52,7 +53,7 @@ impl Pair {
                 self.model.insert(key, value);
             }
             45..60 => {
-                // Mostly of a key that is there.
+                // Mostly an existing key.
                 let near = self.bytes(6);
                 let key = self.model.range(near.clone()..).next().map_or(near, |(key, _)| key.clone());
                 self.db().delete(&key).unwrap();
@@ -97,7 +98,7 @@ impl Pair {
         self.skips += self.db().stats().reads().prefix_skips;
     }
 
-    /// Prefixes and ranges, now and in a snapshot, from both ends at once.
+    /// Scans prefixes and ranges, now and in a snapshot, from both ends at once.
     fn scan(&mut self) {
         let modes = [FilterMode::Use, FilterMode::Use, FilterMode::Ignore, FilterMode::Shadow];
         let options = ReadOptions::new().filters(modes[self.rng.usize(0..4)]).fill_cache(self.rng.bool());
@@ -167,7 +168,7 @@ fn keyspace_options(rng: &mut fastrand::Rng) -> KeyspaceOptions {
 fn scans_agree_with_a_map_whatever_the_extractor() {
     let skips = std::sync::atomic::AtomicU64::new(0);
     for_each_seed(count_from_env("TAMIS_CASES", 30), |seed| {
-        let mut pair = Pair::new(seed);
+        let mut pair = PrefixStore::new(seed);
         for _ in 0..2000 {
             pair.step();
         }
@@ -194,7 +195,7 @@ fn users(prefix: PrefixExtractor) -> (Db, Arc<SteppedExecutor>) {
     (0..9000).for_each(|_| put());
     db.flush().unwrap();
     while executor.step() {}
-    // Level 0 may just have been compacted. A run of less than a memtable stays.
+    // A compaction may just have emptied level 0. A run of less than a memtable stays.
     let holds_many = |level: &&LevelStats| level.tables.iter().map(|table| table.entries).sum::<u64>() >= 20;
     while db.stats().keyspaces[0].levels.iter().filter(holds_many).count() < 3 {
         (0..20).for_each(|_| put());
@@ -204,7 +205,7 @@ fn users(prefix: PrefixExtractor) -> (Db, Arc<SteppedExecutor>) {
     (db, executor)
 }
 
-/// What `scan` makes of every user's prefix, from `first` on by twos: the entries, and what was read.
+/// Scans the prefix of every other user, from `first` on: number of entries, and the reads.
 fn scan(db: &Db, first: u32, scan: impl Fn(&str) -> Iter) -> (usize, ReadStats) {
     let before = db.stats().reads();
     let entries = (first..800).step_by(2).map(|user| count_entries(scan(&format!("user{user:03}:")))).sum();
@@ -224,7 +225,8 @@ fn scans_of_absent_prefixes_read_no_block() {
         assert!(used.prefix_probes > 2 * 400, "{used:?}");
         assert_eq!(used.prefix_skips, used.prefix_probes);
         assert_eq!(used.look_ups(), 0, "no point read");
-        // A table is asked only if its range has room for the prefix: no more than two of a level below level 0.
+        // A table is asked only if its range can hold the prefix: at most two tables of each level
+        // below level 0.
         let most = |level: &LevelStats| if level.level == 0 { level.tables.len() } else { level.tables.len().min(2) };
         let most: usize = levels.iter().map(most).sum();
         assert!(used.prefix_probes <= 400 * most as u64, "{used:?}, {most} tables per prefix");
@@ -245,7 +247,7 @@ fn scans_of_absent_prefixes_read_no_block() {
         let (_, shadow) = scan(&db, 1, |prefix| db.prefix_with(prefix, shadowing));
         assert_eq!((shadow.prefix_probes, shadow.prefix_skips), (used.prefix_probes, used.prefix_skips));
         assert!(shadow.block_reads > 400, "{shadow:?}");
-        // Every table that was read had been denied.
+        // The filter of every table read had denied the prefix.
         assert_eq!((shadow.avoidable_reads, shadow.avoidable_bytes), (shadow.block_reads, shadow.block_bytes));
         assert_eq!((used.avoidable_reads, ignored.avoidable_reads), (0, 0));
     }
@@ -263,7 +265,7 @@ fn scans_of_present_prefixes_return_all_and_read_less() {
 }
 
 #[test]
-fn a_scan_asks_each_table_once_from_whichever_end_it_comes() {
+fn a_scan_asks_each_table_once_from_either_end() {
     let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
     for filters in [FilterMode::Use, FilterMode::Shadow] {
         let options = ReadOptions::new().filters(filters);
@@ -271,7 +273,7 @@ fn a_scan_asks_each_table_once_from_whichever_end_it_comes() {
             let (_, forward) = scan(&db, first, |prefix| db.prefix_with(prefix, options));
             let (_, both) = scan(&db, first, |prefix| {
                 let mut iter = db.prefix_with(prefix, options);
-                // The one end, then the other as far as there is something left.
+                // From one end, then from the other as far as entries are left.
                 assert_eq!(iter.next_back().is_some(), first == 0, "{prefix}");
                 iter.next();
                 iter
@@ -284,7 +286,7 @@ fn a_scan_asks_each_table_once_from_whichever_end_it_comes() {
 }
 
 #[test]
-fn scans_that_tell_no_prefix_ask_no_filter() {
+fn scans_without_a_prefix_ask_no_filter() {
     let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
     let (entries, reads) = scan(&db, 0, |prefix| db.prefix(&prefix[..7]));
     assert!(entries > 0);
@@ -294,13 +296,13 @@ fn scans_that_tell_no_prefix_ask_no_filter() {
     let mut cursor = db.cursor_with(ReadOptions::new().filters(FilterMode::Use)).unwrap();
     cursor.seek("user001:").unwrap();
     assert_eq!(db.stats().reads().prefix_probes, 0);
-    // A range within a prefix does.
+    // A range within a prefix asks filters.
     assert_eq!(count_entries(db.range("user001:00".."user001:99")), 0);
     assert!(db.stats().reads().prefix_probes > 0);
 }
 
 #[test]
-fn ranges_within_a_prefix_treat_filters_as_they_are_told() {
+fn ranges_within_a_prefix_obey_the_filter_mode() {
     let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
     let snapshot = db.snapshot();
     let with = |filters| {
@@ -333,7 +335,7 @@ fn tables_of_another_extractor_are_read_until_their_filters_are_rebuilt() {
     });
 }
 
-/// Changes the extractor, and then makes the tables follow by `renew`.
+/// Changes the extractor, then updates the tables by `renew`.
 fn check_change(renew: impl Fn(&Db)) {
     let (db, _executor) = users(PrefixExtractor::UpTo(b':'));
     let options = db.default_keyspace().options().unwrap();

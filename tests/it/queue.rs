@@ -1,6 +1,6 @@
-//! Does a scan over deleted keys cost what it finds?
+//! Does a scan over deleted keys cost no more than the entries it finds?
 //!
-//! Counted in tombstones that scans step over, never in time.
+//! The tests count tombstones that scans step over, never time.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,8 +11,8 @@ use tamis::{Db, Executor, Iter, Options, Snapshot};
 
 use crate::support::{count_from_env, for_each_seed, stepped_options, tiny_keyspace, tiny_options};
 
-/// Tombstones that one pop may step over: twice as many as a cursor passes before it asks where to
-/// go on, and what was popped since the last claim.
+/// Tombstones that one pop may step over: twice as many as a cursor passes before it looks for a
+/// gap to jump, and those of pops since the last claim.
 const MOST_PASSED: u64 = 64;
 
 fn key(i: u64) -> [u8; 8] {
@@ -20,17 +20,17 @@ fn key(i: u64) -> [u8; 8] {
 }
 
 /// A queue in the default keyspace.
-struct Queue {
+struct TestQueue {
     db: Db,
     executor: Arc<dyn Executor>,
     live: std::collections::VecDeque<u64>,
     next: u64,
 }
 
-impl Queue {
-    fn new(options: impl FnOnce(Options) -> Options) -> Queue {
+impl TestQueue {
+    fn new(options: impl FnOnce(Options) -> Options) -> TestQueue {
         let (plain, executor) = stepped_options(&SimFileSystem::new());
-        Queue { db: options(plain).open("/db").unwrap(), executor, live: Default::default(), next: 0 }
+        TestQueue { db: options(plain).open("/db").unwrap(), executor, live: Default::default(), next: 0 }
     }
 
     fn push(&mut self) {
@@ -39,7 +39,7 @@ impl Queue {
         self.next += 1;
     }
 
-    /// Takes the entry that `iter` finds, which must be `expected`.
+    /// Pops the entry that `iter` finds, which must be `expected`.
     fn take(&mut self, mut iter: Iter, forward: bool, expected: u64) {
         let entry = if forward { iter.next() } else { iter.next_back() };
         let (found, _) = entry.expect("the queue is not empty").unwrap();
@@ -61,9 +61,9 @@ impl Queue {
         self.db.stats().reads().tombstones_passed
     }
 
-    /// Does `step` `count` times, and returns how many tombstones each of the next hundred steps
-    /// passes on average.
-    fn passed_by(&mut self, count: u64, mut step: impl FnMut(&mut Queue)) -> u64 {
+    /// Runs `step` `count` times, and returns the average number of tombstones that each of the
+    /// next hundred steps passes.
+    fn passed_by(&mut self, count: u64, mut step: impl FnMut(&mut TestQueue)) -> u64 {
         (0..count).for_each(|_| step(self));
         let before = self.passed();
         (0..100).for_each(|_| step(self));
@@ -71,12 +71,12 @@ impl Queue {
     }
 }
 
-/// Pops before a test looks at what one costs.
+/// Pops before a test measures the cost of one.
 const POPS: u64 = 50_000;
 
 #[test]
 fn a_pop_from_a_memtable_passes_few_tombstones_however_many_were_popped() {
-    let mut queue = Queue::new(|options| options);
+    let mut queue = TestQueue::new(|options| options);
     (0..1000).for_each(|_| queue.push());
     let passed = queue.passed_by(POPS, |queue| {
         queue.push();
@@ -87,10 +87,10 @@ fn a_pop_from_a_memtable_passes_few_tombstones_however_many_were_popped() {
 
 #[test]
 fn a_pop_from_either_end_passes_few_tombstones_in_memtables_and_tables() {
-    // Small memtables: most of what was popped is in tables, in level 0 and below.
-    let mut queue = Queue::new(|options| options.memtable_size(64 << 10).table_size(64 << 10));
+    // Small memtables: most popped entries are in tables, in level 0 and below.
+    let mut queue = TestQueue::new(|options| options.memtable_size(64 << 10).table_size(64 << 10));
     (0..1000).for_each(|_| queue.push());
-    for (end, pop) in [("front", Queue::pop_front as fn(&mut Queue)), ("back", Queue::pop_back)] {
+    for (end, pop) in [("front", TestQueue::pop_front as fn(&mut TestQueue)), ("back", TestQueue::pop_back)] {
         let passed = queue.passed_by(POPS / 5, |queue| {
             queue.push();
             pop(queue);
@@ -101,7 +101,7 @@ fn a_pop_from_either_end_passes_few_tombstones_in_memtables_and_tables() {
     assert!(queue.db.stats().flushes > 10);
 }
 
-/// Queues of one keyspace take turns, so that each of them is the one that was looked at longest ago.
+/// The queues of one keyspace take turns, so that the next queue is always the least recently used.
 #[test]
 fn a_pop_passes_few_tombstones_whatever_the_number_of_queues() {
     const QUEUES: u32 = 300;
@@ -129,7 +129,7 @@ fn a_pop_passes_few_tombstones_whatever_the_number_of_queues() {
 
 #[test]
 fn a_scan_of_deleted_keys_that_a_snapshot_keeps_passes_few_the_second_time() {
-    let mut queue = Queue::new(|options| options);
+    let mut queue = TestQueue::new(|options| options);
     (0..2000).for_each(|_| queue.push());
     let (snapshot, older) = (queue.db.snapshot(), queue.live.clone());
     (0..1999).for_each(|_| queue.pop_front());
@@ -155,8 +155,8 @@ fn a_scan_of_deleted_keys_that_a_snapshot_keeps_passes_few_the_second_time() {
 }
 
 #[test]
-fn a_scan_of_a_range_does_not_pass_what_lies_behind_it() {
-    let queue = Queue::new(|options| options);
+fn a_scan_of_a_range_passes_no_tombstones_behind_it() {
+    let queue = TestQueue::new(|options| options);
     for i in 0..10_000 {
         queue.db.delete(key(i)).unwrap();
     }
@@ -166,9 +166,9 @@ fn a_scan_of_a_range_does_not_pass_what_lies_behind_it() {
 }
 
 /// A compaction drops an entry together with the tombstone that hides it. An iterator that is older
-/// than both still holds the entry, and must not believe a scan that has seen neither.
+/// than both still holds the entry, and must ignore the note of a scan that has seen neither.
 #[test]
-fn an_old_iterator_sees_what_a_compaction_has_dropped_since_it_began() {
+fn an_old_iterator_sees_entries_that_a_compaction_has_dropped_since() {
     for (forward, confirmed) in [(true, false), (false, false), (true, true), (false, true)] {
         let (options, _executor) = stepped_options(&SimFileSystem::new());
         let db = options.open("/db").unwrap();
@@ -191,7 +191,7 @@ fn an_old_iterator_sees_what_a_compaction_has_dropped_since_it_began() {
         (0..40).for_each(|i| assert!(db.delete(format!("{passed}{i:02}")).is_ok()));
         db.flush().unwrap();
         if confirmed {
-            // A later scan finds that what this one notes is still so.
+            // A later scan confirms this one's note.
             assert_eq!(first(db.iter()).as_deref(), Some(last.as_bytes()));
             put();
         }
@@ -200,7 +200,7 @@ fn an_old_iterator_sees_what_a_compaction_has_dropped_since_it_began() {
         db.compact_range(dropped..=dropped).unwrap();
         let entries: u64 =
             db.stats().keyspaces[0].levels.iter().flat_map(|level| &level.tables).map(|table| table.entries).sum();
-        assert_eq!(entries, 41, "both are gone");
+        assert_eq!(entries, 41, "both entry and tombstone are dropped");
         assert_eq!(first(db.iter()).as_deref(), Some(last.as_bytes()));
         assert_eq!(first(old).as_deref(), Some(dropped.as_bytes()), "forward {forward}, confirmed {confirmed}");
         assert_eq!(as_old.count(), 2);
@@ -209,37 +209,37 @@ fn an_old_iterator_sees_what_a_compaction_has_dropped_since_it_began() {
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The key so many numbers behind `key`.
+/// The key whose number is `count` above that of `key`.
 fn key_behind(key: &[u8], count: u32) -> Vec<u8> {
     let number: u32 = std::str::from_utf8(&key[2..]).unwrap().parse().unwrap();
     [&key[..2], format!("{:05}", number + count).as_bytes()].concat()
 }
 
 /// Several queues in one keyspace, and what they should hold.
-struct Queues {
+struct TestQueues {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     db: Option<Db>,
     executor: Arc<dyn Executor>,
     model: Map,
     snapshots: Vec<(Snapshot, Map)>,
-    /// Iterators that were begun at some time, and what they must still return.
+    /// Iterators begun earlier, and what they must still return.
     iters: Vec<(Iter, std::collections::VecDeque<Vec<u8>>)>,
-    /// The next number to be pushed; of all queues.
+    /// The next number to be pushed, over all queues.
     next: u32,
 }
 
-/// Queues: each has a prefix of its own.
+/// Number of queues; each has a prefix of its own.
 const QUEUES: u8 = 3;
 
-impl Queues {
-    fn new(seed: u64) -> Queues {
+impl TestQueues {
+    fn new(seed: u64) -> TestQueues {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
         let db = options.default_keyspace(tiny_keyspace(&mut rng)).open("/db").unwrap();
         let (model, snapshots, iters) = Default::default();
-        Queues { rng, fs, db: Some(db), executor, model, snapshots, iters, next: 1000 }
+        TestQueues { rng, fs, db: Some(db), executor, model, snapshots, iters, next: 1000 }
     }
 
     fn db(&self) -> &Db {
@@ -250,7 +250,7 @@ impl Queues {
         format!("q{}{:05}", self.rng.u8(0..QUEUES), number).into_bytes()
     }
 
-    /// A key that may have been there.
+    /// A key that may have existed.
     fn any_key(&mut self) -> Vec<u8> {
         let number = self.rng.u32(1000..=self.next);
         self.key(number)
@@ -281,7 +281,7 @@ impl Queues {
                 self.put(key);
             }
             58..62 => {
-                // As a whole, or but for some in between.
+                // All of a stretch, or all but some keys in it.
                 let (first, kept) = (self.any_key(), self.rng.u32(1..60));
                 for i in (0..self.rng.u32(20..120)).filter(|i| i % kept != kept - 1) {
                     self.delete(&key_behind(&first, i));
@@ -310,8 +310,7 @@ impl Queues {
         }
     }
 
-    /// Has a few keys deleted and compacted, so that nothing is left of them but what older
-    /// iterators hold.
+    /// Deletes a few keys and compacts them, so that only older iterators still hold them.
     fn compact(&mut self) {
         for _ in 0..self.rng.u32(1..4) {
             let first = self.any_key();
@@ -328,7 +327,7 @@ impl Queues {
         }
     }
 
-    /// Takes the first or the last entry of a queue, or of all.
+    /// Pops the first or the last entry of a queue, or of all queues.
     fn pop(&mut self, front: bool) {
         let prefix = format!("q{}", self.rng.u8(0..=QUEUES)).into_bytes();
         let found = match (self.rng.u8(0..3), front) {
@@ -351,7 +350,7 @@ impl Queues {
         }
     }
 
-    /// A range from both ends at once, now or as a snapshot sees it, perhaps not to the end.
+    /// Scans a range from both ends at once, now or in a snapshot, perhaps not to the end.
     fn scan(&mut self) {
         let (a, b) = (self.any_key(), self.any_key());
         let bounds = match self.rng.u8(0..5) {
@@ -368,7 +367,7 @@ impl Queues {
         };
         let expected = model.range(bounds).map(|(key, _)| key.clone()).collect();
         self.iters.push((iter, expected));
-        // Some begin later.
+        // Some iterators begin later.
         if self.rng.u8(0..3) > 0 {
             self.iterate();
         }
@@ -378,7 +377,7 @@ impl Queues {
         }
     }
 
-    /// Goes on with an iterator.
+    /// Continues an iterator.
     fn iterate(&mut self) {
         if self.iters.is_empty() {
             return;
@@ -394,7 +393,7 @@ impl Queues {
         }
     }
 
-    /// A cursor goes the way of a position in a sorted list.
+    /// Moves a cursor beside a position in a sorted list.
     fn walk(&mut self) {
         let at = self.rng.usize(0..=self.snapshots.len());
         let (mut cursor, model) = match self.snapshots.get(at) {
@@ -457,7 +456,7 @@ impl Queues {
 fn queues_agree_with_a_map() {
     let cases = count_from_env("TAMIS_CASES", 400);
     for_each_seed(cases, |seed| {
-        let mut queues = Queues::new(seed);
+        let mut queues = TestQueues::new(seed);
         for _ in 0..queues.rng.u32(100..1500) {
             queues.step();
         }
@@ -474,11 +473,11 @@ fn queues_agree_with_a_map() {
     });
 }
 
-/// A writer moves a queue on, one entry in and one out at once, while others look at it from both
+/// A writer advances a queue, one entry in and one out at once, while others read it from both
 /// ends. Memtables are switched all the time: a reader's snapshot may be newer than the memtables
 /// that it reads.
 #[test]
-fn readers_beside_a_queue_see_all_of_it_at_one_moment() {
+fn readers_beside_a_queue_see_one_moment_of_it() {
     const LIVE: u64 = 20;
     let moves = count_from_env("TAMIS_CASES", 30_000);
     let options = Options::new().file_system(Arc::new(SimFileSystem::new())).memtable_size(16 << 10);

@@ -1,4 +1,5 @@
-//! What do reads cost, by the store's own count and by the file system's? And what do files, limits and space come to?
+//! What do reads cost, by the store's count and by the file system's? Which files stay, which
+//! limits hold, which deletes free space?
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,12 +41,12 @@ impl Bench {
         self.options().open(DIR).unwrap()
     }
 
-    /// Works off everything that is due.
+    /// Runs all work that is due.
     fn step(&self) {
         while self.executor.step() {}
     }
 
-    /// A store with three levels or more that hold something, by the path of random writes.
+    /// A store of three or more levels with tables, filled by random writes.
     fn deep(&self, options: KeyspaceOptions) -> Db {
         let db = self.options().default_keyspace(options).open(DIR).unwrap();
         let mut rng = fastrand::Rng::with_seed(1);
@@ -55,7 +56,7 @@ impl Bench {
         }
         db.flush().unwrap();
         self.step();
-        // Level 0 may just have been compacted. A run of less than a memtable stays.
+        // A compaction may just have emptied level 0. A run of less than a memtable stays.
         while db.stats().keyspaces[0].levels.iter().filter(|level| !level.tables.is_empty()).count() < 3 {
             for _ in 0..20 {
                 db.put(format!("key{:05}", rng.u32(0..20_000)), [rng.u8(..); 50]).unwrap();
@@ -71,7 +72,7 @@ fn reads(db: &Db) -> ReadStats {
     db.stats().reads()
 }
 
-/// Looks up keys that are not there but inside of every table's range; returns what that added to the counts.
+/// Looks up absent keys within every table's range; returns the reads that this added.
 fn look_up_missing(db: &Db, options: ReadOptions) -> ReadStats {
     let before = reads(db);
     for n in 0..20_000 {
@@ -89,7 +90,7 @@ fn get_reads_no_block_when_filter_says_absent() {
     }
     db.flush().unwrap();
     let (mut denied, mut passed) = (0, 0);
-    // The first look-up brings index and filter in.
+    // The first look-up loads index and filter.
     assert!(db.get("key000").unwrap().is_some());
     for n in 0..2000 {
         let (before, called) = (reads(&db), bench.fs.reads());
@@ -117,7 +118,7 @@ fn missing_key_costs_a_hundredth_of_a_block_per_level_with_filters_and_one_witho
     for policy in [FilterPolicy::DEFAULT, FilterPolicy::StandardBloom { bits_per_key: 10.0 }] {
         let bench = Bench::new();
         let db = bench.deep(KeyspaceOptions::new().filter(policy).block_size(1024));
-        // Every table's index and filter come in first.
+        // First load every table's index and filter.
         look_up_missing(&db, ReadOptions::new());
         let ignored = look_up_missing(&db, ReadOptions::new().filters(FilterMode::Ignore));
         assert_eq!(ignored.probes, 0);
@@ -137,7 +138,7 @@ fn missing_key_costs_a_hundredth_of_a_block_per_level_with_filters_and_one_witho
         (expected.block_reads, expected.block_bytes) = (blocks.block_reads, blocks.block_bytes);
         (expected.avoidable_reads, expected.avoidable_bytes) =
             (blocks.block_reads - used.block_reads, blocks.block_bytes - used.block_bytes);
-        assert_eq!(shadow, expected, "it counts what `Use` would, reads what `Ignore` does, and tells the difference");
+        assert_eq!(shadow, expected, "counts like `Use`, reads like `Ignore`, and reports the difference");
     }
 }
 
@@ -153,11 +154,11 @@ fn every_look_up_falls_into_one_class() {
     assert_eq!(stats.true_positives, found);
     assert_eq!(stats.probes, stats.negatives + stats.true_positives + stats.false_positives);
     assert_eq!((stats.skipped, stats.degraded), (0, 0));
-    // Tables that compaction replaces do not take their counts with them.
+    // Counts survive the tables that compaction replaces.
     db.compact_range(..).unwrap();
     let classes = |stats: ReadStats| (stats.negatives, stats.true_positives, stats.false_positives, stats.look_ups());
     assert_eq!(classes(reads(&db)), classes(stats));
-    // Nor do those of a dropped keyspace go to another one.
+    // A dropped keyspace's counts do not go to another one.
     let other = db.keyspace("other").unwrap();
     other.put("key", "value").unwrap();
     db.flush().unwrap();
@@ -362,7 +363,7 @@ fn only_files_in_use_stay_and_strays_are_removed_on_open() {
         names
     };
     assert_eq!(there(&bench.fs), in_use(&db));
-    // What a reader holds goes when he lets go, and something is done afterwards.
+    // Files that a reader holds are removed after it drops them, by the next work.
     let mut iter = db.iter();
     assert!(iter.next().is_some());
     db.compact_range(..).unwrap();
@@ -416,7 +417,7 @@ fn read_only_handle_changes_nothing() {
 }
 
 #[test]
-fn writes_go_on_by_themselves_when_nobody_steps_the_executor() {
+fn writes_continue_when_nothing_steps_the_executor() {
     let bench = Bench::new();
     let db = bench.open();
     for n in 0..20_000u32 {
@@ -433,7 +434,7 @@ fn many_keys_in_one_read_are_counted_as_one_by_one_and_read_each_block_once() {
     let bench = Bench::new();
     let db = bench.deep(KeyspaceOptions::new().block_size(512));
     let mut rng = fastrand::Rng::with_seed(5);
-    // Several of each block are asked for, some twice, and more that are not there.
+    // Several keys of each block, some twice, and absent ones.
     let keys: Vec<String> = (0..30_000).map(|_| format!("key{:05}", rng.u32(0..40_000))).collect();
     for filters in [FilterMode::Use, FilterMode::Ignore, FilterMode::Shadow] {
         let options = ReadOptions::new().filters(filters);
@@ -449,7 +450,7 @@ fn many_keys_in_one_read_are_counted_as_one_by_one_and_read_each_block_once() {
             stats
         };
         assert_eq!(classes(together), classes(one_by_one), "{filters:?}");
-        // Nothing is cached, so that one by one the block of each key is read.
+        // Nothing is cached: one by one, each key costs its block.
         assert!(together.block_reads < one_by_one.block_reads / 2, "{together:?} {one_by_one:?}");
     }
     let blocks = |keys: &[String]| {

@@ -1,5 +1,5 @@
-//! A long log is replayed by two threads, if the executor is one for several. What comes of it is what one thread makes, to the byte,
-//! whatever the log is like and whichever call fails.
+//! With an executor for several jobs, two threads replay a long log. The result equals that of one
+//! thread, byte for byte, whatever the log holds and whichever call fails.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use tamis::{Db, Executor, Job, Options, Priority, SteppedExecutor, WriteBatch, W
 
 use crate::support::{Scene, stepped_options};
 
-/// Entries, and bytes of a value: a log of 1.5 MiB.
+/// Number of entries, and bytes of a value: a log of 1.5 MiB.
 const ENTRIES: u32 = 1500;
 const VALUE_LEN: usize = 1000;
-/// Bytes of a batch that is longer than what one thread passes to the other at a time.
+/// Bytes of a batch that is longer than one thread passes to the other at a time.
 const LONG_BATCH: usize = 400 << 10;
 const LOG: &str = "/db/000001.wal";
 
-/// Background work that waits to be stepped, by an executor that is said to run several jobs at a time.
+/// An executor that is stepped, but claims to run several jobs at a time.
 #[derive(Default)]
-struct Wide(SteppedExecutor);
+struct WideExecutor(SteppedExecutor);
 
-impl Executor for Wide {
+impl Executor for WideExecutor {
     fn spawn(&self, priority: Priority, job: Job) {
         self.0.spawn(priority, job);
     }
@@ -35,7 +35,7 @@ impl Executor for Wide {
     }
 }
 
-/// A store whose process was killed with everything in its log, synced up to one half.
+/// A store whose process was killed with everything in its log, half of it synced.
 fn killed() -> SimFileSystem {
     let fs = SimFileSystem::new();
     let (options, _executor) = stepped_options(&fs);
@@ -43,7 +43,7 @@ fn killed() -> SimFileSystem {
     let other = db.keyspace("other").unwrap();
     for i in 0..ENTRIES {
         let mut batch = WriteBatch::new();
-        // Keys come again.
+        // Keys repeat.
         let key = (u64::from(i) * 7919 % 1000).to_be_bytes();
         let value = vec![i.to_le_bytes()[0]; VALUE_LEN];
         match i % 10 {
@@ -61,7 +61,7 @@ fn killed() -> SimFileSystem {
     fs.kill()
 }
 
-/// What a store holds: entries of both keyspaces.
+/// The entries of both keyspaces.
 fn content(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
     let other = db.existing_keyspace("other").unwrap().expect("it was made before the first entry");
     let entries = db.iter().chain(other.iter()).map(|entry| entry.unwrap());
@@ -74,34 +74,34 @@ fn files(fs: &SimFileSystem) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[derive(Debug, PartialEq)]
-struct Opened {
+struct OpenedStore {
     content: Vec<(Vec<u8>, Vec<u8>)>,
     last_seqno: u64,
 }
 
-/// What opening comes to, and what it leaves behind.
-type Outcome = (Result<Opened, String>, BTreeMap<PathBuf, Vec<u8>>);
+/// The result of opening, and the files that it leaves behind.
+type OpenOutcome = (Result<OpenedStore, String>, BTreeMap<PathBuf, Vec<u8>>);
 
-fn open(fs: &SimFileSystem, executor: Arc<dyn Executor>, memtable_size: usize, fault: Option<Fault>) -> Outcome {
+fn open(fs: &SimFileSystem, executor: Arc<dyn Executor>, memtable_size: usize, fault: Option<Fault>) -> OpenOutcome {
     let options = Options::new().file_system(Arc::new(fs.clone())).executor(executor);
     fs.set_fault(fault);
     let db = options.memtable_size(memtable_size).open("/db");
     fs.set_fault(None);
     let files = files(fs);
-    let opened = db.map(|db| Opened { content: content(&db), last_seqno: db.last_seqno() });
+    let opened = db.map(|db| OpenedStore { content: content(&db), last_seqno: db.last_seqno() });
     (opened.map_err(|error| error.to_string()), files)
 }
 
-/// Opens a store in two ways, with the same fault, and returns what both came to.
-fn open_both(fs: &SimFileSystem, memtable_size: usize, fault: Option<Fault>) -> Outcome {
+/// Opens a store in two ways, with the same fault, and returns their common outcome.
+fn open_both(fs: &SimFileSystem, memtable_size: usize, fault: Option<Fault>) -> OpenOutcome {
     let alone = open(&fs.kill(), Arc::new(SteppedExecutor::new()), memtable_size, fault);
-    let together = open(&fs.kill(), Arc::new(Wide::default()), memtable_size, fault);
+    let together = open(&fs.kill(), Arc::new(WideExecutor::default()), memtable_size, fault);
     assert!(alone == together, "{} and {}", summary(&alone), summary(&together));
     alone
 }
 
-/// An outcome in few words.
-fn summary((opened, files): &Outcome) -> String {
+/// A short form of an outcome.
+fn summary((opened, files): &OpenOutcome) -> String {
     let opened = opened.as_ref().map(|opened| (opened.content.len(), opened.last_seqno));
     let files: Vec<_> = files.iter().map(|(path, bytes)| (path, bytes.len())).collect();
     format!("{opened:?} {files:?}")
@@ -116,13 +116,16 @@ fn two_threads_recover_what_one_does() {
         let found = files.keys().filter(|path| path.extension().is_some_and(|extension| extension == "sst")).count();
         assert!(tables.contains(&found), "{found} tables");
         contents.push(opened.unwrap());
-        // What is only read stays in memory, in several memtables.
+        // A read-only open keeps everything in memory, in several memtables.
         let read_only = |executor: Arc<dyn Executor>| {
             let options = Options::new().file_system(Arc::new(fs.kill())).executor(executor);
             content(&options.memtable_size(memtable_size).open_read_only("/db").unwrap())
         };
         let last = &contents[contents.len() - 1].content;
-        assert!(read_only(Arc::new(SteppedExecutor::new())) == *last && read_only(Arc::new(Wide::default())) == *last);
+        assert!(
+            read_only(Arc::new(SteppedExecutor::new())) == *last
+                && read_only(Arc::new(WideExecutor::default())) == *last
+        );
     }
     assert!(contents[0].content.len() > 1000 && contents[0].last_seqno > u64::from(ENTRIES));
     assert!(contents.windows(2).all(|pair| pair[0] == pair[1]));
@@ -132,7 +135,7 @@ fn two_threads_recover_what_one_does() {
 fn two_threads_fail_as_one_does() {
     let fs = killed();
     let counted = fs.kill();
-    let whole = open(&counted, Arc::new(Wide::default()), 512 << 10, None).0.unwrap();
+    let whole = open(&counted, Arc::new(WideExecutor::default()), 512 << 10, None).0.unwrap();
     let mut failures = 0;
     for (mode, calls) in [(FaultMode::ReadError, counted.reads()), (FaultMode::Io, counted.mutations())] {
         for at in 1..=calls {
@@ -140,12 +143,13 @@ fn two_threads_fail_as_one_does() {
             let fault = Some(Fault { at, mode, sticky: false });
             match open_both(&fs, 512 << 10, fault).0 {
                 Err(_) => failures += 1,
-                // A failure to remove a file does no harm, and reads of the content are counted too.
+                // A failure to remove a file does no harm, and the fault also counts reads of the
+                // content.
                 Ok(opened) => assert!(opened == whole),
             }
             let struck = fs.kill();
-            let _ = open(&struck, Arc::new(Wide::default()), 512 << 10, fault);
-            let (again, _) = open(&struck.kill(), Arc::new(Wide::default()), 512 << 10, None);
+            let _ = open(&struck, Arc::new(WideExecutor::default()), 512 << 10, fault);
+            let (again, _) = open(&struck.kill(), Arc::new(WideExecutor::default()), 512 << 10, None);
             assert!(again.unwrap() == whole);
         }
     }
@@ -172,6 +176,6 @@ fn two_threads_find_the_damage_that_one_does() {
         cut.truncate(LOG, offset).unwrap();
         let _ = open_both(&cut, 256 << 10, None);
     }
-    // Damage to what is known to be durable is refused, and what is behind that is torn off.
+    // Damage to durable bytes is refused; bytes behind those are a torn tail.
     assert!(refused > 10 && lost > 10, "{refused} refused, {lost} lost");
 }

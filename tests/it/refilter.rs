@@ -1,4 +1,4 @@
-//! Do new filters for old tables change anything but the filters, and what is left when that is interrupted?
+//! Do new filters for old tables change only the filters, and what is left after an interruption?
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ fn open(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>) {
     (options.open(DIR).unwrap(), executor)
 }
 
-/// A store of several levels with several versions of its keys and tombstones among them, which some are kept for; its last level is
-/// compressed where that is built in.
+/// A store of several levels, with several versions of its keys and with tombstones, some of which
+/// snapshots keep. Its last level is compressed if LZ4 is built in.
 fn deep(fs: &SimFileSystem, writes: u32) -> (Db, Arc<SteppedExecutor>) {
     let compression = if Compression::Lz4.is_available() { Compression::Lz4 } else { Compression::None };
     let keyspace = KeyspaceOptions::new().filter(OLD).block_size(512).compression(compression);
@@ -44,7 +44,7 @@ fn deep(fs: &SimFileSystem, writes: u32) -> (Db, Arc<SteppedExecutor>) {
             break;
         }
         let key = format!("key{:05}", rng.u32(0..writes));
-        // It shrinks, but not too much.
+        // A value that compresses, but not too well.
         let value: Vec<u8> = (0..130).map(|_| rng.u8(..)).chain([7; 65]).collect();
         match rng.u8(0..10) {
             0 => db.delete(key).unwrap(),
@@ -62,9 +62,9 @@ fn deep(fs: &SimFileSystem, writes: u32) -> (Db, Arc<SteppedExecutor>) {
     (db, executor)
 }
 
-type Content = Vec<(Vec<u8>, Vec<u8>)>;
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn content(db: &Db) -> Content {
+fn content(db: &Db) -> Pairs {
     db.iter().map(|entry| entry.unwrap()).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
@@ -83,8 +83,8 @@ fn millibits(fs: &SimFileSystem, path: &Path) -> u32 {
     }
 }
 
-/// All that a table is without its number and its filter: the bytes of its data blocks as they are stored, their descriptions, and
-/// the entries.
+/// A table without its number and its filter: the stored bytes of its data blocks, their
+/// descriptions, and the entries.
 fn body(fs: &SimFileSystem, path: &Path) -> (Vec<Vec<u8>>, Vec<DataBlock>, Vec<Entry>) {
     let table = Inspector::on(Arc::new(fs.clone())).table(path).unwrap();
     let blocks: Vec<DataBlock> = table.blocks().map(|block| block.unwrap()).collect();
@@ -96,8 +96,7 @@ fn body(fs: &SimFileSystem, path: &Path) -> (Vec<Vec<u8>>, Vec<DataBlock>, Vec<E
     (stored.collect(), blocks.clone(), table.entries().map(|entry| entry.unwrap()).collect())
 }
 
-/// Expects sizes that differ by no more than what each of `count` tables says of its origin, which
-/// changes with each copy.
+/// Expects sizes that differ by at most the origins of `count` tables, which change with each copy.
 fn assert_about_equal(a: u64, b: u64, count: u64) {
     assert!(a.abs_diff(b) <= 32 * count, "{a} and {b} bytes in {count} tables");
 }
@@ -105,7 +104,7 @@ fn assert_about_equal(a: u64, b: u64, count: u64) {
 /// Expects a store without a fault, and no table beside those in use.
 fn check_sound(fs: &SimFileSystem, db: &Db) {
     let mut faults = Vec::new();
-    // The log that is being written has no end yet, which is reported and no damage.
+    // The log in use has no end yet, which is reported but is no damage.
     let report = &mut |fault: &tamis::inspect::Fault| faults.push(fault.to_string());
     let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), report).unwrap();
     assert_eq!(verified.damaged, 0, "{faults:?}");
@@ -130,7 +129,7 @@ fn everything_but_the_filters_stays_bit_for_bit() {
     iter.next().unwrap().unwrap();
 
     let report = db.rebuild_filters(NEW).unwrap();
-    // What was in memory has become a table, by the new policy.
+    // The memtable has become a table, with a filter of the new policy.
     let count = files.len() as u64;
     assert_eq!((report.wanted, report.replaced, report.unchanged), (count, count, 1));
     assert!(report.bytes_after > report.bytes_before);
@@ -142,7 +141,7 @@ fn everything_but_the_filters_stays_bit_for_bit() {
         let new = body(&fs, path);
         assert!(new == *old, "{} differs", path.display());
     }
-    // Whoever reads the old tables keeps them, and nobody else does.
+    // Only readers of the old tables keep them.
     assert!(files.iter().all(|(_, path)| fs.read(path).is_ok()));
     assert_eq!(crate::support::count_entries(iter), before.len() - 1);
     while executor.step() {}
@@ -167,7 +166,7 @@ fn everything_but_the_filters_stays_bit_for_bit() {
 }
 
 #[test]
-fn filters_can_be_dropped_and_brought_back() {
+fn filters_can_be_dropped_and_restored() {
     let fs = SimFileSystem::new();
     // Few enough that tables' numbers, which are in their properties, take one byte.
     let (db, _) = deep(&fs, 350);
@@ -209,7 +208,7 @@ fn other_keyspaces_are_left_alone_and_reads_are_not_counted() {
 
 /// The options change once when the work is known, and once after the first table.
 #[test]
-fn options_that_change_meanwhile_are_those_of_all_filters_in_the_end() {
+fn options_that_change_during_a_rebuild_hold_for_all_filters_in_the_end() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 1500);
     let before = content(&db);
@@ -224,11 +223,11 @@ fn options_that_change_meanwhile_are_those_of_all_filters_in_the_end() {
         }
     });
     assert!(tables(&db).iter().all(|(_, path)| millibits(&fs, path) == 7000));
-    // The first table was made twice, by each of the two.
+    // The first table was copied twice, by each of the two.
     let report = report.unwrap();
     assert_eq!((report.wanted, report.replaced, report.unchanged), (count + 1, count + 1, count - 1));
 
-    // Another rebuild that runs from beginning to end in the midst of this one.
+    // Another rebuild that runs from beginning to end during this one.
     db.keyspace_with("default", db.default_keyspace().options().unwrap().filter(OLD)).unwrap();
     let mut inner = None;
     let outer = db.default_keyspace().renew_filters(|rebuild| {
@@ -243,7 +242,7 @@ fn options_that_change_meanwhile_are_those_of_all_filters_in_the_end() {
 }
 
 #[test]
-fn a_keyspace_that_is_dropped_meanwhile_is_an_error_and_nothing_of_it_counts() {
+fn a_keyspace_dropped_during_its_rebuild_is_an_error_and_counts_nothing_as_replaced() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 100);
     let other = db.keyspace_with("other", KeyspaceOptions::new().filter(OLD)).unwrap();
@@ -260,11 +259,11 @@ fn a_keyspace_that_is_dropped_meanwhile_is_an_error_and_nothing_of_it_counts() {
 }
 
 #[test]
-fn all_filters_are_made_anew_when_that_is_asked_for() {
+fn remake_filters_replaces_every_filter() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 750);
     assert_eq!(db.default_keyspace().renew_filters(|_| {}).unwrap().replaced, 0);
-    // A table tells its number, which may take a byte more: all have many digits after this.
+    // A table stores its number, whose length varies: after this, all numbers have many digits.
     while tables(&db).iter().any(|(_, path)| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap() < 128)
     {
         db.default_keyspace().remake_filters(|_| {}).unwrap();
@@ -293,13 +292,13 @@ fn a_budget_that_moves_by_a_little_copies_nothing() {
     assert_eq!(renew(10.0), 0);
     assert_eq!(renew(10.2), 0);
     assert!(renew(12.0) > 0);
-    // Whoever asks for bits gets them.
+    // An exact number of bits is applied exactly.
     let exact = |bits_per_key| db.rebuild_filters(FilterPolicy::Bloom { bits_per_key }).unwrap().unchanged;
     assert_eq!([10.0, 10.1].map(exact), [0, 0]);
 }
 
 #[test]
-fn who_may_not_write_may_not_rebuild() {
+fn handles_that_may_not_write_may_not_rebuild() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 100);
     let reader = options(&fs).0.open_read_only(DIR).unwrap();
@@ -315,7 +314,7 @@ fn who_may_not_write_may_not_rebuild() {
 }
 
 #[test]
-fn a_damaged_filter_is_made_anew_and_other_damage_is_named() {
+fn a_damaged_filter_is_rebuilt_and_other_damage_is_named() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 750);
     let before = content(&db);
@@ -348,8 +347,9 @@ fn a_damaged_filter_is_made_anew_and_other_damage_is_named() {
     check_sound(&fs, &db);
 }
 
-/// What there may be after an interruption: the same entries, and each table with its old filter or the new one.
-fn check_interrupted(fs: &SimFileSystem, expected: &Content) -> usize {
+/// Expects, after an interruption, the same entries, and each table with its old filter or the new
+/// one.
+fn check_interrupted(fs: &SimFileSystem, expected: &Pairs) -> usize {
     let (db, _) = open(fs);
     assert!(content(&db) == *expected);
     let found = tables(&db).iter().filter(|(_, path)| millibits(fs, path) == 14_500).count();
@@ -406,7 +406,8 @@ fn fault_at_any_call_is_reported_and_leaves_nothing_behind() {
             }
             assert!(content(&db) == expected, "{mode:?} at {at}");
             match result {
-                // A removal that fails leaves a file to the next open, and a filter that cannot be read is made anew.
+                // A failed removal leaves a file to the next open, and an unreadable filter is
+                // rebuilt.
                 Ok(_) => {}
                 Err(Error::Io { .. }) => match db.rebuild_filters(NEW) {
                     Ok(_) => check_sound(&fs, &db),
@@ -420,7 +421,7 @@ fn fault_at_any_call_is_reported_and_leaves_nothing_behind() {
     }
 }
 
-/// Ends the other threads, also when this one panics.
+/// Stops the other threads, also when this one panics.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -430,7 +431,7 @@ impl Drop for SetOnDrop<'_> {
 }
 
 #[test]
-fn readers_writers_and_compactions_go_on_meanwhile() {
+fn readers_writers_and_compactions_continue_during_a_rebuild() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 1500);
     db.close().unwrap();
@@ -444,7 +445,8 @@ fn readers_writers_and_compactions_go_on_meanwhile() {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                // Between the keys that stay, and not everywhere: compactions take some tables and leave others.
+                // Between existing keys, and not everywhere: compactions take some tables and leave
+                // others.
                 db.put(format!("key{:05}+", n * 7 % 300), [n.to_le_bytes()[0]; 100]).unwrap();
             }
         });

@@ -1,6 +1,6 @@
-//! Does a repair save what can be saved, and say what cannot?
+//! Does a repair save everything that can be saved, and report the rest?
 //!
-//! `TAMIS_SEEDS` sets how many random stores are damaged, `TAMIS_SEED` runs one.
+//! `TAMIS_SEEDS` sets the number of random stores to damage, `TAMIS_SEED` runs one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,15 +45,19 @@ fn files(fs: &SimFileSystem) -> BTreeMap<PathBuf, Vec<u8>> {
     paths.map(|path| (path.clone(), fs.read(&path).unwrap())).collect()
 }
 
-/// Repairs the store and checks what holds of every repair: no content is gone, no number is used
-/// again, a second repair finds nothing to do, and the store can be opened, written to, verified
+/// Repairs the store and checks what holds of every repair: no content is gone, no number is
+/// reused, a second repair finds nothing to do, and the store can be opened, written to, verified
 /// and opened again.
 fn repaired(fs: &SimFileSystem) -> RepairReport {
     let before = files(fs);
     let dry = repair(DIR, repair_options(fs).dry_run(true)).unwrap();
     assert_eq!(files(fs), before, "a dry run changes nothing");
     let report = repair(DIR, repair_options(fs)).unwrap();
-    assert_eq!((&dry.losses, &dry.moved), (&report.losses, &report.moved), "a dry run says what would be done");
+    assert_eq!(
+        (&dry.losses, &dry.moved),
+        (&report.losses, &report.moved),
+        "a dry run reports the losses and moves of a repair"
+    );
     let after = files(fs);
     let is_unfinished = |path: &Path| {
         let is_list = path.display().to_string().starts_with("/db/lost/moves-");
@@ -102,8 +106,8 @@ fn contents_of(db: &Db, keyspace: &str) -> Map {
     map
 }
 
-/// The store goes on: what it holds stays, and new writes come on top.
-fn goes_on(fs: &SimFileSystem) -> Map {
+/// The store still works: its contents stay, and new writes take effect.
+fn check_usable(fs: &SimFileSystem) -> Map {
     let (options_of, executor) = options(fs);
     let db = options_of.open(DIR).unwrap();
     let before = contents(&db);
@@ -169,17 +173,17 @@ fn compacted(count: usize) -> (SimFileSystem, Map) {
     (fs.kill(), map)
 }
 
-/// Losses that say more than that something may be hidden.
+/// The losses except unknowable ones, which only say that something may be hidden.
 fn known_losses(report: &RepairReport) -> Vec<&tamis::Loss> {
     report.losses.iter().filter(|loss| loss.kind != LossKind::Unknowable).collect()
 }
 
 #[test]
-fn sound_store_is_left_as_it_is() {
+fn sound_store_is_left_unchanged() {
     let (fs, map) = compacted(300);
     let report = repaired(&fs);
     assert!(report.is_sound() && report.manifest == 0, "{report}");
-    assert_eq!(goes_on(&fs), map);
+    assert_eq!(check_usable(&fs), map);
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn directory_without_a_store_is_refused_and_left_alone() {
 }
 
 #[test]
-fn directory_whose_files_merely_have_such_names_is_refused_and_one_table_of_ours_is_not() {
+fn directory_of_files_with_our_names_is_refused_and_a_single_table_of_ours_is_not() {
     let foreign = SimFileSystem::new();
     foreign.write("/db/CURRENT", *b"MANIFEST-000004\n").unwrap();
     foreign.write("/db/MANIFEST-000004", *b"\x56\xf9\xb8\xf8\x1c\0\x01leveldb.BytewiseComparator").unwrap();
@@ -203,7 +207,7 @@ fn directory_whose_files_merely_have_such_names_is_refused_and_one_table_of_ours
         assert!(matches!(result, Err(Error::NotAStore { .. })), "{result:?}");
         assert_eq!(foreign.read("/db/LOCK").unwrap(), b"mine");
     }
-    // Of a store there may be left but a table, and of that not even the beginning.
+    // A store may consist of a single table, and that table may lack its beginning.
     let (fs, map) = compacted(100);
     lose_manifests(&fs);
     of_kind(&fs, "wal").iter().for_each(|path| fs.remove(path).unwrap());
@@ -232,8 +236,8 @@ fn store_of_a_later_version_is_refused_and_one_with_a_damaged_version_is_not() {
         let damaged = fs.kill();
         damaged.corrupt(&path, 8, 3).unwrap();
         repaired(&damaged);
-        assert_eq!(goes_on(&damaged), map);
-        // The same with a checksum that is right.
+        assert_eq!(check_usable(&damaged), map);
+        // A later version, with a matching checksum.
         let mut bytes = fs.read(&path).unwrap();
         bytes[8] = 2;
         let mut bound = crc32fast::Hasher::new();
@@ -250,7 +254,7 @@ fn store_of_a_later_version_is_refused_and_one_with_a_damaged_version_is_not() {
 }
 
 #[test]
-fn current_is_made_anew() {
+fn current_is_rebuilt() {
     let (fs, map) = compacted(300);
     for damage in 0..3 {
         let fs = fs.kill();
@@ -265,12 +269,12 @@ fn current_is_made_anew() {
         assert!(!report.has_losses() && !report.is_sound(), "{report}");
         let copy = format!("/db/lost/CURRENT-{:06}", report.manifest);
         assert_eq!(fs.read(copy).ok(), kept, "a damaged one is kept");
-        assert_eq!(goes_on(&fs), map);
+        assert_eq!(check_usable(&fs), map);
     }
 }
 
 #[test]
-fn manifest_that_is_gone_is_made_anew_from_tables() {
+fn missing_manifest_is_rebuilt_from_tables() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
     let words = KeyspaceOptions::new().compression(Compression::Lz4).block_size(512);
@@ -301,11 +305,11 @@ fn manifest_that_is_gone_is_made_anew_from_tables() {
     assert_eq!(contents_of(&db, "words").len(), 400);
     assert_eq!(db.keyspace_names().unwrap(), ["default", "words"]);
     drop(db);
-    assert_eq!(goes_on(&fs), map);
+    assert_eq!(check_usable(&fs), map);
 }
 
-/// Keys are put and flushed, every third one is deleted and flushed, all is compacted: no tombstone
-/// is left. Returns the store, what it holds, and the tables and logs that are gone.
+/// Keys are put and flushed, every third one is deleted and flushed, and everything is compacted:
+/// no tombstone is left. Returns the store, its contents, and the removed tables and logs.
 fn with_elided_tombstones() -> (SimFileSystem, Map, BTreeMap<PathBuf, Vec<u8>>) {
     let fs = SimFileSystem::new();
     let db = open(&fs);
@@ -358,7 +362,7 @@ fn deleted_keys_stay_deleted_whatever_tables_and_logs_are_left_behind() {
 }
 
 #[test]
-fn compaction_that_did_not_end_is_as_if_it_had_not_begun() {
+fn unfinished_compaction_has_no_effect() {
     let fs = SimFileSystem::new();
     let (options_of, _) = options(&fs);
     let db = options_of.open(DIR).unwrap();
@@ -433,7 +437,7 @@ fn damaged_block_takes_its_own_keys_and_no_others() {
                 for other in around {
                     assert!(!loss.covers("default", &other.first_key), "{loss}");
                 }
-                goes_on(&fs);
+                check_usable(&fs);
             }
         }
         assert!(most > 3);
@@ -499,11 +503,11 @@ fn missing_table_is_reported_with_its_range() {
         assert_eq!((loss.kind, loss.entries), (LossKind::Lost, Some(table.properties().entries)));
         let mut expected = map.clone();
         expected.retain(|key, _| !loss.covers("default", key));
-        assert_eq!(goes_on(&fs), expected);
+        assert_eq!(check_usable(&fs), expected);
     }
 }
 
-/// A store with edits of every kind in one manifest, some of them past tables that are gone.
+/// A store with edits of every kind in one manifest, some of which name tables that are gone.
 fn with_history() -> (SimFileSystem, Map) {
     let fs = SimFileSystem::new();
     let (options_of, executor) = options(&fs);
@@ -555,7 +559,8 @@ fn flipped_bit_in_any_record_of_the_manifest_loses_nothing() {
             let report = repaired(&fs);
             let found = contents(&open(&fs));
             assert_eq!(found, map, "{at}: {report}");
-            // What the edit says that was hit is not known; that a table was removed, for instance.
+            // The content of the damaged edit is unknown; it may have removed a table, for
+            // instance.
             assert!(known_losses(&report).iter().all(|loss| loss.kind == LossKind::Uncertain), "{at}: {report}");
             assert_eq!(contents_of(&open(&fs), "other").len(), 1, "{at}: {report}");
         }
@@ -597,7 +602,7 @@ fn of_two_manifests_the_one_in_force_counts() {
         repaired(&fs);
         assert_eq!(contents(&open(&fs)), expected);
     }
-    // Without the newer one, the older one and the tables tell.
+    // Without the newer manifest, the repair uses the older one and the tables.
     for newer in manifests(&fs).into_iter().filter(|path| *path != old) {
         fs.remove(&newer).unwrap();
     }
@@ -607,7 +612,7 @@ fn of_two_manifests_the_one_in_force_counts() {
 }
 
 #[test]
-fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
+fn log_with_damage_in_the_middle_is_read_past_the_damage() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
     db.put("in a table", "1").unwrap();
@@ -634,16 +639,16 @@ fn log_that_is_damaged_in_the_middle_is_read_on_behind_the_damage() {
         let found = contents(&open(&fs));
         assert_eq!(found.len(), 30, "{lost}: {report}");
         assert!(!found.contains_key(lost_key) && found.contains_key(&b"in a table"[..]));
-        goes_on(&fs);
+        check_usable(&fs);
     }
-    // The header of the log is damaged: all its records verify by themselves.
+    // The header of the log is damaged; all its records still verify.
     fs.corrupt(&path, 30, 1).unwrap();
     repaired(&fs);
     assert_eq!(contents(&open(&fs)).len(), 31);
 }
 
 #[test]
-fn entries_that_were_synced_are_missed_although_only_a_part_of_the_manifest_names_their_log() {
+fn lost_synced_entries_are_reported_although_the_manifest_is_damaged() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
     db.put("in a table", "1").unwrap();
@@ -658,7 +663,7 @@ fn entries_that_were_synced_are_missed_although_only_a_part_of_the_manifest_name
     assert!(known_losses(&report).iter().any(|loss| loss.covers("default", &key(29))), "{report}");
 }
 
-/// What the store's newest manifest states first.
+/// The first edit of the store's newest manifest.
 fn first_edit(fs: &SimFileSystem) -> Vec<Change> {
     let path = manifests(fs).pop().unwrap();
     match Inspector::on(Arc::new(fs.clone())).log(&path).unwrap().next_record().unwrap().unwrap().content {
@@ -684,11 +689,11 @@ fn tables_written_in_the_order_of_their_keys_leave_level_0() {
     let level = |change| if let Change::AddTable { level, .. } = change { Some(level) } else { None };
     let levels: Vec<_> = first_edit(&fs).into_iter().filter_map(level).collect();
     assert!(levels.len() >= 8 && levels.iter().all(|level| *level > 0), "{levels:?}");
-    assert_eq!(goes_on(&fs).len(), 400);
+    assert_eq!(check_usable(&fs).len(), 400);
 }
 
 #[test]
-fn name_that_is_lost_is_replaced_by_one_that_no_other_keyspace_has() {
+fn lost_name_is_replaced_by_one_that_no_other_keyspace_has() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
     let words = db.keyspace("words").unwrap();
@@ -725,7 +730,7 @@ fn id_of(fs: &SimFileSystem, wanted: &str) -> u32 {
     panic!("there is no keyspace {wanted}");
 }
 
-/// A block that compresses to a thousandth or less is as good as any other.
+/// A block that compresses to a thousandth or less is treated like any other.
 #[cfg(feature = "zstd")]
 #[test]
 fn block_of_zeros_survives_damage_to_its_neighbour() {
@@ -749,7 +754,7 @@ fn block_of_zeros_survives_damage_to_its_neighbour() {
     }
 }
 
-/// Whether some edit of the store's manifest has removed tables and added none.
+/// Whether some edit of the store's manifest removed tables and added none.
 fn has_traceless_edit(fs: &SimFileSystem) -> bool {
     let Some(path) = manifests(fs).pop() else { return false };
     let mut log = Inspector::on(Arc::new(fs.clone())).log(&path).unwrap();

@@ -1,5 +1,4 @@
-//! Is background work begun as soon as it is due, and does what is urgent wait for nothing that
-//! takes long?
+//! Does background work start as soon as it is due, and does urgent work wait for nothing long?
 
 use std::fmt;
 use std::io;
@@ -15,33 +14,33 @@ use tamis::{Compression, Db, Executor, FilterPolicy, KeyspaceOptions, Options, S
 use crate::support::{OpenedBy, stepped_options};
 
 const DIR: &str = "/db";
-/// Runs of level 0 that are compacted.
+/// Number of runs at which level 0 is compacted.
 const TRIGGER: usize = 12;
 
-/// Does something once, at the next read of a table's file, by the thread that reads.
+/// Runs a closure once, at the next read of a table's file, on the reading thread.
 #[derive(Default)]
-struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+struct ReadHook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
-impl Hook {
+impl ReadHook {
     fn set(&self, act: impl FnOnce() + Send + 'static) {
         *self.0.lock() = Some(Box::new(act));
     }
 }
 
-struct Hooked {
+struct HookedFile {
     file: Arc<dyn ReadableFile>,
-    hook: Arc<Hook>,
+    hook: Arc<ReadHook>,
 }
 
-impl fmt::Debug for Hooked {
+impl fmt::Debug for HookedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.file.fmt(f)
     }
 }
 
-impl ReadableFile for Hooked {
+impl ReadableFile for HookedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        // Not locked: what is done may read tables too.
+        // Unlocked before the call: the closure may read tables too.
         let act = self.hook.0.lock().take();
         if let Some(act) = act {
             act();
@@ -60,9 +59,9 @@ impl ReadableFile for Hooked {
 
 /// A file system whose tables are read with the hook.
 #[expect(clippy::type_complexity, reason = "the type of a closure has no shorter name")]
-fn hooked(hook: &Arc<Hook>) -> Arc<OpenedBy<impl Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + use<>>> {
+fn hooked(hook: &Arc<ReadHook>) -> Arc<OpenedBy<impl Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + use<>>> {
     let hook = Arc::clone(hook);
-    let wrap = move |file| Arc::new(Hooked { file, hook: Arc::clone(&hook) }) as Arc<dyn ReadableFile>;
+    let wrap = move |file| Arc::new(HookedFile { file, hook: Arc::clone(&hook) }) as Arc<dyn ReadableFile>;
     Arc::new(OpenedBy::new(SimFileSystem::new(), wrap))
 }
 
@@ -71,7 +70,7 @@ fn with_memtables_of(options: Options, bytes: usize) -> Options {
     options.memtable_size(bytes).default_keyspace(keyspace)
 }
 
-/// Writes about so many bytes to keys in no order.
+/// Writes about `bytes` bytes to keys in random order.
 fn write(db: &Db, bytes: usize, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..bytes / 1000 {
@@ -83,8 +82,8 @@ fn runs(db: &Db) -> usize {
     db.stats().keyspaces[0].levels[0].tables.len()
 }
 
-/// Writes until a compaction is due, which waits to be stepped. Something stays in memory, so that
-/// the store does not rest.
+/// Writes until a compaction is due and waits to be stepped. Some entries stay in memory, so that
+/// the store is not idle.
 fn fill_level_0(db: &Db, executor: &SteppedExecutor) {
     for seed in 0.. {
         if runs(db) == TRIGGER {
@@ -96,9 +95,9 @@ fn fill_level_0(db: &Db, executor: &SteppedExecutor) {
     assert!(executor.pending() > 0 && db.stats().compaction_debt > 0);
 }
 
-/// Whether some read of the next compactions finds that `flushes` are done while no further
-/// compaction is.
-fn watch(hook: &Arc<Hook>, db: &Db, flushes: u64, compactions: u64, seen: &Arc<Mutex<bool>>) {
+/// Sets `seen` if, at some read of the next compactions, `flushes` have completed while no further
+/// compaction has.
+fn watch(hook: &Arc<ReadHook>, db: &Db, flushes: u64, compactions: u64, seen: &Arc<Mutex<bool>>) {
     let (next, db, seen) = (Arc::clone(hook), db.clone(), Arc::clone(seen));
     hook.set(move || {
         let stats = db.stats();
@@ -107,12 +106,12 @@ fn watch(hook: &Arc<Hook>, db: &Db, flushes: u64, compactions: u64, seen: &Arc<M
     });
 }
 
-/// A memtable that is full in the middle of a compaction is flushed in the middle of it: with one
-/// thread, which is the compaction's; in a compaction of many parts and in one of a single part.
+/// A memtable that fills up during a compaction is flushed during it, with one thread, which is the
+/// compaction's. This holds for compactions of many parts and of a single part.
 #[test]
 fn a_flush_waits_for_no_compaction_on_the_same_thread_issue_13() {
     for (memtable_size, table_size) in [(64 << 10, 64 << 10), (2 << 20, 1 << 30)] {
-        let hook = Arc::new(Hook::default());
+        let hook = Arc::new(ReadHook::default());
         let (options, executor) = stepped_options(&SimFileSystem::new());
         let options = with_memtables_of(options, memtable_size).table_size(table_size).file_system(hooked(&hook));
         let db = options.open(DIR).unwrap();
@@ -135,7 +134,7 @@ fn a_flush_waits_for_no_compaction_on_the_same_thread_issue_13() {
     }
 }
 
-/// Holds a thread until the test lets go of it, or for a minute.
+/// Holds a thread until the test releases it, or for a minute.
 fn gate() -> (impl FnOnce() + Send, Receiver<()>, Sender<()>) {
     let ((enter, entered), (release, released)) = (channel(), channel::<()>());
     let hold = move || {
@@ -145,12 +144,12 @@ fn gate() -> (impl FnOnce() + Send, Receiver<()>, Sender<()>) {
     (hold, entered, release)
 }
 
-/// The only thread is held in the middle of a compaction, and does not come to look at anything:
-/// whoever waits for a flush does it. So it is, too, if the compaction is another store's.
+/// The only thread is held during a compaction and looks at no work; the thread that waits for a
+/// flush does it. The same holds if the compaction is another store's.
 #[test]
 fn a_flush_waits_for_no_compaction_on_the_only_thread_issue_13() {
     for other_store in [false, true] {
-        let (hook, pool) = (Arc::new(Hook::default()), Arc::new(ThreadPool::new(1)));
+        let (hook, pool) = (Arc::new(ReadHook::default()), Arc::new(ThreadPool::new(1)));
         let open = |fs| {
             let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
             with_memtables_of(options, 64 << 10).file_system(fs).open(DIR).unwrap()
@@ -177,15 +176,15 @@ fn a_flush_waits_for_no_compaction_on_the_only_thread_issue_13() {
 }
 
 #[test]
-fn what_came_due_during_a_claim_is_begun_when_it_ends_issue_13() {
-    let hook = Arc::new(Hook::default());
+fn work_that_came_due_during_a_claim_starts_when_it_ends_issue_13() {
+    let hook = Arc::new(ReadHook::default());
     let (options, executor) = stepped_options(&SimFileSystem::new());
     let keyspace = KeyspaceOptions::new().compression(Compression::None).filter(FilterPolicy::None);
     let options = options.memtable_size(64 << 10).default_keyspace(keyspace).file_system(hooked(&hook));
     let db = options.open(DIR).unwrap();
     fill_level_0(&db, &executor);
-    // While the compaction runs, filters are to be renewed: that claims the keyspace until nothing
-    // runs, and then finds that all filters are right.
+    // While the compaction runs, a rebuild of filters claims the keyspace until nothing runs, and
+    // then finds all filters correct.
     let writer = db.clone();
     hook.set(move || {
         for run in 100..108 {
@@ -201,7 +200,7 @@ fn what_came_due_during_a_claim_is_begun_when_it_ends_issue_13() {
 }
 
 #[test]
-fn the_end_of_a_snapshot_has_what_it_held_reclaimed_issue_13() {
+fn the_end_of_a_snapshot_reclaims_what_it_held_issue_13() {
     let (options, executor) = stepped_options(&SimFileSystem::new());
     let db = with_memtables_of(options, 64 << 10).open(DIR).unwrap();
     for key in 0..1000u32 {
@@ -219,8 +218,8 @@ fn the_end_of_a_snapshot_has_what_it_held_reclaimed_issue_13() {
     let held = size();
     assert!(held > 500_000);
     assert_eq!(snapshot.iter().count(), 1000);
-    // One that is not the oldest holds nothing alone, and another one of the same moment holds the
-    // same.
+    // A snapshot that is not the oldest keeps nothing alone. Neither does one of two snapshots of
+    // the same moment.
     drop(newest);
     assert_eq!(executor.pending(), 0);
     drop(snapshot);
@@ -232,12 +231,12 @@ fn the_end_of_a_snapshot_has_what_it_held_reclaimed_issue_13() {
 }
 
 #[test]
-fn a_dropped_keyspace_slows_no_writes_down_issue_13() {
+fn a_dropped_keyspace_slows_down_no_writes_issue_13() {
     let (options, executor) = stepped_options(&SimFileSystem::new());
     let db = with_memtables_of(options, 64 << 10).open(DIR).unwrap();
     let keyspace = db.keyspace("to be dropped").unwrap();
     let mut rng = fastrand::Rng::with_seed(3);
-    // Flushes are done by whoever waits, compactions by nobody.
+    // Flushes are done by the waiting thread, compactions by none.
     while db.stats().write_pressure == 0.0 {
         keyspace.put(rng.u64(..).to_be_bytes(), [1; 950]).unwrap();
         db.flush().unwrap();
@@ -247,12 +246,12 @@ fn a_dropped_keyspace_slows_no_writes_down_issue_13() {
     assert_eq!(db.stats().write_pressure, 0.0);
 }
 
-/// No more compactions may be begun than the one that runs, of which a caller waits for the end or
-/// nobody does; runs that come meanwhile are merged among themselves in the midst of it.
+/// While one compaction runs, no other may start, whether a caller waits for its end or not. Runs
+/// that arrive meanwhile are merged among themselves during it.
 #[test]
-fn a_compaction_that_takes_long_does_not_keep_level_0_from_being_merged_issue_13() {
+fn level_0_is_merged_during_a_long_compaction_issue_13() {
     for requested in [false, true] {
-        let hook = Arc::new(Hook::default());
+        let hook = Arc::new(ReadHook::default());
         let (options, executor) = stepped_options(&SimFileSystem::new());
         let options = with_memtables_of(options, 64 << 10).table_size(64 << 10).file_system(hooked(&hook));
         let db = options.open(DIR).unwrap();
@@ -276,14 +275,14 @@ fn a_compaction_that_takes_long_does_not_keep_level_0_from_being_merged_issue_13
         while executor.step() {}
         *hook.0.lock() = None;
         let seen = most.lock();
-        // Without relief, there are all that came beside those that the compaction takes.
+        // Without merges among them, all new runs would stand beside the compaction's inputs.
         assert!(seen.iter().any(|runs| *runs < 2 * TRIGGER), "{seen:?}");
         assert_eq!(db.stats().background_error.map(|error| error.to_string()), None);
     }
 }
 
 /// Counts runs at each read of a table, as long as run `oldest` is one of them.
-fn count_runs(hook: &Arc<Hook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usize>>>) {
+fn count_runs(hook: &Arc<ReadHook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usize>>>) {
     let (next, db, counts) = (Arc::clone(hook), db.clone(), Arc::clone(counts));
     hook.set(move || {
         let level_0 = &db.stats().keyspaces[0].levels[0].tables;
@@ -294,10 +293,10 @@ fn count_runs(hook: &Arc<Hook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usi
     });
 }
 
-/// A compaction of one store, held in the midst on the only thread of a pool, and what opens
-/// another store on that pool.
+/// Holds a compaction of one store on the only thread of a pool, and calls `check` with another
+/// store on that pool.
 fn with_held_pool(check: impl FnOnce(Db)) {
-    let (hook, pool) = (Arc::new(Hook::default()), Arc::new(ThreadPool::new(1)));
+    let (hook, pool) = (Arc::new(ReadHook::default()), Arc::new(ThreadPool::new(1)));
     let open = |fs| {
         let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
         with_memtables_of(options, 64 << 10).file_system(fs).open(DIR).unwrap()
@@ -327,14 +326,14 @@ fn writers_do_not_wait_for_a_compaction_of_another_store_however_many_runs_they_
 }
 
 #[test]
-fn neither_a_close_nor_one_who_waits_for_the_end_of_compactions_waits_for_another_store() {
+fn neither_close_nor_wait_for_compactions_waits_for_another_store() {
     with_held_pool(|db| {
         write(&db, 32 << 10, 1);
         db.flush().unwrap();
         db.wait_for_compactions().unwrap();
         db.close().unwrap();
     });
-    // The store's own compaction has not been begun.
+    // The store's own compaction has not started.
     with_held_pool(|db| {
         for run in 0..TRIGGER as u64 {
             write(&db, 32 << 10, run);

@@ -1,4 +1,4 @@
-//! How much room does a store need for what is written to it?
+//! How much space does a store take for its writes?
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use tamis::vfs::{FileSystem, SimFileSystem};
 
 use crate::support::{WAL_MODES, stepped_options};
 
-/// Bytes that the files of the file system take, reserved ones included.
+/// Bytes that the files take, including reserved ones.
 fn taken(fs: &SimFileSystem) -> u64 {
     const CAPACITY: u64 = 1 << 40;
     fs.set_capacity(Some(CAPACITY));
@@ -29,12 +29,12 @@ fn issue_13_space_is_reserved_in_proportion_to_what_is_written() {
             assert!(taken(&fs) - empty <= written * 9 / 4 + (512 << 10), "{n}");
             most = most.max(taken(&fs) - empty);
         }
-        assert!(most > 30_000_000, "what is reserved grows: {most}");
+        assert!(most > 30_000_000, "reservations grow: {most}");
     }
 }
 
 #[test]
-fn issue_13_small_puts_need_little_room() {
+fn issue_13_small_puts_need_little_space() {
     for mode in WAL_MODES {
         for room in [16 << 10, 40 << 10, 100 << 10, 300 << 10, 1 << 20, 24 << 20] {
             let fs = SimFileSystem::new();
@@ -46,7 +46,7 @@ fn issue_13_small_puts_need_little_room() {
             db.put("k", "v").unwrap();
             db.put("synced", "v").unwrap();
             db.sync().unwrap();
-            // Where there is no room for more, it is the write that fails, and alone.
+            // Without space for more, only the write itself fails.
             let mut count = 0;
             while count < 2000
                 && db.put(format!("{count}"), [7; 500]).map_err(|e| assert!(e.is_no_space(), "{e}")).is_ok()
@@ -66,7 +66,7 @@ fn issue_13_small_puts_need_little_room() {
 }
 
 #[test]
-fn a_reservation_that_failed_is_not_counted_on() {
+fn a_failed_reservation_is_not_counted_on() {
     for mode in WAL_MODES {
         let fs = SimFileSystem::new();
         let db = stepped_options(&fs).0.wal_mode(mode).open("/db").unwrap();
@@ -74,7 +74,7 @@ fn a_reservation_that_failed_is_not_counted_on() {
         let used = taken(&fs);
         fs.set_capacity(Some(used));
         assert!(db.put("large", [7; 300_000]).unwrap_err().is_no_space());
-        // Somebody else takes what the failure gave back.
+        // Another program takes the space that the failure gave back.
         let free = fs.free_space(Path::new("/")).unwrap();
         fs.set_capacity(Some(used - free));
         assert!(db.put("small", [7; 1000]).unwrap_err().is_no_space());

@@ -1,4 +1,4 @@
-//! What several modules of these tests need.
+//! Helpers for several modules of these tests.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ pub(crate) fn for_each_seed(count: u64, case: impl Fn(u64)) {
     }
 }
 
-/// Says where a test was when it panicked.
+/// Prints where a test was when it panicked.
 pub struct Scene(pub String);
 
 impl Drop for Scene {
@@ -44,10 +44,10 @@ impl Drop for Scene {
     }
 }
 
-/// After this time a test hangs: the slowest takes seconds, on a loaded machine a minute.
+/// The watchdog's limit: the slowest test takes seconds, on a loaded machine a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Ends the process if the test does not end: a deadlock should say so.
+/// Ends the process if the test takes too long, so that a deadlock is reported.
 pub(crate) struct Watchdog(Arc<AtomicBool>);
 
 impl Watchdog {
@@ -84,8 +84,8 @@ pub(crate) fn stepped_options(fs: &SimFileSystem) -> (Options, Arc<SteppedExecut
     (Options::new().file_system(Arc::new(fs.clone())).executor(shared).hash_seed(7), executor)
 }
 
-/// Runs jobs when it is stepped, as if three could run at the same time, and in an order that its
-/// seed decides.
+/// Runs jobs when it is stepped, as if three could run at the same time, in an order that its seed
+/// determines.
 struct ShuffledExecutor(Mutex<(Vec<Job>, fastrand::Rng)>);
 
 impl Executor for ShuffledExecutor {
@@ -106,7 +106,8 @@ impl Executor for ShuffledExecutor {
     }
 }
 
-/// Options under which a few hundred writes make several memtables, tables, blocks and levels, without threads or chance.
+/// Options under which a few hundred writes make several memtables, tables, blocks and levels,
+/// without threads or chance.
 pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<dyn Executor>) {
     let (options, executor) = stepped_options(fs);
     let executor: Arc<dyn Executor> = match rng.bool() {
@@ -128,7 +129,7 @@ pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>
     open_in_mode(fs, WalMode::Auto)
 }
 
-/// The same with a log that is written as `mode` says.
+/// Like [`open_plain`], with a log that is written in `mode`.
 pub fn open_in_mode(fs: &SimFileSystem, mode: WalMode) -> tamis::Result<(Db, Arc<SteppedExecutor>)> {
     let (options, executor) = stepped_options(fs);
     Ok((options.memtable_size(4096).wal_mode(mode).open("/db")?, executor))
@@ -154,12 +155,12 @@ pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
     options.filter(filter).level_filters(level_filters)
 }
 
-/// How many entries there are, none of which may be an error.
+/// Number of entries, none of which may be an error.
 pub fn count_entries(mut entries: impl Iterator<Item = tamis::Result<(tamis::Value, tamis::Value)>>) -> usize {
     entries.try_fold(0, |count, entry| entry.map(|_| count + 1)).unwrap()
 }
 
-/// The simulated file system, with something around each table that is opened.
+/// The simulated file system with a wrapper around each opened table.
 pub(crate) struct OpenedBy<W> {
     fs: SimFileSystem,
     wrap: W,

@@ -1,4 +1,4 @@
-//! Does the manifest know the logs that hold synced writes, and what does that cost?
+//! Does the manifest name the logs that hold synced writes, and what does that cost?
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Db, Error, WriteBatch, WriteOptions};
 
 use crate::support::{WAL_MODES, open_in_mode, open_plain, stepped_options};
-use crate::trace::{Call, Trace};
+use crate::trace::{Trace, TracedCall};
 
 const SYNC: WriteOptions = WriteOptions::new().sync(true);
 
@@ -32,11 +32,11 @@ fn check_refused(fs: &SimFileSystem, named: &Path) {
 }
 
 #[test]
-fn issue_13_log_whose_sync_was_acknowledged_is_missed_after_a_power_cut() {
+fn issue_13_store_without_a_synced_log_is_refused_after_a_power_cut() {
     for mode in WAL_MODES {
         let fs = SimFileSystem::new();
         let (db, _) = open_in_mode(&fs, mode).unwrap();
-        // Through several logs, each of which is the newest for a while.
+        // Over several logs, each of which is the newest for a while.
         for n in 0..12 {
             db.put(format!("{n}"), vec![7; 900]).unwrap();
             put_synced(&db, &format!("synced {n}"));
@@ -80,11 +80,14 @@ fn issue_13_log_with_the_number_of_another_is_refused() {
     check_refused(&fs, other);
 }
 
-/// Syncs by file name and of the directory, in order.
+/// Syncs by kind of file and of the directory, in order.
 fn syncs(trace: &Trace) -> Vec<String> {
     let events = trace.events().into_iter();
     let kind = |name: &str| name.trim_matches(|c: char| c.is_ascii_digit()).to_owned();
-    events.filter(|event| matches!(event.call, Call::Sync | Call::SyncDir)).map(|event| kind(&event.name)).collect()
+    events
+        .filter(|event| matches!(event.call, TracedCall::Sync | TracedCall::SyncDir))
+        .map(|event| kind(&event.name))
+        .collect()
 }
 
 #[test]
@@ -106,8 +109,8 @@ fn first_synced_put_of_a_log_costs_one_edit_and_others_cost_one_sync() {
     db.flush().unwrap();
     assert_eq!(count(&|| put_synced(&db, "second")), ["db", ".wal", "MANIFEST-"]);
     assert_eq!(count(&|| put_synced(&db, "second")), [".wal"]);
-    // A manifest that was there before is not written to: the edit begins a new one, as that of the
-    // first flush would.
+    // An existing manifest is not written to: the edit begins a new one, as that of the first flush
+    // would.
     db.close().unwrap();
     let db = open();
     let first = count(&|| put_synced(&db, "third"));
@@ -116,7 +119,7 @@ fn first_synced_put_of_a_log_costs_one_edit_and_others_cost_one_sync() {
 }
 
 #[test]
-fn first_synced_write_of_a_log_needs_no_room_for_a_large_manifest() {
+fn first_synced_write_of_a_log_needs_no_space_for_a_large_manifest() {
     let fs = SimFileSystem::new();
     let (db, _) = open_plain(&fs).unwrap();
     for first in [b'a', b'z'] {
@@ -130,7 +133,7 @@ fn first_synced_write_of_a_log_needs_no_room_for_a_large_manifest() {
 }
 
 #[test]
-fn log_is_named_in_the_manifest_once_there_is_room_for_the_edit() {
+fn log_is_named_in_the_manifest_once_there_is_space_for_the_edit() {
     let fs = SimFileSystem::new();
     let (db, _) = open_plain(&fs).unwrap();
     let used: u64 = fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum();

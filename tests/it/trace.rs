@@ -1,5 +1,4 @@
-//! A file system that keeps a list of the mutating calls that went through it to the one in memory,
-//! and lets a test interfere.
+//! A file system over the one in memory that lists the mutating calls, and lets a test interfere.
 
 use std::fmt;
 use std::io;
@@ -10,15 +9,15 @@ use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, Window, Writ
 
 /// One mutating call on a file or directory, and whether it succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    pub call: Call,
-    /// File name; for a renaming the new one.
+pub struct TraceEvent {
+    pub call: TracedCall,
+    /// File name; for a rename the new one.
     pub name: String,
     pub ok: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum TracedCall {
     Create,
     Append,
     BeginSync,
@@ -38,12 +37,12 @@ pub fn file_number(name: &str) -> Option<u64> {
 #[derive(Clone)]
 pub struct Trace {
     fs: SimFileSystem,
-    events: Arc<Mutex<Vec<Event>>>,
-    hook: Arc<Hook>,
+    events: Arc<Mutex<Vec<TraceEvent>>>,
+    hook: Arc<CallHook>,
 }
 
 /// Called before each call, with the file's name: it may wait, fail the call, or panic.
-type Hook = dyn Fn(Call, &str) -> io::Result<()> + Send + Sync;
+type CallHook = dyn Fn(TracedCall, &str) -> io::Result<()> + Send + Sync;
 
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,25 +55,28 @@ impl Trace {
         Trace::with_hook(fs, |_, _| Ok(()))
     }
 
-    pub fn with_hook(fs: &SimFileSystem, hook: impl Fn(Call, &str) -> io::Result<()> + Send + Sync + 'static) -> Trace {
+    pub fn with_hook(
+        fs: &SimFileSystem,
+        hook: impl Fn(TracedCall, &str) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Trace {
         Trace { fs: fs.clone(), events: Arc::default(), hook: Arc::new(hook) }
     }
 
-    pub fn events(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<TraceEvent> {
         self.events.lock().unwrap().clone()
     }
 
-    fn note<T>(&self, call: Call, path: &Path, carry_out: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn note<T>(&self, call: TracedCall, path: &Path, carry_out: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let result = (self.hook)(call, &name).and_then(|()| carry_out());
-        self.events.lock().unwrap().push(Event { call, name, ok: result.is_ok() });
+        self.events.lock().unwrap().push(TraceEvent { call, name, ok: result.is_ok() });
         result
     }
 }
 
 impl FileSystem for Trace {
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
-        let file = self.note(Call::Create, path, || self.fs.create(path))?;
+        let file = self.note(TracedCall::Create, path, || self.fs.create(path))?;
         Ok(Box::new(TracedFile { file, path: path.to_owned(), trace: self.clone() }))
     }
 
@@ -83,11 +85,11 @@ impl FileSystem for Trace {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.note(Call::Rename, to, || self.fs.rename(from, to))
+        self.note(TracedCall::Rename, to, || self.fs.rename(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.note(Call::Remove, path, || self.fs.remove(path))
+        self.note(TracedCall::Remove, path, || self.fs.remove(path))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -99,7 +101,7 @@ impl FileSystem for Trace {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.note(Call::SyncDir, dir, || self.fs.sync_dir(dir))
+        self.note(TracedCall::SyncDir, dir, || self.fs.sync_dir(dir))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
@@ -123,15 +125,15 @@ struct TracedFile {
 
 impl WritableFile for TracedFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.trace.note(Call::Append, &self.path, || self.file.append(bytes))
+        self.trace.note(TracedCall::Append, &self.path, || self.file.append(bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.trace.note(Call::Sync, &self.path, || self.file.sync())
+        self.trace.note(TracedCall::Sync, &self.path, || self.file.sync())
     }
 
     fn begin_sync(&self) {
-        let _ = self.trace.note(Call::BeginSync, &self.path, || Ok(()));
+        let _ = self.trace.note(TracedCall::BeginSync, &self.path, || Ok(()));
         self.file.begin_sync();
     }
 

@@ -1,4 +1,4 @@
-//! Is what must be waited for asked for in time?
+//! Do reads prefetch blocks before they wait for them?
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,94 +12,94 @@ use tamis::{Compression, Db, Error, KeyspaceOptions, Options, Value};
 
 use crate::support::{OpenedBy, count_entries, stepped_options};
 
-/// What happened to the tables' files since this was looked at last.
+/// Calls on the tables' files since the test last took the record.
 #[derive(Default)]
-struct Log {
-    /// Whether nothing is at hand that has not been asked for or read.
-    distant: bool,
-    /// By file and offset: what is at hand, in bytes of this step, some more at either end.
-    near: BTreeSet<(usize, u64)>,
+struct CallRecord {
+    /// Whether files start uncached: data are in memory only after a prefetch or read.
+    uncached: bool,
+    /// Steps of [`STEP`] bytes that are in memory, by file and number; parts are rounded outward.
+    in_memory: BTreeSet<(usize, u64)>,
     /// Whether every read fails.
     fails: bool,
-    /// By file and offset: what was asked for and has not been read, with its length.
-    asked: BTreeMap<(usize, u64), u64>,
-    most_asked: usize,
-    most_bytes_asked: u64,
-    /// How many parts were asked for in all, and how many were asked for twice.
-    asks: usize,
+    /// Prefetched parts that were not read yet: lengths by file and offset.
+    in_flight: BTreeMap<(usize, u64), u64>,
+    most_in_flight: usize,
+    most_bytes_in_flight: u64,
+    /// Number of prefetches, and of those that repeat one in flight.
+    prefetches: usize,
     repeated: usize,
-    /// Reads that did not say that they would not wait, and those of them that had to.
+    /// Reads that may wait, and those of them that were not prefetched.
     waits: usize,
-    unasked_waits: usize,
-    /// Reads of what was at hand.
-    at_once: usize,
+    late_waits: usize,
+    /// Reads that found their data in memory.
+    hits: usize,
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for CallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Log { asks, repeated, most_asked, waits, unasked_waits, at_once, asked, .. } = self;
-        let never_read = asked.len();
-        write!(f, "{asks} asked, {repeated} twice, {never_read} in vain, {most_asked} at most; ")?;
-        write!(f, "{waits} waits, {unasked_waits} of them unasked; {at_once} at once")
+        let CallRecord { prefetches, repeated, most_in_flight, waits, late_waits, hits, in_flight, .. } = self;
+        let never_read = in_flight.len();
+        write!(f, "{prefetches} prefetched, {repeated} twice, {never_read} in vain, {most_in_flight} at most; ")?;
+        write!(f, "{waits} waits, {late_waits} of them not prefetched; {hits} at once")
     }
 }
 
 const STEP: u64 = 64;
 
-impl Log {
-    fn bring(&mut self, id: usize, part: Range<u64>) {
-        self.near.extend((part.start / STEP..part.end.div_ceil(STEP)).map(|step| (id, step)));
+impl CallRecord {
+    fn load(&mut self, id: usize, part: Range<u64>) {
+        self.in_memory.extend((part.start / STEP..part.end.div_ceil(STEP)).map(|step| (id, step)));
     }
 
-    /// Whether all of it is there.
+    /// Whether all of it is in memory.
     fn has(&self, id: usize, part: Range<u64>) -> bool {
-        (part.start / STEP..part.end.div_ceil(STEP)).all(|step| self.near.contains(&(id, step)))
+        (part.start / STEP..part.end.div_ceil(STEP)).all(|step| self.in_memory.contains(&(id, step)))
     }
 }
 
-/// A file of which nothing is at hand.
+/// A file that starts uncached, with the record of its calls.
 #[derive(Debug)]
-struct Distant {
+struct UncachedFile {
     file: Arc<dyn ReadableFile>,
     id: usize,
-    log: Arc<Mutex<Log>>,
+    record: Arc<Mutex<CallRecord>>,
 }
 
-impl ReadableFile for Distant {
+impl ReadableFile for UncachedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut log = self.log.lock();
+        let mut record = self.record.lock();
         let part = offset..offset + buf.len() as u64;
-        log.waits += 1;
-        log.asked.remove(&(self.id, offset));
-        if log.distant && !log.has(self.id, part.clone()) {
-            log.unasked_waits += 1;
+        record.waits += 1;
+        record.in_flight.remove(&(self.id, offset));
+        if record.uncached && !record.has(self.id, part.clone()) {
+            record.late_waits += 1;
         }
-        log.bring(self.id, part);
-        if log.fails {
+        record.load(self.id, part);
+        if record.fails {
             return Err(io::Error::from_raw_os_error(5));
         }
         self.file.read_at(buf, offset)
     }
 
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> bool {
-        let mut log = self.log.lock();
-        if log.distant && !log.has(self.id, offset..offset + buf.len() as u64) {
+        let mut record = self.record.lock();
+        if record.uncached && !record.has(self.id, offset..offset + buf.len() as u64) {
             buf.fill(0xee);
             return false;
         }
-        log.asked.remove(&(self.id, offset));
-        log.at_once += 1;
+        record.in_flight.remove(&(self.id, offset));
+        record.hits += 1;
         self.file.read_at(buf, offset).is_ok_and(|read| read == buf.len())
     }
 
     fn will_need(&self, part: Range<u64>) {
         assert!(part.start < part.end && part.end <= self.file.len().unwrap());
-        let mut log = self.log.lock();
-        log.asks += 1;
-        log.repeated += usize::from(log.asked.insert((self.id, part.start), part.end - part.start).is_some());
-        log.most_asked = log.most_asked.max(log.asked.len());
-        log.most_bytes_asked = log.most_bytes_asked.max(log.asked.values().sum());
-        log.bring(self.id, part);
+        let mut record = self.record.lock();
+        record.prefetches += 1;
+        record.repeated += usize::from(record.in_flight.insert((self.id, part.start), part.end - part.start).is_some());
+        record.most_in_flight = record.most_in_flight.max(record.in_flight.len());
+        record.most_bytes_in_flight = record.most_bytes_in_flight.max(record.in_flight.values().sum());
+        record.load(self.id, part);
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -115,8 +115,9 @@ fn value(n: usize) -> [u8; 100] {
     [n.to_le_bytes()[0]; 100]
 }
 
-/// A store of 5000 keys in one level, nothing of which is cached, with the log of its files; all tables have been opened.
-fn store(compression: Compression, table_size: u64) -> (Db, Arc<Mutex<Log>>) {
+/// A store of 5000 keys in one level, without cache, with the record of its files' calls; all
+/// tables are open.
+fn store(compression: Compression, table_size: u64) -> (Db, Arc<Mutex<CallRecord>>) {
     let fs = SimFileSystem::new();
     let options = |fs: &SimFileSystem| {
         let keyspace = KeyspaceOptions::new().block_size(512).compression(compression);
@@ -131,23 +132,23 @@ fn store(compression: Compression, table_size: u64) -> (Db, Arc<Mutex<Log>>) {
     reopen(&fs, options(&fs))
 }
 
-/// Opens a store whose tables are read through a log, and looks into all of them.
-fn reopen(fs: &SimFileSystem, options: Options) -> (Db, Arc<Mutex<Log>>) {
-    let log = Arc::new(Mutex::new(Log::default()));
-    let (shared, ids) = (Arc::clone(&log), Mutex::new(0));
-    let distant = OpenedBy::new(fs.clone(), move |file| {
+/// Opens a store whose files record their calls, and reads all its tables.
+fn reopen(fs: &SimFileSystem, options: Options) -> (Db, Arc<Mutex<CallRecord>>) {
+    let record = Arc::new(Mutex::new(CallRecord::default()));
+    let (shared, ids) = (Arc::clone(&record), Mutex::new(0));
+    let uncached = OpenedBy::new(fs.clone(), move |file| {
         let mut id = ids.lock();
         *id += 1;
-        Arc::new(Distant { file, id: *id, log: Arc::clone(&shared) })
+        Arc::new(UncachedFile { file, id: *id, record: Arc::clone(&shared) })
     });
-    let db = options.file_system(Arc::new(distant)).open("/db").unwrap();
+    let db = options.file_system(Arc::new(uncached)).open("/db").unwrap();
     assert!(count_entries(db.iter()) > 0);
-    (db, log)
+    (db, record)
 }
 
-/// Reads keys in one call, checks what comes, and returns how many blocks were read beside what happened to the files.
-fn read(db: &Db, log: &Mutex<Log>, distant: bool, keys: &[usize]) -> (usize, Log) {
-    *log.lock() = Log { distant, ..Log::default() };
+/// Reads keys in one call and checks the values. Returns the number of blocks read, and the record.
+fn read(db: &Db, record: &Mutex<CallRecord>, uncached: bool, keys: &[usize]) -> (usize, CallRecord) {
+    *record.lock() = CallRecord { uncached, ..CallRecord::default() };
     let before = db.stats().reads();
     let values = db.multi_get(&keys.iter().map(|&n| key(n)).collect::<Vec<_>>()).unwrap();
     for (&n, value) in keys.iter().zip(values) {
@@ -155,46 +156,46 @@ fn read(db: &Db, log: &Mutex<Log>, distant: bool, keys: &[usize]) -> (usize, Log
         assert_eq!(value.as_deref(), expected.as_ref().map(|value| &value[..]), "{n}");
     }
     let blocks = (db.stats().reads() - before).block_reads;
-    (blocks.try_into().unwrap(), std::mem::take(&mut *log.lock()))
+    (blocks.try_into().unwrap(), std::mem::take(&mut *record.lock()))
 }
 
 #[test]
-fn blocks_of_many_keys_are_asked_for_before_the_first_is_waited_for() {
+fn blocks_of_many_keys_are_prefetched_before_the_first_wait() {
     for compression in [Compression::None, Compression::Lz4] {
-        let (db, log) = store(compression, 64 << 10);
+        let (db, record) = store(compression, 64 << 10);
         let mut rng = fastrand::Rng::with_seed(1);
         for count in [2, 3, 60, 1000, 4000] {
             let keys: Vec<usize> = (0..count).map(|_| rng.usize(0..6000)).collect();
-            let (blocks, log) = read(&db, &log, true, &keys);
-            assert_eq!(log.waits + log.at_once, blocks);
-            assert!(log.unasked_waits <= 1, "{log:?}");
-            assert_eq!(log.asks, blocks - log.unasked_waits);
-            assert_eq!((log.repeated, log.asked.len()), (0, 0), "{log:?}");
+            let (blocks, record) = read(&db, &record, true, &keys);
+            assert_eq!(record.waits + record.hits, blocks);
+            assert!(record.late_waits <= 1, "{record:?}");
+            assert_eq!(record.prefetches, blocks - record.late_waits);
+            assert_eq!((record.repeated, record.in_flight.len()), (0, 0), "{record:?}");
             // Of 128 keys, several are in one block.
-            assert!(log.most_asked <= 128 && (count < 1000 || log.most_asked >= 30), "{log:?}");
+            assert!(record.most_in_flight <= 128 && (count < 1000 || record.most_in_flight >= 30), "{record:?}");
         }
     }
 }
 
 #[test]
-fn nothing_is_asked_for_that_is_at_hand_or_alone() {
-    let (db, log) = store(Compression::None, 64 << 10);
+fn blocks_in_memory_and_single_blocks_are_not_prefetched() {
+    let (db, record) = store(Compression::None, 64 << 10);
     let many: Vec<usize> = (0..6000).step_by(3).collect();
-    let (blocks, at_hand) = read(&db, &log, false, &many);
+    let (blocks, cached) = read(&db, &record, false, &many);
     assert!(blocks > 500);
-    assert_eq!((at_hand.asks, at_hand.waits + at_hand.at_once), (0, blocks), "{at_hand:?}");
-    let (blocks, alone) = read(&db, &log, true, &[17]);
-    assert_eq!((blocks, alone.asks, alone.unasked_waits), (1, 0, 1), "{alone:?}");
+    assert_eq!((cached.prefetches, cached.waits + cached.hits), (0, blocks), "{cached:?}");
+    let (blocks, alone) = read(&db, &record, true, &[17]);
+    assert_eq!((blocks, alone.prefetches, alone.late_waits), (1, 0, 1), "{alone:?}");
 }
 
 #[test]
-fn long_scans_ask_for_what_they_come_to_once_they_have_waited() {
-    let (db, log) = store(Compression::None, 1 << 20);
+fn long_scans_read_ahead_once_they_have_waited() {
+    let (db, record) = store(Compression::None, 1 << 20);
     let tables: usize = db.stats().keyspaces[0].levels.iter().map(|level| level.tables.len()).sum();
     assert_eq!(tables, 1);
     for backward in [false, true] {
-        for distant in [false, true] {
-            *log.lock() = Log { distant, ..Log::default() };
+        for uncached in [false, true] {
+            *record.lock() = CallRecord { uncached, ..CallRecord::default() };
             let entries: Vec<(Value, Value)> = if backward {
                 db.iter().rev().map(Result::unwrap).collect()
             } else {
@@ -205,21 +206,21 @@ fn long_scans_ask_for_what_they_come_to_once_they_have_waited() {
                 let n = if backward { 4999 - i } else { i };
                 assert!(*found == key(n) && *value == self::value(n), "{n}");
             }
-            let log = std::mem::take(&mut *log.lock());
-            if distant {
-                // The blocks that it reads one by one until it is a long scan. From then on each read has been asked for, and all but the
-                // last ask for the next one.
-                assert!(log.unasked_waits < 20, "{log:?}");
-                assert!(log.asks > 3 && log.waits - log.unasked_waits == log.asks, "{log:?}");
+            let record = std::mem::take(&mut *record.lock());
+            if uncached {
+                // A scan reads some blocks one by one before it counts as long. From then on each
+                // read was prefetched, and all but the last prefetch the next one.
+                assert!(record.late_waits < 20, "{record:?}");
+                assert!(record.prefetches > 3 && record.waits - record.late_waits == record.prefetches, "{record:?}");
             } else {
-                assert_eq!(log.asks, 0, "{log:?}");
+                assert_eq!(record.prefetches, 0, "{record:?}");
             }
         }
     }
 }
 
 #[test]
-fn no_more_bytes_are_asked_for_than_stay_in_memory() {
+fn prefetched_bytes_in_flight_are_bounded() {
     let fs = SimFileSystem::new();
     let options = || {
         let keyspace = KeyspaceOptions::new().compression(Compression::None);
@@ -232,39 +233,39 @@ fn no_more_bytes_are_asked_for_than_stay_in_memory() {
     }
     db.compact_range(..).unwrap();
     db.close().unwrap();
-    let (db, log) = reopen(&fs, options());
-    *log.lock() = Log { distant: true, ..Log::default() };
+    let (db, record) = reopen(&fs, options());
+    *record.lock() = CallRecord { uncached: true, ..CallRecord::default() };
     let values = db.multi_get(&(0..20).map(key).collect::<Vec<_>>()).unwrap();
     assert!(values.iter().enumerate().all(|(n, value)| value.as_deref() == Some(&long_value(n)[..])));
-    let log = log.lock();
-    assert_eq!((log.asks, log.waits, log.unasked_waits), (20, 20, 0), "{log:?}");
+    let record = record.lock();
+    assert_eq!((record.prefetches, record.waits, record.late_waits), (20, 20, 0), "{record:?}");
     // The last of them may begin below the limit.
-    assert!((2..=3).contains(&log.most_asked) && log.most_bytes_asked <= (8 + 4) << 20, "{log:?}");
+    assert!((2..=3).contains(&record.most_in_flight) && record.most_bytes_in_flight <= (8 + 4) << 20, "{record:?}");
 }
 
 #[test]
-fn compactions_ask_for_what_they_come_to() {
-    let (db, log) = store(Compression::None, 1 << 20);
+fn compactions_read_ahead() {
+    let (db, record) = store(Compression::None, 1 << 20);
     for n in (0..5000).step_by(2) {
         db.put(key(n), value(n)).unwrap();
     }
     db.flush().unwrap();
-    *log.lock() = Log { distant: true, ..Log::default() };
+    *record.lock() = CallRecord { uncached: true, ..CallRecord::default() };
     db.compact_range(..).unwrap();
-    let merged = std::mem::take(&mut *log.lock());
-    assert!(merged.asks > 2 && merged.unasked_waits < merged.waits, "{merged:?}");
+    let merged = std::mem::take(&mut *record.lock());
+    assert!(merged.prefetches > 2 && merged.late_waits < merged.waits, "{merged:?}");
     assert_eq!(count_entries(db.iter()), 5000);
 }
 
 #[test]
 fn errors_are_those_of_the_read_that_waits() {
-    let (db, log) = store(Compression::None, 64 << 10);
-    *log.lock() = Log { distant: true, fails: true, ..Log::default() };
+    let (db, record) = store(Compression::None, 64 << 10);
+    *record.lock() = CallRecord { uncached: true, fails: true, ..CallRecord::default() };
     let keys: Vec<String> = (0..5000).step_by(100).map(key).collect();
     assert!(matches!(db.multi_get(&keys), Err(Error::Io { .. })));
     assert!(matches!(db.iter().last(), Some(Err(Error::Io { .. }))));
-    assert!(log.lock().asks > 0);
-    *log.lock() = Log { distant: true, ..Log::default() };
+    assert!(record.lock().prefetches > 0);
+    *record.lock() = CallRecord { uncached: true, ..CallRecord::default() };
     assert!(db.multi_get(&keys).unwrap().iter().all(Option::is_some));
     assert_eq!(count_entries(db.iter()), 5000);
 }

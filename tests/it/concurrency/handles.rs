@@ -6,7 +6,7 @@ use tamis::{Executor, ThreadPool};
 
 use super::*;
 
-/// Whether an operation was carried out; if not, because the store was closed.
+/// Whether an operation succeeded; if not, the store must have been closed.
 fn is_open<T>(result: Result<T>) -> bool {
     match result {
         Ok(_) => true,
@@ -16,13 +16,13 @@ fn is_open<T>(result: Result<T>) -> bool {
 }
 
 #[test]
-fn closing_while_others_work_loses_nothing_and_tells_them() {
+fn closing_while_other_threads_work_loses_nothing_and_stops_them() {
     let _watchdog = Watchdog::new("closing");
     for round in 0..15 {
         let fs = SimFileSystem::new();
         let db = options(Arc::new(fs.clone())).open("/db").unwrap();
         let writers = 2;
-        // Puts by all writers, and rounds of everybody else's work.
+        // Puts by all writers, and rounds of the other threads' work.
         let (put, worked) = (AtomicU64::new(0), AtomicU64::new(0));
         let counts = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..writers)
@@ -45,7 +45,8 @@ fn closing_while_others_work_loses_nothing_and_tells_them() {
                 |db| is_open(db.keyspace("passing")) && is_open(db.drop_keyspace("passing")),
                 |db| {
                     let mut iter = db.iter();
-                    // An iterator made before the end goes on after it; one made later says why it cannot.
+                    // An iterator made before the close continues after it; a later one returns the
+                    // reason for failing.
                     let first = iter.next();
                     std::thread::yield_now();
                     first.is_none_or(is_open) && iter.all(|entry| entry.is_ok())
@@ -59,14 +60,14 @@ fn closing_while_others_work_loses_nothing_and_tells_them() {
                     }
                 });
             }
-            // At another moment of everybody's work in each round. If a thread has panicked,
-            // closing tells the others.
+            // Each round closes at another moment of the other threads' work. If a thread has
+            // panicked, closing stops the others.
             let is_under_way = || put.load(Ordering::Relaxed) > 20 * round && worked.load(Ordering::Relaxed) > round;
             while !is_under_way() && !workers.iter().any(|worker| worker.is_finished()) {
                 std::thread::yield_now();
             }
             db.clone().close().unwrap();
-            // The lock is free at once, and the threads of the old handle can do no harm any more.
+            // The lock is free at once, and threads of the old handle can do no more harm.
             let reopened = options(Arc::new(fs.clone())).paranoid(true).open("/db").unwrap();
             let counts: Vec<u64> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
             for (thread, &n) in counts.iter().enumerate() {
@@ -118,7 +119,7 @@ fn store_is_open_for_writing_once() {
     assert_eq!(in_second_process(dir.path()), format!("locked by process {}", std::process::id()));
     assert!(Db::open_read_only(dir.path()).is_ok());
 
-    // Whatever was made of the handle keeps the store open.
+    // Anything derived from the handle keeps the store open.
     let keyspace = db.keyspace("more").unwrap();
     let snapshot = keyspace.snapshot();
     drop(db);

@@ -10,7 +10,7 @@ fn key(n: u32) -> String {
     format!("key{n:05}")
 }
 
-/// A value that says whose it is, now and then a long one, which is read without a copy.
+/// A value that names its key. A few values are long and are read without a copy.
 fn value(n: u32, round: u32) -> Vec<u8> {
     let len = if n % 50 == 7 { 5000 } else { 40 + n as usize % 100 };
     let mut value = format!("{n} {round} ").repeat(len).into_bytes();
@@ -22,20 +22,21 @@ fn check(n: u32, value: &[u8]) {
     assert!(value.starts_with(format!("{n} ").as_bytes()), "{n}: {:?}", value.escape_ascii().to_string());
     let whole = value.len() == if n % 50 == 7 { 5000 } else { 40 + n as usize % 100 };
     assert!(whole, "{n}: {}", value.len());
-    // The pattern goes through to the end, so that a block that was used again shows anywhere.
+    // The pattern continues to the end, so that a reused block shows anywhere.
     let space = value.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(1).map(|(at, _)| at + 1);
     let (period, first) = (space.unwrap(), value.to_vec());
     assert!(first.chunks(period).all(|part| first.starts_with(part)), "{n}");
 }
 
-/// Tables are compacted and dropped, blocks evicted from a cache of a few dozen, and every kind of point read goes on.
+/// All kinds of point reads, while tables are compacted and dropped, and blocks evicted from a
+/// cache of a few dozen.
 #[test]
 fn every_kind_of_read_sees_whole_values_while_tables_and_blocks_come_and_go() {
     let fs: Arc<dyn FileSystem> = Arc::new(SimFileSystem::new());
     read_while_tables_go(&*fs, Path::new("/db"), &options(Arc::clone(&fs)).cache_size(24 << 10));
 }
 
-/// The same where blocks are pages of files, which lose their names.
+/// All kinds of point reads over mapped files, which are unlinked meanwhile.
 #[test]
 fn every_kind_of_read_sees_whole_values_in_mapped_files_that_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
@@ -107,7 +108,7 @@ fn read_while_tables_go(fs: &dyn FileSystem, dir: &Path, options: &Options) {
         done.store(true, Ordering::Relaxed);
         result.unwrap();
     });
-    // Nobody reads any more: what was replaced is gone.
+    // All readers have ended: replaced tables are gone.
     db.close().unwrap();
     let files = fs.list(dir).unwrap().iter().filter(|name| name.ends_with(".sst")).count();
     let db = options.clone().open_read_only(dir).unwrap();

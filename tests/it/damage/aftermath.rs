@@ -1,4 +1,4 @@
-//! What a store does next that has met damage.
+//! How a store continues after it has met damage.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn content(fs: &SimFileSystem) -> BTreeMap<PathBuf, Vec<u8>> {
     fs.paths().into_iter().map(|path| (path.clone(), fs.read(&path).unwrap())).collect()
 }
 
-/// The sound store, read without error.
+/// Expects the sound store, read without error.
 fn check_whole(sound: &Sound, fs: &SimFileSystem, what: &str) {
     let last = sound.last();
     let damage = Damage::new(sound, what.to_owned(), last..=last, &[]);
@@ -19,7 +19,7 @@ fn check_whole(sound: &Sound, fs: &SimFileSystem, what: &str) {
 #[test]
 fn refused_open_leaves_the_directory_as_it_was() {
     let sound = Sound::new();
-    // Recovery has written tables by the time it comes to the second log.
+    // Recovery has written tables before it reads the second log.
     sound.fs.corrupt(&sound.log, 70, 1).unwrap();
     let before = content(&sound.fs);
     for _ in 0..3 {
@@ -45,7 +45,7 @@ fn compaction_that_meets_damage_keeps_its_inputs() {
         let [Error::Corruption { file, offset: 64, .. }] = failures[..] else { panic!("{failures:?}") };
         assert_eq!(file, path);
         assert!(fs.read(path).is_ok(), "an input is gone");
-        // The rest of the store goes on.
+        // The rest of the store still works.
         db.put("key000", "new").unwrap();
         db.delete("key000").unwrap();
         db.flush().unwrap();
@@ -62,7 +62,8 @@ fn compaction_that_meets_damage_keeps_its_inputs() {
     }
 }
 
-/// What the manifest has lost was synced, so that this is damage. The log, and what is in the directory, must tell.
+/// The manifest lost synced edits, which is damage. The log and the files in the directory must
+/// reveal it.
 #[test]
 fn manifest_that_has_lost_its_end_is_found_after_a_clean_close() {
     let sound = Sound::new();
@@ -93,7 +94,7 @@ fn manifest_that_has_lost_its_end_is_found_after_a_clean_close() {
 }
 
 #[test]
-fn entries_of_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
+fn entries_of_a_keyspace_that_the_manifest_has_lost_are_not_skipped() {
     let fs = SimFileSystem::new();
     let db = options(&fs).open(DIR).unwrap();
     let manifest = fs.paths().into_iter().find(|path| path.to_str().unwrap().contains("MANIFEST")).unwrap();
@@ -105,7 +106,7 @@ fn entries_of_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
     assert!(matches!(&error, Error::Corruption { file, .. } if *file == manifest), "{error}");
 }
 
-/// Opening counts on from the greatest number in the directory.
+/// After opening, file numbers continue from the greatest number in the directory.
 #[test]
 fn stray_file_with_a_great_number_does_no_harm() {
     for name in ["36028797018963967.sst", "18446744073709551615.sst", "18446744073709551615.wal", "MANIFEST-999999"] {
@@ -122,9 +123,9 @@ fn stray_file_with_a_great_number_does_no_harm() {
     }
 }
 
-/// What a kill in the middle of a flush leaves says nothing about the manifest.
+/// The leftovers of a kill during a flush say nothing about the manifest.
 #[test]
-fn a_missing_table_is_named_beside_what_a_kill_has_left() {
+fn a_missing_table_is_named_beside_the_leftovers_of_a_kill() {
     let sound = Sound::new();
     let is_table = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sst");
     let missing = sound.files().into_iter().find(is_table).unwrap();

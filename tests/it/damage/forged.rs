@@ -1,7 +1,8 @@
-//! Damage that checksums do not find: bytes are changed and every checksum over them is made to match again.
+//! Damage that checksums do not find: bytes are changed, and every checksum over them is made to
+//! match.
 //!
-//! What is read then may be wrong; but there is no panic, no endless loop, and no allocation by a forged length. Tables are told
-//! apart by the checksum of the whole file in the manifest.
+//! Reads may then return wrong data, but without a panic, an endless loop, or an allocation by a
+//! forged length. The checksum of the whole file, in the manifest, reveals forged tables.
 
 use super::*;
 
@@ -24,7 +25,7 @@ fn u32_at(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
 }
 
-/// A varint at `at`, and where it ends.
+/// The varint at `at`, and the offset of its end.
 fn varint_at(bytes: &[u8], at: usize) -> (usize, usize) {
     let end = at + 1 + bytes[at..].iter().take_while(|&&byte| byte >= 0x80).count();
     let value = bytes[at..end].iter().rev().fold(0, |value, byte| value << 7 | usize::from(byte & 0x7f));
@@ -35,15 +36,15 @@ fn u64_at(bytes: &[u8], at: usize) -> usize {
     usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap()
 }
 
-/// A stretch of a file with the checksum over it.
-struct Part {
+/// A checked part of a file, and its checksum.
+struct CheckedPart {
     checked: Range<usize>,
     crc_at: usize,
-    /// Where the checksum says that it stands; `None` if it is not bound.
+    /// The offset to which the checksum is bound, if it is bound.
     bound_at: Option<usize>,
 }
 
-impl Part {
+impl CheckedPart {
     fn seal(&self, number: u64, bytes: &mut [u8]) {
         let checked = &bytes[self.checked.clone()];
         let crc = match self.bound_at {
@@ -55,26 +56,27 @@ impl Part {
 }
 
 /// Header, blocks and footer of a table.
-fn parts_of_table(bytes: &[u8]) -> Vec<Part> {
+fn parts_of_table(bytes: &[u8]) -> Vec<CheckedPart> {
     let footer = bytes.len() - 96;
     let block = |handle: &[u8]| {
         let (start, len) = (u64_at(handle, 0), u32_at(handle, 8));
-        Part { checked: start..start + len + 1, crc_at: start + len + 1, bound_at: Some(start) }
+        CheckedPart { checked: start..start + len + 1, crc_at: start + len + 1, bound_at: Some(start) }
     };
     let index = block(&bytes[footer + 32..]);
     let entries = &bytes[index.checked.clone()];
     let n = u32_at(entries, 0);
-    let mut parts: Vec<Part> = (0..n).map(|i| block(&entries[8 + 8 * n + 12 * i..])).collect();
+    let mut parts: Vec<CheckedPart> = (0..n).map(|i| block(&entries[8 + 8 * n + 12 * i..])).collect();
     parts.extend([footer + 44, footer + 56].map(|at| block(&bytes[at..])));
     parts.push(index);
-    parts.push(Part { checked: footer..footer + 84, crc_at: footer + 84, bound_at: Some(footer) });
-    parts.push(Part { checked: 0..60, crc_at: 60, bound_at: Some(0) });
+    parts.push(CheckedPart { checked: footer..footer + 84, crc_at: footer + 84, bound_at: Some(footer) });
+    parts.push(CheckedPart { checked: 0..60, crc_at: 60, bound_at: Some(0) });
     parts
 }
 
-/// Header, and payload and header of each record. The payload comes first, since the header covers its checksum.
-fn parts_of_log(bytes: &[u8]) -> Vec<Vec<Part>> {
-    let mut parts = vec![vec![Part { checked: 0..60, crc_at: 60, bound_at: Some(0) }]];
+/// Header, and payload and header of each record. The payload comes first, since the header covers
+/// its checksum.
+fn parts_of_log(bytes: &[u8]) -> Vec<Vec<CheckedPart>> {
+    let mut parts = vec![vec![CheckedPart { checked: 0..60, crc_at: 60, bound_at: Some(0) }]];
     let mut at = 64;
     while at < bytes.len() {
         let (marked_count, len_at) = varint_at(bytes, at + 8);
@@ -82,15 +84,15 @@ fn parts_of_log(bytes: &[u8]) -> Vec<Vec<Part>> {
         let payload = header_end + if marked_count % 2 == 1 { 16 } else { 0 };
         let end = payload + payload_len;
         parts.push(vec![
-            Part { checked: payload..end, crc_at: at + 4, bound_at: None },
-            Part { checked: at + 4..payload, crc_at: at, bound_at: Some(at) },
+            CheckedPart { checked: payload..end, crc_at: at + 4, bound_at: None },
+            CheckedPart { checked: at + 4..payload, crc_at: at, bound_at: Some(at) },
         ]);
         at = end;
     }
     parts
 }
 
-/// Opens the store and reads everything, for better or worse.
+/// Opens the store and reads everything, with any result.
 fn survive(fs: &SimFileSystem, what: &str) {
     within_memory(fs, &what, || {
         let Ok(db) = options(fs).open_read_only(DIR) else { return };
@@ -99,11 +101,11 @@ fn survive(fs: &SimFileSystem, what: &str) {
             for n in (0..600).step_by(31) {
                 let _ = keyspace.get(format!("key{n:03}"));
             }
-            // Entries out of order may lead in a circle, but never one that is longer than the store.
+            // Entries out of order may form a cycle, but none that is longer than the store.
             let _ = keyspace.iter().take(20_000).count();
             let _ = keyspace.iter().rev().take(20_000).count();
             if let Ok(cursor) = keyspace.cursor_with(ReadOptions::new().fill_cache(false)) {
-                let _ = Walk(Some(cursor)).take(20_000).count();
+                let _ = CursorWalk(Some(cursor)).take(20_000).count();
             }
         }
     });
@@ -112,14 +114,14 @@ fn survive(fs: &SimFileSystem, what: &str) {
 const VALUES: [u8; 5] = [0x00, 0x01, 0x7f, 0x80, 0xff];
 
 #[test]
-fn forged_tables_do_no_harm_and_are_told_apart() {
+fn forged_tables_do_no_harm_and_fail_verification() {
     let sound = Sound::new();
     let mut rng = fastrand::Rng::with_seed(5);
     for path in sound.files().iter().filter(|path| is_table(path)) {
         let (good, number) = (sound.fs.read(path).unwrap(), number_of(path));
         let parts = parts_of_table(&good);
         for _ in 0..count_from_env("TAMIS_CASES", 120) {
-            // The blocks that say most come last.
+            // Prefers the last parts, which state most about the table.
             let part = &parts[rng.usize(0..parts.len()).max(rng.usize(0..parts.len()))];
             let mut bytes = good.clone();
             let changes: Vec<(usize, u8)> = (0..rng.usize(1..4))
@@ -142,7 +144,7 @@ fn forged_tables_do_no_harm_and_are_told_apart() {
 
 #[test]
 fn forged_logs_and_manifests_do_no_harm() {
-    // Records up to the end of the file.
+    // Logs whose records reach up to the end of the file.
     let sound = Sound::with_log(WalMode::Write);
     let mut rng = fastrand::Rng::with_seed(6);
     for path in sound.files().iter().filter(|path| !is_table(path) && !path.ends_with("CURRENT")) {
@@ -164,7 +166,7 @@ fn forged_logs_and_manifests_do_no_harm() {
             let fs = sound.fs.kill();
             fs.write(path, bytes).unwrap();
             survive(&fs, &what);
-            // Writing on may be refused, but must not panic either.
+            // A write may be refused, but must not panic either.
             if let Ok(db) = options(&fs).open(DIR) {
                 let _ = db.put("key", "value").and_then(|_| db.flush());
                 let _ = db.compact_range(..);

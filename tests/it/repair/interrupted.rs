@@ -1,4 +1,4 @@
-//! A repair that fails, or is cut off, at any call.
+//! A repair that fails, or is interrupted, at any call.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use super::{
 };
 use crate::support::Scene;
 
-/// Damaged stores: a table and a log that are damaged, with and without a manifest.
+/// Damaged stores. Three have a damaged table and log: with a manifest, without one, and with a
+/// damaged CURRENT. In the fourth only CURRENT is damaged.
 fn damaged() -> Vec<SimFileSystem> {
     let fs = SimFileSystem::new();
     let (options_of, executor) = options(&fs);
@@ -38,14 +39,14 @@ fn damaged() -> Vec<SimFileSystem> {
     lose_manifests(&without);
     let no_current = fs.kill();
     no_current.write("/db/CURRENT", *b"garbage").unwrap();
-    // CURRENT is all that is damaged: a repair takes but one number.
+    // Only CURRENT is damaged: a repair takes a single number.
     let (current_alone, _) = compacted(300);
     let current_alone = settled(&current_alone);
     current_alone.write("/db/CURRENT", *b"garbage").unwrap();
     vec![fs, without, no_current, current_alone]
 }
 
-/// What an uninterrupted repair makes of a store.
+/// The contents after an uninterrupted repair.
 fn expected(fs: &SimFileSystem) -> Map {
     let fs = fs.kill();
     assert!(!repaired(&fs).is_sound());
@@ -53,7 +54,7 @@ fn expected(fs: &SimFileSystem) -> Map {
 }
 
 #[test]
-fn repair_that_is_cut_off_anywhere_is_done_by_the_next_one() {
+fn repair_that_is_interrupted_anywhere_is_completed_by_the_next_one() {
     for fs in damaged() {
         let expected = expected(&fs);
         let before = files(&fs);
@@ -80,7 +81,7 @@ fn repair_that_is_cut_off_anywhere_is_done_by_the_next_one() {
     }
 }
 
-/// No content of `before` is gone, but for CURRENT.
+/// No content of `before` is gone, except CURRENT.
 fn check_kept(before: &BTreeMap<PathBuf, Vec<u8>>, fs: &SimFileSystem) {
     let after = files(fs);
     for (path, bytes) in before.iter().filter(|(path, _)| !path.ends_with("CURRENT")) {
@@ -89,7 +90,7 @@ fn check_kept(before: &BTreeMap<PathBuf, Vec<u8>>, fs: &SimFileSystem) {
 }
 
 #[test]
-fn opening_after_a_repair_that_was_cut_off_removes_nothing_that_the_repair_would_have_kept() {
+fn opening_after_an_interrupted_repair_removes_no_file_that_the_repair_would_keep() {
     let mut opened = 0;
     for fs in damaged() {
         let (expected, mut before) = (expected(&fs), files(&fs));
@@ -116,11 +117,11 @@ fn opening_after_a_repair_that_was_cut_off_removes_nothing_that_the_repair_would
 }
 
 #[test]
-fn repair_that_fails_anywhere_is_done_by_the_next_one() {
+fn repair_that_fails_anywhere_is_completed_by_the_next_one() {
     for fs in damaged() {
         let expected = expected(&fs);
         for mode in [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError] {
-            // There are many reads.
+            // Reads are many: test only some of them.
             let step = if mode == FaultMode::ReadError { 17 } else { 1 };
             for at in (1..).step_by(step) {
                 let _scene = Scene(format!("call {at} failed: {mode:?}"));

@@ -1,4 +1,4 @@
-//! The directory `lost`, with what is in it from earlier repairs.
+//! The directory `lost`, with files of earlier repairs.
 
 use std::path::Path;
 

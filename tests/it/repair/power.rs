@@ -6,12 +6,12 @@ use tamis::repair;
 use tamis::vfs::{FileSystem, SimFileSystem};
 
 use super::{
-    DIR, Map, contents, goes_on, key, known_losses, lose_manifests, of_kind, open, options, repair_options, repaired,
-    value,
+    DIR, Map, check_usable, contents, key, known_losses, lose_manifests, of_kind, open, options, repair_options,
+    repaired, value,
 };
 use crate::support::Scene;
 
-/// A store that is flushed when the power goes at `call`: some writes were synced, the last ones
+/// A store that is flushing when the power goes at `call`: some writes were synced, the last ones
 /// not. Returns what the cut leaves, or `None` if the flush ended before.
 fn cut_flush(call: u64, unsynced: usize) -> Option<(SimFileSystem, Map)> {
     let fs = SimFileSystem::new();
@@ -34,7 +34,7 @@ fn cut_flush(call: u64, unsynced: usize) -> Option<(SimFileSystem, Map)> {
 }
 
 #[test]
-fn store_that_lost_its_power_while_it_flushed_is_sound() {
+fn store_is_sound_after_a_power_cut_during_a_flush() {
     for unsynced in [20, 60] {
         for call in 1.. {
             let Some((point, _)) = cut_flush(call, unsynced) else { break };
@@ -51,7 +51,7 @@ fn store_that_lost_its_power_while_it_flushed_is_sound() {
 }
 
 #[test]
-fn killed_store_that_lost_current_goes_by_its_manifest() {
+fn killed_store_without_current_is_repaired_by_its_manifest() {
     for call in 1.. {
         let Some((point, map)) = cut_flush(call, 20) else { break };
         let _scene = Scene(format!("killed at call {call}"));
@@ -60,7 +60,8 @@ fn killed_store_that_lost_current_goes_by_its_manifest() {
         let report = repaired(&fs);
         assert!(report.basis == tamis::RepairBasis::Manifest && !report.has_losses(), "{report}");
         assert_eq!(contents(&open(&fs)), map);
-        // A table that was only just begun is no loss either if the manifest is gone, too.
+        // A table that had just been started is no loss either, even if the manifest is gone as
+        // well.
         let begun = point.kill();
         lose_manifests(&begun);
         begun.write("/db/000099.sst", *b"").unwrap();
@@ -71,13 +72,13 @@ fn killed_store_that_lost_current_goes_by_its_manifest() {
 }
 
 #[test]
-fn entries_of_a_flush_that_did_not_end_are_in_the_log() {
+fn entries_of_an_unfinished_flush_are_in_the_log() {
     let mut torn = 0;
     for call in 1.. {
         let Some((point, map)) = cut_flush(call, 20) else { break };
         let fs = point.kill();
         let tables = of_kind(&fs, "sst");
-        // The log of the flush is let go at its end.
+        // The log of the flush is removed at its end.
         let [_, flushed] = tables.as_slice() else { continue };
         let log_holds_it = of_kind(&fs, "wal").iter().any(|log| fs.file_len(log).unwrap() > 1000);
         if !log_holds_it || !is_whole(&fs, flushed) {
@@ -90,7 +91,7 @@ fn entries_of_a_flush_that_did_not_end_are_in_the_log() {
         let report = repaired(&fs);
         assert_eq!(contents(&open(&fs)), map, "{report}");
         assert!(known_losses(&report).is_empty(), "{report}");
-        goes_on(&fs);
+        check_usable(&fs);
     }
     assert!(torn > 0);
 }
@@ -100,8 +101,8 @@ fn is_whole(fs: &SimFileSystem, table: &Path) -> bool {
     inspector.table(table).is_ok()
 }
 
-/// A store whose recovery has flushed the middle of a log of `count` synced entries, and that was
-/// then killed with `behind` entries in the next one. A memtable takes about 50.
+/// A store whose recovery flushed the middle of a log of `count` synced entries, and that was then
+/// killed with `behind` entries in the next log. A memtable takes about 50.
 fn killed_behind_recovery(count: usize, behind: usize) -> (SimFileSystem, Map) {
     let (fs, mut map) = (SimFileSystem::new(), Map::new());
     let mut put = |db: &tamis::Db, i: usize| {
@@ -131,7 +132,7 @@ fn entries_of_a_log_without_header_get_no_numbers_of_later_ones() {
         let (fs, map) = killed_behind_recovery(count, behind);
         assert_eq!(contents(&open(&fs.kill())), map);
         let logs: Vec<PathBuf> = of_kind(&fs, "wal");
-        // Nothing says of the last one that it was ever durable, unless it is the only one.
+        // Nothing says that the last log was ever durable, unless it is the only one.
         for log in &logs[..(logs.len() - 1).max(1)] {
             for lose in [false, true] {
                 let _scene = Scene(format!("{count} and {behind}, {log:?} of {logs:?}, without manifest: {lose}"));

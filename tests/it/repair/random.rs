@@ -7,7 +7,7 @@ use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Compression, Db, Executor, Iter, KeyspaceOptions, LossKind, SteppedExecutor, WriteBatch};
 
 use super::{
-    DIR, Map, contents_of, goes_on, has_traceless_edit, known_losses, lose_manifests, manifests, of_kind, options,
+    DIR, Map, check_usable, contents_of, has_traceless_edit, known_losses, lose_manifests, manifests, of_kind, options,
     repaired,
 };
 use crate::support::{Scene, count_from_env, for_each_seed};
@@ -18,7 +18,7 @@ const KEYS: u32 = 160;
 /// All values that a key ever had, by keyspace and key.
 type Past = BTreeMap<(usize, Vec<u8>), BTreeSet<Vec<u8>>>;
 
-struct History {
+struct RandomStore {
     rng: fastrand::Rng,
     fs: SimFileSystem,
     past: Past,
@@ -26,7 +26,7 @@ struct History {
     readers: Vec<Iter>,
 }
 
-impl History {
+impl RandomStore {
     fn key(&mut self) -> Vec<u8> {
         format!("key{:03}", self.rng.u32(0..KEYS)).into_bytes()
     }
@@ -56,9 +56,9 @@ impl History {
         db.write(batch).unwrap();
     }
 
-    fn run(seed: u64) -> History {
+    fn run(seed: u64) -> RandomStore {
         let rng = fastrand::Rng::with_seed(seed);
-        let mut history = History { rng, fs: SimFileSystem::new(), past: Past::new(), readers: Vec::new() };
+        let mut history = RandomStore { rng, fs: SimFileSystem::new(), past: Past::new(), readers: Vec::new() };
         let (mut db, mut executor) = history.open();
         for _ in 0..history.rng.usize(40..220) {
             match history.rng.u32(0..40) {
@@ -102,7 +102,7 @@ impl History {
         history
     }
 
-    /// Damages a file or several. Returns whether what was lost might leave no trace.
+    /// Damages one or more files. Returns whether a loss might leave no trace.
     fn damage(&mut self, fs: &SimFileSystem, logs_only: bool) -> bool {
         let mut hidden = false;
         for _ in 0..self.rng.usize(1..4) {
@@ -147,12 +147,11 @@ fn all_contents(db: &Db) -> [Map; 2] {
     KEYSPACES.map(|name| contents_of(db, name))
 }
 
-/// Repairs a damaged copy of what a history leaves, and compares with what opening the undamaged
-/// one gives.
+/// Repairs a damaged copy of a history's store, and compares it with the undamaged store, opened.
 fn check(seed: u64) {
-    let mut history = History::run(seed);
+    let mut history = RandomStore::run(seed);
     let fs = history.fs.kill();
-    // Damage to the logs alone: what opening makes of it, if it finds nothing wrong, is the truth.
+    // The expected result after damage to the logs alone: that of opening, if it finds no fault.
     let damaged_logs = fs.kill();
     let spares_logs = history.rng.u32(0..3) > 0;
     if !spares_logs {
@@ -169,12 +168,12 @@ fn check(seed: u64) {
         with_manifest
     });
     let report = repaired(&damaged);
-    // Damage to an edit that nothing says is durable looks as if the power went while it was
-    // written: opening finds nothing wrong, and what it gives is what was synced.
+    // Damage to an edit that nothing states as durable looks like a torn write. Opening then finds
+    // no fault and shows what was synced.
     let by_manifest = before_last_edit.and_then(|fs| options(&fs).0.open(DIR).ok()).map(|db| all_contents(&db));
     let scene = Scene(format!("{report}"));
     assert!(!(spares_logs && spares_others) || (report.is_sound() && !report.has_losses()), "nothing was damaged");
-    // What no evidence could tell, in a store whose manifest is not good.
+    // An unknowable loss counts as reported only where no evidence could reveal more.
     let excused = |loss: &&tamis::Loss| loss.kind != LossKind::Unknowable || hidden || has_traceless_edit(&fs);
     let losses: Vec<_> = report.losses.iter().filter(excused).collect();
     let db = options(&damaged.kill()).0.open(DIR).unwrap();
@@ -195,15 +194,15 @@ fn check(seed: u64) {
         }
     }
     drop(db);
-    goes_on(&damaged);
+    check_usable(&damaged);
     drop(scene);
     assert!(damaged.list(Path::new(DIR)).is_ok());
 }
 
-/// Loses all manifests, and nothing else. What is in the tables and logs is enough to tell the dead
-/// tables, also the inputs of compactions, from the others.
+/// Loses all manifests and nothing else. Tables and logs suffice to tell dead tables, including
+/// inputs of compactions, from live ones.
 fn check_without_manifests(seed: u64) {
-    let history = History::run(seed);
+    let history = RandomStore::run(seed);
     let fs = history.fs.kill();
     let truth = all_contents(&options(&fs.kill()).0.open(DIR).unwrap());
     if has_traceless_edit(&fs) {
@@ -221,11 +220,11 @@ fn check_without_manifests(seed: u64) {
 }
 
 #[test]
-fn tables_and_logs_tell_all_that_lost_manifests_said() {
+fn tables_and_logs_hold_all_facts_of_lost_manifests() {
     for_each_seed(count_from_env("TAMIS_SEEDS", 120), check_without_manifests);
 }
 
 #[test]
-fn keys_outside_of_the_reported_ranges_are_as_they_were() {
+fn keys_outside_the_reported_ranges_are_unchanged() {
     for_each_seed(count_from_env("TAMIS_SEEDS", 120), check);
 }

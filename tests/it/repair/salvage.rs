@@ -1,4 +1,4 @@
-//! Scans that go on past damage, while the store is written to.
+//! Scans that continue past damage, while the store is written to.
 
 use tamis::Executor;
 use tamis::vfs::SimFileSystem;
@@ -6,7 +6,7 @@ use tamis::vfs::SimFileSystem;
 use super::{DIR, key, options, value};
 
 #[test]
-fn salvage_goes_on_while_its_tables_are_compacted_away() {
+fn salvage_continues_while_its_tables_are_compacted_away() {
     let fs = SimFileSystem::new();
     let (options_of, executor) = options(&fs);
     let db = options_of.open(DIR).unwrap();
