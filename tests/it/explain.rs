@@ -246,7 +246,7 @@ fn too_many_false_positives_are_reported_once() {
     let (low, high) = ledger.reads.false_positive_interval().unwrap();
     assert!(low < ledger.expected_rate().unwrap() && ledger.expected_rate().unwrap() < high, "{ledger:?}");
     assert!(events.lock().is_empty());
-    // The same false positives again and again, a rate that no filter of this design should have.
+    // Repeated false positives: a rate that no filter of this design should have.
     for _ in 0..100 {
         for key in &persistent {
             db.get(key).unwrap();

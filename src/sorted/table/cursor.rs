@@ -48,8 +48,8 @@ enum Seeking {
 }
 
 impl Table {
-    /// A cursor over the table's entries, at first invalid. A long scan reads ahead, and does not keep what it reads in the cache;
-    /// without `fill_cache` no scan does.
+    /// A cursor over the table's entries, initially invalid. A long scan reads ahead and does not
+    /// fill the cache; without `fill_cache` no scan does.
     pub(crate) fn cursor(self: &Arc<Table>, fill_cache: bool) -> TableCursor {
         TableCursor::new(Arc::clone(self), fill_cache)
     }

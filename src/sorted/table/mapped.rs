@@ -58,8 +58,8 @@ pub(super) struct InPlace<'p> {
 }
 
 impl Mapped {
-    /// Maps the file of a table of `size` bytes with `blocks` data blocks. `None` if mapping is off,
-    /// over the limit, or not possible.
+    /// Maps the file of a table of `size` bytes with `blocks` data blocks. `None` if mapping is
+    /// off, over the limit, or not possible.
     pub(super) fn new(permit: &Permit, file: &dyn ReadableFile, size: u64, blocks: usize) -> Option<Mapped> {
         let permit = permit.another()?;
         // SAFETY: a table's file is written once, under a name that is used once, and is mapped

@@ -146,7 +146,8 @@ impl DirContent {
     }
 }
 
-/// The first bytes of a file, at most as many as the magic has. A directory begins with none of ours.
+/// The first bytes of a file, at most as many as the magic has. A directory begins with none of
+/// ours.
 fn beginning(fs: &dyn FileSystem, path: &Path) -> Result<Vec<u8>> {
     let mut bytes = vec![0; Magic::LEN];
     match fs.open(path).and_then(|file| file.read_at(&mut bytes, 0)) {

@@ -7,8 +7,8 @@
 //!   promises it.
 //! - A virus scanner or an indexer may hold a file for a moment. Renaming and removing are retried
 //!   for up to [`RETRY_TIMEOUT`].
-//! - Other handles can neither read nor write a locked range. Therefore the lock covers one byte far
-//!   beyond the content, which names the holder.
+//! - Other handles can neither read nor write a locked range. Therefore the lock covers one byte
+//!   far beyond the content, which names the holder.
 //! - Files are not mapped: a mapped file can be neither removed nor shortened.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 

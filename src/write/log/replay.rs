@@ -96,8 +96,9 @@ pub(crate) fn replay(
     }
 }
 
-/// For each log, the ordinal before which it ends, where the next valid log begins. `None` for a log
-/// that begins after a newer one, and so is void. A log without a header has no known beginning.
+/// For each log, the ordinal before which it ends, where the next valid log begins. `None` for a
+/// log that begins after a newer one, and so is void. A log without a header has no known
+/// beginning.
 pub(super) fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
     let mut end = u64::MAX;
     let mut ends: Vec<_> = readers
