@@ -15,6 +15,8 @@ use crate::tree::compaction::picker::Task;
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Background work of a store, and the condition on which threads wait for it.
+// Cache lines of its own: compactions read a flag between blocks, beside what writers change.
+#[repr(align(64))]
 #[derive(Default)]
 pub(super) struct Background {
     jobs: Mutex<Jobs>,

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::format::key::SeqNo;
 
 /// The sequence numbers up to which all writes are visible, durable and flushed.
+// A cache line of its own: every write changes it.
+#[repr(align(64))]
 pub(super) struct Sequence {
     visible: AtomicU64,
     durable: AtomicU64,

@@ -49,7 +49,9 @@ fn rate(pressure: f64) -> f64 {
 /// Waiting for the flush of a memtable smaller than this is no stall.
 const SMALL_MEMTABLE: usize = 4 << 20;
 
+// Cache lines of its own: every delayed write changes it.
 #[derive(Default)]
+#[repr(align(64))]
 pub(super) struct Throttle {
     /// Thousandths.
     pressure: AtomicU32,
