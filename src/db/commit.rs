@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::format::checksum;
 use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
-use crate::write::log::{LogRecord, LogWriter};
+use crate::write::log::{LogWriter, NewRecord};
 use crate::write::memtable::Memtable;
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
@@ -65,8 +65,8 @@ impl<'a> Encoded<'a> {
         Encoded { payload, count, crc, sync }
     }
 
-    pub(super) fn record(&self) -> LogRecord<'_> {
-        LogRecord { payload: &self.payload, payload_crc: self.crc, count: self.count }
+    pub(super) fn record(&self) -> NewRecord<'_> {
+        NewRecord { payload: &self.payload, payload_crc: self.crc, count: self.count }
     }
 
     pub(super) fn into_owned(self) -> Encoded<'static> {

@@ -115,7 +115,7 @@ mod tests {
     use crate::format::key::ValueKind;
     use crate::vfs::OsFileSystem;
     use crate::write::batch::WriteBatch;
-    use crate::write::log::LogRecord;
+    use crate::write::log::NewRecord;
     use crate::write::log::testing::{get_file, unhex};
 
     fn write(dir: &Path) {
@@ -126,7 +126,7 @@ mod tests {
         first.delete_raw(1, b"pear");
         let mut second = WriteBatch::new();
         second.put_raw(300, b"", b"");
-        let records = [&first, &second].map(|batch| LogRecord {
+        let records = [&first, &second].map(|batch| NewRecord {
             payload: batch.payload(),
             payload_crc: crc(batch.payload()),
             count: batch.count(),
@@ -196,7 +196,7 @@ mod tests {
             let mut log = create(&OsFileSystem, dir.path(), header, WalMode::Write, 0).unwrap();
             let good = b"\x00\x00\x01k";
             for (payload, count) in [(&good[..], 1), (payload, 2)] {
-                let record = LogRecord { payload, payload_crc: crc(payload), count };
+                let record = NewRecord { payload, payload_crc: crc(payload), count };
                 log.append([record], 0).unwrap();
             }
             match recover_all(dir.path(), &[4], 0).unwrap_err() {

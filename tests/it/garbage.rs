@@ -226,7 +226,11 @@ fn how_long_puts_take_while_everything_is_compacted() {
     let stalls_before = store.db().stats().write_stalls;
     std::thread::scope(|scope| {
         for _ in 0..busy {
-            scope.spawn(|| while !ended.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            });
         }
         scope.spawn(|| {
             store.db().compact_range(..).unwrap();

@@ -183,7 +183,7 @@ fn seen_by(snapshot: &Snapshot) -> Pairs {
 
 fn check_verified(fs: &SimFileSystem) {
     let mut faults = Vec::new();
-    let report = &mut |fault: &tamis::inspect::Fault| faults.push(fault.to_string());
+    let report = &mut |fault: &tamis::inspect::Finding| faults.push(fault.to_string());
     let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), report).unwrap();
     assert_eq!(verified.damaged, 0, "{faults:?}");
 }

@@ -105,7 +105,7 @@ fn assert_about_equal(a: u64, b: u64, count: u64) {
 fn check_sound(fs: &SimFileSystem, db: &Db) {
     let mut faults = Vec::new();
     // The log in use has no end yet, which is reported but is no damage.
-    let report = &mut |fault: &tamis::inspect::Fault| faults.push(fault.to_string());
+    let report = &mut |fault: &tamis::inspect::Finding| faults.push(fault.to_string());
     let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), report).unwrap();
     assert_eq!(verified.damaged, 0, "{faults:?}");
     let is_table = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sst");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis::inspect::{Change, Content, FaultKind, FileKind, Inspector};
+use tamis::inspect::{Change, Content, FileKind, FindingKind, Inspector};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
     Compression, Db, Error, Executor, KeyspaceOptions, LossKind, Options, RepairBasis, RepairOptions, RepairReport,
@@ -81,7 +81,7 @@ fn repaired(fs: &SimFileSystem) -> RepairReport {
     let mut found = Vec::new();
     let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), &mut |fault| {
         // A repair whose last call has failed may leave a torn tail of the manifest.
-        let is_left = fault.kind == FaultKind::Leftover && !report.is_sound();
+        let is_left = fault.kind == FindingKind::Leftover && !report.is_sound();
         if fault.kind.is_damage() || is_left {
             found.push(fault.to_string());
         }

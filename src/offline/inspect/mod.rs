@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 pub use self::log::{Change, Content, LogEnd, LogFile, LogRecord, Operation};
 pub use self::table::{DataBlock, Entries, Entry, Handle, TableFile, TableProperties};
-pub use self::verify::{Fault, FaultKind, Verified};
+pub use self::verify::{Finding, FindingKind, Verified};
 pub use crate::format::filename::FileKind;
 
 use crate::error::{Error, IoContext, Result};
@@ -156,7 +156,7 @@ impl Inspector {
     ///
     /// Fails only if nothing can be checked at all. A process may write to the store meanwhile:
     /// that does no harm, and [`Verified::being_written`] tells.
-    pub fn verify(&self, dir: &Path, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {
+    pub fn verify(&self, dir: &Path, report: &mut dyn FnMut(&Finding)) -> Result<Verified> {
         verify::run(self, dir, report)
     }
 

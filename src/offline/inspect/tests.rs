@@ -46,7 +46,7 @@ fn inspector(fs: &SimFileSystem) -> Inspector {
     Inspector::on(Arc::new(fs.clone()))
 }
 
-fn verify(fs: &SimFileSystem) -> (Verified, Vec<Fault>) {
+fn verify(fs: &SimFileSystem) -> (Verified, Vec<Finding>) {
     let mut faults = Vec::new();
     let verified = inspector(fs).verify(Path::new(DIR), &mut |fault| faults.push(fault.clone())).unwrap();
     (verified, faults)
@@ -187,8 +187,8 @@ fn issue_13_a_store_that_is_being_written_has_no_torn_tail_and_no_leftovers() {
     let (verified, faults) = verify(&fs);
     assert_eq!((verified.being_written, verified.notes, faults), (true, 0, vec![]));
     let (verified, faults) = verify(&fs.kill());
-    let kinds: Vec<FaultKind> = faults.iter().map(|fault| fault.kind).collect();
-    assert_eq!((verified.being_written, kinds), (false, vec![FaultKind::TornTail, FaultKind::Leftover]));
+    let kinds: Vec<FindingKind> = faults.iter().map(|fault| fault.kind).collect();
+    assert_eq!((verified.being_written, kinds), (false, vec![FindingKind::TornTail, FindingKind::Leftover]));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_manifest_of_a_later_version_cannot_be_checked_and_is_not_damaged() {
     let path = put_later_version(&fs, |kind| matches!(kind, FileKind::Manifest(_)));
     let (verified, faults) = verify(&fs);
     assert_eq!((verified.damaged, verified.unchecked), (0, 1), "{faults:?}");
-    assert_eq!((faults[0].kind, &faults[0].file), (FaultKind::Unsupported, &path));
+    assert_eq!((faults[0].kind, &faults[0].file), (FindingKind::Unsupported, &path));
 }
 
 /// The manifest has the checksum of the table as it was written.
@@ -242,7 +242,7 @@ fn a_table_that_has_become_one_of_a_later_version_is_damaged() {
     let path = put_later_version(&fs, is_table);
     let (verified, faults) = verify(&fs);
     assert_eq!((verified.damaged, verified.unchecked), (1, 0), "{faults:?}");
-    assert_eq!((faults[0].kind, &faults[0].file), (FaultKind::Damaged, &path));
+    assert_eq!((faults[0].kind, &faults[0].file), (FindingKind::Damaged, &path));
 }
 
 #[test]
@@ -269,13 +269,13 @@ fn missing_and_surplus_files_are_reported() {
     fs.write(Path::new(DIR).join("notes.txt"), *b"mine").unwrap();
     let (verified, faults) = verify(&fs);
     assert_eq!((verified.damaged, verified.notes), (0, 3));
-    let kinds: Vec<FaultKind> = faults.iter().map(|fault| fault.kind).collect();
-    assert_eq!(kinds, [FaultKind::Leftover, FaultKind::Leftover, FaultKind::Foreign]);
+    let kinds: Vec<FindingKind> = faults.iter().map(|fault| fault.kind).collect();
+    assert_eq!(kinds, [FindingKind::Leftover, FindingKind::Leftover, FindingKind::Foreign]);
 
     FileSystem::remove(&fs, &path).unwrap();
     let (verified, faults) = verify(&fs);
     assert_eq!(verified.damaged, 1);
-    assert_eq!((faults[0].kind, &faults[0].file), (FaultKind::Missing, &path));
+    assert_eq!((faults[0].kind, &faults[0].file), (FindingKind::Missing, &path));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn prepared_end_of_a_log_is_no_damage_and_other_bytes_in_it_are_noted() {
         torn.corrupt(&path, at, 1).unwrap();
         let (verified, faults) = verify(&torn);
         assert_eq!((verified.damaged, verified.notes, verified.batches), (0, 1, 1));
-        assert_eq!((faults[0].kind, faults[0].offset), (FaultKind::TornTail, end));
+        assert_eq!((faults[0].kind, faults[0].offset), (FindingKind::TornTail, end));
     }
 }
 
@@ -316,7 +316,7 @@ fn torn_tail_is_a_note_and_damage_before_a_sync_is_not() {
     torn.truncate(&path, len - 1).unwrap();
     let (verified, faults) = verify(&torn);
     assert_eq!((verified.damaged, verified.notes, verified.batches), (0, 1, 1));
-    assert_eq!((faults[0].kind, &faults[0].file), (FaultKind::TornTail, &path));
+    assert_eq!((faults[0].kind, &faults[0].file), (FindingKind::TornTail, &path));
 
     let damaged = killed.kill();
     damaged.corrupt(&path, 70, 1).unwrap();

@@ -34,13 +34,13 @@ use crate::write::wal::{self, Known};
 /// A fault in a store's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Fault {
+pub struct Finding {
     /// The file.
     pub file: PathBuf,
     /// Position of the faulty structure in the file, in bytes.
     pub offset: u64,
     /// The kind of fault.
-    pub kind: FaultKind,
+    pub kind: FindingKind,
     /// The broken rule, or a description.
     pub what: String,
 }
@@ -48,7 +48,7 @@ pub struct Fault {
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum FaultKind {
+pub enum FindingKind {
     /// Bytes differ from what was written, or break a rule of the format.
     Damaged,
     /// The manifest names the file, but the file does not exist.
@@ -68,34 +68,34 @@ pub enum FaultKind {
     Foreign,
 }
 
-impl FaultKind {
+impl FindingKind {
     /// Whether data is lost or wrong.
     pub fn is_damage(self) -> bool {
-        matches!(self, FaultKind::Damaged | FaultKind::Missing | FaultKind::Contradiction)
+        matches!(self, FindingKind::Damaged | FindingKind::Missing | FindingKind::Contradiction)
     }
 
     /// Whether the file could not be checked.
     pub fn is_unchecked(self) -> bool {
-        matches!(self, FaultKind::Unsupported | FaultKind::Unreadable)
+        matches!(self, FindingKind::Unsupported | FindingKind::Unreadable)
     }
 }
 
-impl fmt::Display for FaultKind {
+impl fmt::Display for FindingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            FaultKind::Damaged => "damaged",
-            FaultKind::Missing => "missing",
-            FaultKind::Contradiction => "contradiction",
-            FaultKind::Unsupported => "unsupported",
-            FaultKind::Unreadable => "unreadable",
-            FaultKind::TornTail => "torn tail",
-            FaultKind::Leftover => "leftover",
-            FaultKind::Foreign => "foreign",
+            FindingKind::Damaged => "damaged",
+            FindingKind::Missing => "missing",
+            FindingKind::Contradiction => "contradiction",
+            FindingKind::Unsupported => "unsupported",
+            FindingKind::Unreadable => "unreadable",
+            FindingKind::TornTail => "torn tail",
+            FindingKind::Leftover => "leftover",
+            FindingKind::Foreign => "foreign",
         })
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}: {}", self.file.display(), self.offset, self.kind, self.what)
     }
@@ -126,7 +126,7 @@ pub struct Verified {
     pub being_written: bool,
 }
 
-pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {
+pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Finding)) -> Result<Verified> {
     let mut verify = Verifier { inspector, dir, report, counts: Verified::default() };
     verify.is_being_written();
     match verify.load_manifest()? {
@@ -149,31 +149,31 @@ type TornTail = (PathBuf, u64);
 struct Verifier<'a> {
     inspector: &'a Inspector,
     dir: &'a Path,
-    report: &'a mut dyn FnMut(&Fault),
+    report: &'a mut dyn FnMut(&Finding),
     counts: Verified,
 }
 
 impl Verifier<'_> {
-    fn report_fault(&mut self, file: &Path, offset: u64, kind: FaultKind, what: impl fmt::Display) {
+    fn report_fault(&mut self, file: &Path, offset: u64, kind: FindingKind, what: impl fmt::Display) {
         let count = match kind {
             kind if kind.is_damage() => &mut self.counts.damaged,
             kind if kind.is_unchecked() => &mut self.counts.unchecked,
             _ => &mut self.counts.notes,
         };
         *count += 1;
-        (self.report)(&Fault { file: file.to_owned(), offset, kind, what: what.to_string() });
+        (self.report)(&Finding { file: file.to_owned(), offset, kind, what: what.to_string() });
     }
 
     /// Reports an error met while checking `file`.
     fn report_error(&mut self, file: &Path, error: &Error) {
         match error {
-            Error::Corruption { file, offset, rule } => self.report_fault(file, *offset, FaultKind::Damaged, rule),
-            Error::Unsupported { file, .. } => self.report_fault(file, 0, FaultKind::Unsupported, error),
+            Error::Corruption { file, offset, rule } => self.report_fault(file, *offset, FindingKind::Damaged, rule),
+            Error::Unsupported { file, .. } => self.report_fault(file, 0, FindingKind::Unsupported, error),
             Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                self.report_fault(path, 0, FaultKind::Missing, "the store needs this file, but it does not exist");
+                self.report_fault(path, 0, FindingKind::Missing, "the store needs this file, but it does not exist");
             }
-            Error::Io { path, .. } => self.report_fault(path, 0, FaultKind::Unreadable, error),
-            _ => self.report_fault(file, 0, FaultKind::Unreadable, error),
+            Error::Io { path, .. } => self.report_fault(path, 0, FindingKind::Unreadable, error),
+            _ => self.report_fault(file, 0, FindingKind::Unreadable, error),
         }
     }
 
@@ -241,7 +241,7 @@ impl Verifier<'_> {
         if let Some(LogEnd::Bad { offset, rule }) = end
             && !self.is_being_written()
         {
-            self.report_fault(path, offset, FaultKind::TornTail, format_args!("unsynced records are lost: {rule}"));
+            self.report_fault(path, offset, FindingKind::TornTail, format_args!("unsynced records are lost: {rule}"));
         }
     }
 
@@ -252,7 +252,7 @@ impl Verifier<'_> {
                 if let Some((path, offset)) = torn
                     && !self.is_being_written()
                 {
-                    self.report_fault(&path, offset, FaultKind::TornTail, "unsynced records are lost from here on");
+                    self.report_fault(&path, offset, FindingKind::TornTail, "unsynced records are lost from here on");
                 }
             }
             Err(error) => self.report_error(self.dir, &error),
@@ -320,7 +320,7 @@ impl Verifier<'_> {
             // `Table::verify` stops at the first fault. Report all other unreadable blocks too.
             for i in 0..table.block_count().unwrap_or_default() {
                 if let Err(Error::Corruption { file, offset, rule }) = table.describe_block(i) {
-                    self.report_fault(&file, offset, FaultKind::Damaged, rule);
+                    self.report_fault(&file, offset, FindingKind::Damaged, rule);
                     found.insert(offset);
                 }
             }
@@ -331,7 +331,7 @@ impl Verifier<'_> {
                 self.report_fault(
                     &path,
                     0,
-                    FaultKind::Damaged,
+                    FindingKind::Damaged,
                     format_args!("its bytes are not what was written: {error}"),
                 );
             }
@@ -351,7 +351,7 @@ impl Verifier<'_> {
                     found.first,
                     found.second
                 );
-                self.report_fault(self.dir, 0, FaultKind::Contradiction, what);
+                self.report_fault(self.dir, 0, FindingKind::Contradiction, what);
             }
             // A table that was sound a moment ago was removed, or cannot be read any more.
             Err(error) if is_missing(&error) => {}
@@ -388,7 +388,7 @@ impl Verifier<'_> {
                 // The directory into which a repair moves files.
                 None if name == LOST => continue,
                 None => {
-                    self.report_fault(&path, 0, FaultKind::Foreign, "not a file of the store; it is left alone");
+                    self.report_fault(&path, 0, FindingKind::Foreign, "not a file of the store; it is left alone");
                     continue;
                 }
                 Some(FileKind::Current | FileKind::Lock) => true,
@@ -398,7 +398,7 @@ impl Verifier<'_> {
                 Some(FileKind::Table(number)) => state.has_table(number),
             };
             if !belongs && !self.is_being_written() {
-                self.report_fault(&path, 0, FaultKind::Leftover, "no version names it; opening the store removes it");
+                self.report_fault(&path, 0, FindingKind::Leftover, "no version names it; opening the store removes it");
             }
         }
         Ok(())

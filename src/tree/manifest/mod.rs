@@ -17,7 +17,7 @@ use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::vfs::FileSystem;
-use crate::write::log::{LogRecord, LogWriter, replay};
+use crate::write::log::{LogWriter, NewRecord, replay};
 
 mod current;
 mod edit;
@@ -71,7 +71,7 @@ impl ManifestWriter {
 
     fn append_durably(&mut self, edit: &VersionEdit) -> Result<()> {
         let payload = edit.encode();
-        let record = LogRecord { payload: &payload, payload_crc: crc(&payload), count: 1 };
+        let record = NewRecord { payload: &payload, payload_crc: crc(&payload), count: 1 };
         let durable = self.log.next() - 1;
         self.log.append([record], durable)?;
         self.log.sync()

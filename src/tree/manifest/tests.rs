@@ -134,7 +134,7 @@ fn edit_that_breaks_a_rule_is_corruption_at_its_record() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = ManifestWriter::create(&OsFileSystem, dir.path(), 3, &new_state()).unwrap();
         let at = writer.len();
-        let record = LogRecord { payload, payload_crc: crc(payload), count: 1 };
+        let record = NewRecord { payload, payload_crc: crc(payload), count: 1 };
         writer.log.append([record], 1).unwrap();
         check_corrupt(&dir, MANIFEST, at);
     }

@@ -24,7 +24,7 @@ mod writer;
 pub(crate) use reader::Record;
 pub(crate) use replay::{ApplyError, replay};
 pub(crate) use salvage::{LogGap, Needed, open_damaged, salvage};
-pub(crate) use writer::{LogRecord, LogWriter};
+pub(crate) use writer::{LogWriter, NewRecord};
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -10,7 +10,7 @@ use super::reader::{End, LogReader, Step};
 use super::replay::{ApplyError, Replayed, replay};
 use super::salvage::{Needed, salvage};
 use super::testing::{get_file, put_file};
-use super::writer::{LogRecord, LogWriter};
+use super::writer::{LogWriter, NewRecord};
 use crate::error::{Error, Result};
 use crate::format::Malformed;
 use crate::format::checksum::crc;
@@ -96,7 +96,7 @@ fn append(log: &mut LogWriter, payload: &[u8], count: u32, synced: u64) -> u64 {
     // The first append brings the file header, too.
     let offset = log.len().max(FILE_HEADER_LEN as u64);
     let payload_crc = crc(payload);
-    let record = LogRecord { payload, payload_crc, count };
+    let record = NewRecord { payload, payload_crc, count };
     log.append([record], synced).unwrap();
     offset
 }
@@ -588,7 +588,7 @@ fn write_log(fs: &dyn FileSystem, path: &Path, step: Option<u64>, records: &[(Ve
         log = log.prepared_by(step);
     }
     for (payload, lazily) in records {
-        let record = LogRecord { payload, payload_crc: crc(payload), count: 1 };
+        let record = NewRecord { payload, payload_crc: crc(payload), count: 1 };
         match lazily {
             true => log.append_lazily([record, record], 0)?,
             false => log.append([record, record], 0)?,
@@ -694,7 +694,7 @@ proptest! {
             }
             let records: Vec<_> = group
                 .iter()
-                .map(|(payload, count)| LogRecord { payload, payload_crc: crc(payload), count: *count })
+                .map(|(payload, count)| NewRecord { payload, payload_crc: crc(payload), count: *count })
                 .collect();
             let mut first = log.next();
             let taken = log.append(records, first - 1).unwrap();

@@ -25,7 +25,7 @@ const LARGE_PAYLOAD: usize = 1 << 20;
 
 /// A record to append. The caller computes the checksum, outside of the lock that guards appends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogRecord<'a> {
+pub(crate) struct NewRecord<'a> {
     pub(crate) payload: &'a [u8],
     pub(crate) payload_crc: u32,
     /// Ordinals that the record takes, at least 1.
@@ -155,7 +155,7 @@ impl LogWriter {
     /// `synced` is the highest ordinal known to be durable.
     pub(crate) fn append<'a>(
         &mut self,
-        records: impl IntoIterator<Item = LogRecord<'a>, IntoIter: Clone>,
+        records: impl IntoIterator<Item = NewRecord<'a>, IntoIter: Clone>,
         synced: u64,
     ) -> Result<Range<u64>> {
         self.write(records.into_iter(), synced, false)
@@ -165,7 +165,7 @@ impl LogWriter {
     /// stored without a system call.
     pub(crate) fn append_lazily<'a>(
         &mut self,
-        records: impl IntoIterator<Item = LogRecord<'a>, IntoIter: Clone>,
+        records: impl IntoIterator<Item = NewRecord<'a>, IntoIter: Clone>,
         synced: u64,
     ) -> Result<Range<u64>> {
         self.write(records.into_iter(), synced, true)
@@ -173,7 +173,7 @@ impl LogWriter {
 
     fn write<'a>(
         &mut self,
-        records: impl Iterator<Item = LogRecord<'a>> + Clone,
+        records: impl Iterator<Item = NewRecord<'a>> + Clone,
         synced: u64,
         lazily: bool,
     ) -> Result<Range<u64>> {
@@ -232,7 +232,7 @@ impl LogWriter {
 
     /// The ordinal after `records`, and the most bytes that they take in the file. An error if they
     /// must not be written.
-    fn measure<'a>(&self, records: impl Iterator<Item = LogRecord<'a>>) -> Result<(u64, u64)> {
+    fn measure<'a>(&self, records: impl Iterator<Item = NewRecord<'a>>) -> Result<(u64, u64)> {
         let (mut next, mut need) = (self.next, 0);
         for record in records {
             if u32::try_from(record.payload.len()).is_err() {
@@ -421,8 +421,8 @@ mod tests {
         }
     }
 
-    fn record(payload: &[u8]) -> LogRecord<'_> {
-        LogRecord { payload, payload_crc: crc(payload), count: 1 }
+    fn record(payload: &[u8]) -> NewRecord<'_> {
+        NewRecord { payload, payload_crc: crc(payload), count: 1 }
     }
 
     #[test]
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn refused_record_takes_no_ordinal_and_writes_nothing() {
         let mut log = writer_that_fails_after(usize::MAX);
-        let empty = LogRecord { count: 0, ..record(b"") };
+        let empty = NewRecord { count: 0, ..record(b"") };
         assert!(log.append([record(b"a"), empty], 0).is_err());
         log.next = MAX_SEQNO;
         assert!(log.append([record(b"a"), record(b"b")], 0).is_err());

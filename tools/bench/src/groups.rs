@@ -28,7 +28,7 @@ pub enum Workload {
     Compact,
     /// A scan of the whole store.
     ReadSeq,
-    /// [`ReadSeq`](Workload::ReadSeq) with cold caches.
+    /// [`ReadSeq`] with cold caches.
     ReadSeqCold,
     /// A backward scan of the whole store.
     ReadReverse,
@@ -36,13 +36,13 @@ pub enum Workload {
     ReadRandom,
     /// Gets of missing keys.
     ReadMissing,
-    /// [`ReadRandom`](Workload::ReadRandom) right after a random fill.
+    /// [`ReadRandom`] right after a random fill.
     ReadRandomFresh,
-    /// [`ReadMissing`](Workload::ReadMissing) right after a random fill.
+    /// [`ReadMissing`] right after a random fill.
     ReadMissingFresh,
-    /// [`ReadRandom`](Workload::ReadRandom) with cold caches.
+    /// [`ReadRandom`] with cold caches.
     ReadRandomCold,
-    /// [`ReadMissing`](Workload::ReadMissing) with cold caches.
+    /// [`ReadMissing`] with cold caches.
     ReadMissingCold,
     /// Gets of the first hundredth of the keys.
     ReadHot,
@@ -54,7 +54,7 @@ pub enum Workload {
     Scan100,
     /// Gets of a hundred keys in one call.
     MultiGet100,
-    /// [`MultiGet100`](Workload::MultiGet100) with cold caches.
+    /// [`MultiGet100`] with cold caches.
     MultiGet100Cold,
     /// Half reads, half updates.
     YcsbA,

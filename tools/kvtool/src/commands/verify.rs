@@ -1,7 +1,7 @@
 //! `verify`: checks every file of a store.
 
 use serde_json::json;
-use tamis::inspect::{Fault, Inspector, Verified};
+use tamis::inspect::{Finding, Inspector, Verified};
 
 use crate::args::{Common, Verify};
 use crate::failure::{Failure, Result};
@@ -45,7 +45,7 @@ pub(crate) fn run(common: &Common, args: Verify) -> Result<()> {
     }
 }
 
-fn fault_json(fault: &Fault) -> serde_json::Value {
+fn fault_json(fault: &Finding) -> serde_json::Value {
     json!({
         "file": fault.file.display().to_string(),
         "offset": fault.offset,
