@@ -142,7 +142,12 @@ impl LowerLevels for TablesBelow<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::picker::Hull;
     use super::*;
+    use crate::sorted::table::TableContext;
+    use crate::vfs::SimFileSystem;
 
     /// A level of tables with these smallest and largest keys.
     fn level(ranges: &[(&str, &str)]) -> Vec<TableMeta> {
@@ -211,5 +216,37 @@ mod tests {
             ["g", "h", "i", "j", "k", "l", "m", "z"].map(&mut cut),
             [false, false, false, false, false, false, true, true]
         );
+    }
+
+    #[test]
+    fn every_level_below_the_output_counts_where_it_overlaps_the_task() {
+        let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+        let table = |key: &str| {
+            let meta = level(&[(key, key)]).remove(0);
+            Arc::new(Table::new(Arc::clone(&context), meta))
+        };
+        // One table in each level, of the key with its number; another one out of the task's range.
+        let keys = ["l0", "l1", "l2", "l3", "l4", "l5", "l6"];
+        let tables = (0..).zip(keys).map(|(number, key)| (number, table(key)));
+        let version = Version::default().edited(&[], tables.chain([(6, table("z"))]).collect());
+        for output in 1..7 {
+            let task = Task {
+                start_level: 0,
+                output_level: output,
+                inputs: vec![(0, 1)],
+                hull: Hull { smallest: (*b"a").into(), largest: (*b"m").into() },
+                bytes: 100,
+                is_move: false,
+                runs: (1, 2),
+            };
+            let mut below = TablesBelow::new(&task, &version, 1);
+            let held = keys.map(|key| below.may_hold(key.as_bytes()));
+            assert_eq!(held, std::array::from_fn(|level| level > usize::from(output)), "{output}");
+            assert!(!below.may_hold(b"z"));
+            let next: Vec<&[u8]> = below.next.tables.iter().map(|meta| &*meta.smallest).collect();
+            let expected: Vec<&[u8]> =
+                keys.iter().skip(usize::from(output) + 1).take(1).map(|key| key.as_bytes()).collect();
+            assert_eq!(next, expected);
+        }
     }
 }

@@ -8,18 +8,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-/// Opens a file for reading. On Linux, reads of a file that this user owns do not update its access
-/// time (`O_NOATIME`).
 pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::OFlags;
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = OFlags::NOATIME.bits().cast_signed();
-        if let Ok(file) = fs::OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            return Ok(file);
-        }
-    }
     File::open(path)
 }
 
@@ -94,16 +83,5 @@ mod tests {
     fn running_out_of_descriptors_is_recognised() {
         assert!(is_out_of_descriptors(&Errno::MFILE.into()) && is_out_of_descriptors(&Errno::NFILE.into()));
         assert!(!is_out_of_descriptors(&Errno::IO.into()) && !is_out_of_descriptors(&io::Error::other("other")));
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn reads_of_own_files_leave_no_access_times_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("file");
-        fs::write(&path, "content").unwrap();
-        let flags = rustix::fs::fcntl_getfl(open_for_reads(&path).unwrap()).unwrap();
-        assert!(flags.contains(rustix::fs::OFlags::NOATIME));
-        assert_eq!(open_for_reads(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

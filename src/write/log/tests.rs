@@ -402,6 +402,20 @@ fn damage_to_known_entries_loses_nothing() {
 }
 
 #[test]
+fn a_log_that_the_next_one_left_empty_counts_and_is_not_void() {
+    // What its header says of earlier logs holds. Of a void log, which begins behind the next one,
+    // nothing does.
+    for (first, synced) in [(8, 7), (9, 0)] {
+        let mut logs = TestLogs::new();
+        append_four(&mut logs.create(5, 1, 0));
+        logs.create_empty(6, first, synced);
+        logs.create_empty(7, 8, 0);
+        let (applied, replayed) = logs.replay(1).unwrap();
+        assert_eq!((applied.len(), replayed), (4, Replayed { next: 8, synced, torn: None }));
+    }
+}
+
+#[test]
 fn new_log_with_a_torn_header_is_empty() {
     let mut logs = TestLogs::new();
     append_four(&mut logs.create(5, 1, 0));

@@ -428,3 +428,64 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
     println!("{} comparisons", COMPARISONS.get());
     assert!(COMPARISONS.get() < 1600 * 250, "{}", COMPARISONS.get());
 }
+
+#[test]
+fn debt_is_a_full_level_0_and_what_exceeds_the_targets_of_levels() {
+    let debt = |tree: &[String]| with_picker(tree, SeqNo::MAX, &[], |picker| picker.debt());
+    assert_eq!(debt(&with_runs(11, "a c 8", &["4:30 a c 20", "6:20 a c 280"])), Debt::default());
+    let full = with_runs(12, "a c 8", &["4:30 a c 20", "6:20 a c 280"]);
+    assert_eq!(debt(&full), Debt { data: 96 * MIB, garbage: 0 });
+    // The target of level 5 is 100 MiB. A tombstone weighs 10 of level 6.
+    for (table, data, garbage) in [("130", 30, 0), ("100", 0, 0), ("130 10", 30, 100), ("50 10", 0, 50), ("50 5", 0, 0)]
+    {
+        let tree = [format!("5:3 a c {table}"), "6:1 a c 1000".into()];
+        assert_eq!(debt(&tree), Debt { data: data * MIB, garbage: garbage * MIB }, "{table}");
+    }
+}
+
+#[test]
+fn a_table_is_moved_to_the_last_level_only_where_that_is_allowed() {
+    let move_of = |tree: &[&str], moves_to_last| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            let task = Picker { moves_to_last, ..picker }.pick().unwrap().1;
+            (task.output_level, task.is_move)
+        })
+    };
+    let to_last = ["5:3 a c 130", "6:1 x z 1000"];
+    assert_eq!([true, false].map(|allowed| move_of(&to_last, allowed)), [(6, true), (6, false)]);
+    let above = ["4:3 a c 130", "5:2 x z 500", "6:1 x z 10240"];
+    assert_eq!([true, false].map(|allowed| move_of(&above, allowed)), [(5, true), (5, true)]);
+    // Level 0, into an empty tree.
+    let runs: Vec<String> = ('a'..='l').rev().map(|key| format!("0:{} {key} {key} 8", key as u32)).collect();
+    let runs: Vec<&str> = runs.iter().map(String::as_str).collect();
+    assert_eq!([true, false].map(|allowed| move_of(&runs, allowed)), [(6, true), (6, false)]);
+}
+
+#[test]
+fn tables_that_share_a_key_are_not_disjoint() {
+    let are_disjoint = |tables: &[&str]| {
+        let tables: Vec<TableMeta> = tables.iter().map(|line| table(line)).collect();
+        disjoint(&tables.iter().map(|table| (0, table)).collect::<Vec<_>>())
+    };
+    assert!(are_disjoint(&["2 c d 1", "1 a b 1", "3 e e 1"]));
+    assert!(!are_disjoint(&["2 b d 1", "1 a b 1"]));
+    assert!(!are_disjoint(&["1 a z 1", "2 c d 1"]));
+}
+
+#[test]
+fn a_requested_range_excludes_its_end_and_is_done_without_reclaimable_garbage() {
+    let asked = |tree: &[&str], oldest_snapshot, to: Option<&str>| {
+        with_picker(tree, oldest_snapshot, &[], |picker| match picker.pick_range(None, to.map(str::as_bytes)) {
+            Requested::Task(task) => words(&task),
+            Requested::Done => "done".into(),
+            Requested::Wait => "wait".into(),
+        })
+    };
+    let two = ["0:2 c d 8", "0:1 a b 8"];
+    assert_eq!(asked(&two, SeqNo::MAX, Some("c")), "0->6: 0/1");
+    assert_eq!(asked(&two, SeqNo::MAX, Some("ca")), "0->6: 0/1 0/2");
+    let garbage = ["6:1 a c 16 10"];
+    assert_eq!(asked(&garbage, SeqNo::MAX, None), "6->6: 6/1");
+    assert_eq!(asked(&garbage, 199, None), "6->6: 6/1", "no entry is newer than the snapshot");
+    assert_eq!(asked(&garbage, 198, None), "done");
+}
