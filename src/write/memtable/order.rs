@@ -434,6 +434,7 @@ mod tests {
     /// The cursor stops at every hundredth entry, which is newer than `seen`. All jumps together
     /// must examine only a few times the entries that they pass.
     #[test]
+    #[cfg_attr(miri, ignore = "counts the steps of long jumps")]
     fn jumps_cost_what_they_pass() {
         let (len, step) = if cfg!(miri) { (200, 40) } else { (20_000, 100) };
         let (pool, memtable) = (Pool::new(0), Arc::new(Memtable::new(1, 4 << 20, 0, &Pool::new(0))));
