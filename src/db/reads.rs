@@ -20,10 +20,8 @@ macro_rules! reads {
 
                 /// Returns the value of a key, read under `options`.
                 pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
-                    let value = self
-                        .store()
-                        .get(self.target(), key.as_ref(), options, &mut Untraced, |value| value.into_value());
-                    value
+                    let key = key.as_ref();
+                    self.store().get(self.target(), key, options, &mut Untraced, |value| value.into_value())
                 }
 
                 /// Reads the value of a key into `value`. Returns whether the key is present; if

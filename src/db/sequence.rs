@@ -67,7 +67,7 @@ impl Sequence {
 
     /// Notes that tables hold the writes up to `seqno`, and that the manifest says so.
     pub(super) fn note_flushed(&self, seqno: SeqNo) {
-        self.flushed.fetch_max(seqno, Ordering::AcqRel);
         self.note_synced(seqno);
+        self.flushed.fetch_max(seqno, Ordering::AcqRel);
     }
 }

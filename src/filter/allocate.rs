@@ -6,11 +6,11 @@
 //! Σ weight · rate(bits) over the runs, under Σ keys · bits ≤ budget (Dayan, Athanassoulis,
 //! Idreos: Monkey, SIGMOD 2017).
 //!
-//! That paper's closed form takes rate = e^(−bits · ln² 2) and bits without bounds. Real filters
-//! have whole numbers of probes, and 1 to 24 bits or none. This module therefore uses the lower
-//! convex hull of the real curve, tabulated at quarters of a bit. Along the hull, each step is
-//! worth less than the one before, in every run. Always taking the step that saves most per bit of
-//! memory, until the memory is used up, is therefore optimal but for the last step. Where the
+//! That paper's closed form takes rate = e^(−bits · ln² 2) and bits without bounds. Real
+//! filters have whole numbers of probes, and 1 to 24 bits or none. This module therefore uses the
+//! lower convex hull of the real curve, tabulated at quarters of a bit. Along the hull, each step
+//! is worth less than the one before, in every run. Always taking the step that saves most per bit
+//! of memory, until the memory is used up, is therefore optimal but for the last step. Where the
 //! memory left is too little for a step, the run gets as many hundredths of a bit as it pays for.
 //!
 //! A pure function of integers and single IEEE operations: the same tree and budget give the same
@@ -38,9 +38,9 @@ pub struct Run {
 
 /// Step between the bits per key that a run may have, in thousandths.
 const STEP: u32 = 250;
-/// False-positive rates of a large filter of 1, 1.25, … 24 bits per key, in 10^-12: the closed form
-/// of the split layout at the bits that it spends (`sizing`). The standard layout's rates agree
-/// within 3 %, which is what those bits are chosen for.
+/// False-positive rates of a large filter of 1, 1.25, … 24 bits per key, in 10^-12: the closed
+/// form of the split layout at the bits that it spends (`sizing`). The standard layout's rates
+/// agree within 3 %, which is what those bits are chosen for.
 const RATES: [u64; 93] = [
     631_385_535_214,
     550_096_446_493,
@@ -351,8 +351,8 @@ mod tests {
         runs.iter().zip(rates).map(|(run, rate)| run.weight * rate).sum()
     }
 
-    /// The least possible Σ weight · e^(−bits · ln² 2) for `budget` bits, by Lagrange multipliers,
-    /// without the runs that should have no filter.
+    /// The least possible Σ weight · e^(−bits · ln² 2) for `budget` bits, by Lagrange
+    /// multipliers, without the runs that should have no filter.
     fn closed_form(runs: &[Run], budget: f64) -> f64 {
         let mut kept: Vec<Run> = runs.iter().filter(|run| run.weight > 0.0).copied().collect();
         kept.sort_by(|a, b| (a.keys as f64 / a.weight).total_cmp(&(b.keys as f64 / b.weight)));

@@ -14,8 +14,8 @@
 //! After Graf and Lemire, "Binary Fuse Filters: Fast and Smaller Than Xor Filters" (arXiv
 //! 2201.01174), the variant with three slots per key. The paper takes the fingerprint from `g`.
 //! Here it comes from the hash itself, which has nothing in common with `g` after `remix`. Whatever
-//! the slots hold, an absent key's fingerprint equals their xor with probability 2^−r: the rate is
-//! known, not measured. Bits after the last slot are ignored. All of this is part of the format,
+//! the slots hold, an absent key's fingerprint equals their xor with probability 2^−r: the rate
+//! is known, not measured. Bits after the last slot are ignored. All of this is part of the format,
 //! except the number of slots that a writer chooses.
 //!
 //! The builder removes ("peels") keys that are alone in one of their slots, which leaves other keys
@@ -56,8 +56,8 @@ impl FuseShape {
     /// The shape in which `keys` keys almost always find slots. `None` if there are too many keys.
     ///
     /// The rules of the paper's authors: segments of 2^⌊log(n) / log(3.33) + 2.25⌋ slots, and
-    /// n · max(1.125, 0.875 + 0.25 · log(10^6) / log(n)) slots in all. Integer arithmetic makes the
-    /// file the same on every platform.
+    /// max(1.125, 0.875 + 0.25 · log(10^6) / log(n)) slots per key. Integer arithmetic makes
+    /// the file the same on every platform.
     fn for_keys(keys: usize, fingerprint_bits: u8) -> Option<FuseShape> {
         /// log2(3.33), 2.25 · log2(3.33) and 0.25 · log2(10^6), in 1/2^16.
         const SHIFT_STEP: u64 = 113_739;

@@ -1,8 +1,8 @@
 //! The size of a stand-alone filter: its layout, probes and lines, from a number of keys and a
 //! rate, or from bits.
 //!
-//! The textbook takes m = ⌈−n ln p / (ln 2)²⌉ bits and k = m/n · ln 2 probes for n keys at rate p.
-//! Sizing starts there, and adds whole lines until the model of the layout keeps the rate.
+//! The textbook takes m = ⌈−n ln p / (ln 2)²⌉ bits and k = m/n · ln 2 probes for n keys at
+//! rate p. Sizing starts there, and adds whole lines until the model of the layout keeps the rate.
 //! Logarithms may differ in their last digit between platforms, and with them, rarely, the number
 //! of lines. To make equal filters on two machines, size them by bits.
 

@@ -174,8 +174,8 @@ pub(super) fn exact_fpr(groups: Groups, fill: &Fill) -> f64 {
 }
 
 /// The rate expected of a filter with `keys_per_line` keys per line. With q = 1 − 1/512, the mean
-/// of q^(j · bits drawn in a line) is exp(keys per line · Σ (q^(j · group) − 1)). Inclusion and
-/// exclusion over the probes of a group does the rest.
+/// of q^(j · bits drawn in a line) is exp(keys per line · Σ (q^(j · group) − 1)). Inclusion
+/// and exclusion over the probes of a group does the rest.
 pub(super) fn model_fpr(groups: Groups, keys_per_line: f64) -> f64 {
     let q = 1.0 - 1.0 / LINE_BITS as f64;
     let all_miss = |j: u8| {

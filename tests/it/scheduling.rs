@@ -149,29 +149,14 @@ fn gate() -> (impl FnOnce() + Send, Receiver<()>, Sender<()>) {
 #[test]
 fn a_flush_waits_for_no_compaction_on_the_only_thread_issue_13() {
     for other_store in [false, true] {
-        let (hook, pool) = (Arc::new(ReadHook::default()), Arc::new(ThreadPool::new(1)));
-        let open = |fs| {
-            let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
-            with_memtables_of(options, 64 << 10).file_system(fs).open(DIR).unwrap()
-        };
-        let compacted = open(hooked(&hook));
-        let (hold, entered, release) = gate();
-        hook.set(hold);
-        for run in 0..TRIGGER as u64 {
-            write(&compacted, 32 << 10, run);
-            compacted.flush().unwrap();
-        }
-        entered.recv().unwrap();
-        let written = if other_store { open(Arc::new(SimFileSystem::new())) } else { compacted.clone() };
-        let flushes = written.stats().flushes;
-        // Writers wait when several memtables are full.
-        write(&written, 5 * (64 << 10), 77);
-        written.flush().unwrap();
-        assert!(written.stats().flushes > flushes + 4);
-        assert_eq!(compacted.stats().compactions, 0, "it is still held");
-        release.send(()).unwrap();
-        written.close().unwrap();
-        compacted.close().unwrap_or(());
+        with_held_pool(|compacted, other| {
+            let written = if other_store { other } else { compacted };
+            let flushes = written.stats().flushes;
+            // Writers wait when several memtables are full.
+            write(&written, 5 * (64 << 10), 77);
+            written.flush().unwrap();
+            assert!(written.stats().flushes > flushes + 4);
+        });
     }
 }
 
@@ -293,9 +278,9 @@ fn count_runs(hook: &Arc<ReadHook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec
     });
 }
 
-/// Holds a compaction of one store on the only thread of a pool, and calls `check` with another
-/// store on that pool.
-fn with_held_pool(check: impl FnOnce(Db)) {
+/// Holds a compaction of one store on the only thread of a pool, and calls `check` with that store
+/// and another one on that pool.
+fn with_held_pool(check: impl FnOnce(Db, Db)) {
     let (hook, pool) = (Arc::new(ReadHook::default()), Arc::new(ThreadPool::new(1)));
     let open = |fs| {
         let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
@@ -309,7 +294,7 @@ fn with_held_pool(check: impl FnOnce(Db)) {
         compacted.flush().unwrap();
     }
     entered.recv().unwrap();
-    check(open(Arc::new(SimFileSystem::new())));
+    check(compacted.clone(), open(Arc::new(SimFileSystem::new())));
     assert_eq!(compacted.stats().compactions, 0, "it is still held");
     release.send(()).unwrap();
     compacted.close().unwrap();
@@ -317,7 +302,7 @@ fn with_held_pool(check: impl FnOnce(Db)) {
 
 #[test]
 fn writers_do_not_wait_for_a_compaction_of_another_store_however_many_runs_they_make() {
-    with_held_pool(|db| {
+    with_held_pool(|_, db| {
         for run in 0..60 {
             write(&db, 80 << 10, run);
             db.flush().unwrap();
@@ -327,14 +312,14 @@ fn writers_do_not_wait_for_a_compaction_of_another_store_however_many_runs_they_
 
 #[test]
 fn neither_close_nor_wait_for_compactions_waits_for_another_store() {
-    with_held_pool(|db| {
+    with_held_pool(|_, db| {
         write(&db, 32 << 10, 1);
         db.flush().unwrap();
         db.wait_for_compactions().unwrap();
         db.close().unwrap();
     });
     // The store's own compaction has not started.
-    with_held_pool(|db| {
+    with_held_pool(|_, db| {
         for run in 0..TRIGGER as u64 {
             write(&db, 32 << 10, run);
             db.flush().unwrap();

@@ -297,13 +297,13 @@ impl BloomFilter {
 
     /// The number of distinct keys, estimated from the bits. Infinite when all bits are set.
     ///
-    /// With m bits, of which a share f is set, it is −(m / d) · ln(1 − f). Here d is the number of
-    /// bits that one key sets in an empty filter of many lines: k in the standard layout, 512 · Σ
-    /// (1 − (1 − 1/512)^g) in the split one, over the probes g of each group. For d = 1 this is the
-    /// linear counting of Whang, Vander-Zanden and Taylor ("A linear-time probabilistic counting
-    /// algorithm", 1990), for d = k the estimate of Swamidass and Baldi (2007). Its relative
-    /// standard error is √(eᵗ − t − 1) / (t · √m) with t = −ln(1 − f): 0.8 / √m for a half-full
-    /// filter, 0.03 % for a million keys at 10 bits.
+    /// With m bits, of which a share f is set, it is −(m / d) · ln(1 − f). Here d is the
+    /// number of bits that one key sets in an empty filter of many lines: k in the standard layout,
+    /// 512 · Σ (1 − (1 − 1/512)^g) in the split one, over the probes g of each group.
+    /// With d = 1 this is the linear counting of Whang, Vander-Zanden and Taylor ("A linear-time
+    /// probabilistic counting algorithm", 1990), with d = k the estimate of Swamidass and Baldi
+    /// (2007). Its relative standard error is √(eᵗ − t − 1) / (t · √m), where
+    /// t = −ln(1 − f): 0.8 / √m for a half-full filter, 0.03 % for a million keys at 10 bits.
     pub fn estimated_keys(&self) -> f64 {
         self.layout.estimated_keys(&self.fill())
     }

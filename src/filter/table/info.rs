@@ -30,8 +30,8 @@ pub struct FilterInfo {
     pub bytes: u64,
     /// Share of the bits that are set.
     pub fill_ratio: f64,
-    /// Requested false-positive rate: that of a textbook Bloom filter, (1 − e^(−k·n/m))^k, with the
-    /// requested bits per key.
+    /// Requested false-positive rate: that of a textbook Bloom filter, (1 − e^(−k·n/m))^k,
+    /// with the requested bits per key.
     pub design_fpr: f64,
     /// Exact false-positive rate of the filter's bits.
     pub expected_fpr: f64,

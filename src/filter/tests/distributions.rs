@@ -3,7 +3,8 @@
 use super::alone::{builders, random};
 use super::*;
 
-/// Rate of a textbook filter of 10 bits per key, which no layout should exceed: (1 − e^(−7/10))^7.
+/// Rate of a textbook filter of 10 bits per key, which no layout should exceed:
+/// (1 − e^(−7/10))^7.
 const TEXTBOOK: f64 = 0.008_194;
 /// Rate at 10 bits per key if all probes of a key lie in one line of 512 bits. A check that asks
 /// for enough keys tells it from [`TEXTBOOK`].

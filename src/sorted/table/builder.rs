@@ -312,18 +312,7 @@ impl<'a> TableFileWriter<'a> {
         self.buffer.extend_from_slice(&footer.encode());
         self.append()?;
         self.file.sync().during("sync", &self.path)?;
-        Ok(TableMeta {
-            number: footer.number,
-            size: footer.size,
-            checksum: self.checksum.finish(),
-            entries: properties.entries,
-            keys: properties.keys,
-            tombstones: properties.tombstones,
-            smallest_seqno: properties.smallest_seqno,
-            largest_seqno: properties.largest_seqno,
-            smallest: properties.smallest,
-            largest: properties.largest,
-        })
+        Ok(properties.into_meta(footer.number, footer.size, self.checksum.finish()))
     }
 
     fn append(&mut self) -> Result<()> {

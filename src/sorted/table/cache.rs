@@ -67,8 +67,6 @@ struct CacheShard {
     misses: usize,
     /// Evicted blocks that readers may still see, oldest first.
     retired: VecDeque<RetiredBlocks>,
-    /// Bytes of `retired`.
-    retired_bytes: usize,
     /// Free frames, for blocks that the doorkeeper admits.
     frames: Vec<Frame>,
 }
@@ -136,7 +134,6 @@ impl CacheShard {
             hand_budget: 0,
             misses: 0,
             retired: VecDeque::new(),
-            retired_bytes: 0,
             frames: Vec::new(),
         }
     }
@@ -200,7 +197,6 @@ impl CacheShard {
             if !linked.block().take_referenced() {
                 evicted.extend(self.ring[position].take().map(Linked::unlink));
                 self.empty.push(position);
-                self.retired_bytes += charge;
             }
             if self.hand_budget == 0 {
                 break;
@@ -218,7 +214,6 @@ impl CacheShard {
                 Ok(blocks) => {
                     for block in blocks {
                         let charge = charge(block.memory());
-                        self.retired_bytes -= charge;
                         match block.into_frame() {
                             Some(frame) => self.frames.push(frame),
                             None => self.used -= charge,
@@ -246,7 +241,6 @@ impl CacheShard {
         for (position, entry) in self.ring.iter_mut().enumerate() {
             if let Some(linked) = entry.take_if(|linked| linked.is_in(slots)) {
                 self.empty.push(position);
-                self.retired_bytes += charge(linked.block().memory());
                 evicted.push(linked.unlink());
             }
         }
@@ -268,7 +262,6 @@ impl Drop for BlockCache {
             let shard = shard.get_mut();
             let evicted: Vec<Unlinked> = shard.ring.drain(..).flatten().map(Linked::unlink).collect();
             shard.empty.clear();
-            shard.retired_bytes += evicted.iter().map(|unlinked| charge(unlinked.block().memory())).sum::<usize>();
             shard.retired.push_back(RetiredBlocks::new(&self.epoch, evicted));
             shard.reclaim(&self.epoch);
             shard.frames.clear();

@@ -7,7 +7,7 @@ use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::properties::Properties;
 use super::reader::Counting;
 use super::verify::file_checksum;
-use super::{Table, TableContext, TableMeta};
+use super::{Table, TableContext};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
@@ -46,19 +46,8 @@ impl Table {
         let footer = Footer::decode(&fetcher.bytes(footer_offset, FOOTER_LEN as u64)?, number, footer_offset, &path)?;
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
-        let meta = TableMeta {
-            number,
-            size,
-            checksum: if checksum { file_checksum(&fetcher)? } else { 0 },
-            entries: properties.entries,
-            keys: properties.keys,
-            tombstones: properties.tombstones,
-            smallest_seqno: properties.smallest_seqno,
-            largest_seqno: properties.largest_seqno,
-            smallest: properties.smallest,
-            largest: properties.largest,
-        };
-        Ok(Table::new(context, meta))
+        let checksum = if checksum { file_checksum(&fetcher)? } else { 0 };
+        Ok(Table::new(context, properties.into_meta(number, size, checksum)))
     }
 
     /// Whether the file has the length and checksum that the manifest records. Decodes nothing.

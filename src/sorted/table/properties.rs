@@ -3,6 +3,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::TableMeta;
 use crate::format::coding::{Decoder, put_field, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
@@ -59,6 +60,22 @@ const FILTER_HASH: u64 = 20;
 const MANDATORY_TAGS: u32 = (1 << FILTER_HASH) - 2;
 
 impl Properties {
+    /// What the manifest says of table `number`, whose file has `size` bytes.
+    pub(super) fn into_meta(self, number: u64, size: u64, checksum: u32) -> TableMeta {
+        TableMeta {
+            number,
+            size,
+            checksum,
+            entries: self.entries,
+            keys: self.keys,
+            tombstones: self.tombstones,
+            smallest_seqno: self.smallest_seqno,
+            largest_seqno: self.largest_seqno,
+            smallest: self.smallest,
+            largest: self.largest,
+        }
+    }
+
     /// Counts an entry of the table. The largest key is set after the last one.
     pub(super) fn count_entry(&mut self, key: &[u8], is_new_key: bool, seqno: SeqNo, kind: ValueKind, value: &[u8]) {
         if self.entries == 0 {

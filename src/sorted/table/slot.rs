@@ -125,12 +125,6 @@ impl Linked {
 /// A block that readers can no longer find, but may have found before. Dropping it leaks the block.
 pub(super) struct Unlinked(ManuallyDrop<BlockRef>);
 
-impl Unlinked {
-    pub(super) fn block(&self) -> &FramedBlock {
-        &self.0
-    }
-}
-
 /// Unlinked blocks, and the first epoch whose readers cannot have found them.
 pub(super) struct RetiredBlocks {
     since: u64,

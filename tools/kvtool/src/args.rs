@@ -288,9 +288,9 @@ pub(crate) enum ImportFormat {
     /// tab is a key with an empty value. Only the newline is removed from a line, not a carriage
     /// return before it
     Tsv,
-    /// {"key": "…", "value": "…"}; for bytes that are not UTF-8, "key_hex" and "value_hex", or an
-    /// object {"hex": "…"} as `scan --json` prints it. An absent value is empty; other fields are
-    /// ignored
+    /// {"key": "…", "value": "…"}; for bytes that are not UTF-8, "key_hex" and "value_hex", or
+    /// an object {"hex": "…"} as `scan --json` prints it. An absent value is empty; other fields
+    /// are ignored
     Jsonl,
 }
 

@@ -4,11 +4,11 @@
 //! backslash as `\\`, a tab as `\t`, a newline as `\n`, and every other byte as `\xNN`. The *hex
 //! form* is two digits per byte.
 //!
-//! The *plain form* shows text unchanged, including backslashes, and anything else as `$'…'` around
-//! the escaped form. These are the quotes of POSIX shells, so printed text can be pasted into a
-//! command line. Text that looks quoted is quoted itself. Reading returns exactly the printed
-//! bytes. No form prints a tab or a newline inside a key or value, so lines can be split into
-//! columns. Command-line arguments are never quoted, because the shell has removed the quotes.
+//! The *plain form* shows text unchanged, including backslashes, and anything else as `$'…'`
+//! around the escaped form. These are the quotes of POSIX shells, so printed text can be pasted
+//! into a command line. Text that looks quoted is quoted itself. Reading returns exactly the
+//! printed bytes. No form prints a tab or a newline inside a key or value, so lines can be split
+//! into columns. Command-line arguments are never quoted, because the shell has removed the quotes.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -37,8 +37,8 @@ impl Keys {
         key(2 * self.scrambled(i) + 1)
     }
 
-    /// A permutation of the numbers below the count: permutes numbers of 2·h bits, repeatedly until
-    /// the result is below the count.
+    /// A permutation of the numbers below the count: permutes numbers of 2·h bits, repeatedly
+    /// until the result is below the count.
     fn scrambled(self, i: u64) -> u64 {
         let bits = u64::BITS - self.count.saturating_sub(1).leading_zeros();
         let half = bits.div_ceil(2).max(1);

@@ -1,8 +1,8 @@
 //! The rate of the textbook Bloom filter, and how far a count may be from its mean.
 
-/// False-positive rate at `bits` per key: (1 − e^(−k/b))^k with k = b·ln 2, rounded, at least 1
-/// (Bloom, 1970; Mitzenmacher and Upfal, *Probability and Computing*, 5.5.3). Without bits the rate
-/// is 1.
+/// False-positive rate at `bits` per key: (1 − e^(−k/b))^k with k = b·ln 2, rounded, at least
+/// 1 (Bloom, 1970; Mitzenmacher and Upfal, *Probability and Computing*, 5.5.3). Without bits the
+/// rate is 1.
 pub(super) fn textbook_rate(bits: f64) -> f64 {
     if bits <= 0.0 {
         return 1.0;
@@ -15,9 +15,9 @@ pub(super) fn textbook_rate(bits: f64) -> f64 {
 /// `largest` the most that one event can add.
 ///
 /// By Bernstein's inequality (1924), a sum exceeds its mean by t or more with a probability of at
-/// most exp(−t² / (2·(variance + largest·t/3))), and likewise below. The result is the t at which
-/// that bound is exp(−5²/2): five standard deviations for many events, more for few. Certain events
-/// have no variance and must be met exactly.
+/// most exp(−t² / (2·(variance + largest·t/3))), and likewise below. The result is the t at
+/// which that bound is exp(−5²/2): five standard deviations for many events, more for few.
+/// Certain events have no variance and must be met exactly.
 pub(super) fn tolerance(variance: f64, largest: f64) -> f64 {
     const SIGMAS: f64 = 5.0;
     let half = SIGMAS * SIGMAS * largest / 6.0;
