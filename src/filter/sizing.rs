@@ -13,9 +13,9 @@ pub(super) const MAX_PROBES: u32 = 32;
 /// filter fuller and its stated rate higher.
 pub(super) const MAX_BUILT_LINES: u64 = (1 << 26) - 2;
 
-/// Bits per key, in thousandths, at which the split layout has the rate of the textbook formula with
-/// 1, 2, and so on up to 24 bits. Solved from the closed form of `split::model_fpr`, with a margin
-/// of 0.15 % for the spread between filters.
+/// Bits per key, in thousandths, at which the split layout has the rate of the textbook formula at
+/// 1, 2, and so on up to 24 bits per key. Solved from the closed form of `split::model_fpr`, with a
+/// margin of 0.15 % for the spread between filters.
 const COMPENSATED_MILLIBITS: [u32; 24] = [
     1002, 2003, 3008, 4019, 5033, 6066, 7048, 8048, 9065, 10079, 11055, 12069, 13082, 14095, 15114, 16088, 17101,
     18116, 19130, 20107, 21119, 22134, 23148, 24126,
