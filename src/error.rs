@@ -88,6 +88,15 @@ pub enum Error {
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,
+    /// A transaction has read what was written before it could commit. Nothing of it was written;
+    /// run it again.
+    #[error("a key of keyspace {keyspace:?} that the transaction has read was written meanwhile: {}", key.escape_ascii())]
+    Conflict {
+        /// The keyspace of the key.
+        keyspace: String,
+        /// The key, or one of them.
+        key: Vec<u8>,
+    },
     /// The keyspace was dropped.
     #[error("the keyspace {0:?} was dropped")]
     KeyspaceDropped(String),

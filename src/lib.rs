@@ -40,8 +40,9 @@ pub mod vfs;
 mod write;
 
 pub use db::{
-    Cursor, Db, FilterRebuild, HeldStats, Iter, KeyRange, Keyspace, KeyspaceStats, LevelStats, MemoryStats,
-    ReadOptions, SalvageIter, SkippedRange, Snapshot, Stall, Stats, TableStats, WriteOptions, WriteStalls,
+    ByteOrder, Change, Cursor, Db, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keyspace, KeyspaceStats,
+    LevelStats, MemoryStats, Mismatch, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats,
+    TableStats, Transaction, TransactionIter, Updated, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::premise::{Premise, Refusal};
 use crate::error::Result;
 use crate::format::checksum;
 use crate::format::header::FileHeader;
@@ -57,12 +58,18 @@ pub(super) struct Encoded<'a> {
     crc: u32,
     /// Whether the caller will sync.
     pub(super) sync: bool,
+    /// What must hold for the batch to be committed.
+    pub(super) premise: Option<Premise<'a>>,
 }
 
 impl<'a> Encoded<'a> {
     pub(super) fn new(payload: Cow<'a, [u8]>, count: u32, sync: bool) -> Encoded<'a> {
         let crc = checksum::crc(&payload);
-        Encoded { payload, count, crc, sync }
+        Encoded { payload, count, crc, sync, premise: None }
+    }
+
+    pub(super) fn under(self, premise: Premise<'a>) -> Encoded<'a> {
+        Encoded { premise: Some(premise), ..self }
     }
 
     pub(super) fn record(&self) -> NewRecord<'_> {
@@ -70,14 +77,24 @@ impl<'a> Encoded<'a> {
     }
 
     pub(super) fn into_owned(self) -> Encoded<'static> {
-        Encoded { payload: Cow::Owned(self.payload.into_owned()), ..self }
+        let (payload, premise) = (Cow::Owned(self.payload.into_owned()), self.premise.map(Premise::into_owned));
+        Encoded { payload, premise, ..self }
     }
+}
+
+/// What became of a batch that was to be committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is committed, and this is the number of its last operation.
+    Committed(SeqNo),
+    /// Its premise does not hold. Nothing of it is in the log.
+    Refused(Refusal),
 }
 
 /// A queued write, and its result once another thread has committed it.
 pub(super) struct QueuedWrite {
     pub(super) encoded: Encoded<'static>,
-    pub(super) result: Mutex<Option<Result<SeqNo>>>,
+    pub(super) result: Mutex<Option<Result<Outcome>>>,
 }
 
 /// Writers that wait for the commit lock.

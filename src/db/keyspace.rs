@@ -9,6 +9,7 @@ use super::read::ReadTarget;
 use super::reads::reads;
 use super::refilter::{FilterRebuild, Scope};
 use super::store::Store;
+use super::update::updates;
 use super::view::Tree;
 use super::write::WriteOptions;
 use crate::error::{Error, Result};
@@ -126,6 +127,7 @@ impl Keyspace {
 }
 
 reads!(Keyspace);
+updates!(Keyspace);
 
 impl WriteBatch {
     /// Adds a put of a key of `keyspace`.

@@ -27,9 +27,12 @@ mod live;
 mod logs;
 mod multi_get;
 mod open;
+mod premise;
 mod read;
+mod read_set;
 mod reads;
 mod refilter;
+mod retry;
 mod salvage;
 mod schedule;
 mod sequence;
@@ -39,7 +42,9 @@ mod stats;
 mod store;
 mod sync;
 mod throttle;
+mod transaction;
 mod turns;
+mod update;
 mod view;
 mod write;
 
@@ -52,12 +57,15 @@ pub use salvage::{SalvageIter, SkippedRange};
 pub use snapshot::Snapshot;
 pub use stalls::{Stall, WriteStalls};
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
+pub use transaction::{Savepoint, Transaction, TransactionIter};
+pub use update::{ByteOrder, Change, Integer, Mismatch, Updated};
 pub use write::WriteOptions;
 
 use background::Waiting;
 use read::ReadTarget;
 use reads::reads;
 use store::Store;
+use update::updates;
 
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
@@ -320,6 +328,7 @@ impl Db {
 }
 
 reads!(Db);
+updates!(Db);
 
 impl Store {
     /// Closes the store once. Every caller waits for the end and gets its result.

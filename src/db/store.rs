@@ -18,6 +18,7 @@ use super::counters::Counters;
 use super::gate::Gate;
 use super::live::LiveSnapshots;
 use super::logs::LiveLogs;
+use super::retry::Retries;
 use super::sequence::Sequence;
 use super::stalls::Stalls;
 use super::throttle::Throttle;
@@ -61,6 +62,7 @@ pub(super) struct Store {
     /// closed or read-only.
     pub(super) commit: Mutex<Option<Commit>>,
     pub(super) queue: Queue,
+    pub(super) retries: Retries,
     /// Held while a keyspace is created, changed or dropped.
     pub(super) defining: Mutex<()>,
     pub(super) syncing: Syncing,
@@ -118,6 +120,7 @@ impl Store {
             catalog: Catalog::new(opened.manifest, opened.next_file),
             commit: Mutex::new(opened.commit),
             queue: Queue::default(),
+            retries: Retries::default(),
             defining: Mutex::new(()),
             syncing: Syncing::default(),
             background: Background::default(),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::background::Waiting;
-use super::commit::{Commit, Encoded, QueuedWrite};
+use super::commit::{Commit, Encoded, Outcome, QueuedWrite};
 use super::stalls::Cause;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
@@ -75,20 +75,43 @@ thread_local! {
     static ENCODED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// Calls `write` with the encoded operation, in the thread's buffer.
+pub(super) fn with_encoded<R>(
+    keyspace: u32,
+    key: &[u8],
+    value: Option<&[u8]>,
+    write: impl FnOnce(Cow<'_, [u8]>) -> Result<R>,
+) -> Result<R> {
+    // Taken, not borrowed: a nested write, as by a listener, finds an empty one. In an ending
+    // thread there is none.
+    let mut payload = ENCODED.try_with(Cell::take).unwrap_or_default();
+    payload.clear();
+    let result = encode_op(&mut payload, keyspace, key, value).and_then(|()| write(Cow::Borrowed(&payload)));
+    if payload.capacity() <= KEPT_LEN {
+        let _ = ENCODED.try_with(|encoded| encoded.set(payload));
+    }
+    result
+}
+
 impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
-        self.gate.check_writable()?;
-        batch.validate(self.id)?;
+        self.check_batch(&batch)?;
         if batch.is_empty() {
             if options.sync {
                 self.sync()?;
             }
             return Ok(self.sequence.visible());
         }
-        self.check_keyspaces(batch.keyspaces())?;
         let count = batch.count();
-        self.write_encoded(Encoded::new(Cow::Owned(batch.into_payload()), count, options.sync))
+        self.write_plainly(Encoded::new(Cow::Owned(batch.into_payload()), count, options.sync))
+    }
+
+    /// Fails if the batch cannot be written.
+    pub(super) fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
+        self.gate.check_writable()?;
+        batch.validate(self.id)?;
+        self.check_keyspaces(batch.keyspaces())
     }
 
     /// Writes a single operation: a put if `value` is given, otherwise a delete.
@@ -103,19 +126,19 @@ impl Store {
         if keyspace != 0 {
             self.check_keyspaces(&[keyspace])?;
         }
-        // Taken, not borrowed: a nested write, as by a listener, finds an empty one. In an ending
-        // thread there is none.
-        let mut payload = ENCODED.try_with(Cell::take).unwrap_or_default();
-        payload.clear();
-        let result = encode_op(&mut payload, keyspace, key, value)
-            .and_then(|()| self.write_encoded(Encoded::new(Cow::Borrowed(&payload), 1, options.sync)));
-        if payload.capacity() <= KEPT_LEN {
-            let _ = ENCODED.try_with(|encoded| encoded.set(payload));
-        }
-        result
+        with_encoded(keyspace, key, value, |payload| self.write_plainly(Encoded::new(payload, 1, options.sync)))
     }
 
-    fn write_encoded(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
+    /// Commits a batch without a premise.
+    fn write_plainly(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
+        match self.write_encoded(encoded)? {
+            Outcome::Committed(last) => Ok(last),
+            Outcome::Refused(_) => Err(Error::invalid("a write without a premise was refused; this is a bug in tamis")),
+        }
+    }
+
+    /// Commits a batch if its premise holds, and syncs it if it asks for that.
+    pub(super) fn write_encoded(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<Outcome> {
         self.retry_failed();
         self.delay(encoded.payload.len());
         let sync = encoded.sync;
@@ -123,11 +146,11 @@ impl Store {
             // Before anything is appended, so that a failure leaves no trace.
             self.await_recovered()?;
         }
-        let last = self.commit(encoded)?;
-        if sync {
+        let outcome = self.commit(encoded)?;
+        if sync && let Outcome::Committed(last) = outcome {
             self.stalls.measure(Cause::Sync, || self.sync_through(last))?;
         }
-        Ok(last)
+        Ok(outcome)
     }
 
     /// Waits as long as the throttle says. With a stepped executor the writer runs pending work
@@ -151,9 +174,9 @@ impl Store {
         }
     }
 
-    fn commit(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
+    fn commit(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<Outcome> {
         if let Some(mut commit) = self.try_commit() {
-            return self.commit_group(&mut commit, Some(&encoded));
+            return self.commit_queued(&mut commit, Some(&encoded));
         }
         let queued = Arc::new(QueuedWrite { encoded: encoded.into_owned(), result: Mutex::new(None) });
         self.queue.push(Arc::clone(&queued));
@@ -167,7 +190,7 @@ impl Store {
                 return Err(self.poison(Error::invalid("a group of writes was interrupted; this is a bug in tamis")));
             }
             // This thread commits for itself and for the queue.
-            let _ = self.commit_group(&mut commit, None);
+            let _ = self.commit_queued(&mut commit, None);
         }
     }
 
@@ -183,32 +206,64 @@ impl Store {
         None
     }
 
-    /// Commits `own` and queued writes up to the group limit. Returns the last sequence number of
-    /// `own`, or of the whole group if there is no `own`.
-    fn commit_group(self: &Arc<Self>, commit: &mut Option<Commit>, own: Option<&Encoded<'_>>) -> Result<SeqNo> {
+    /// Commits `own` and queued writes up to the group limit, in groups. Returns what became of
+    /// `own`; without it, of the first group.
+    ///
+    /// A premise is checked against the memtable. A write that has one is therefore a group of its
+    /// own: what went before it is in the memtable then.
+    fn commit_queued(self: &Arc<Self>, commit: &mut Option<Commit>, own: Option<&Encoded<'_>>) -> Result<Outcome> {
         let queued = self.queue.take(own.map_or(0, |own| own.payload.len()));
-        let group = own.into_iter().chain(queued.iter().map(|write| &write.encoded));
-        let result = self.append_and_apply(commit, group);
-        let mut last = result.as_ref().copied().unwrap_or_default();
-        if let Some(own) = own {
-            last += u64::from(own.count);
+        let is_plain = |write: &Arc<QueuedWrite>| write.encoded.premise.is_none();
+        let with_own = match own {
+            Some(own) if own.premise.is_some() => 0,
+            _ => queued.iter().take_while(|write| is_plain(write)).count(),
+        };
+        let (with_own, rest) = queued.split_at(with_own);
+        let outcome = self.commit_group(commit, own, with_own);
+        for group in rest.chunk_by(|a, b| is_plain(a) && is_plain(b)) {
+            let _ = self.commit_group(commit, None, group);
         }
-        let own_result = result.clone().map(|_| last);
-        for write in &queued {
-            last += u64::from(write.encoded.count);
-            *write.result.lock() = Some(result.clone().map(|_| last));
-        }
-        own_result
+        outcome
     }
 
-    /// Appends a group to the log and inserts it into the memtable. Returns the last sequence
-    /// number before the group.
+    /// Commits `own` and `queued` as one group.
+    fn commit_group(
+        self: &Arc<Self>,
+        commit: &mut Option<Commit>,
+        own: Option<&Encoded<'_>>,
+        queued: &[Arc<QueuedWrite>],
+    ) -> Result<Outcome> {
+        let group = own.into_iter().chain(queued.iter().map(|write| &write.encoded));
+        let result = self.append_and_apply(commit, group);
+        let mut last = match &result {
+            Ok(Outcome::Committed(before)) => *before,
+            _ => 0,
+        };
+        let mut outcome = |count: u32| {
+            last += u64::from(count);
+            match &result {
+                Ok(Outcome::Committed(_)) => Ok(Outcome::Committed(last)),
+                refused => refused.clone(),
+            }
+        };
+        let own_outcome = own.map(|own| outcome(own.count));
+        for write in queued {
+            *write.result.lock() = Some(outcome(write.encoded.count));
+        }
+        own_outcome.unwrap_or(result)
+    }
+
+    /// Appends a group to the log and inserts it into the memtable, if its premise holds. Returns
+    /// the last sequence number *before* the group.
     fn append_and_apply<'a>(
         self: &Arc<Self>,
         commit: &mut Option<Commit>,
         group: impl Iterator<Item = &'a Encoded<'a>> + Clone,
-    ) -> Result<SeqNo> {
+    ) -> Result<Outcome> {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
+        if let Some(refusal) = group.clone().find_map(|encoded| encoded.premise.as_ref()?.refusal(&commit.memtable)) {
+            return Ok(Outcome::Refused(refusal));
+        }
         let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
         let log_bytes = len(MAX_RECORD_HEADER_LEN);
         self.ensure_space(commit, len(0), log_bytes)?;
@@ -244,7 +299,8 @@ impl Store {
         std::mem::forget(unfinished);
         self.stalls.count(Cause::Memtable, waited);
         self.sequence.publish(seqno);
-        Ok(before)
+        commit.memtable.settle();
+        Ok(Outcome::Committed(before))
     }
 
     /// Ensures that the memtable has space for `bytes` and the log for `log_bytes` and a sync

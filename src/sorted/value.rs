@@ -139,6 +139,15 @@ impl AsRef<[u8]> for Value {
     }
 }
 
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Value {
+        match bytes.len() {
+            INLINE.. if bytes.len() < PIN_FROM => Value(Repr::Owned(bytes.into())),
+            _ => Value::copy_of(&bytes),
+        }
+    }
+}
+
 impl From<Value> for Vec<u8> {
     fn from(value: Value) -> Vec<u8> {
         match value.0 {

@@ -25,7 +25,7 @@ use crate::filter::{FilterBank, FirstProbes};
 use crate::format::key::{SeqNo, common_prefix_len, compare, head, strip};
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
-use crate::report::explain::{Found, ReadSource, ReadTrace};
+use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit, TableMeta};
 use crate::tree::manifest::LEVEL_COUNT;
 
@@ -301,6 +301,37 @@ impl Version {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a table holds a version of the key that is newer than `since`, whatever the read's
+    /// snapshot. Tables without newer entries are not asked.
+    pub(crate) fn is_newer(&self, read: &PointRead<'_>, since: SeqNo, pin: &Pin<'_>) -> Result<bool> {
+        let spans =
+            |meta: &TableMeta| compare(&meta.smallest, read.key).is_le() && compare(read.key, &meta.largest).is_le();
+        let runs = self.levels[0].tables.iter().filter(|table| spans(table.meta()));
+        let sorted = self.sorted().filter_map(|level| level.tables.get(level.candidate(read.key)?));
+        for table in runs.chain(sorted).filter(|table| table.meta().largest_seqno > since) {
+            let newest = PointRead { snapshot: SeqNo::MAX, ..*read };
+            if table.get(&newest, pin, &mut Untraced)?.is_some_and(|hit| hit.seqno > since) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Adds a cursor to `out` for each table that may hold entries of the range `[lower, upper)`
+    /// newer than `since`.
+    pub(crate) fn cursors_newer(&self, since: SeqNo, lower: &[u8], upper: Option<&[u8]>, out: &mut Vec<Source>) {
+        for Level { tables, .. } in &self.levels {
+            let may_hold = |meta: &TableMeta| {
+                meta.largest_seqno > since
+                    && *meta.largest >= *lower
+                    && upper.is_none_or(|upper| *meta.smallest < *upper)
+            };
+            for (at, _) in tables.iter().enumerate().filter(|(_, table)| may_hold(table.meta())) {
+                out.push(Source::Run(RunCursor::new(Arc::clone(tables), at..at + 1, true)));
+            }
+        }
     }
 
     /// The most cursors that [`cursors`](Version::cursors) adds.

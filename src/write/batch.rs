@@ -6,6 +6,7 @@
 //! ```
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::format::coding::{Decoder, put_bytes, put_varint, varint_len};
@@ -131,6 +132,60 @@ impl WriteBatch {
     /// least 3 bytes.
     pub(crate) fn count(&self) -> u32 {
         self.count
+    }
+}
+
+/// A point in a batch, between two operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BatchMark {
+    bytes: usize,
+    count: u32,
+    keyspaces: usize,
+    is_violated: bool,
+}
+
+impl WriteBatch {
+    /// Marks the end of the batch.
+    pub(crate) fn mark(&self) -> BatchMark {
+        BatchMark {
+            bytes: self.payload.len(),
+            count: self.count,
+            keyspaces: self.keyspaces.len(),
+            is_violated: self.violation.is_some(),
+        }
+    }
+
+    /// Removes the operations after `mark`. Returns false, and does nothing, if the batch is
+    /// shorter.
+    pub(crate) fn rewind(&mut self, mark: &BatchMark) -> bool {
+        if mark.count > self.count {
+            return false;
+        }
+        self.payload.truncate(mark.bytes);
+        self.count = mark.count;
+        self.keyspaces.truncate(mark.keyspaces);
+        if !mark.is_violated {
+            self.violation = None;
+        }
+        true
+    }
+
+    /// The operations after `mark`: keyspace, key and, for a put, where the value is in the
+    /// [payload](WriteBatch::bytes).
+    pub(crate) fn writes_from(&self, mark: &BatchMark) -> impl Iterator<Item = (u32, &[u8], Option<Range<usize>>)> {
+        let mut reader = BatchReader::new(self.bytes(mark.bytes..self.payload.len()), self.count - mark.count);
+        std::iter::from_fn(move || {
+            // Only what this process has encoded is in a batch.
+            let op = reader.next()?.ok()?;
+            let end = self.payload.len() - reader.rest.remaining();
+            let value = (op.kind == ValueKind::Put).then(|| end - op.value.len()..end);
+            Some((op.keyspace, op.key, value))
+        })
+    }
+
+    /// A part of the payload.
+    pub(crate) fn bytes(&self, at: Range<usize>) -> &[u8] {
+        self.payload.get(at).unwrap_or_default()
     }
 }
 

@@ -30,4 +30,6 @@ mod space;
 mod support;
 mod synced_log;
 mod trace;
+mod transactions;
+mod update;
 mod waits;

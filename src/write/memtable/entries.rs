@@ -209,10 +209,15 @@ impl EntryList {
         self.entry(position).skip().unwrap_or((position, 0))
     }
 
-    /// Iterates over the complete entries from `start` on, which is 0 or the [`Walk::end`] of an
-    /// earlier walk.
+    /// Where the complete entries end.
+    pub(super) fn end(&self) -> u32 {
+        self.end.load(Acquire)
+    }
+
+    /// Iterates over the complete entries from `start` on, which is 0 or the
+    /// [end](EntryList::end) at an earlier time.
     pub(super) fn walk(&self, start: u32) -> Walk<'_> {
-        Walk { list: self, at: start, end: self.end.load(Acquire) }
+        Walk { list: self, at: start, end: self.end() }
     }
 }
 

@@ -8,7 +8,7 @@
 //! code is in `entries` and `index`; this module is the interface for the rest of the engine.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::filter::KeyHash;
@@ -51,6 +51,16 @@ pub(crate) struct Memtable {
     log_number: u64,
     entry_count: AtomicU64,
     last_seqno: AtomicU64,
+    /// Entries before this position were visible to readers when it was noted.
+    settled: AtomicU32,
+}
+
+/// An entry of a memtable, without its value.
+pub(crate) struct WrittenEntry<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: KeyHash,
+    pub(crate) seqno: SeqNo,
 }
 
 impl Memtable {
@@ -66,6 +76,7 @@ impl Memtable {
             log_number,
             entry_count: AtomicU64::new(0),
             last_seqno: AtomicU64::new(0),
+            settled: AtomicU32::new(0),
         }
     }
 
@@ -95,6 +106,28 @@ impl Memtable {
     /// Sequence number of the last write; 0 if there is none.
     pub(crate) fn last_seqno(&self) -> SeqNo {
         self.last_seqno.load(Ordering::Relaxed)
+    }
+
+    /// Notes that everything inserted so far is visible to readers.
+    pub(crate) fn settle(&self) {
+        self.settled.store(self.entries.end(), Ordering::Release);
+    }
+
+    /// The position up to which [`settle`](Memtable::settle) was called last. Whoever reads the
+    /// visible sequence number after this call finds no greater number before the position.
+    pub(crate) fn settled(&self) -> u32 {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// The entries from a [`settled`](Memtable::settled) position on, in the order of their
+    /// numbers.
+    pub(crate) fn entries_from(&self, position: u32) -> impl Iterator<Item = WrittenEntry<'_>> {
+        self.entries.walk(position).map(|(_, entry)| WrittenEntry {
+            keyspace: entry.keyspace(),
+            key: entry.key(),
+            hash: KeyHash::new(self.seed, entry.key()),
+            seqno: entry.seqno(),
+        })
     }
 
     /// Locks the memtable for inserts.

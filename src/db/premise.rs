@@ -1,0 +1,120 @@
+//! [`Premise`]: what a write assumes about the store, checked when it commits.
+//!
+//! A write that depends on a read carries a premise: since the read, nobody has written what it
+//! read. The check is exact, reads no block, and needs no list of commits. It runs under the commit
+//! lock, and only over what came after a [`Moment`] that the writer noted without the lock:
+//!
+//! - For a single key, the moment is that of the read itself.
+//! - A transaction reads at a snapshot. At its end it notes a moment, checks everything between the
+//!   snapshot and the moment, for which it may read blocks (`transaction/check.rs`), and leaves the
+//!   rest to the premise.
+//!
+//! While the memtable of the moment is the active one, it holds all writes since. When another one
+//! is, the premise is refused as [stale](Refusal::Stale), and the writer notes a new moment.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::read_set::{ReadKey, ReadSet};
+use super::sequence::Sequence;
+use super::view::ReadView;
+use crate::filter::KeyHash;
+use crate::format::key::SeqNo;
+use crate::write::memtable::Memtable;
+
+/// A moment in the order of writes. Writes after it are in `memtable`, as long as that is active.
+#[derive(Clone)]
+pub(super) struct Moment {
+    memtable: Arc<Memtable>,
+    /// Entries of `memtable` before this position are not newer than `seqno`.
+    settled: u32,
+    /// The last visible write.
+    pub(super) seqno: SeqNo,
+}
+
+impl Moment {
+    /// Notes the moment of a read in `view`, which must have been loaded before this call.
+    pub(super) fn of(view: &ReadView, sequence: &Sequence) -> Moment {
+        let memtable = Arc::clone(&view.active);
+        // The position first: what is before it was visible before it was noted.
+        let settled = memtable.settled();
+        Moment { memtable, settled, seqno: sequence.visible() }
+    }
+}
+
+/// Nothing that `reads` names was written since `moment`.
+pub(super) struct Premise<'a> {
+    moment: Moment,
+    reads: Reads<'a>,
+}
+
+enum Reads<'a> {
+    Key { keyspace: u32, key: Cow<'a, [u8]>, hash: KeyHash },
+    Set { reads: Arc<ReadSet>, most_entries: usize },
+}
+
+/// Why a premise does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It cannot be checked: its memtable has been sealed, or too much was written since.
+    Stale,
+    /// This key of this keyspace was written.
+    Written(u32, Vec<u8>),
+}
+
+impl Refusal {
+    pub(super) fn of(read: &ReadKey) -> Refusal {
+        Refusal::Written(read.keyspace, read.key.to_vec())
+    }
+}
+
+impl<'a> Premise<'a> {
+    /// Nobody has written `key` since `moment`.
+    pub(super) fn on_key(moment: Moment, keyspace: u32, key: &'a [u8], hash: KeyHash) -> Premise<'a> {
+        Premise { moment, reads: Reads::Key { keyspace, key: Cow::Borrowed(key), hash } }
+    }
+
+    /// Nobody has written what `reads` covers since `moment`. Stale if more than about
+    /// `most_entries` entries would have to be looked at.
+    pub(super) fn on_set(moment: Moment, reads: Arc<ReadSet>, most_entries: usize) -> Premise<'a> {
+        Premise { moment, reads: Reads::Set { reads, most_entries } }
+    }
+
+    pub(super) fn into_owned(self) -> Premise<'static> {
+        let reads = match self.reads {
+            Reads::Key { keyspace, key, hash } => Reads::Key { keyspace, key: Cow::Owned(key.into_owned()), hash },
+            Reads::Set { reads, most_entries } => Reads::Set { reads, most_entries },
+        };
+        Premise { moment: self.moment, reads }
+    }
+
+    /// Why the premise does not hold; `None` if it holds. The caller holds the commit lock, and
+    /// `active` is the memtable that it will write to.
+    pub(super) fn refusal(&self, active: &Arc<Memtable>) -> Option<Refusal> {
+        let Moment { memtable, settled, seqno: since } = &self.moment;
+        if !Arc::ptr_eq(memtable, active) {
+            return Some(Refusal::Stale);
+        }
+        match &self.reads {
+            Reads::Key { keyspace, key, hash } => {
+                let newest = memtable.get(*keyspace, key, *hash, SeqNo::MAX)?.seqno;
+                (newest > *since).then(|| Refusal::Written(*keyspace, key.to_vec()))
+            }
+            Reads::Set { reads, most_entries } => {
+                if let Some(keys) = reads.few_keys() {
+                    return keys.iter().find(|read| read.newest_in(memtable) > *since).map(Refusal::of);
+                }
+                let newer = memtable.entries_from(*settled).filter(|entry| entry.seqno > *since);
+                for (i, entry) in newer.enumerate() {
+                    if i == *most_entries {
+                        return Some(Refusal::Stale);
+                    }
+                    if reads.covers(entry.keyspace, entry.key, entry.hash) {
+                        return Some(Refusal::Written(entry.keyspace, entry.key.to_vec()));
+                    }
+                }
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! [`Retries`]: locks that writers take after a conflict, so that few work on the same data at a
+//! time. They make conflicts rare; correctness does not depend on them.
+
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::filter::KeyHash;
+
+/// How long a writer waits for a lock before it goes on without. The holder may be the same thread,
+/// in a closure that updates the key again, or in a transaction within a transaction.
+const LONGEST_WAIT: Duration = Duration::from_millis(1);
+const LONGEST_WAIT_OF_TRANSACTION: Duration = Duration::from_millis(10);
+
+pub(super) struct Retries {
+    /// For updates of a key, chosen by its hash.
+    keys: [Mutex<()>; 64],
+    transactions: Mutex<()>,
+}
+
+impl Default for Retries {
+    fn default() -> Retries {
+        Retries { keys: [const { Mutex::new(()) }; 64], transactions: Mutex::new(()) }
+    }
+}
+
+impl Retries {
+    /// The lock for updates of a key; `None` if it could not be had in time.
+    pub(super) fn of_key(&self, hash: KeyHash) -> Option<MutexGuard<'_, ()>> {
+        self.keys.get((hash.value() % 64) as usize)?.try_lock_for(LONGEST_WAIT)
+    }
+
+    /// The lock for transactions; `None` if it could not be had in time.
+    pub(super) fn of_transaction(&self) -> Option<MutexGuard<'_, ()>> {
+        self.transactions.try_lock_for(LONGEST_WAIT_OF_TRANSACTION)
+    }
+}

@@ -1,0 +1,326 @@
+//! [`Transaction`]: reads and writes that commit together, or not at all.
+//!
+//! Optimistic: a transaction holds no lock. It reads at a snapshot, through its own writes, and
+//! remembers what it has read. When it commits, the store checks that nobody has written any of
+//! that since the snapshot (see `premise`). All that the transaction read is therefore as it would
+//! read it at the moment of its commit: transactions are serialisable, in the order of their
+//! sequence numbers, and strictly so, because a commit returns after its writes are visible.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+mod check;
+mod iter;
+mod overlay;
+
+pub use iter::TransactionIter;
+use overlay::Overlay;
+
+use super::Db;
+use super::iter::{HalfOpen, Iter, KeyRange};
+use super::keyspace::Keyspace;
+use super::read::{ReadOptions, ReadTarget};
+use super::read_set::ReadIn;
+use super::snapshot::Snapshot;
+use super::store::Store;
+use super::write::WriteOptions;
+use crate::error::{Error, Result};
+use crate::filter::KeyHash;
+use crate::format::key::SeqNo;
+use crate::report::explain::Untraced;
+use crate::sorted::value::Value;
+use crate::write::batch::BatchMark;
+
+/// How often [`transact`](Db::transact) runs a transaction.
+const ATTEMPTS: u32 = 32;
+/// From this attempt on, transactions that meet conflicts run one after the other.
+const IN_TURN_FROM: u32 = 3;
+
+/// Reads and writes that take effect together and at one moment, or not at all.
+///
+/// A transaction sees the store as of [`begin`](Db::begin), and its own writes. It holds no lock
+/// and keeps nobody waiting. [`commit`](Transaction::commit) fails with [`Error::Conflict`] if
+/// anybody has meanwhile written a key that it read, absent ones included, or any key in a range
+/// that it read. Transactions that commit are serialisable: the store is as if each had run alone
+/// at the moment of its commit.
+///
+/// - Keys that are only written conflict with nobody; of two such writes, the later commit counts.
+///   [`guard`](Transaction::guard) makes a key or a range conflict without reading it.
+/// - A range counts as read up to where its iterator got, or wholly, once it has ended.
+/// - Keys read back after the transaction has put or deleted them are not read from the store.
+/// - [`snapshot`](Transaction::snapshot) reads without consequence, and without own writes.
+/// - A transaction that only reads always commits. What it read may not survive a power cut yet;
+///   sync before acting on it elsewhere. A [synced](WriteOptions::sync) commit makes durable all
+///   that the transaction read.
+///
+/// Dropping a transaction discards its writes. While it lives, compactions keep what its snapshot
+/// sees. It takes memory for its writes and for the keys that it has read.
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// db.put("Ann", "5")?;
+/// let mut transaction = db.begin();
+/// let balance = transaction.get("Ann")?;
+/// transaction.put("Bob", balance.as_deref().unwrap_or(b"0"));
+/// transaction.delete("Ann");
+/// transaction.commit()?;
+/// assert_eq!(db.get("Bob")?.as_deref(), Some(&b"5"[..]));
+/// # Ok(()) }
+/// ```
+pub struct Transaction {
+    /// Unique within the process.
+    id: u64,
+    default: Keyspace,
+    snapshot: Snapshot,
+    overlay: Overlay,
+}
+
+/// A point in a transaction to which its writes can be taken back; see
+/// [`Transaction::savepoint`].
+#[derive(Clone, Debug)]
+pub struct Savepoint {
+    transaction: u64,
+    mark: BatchMark,
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction")
+            .field("snapshot", &self.snapshot.seqno())
+            .field("batch", &self.overlay.batch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Db {
+    /// Begins a transaction.
+    pub fn begin(&self) -> Transaction {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        Transaction {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            default: self.default_keyspace().clone(),
+            snapshot: self.snapshot(),
+            overlay: Overlay::default(),
+        }
+    }
+
+    /// Runs `work` in a transaction and commits it. After a conflict, runs it again in a new one.
+    ///
+    /// `work` may thus run several times, and should change nothing but the transaction. An error
+    /// that it returns ends the transaction without a commit, and is returned.
+    ///
+    /// Transactions that conflict repeatedly run one after the other. After 32 attempts the
+    /// conflict is returned.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let items = db.keyspace("items")?;
+    /// let count = db.transact(|tx| {
+    ///     tx.put_in(&items, "apple", "red");
+    ///     let mut count = 0;
+    ///     for item in tx.range_in(&items, ..) {
+    ///         item?;
+    ///         count += 1;
+    ///     }
+    ///     tx.put("item count", [count]);
+    ///     Ok::<u8, tamis::Error>(count)
+    /// })?;
+    /// assert_eq!(count, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn transact<R, E: From<Error>>(&self, work: impl FnMut(&mut Transaction) -> Result<R, E>) -> Result<R, E> {
+        self.transact_with(WriteOptions::default(), work)
+    }
+
+    /// Runs `work` in a transaction and commits it under `options`; see [`transact`](Db::transact).
+    pub fn transact_with<R, E: From<Error>>(
+        &self,
+        options: WriteOptions,
+        mut work: impl FnMut(&mut Transaction) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut turn = None;
+        for attempt in 1.. {
+            if attempt >= IN_TURN_FROM {
+                turn = turn.or_else(|| self.store().retries.of_transaction());
+            }
+            let mut transaction = self.begin();
+            let result = work(&mut transaction)?;
+            match transaction.commit_with(options) {
+                Err(Error::Conflict { .. }) if attempt < ATTEMPTS => {}
+                committed => return committed.map(|_| result).map_err(E::from),
+            }
+        }
+        Err(E::from(Error::invalid("a transaction made no attempt; this is a bug in tamis")))
+    }
+}
+
+impl Transaction {
+    fn store(&self) -> &Arc<Store> {
+        self.default.store()
+    }
+
+    /// What the transaction sees without its own writes. Reads through it are not
+    /// checked at the commit.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    fn target<'a>(&self, keyspace: &'a Keyspace) -> Result<ReadTarget<'a>> {
+        if keyspace.store().id != self.store().id {
+            return Err(Error::invalid("the keyspace is of another store than the transaction"));
+        }
+        Ok(ReadTarget { snapshot: Some(self.snapshot.seqno()), ..keyspace.target() })
+    }
+
+    /// Returns what the transaction itself did to a key: put a value, or deleted it. Otherwise
+    /// notes that the key is read.
+    fn own_or_note(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Option<Value>> {
+        let own = self.overlay.get(keyspace.id, key);
+        if own.is_none() {
+            self.guard_in(keyspace, key);
+        }
+        own
+    }
+
+    fn iter_in(&self, keyspace: &Keyspace, range: HalfOpen) -> TransactionIter<'_> {
+        let iter = match self.target(keyspace) {
+            Ok(target) => self.store().iter(target, range.clone(), ReadOptions::default()),
+            Err(error) => Iter::failed(error),
+        };
+        TransactionIter::new(&self.overlay, read_in(keyspace), range, iter)
+    }
+
+    /// Returns the value of a key of the default keyspace, or `None` if the key is absent.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.get_in(&self.default, key)
+    }
+
+    /// Returns the value of a key of `keyspace`, or `None` if the key is absent.
+    pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        let (target, key) = (self.target(keyspace)?, key.as_ref());
+        match self.own_or_note(keyspace, key) {
+            Some(own) => Ok(own),
+            None => self.store().get(target, key, ReadOptions::default(), &mut Untraced, |hit| hit.into_value()),
+        }
+    }
+
+    /// Returns whether a key of the default keyspace is present.
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.contains_key_in(&self.default, key)
+    }
+
+    /// Returns whether a key of `keyspace` is present.
+    pub fn contains_key_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        let (target, key) = (self.target(keyspace)?, key.as_ref());
+        match self.own_or_note(keyspace, key) {
+            Some(own) => Ok(own.is_some()),
+            None => self.store().contains_key(target, key),
+        }
+    }
+
+    /// Iterates over the entries of a range of keys of the default keyspace, from both ends.
+    pub fn range(&self, range: impl KeyRange) -> TransactionIter<'_> {
+        self.range_in(&self.default, range)
+    }
+
+    /// Iterates over the entries of a range of keys of `keyspace`, from both ends.
+    pub fn range_in(&self, keyspace: &Keyspace, range: impl KeyRange) -> TransactionIter<'_> {
+        self.iter_in(keyspace, HalfOpen::of(range))
+    }
+
+    /// Iterates over the entries of the default keyspace whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> TransactionIter<'_> {
+        self.prefix_in(&self.default, prefix)
+    }
+
+    /// Iterates over the entries of `keyspace` whose keys begin with `prefix`.
+    pub fn prefix_in(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> TransactionIter<'_> {
+        self.iter_in(keyspace, HalfOpen::of_prefix(prefix.as_ref()))
+    }
+
+    /// Sets a key of the default keyspace to a value.
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.overlay.batch.put(key, value);
+    }
+
+    /// Sets a key of `keyspace` to a value.
+    pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.overlay.batch.put_in(keyspace, key, value);
+    }
+
+    /// Deletes a key of the default keyspace.
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
+        self.overlay.batch.delete(key);
+    }
+
+    /// Deletes a key of `keyspace`.
+    pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        self.overlay.batch.delete_in(keyspace, key);
+    }
+
+    /// Makes a key of the default keyspace conflict as if it had been read.
+    pub fn guard(&self, key: impl AsRef<[u8]>) {
+        self.guard_in(&self.default, key);
+    }
+
+    /// Makes a key of `keyspace` conflict as if it had been read.
+    pub fn guard_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        let hash = KeyHash::new(self.store().seed, key.as_ref());
+        self.overlay.reads.borrow_mut().add_key(read_in(keyspace), key.as_ref(), hash);
+    }
+
+    /// Makes a range of keys of the default keyspace conflict as if it had been read.
+    pub fn guard_range(&self, range: impl KeyRange) {
+        self.guard_range_in(&self.default, range);
+    }
+
+    /// Makes a range of keys of `keyspace` conflict as if it had been read.
+    pub fn guard_range_in(&self, keyspace: &Keyspace, range: impl KeyRange) {
+        self.overlay.reads.borrow_mut().add_range(read_in(keyspace), HalfOpen::of(range));
+    }
+
+    /// Marks a point to which [`rollback_to`](Transaction::rollback_to) takes back later writes.
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint { transaction: self.id, mark: self.overlay.batch.mark() }
+    }
+
+    /// Takes back all writes since `savepoint`. What was read since still counts as read: it may
+    /// have decided what happens next.
+    ///
+    /// Fails if the savepoint is of another transaction, or was itself taken back.
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        if savepoint.transaction != self.id || !self.overlay.rewind(&savepoint.mark) {
+            return Err(Error::invalid("the savepoint is not one of this transaction, or was rolled back"));
+        }
+        Ok(())
+    }
+
+    /// Commits the transaction. Returns the sequence number of its last write; if it wrote nothing,
+    /// the one it read at.
+    ///
+    /// Fails with [`Error::Conflict`] if what it read was written meanwhile; nothing is written
+    /// then. After any other error the writes may be present on reopening, but never in part.
+    pub fn commit(self) -> Result<SeqNo> {
+        self.commit_with(WriteOptions::default())
+    }
+
+    /// Commits the transaction under `options`; see [`commit`](Transaction::commit).
+    pub fn commit_with(self, options: WriteOptions) -> Result<SeqNo> {
+        let (store, since) = (self.default.store(), self.snapshot.seqno());
+        let (batch, mut reads) = self.overlay.into_parts();
+        if reads.is_empty() || batch.is_empty() {
+            return Ok(store.write(batch, options)?.max(since));
+        }
+        reads.sort();
+        store.write_under(batch, options, Arc::new(reads), since)
+    }
+}
+
+fn read_in(keyspace: &Keyspace) -> ReadIn {
+    ReadIn { keyspace: keyspace.id, name: Arc::clone(&keyspace.name) }
+}

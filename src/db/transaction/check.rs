@@ -1,0 +1,96 @@
+//! The commit of a transaction: checks what was written since its snapshot, then writes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::db::commit::{Encoded, Outcome};
+use crate::db::premise::{Moment, Premise, Refusal};
+use crate::db::read::tree_of;
+use crate::db::read_set::ReadSet;
+use crate::db::store::Store;
+use crate::db::view::ReadView;
+use crate::db::write::WriteOptions;
+use crate::error::{Error, Result};
+use crate::format::key::SeqNo;
+use crate::options::FilterMode;
+use crate::sorted::iter::{InternalCursor, Stamped};
+use crate::sorted::table::{PointRead, ReadMode};
+use crate::tree::version::Source;
+use crate::write::batch::WriteBatch;
+
+/// Entries that a commit looks at under the commit lock. If more were written since it looked
+/// without the lock, it first looks at them without the lock again, a few times.
+const MOST_ENTRIES: usize = 4096;
+const ROUNDS: u32 = 3;
+
+impl Store {
+    /// Writes a batch if nothing that `reads` covers was written after `since`.
+    pub(super) fn write_under(
+        self: &Arc<Self>,
+        batch: WriteBatch,
+        options: WriteOptions,
+        reads: Arc<ReadSet>,
+        mut since: SeqNo,
+    ) -> Result<SeqNo> {
+        self.check_batch(&batch)?;
+        let (count, payload) = (batch.count(), batch.into_payload());
+        for round in 1.. {
+            let view = self.view.load();
+            let moment = Moment::of(&view, &self.sequence);
+            if let Some(refusal) = self.newer(&view, &reads, since)? {
+                return Err(conflict(&view, refusal));
+            }
+            since = moment.seqno;
+            let most_entries = if round <= ROUNDS { MOST_ENTRIES } else { usize::MAX };
+            let premise = Premise::on_set(moment, Arc::clone(&reads), most_entries);
+            let encoded = Encoded::new(Cow::Borrowed(&payload), count, options.sync);
+            match self.write_encoded(encoded.under(premise))? {
+                Outcome::Committed(last) => return Ok(last),
+                Outcome::Refused(Refusal::Stale) => {}
+                Outcome::Refused(refusal) => return Err(conflict(&view, refusal)),
+            }
+        }
+        Err(Error::invalid("a transaction was not checked; this is a bug in tamis"))
+    }
+
+    /// Looks for a write after `since` to something that `reads` covers, in `view`. May read
+    /// blocks.
+    fn newer(&self, view: &ReadView, reads: &ReadSet, since: SeqNo) -> Result<Option<Refusal>> {
+        let memtables = || view.memtables().filter(|memtable| memtable.last_seqno() > since);
+        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
+        for read in reads.keys() {
+            let tree = tree_of(view, read.keyspace, &read.name)?;
+            let point = PointRead { key: &read.key, hash: read.hash, snapshot: SeqNo::MAX, mode };
+            if memtables().any(|memtable| read.newest_in(memtable) > since)
+                || self.tables.epoch().pin(|pin| tree.version.is_newer(&point, since, pin))?
+            {
+                return Ok(Some(Refusal::of(read)));
+            }
+        }
+        for (read, range) in reads.ranges() {
+            let tree = tree_of(view, read.keyspace, &read.name)?;
+            let mut sources = Vec::new();
+            sources.extend(memtables().map(|memtable| Source::Memtable(memtable.cursor(tree.id))));
+            let lower = range.lower.as_deref().unwrap_or_default();
+            tree.version.cursors_newer(since, lower, range.upper.as_deref(), &mut sources);
+            for source in &mut sources {
+                source.seek(lower, SeqNo::MAX)?;
+                while source.valid() && range.upper.as_deref().is_none_or(|upper| source.key() < upper) {
+                    if source.seqno() > since {
+                        return Ok(Some(Refusal::Written(tree.id, source.key().to_vec())));
+                    }
+                    source.next()?;
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn conflict(view: &ReadView, refusal: Refusal) -> Error {
+    let Refusal::Written(keyspace, key) = refusal else {
+        return Error::invalid("a conflict without a key; this is a bug in tamis");
+    };
+    let name = view.tree(keyspace).map_or_else(|| format!("number {keyspace}"), |tree| tree.name.to_string());
+    Error::Conflict { keyspace: name, key }
+}

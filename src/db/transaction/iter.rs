@@ -1,0 +1,156 @@
+//! [`TransactionIter`]: a range of a snapshot with a transaction's own writes over it.
+
+use super::overlay::{Overlay, OwnWrites};
+use crate::db::iter::{HalfOpen, Iter};
+use crate::db::read_set::ReadIn;
+use crate::error::Result;
+use crate::sorted::value::Value;
+
+/// Iterates over the entries of a range as a transaction sees them, from both ends.
+///
+/// What it has passed counts as read by the transaction: from either bound to the last entry
+/// returned from that side, and the whole range once it has ended.
+///
+/// After an error it ends.
+pub struct TransactionIter<'t> {
+    overlay: &'t Overlay,
+    of: ReadIn,
+    range: HalfOpen,
+    /// Where the next entry from the front may begin, and where the next one from the back must
+    /// end.
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+    stored: Stored,
+    done: bool,
+}
+
+/// The entries of the snapshot, with the next one of each end.
+struct Stored {
+    iter: Iter,
+    first: Option<(Value, Value)>,
+    last: Option<(Value, Value)>,
+}
+
+impl Stored {
+    /// Ensures that `first`, or `last`, is the next entry of that end, if there is one.
+    fn fill(&mut self, forward: bool) -> Result<()> {
+        let (iter, near, far) = match forward {
+            true => (&mut self.iter, &mut self.first, &mut self.last),
+            false => (&mut self.iter, &mut self.last, &mut self.first),
+        };
+        if near.is_none() {
+            let next = if forward { iter.next() } else { iter.next_back() };
+            // The ends have met: the last entry may wait at the other one.
+            *near = next.transpose()?.or_else(|| far.take());
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, forward: bool) -> &mut Option<(Value, Value)> {
+        if forward { &mut self.first } else { &mut self.last }
+    }
+}
+
+impl<'t> TransactionIter<'t> {
+    /// Iterates over `range` of a keyspace. `iter` must be the snapshot's iterator of that range.
+    pub(super) fn new(overlay: &'t Overlay, of: ReadIn, range: HalfOpen, iter: Iter) -> TransactionIter<'t> {
+        TransactionIter {
+            overlay,
+            of,
+            lower: range.lower.clone().unwrap_or_default(),
+            upper: range.upper.clone(),
+            range,
+            stored: Stored { iter, first: None, last: None },
+            done: false,
+        }
+    }
+
+    /// Moves one end over the next key, which may be one that the transaction has deleted. Returns
+    /// its entry, or `None` for a deleted key.
+    fn step(&mut self, own: &OwnWrites, forward: bool) -> Result<Option<(Value, Value)>> {
+        self.stored.fill(forward)?;
+        let stored = self.stored.next(forward);
+        let own = own.at_end(self.of.keyspace, &self.lower, self.upper.as_deref(), forward);
+        let own_comes_first = match (own, &*stored) {
+            (Some((own, _)), Some((key, _))) => {
+                if forward {
+                    *own <= **key
+                } else {
+                    *own >= **key
+                }
+            }
+            (own, _) => own.is_some(),
+        };
+        let (key, entry) = match own {
+            Some((key, value)) if own_comes_first => {
+                // It replaces the stored entry of its key.
+                stored.take_if(|(stored, _)| **stored == *key);
+                (Value::copy_of(key), self.overlay.value(value))
+            }
+            _ => match stored.take() {
+                Some((key, value)) => (key, Some(value)),
+                None => {
+                    self.done = true;
+                    return Ok(None);
+                }
+            },
+        };
+        if forward {
+            self.lower = [&key[..], &[0]].concat();
+        } else {
+            self.upper = Some(key.to_vec());
+        }
+        Ok(entry.map(|value| (key, value)))
+    }
+
+    fn next_entry(&mut self, forward: bool) -> Option<Result<(Value, Value)>> {
+        let overlay = self.overlay;
+        overlay.with_own(|own| {
+            while !self.done {
+                match self.step(own, forward) {
+                    Ok(None) => {}
+                    Ok(entry) => return entry.map(Ok),
+                    Err(error) => {
+                        self.done = true;
+                        return Some(Err(error));
+                    }
+                }
+            }
+            None
+        })
+    }
+}
+
+impl Iterator for TransactionIter<'_> {
+    type Item = Result<(Value, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_entry(true)
+    }
+}
+
+impl DoubleEndedIterator for TransactionIter<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.next_entry(false)
+    }
+}
+
+impl std::iter::FusedIterator for TransactionIter<'_> {}
+
+impl Drop for TransactionIter<'_> {
+    /// Notes what was read.
+    fn drop(&mut self) {
+        let (range, lower, upper) = (std::mem::take(&mut self.range), &self.lower, &self.upper);
+        let mut reads = self.overlay.reads.borrow_mut();
+        if self.done {
+            reads.add_range(self.of.clone(), range);
+            return;
+        }
+        if range.lower.as_deref().unwrap_or_default() != &**lower {
+            reads.add_range(self.of.clone(), HalfOpen { lower: range.lower, upper: Some(lower.clone()) });
+        }
+        if range.upper != *upper {
+            reads.add_range(self.of.clone(), HalfOpen { lower: upper.clone(), upper: range.upper });
+        }
+    }
+}

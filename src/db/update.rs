@@ -1,0 +1,355 @@
+//! Read, modify, write: operations on one key that are atomic against all other writers.
+//!
+//! Each reads the key, computes the new value without a lock, and writes it under the [`Premise`]
+//! that nobody has written the key since. If somebody has, it starts again: of several writers, one
+//! always succeeds. The others then take turns, so that no more than two work on a key at a time.
+
+use std::sync::Arc;
+
+use super::commit::{Encoded, Outcome};
+use super::premise::{Moment, Premise};
+use super::read::{ReadOptions, ReadTarget, tree_of};
+use super::store::Store;
+use super::view::Hit;
+use super::write::{WriteOptions, with_encoded};
+use crate::error::{Error, Result};
+use crate::filter::KeyHash;
+use crate::format::key::{SeqNo, equal};
+use crate::report::explain::Untraced;
+use crate::sorted::table::PointRead;
+use crate::sorted::value::Value;
+
+/// What [`update`](crate::Db::update) does to a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Leaves the key as it is.
+    Keep,
+    /// Sets the key to this value.
+    Put(Vec<u8>),
+    /// Deletes the key.
+    Delete,
+}
+
+/// What an [`update`](crate::Db::update) did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Updated {
+    /// The value before; `None` if the key was absent.
+    pub before: Option<Value>,
+    /// The value after; `None` if the key is absent.
+    pub after: Option<Value>,
+    /// Sequence number of the write; `None` if the change was [`Change::Keep`].
+    pub seqno: Option<SeqNo>,
+}
+
+/// A key does not have the value that a [`compare_and_swap`](crate::Db::compare_and_swap) expects.
+/// Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the key does not have the expected value")]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// The value that it has; `None` if it is absent.
+    pub current: Option<Value>,
+}
+
+/// The order of the bytes of an integer in a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByteOrder {
+    /// The least significant byte first.
+    Little,
+    /// The most significant byte first. Unsigned integers in this order sort as their bytes do.
+    Big,
+}
+
+/// The integers that [`fetch_add`](crate::Db::fetch_add) adds to: `u8` to `u128` and `i8` to
+/// `i128`.
+pub trait Integer: sealed::Integer {}
+
+mod sealed {
+    use super::ByteOrder;
+
+    pub trait Integer: Copy {
+        const ZERO: Self;
+
+        /// `None` if `bytes` is not as long as the integer.
+        fn decode(bytes: &[u8], order: ByteOrder) -> Option<Self>;
+
+        fn encode(self, order: ByteOrder) -> Vec<u8>;
+
+        fn checked_add(self, delta: Self) -> Option<Self>;
+    }
+}
+
+macro_rules! integers {
+    ($($integer:ty)*) => {$(
+        impl Integer for $integer {}
+
+        impl sealed::Integer for $integer {
+            const ZERO: $integer = 0;
+
+            fn decode(bytes: &[u8], order: ByteOrder) -> Option<$integer> {
+                let bytes = bytes.try_into().ok()?;
+                Some(match order {
+                    ByteOrder::Little => <$integer>::from_le_bytes(bytes),
+                    ByteOrder::Big => <$integer>::from_be_bytes(bytes),
+                })
+            }
+
+            fn encode(self, order: ByteOrder) -> Vec<u8> {
+                match order {
+                    ByteOrder::Little => self.to_le_bytes().to_vec(),
+                    ByteOrder::Big => self.to_be_bytes().to_vec(),
+                }
+            }
+
+            fn checked_add(self, delta: $integer) -> Option<$integer> {
+                self.checked_add(delta)
+            }
+        }
+    )*};
+}
+
+integers!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128);
+
+impl Store {
+    /// Changes a key as `change` says, which gets its current value and may be called again.
+    pub(super) fn update(
+        self: &Arc<Self>,
+        target: ReadTarget<'_>,
+        key: &[u8],
+        options: WriteOptions,
+        mut change: impl FnMut(Option<&[u8]>) -> Result<Change>,
+    ) -> Result<Updated> {
+        self.gate.check_writable()?;
+        let hash = KeyHash::new(self.seed, key);
+        let mut turn = None;
+        loop {
+            let (before, moment) = self.view.with(|view, pin| {
+                let moment = Moment::of(view, &self.sequence);
+                let read = PointRead { key, hash, snapshot: moment.seqno, mode: ReadOptions::default().mode() };
+                let hit = view.get(tree_of(view, target.keyspace, target.name)?, &read, pin, &mut Untraced)?;
+                Ok((hit.map(Hit::into_value), moment))
+            })?;
+            let after = match change(before.as_deref())? {
+                Change::Keep => {
+                    if options.sync {
+                        // The caller may act on the value that it was told.
+                        self.sync()?;
+                    }
+                    return Ok(Updated { after: before.clone(), before, seqno: None });
+                }
+                Change::Put(value) => Some(value),
+                Change::Delete => None,
+            };
+            let premise = Premise::on_key(moment, target.keyspace, key, hash);
+            let outcome = with_encoded(target.keyspace, key, after.as_deref(), |payload| {
+                self.write_encoded(Encoded::new(payload, 1, options.sync).under(premise))
+            })?;
+            match outcome {
+                Outcome::Committed(seqno) => {
+                    return Ok(Updated { before, after: after.map(Value::from), seqno: Some(seqno) });
+                }
+                Outcome::Refused(_) => turn = turn.or_else(|| self.retries.of_key(hash)),
+            }
+        }
+    }
+
+    pub(super) fn compare_and_swap(
+        self: &Arc<Self>,
+        target: ReadTarget<'_>,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        options: WriteOptions,
+    ) -> Result<Result<SeqNo, Mismatch>> {
+        let is_expected = |current: Option<&[u8]>| match (current, expected) {
+            (Some(current), Some(expected)) => equal(current, expected),
+            (current, expected) => current.is_none() && expected.is_none(),
+        };
+        let updated = self.update(target, key, options, |current| {
+            Ok(match new {
+                _ if !is_expected(current) => Change::Keep,
+                Some(new) => Change::Put(new.to_vec()),
+                None => Change::Delete,
+            })
+        })?;
+        Ok(updated.seqno.ok_or(Mismatch { current: updated.before }))
+    }
+
+    pub(super) fn fetch_add<I: Integer>(
+        self: &Arc<Self>,
+        target: ReadTarget<'_>,
+        key: &[u8],
+        delta: I,
+        order: ByteOrder,
+        options: WriteOptions,
+    ) -> Result<I> {
+        let mut before = I::ZERO;
+        self.update(target, key, options, |current| {
+            let current = current.map(|bytes| {
+                I::decode(bytes, order).ok_or_else(|| {
+                    let (expected, found) = (size_of::<I>(), bytes.len());
+                    Error::invalid(format_args!("an integer of {expected} bytes is to be added to {found} bytes"))
+                })
+            });
+            before = current.transpose()?.unwrap_or(I::ZERO);
+            let sum = before.checked_add(delta);
+            let sum = sum.ok_or_else(|| Error::invalid("the sum exceeds the range of the integer"))?;
+            Ok(Change::Put(sum.encode(order)))
+        })?;
+        Ok(before)
+    }
+}
+
+/// Implements read, modify, write for a handle. It must have `store()` and `target()`, the keyspace
+/// that it writes.
+macro_rules! updates {
+    ($handle:ident) => {
+        const _: () = {
+            use crate::db::update::{ByteOrder, Change, Integer, Mismatch, Updated};
+            use crate::db::write::WriteOptions;
+            use crate::error::Result;
+            use crate::format::key::SeqNo;
+
+            impl $handle {
+                /// Changes a key in a way that depends on its value, atomically against all other
+                /// writers.
+                ///
+                /// `change` gets the current value, `None` if the key is absent. It may be called
+                /// again, with another value, if the key is written meanwhile. It runs without a
+                /// lock and may use the store.
+                ///
+                /// ```
+                /// # fn main() -> tamis::Result<()> {
+                /// # let dir = tempfile::tempdir().expect("a temporary directory");
+                /// # let db = tamis::Db::open(dir.path().join("db"))?;
+                /// use tamis::Change;
+                ///
+                /// let updated = db.update("visits", |value| {
+                ///     let mut visits = value.unwrap_or_default().to_vec();
+                ///     visits.push(b'|');
+                ///     Change::Put(visits)
+                /// })?;
+                /// assert_eq!(updated.before, None);
+                /// assert_eq!(updated.after.as_deref(), Some(&b"|"[..]));
+                /// # Ok(()) }
+                /// ```
+                pub fn update(
+                    &self,
+                    key: impl AsRef<[u8]>,
+                    change: impl FnMut(Option<&[u8]>) -> Change,
+                ) -> Result<Updated> {
+                    self.update_with(key, WriteOptions::default(), change)
+                }
+
+                /// Changes a key under `options`; see [`update`](Self::update). With
+                /// [`WriteOptions::sync`], the result survives a power cut even if the key was
+                /// kept.
+                pub fn update_with(
+                    &self,
+                    key: impl AsRef<[u8]>,
+                    options: WriteOptions,
+                    mut change: impl FnMut(Option<&[u8]>) -> Change,
+                ) -> Result<Updated> {
+                    self.store().update(self.target(), key.as_ref(), options, |value| Ok(change(value)))
+                }
+
+                /// Sets a key to `new` if its value is `expected`; `None` is an absent key.
+                /// Atomic against all other writers.
+                ///
+                /// The outer error is a failure of the store. The inner one tells the value that
+                /// the key has instead; nothing was written then.
+                ///
+                /// ```
+                /// # fn main() -> tamis::Result<()> {
+                /// # let dir = tempfile::tempdir().expect("a temporary directory");
+                /// # let db = tamis::Db::open(dir.path().join("db"))?;
+                /// db.put("seat 12", "free")?;
+                /// assert!(db.compare_and_swap("seat 12", Some("free"), Some("Ann"))?.is_ok());
+                /// let taken = db.compare_and_swap("seat 12", Some("free"), Some("Bob"))?;
+                /// let taken = taken.unwrap_err();
+                /// assert_eq!(taken.current.as_deref(), Some(&b"Ann"[..]));
+                /// # Ok(()) }
+                /// ```
+                pub fn compare_and_swap(
+                    &self,
+                    key: impl AsRef<[u8]>,
+                    expected: Option<impl AsRef<[u8]>>,
+                    new: Option<impl AsRef<[u8]>>,
+                ) -> Result<Result<SeqNo, Mismatch>> {
+                    self.compare_and_swap_with(key, expected, new, WriteOptions::default())
+                }
+
+                /// Sets a key under `options` if it has the expected value; see
+                /// [`compare_and_swap`](Self::compare_and_swap).
+                pub fn compare_and_swap_with(
+                    &self,
+                    key: impl AsRef<[u8]>,
+                    expected: Option<impl AsRef<[u8]>>,
+                    new: Option<impl AsRef<[u8]>>,
+                    options: WriteOptions,
+                ) -> Result<Result<SeqNo, Mismatch>> {
+                    let (expected, new) = (expected.as_ref().map(AsRef::as_ref), new.as_ref().map(AsRef::as_ref));
+                    self.store().compare_and_swap(self.target(), key.as_ref(), expected, new, options)
+                }
+
+                /// Sets a key to a value if the key is absent. Otherwise the inner error tells the
+                /// value that it has.
+                pub fn put_if_absent(
+                    &self,
+                    key: impl AsRef<[u8]>,
+                    value: impl AsRef<[u8]>,
+                ) -> Result<Result<SeqNo, Mismatch>> {
+                    self.put_if_absent_with(key, value, WriteOptions::default())
+                }
+
+                /// Sets a key under `options` if it is absent; see
+                /// [`put_if_absent`](Self::put_if_absent).
+                pub fn put_if_absent_with(
+                    &self,
+                    key: impl AsRef<[u8]>,
+                    value: impl AsRef<[u8]>,
+                    options: WriteOptions,
+                ) -> Result<Result<SeqNo, Mismatch>> {
+                    let value = Some(value.as_ref());
+                    self.store().compare_and_swap(self.target(), key.as_ref(), None, value, options)
+                }
+
+                /// Adds `delta` to the integer that a key holds, and returns the integer before.
+                /// An absent key counts as 0. Atomic against all other writers.
+                ///
+                /// The value has as many bytes as the type of `delta`, in the given order; signed
+                /// integers are stored as two's complement. Fails with
+                /// [`Error::InvalidArgument`](crate::Error::InvalidArgument), and writes nothing,
+                /// if the value has another length or the sum does not fit.
+                ///
+                /// ```
+                /// # fn main() -> tamis::Result<()> {
+                /// # let dir = tempfile::tempdir().expect("a temporary directory");
+                /// # let db = tamis::Db::open(dir.path().join("db"))?;
+                /// use tamis::ByteOrder;
+                ///
+                /// assert_eq!(db.fetch_add("stock", 10i64, ByteOrder::Big)?, 0);
+                /// assert_eq!(db.fetch_add("stock", -3i64, ByteOrder::Big)?, 10);
+                /// assert_eq!(db.get("stock")?.as_deref(), Some(&7i64.to_be_bytes()[..]));
+                /// # Ok(()) }
+                /// ```
+                pub fn fetch_add<I: Integer>(&self, key: impl AsRef<[u8]>, delta: I, order: ByteOrder) -> Result<I> {
+                    self.fetch_add_with(key, delta, order, WriteOptions::default())
+                }
+
+                /// Adds to an integer under `options`; see [`fetch_add`](Self::fetch_add).
+                pub fn fetch_add_with<I: Integer>(
+                    &self,
+                    key: impl AsRef<[u8]>,
+                    delta: I,
+                    order: ByteOrder,
+                    options: WriteOptions,
+                ) -> Result<I> {
+                    self.store().fetch_add(self.target(), key.as_ref(), delta, order, options)
+                }
+            }
+        };
+    };
+}
+pub(super) use updates;
