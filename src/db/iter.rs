@@ -7,9 +7,9 @@ use super::gaps::{Claim, Gaps};
 use super::view::Tree;
 use crate::error::{Error, Result};
 use crate::filter::PrefixExtractor;
-use crate::format::key::{SeqNo, ValueKind, prefix_successor};
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, prefix_successor};
 use crate::report::stats::ReadEvent;
-use crate::sorted::iter::{HEAD_LEN, InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
+use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::value::Value;
 use crate::tree::version::Source;
@@ -271,7 +271,7 @@ impl Cursor {
             if passed <= SEEK_AFTER {
                 self.inner.prev()?;
             } else {
-                self.inner.seek_before(self.marked.key(&mut [0; HEAD_LEN]), SeqNo::MAX)?;
+                self.inner.seek_before(self.marked.key(&mut [0; HEAD16_LEN]), SeqNo::MAX)?;
             }
         }
         self.settle_backward(end)
@@ -308,12 +308,12 @@ impl Cursor {
             }
             passed = 0;
             if is_hidden {
-                self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), 0)?;
+                self.inner.seek(self.marked.key(&mut [0; HEAD16_LEN]), 0)?;
             } else {
                 // Too new, and not of the marked key.
                 skip_key = false;
                 self.marked.mark(&self.inner);
-                self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), self.snapshot)?;
+                self.inner.seek(self.marked.key(&mut [0; HEAD16_LEN]), self.snapshot)?;
             }
         }
         self.note(&hidden, false, true, end);
@@ -359,7 +359,7 @@ impl Cursor {
             }
             if visible {
                 self.key.clear();
-                self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
+                self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
                 self.note(&hidden, true, false, end);
                 self.state = CursorState::Backward;
                 return Ok(true);
@@ -386,7 +386,7 @@ impl Cursor {
     fn jump(&mut self, hidden: &mut HiddenKeys, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
         hidden.passed = 0;
         self.key.clear();
-        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
         if !is_within(&self.key, end, forward) {
             return Ok(Passing::Ended);
         }

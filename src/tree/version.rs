@@ -22,7 +22,7 @@ pub(crate) use source::Source;
 
 use crate::error::Result;
 use crate::filter::{FilterBank, FirstProbes};
-use crate::format::key::{SeqNo, common_prefix_len, compare, head, strip};
+use crate::format::key::{SeqNo, common_prefix_len, compare, head8, strip};
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
 use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
@@ -100,7 +100,7 @@ impl Bounds {
         let prefix = &smallest[..common_prefix_len(smallest, largest)];
         let heads = |key: fn(&TableMeta) -> &[u8]| -> Box<[u64]> {
             // Every key lies between the two and so has the prefix.
-            tables.iter().map(|table| head(strip(key(table.meta()), prefix).unwrap_or_default())).collect()
+            tables.iter().map(|table| head8(strip(key(table.meta()), prefix).unwrap_or_default())).collect()
         };
         let (smallest, largest) = (heads(|meta| &meta.smallest), heads(|meta| &meta.largest));
         let intersection = (smallest.iter().max().copied(), largest.iter().min().copied());
@@ -111,7 +111,7 @@ impl Bounds {
     /// The head of `key` after the prefix, or `None` if `key` lies in no range.
     #[inline]
     fn head(&self, key: &[u8]) -> Option<u64> {
-        strip(key, &self.prefix).map(head)
+        strip(key, &self.prefix).map(head8)
     }
 }
 

@@ -30,25 +30,16 @@ pub(crate) use kept::{HeldBlock, KeptBlock, LentBlock};
 pub(crate) use reader::BlockHit;
 pub(crate) use view::{Block, prefetch_block};
 
+use crate::format::key::HEAD4_LEN;
+
 /// Bytes before the fingerprints. Part of the format.
 const HEADER_LEN: usize = 16;
 /// Flag: offsets take four bytes instead of two. Part of the format.
 const WIDE_OFFSETS: u8 = 1;
 /// Longest common prefix that is taken out of the keys. Part of the format.
 const MAX_PREFIX_LEN: usize = 0xffff;
-/// Bytes of a block head. Part of the format.
-const HEAD_LEN: usize = 4;
-
-/// The first four bytes of `rest`, a key without the common prefix, zero-padded, as a number in key
-/// order.
-fn head4(rest: &[u8]) -> u32 {
-    let mut bytes = [0; HEAD_LEN];
-    let len = rest.len().min(HEAD_LEN);
-    bytes[..len].copy_from_slice(&rest[..len]);
-    u32::from_be_bytes(bytes)
-}
 
 /// Directory bytes of one entry: fingerprint, offset and head.
 const fn directory_len(wide: bool) -> usize {
-    1 + if wide { 4 } else { 2 } + HEAD_LEN
+    1 + if wide { 4 } else { 2 } + HEAD4_LEN
 }

@@ -4,7 +4,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::TableMeta;
-use crate::format::coding::{Decoder, put_field, put_varint_field};
+use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 
@@ -121,7 +121,7 @@ impl Properties {
         put_field(&mut out, 7, &self.smallest);
         put_field(&mut out, 8, &self.largest);
         if let Some(hash) = self.filter_hash {
-            put_field(&mut out, FILTER_HASH, &hash.to_le_bytes());
+            put_u64_field(&mut out, FILTER_HASH, hash);
         }
         out
     }
