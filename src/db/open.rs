@@ -24,11 +24,12 @@ use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::memory::pool::{CHUNK_LEN, Pool};
 use crate::options::{Compression, Options};
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
+use crate::tree::compaction::{OutputContext, Unknown, write_run};
 use crate::tree::manifest::{self, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState, encode_definition};
 use crate::tree::version::Version;
 use crate::vfs::{FileLock, FileSystem, store_files};
@@ -446,7 +447,7 @@ impl Recovery<'_> {
                 paranoid: self.options.paranoid,
                 origin: Origin { keyspace: definition, flushed: state.flushed_seqno, ..Origin::default() },
             };
-            let written = write_run(&mut memtable.flush_cursor(id), Part::default(), &context, &mut Unknown)?;
+            let written = write_run(&mut memtable.flush_cursor(id), KeySpan::default(), &context, &mut Unknown)?;
             for meta in written.into_iter().flatten() {
                 state.add_table(id, 0, meta).map_err(Error::invalid)?;
             }

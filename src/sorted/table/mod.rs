@@ -56,6 +56,7 @@ use crate::error::{IoContext, Result};
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::memory::epoch::Epoch;
 use crate::memory::pool::Lasting;
 use crate::options::Compression;
@@ -79,6 +80,13 @@ pub(crate) struct TableMeta {
     /// Smallest and largest user key in the table.
     pub(crate) smallest: Box<[u8]>,
     pub(crate) largest: Box<[u8]>,
+}
+
+impl TableMeta {
+    /// Whether the table's key range and `span` have a key in common.
+    pub(crate) fn overlaps(&self, span: &KeySpan<impl AsRef<[u8]>>) -> bool {
+        span.overlaps(&self.smallest, &self.largest)
+    }
 }
 
 /// Settings for writing a table.
