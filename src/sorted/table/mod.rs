@@ -7,7 +7,6 @@
 
 mod builder;
 mod cache;
-mod clock;
 mod compress;
 mod cursor;
 mod describe;
