@@ -667,14 +667,14 @@ mod tests {
     use super::*;
     use crate::db::gaps::Gap;
     use crate::db::view::{ReadView, Tree};
-    use crate::memory::pool::Pool;
+    use crate::memory::pool::MemtablePool;
     use crate::write::memtable::Memtable;
 
     /// Reads load the view first and the snapshot second. Between the two, memtable 2 may replace
     /// memtable 1 as the active one.
     #[test]
     fn a_scan_whose_view_is_older_than_its_snapshot_uses_no_gap_that_is_newer_than_the_view() {
-        let memtable = Arc::new(Memtable::new(1, 4096, 0, &Pool::new(0)));
+        let memtable = Arc::new(Memtable::new(1, 4096, 0, &MemtablePool::new(0)));
         let mut writer = memtable.writer();
         (0..40).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 1, ValueKind::Put, b""));
         (0..35).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 41, ValueKind::Delete, b""));

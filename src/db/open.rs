@@ -25,7 +25,7 @@ use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
-use crate::memory::pool::{CHUNK_LEN, Pool};
+use crate::memory::pool::{CHUNK_LEN, MemtablePool};
 use crate::options::{Compression, Options};
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
@@ -186,7 +186,7 @@ struct ReadOnlyImage {
 
 /// Reads manifest and logs. `None` if entries moved from a log to a table meanwhile and were found
 /// in neither.
-fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<Pool>) -> Result<Option<ReadOnlyImage>> {
+fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<MemtablePool>) -> Result<Option<ReadOnlyImage>> {
     let fs = &*options.file_system;
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
     let files = list_files(options, dir)?;
@@ -209,7 +209,7 @@ fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -
 }
 
 impl ReadOnlyImage {
-    fn into_store(self, dir: &Path, options: Options, memory: Arc<Pool>) -> Result<Arc<Store>> {
+    fn into_store(self, dir: &Path, options: Options, memory: Arc<MemtablePool>) -> Result<Arc<Store>> {
         let ReadOnlyImage { state, tables, recovered } = self;
         let mut memtables = recovered.memtables.into_iter().rev();
         let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
@@ -351,7 +351,7 @@ impl Sources<'_> {
 struct Recovery<'a> {
     sources: Sources<'a>,
     options: &'a Options,
-    memory: &'a Arc<Pool>,
+    memory: &'a Arc<MemtablePool>,
     keep: KeepIn,
 }
 
@@ -559,8 +559,8 @@ impl Rebuilt<'_> {
 
 /// A pool that keeps the memory of one memtable with its index and sort order. While one memtable
 /// is flushed, the active one reuses the memory of the one before.
-fn new_pool(options: &Options) -> Arc<Pool> {
-    Pool::new(options.memtable_size + options.memtable_size / 4 + 2 * CHUNK_LEN)
+fn new_pool(options: &Options) -> Arc<MemtablePool> {
+    MemtablePool::new(options.memtable_size + options.memtable_size / 4 + 2 * CHUNK_LEN)
 }
 
 fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {

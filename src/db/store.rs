@@ -29,7 +29,7 @@ use crate::exec::Executor;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::memory::epoch::Published;
-use crate::memory::pool::Pool;
+use crate::memory::pool::MemtablePool;
 use crate::options::Options;
 use crate::sorted::table::{Table, TableContext};
 use crate::tree::manifest::VersionEdit;
@@ -45,7 +45,7 @@ pub(super) struct Store {
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
     /// Allocates memtable memory.
-    pub(super) memory: Arc<Pool>,
+    pub(super) memory: Arc<MemtablePool>,
     /// Hash seed of the filters.
     pub(super) seed: u64,
 
@@ -87,7 +87,7 @@ pub(super) struct Opened {
     pub(super) options: Options,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
-    pub(super) memory: Arc<Pool>,
+    pub(super) memory: Arc<MemtablePool>,
     pub(super) seed: u64,
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,

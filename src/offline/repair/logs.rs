@@ -10,7 +10,7 @@ use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
-use crate::memory::pool::Pool;
+use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Origin, TableMeta};
 use crate::tree::manifest::ManifestState;
@@ -125,7 +125,7 @@ pub(super) fn write(
     writer: &TableWriter<'_>,
     define: &dyn Fn(u32) -> Option<(String, KeyspaceOptions)>,
 ) -> Result<(ReadLogs, Vec<(u32, TableMeta)>)> {
-    let pool = Pool::new(2 * MEMTABLE_SIZE);
+    let pool = MemtablePool::new(2 * MEMTABLE_SIZE);
     let new = || Arc::new(Memtable::new(0, MEMTABLE_SIZE, writer.seed, &pool));
     let (mut memtable, mut written) = (new(), Vec::new());
     let mut flush = |memtable: &Arc<Memtable>| -> Result<()> {

@@ -28,7 +28,6 @@ mod reader;
 mod refilter;
 mod resident;
 mod salvage;
-mod slot;
 #[cfg(test)]
 mod tests;
 mod verify;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::TableMeta;
+use super::cache::BlockSlots;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::mapped::{InPlace, Mapped};
 use super::properties::{Properties, filter_hash};
-use super::slot::BlockSlots;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::entries::{EntryList, EntryRef, Position};
 use crate::format::key::{HEAD12_LEN, MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries, head12};
-use crate::memory::pool::{Chunk, Pool};
+use crate::memory::pool::{MemtableChunk, MemtablePool};
 
 /// Most runs of a keyspace.
 pub(super) const MAX_RUNS: usize = 8;
@@ -75,12 +75,12 @@ impl LazyOrder {
     }
 
     /// All complete entries of a keyspace, in at most [`MAX_RUNS`] runs.
-    pub(super) fn runs(&self, entries: &EntryList, pool: &Arc<Pool>, keyspace: u32) -> Arc<SortedRuns> {
+    pub(super) fn runs(&self, entries: &EntryList, pool: &Arc<MemtablePool>, keyspace: u32) -> Arc<SortedRuns> {
         self.sorted(entries, pool, keyspace, |a, b| class(a.len()) <= class(b.len()))
     }
 
     /// All complete entries of a keyspace in one run, for reading all of them.
-    pub(super) fn one_run(&self, entries: &EntryList, pool: &Arc<Pool>, keyspace: u32) -> Arc<SortedRuns> {
+    pub(super) fn one_run(&self, entries: &EntryList, pool: &Arc<MemtablePool>, keyspace: u32) -> Arc<SortedRuns> {
         self.sorted(entries, pool, keyspace, |_, _| true)
     }
 
@@ -88,7 +88,7 @@ impl LazyOrder {
     fn sorted(
         &self,
         entries: &EntryList,
-        pool: &Arc<Pool>,
+        pool: &Arc<MemtablePool>,
         keyspace: u32,
         merge: impl Fn(&SortedRun, &SortedRun) -> bool,
     ) -> Arc<SortedRuns> {
@@ -148,7 +148,7 @@ impl OrderState {
 /// Unequal heads decide the order; for equal heads, compare the entries. Versions of a key sort
 /// newest first: the later write has the greater position, and positions are inverted.
 pub(super) struct SortedRun {
-    memory: Chunk,
+    memory: MemtableChunk,
     len: usize,
     /// A common prefix of all keys, not necessarily the longest.
     prefix: Arc<[u8]>,
@@ -161,7 +161,7 @@ pub(super) struct SortedRun {
 
 impl SortedRun {
     fn new(
-        pool: &Arc<Pool>,
+        pool: &Arc<MemtablePool>,
         len: usize,
         prefix: Arc<[u8]>,
         key_len: Option<usize>,
@@ -172,7 +172,7 @@ impl SortedRun {
     }
 
     /// Sorts entries of one keyspace, given in write order.
-    fn sorted(entries: &EntryList, pool: &Arc<Pool>, positions: &[Position]) -> SortedRun {
+    fn sorted(entries: &EntryList, pool: &Arc<MemtablePool>, positions: &[Position]) -> SortedRun {
         let Some(first) = positions.first().map(|&position| entries.entry(position).key()) else {
             return SortedRun::new(pool, 0, Arc::default(), None, None);
         };
@@ -192,7 +192,7 @@ impl SortedRun {
     }
 
     /// Merges two runs.
-    fn merged(entries: &EntryList, pool: &Arc<Pool>, a: &SortedRun, b: &SortedRun) -> SortedRun {
+    fn merged(entries: &EntryList, pool: &Arc<MemtablePool>, a: &SortedRun, b: &SortedRun) -> SortedRun {
         let prefix = match a.prefix == b.prefix {
             true => Arc::clone(&a.prefix),
             false => a.prefix[..common_prefix_len(&a.prefix, &b.prefix)].into(),
@@ -421,7 +421,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "counts the steps of long jumps")]
     fn jumps_cost_what_they_pass() {
         let (len, step) = if cfg!(miri) { (200, 40) } else { (20_000, 100) };
-        let (pool, memtable) = (Pool::new(0), Arc::new(Memtable::new(1, 4 << 20, 0, &Pool::new(0))));
+        let (pool, memtable) = (MemtablePool::new(0), Arc::new(Memtable::new(1, 4 << 20, 0, &MemtablePool::new(0))));
         let mut writer = memtable.writer();
         let numbers = (0..len).filter(|i| i % step != 0).chain((0..len).step_by(step));
         for (key, seqno) in numbers.zip(1..) {
