@@ -13,7 +13,7 @@ use crate::report::stats::ReadEvent;
 use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::value::Value;
-use crate::tree::version::Source;
+use crate::tree::version::ScanSource;
 
 /// After this many invisible entries, a cursor seeks past the key's other versions instead of
 /// stepping.
@@ -43,7 +43,7 @@ const ASK_AFTER: u32 = 16;
 /// # Ok(()) }
 /// ```
 pub struct Cursor {
-    inner: MergingCursor<Source>,
+    inner: MergingCursor<ScanSource>,
     snapshot: SeqNo,
     /// Compactions may have dropped entries numbered up to this, together with the entries they
     /// hid.
@@ -103,18 +103,18 @@ enum Passing {
 
 impl Cursor {
     /// The sources' view must not be older than `snapshot`; see `ReadView::clamp`.
-    pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo, tree: &Tree) -> Cursor {
+    pub(super) fn new(inner: MergingCursor<ScanSource>, snapshot: SeqNo, tree: &Tree) -> Cursor {
         // A compaction drops an entry that `snapshot` sees only together with a newer one that it
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
         Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps))
     }
 
-    fn empty(inner: MergingCursor<Source>, snapshot: SeqNo) -> Cursor {
+    fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
         Cursor::with(inner, snapshot, 0, Arc::default())
     }
 
-    fn with(inner: MergingCursor<Source>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
+    fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
         let (marked, key, value) = Default::default();
         Cursor { inner, snapshot, settled, gaps, state: CursorState::Invalid, marked, key, value }
     }

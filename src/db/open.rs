@@ -36,7 +36,7 @@ use crate::vfs::{FileLock, FileSystem, store_files};
 use crate::write::batch::Op;
 use crate::write::log::reader::LogReader;
 use crate::write::memtable::Memtable;
-use crate::write::wal::{self, Known, Stretch};
+use crate::write::wal::{self, BatchGroup, ManifestLogs};
 
 impl Store {
     /// Opens the store in `dir` for reading and writing.
@@ -393,7 +393,7 @@ impl Recovery<'_> {
         // The recovered memtables carry this number for all logs. It is less than that of any log
         // to be begun.
         let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));
-        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log };
+        let known = ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
         let mut rebuilt = Rebuilt {
             recovery: self,
             state,
@@ -405,7 +405,7 @@ impl Recovery<'_> {
         };
         // An executor that runs one job at a time is for callers that need a deterministic order.
         let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
-        let apply = &mut |stretch: Stretch<'_>| rebuilt.add(stretch);
+        let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
         let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
         let Rebuilt { state, current, mut full, mut flushed, .. } = rebuilt;
         let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
@@ -486,10 +486,10 @@ struct Insertion<'a> {
 const GROUP: usize = 32;
 
 impl Rebuilt<'_> {
-    fn add(&mut self, stretch: Stretch<'_>) -> Result<()> {
+    fn add(&mut self, batches: BatchGroup<'_>) -> Result<()> {
         let Sources { dir, .. } = self.recovery.sources;
         let mut group = Vec::with_capacity(GROUP);
-        for batch in stretch.batches() {
+        for batch in batches.batches() {
             for (seqno, operation) in (batch.first..).zip(batch.operations()) {
                 let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
                 // Dropped keyspaces have lower ids too: the manifest names a keyspace before the

@@ -14,7 +14,7 @@ use crate::tree::manifest::{self, ManifestState, VersionEdit};
 use crate::vfs::{FileSystem, SimFileSystem};
 use crate::write::batch::{BatchReader, encode_op};
 use crate::write::log::reader::{LogReader, Step};
-use crate::write::wal::{self, Known};
+use crate::write::wal::{self, ManifestLogs};
 
 const DIR: &str = "/db";
 
@@ -116,11 +116,11 @@ pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
     }
     numbers.sort_unstable();
     numbers.dedup();
-    let known = Known { flushed: flushed.into(), synced_log: None };
+    let known = ManifestLogs { flushed: flushed.into(), synced_log: None };
     let recover = || {
         let mut seqnos: Vec<SeqNo> = Vec::new();
-        let end = wal::recover(&fs, Path::new(DIR), &numbers, known, false, &mut |stretch| {
-            for batch in stretch.batches() {
+        let end = wal::recover(&fs, Path::new(DIR), &numbers, known, false, &mut |group| {
+            for batch in group.batches() {
                 for (seqno, op) in (batch.first..).zip(batch.operations()) {
                     op.map_err(|rule| batch.corruption(Path::new(DIR), rule))?;
                     seqnos.push(seqno);

@@ -26,10 +26,10 @@ const MEMTABLE_SIZE: usize = 32 << 20;
 /// The last sequence number that opening would recover. Fails as opening would, if the logs
 /// `numbers` lack entries that were durable and are not in tables by `state`.
 pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &ManifestState) -> Result<SeqNo> {
-    let known = wal::Known { flushed: state.flushed_seqno, synced_log: state.synced_log };
+    let known = wal::ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
     let known_ids = state.next_file_number;
-    let mut check = |stretch: wal::Stretch<'_>| {
-        stretch.batches().try_for_each(|batch| {
+    let mut check = |group: wal::BatchGroup<'_>| {
+        group.batches().try_for_each(|batch| {
             batch.operations().try_for_each(|operation| match operation {
                 Ok(operation) if u64::from(operation.keyspace) < known_ids => Ok(()),
                 Ok(_) => {

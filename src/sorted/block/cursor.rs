@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::reader::{PREFETCH_DISTANCE, PlainEntry};
 use super::view::CACHE_LINE;
-use super::{Block, KeptBlock};
+use super::{Block, CursorBlock};
 use crate::format::Decoded;
 use crate::format::key::{HEAD4_LEN, HEAD16_LEN, SeqNo, ValueKind, compare, compare_entries, head4, head16, strip};
 
@@ -17,7 +17,7 @@ use crate::format::key::{HEAD4_LEN, HEAD16_LEN, SeqNo, ValueKind, compare, compa
 /// it.
 pub(crate) struct BlockCursor {
     /// `None` until the cursor first enters a block.
-    block: Option<KeptBlock>,
+    block: Option<CursorBlock>,
     /// Number of entries in the block.
     len: usize,
     /// Equal to `len` when the cursor is invalid.
@@ -61,14 +61,14 @@ impl Default for BlockCursor {
 }
 
 impl BlockCursor {
-    pub(crate) fn new(block: impl Into<KeptBlock>) -> BlockCursor {
+    pub(crate) fn new(block: impl Into<CursorBlock>) -> BlockCursor {
         let mut cursor = BlockCursor::default();
         cursor.enter(block.into());
         cursor
     }
 
     /// Moves to another block and keeps the buffer. Leaves the cursor invalid.
-    pub(crate) fn enter(&mut self, kept: KeptBlock) {
+    pub(crate) fn enter(&mut self, kept: CursorBlock) {
         let block = kept.block();
         let prefix = block.prefix();
         self.prefix_len = prefix.len();
@@ -82,11 +82,11 @@ impl BlockCursor {
 
     #[inline]
     fn block(&self) -> Option<Block<'_>> {
-        self.block.as_ref().map(KeptBlock::block)
+        self.block.as_ref().map(CursorBlock::block)
     }
 
     /// Leaves the current block, if any, and returns it.
-    pub(crate) fn leave(&mut self) -> Option<KeptBlock> {
+    pub(crate) fn leave(&mut self) -> Option<CursorBlock> {
         self.len = 0;
         self.invalidate();
         self.block.take()
@@ -124,7 +124,7 @@ impl BlockCursor {
     /// cursor is invalid until `end_seek` with the same target.
     pub(crate) fn begin_seek(&mut self, key: &[u8]) {
         self.invalidate();
-        let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return };
+        let Some(block) = self.block.as_ref().map(CursorBlock::block) else { return };
         let prefix = block.prefix();
         self.ties = match strip(key, prefix) {
             Some(rest) => block.equal_heads(head4(rest)),
@@ -193,7 +193,7 @@ impl BlockCursor {
     #[inline]
     pub(crate) fn plain_step(&mut self, forward: bool) -> bool {
         let position = if forward { self.position + 1 } else { self.position.wrapping_sub(1) };
-        let Some(block) = self.block.as_ref().map(KeptBlock::block).filter(|_| position < self.len) else {
+        let Some(block) = self.block.as_ref().map(CursorBlock::block).filter(|_| position < self.len) else {
             return false;
         };
         let Some(PlainEntry { rest, rest_len, value }) = block.plain_entry(position) else { return false };
@@ -248,7 +248,7 @@ impl BlockCursor {
     /// leaves the cursor as it was.
     #[inline(always)]
     fn load_entry(&mut self, position: usize) -> Decoded<()> {
-        let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return Ok(()) };
+        let Some(block) = self.block.as_ref().map(CursorBlock::block) else { return Ok(()) };
         let entry = block.entry(position)?;
         let rest_len = entry.rest.len();
         let rest_start = entry.value_start - rest_len;

@@ -26,7 +26,7 @@ mod view;
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::BlockCursor;
 pub(crate) use frame::{BlockRef, Borrowed, Frame, FramedBlock};
-pub(crate) use kept::{HeldBlock, KeptBlock, LentBlock};
+pub(crate) use kept::{CursorBlock, LookupBlock, MappedBlock};
 pub(crate) use reader::BlockHit;
 pub(crate) use view::{Block, prefetch_block};
 

@@ -97,9 +97,9 @@ impl Mapping for Surrounded {
 }
 
 /// A block in a mapped file, with `before` bytes in front of it and `after` bytes after it.
-fn in_file(bytes: &[u8], before: usize, after: usize) -> Decoded<KeptBlock> {
+fn in_file(bytes: &[u8], before: usize, after: usize) -> Decoded<CursorBlock> {
     let file = [&vec![0xa5; before], bytes, &vec![0x5a; after]].concat();
-    KeptBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
+    CursorBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
 }
 
 fn check_get(block: Block<'_>, model: &BlockModel, key: &[u8], snapshot: SeqNo) {
@@ -128,7 +128,7 @@ fn check(model: &BlockModel) {
     }
 }
 
-fn check_kept(kept: KeptBlock, model: &BlockModel) {
+fn check_kept(kept: CursorBlock, model: &BlockModel) {
     let block = kept.block();
     assert_eq!(block.len(), model.len());
     for key in probes(model) {
@@ -252,7 +252,7 @@ fn exercise(bytes: Vec<u8>) {
     exercise_kept(in_file(&bytes, 5, 9).unwrap());
 }
 
-fn exercise_kept(kept: KeptBlock) {
+fn exercise_kept(kept: CursorBlock) {
     let block = kept.block();
     let keys = [&b""[..], b"\0", b"tenant/customer/00000007"].map(|key| [block.prefix(), key].concat());
     for (key, fingerprint) in keys.iter().flat_map(|key| (0..=255).map(move |fingerprint| (key, fingerprint))) {

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::format::span::KeySpan;
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{Table, TableMeta};
-use crate::tree::version::{RunCursor, Source, Version};
+use crate::tree::version::{RunCursor, ScanSource, Version};
 
 /// A table of the output level may overlap this many times its own size in the level below, so that
 /// its own compaction stays small (LevelDB's limit, `MaxGrandParentOverlapBytes`).
@@ -59,9 +59,9 @@ pub(crate) fn run(
             level.tables().iter().filter(|table| task.takes(number, table.meta().number)).cloned().collect();
         if number == 0 {
             let runs = tables.into_iter().map(|table| RunCursor::for_compaction([table].into()));
-            sources.extend(runs.map(Source::Run));
+            sources.extend(runs.map(ScanSource::Run));
         } else if !tables.is_empty() {
-            sources.push(Source::Run(RunCursor::for_compaction(tables.into())));
+            sources.push(ScanSource::Run(RunCursor::for_compaction(tables.into())));
         }
     }
     let mut cursor = MergingCursor::new(sources);
