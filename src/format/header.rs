@@ -1,5 +1,21 @@
 //! The 64-byte header of every WAL, manifest and table.
 //!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic: `tamiswal`, `tamisman` or `tamissst` |
+//! | 8 | 4 | format version, 1 |
+//! | 12 | 4 | required features, 0 in version 1; a reader that lacks one refuses the file |
+//! | 16 | 8 | file number |
+//! | 24 | 8 | logs: ordinal of the first record |
+//! | 32 | 8 | logs: highest ordinal on stable storage when the file was created |
+//! | 40 | 8 | WAL: number of the log before this one, 0 if there is none |
+//! | 48 | 8 | WAL: length of the log before this one when it was sealed |
+//! | 56 | 4 | zero |
+//! | 60 | 4 | bound CRC of bytes 0..60 (offset 0) |
+//!
+//! Fields that a kind of file does not have are 0. An ordinal is a sequence number in a WAL, and
+//! the count of edits in a manifest.
+//!
 //! Length, magic, version, number and checksum keep their position and rule in every version of the
 //! format. Therefore the version is read only from a header that verifies: a flipped bit is
 //! reported as damage, never as a newer version.
@@ -37,7 +53,7 @@ impl Magic {
     }
 }
 
-/// Decoded header; docs/FORMAT.md draws it. In a table, all but `number` is 0.
+/// Decoded header. In a table, all but `number` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct FileHeader {
     pub(crate) number: u64,

@@ -1,4 +1,15 @@
-//! The header of a record in a log file; docs/FORMAT.md draws it and says how replay ends.
+//! The header of a record in a log file; docs/FORMAT.md says how replay ends.
+//!
+//! | size | field |
+//! |---|---|
+//! | 4 | bound CRC of the rest of the header, at the record's file offset |
+//! | 4 | CRC of the payload, unbound: the first CRC covers it |
+//! | varint | 2 × `count`, plus 1 if the header states what is durable; `count` below 2^32 |
+//! | varint | length of the payload, below 2^32 |
+//! | 8 | if stated: file number of this log |
+//! | 8 | if stated: `synced`, above 0 |
+//!
+//! `count` is the number of ordinals in the record; 0 makes it a sync marker.
 //!
 //! It is short because most records are: every header byte is written once per put. File and
 //! ordinal follow from the record's position, so the header omits them; its checksum is bound to

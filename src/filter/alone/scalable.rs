@@ -8,7 +8,7 @@
 //! layout, so that a look-up hashes once.
 //!
 //! Encoded, it is this header and then the filters, first to last, each as
-//! [`BloomFilter::to_bytes`] makes it. The layout is drawn here and in docs/FORMAT.md.
+//! [`BloomFilter::to_bytes`] makes it.
 //!
 //! | offset | size | field |
 //! |---|---|---|

@@ -1,7 +1,20 @@
 //! Data blocks: about a page of sorted entries behind a directory, searched in place without
 //! decoding.
 //!
-//! docs/FORMAT.md draws the layout. The directory has three flat arrays. A point look-up compares
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 1 | flags: bit 0, offsets are u32 instead of u16; others zero |
+//! | 1 | 1 | zero |
+//! | 2 | 2 | length of the common prefix of all user keys in the block, at most 65,535 |
+//! | 4 | 4 | n, the number of entries, at least 1 |
+//! | 8 | 8 | base: the smallest sequence number in the block |
+//! | 16 | n | fingerprints: bits 56..63 of the user key's hash |
+//! | | 2n or 4n | offset of each entry from the start of the block |
+//! | | 4n | heads: [`head4`](crate::format::key::head4) of each key after the common prefix |
+//! | | | the common prefix |
+//! | | | the entries, which docs/FORMAT.md describes |
+//!
+//! The directory, all before the common prefix, has three flat arrays. A point look-up compares
 //! one-byte *fingerprints* of the keys' hashes. A seek compares *heads*, the four key bytes after
 //! the block's common prefix. Both then touch only the entries that match, and the whole key always
 //! decides.

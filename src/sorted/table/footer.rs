@@ -1,4 +1,20 @@
 //! The footer, which locates the other blocks of a table, and block handles.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | file number |
+//! | 8 | 8 | file size, footer included |
+//! | 16 | 8 | entries |
+//! | 24 | 8 | hash seed |
+//! | 32 | 12 | handle of the index block |
+//! | 44 | 12 | handle of the filter block; offset 0 when there is none |
+//! | 56 | 12 | handle of the properties block |
+//! | 68 | 12 | zero |
+//! | 80 | 4 | format version, 1 |
+//! | 84 | 4 | bound CRC of bytes 0..84, at the footer's file offset |
+//! | 88 | 8 | magic `tamisftr` |
+//!
+//! A handle is the offset of a block, `u64`, and its length without the trailer, `u32`.
 
 use std::path::Path;
 
@@ -52,7 +68,7 @@ impl BlockHandle {
     }
 }
 
-/// Decoded footer; docs/FORMAT.md draws it.
+/// Decoded footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) number: u64,

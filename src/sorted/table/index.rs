@@ -1,5 +1,15 @@
 //! The index of a table, which names the data block that may hold a key. Resident while the table
 //! is open.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | n, the number of data blocks, at least 1 |
+//! | 4 | 2 | length of the common prefix of all separators, at most 65,535 |
+//! | 6 | 2 | zero |
+//! | 8 | 8n | heads: [`head8`] of each separator after the common prefix |
+//! | | 12n | handles of the data blocks |
+//! | | 4(n+1) | ends of the separators' rests, counted from the first rest; the first is 0 |
+//! | | | the common prefix, then the rests |
 
 mod heads;
 

@@ -3,7 +3,7 @@
 //! A [`TableBuilder`] writes a file once; nothing changes it afterwards. A [`Table`] answers reads
 //! from it: it asks the filter first, then the index, and then usually reads at most one data
 //! block. All bytes of a table enter the process through `fetch`, which verifies and counts them.
-//! docs/FORMAT.md draws the file.
+//! docs/FORMAT.md describes the file; `footer`, `index`, `properties` and `origin` draw its parts.
 
 mod builder;
 mod cache;
