@@ -56,7 +56,7 @@ mod filter {
 
 use filter::KeyHash;
 use format::key::{MAX_SEQNO, ValueKind};
-use memory::pool::Pool;
+use memory::pool::MemtablePool;
 use sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use write::memtable::Memtable;
 
@@ -97,7 +97,7 @@ impl Figures {
     }
 }
 
-fn new(pool: &Arc<Pool>) -> Arc<Memtable> {
+fn new(pool: &Arc<MemtablePool>) -> Arc<Memtable> {
     Arc::new(Memtable::new(1, SIZE, SEED, pool))
 }
 
@@ -132,7 +132,7 @@ fn main() {
     let mut asked = sequential.clone();
     rng.shuffle(&mut asked);
     let value = [7; 100];
-    let (pool, mut figures) = (Pool::new(2 * SIZE), Figures::default());
+    let (pool, mut figures) = (MemtablePool::new(2 * SIZE), Figures::default());
     figures.time("insert random, fresh memory", count, || fill(&new(&pool), &random, &value));
     for _ in 0..ROUNDS {
         figures.time("insert in order", count, || fill(&new(&pool), &sequential, &value));

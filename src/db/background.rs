@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
+use super::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::tree::compaction::picker::Task;
@@ -17,9 +18,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Background work of a store, and the condition on which threads wait for it.
 // Cache lines of its own: compactions read a flag between blocks, beside what writers change.
 #[repr(align(64))]
-#[derive(Default)]
 pub(super) struct Background {
-    jobs: Mutex<Jobs>,
+    jobs: RankedMutex<Jobs>,
     /// Notified when a background job ends, and when the store is poisoned or closed.
     pub(super) done: Condvar,
     /// Set while some kind of background work has failed and not succeeded since.
@@ -31,8 +31,20 @@ pub(super) struct Background {
     pub(super) stopping: AtomicBool,
 }
 
+impl Default for Background {
+    fn default() -> Background {
+        Background {
+            jobs: RankedMutex::new(LockRank::Background, Jobs::default()),
+            done: Condvar::default(),
+            retry_wanted: AtomicBool::default(),
+            urgent_waiting: AtomicBool::default(),
+            stopping: AtomicBool::default(),
+        }
+    }
+}
+
 impl Background {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Jobs> {
+    pub(super) fn lock(&self) -> RankedGuard<'_, Jobs> {
         self.jobs.lock()
     }
 }

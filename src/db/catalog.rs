@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use parking_lot::MappedMutexGuard;
 
+use super::locks::{LockRank, Ranked, RankedMutex};
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::tree::manifest::{ManifestState, ManifestWriter, VersionEdit};
@@ -50,13 +51,13 @@ impl Manifest {
 /// The manifest of an open store, and the next file number.
 pub(super) struct Catalog {
     /// `None` if the store is closed or read-only.
-    manifest: Mutex<Option<Manifest>>,
+    manifest: RankedMutex<Option<Manifest>>,
     next_file: AtomicU64,
 }
 
 impl Catalog {
     pub(super) fn new(manifest: Option<Manifest>, next_file: u64) -> Catalog {
-        Catalog { manifest: Mutex::new(manifest), next_file: AtomicU64::new(next_file) }
+        Catalog { manifest: RankedMutex::new(LockRank::Catalog, manifest), next_file: AtomicU64::new(next_file) }
     }
 
     /// Takes a file number that was never used before.
@@ -70,8 +71,8 @@ impl Catalog {
     }
 
     /// Locks the manifest for one edit, until the edit is visible.
-    pub(super) fn lock(&self) -> Result<MappedMutexGuard<'_, Manifest>> {
-        MutexGuard::try_map(self.manifest.lock(), Option::as_mut).map_err(|_| Error::Closed)
+    pub(super) fn lock(&self) -> Result<Ranked<MappedMutexGuard<'_, Manifest>>> {
+        self.manifest.lock().try_map(Option::as_mut).ok_or(Error::Closed)
     }
 
     /// Whether an edit has been written since opening.

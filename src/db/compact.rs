@@ -8,17 +8,17 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Condvar, Mutex};
 
 use super::background::{Request, Urgent};
-use super::iter::HalfOpen;
 use super::store::Store;
 use super::view::Tree;
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::options::Compression;
 use crate::sorted::table::{Input, TableMeta};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::picker::{Picker, Task};
-use crate::tree::compaction::{Part, job, stages};
+use crate::tree::compaction::{job, stages};
 use crate::tree::manifest::VersionEdit;
 use crate::tree::version::LEVELS;
 
@@ -36,7 +36,7 @@ fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
 fn inputs_of(
     task: &Task,
     levels: &[Vec<&TableMeta>; LEVELS],
-    stage: &HalfOpen,
+    stage: &KeySpan<Vec<u8>>,
     done: &[(u8, &TableMeta)],
 ) -> Vec<Input> {
     let done: HashSet<u64> = done.iter().map(|(_, table)| table.number).collect();
@@ -44,15 +44,11 @@ fn inputs_of(
     let mut inputs: Vec<Input> = tables
         .filter(|(level, table)| task.takes(*level, table.number))
         .map(|(_, table)| (table, done.contains(&table.number)))
-        .filter(|(table, is_replaced)| *is_replaced || part_of(stage).overlaps(table))
+        .filter(|(table, is_replaced)| *is_replaced || table.overlaps(stage))
         .map(|(table, is_replaced)| Input { number: table.number, is_replaced })
         .collect();
     inputs.sort_unstable();
     inputs
-}
-
-fn part_of(stage: &HalfOpen) -> Part<'_> {
-    Part { from: stage.lower.as_deref(), to: stage.upper.as_deref() }
 }
 
 /// A stage of a compaction, merged part by part by one or more threads. A free thread takes the
@@ -68,7 +64,7 @@ struct StageMerge {
     /// Live snapshots, the same for all parts.
     snapshots: Vec<SeqNo>,
     /// The key range of the stage.
-    stage: HalfOpen,
+    stage: KeySpan<Vec<u8>>,
     /// The keys that separate its parts.
     bounds: Vec<Vec<u8>>,
     next: AtomicUsize,
@@ -88,10 +84,10 @@ impl StageMerge {
         self.bounds.len() + 1
     }
 
-    fn part(&self, i: usize) -> Part<'_> {
+    fn part(&self, i: usize) -> KeySpan<&[u8]> {
         let (from, to) = (i.checked_sub(1).map(|before| &self.bounds[before]), self.bounds.get(i));
         let (first, last) = (self.stage.lower.as_ref(), self.stage.upper.as_ref());
-        Part { from: from.or(first).map(Vec::as_slice), to: to.or(last).map(Vec::as_slice) }
+        KeySpan { lower: from.or(first).map(Vec::as_slice), upper: to.or(last).map(Vec::as_slice) }
     }
 
     /// Takes the next part that no thread has taken.
@@ -137,7 +133,7 @@ impl Store {
         drop(tree);
         let (mut written, mut from) = (0, None);
         for to in ends.into_iter().map(Some).chain([None]) {
-            let stage = HalfOpen { lower: from, upper: to.clone() };
+            let stage = KeySpan { lower: from, upper: to.clone() };
             written += self.run_stage(keyspace, task, filter, stage)?;
             from = to;
         }
@@ -146,11 +142,17 @@ impl Store {
     }
 
     /// Runs one stage of a task; returns the bytes of tables it wrote.
-    fn run_stage(self: &Arc<Self>, keyspace: u32, task: &Task, filter: FilterPolicy, stage: HalfOpen) -> Result<u64> {
+    fn run_stage(
+        self: &Arc<Self>,
+        keyspace: u32,
+        task: &Task,
+        filter: FilterPolicy,
+        stage: KeySpan<Vec<u8>>,
+    ) -> Result<u64> {
         // The current tree, so as not to keep tables that earlier stages have replaced.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         let levels = tree.version.metas();
-        self.check_space(stages::space(task, &levels, part_of(&stage)))?;
+        self.check_space(stages::space(task, &levels, stage.borrowed()))?;
         let done = stages::done(task, &levels, stage.upper.as_deref());
         let replaced: u64 = done.iter().map(|(_, table)| table.size).sum();
         let inputs = inputs_of(task, &levels, &stage, &done);
@@ -184,10 +186,10 @@ impl Store {
         tree: Tree,
         task: &Task,
         filter: FilterPolicy,
-        stage: HalfOpen,
+        stage: KeySpan<Vec<u8>>,
         inputs: Vec<Input>,
     ) -> Result<Vec<TableMeta>> {
-        let bounds = job::bounds(task, &tree.version, part_of(&stage), self.options.table_size)?;
+        let bounds = job::bounds(task, &tree.version, stage.borrowed(), self.options.table_size)?;
         let compression = match usize::from(task.output_level) {
             level if level == LEVELS - 1 => tree.options.compression,
             _ => Compression::None,
@@ -270,12 +272,12 @@ impl Store {
 
     /// Compacts a range to the last level, and drops versions and tombstones that no reader can see
     /// any more.
-    pub(super) fn compact_range(self: &Arc<Self>, keyspace: u32, name: &str, range: &HalfOpen) -> Result<()> {
+    pub(super) fn compact_range(self: &Arc<Self>, keyspace: u32, name: &str, range: &KeySpan<Vec<u8>>) -> Result<()> {
         self.flush()?;
         if self.view.load().tree(keyspace).is_none() {
             return Err(Error::KeyspaceDropped(name.to_owned()));
         }
-        let pick = |picker: &Picker<'_>| picker.pick_range(range.lower.as_deref(), range.upper.as_deref());
+        let pick = |picker: &Picker<'_>| picker.pick_range(range);
         self.run_requested(keyspace, Request::Compact, pick).map(drop)
     }
 }

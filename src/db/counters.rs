@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use super::locks::{LockRank, RankedMutex};
 use crate::report::stats::{FilterLedger, ReadCounters};
 use crate::sorted::table::Table;
 use crate::write::memtable::Memtable;
 
 /// Counts of background work since the store was opened, and of reads of retired tables.
-#[derive(Default)]
 pub(super) struct Counters {
     pub(super) flushes: AtomicU64,
     pub(super) flushed_bytes: AtomicU64,
@@ -22,7 +22,22 @@ pub(super) struct Counters {
     pub(super) held: Held,
     /// Held while a table leaves the view and while the statistics are read: each table is in one
     /// of the two.
-    pub(super) retired: Mutex<RetiredTables>,
+    pub(super) retired: RankedMutex<RetiredTables>,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            flushes: AtomicU64::default(),
+            flushed_bytes: AtomicU64::default(),
+            compactions: AtomicU64::default(),
+            compacted_bytes_in: AtomicU64::default(),
+            compacted_bytes_out: AtomicU64::default(),
+            moves: AtomicU64::default(),
+            held: Held::default(),
+            retired: RankedMutex::new(LockRank::RetiredTables, RetiredTables::default()),
+        }
+    }
 }
 
 /// Read counts of tables that are in no version any more.

@@ -7,12 +7,13 @@ use super::gaps::{Claim, Gaps};
 use super::view::Tree;
 use crate::error::{Error, Result};
 use crate::filter::PrefixExtractor;
-use crate::format::key::{SeqNo, ValueKind, prefix_successor};
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, prefix_successor};
+use crate::format::span::KeySpan;
 use crate::report::stats::ReadEvent;
-use crate::sorted::iter::{HEAD_LEN, InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
+use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::value::Value;
-use crate::tree::version::Source;
+use crate::tree::version::ScanSource;
 
 /// After this many invisible entries, a cursor seeks past the key's other versions instead of
 /// stepping.
@@ -42,7 +43,7 @@ const ASK_AFTER: u32 = 16;
 /// # Ok(()) }
 /// ```
 pub struct Cursor {
-    inner: MergingCursor<Source>,
+    inner: MergingCursor<ScanSource>,
     snapshot: SeqNo,
     /// Compactions may have dropped entries numbered up to this, together with the entries they
     /// hid.
@@ -102,18 +103,18 @@ enum Passing {
 
 impl Cursor {
     /// The sources' view must not be older than `snapshot`; see `ReadView::clamp`.
-    pub(super) fn new(inner: MergingCursor<Source>, snapshot: SeqNo, tree: &Tree) -> Cursor {
+    pub(super) fn new(inner: MergingCursor<ScanSource>, snapshot: SeqNo, tree: &Tree) -> Cursor {
         // A compaction drops an entry that `snapshot` sees only together with a newer one that it
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
         Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps))
     }
 
-    fn empty(inner: MergingCursor<Source>, snapshot: SeqNo) -> Cursor {
+    fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
         Cursor::with(inner, snapshot, 0, Arc::default())
     }
 
-    fn with(inner: MergingCursor<Source>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
+    fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
         let (marked, key, value) = Default::default();
         Cursor { inner, snapshot, settled, gaps, state: CursorState::Invalid, marked, key, value }
     }
@@ -271,7 +272,7 @@ impl Cursor {
             if passed <= SEEK_AFTER {
                 self.inner.prev()?;
             } else {
-                self.inner.seek_before(self.marked.key(&mut [0; HEAD_LEN]), SeqNo::MAX)?;
+                self.inner.seek_before(self.marked.key(&mut [0; HEAD16_LEN]), SeqNo::MAX)?;
             }
         }
         self.settle_backward(end)
@@ -308,12 +309,12 @@ impl Cursor {
             }
             passed = 0;
             if is_hidden {
-                self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), 0)?;
+                self.inner.seek(self.marked.key(&mut [0; HEAD16_LEN]), 0)?;
             } else {
                 // Too new, and not of the marked key.
                 skip_key = false;
                 self.marked.mark(&self.inner);
-                self.inner.seek(self.marked.key(&mut [0; HEAD_LEN]), self.snapshot)?;
+                self.inner.seek(self.marked.key(&mut [0; HEAD16_LEN]), self.snapshot)?;
             }
         }
         self.note(&hidden, false, true, end);
@@ -359,7 +360,7 @@ impl Cursor {
             }
             if visible {
                 self.key.clear();
-                self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
+                self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
                 self.note(&hidden, true, false, end);
                 self.state = CursorState::Backward;
                 return Ok(true);
@@ -386,7 +387,7 @@ impl Cursor {
     fn jump(&mut self, hidden: &mut HiddenKeys, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
         hidden.passed = 0;
         self.key.clear();
-        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD_LEN]));
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
         if !is_within(&self.key, end, forward) {
             return Ok(Passing::Ended);
         }
@@ -527,51 +528,17 @@ impl<K: AsRef<[u8]>> KeyRange for RangeToInclusive<K> {
     }
 }
 
-/// A range as `[lower, upper)`; `None` is an open end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct HalfOpen {
-    pub(super) lower: Option<Vec<u8>>,
-    pub(super) upper: Option<Vec<u8>>,
-}
-
-impl HalfOpen {
-    pub(super) fn of(range: impl KeyRange) -> HalfOpen {
-        // The least key greater than `key`.
-        let successor = |mut key: Vec<u8>| {
-            key.push(0);
-            key
-        };
-        let (lower, upper) = range.into_bounds();
-        HalfOpen {
-            lower: match lower {
-                Bound::Included(key) => Some(key),
-                Bound::Excluded(key) => Some(successor(key)),
-                Bound::Unbounded => None,
-            },
-            upper: match upper {
-                Bound::Included(key) => Some(successor(key)),
-                Bound::Excluded(key) => Some(key),
-                Bound::Unbounded => None,
-            },
-        }
-    }
-
-    pub(super) fn of_prefix(prefix: &[u8]) -> HalfOpen {
-        HalfOpen { lower: Some(prefix.to_vec()), upper: prefix_successor(prefix) }
-    }
-
-    /// The prefix that `extractor` finds in every key of the range, if all have the same. That is
-    /// the lower bound's prefix if the range ends before the keys of the next one.
-    pub(super) fn common_prefix(&self, extractor: PrefixExtractor) -> Option<&[u8]> {
-        let prefix = extractor.extract(self.lower.as_deref()?)?;
-        let within = match (&self.upper, prefix_successor(prefix)) {
-            // No key follows those with the prefix.
-            (_, None) => true,
-            (None, Some(_)) => false,
-            (Some(upper), Some(end)) => *upper <= end,
-        };
-        within.then_some(prefix)
-    }
+/// The prefix that `extractor` finds in every key of `span`, if all have the same. That is the
+/// lower bound's prefix if the span ends before the keys of the next one.
+pub(super) fn common_prefix(span: &KeySpan<Vec<u8>>, extractor: PrefixExtractor) -> Option<&[u8]> {
+    let prefix = extractor.extract(span.lower.as_deref()?)?;
+    let within = match (&span.upper, prefix_successor(prefix)) {
+        // No key follows those with the prefix.
+        (_, None) => true,
+        (None, Some(_)) => false,
+        (Some(upper), Some(end)) => *upper <= end,
+    };
+    within.then_some(prefix)
 }
 
 /// Iterates over the entries of a range, from both ends. It owns what it needs and borrows from no
@@ -581,7 +548,7 @@ impl HalfOpen {
 ///
 /// After an error it ends.
 pub struct Iter {
-    range: HalfOpen,
+    range: KeySpan<Vec<u8>>,
     /// Opens the cursor of one end on its first use.
     open: Box<dyn Fn() -> Cursor + Send>,
     /// Each stands on the last entry that its end returned.
@@ -593,7 +560,7 @@ pub struct Iter {
 }
 
 impl Iter {
-    pub(super) fn new(range: HalfOpen, open: Box<dyn Fn() -> Cursor + Send>) -> Iter {
+    pub(super) fn new(range: KeySpan<Vec<u8>>, open: Box<dyn Fn() -> Cursor + Send>) -> Iter {
         Iter { range, open, front: None, back: None, failure: None, done: false }
     }
 
@@ -601,7 +568,7 @@ impl Iter {
     pub(super) fn failed(error: Error) -> Iter {
         Iter {
             failure: Some(error),
-            ..Iter::new(HalfOpen::default(), Box::new(|| Cursor::empty(MergingCursor::new(Vec::new()), 0)))
+            ..Iter::new(KeySpan::default(), Box::new(|| Cursor::empty(MergingCursor::new(Vec::new()), 0)))
         }
     }
 
@@ -700,14 +667,14 @@ mod tests {
     use super::*;
     use crate::db::gaps::Gap;
     use crate::db::view::{ReadView, Tree};
-    use crate::memory::pool::Pool;
+    use crate::memory::pool::MemtablePool;
     use crate::write::memtable::Memtable;
 
     /// Reads load the view first and the snapshot second. Between the two, memtable 2 may replace
     /// memtable 1 as the active one.
     #[test]
     fn a_scan_whose_view_is_older_than_its_snapshot_uses_no_gap_that_is_newer_than_the_view() {
-        let memtable = Arc::new(Memtable::new(1, 4096, 0, &Pool::new(0)));
+        let memtable = Arc::new(Memtable::new(1, 4096, 0, &MemtablePool::new(0)));
         let mut writer = memtable.writer();
         (0..40).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 1, ValueKind::Put, b""));
         (0..35).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 41, ValueKind::Delete, b""));
@@ -738,7 +705,7 @@ mod tests {
     #[test]
     fn a_range_tells_its_prefix_if_all_its_keys_have_one() {
         let (fixed, up_to) = (PrefixExtractor::Fixed(2), PrefixExtractor::UpTo(b':'));
-        let of = HalfOpen::of_prefix;
+        let of = KeySpan::of_prefix;
         for (range, extractor, prefix) in [
             (of(b"ab"), fixed, Some(&b"ab"[..])),
             (of(b"abc"), fixed, Some(b"ab")),
@@ -749,32 +716,30 @@ mod tests {
             (of(b"ab:c:d"), up_to, Some(b"ab:")),
             (of(b":"), up_to, Some(b":")),
             (of(b"ab"), up_to, None),
-            (HalfOpen::of("abc".."abd"), fixed, Some(b"ab")),
-            (HalfOpen::of("abc".."ac"), fixed, Some(b"ab")),
-            (HalfOpen::of("abc"..="ac"), fixed, None),
-            (HalfOpen::of("abc".."b"), fixed, None),
-            (HalfOpen::of("abc"..), fixed, None),
-            (HalfOpen::of(.."abc"), fixed, None),
-            (HalfOpen::of(..), fixed, None),
-            (HalfOpen::of(&b"\xff\xff"[..]..), fixed, Some(b"\xff\xff")),
+            (KeySpan::of(("abc".."abd").into_bounds()), fixed, Some(b"ab")),
+            (KeySpan::of(("abc".."ac").into_bounds()), fixed, Some(b"ab")),
+            (KeySpan::of(("abc"..="ac").into_bounds()), fixed, None),
+            (KeySpan::of(("abc".."b").into_bounds()), fixed, None),
+            (KeySpan::of(("abc"..).into_bounds()), fixed, None),
+            (KeySpan::of((.."abc").into_bounds()), fixed, None),
+            (KeySpan::of((..).into_bounds()), fixed, None),
+            (KeySpan::of((&b"\xff\xff"[..]..).into_bounds()), fixed, Some(b"\xff\xff")),
         ] {
-            assert_eq!(range.common_prefix(extractor), prefix, "{range:?} {extractor:?}");
+            assert_eq!(common_prefix(&range, extractor), prefix, "{range:?} {extractor:?}");
         }
     }
 
     #[test]
     fn every_form_of_range_becomes_half_open() {
-        let half_open = |lower: Option<&[u8]>, upper: Option<&[u8]>| HalfOpen {
+        let span = |lower: Option<&[u8]>, upper: Option<&[u8]>| KeySpan {
             lower: lower.map(<[u8]>::to_vec),
             upper: upper.map(<[u8]>::to_vec),
         };
-        assert_eq!(HalfOpen::of(..), half_open(None, None));
-        assert_eq!(HalfOpen::of("a".."b"), half_open(Some(b"a"), Some(b"b")));
-        assert_eq!(HalfOpen::of("a"..="b"), half_open(Some(b"a"), Some(b"b\0")));
-        assert_eq!(HalfOpen::of("a"..), half_open(Some(b"a"), None));
-        assert_eq!(HalfOpen::of(..=[1u8]), half_open(None, Some(&[1, 0])));
-        let excluded = (Bound::Excluded("a"), Bound::Unbounded);
-        assert_eq!(HalfOpen::of(excluded), half_open(Some(b"a\0"), None));
-        assert_eq!(HalfOpen::of_prefix(b"ab\xff"), half_open(Some(b"ab\xff"), Some(b"ac")));
+        assert_eq!(KeySpan::of((..).into_bounds()), span(None, None));
+        assert_eq!(KeySpan::of(("a".."b").into_bounds()), span(Some(b"a"), Some(b"b")));
+        assert_eq!(KeySpan::of(("a"..="b").into_bounds()), span(Some(b"a"), Some(b"b\0")));
+        assert_eq!(KeySpan::of(("a"..).into_bounds()), span(Some(b"a"), None));
+        assert_eq!(KeySpan::of((..=[1u8]).into_bounds()), span(None, Some(&[1, 0])));
+        assert_eq!(KeySpan::of((Bound::Excluded("a"), Bound::Unbounded).into_bounds()), span(Some(b"a\0"), None));
     }
 }

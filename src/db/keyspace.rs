@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::StoreHandle;
-use super::iter::{HalfOpen, KeyRange};
+use super::iter::KeyRange;
 use super::read::ReadTarget;
 use super::reads::reads;
 use super::refilter::{FilterRebuild, Scope};
@@ -15,6 +15,7 @@ use super::write::WriteOptions;
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::options::{KeyspaceOptions, LevelFilters};
 use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
 use crate::tree::version::Version;
@@ -84,7 +85,7 @@ impl Keyspace {
     /// overwrites have left there. Temporarily takes disk space for the data above the last level
     /// and for some tables more.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
-        self.store().compact_range(self.id, &self.name, &HalfOpen::of(range))
+        self.store().compact_range(self.id, &self.name, &KeySpan::of(range.into_bounds()))
     }
 
     /// Makes `policy` the filter policy of every level of the keyspace, and gives every table a

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
+use super::locks::{LockRank, RankedMutex};
 use crate::format::key::SeqNo;
 
 /// The sequence numbers of all live snapshots. Compactions keep what each of them sees.
 pub(super) struct LiveSnapshots {
     /// Number of handles of each snapshot.
-    handles: Mutex<BTreeMap<SeqNo, usize>>,
+    handles: RankedMutex<BTreeMap<SeqNo, usize>>,
     /// Compactions can drop more once no snapshot is older than this. The scheduler writes it
     /// before it reads `handles`; dropping a snapshot reads it under that lock. Therefore at least
     /// one of the two sees the other.
@@ -19,7 +18,10 @@ pub(super) struct LiveSnapshots {
 
 impl Default for LiveSnapshots {
     fn default() -> LiveSnapshots {
-        LiveSnapshots { handles: Mutex::default(), held_until: AtomicU64::new(SeqNo::MAX) }
+        LiveSnapshots {
+            handles: RankedMutex::new(LockRank::Snapshots, BTreeMap::new()),
+            held_until: AtomicU64::new(SeqNo::MAX),
+        }
     }
 }
 

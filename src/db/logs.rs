@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::Mutex;
-
+use super::locks::{LockRank, RankedMutex};
 use crate::format::key::SeqNo;
 use crate::vfs::WritableFile;
 use crate::write::log::LogWriter;
@@ -42,15 +41,18 @@ impl LiveLog {
 /// The logs in the store's directory.
 pub(super) struct LiveLogs {
     /// LiveLogs that may hold writes that are not durable, oldest first.
-    unsynced: Mutex<Vec<LiveLog>>,
+    unsynced: RankedMutex<Vec<LiveLog>>,
     /// Numbers of all logs, ascending.
-    files: Mutex<Vec<u64>>,
+    files: RankedMutex<Vec<u64>>,
 }
 
 impl LiveLogs {
     /// The logs found in use on opening.
     pub(super) fn found(files: Vec<u64>) -> LiveLogs {
-        LiveLogs { unsynced: Mutex::default(), files: Mutex::new(files) }
+        LiveLogs {
+            unsynced: RankedMutex::new(LockRank::UnsyncedLogs, Vec::new()),
+            files: RankedMutex::new(LockRank::LogFiles, files),
+        }
     }
 
     /// Adds a log just created.

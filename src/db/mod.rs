@@ -24,6 +24,7 @@ mod held;
 mod iter;
 mod keyspace;
 mod live;
+mod locks;
 mod logs;
 mod multi_get;
 mod open;

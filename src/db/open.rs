@@ -24,18 +24,19 @@ use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
-use crate::memory::pool::{CHUNK_LEN, Pool};
+use crate::format::span::KeySpan;
+use crate::memory::pool::{CHUNK_LEN, MemtablePool};
 use crate::options::{Compression, Options};
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, Part, Unknown, write_run};
+use crate::tree::compaction::{OutputContext, Unknown, write_run};
 use crate::tree::manifest::{self, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState, encode_definition};
 use crate::tree::version::Version;
 use crate::vfs::{FileLock, FileSystem, store_files};
 use crate::write::batch::Op;
 use crate::write::log::reader::LogReader;
 use crate::write::memtable::Memtable;
-use crate::write::wal::{self, Known, Stretch};
+use crate::write::wal::{self, BatchGroup, ManifestLogs};
 
 impl Store {
     /// Opens the store in `dir` for reading and writing.
@@ -185,7 +186,7 @@ struct ReadOnlyImage {
 
 /// Reads manifest and logs. `None` if entries moved from a log to a table meanwhile and were found
 /// in neither.
-fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<Pool>) -> Result<Option<ReadOnlyImage>> {
+fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<MemtablePool>) -> Result<Option<ReadOnlyImage>> {
     let fs = &*options.file_system;
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
     let files = list_files(options, dir)?;
@@ -208,7 +209,7 @@ fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -
 }
 
 impl ReadOnlyImage {
-    fn into_store(self, dir: &Path, options: Options, memory: Arc<Pool>) -> Result<Arc<Store>> {
+    fn into_store(self, dir: &Path, options: Options, memory: Arc<MemtablePool>) -> Result<Arc<Store>> {
         let ReadOnlyImage { state, tables, recovered } = self;
         let mut memtables = recovered.memtables.into_iter().rev();
         let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
@@ -350,7 +351,7 @@ impl Sources<'_> {
 struct Recovery<'a> {
     sources: Sources<'a>,
     options: &'a Options,
-    memory: &'a Arc<Pool>,
+    memory: &'a Arc<MemtablePool>,
     keep: KeepIn,
 }
 
@@ -392,7 +393,7 @@ impl Recovery<'_> {
         // The recovered memtables carry this number for all logs. It is less than that of any log
         // to be begun.
         let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));
-        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log };
+        let known = ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
         let mut rebuilt = Rebuilt {
             recovery: self,
             state,
@@ -404,7 +405,7 @@ impl Recovery<'_> {
         };
         // An executor that runs one job at a time is for callers that need a deterministic order.
         let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
-        let apply = &mut |stretch: Stretch<'_>| rebuilt.add(stretch);
+        let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
         let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
         let Rebuilt { state, current, mut full, mut flushed, .. } = rebuilt;
         let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
@@ -446,7 +447,7 @@ impl Recovery<'_> {
                 paranoid: self.options.paranoid,
                 origin: Origin { keyspace: definition, flushed: state.flushed_seqno, ..Origin::default() },
             };
-            let written = write_run(&mut memtable.flush_cursor(id), Part::default(), &context, &mut Unknown)?;
+            let written = write_run(&mut memtable.flush_cursor(id), KeySpan::default(), &context, &mut Unknown)?;
             for meta in written.into_iter().flatten() {
                 state.add_table(id, 0, meta).map_err(Error::invalid)?;
             }
@@ -485,10 +486,10 @@ struct Insertion<'a> {
 const GROUP: usize = 32;
 
 impl Rebuilt<'_> {
-    fn add(&mut self, stretch: Stretch<'_>) -> Result<()> {
+    fn add(&mut self, batches: BatchGroup<'_>) -> Result<()> {
         let Sources { dir, .. } = self.recovery.sources;
         let mut group = Vec::with_capacity(GROUP);
-        for batch in stretch.batches() {
+        for batch in batches.batches() {
             for (seqno, operation) in (batch.first..).zip(batch.operations()) {
                 let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
                 // Dropped keyspaces have lower ids too: the manifest names a keyspace before the
@@ -558,8 +559,8 @@ impl Rebuilt<'_> {
 
 /// A pool that keeps the memory of one memtable with its index and sort order. While one memtable
 /// is flushed, the active one reuses the memory of the one before.
-fn new_pool(options: &Options) -> Arc<Pool> {
-    Pool::new(options.memtable_size + options.memtable_size / 4 + 2 * CHUNK_LEN)
+fn new_pool(options: &Options) -> Arc<MemtablePool> {
+    MemtablePool::new(options.memtable_size + options.memtable_size / 4 + 2 * CHUNK_LEN)
 }
 
 fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {

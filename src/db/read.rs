@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::iter::{Cursor, HalfOpen, Iter};
+use super::iter::{Cursor, Iter, common_prefix};
 use super::store::Store;
 use super::view::{Hit, ReadView, Tree};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::options::FilterMode;
 use crate::report::explain::{ReadTrace, Untraced};
 use crate::sorted::table::{PointRead, PrefixProbe, ReadMode};
@@ -151,7 +152,7 @@ impl Store {
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree))
     }
 
-    pub(super) fn iter(&self, target: ReadTarget<'_>, range: HalfOpen, options: ReadOptions) -> Iter {
+    pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, options: ReadOptions) -> Iter {
         if let Err(error) = self.gate.check_open() {
             return Iter::failed(error);
         }
@@ -163,8 +164,7 @@ impl Store {
         };
         let probe = match (tree.options.prefix, options.filters) {
             (None, _) | (_, FilterMode::Ignore) => None,
-            (Some(extractor), mode) => range
-                .common_prefix(extractor)
+            (Some(extractor), mode) => common_prefix(&range, extractor)
                 .map(|prefix| Arc::new(PrefixProbe::new(extractor, prefix, self.seed, mode))),
         };
         // Keeps only the parts of the view that this keyspace needs.

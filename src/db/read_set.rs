@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::iter::HalfOpen;
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::write::memtable::Memtable;
 
 /// Up to this many keys are looked up one by one under the commit lock, about 30 ns each.
@@ -15,7 +15,7 @@ const FEW_KEYS: usize = 64;
 #[derive(Default)]
 pub(super) struct ReadSet {
     keys: Vec<ReadKey>,
-    ranges: Vec<(ReadIn, HalfOpen)>,
+    ranges: Vec<(ReadIn, KeySpan<Vec<u8>>)>,
 }
 
 /// The keyspace of a read.
@@ -53,7 +53,7 @@ impl ReadSet {
         self.keys.push(ReadKey { keyspace: of.keyspace, name: of.name, key: key.into(), hash });
     }
 
-    pub(super) fn add_range(&mut self, of: ReadIn, range: HalfOpen) {
+    pub(super) fn add_range(&mut self, of: ReadIn, range: KeySpan<Vec<u8>>) {
         self.ranges.push((of, range));
     }
 
@@ -84,7 +84,7 @@ impl ReadSet {
         &self.keys
     }
 
-    pub(super) fn ranges(&self) -> &[(ReadIn, HalfOpen)] {
+    pub(super) fn ranges(&self) -> &[(ReadIn, KeySpan<Vec<u8>>)] {
         &self.ranges
     }
 
@@ -99,7 +99,7 @@ impl ReadSet {
         if self.keys.binary_search_by(|read| read.order().cmp(&wanted)).is_ok() {
             return true;
         }
-        let is_before = |(of, range): &(ReadIn, HalfOpen)| {
+        let is_before = |(of, range): &(ReadIn, KeySpan<Vec<u8>>)| {
             (of.keyspace, range.lower.as_deref().unwrap_or_default()) <= (keyspace, key)
         };
         let after = self.ranges.partition_point(is_before);
@@ -133,7 +133,7 @@ mod tests {
             let mut set = ReadSet::default();
             keys.iter().for_each(|(keyspace, key)| set.add_key(of(*keyspace), key, hash(key)));
             for (keyspace, lower, upper) in &ranges {
-                set.add_range(of(*keyspace), HalfOpen { lower: lower.clone(), upper: upper.clone() });
+                set.add_range(of(*keyspace), KeySpan { lower: lower.clone(), upper: upper.clone() });
             }
             set.sort();
             for (keyspace, key) in asked {

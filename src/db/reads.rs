@@ -6,9 +6,10 @@
 macro_rules! reads {
     ($handle:ident) => {
         const _: () = {
-            use crate::db::iter::{Cursor, HalfOpen, Iter, KeyRange};
+            use crate::db::iter::{Cursor, Iter, KeyRange};
             use crate::db::read::ReadOptions;
             use crate::error::Result;
+            use crate::format::span::KeySpan;
             use crate::report::explain::{Explanation, Untraced};
             use crate::sorted::value::Value;
 
@@ -130,7 +131,7 @@ macro_rules! reads {
                 /// of the range have one prefix, the scan skips tables whose filters deny that
                 /// prefix.
                 pub fn range_with(&self, range: impl KeyRange, options: ReadOptions) -> Iter {
-                    self.store().iter(self.target(), HalfOpen::of(range), options)
+                    self.store().iter(self.target(), KeySpan::of(range.into_bounds()), options)
                 }
 
                 /// Iterates over the entries whose keys begin with `prefix`.
@@ -143,7 +144,7 @@ macro_rules! reads {
                 /// If the keyspace has a [`PrefixExtractor`](crate::PrefixExtractor) that finds a
                 /// prefix in `prefix`, the scan skips tables whose filters deny it.
                 pub fn prefix_with(&self, prefix: impl AsRef<[u8]>, options: ReadOptions) -> Iter {
-                    self.store().iter(self.target(), HalfOpen::of_prefix(prefix.as_ref()), options)
+                    self.store().iter(self.target(), KeySpan::of_prefix(prefix.as_ref()), options)
                 }
 
                 /// Opens a cursor over the entries. It is invalid until it is moved.

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::iter::{HalfOpen, KeyRange};
+use super::iter::KeyRange;
 use super::keyspace::Keyspace;
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
+use crate::format::span::KeySpan;
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
 use crate::write::memtable::MemtableCursor;
@@ -82,17 +83,13 @@ impl Keyspace {
     pub fn salvage(&self, range: impl KeyRange) -> Result<SalvageIter> {
         let store = self.store();
         store.gate.check_open()?;
-        let HalfOpen { lower, upper } = HalfOpen::of(range);
-        let lower = lower.unwrap_or_default();
+        let span = KeySpan::of(range.into_bounds());
         let view = store.view.load();
         let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
         let visible = store.sequence.visible();
         let mut sources: Vec<SalvageInput> =
             view.memtables().map(|memtable| SalvageInput::Memory(memtable.cursor(self.id))).collect();
-        let is_within = |table: &&Arc<Table>| {
-            let meta = table.meta();
-            *meta.largest >= *lower && upper.as_ref().is_none_or(|upper| *meta.smallest < **upper)
-        };
+        let is_within = |table: &&Arc<Table>| table.meta().overlaps(&span);
         let levels = tree.version.levels().iter();
         let levels: Vec<Vec<Arc<Table>>> =
             levels.map(|level| level.tables().iter().filter(is_within).cloned().collect()).collect();
@@ -127,11 +124,20 @@ impl Keyspace {
             }
         }
         for source in &mut sources {
-            source.cursor_mut().seek(&lower, MAX_SEQNO)?;
+            source.cursor_mut().seek(span.lower.as_deref().unwrap_or_default(), MAX_SEQNO)?;
         }
         let dir = store.path().to_owned();
         let tables = levels.into_iter().flatten().collect();
-        Ok(SalvageIter { sources, _tables: tables, upper, visible, last: None, dir, missing, failed: false })
+        Ok(SalvageIter {
+            sources,
+            _tables: tables,
+            upper: span.upper,
+            visible,
+            last: None,
+            dir,
+            missing,
+            failed: false,
+        })
     }
 }
 

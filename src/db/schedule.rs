@@ -20,8 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
-
 use super::background::{Jobs, Outcome, Request, Urgent, Waiting, Work, WorkKind};
 use super::store::Store;
 use super::throttle;
@@ -335,11 +333,11 @@ impl Store {
                 return Err(Error::Closed);
             }
             let help = || self.do_urgent(urgent) || self.executor.step();
-            if MutexGuard::unlocked(&mut background, help) || done(&background) {
+            if background.unlocked(help) || done(&background) {
                 continue;
             }
             // The timeout covers events that no job's end announces, such as the end of a back-off.
-            self.background.done.wait_for(&mut background, Duration::from_millis(100));
+            background.wait_for(&self.background.done, Duration::from_millis(100));
         }
     }
 
@@ -378,7 +376,7 @@ impl Store {
             if background.unfinished == 0 {
                 return;
             }
-            self.background.done.wait_for(&mut background, Duration::from_millis(100));
+            background.wait_for(&self.background.done, Duration::from_millis(100));
         }
     }
 

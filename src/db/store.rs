@@ -1,15 +1,12 @@
 //! [`Store`]: the state that all handles of an open store share, and the few operations that every
 //! part of the engine needs.
 //!
-//! Lock order: `defining`, `commit`, the lead of `syncing`, `catalog` (the manifest), `background`,
-//! `view_change`, `logs.unsynced`, `logs.files`, `snapshots`. Readers take none of them.
+//! Module [`super::locks`] says in which order its locks are taken.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use super::background::Background;
 use super::catalog::{Catalog, Manifest};
@@ -17,6 +14,7 @@ use super::commit::{Commit, Queue};
 use super::counters::Counters;
 use super::gate::Gate;
 use super::live::LiveSnapshots;
+use super::locks::{LockRank, RankedMutex};
 use super::logs::LiveLogs;
 use super::retry::Retries;
 use super::sequence::Sequence;
@@ -29,7 +27,7 @@ use crate::exec::Executor;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::memory::epoch::Published;
-use crate::memory::pool::Pool;
+use crate::memory::pool::MemtablePool;
 use crate::options::Options;
 use crate::sorted::table::{Table, TableContext};
 use crate::tree::manifest::VersionEdit;
@@ -45,7 +43,7 @@ pub(super) struct Store {
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
     /// Allocates memtable memory.
-    pub(super) memory: Arc<Pool>,
+    pub(super) memory: Arc<MemtablePool>,
     /// Hash seed of the filters.
     pub(super) seed: u64,
 
@@ -56,15 +54,15 @@ pub(super) struct Store {
     pub(super) catalog: Catalog,
     pub(super) view: Published<ReadView>,
     /// Held while the view is replaced.
-    view_change: Mutex<()>,
+    view_change: RankedMutex<()>,
 
     /// The active memtable and its log, held by the committing thread. `None` if the store is
     /// closed or read-only.
-    pub(super) commit: Mutex<Option<Commit>>,
+    pub(super) commit: RankedMutex<Option<Commit>>,
     pub(super) queue: Queue,
     pub(super) retries: Retries,
     /// Held while a keyspace is created, changed or dropped.
-    pub(super) defining: Mutex<()>,
+    pub(super) defining: RankedMutex<()>,
     pub(super) syncing: Syncing,
 
     pub(super) background: Background,
@@ -87,7 +85,7 @@ pub(super) struct Opened {
     pub(super) options: Options,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
-    pub(super) memory: Arc<Pool>,
+    pub(super) memory: Arc<MemtablePool>,
     pub(super) seed: u64,
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
@@ -113,15 +111,15 @@ impl Store {
             seed: opened.seed,
             view: Published::new(Arc::clone(opened.tables.epoch()), Arc::new(opened.view)),
             tables: opened.tables,
-            view_change: Mutex::new(()),
+            view_change: RankedMutex::new(LockRank::ViewChange, ()),
             sequence: Sequence::new(opened.last_seqno, opened.flushed),
             snapshots: LiveSnapshots::default(),
             logs: LiveLogs::found(opened.log_files),
             catalog: Catalog::new(opened.manifest, opened.next_file),
-            commit: Mutex::new(opened.commit),
+            commit: RankedMutex::new(LockRank::Commit, opened.commit),
             queue: Queue::default(),
             retries: Retries::default(),
-            defining: Mutex::new(()),
+            defining: RankedMutex::new(LockRank::Defining, ()),
             syncing: Syncing::default(),
             background: Background::default(),
             throttle: Throttle::default(),

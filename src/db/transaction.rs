@@ -18,7 +18,7 @@ pub use iter::TransactionIter;
 use overlay::Overlay;
 
 use super::Db;
-use super::iter::{HalfOpen, Iter, KeyRange};
+use super::iter::{Iter, KeyRange};
 use super::keyspace::Keyspace;
 use super::read::{ReadOptions, ReadTarget};
 use super::read_set::ReadIn;
@@ -28,6 +28,7 @@ use super::write::WriteOptions;
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::report::explain::Untraced;
 use crate::sorted::value::Value;
 use crate::write::batch::BatchMark;
@@ -187,7 +188,7 @@ impl Transaction {
         own
     }
 
-    fn iter_in(&self, keyspace: &Keyspace, range: HalfOpen) -> TransactionIter<'_> {
+    fn iter_in(&self, keyspace: &Keyspace, range: KeySpan<Vec<u8>>) -> TransactionIter<'_> {
         let iter = match self.target(keyspace) {
             Ok(target) => self.store().iter(target, range.clone(), ReadOptions::default()),
             Err(error) => Iter::failed(error),
@@ -230,7 +231,7 @@ impl Transaction {
 
     /// Iterates over the entries of a range of keys of `keyspace`, from both ends.
     pub fn range_in(&self, keyspace: &Keyspace, range: impl KeyRange) -> TransactionIter<'_> {
-        self.iter_in(keyspace, HalfOpen::of(range))
+        self.iter_in(keyspace, KeySpan::of(range.into_bounds()))
     }
 
     /// Iterates over the entries of the default keyspace whose keys begin with `prefix`.
@@ -240,7 +241,7 @@ impl Transaction {
 
     /// Iterates over the entries of `keyspace` whose keys begin with `prefix`.
     pub fn prefix_in(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> TransactionIter<'_> {
-        self.iter_in(keyspace, HalfOpen::of_prefix(prefix.as_ref()))
+        self.iter_in(keyspace, KeySpan::of_prefix(prefix.as_ref()))
     }
 
     /// Sets a key of the default keyspace to a value.
@@ -281,7 +282,7 @@ impl Transaction {
 
     /// Makes a range of keys of `keyspace` conflict as if it had been read.
     pub fn guard_range_in(&self, keyspace: &Keyspace, range: impl KeyRange) {
-        self.overlay.reads.borrow_mut().add_range(read_in(keyspace), HalfOpen::of(range));
+        self.overlay.reads.borrow_mut().add_range(read_in(keyspace), KeySpan::of(range.into_bounds()));
     }
 
     /// Marks a point to which [`rollback_to`](Transaction::rollback_to) takes back later writes.

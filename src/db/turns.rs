@@ -15,6 +15,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::locks::{HeldRank, LockRank};
+
 /// Longest grace period; it is also no longer than the last sync took. Measured: eight threads on
 /// two cores return within 120 µs.
 const GRACE: Duration = Duration::from_micros(200);
@@ -64,6 +66,7 @@ struct Ticket(u64);
 pub(super) struct Lead<'a> {
     syncing: &'a Syncing,
     stage: LeadStage,
+    _rank: HeldRank,
 }
 
 enum LeadStage {
@@ -116,7 +119,11 @@ impl Syncing {
             } else if grace_left.is_zero() {
                 turn.has_leader = true;
                 turn.has_timer = false;
-                return Some(Lead { syncing: self, stage: LeadStage::Waiting(ticket) });
+                return Some(Lead {
+                    syncing: self,
+                    stage: LeadStage::Waiting(ticket),
+                    _rank: HeldRank::take(LockRank::SyncLead),
+                });
             } else if timer == turn.grace_end || !turn.has_timer {
                 // One timer is enough: each would wake its thread, mostly in the middle of the next
                 // sync.

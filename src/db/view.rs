@@ -11,7 +11,7 @@ use crate::report::explain::{Found, ReadSource, ReadTrace};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{PointRead, PrefixProbe};
 use crate::sorted::value::{FoundValue, Value};
-use crate::tree::version::{Source, Version};
+use crate::tree::version::{ScanSource, Version};
 use crate::write::memtable::Memtable;
 
 /// Memtables and versions of all keyspaces. A view never changes and keeps its memtables and tables
@@ -146,10 +146,10 @@ impl ReadView {
         tree: &Tree,
         fill_cache: bool,
         probe: Option<&Arc<PrefixProbe>>,
-    ) -> MergingCursor<Source> {
+    ) -> MergingCursor<ScanSource> {
         let memtables = || self.memtables().filter(|memtable| !memtable.is_empty());
         let mut sources = Vec::with_capacity(memtables().count() + tree.version.run_count());
-        sources.extend(memtables().map(|memtable| Source::Memtable(memtable.cursor(tree.id))));
+        sources.extend(memtables().map(|memtable| ScanSource::Memtable(memtable.cursor(tree.id))));
         tree.version.cursors(fill_cache, probe, &mut sources);
         MergingCursor::new(sources)
     }

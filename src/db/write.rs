@@ -10,10 +10,11 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::background::Waiting;
 use super::commit::{Commit, Encoded, Outcome, QueuedWrite};
+use super::locks::RankedGuard;
 use super::stalls::Cause;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
@@ -196,7 +197,7 @@ impl Store {
 
     /// Tries to take the commit lock, spinning briefly: copying a record into a mapped log takes
     /// less time than queueing.
-    fn try_commit(&self) -> Option<MutexGuard<'_, Option<Commit>>> {
+    fn try_commit(&self) -> Option<RankedGuard<'_, Option<Commit>>> {
         for _ in 0..SPINS {
             if let Some(commit) = self.commit.try_lock() {
                 return Some(commit);

@@ -28,6 +28,7 @@ use super::hash::{fastrange, remix};
 use super::line::{FilterLine, LINE_BITS};
 use super::sizing::MAX_BUILT_LINES;
 use crate::filter::FINGERPRINT_BITS;
+use crate::format::coding::{get_u32, set_u32};
 use crate::format::{Decoded, Malformed};
 
 /// Slots per key. Part of the format.
@@ -79,7 +80,7 @@ impl FuseShape {
     /// a wrong attempt, or a wrong size in most cases.
     pub(super) fn decode(bytes: [u8; 8]) -> Decoded<FuseShape> {
         let [fingerprint_bits, segment_shift, attempt, s0, s1, s2, s3, _] = bytes;
-        let segments = u32::from_le_bytes([s0, s1, s2, s3]);
+        let segments = get_u32(&[s0, s1, s2, s3]);
         let rules = [
             (parity(bytes) == 0, "the check byte of the filter's shape does not match"),
             (
@@ -97,8 +98,8 @@ impl FuseShape {
     }
 
     pub(super) fn encode(self) -> [u8; 8] {
-        let [s0, s1, s2, s3] = self.segments.to_le_bytes();
-        let mut bytes = [self.fingerprint_bits, self.segment_shift, self.attempt, s0, s1, s2, s3, 0];
+        let mut bytes = [self.fingerprint_bits, self.segment_shift, self.attempt, 0, 0, 0, 0, 0];
+        set_u32(&mut bytes, 3, self.segments);
         bytes[7] = parity(bytes);
         bytes
     }

@@ -6,6 +6,7 @@ use super::header::{self, HEADER_LEN};
 use super::line::FilterLine;
 use super::{BloomFilter, Filter, KeyHash, ScalableBloomFilter};
 use crate::format::checksum::crc;
+use crate::format::coding::{Decoder, set_u32, set_u64};
 
 /// Seed of the hashes that filters are asked for.
 pub(crate) const SEED: u64 = 3;
@@ -15,9 +16,9 @@ pub(crate) const SEED: u64 = 3;
 pub(crate) fn seal(block: &mut [u8]) {
     if block.len() >= HEADER_LEN {
         let hash = xxh3_64(&block[HEADER_LEN..]);
-        block[48..56].copy_from_slice(&hash.to_le_bytes());
+        set_u64(block, 48, hash);
         let checksum = crc(&block[..60]);
-        block[60..64].copy_from_slice(&checksum.to_le_bytes());
+        set_u32(block, 60, checksum);
     }
 }
 
@@ -27,7 +28,7 @@ fn seal_rate(block: &mut [u8]) {
     if let Ok((header, lines)) = header::decode(block) {
         let lines: Vec<FilterLine> = lines.iter().map(FilterLine::decode).collect();
         let rate = header::rate_of(&header, &lines);
-        block[56..60].copy_from_slice(&rate.to_le_bytes());
+        set_u32(block, 56, rate);
         seal(block);
     }
 }
@@ -36,7 +37,7 @@ fn seal_rate(block: &mut [u8]) {
 fn part_lens(mut blocks: &[u8]) -> Vec<usize> {
     let mut lens = Vec::new();
     while let Some(header) = blocks.first_chunk::<HEADER_LEN>() {
-        let lines = u64::from_le_bytes(header[40..48].try_into().unwrap_or_default());
+        let lines = Decoder::new(&header[40..]).u64().unwrap_or_default();
         let len = lines.checked_mul(64).and_then(|len| usize::try_from(len + 64).ok());
         match len.and_then(|len| Some((len, blocks.get(len..)?))) {
             Some((len, rest)) => {
@@ -115,7 +116,7 @@ pub(crate) fn scalable_filter(sealed: bool, data: &[u8]) -> bool {
             start += len;
         }
         let len = bytes.len() as u64;
-        bytes[40..48].copy_from_slice(&len.to_le_bytes());
+        set_u64(&mut bytes, 40, len);
         seal(&mut bytes);
     }
     let streamed = ScalableBloomFilter::read_from(&bytes[..]);

@@ -1,6 +1,8 @@
 //! The hash of a key, computed once per look-up for every filter and data block, and the arithmetic
 //! on it.
 
+use crate::format::coding::low_byte;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Constants of [`remix`]. Part of the format.
@@ -40,7 +42,7 @@ impl KeyHash {
 
     /// Bits 56 to 63: the part of the hash that a data block stores.
     pub(crate) fn fingerprint(self) -> u8 {
-        self.value.to_be_bytes()[0]
+        low_byte(self.value >> 56)
     }
 
     pub(crate) fn seed(self) -> u64 {

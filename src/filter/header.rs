@@ -61,7 +61,7 @@ use super::sizing::{MAX_LINES, MAX_PROBES};
 use super::split::Groups;
 use crate::filter::PrefixExtractor;
 use crate::format::checksum::crc;
-use crate::format::coding::Decoder;
+use crate::format::coding::{Decoder, get_u32, put_u16, put_u32, put_u64, set_u32, set_u64, u64_bytes};
 use crate::format::{Decoded, Malformed};
 
 /// Length of the header. Part of the format.
@@ -135,22 +135,22 @@ pub(super) fn encode(header: &FilterHeader, lines: &[FilterLine]) -> Vec<u8> {
     let extractor = header.prefixes.map_or(0, PrefixExtractor::code);
     block.extend_from_slice(&MAGIC);
     block.extend_from_slice(&[VERSION, header.content.policy_id(), header.hash.id(), flags]);
-    block.extend_from_slice(&header.seed.to_le_bytes());
-    block.extend_from_slice(&header.keys.to_le_bytes());
-    block.extend_from_slice(&header.millibits.to_le_bytes());
+    put_u64(&mut block, header.seed);
+    put_u64(&mut block, header.keys);
+    put_u32(&mut block, header.millibits);
     block.extend_from_slice(&[header.content.probes(), group_count]);
-    block.extend_from_slice(&extractor.to_le_bytes());
+    put_u16(&mut block, extractor);
     block.extend_from_slice(&groups);
-    block.extend_from_slice(&(lines.len() as u64).to_le_bytes());
+    put_u64(&mut block, lines.len() as u64);
     block.resize(HEADER_LEN, 0);
     for line in lines {
         block.extend_from_slice(&line.encode());
     }
     let hash = xxh3_64(&block[HEADER_LEN..]);
-    block[48..56].copy_from_slice(&hash.to_le_bytes());
-    block[56..60].copy_from_slice(&rate_of(header, lines).to_le_bytes());
+    set_u64(&mut block, 48, hash);
+    set_u32(&mut block, 56, rate_of(header, lines));
     let checksum = crc(&block[..60]);
-    block[60..64].copy_from_slice(&checksum.to_le_bytes());
+    set_u32(&mut block, 60, checksum);
     block
 }
 
@@ -169,7 +169,7 @@ pub(super) fn rate_of(header: &FilterHeader, lines: &[FilterLine]) -> u32 {
 /// The rate that a block's header states; 0 if the block is shorter than its header.
 pub(super) fn stated_rate(block: &[u8]) -> u32 {
     let field = block.get(56..60).and_then(|field| field.first_chunk());
-    field.map_or(0, |field| u32::from_le_bytes(*field))
+    field.map_or(0, |field| get_u32(field))
 }
 
 /// Checks a whole block and returns the header and the bytes of the lines. The error names the
@@ -182,7 +182,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader, &[[u8; LINE_LEN]])>
     let (policy, hash_id, flags) = (fields.u8()?, fields.u8()?, fields.u8()?);
     let (seed, keys, millibits) = (fields.u64()?, fields.u64()?, fields.u32()?);
     let (probes, group_count, extractor) = (fields.u8()?, fields.u8()?, fields.u16()?);
-    let groups = fields.u64()?.to_le_bytes();
+    let groups = u64_bytes(fields.u64()?);
     let (line_count, payload_hash) = (fields.u64()?, fields.u64()?);
     let hash = HashFunction::from_id(hash_id).ok_or(Malformed("the filter uses an unknown hash"))?;
     let prefixes = match (flags.checked_sub(FLAG_WHOLE_KEYS), extractor) {
@@ -260,7 +260,7 @@ fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
     if fields.u8()? != VERSION {
         return Err(Malformed("the filter block is of an unknown version"));
     }
-    if header[60..] != crc(&header[..60]).to_le_bytes() {
+    if Decoder::new(&header[60..]).u32()? != crc(&header[..60]) {
         return Err(Malformed("the checksum of the filter's header does not match"));
     }
     Ok(fields)
@@ -274,9 +274,9 @@ pub(super) mod tests {
     pub(in crate::filter) fn seal(block: &mut [u8]) {
         if block.len() >= HEADER_LEN {
             let hash = xxh3_64(&block[HEADER_LEN..]);
-            block[48..56].copy_from_slice(&hash.to_le_bytes());
+            set_u64(block, 48, hash);
             let checksum = crc(&block[..60]);
-            block[60..64].copy_from_slice(&checksum.to_le_bytes());
+            set_u32(block, 60, checksum);
         }
     }
 

@@ -5,6 +5,7 @@ use super::sizing::{bloom_millibits, clamp_millibits, compensated_millibits, lin
 use super::split::{self, Groups};
 use super::standard;
 use crate::filter::FilterPolicy;
+use crate::format::coding::low_byte;
 
 /// A layout and its probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ impl Layout {
         match policy {
             FilterPolicy::None => None,
             FilterPolicy::Bloom { .. } | FilterPolicy::BinaryFuse { .. } => Some(Layout::Split(Groups::for_probes(k))),
-            FilterPolicy::StandardBloom { .. } => Some(Layout::Standard { probes: k.to_le_bytes()[0] }),
+            FilterPolicy::StandardBloom { .. } => Some(Layout::Standard { probes: low_byte(k.into()) }),
         }
     }
 

@@ -1,5 +1,7 @@
 //! A line: the 64 bytes of a filter that one memory access loads.
 
+use crate::format::coding::{get_u64, u64_bytes};
+
 /// Bits in a line. Part of the format.
 pub(super) const LINE_BITS: u64 = 512;
 /// Bytes in a line. Part of the format.
@@ -16,7 +18,7 @@ impl FilterLine {
         let mut line = FilterLine::default();
         let (words, _) = bytes.as_chunks::<8>();
         for (word, bytes) in line.0.iter_mut().zip(words) {
-            *word = u64::from_le_bytes(*bytes);
+            *word = get_u64(bytes);
         }
         line
     }
@@ -24,7 +26,7 @@ impl FilterLine {
     pub(super) fn encode(&self) -> [u8; LINE_LEN] {
         let mut bytes = [0; LINE_LEN];
         for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.0) {
-            *bytes = word.to_le_bytes();
+            *bytes = u64_bytes(word);
         }
         bytes
     }

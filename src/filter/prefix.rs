@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
+use crate::format::coding::low_byte;
 
 /// Which part of a key is its prefix. With an extractor, the filters of a keyspace's tables hold
 /// the prefixes of their keys beside the keys. A scan whose keys all have one prefix skips the
@@ -53,7 +54,7 @@ impl PrefixExtractor {
     pub(crate) fn from_code(code: u16) -> Option<PrefixExtractor> {
         match code {
             0x1001..=0x1fff => Some(PrefixExtractor::Fixed(code & 0xfff)),
-            0x2000..=0x20ff => Some(PrefixExtractor::UpTo(code.to_le_bytes()[0])),
+            0x2000..=0x20ff => Some(PrefixExtractor::UpTo(low_byte(code.into()))),
             _ => None,
         }
     }

@@ -14,6 +14,7 @@ use super::line::LINE_BITS;
 use super::sizing::{MAX_LINES, MAX_PROBES, clamp_millibits, compensated_millibits, lines_for, probe_count};
 use super::split::Groups;
 use crate::error::{Error, Result};
+use crate::format::coding::low_byte;
 
 /// Most probes that [`Groups::for_probes`] makes for the split layout.
 const MAX_SPLIT_PROBES: u32 = 25;
@@ -47,7 +48,7 @@ impl BloomLayout {
         let k = k.clamp(1, self.max_probes());
         match self {
             BloomLayout::Split => Layout::Split(Groups::for_probes(k)),
-            BloomLayout::Standard => Layout::Standard { probes: k.to_le_bytes()[0] },
+            BloomLayout::Standard => Layout::Standard { probes: low_byte(k.into()) },
         }
     }
 }

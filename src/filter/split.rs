@@ -16,6 +16,7 @@
 
 use super::hash::{fastrange, remix};
 use super::line::{Fill, FilterLine, LINE_BITS, word_of};
+use crate::format::coding::{get_u64, low_byte, u64_bytes};
 use crate::format::{Decoded, Malformed};
 
 /// Most probes in a group: each takes 9 bits, below the bits that choose the line. Part of the
@@ -60,9 +61,9 @@ impl Groups {
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
-        let mut rest = u64::from_le_bytes(self.0);
+        let mut rest = get_u64(&self.0);
         std::iter::from_fn(move || {
-            let [group, ..] = rest.to_le_bytes();
+            let group = low_byte(rest);
             rest >>= 8;
             (group != 0).then_some(group)
         })
@@ -76,7 +77,7 @@ impl Groups {
     /// The groups after the first.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     pub(super) fn after_first(self) -> Groups {
-        Groups((u64::from_le_bytes(self.0) >> 8).to_le_bytes())
+        Groups(u64_bytes(get_u64(&self.0) >> 8))
     }
 
     pub(super) fn count(self) -> u8 {

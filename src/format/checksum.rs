@@ -2,6 +2,8 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
+use super::coding::set_u64;
+
 /// CRC-32 of `bytes`.
 pub(crate) fn crc(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
@@ -15,15 +17,20 @@ pub(crate) fn bound_crc(number: u64, offset: u64, bytes: &[u8]) -> u32 {
 
 /// [`bound_crc`] of the concatenation of `parts`.
 pub(crate) fn bound_crc_parts(number: u64, offset: u64, parts: &[&[u8]]) -> u32 {
-    let mut seed = [0; 16];
-    seed[..8].copy_from_slice(&number.to_le_bytes());
-    seed[8..].copy_from_slice(&offset.to_le_bytes());
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&seed);
+    hasher.update(&seed(number, offset));
     for part in parts {
         hasher.update(part);
     }
     hasher.finalize()
+}
+
+/// What a bound checksum covers before the bytes themselves. Part of the format.
+fn seed(number: u64, offset: u64) -> [u8; 16] {
+    let mut seed = [0; 16];
+    set_u64(&mut seed, 0, number);
+    set_u64(&mut seed, 8, offset);
+    seed
 }
 
 /// [`bound_crc`], computed incrementally, for a block of unknown length.
@@ -32,8 +39,7 @@ pub(crate) struct BoundCrc(crc32fast::Hasher);
 impl BoundCrc {
     pub(crate) fn new(number: u64, offset: u64) -> BoundCrc {
         let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&number.to_le_bytes());
-        hasher.update(&offset.to_le_bytes());
+        hasher.update(&seed(number, offset));
         BoundCrc(hasher)
     }
 

@@ -1,4 +1,10 @@
 //! Fixed-width and varint integers, length-prefixed bytes, and a checked [`Decoder`] over a slice.
+//!
+//! Fixed-width integers are little-endian on disk. No other module names a byte order, except
+//! [`super::key`], whose heads are big-endian numbers so that they order like keys; a test sees to
+//! it (`tests/it/layers.rs`).
+
+use byteorder::{ByteOrder, LittleEndian};
 
 use super::{Decoded, Malformed};
 
@@ -13,8 +19,66 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(low_byte(value));
 }
 
-fn low_byte(value: u64) -> u8 {
-    value.to_le_bytes()[0]
+/// The lowest eight bits of `value`.
+pub(crate) fn low_byte(value: u64) -> u8 {
+    (value & 0xff) as u8
+}
+
+/// An integer from its bytes on disk.
+#[inline]
+pub(crate) fn get_u16(bytes: &[u8; 2]) -> u16 {
+    LittleEndian::read_u16(bytes)
+}
+
+#[inline]
+pub(crate) fn get_u32(bytes: &[u8; 4]) -> u32 {
+    LittleEndian::read_u32(bytes)
+}
+
+#[inline]
+pub(crate) fn get_u64(bytes: &[u8; 8]) -> u64 {
+    LittleEndian::read_u64(bytes)
+}
+
+/// The bytes of `value` on disk.
+#[inline]
+pub(crate) fn u64_bytes(value: u64) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    set_u64(&mut bytes, 0, value);
+    bytes
+}
+
+/// Writes `value` over the bytes of `out` from `at` on, which must be there.
+#[inline]
+pub(crate) fn set_u16(out: &mut [u8], at: usize, value: u16) {
+    LittleEndian::write_u16(&mut out[at..at + 2], value);
+}
+
+#[inline]
+pub(crate) fn set_u32(out: &mut [u8], at: usize, value: u32) {
+    LittleEndian::write_u32(&mut out[at..at + 4], value);
+}
+
+#[inline]
+pub(crate) fn set_u64(out: &mut [u8], at: usize, value: u64) {
+    LittleEndian::write_u64(&mut out[at..at + 8], value);
+}
+
+/// Appends `value`.
+pub(crate) fn put_u16(out: &mut Vec<u8>, value: u16) {
+    let mut bytes = [0; 2];
+    LittleEndian::write_u16(&mut bytes, value);
+    out.extend_from_slice(&bytes);
+}
+
+pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
+    let mut bytes = [0; 4];
+    LittleEndian::write_u32(&mut bytes, value);
+    out.extend_from_slice(&bytes);
+}
+
+pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&u64_bytes(value));
 }
 
 /// Length of `value` as a varint.
@@ -39,6 +103,13 @@ pub(crate) fn put_varint_field(out: &mut Vec<u8>, tag: u64, value: u64) {
     put_varint(out, tag);
     put_varint(out, varint_len(value) as u64);
     put_varint(out, value);
+}
+
+/// Appends a field whose content is eight bytes.
+pub(crate) fn put_u64_field(out: &mut Vec<u8>, tag: u64, value: u64) {
+    put_varint(out, tag);
+    put_varint(out, 8);
+    put_u64(out, value);
 }
 
 /// Takes values from the front of a slice. Methods fail, and never panic, when the slice is too
@@ -73,11 +144,11 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn array<const N: usize>(&mut self) -> Decoded<[u8; N]> {
+    fn array<const N: usize>(&mut self) -> Decoded<&'a [u8; N]> {
         match self.rest.split_first_chunk::<N>() {
-            Some((head, rest)) => {
+            Some((front, rest)) => {
                 self.rest = rest;
-                Ok(*head)
+                Ok(front)
             }
             None => Err(Malformed("a field is cut short")),
         }
@@ -88,15 +159,15 @@ impl<'a> Decoder<'a> {
     }
 
     pub(crate) fn u16(&mut self) -> Decoded<u16> {
-        Ok(u16::from_le_bytes(self.array()?))
+        Ok(get_u16(self.array()?))
     }
 
     pub(crate) fn u32(&mut self) -> Decoded<u32> {
-        Ok(u32::from_le_bytes(self.array()?))
+        Ok(get_u32(self.array()?))
     }
 
     pub(crate) fn u64(&mut self) -> Decoded<u64> {
-        Ok(u64::from_le_bytes(self.array()?))
+        Ok(get_u64(self.array()?))
     }
 
     #[inline]
@@ -114,8 +185,8 @@ impl<'a> Decoder<'a> {
     /// sequence number are unpredictable.
     #[inline]
     fn long_varint(&mut self) -> Decoded<u64> {
-        const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
-        let Some(word) = self.rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else {
+        const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+        let Some(word) = self.rest.first_chunk().map(get_u64) else {
             return self.varint_by_loop();
         };
         // The lowest set bit is in the varint's last byte.

@@ -1,5 +1,21 @@
 //! The 64-byte header of every WAL, manifest and table.
 //!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic: `tamiswal`, `tamisman` or `tamissst` |
+//! | 8 | 4 | format version, 1 |
+//! | 12 | 4 | required features, 0 in version 1; a reader that lacks one refuses the file |
+//! | 16 | 8 | file number |
+//! | 24 | 8 | logs: ordinal of the first record |
+//! | 32 | 8 | logs: highest ordinal on stable storage when the file was created |
+//! | 40 | 8 | WAL: number of the log before this one, 0 if there is none |
+//! | 48 | 8 | WAL: length of the log before this one when it was sealed |
+//! | 56 | 4 | zero |
+//! | 60 | 4 | bound CRC of bytes 0..60 (offset 0) |
+//!
+//! Fields that a kind of file does not have are 0. An ordinal is a sequence number in a WAL, and
+//! the count of edits in a manifest.
+//!
 //! Length, magic, version, number and checksum keep their position and rule in every version of the
 //! format. Therefore the version is read only from a header that verifies: a flipped bit is
 //! reported as damage, never as a newer version.
@@ -7,7 +23,7 @@
 use std::path::Path;
 
 use super::checksum::bound_crc;
-use super::coding::Decoder;
+use super::coding::{Decoder, set_u32, set_u64};
 use crate::error::{Error, Result};
 
 /// Length of the header. Part of the format.
@@ -37,7 +53,7 @@ impl Magic {
     }
 }
 
-/// Decoded header; docs/FORMAT.md draws it. In a table, all but `number` is 0.
+/// Decoded header. In a table, all but `number` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct FileHeader {
     pub(crate) number: u64,
@@ -55,14 +71,14 @@ impl FileHeader {
     pub(crate) fn encode(&self, magic: Magic) -> [u8; FILE_HEADER_LEN] {
         let mut out = [0; FILE_HEADER_LEN];
         out[..8].copy_from_slice(magic.bytes());
-        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out[16..24].copy_from_slice(&self.number.to_le_bytes());
-        out[24..32].copy_from_slice(&self.first.to_le_bytes());
-        out[32..40].copy_from_slice(&self.synced.to_le_bytes());
-        out[40..48].copy_from_slice(&self.previous.to_le_bytes());
-        out[48..56].copy_from_slice(&self.previous_len.to_le_bytes());
+        set_u32(&mut out, 8, FORMAT_VERSION);
+        set_u64(&mut out, 16, self.number);
+        set_u64(&mut out, 24, self.first);
+        set_u64(&mut out, 32, self.synced);
+        set_u64(&mut out, 40, self.previous);
+        set_u64(&mut out, 48, self.previous_len);
         let crc = bound_crc(self.number, 0, &out[..60]);
-        out[60..].copy_from_slice(&crc.to_le_bytes());
+        set_u32(&mut out, 60, crc);
         out
     }
 
@@ -71,8 +87,8 @@ impl FileHeader {
     pub(crate) fn sound_number(bytes: &[u8], magic: Magic) -> Option<u64> {
         let bytes = bytes.first_chunk::<FILE_HEADER_LEN>()?;
         let number = Decoder::new(&bytes[16..]).u64().ok()?;
-        let crc = bound_crc(number, 0, &bytes[..60]).to_le_bytes();
-        (bytes[..8] == magic.bytes()[..] && bytes[60..] == crc).then_some(number)
+        let crc = Decoder::new(&bytes[60..]).u32().ok()?;
+        (bytes[..8] == magic.bytes()[..] && crc == bound_crc(number, 0, &bytes[..60])).then_some(number)
     }
 
     /// Decodes the first bytes of `file`, whose name has the number `number`.
@@ -127,11 +143,10 @@ impl FileHeader {
 /// `header` as a later version of the format would write it.
 #[cfg(test)]
 pub(crate) fn of_version(mut header: [u8; FILE_HEADER_LEN], version: u32) -> [u8; FILE_HEADER_LEN] {
-    header[8..12].copy_from_slice(&version.to_le_bytes());
-    let mut number = [0; 8];
-    number.copy_from_slice(&header[16..24]);
-    let crc = bound_crc(u64::from_le_bytes(number), 0, &header[..60]);
-    header[60..].copy_from_slice(&crc.to_le_bytes());
+    set_u32(&mut header, 8, version);
+    let number = Decoder::new(&header[16..]).u64().expect("eight bytes");
+    let crc = bound_crc(number, 0, &header[..60]);
+    set_u32(&mut header, 60, crc);
     header
 }
 

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use byteorder::{BigEndian, ByteOrder};
+
 use super::{Decoded, Malformed};
 
 /// Position of a write in the store's single order of writes. The first is 1; 0 precedes all of
@@ -81,16 +83,75 @@ pub(crate) fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
-/// The first eight bytes of a key, or of its part after a prefix, as a number that orders like the
-/// bytes. A shorter key is padded with zeros.
+// A head is the first bytes of a key, or of its part after a prefix, as a number that orders like
+// the bytes. A shorter key is padded with zeros. Unequal heads order as their keys do; equal heads
+// say nothing. Blocks store heads of 4 bytes and indexes heads of 8, as part of the format;
+// memtables sort by heads of 12 bytes and merges by heads of 16.
+
+/// Bytes of a [`head4`].
+pub(crate) const HEAD4_LEN: usize = 4;
+/// Bytes of a [`head8`].
+pub(crate) const HEAD8_LEN: usize = 8;
+/// Bytes of a [`head12`].
+pub(crate) const HEAD12_LEN: usize = 12;
+/// Bytes of a [`head16`].
+pub(crate) const HEAD16_LEN: usize = 16;
+
+/// The head of 4 bytes.
+pub(crate) fn head4(key: &[u8]) -> u32 {
+    let mut bytes = [0; HEAD4_LEN];
+    let len = key.len().min(HEAD4_LEN);
+    bytes[..len].copy_from_slice(&key[..len]);
+    BigEndian::read_u32(&bytes)
+}
+
+/// The head of 8 bytes.
 #[inline]
-pub(crate) fn head(key: &[u8]) -> u64 {
-    if let Some(bytes) = key.first_chunk() {
-        return u64::from_be_bytes(*bytes);
+pub(crate) fn head8(key: &[u8]) -> u64 {
+    if let Some(bytes) = key.first_chunk::<HEAD8_LEN>() {
+        return BigEndian::read_u64(bytes);
     }
-    let mut bytes = [0; 8];
+    let mut bytes = [0; HEAD8_LEN];
     bytes[..key.len()].copy_from_slice(key);
-    u64::from_be_bytes(bytes)
+    BigEndian::read_u64(&bytes)
+}
+
+/// The head of 12 bytes, in the number's high bits. The low 32 bits are 0.
+pub(crate) fn head12(key: &[u8]) -> u128 {
+    let mut bytes = [0; size_of::<u128>()];
+    if let Some(whole) = key.first_chunk::<HEAD12_LEN>() {
+        bytes[..HEAD12_LEN].copy_from_slice(whole);
+    } else if let Some((first, rest)) = key.split_first_chunk::<8>() {
+        bytes[..8].copy_from_slice(first);
+        rest.iter().zip(&mut bytes[8..]).for_each(|(from, to)| *to = *from);
+    } else {
+        key.iter().zip(&mut bytes).for_each(|(from, to)| *to = *from);
+    }
+    BigEndian::read_u128(&bytes)
+}
+
+/// The head of 16 bytes.
+#[inline]
+pub(crate) fn head16(key: &[u8]) -> u128 {
+    if let Some(first) = key.first_chunk::<HEAD16_LEN>() {
+        return BigEndian::read_u128(first);
+    }
+    if let (Some(first), Some(last)) = (key.first_chunk::<8>(), key.last_chunk::<8>()) {
+        // The two chunks overlap: shift out of `last` what `first` has already.
+        let last = u128::from(BigEndian::read_u64(last)) << (8 * (HEAD16_LEN - key.len()));
+        return (u128::from(BigEndian::read_u64(first)) << 64) | (last & u128::from(u64::MAX));
+    }
+    let mut bytes = [0; HEAD16_LEN];
+    bytes[..key.len()].copy_from_slice(key);
+    BigEndian::read_u128(&bytes)
+}
+
+/// The bytes of a [`head16`].
+#[inline]
+pub(crate) fn head16_bytes(head: u128) -> [u8; HEAD16_LEN] {
+    let mut bytes = [0; HEAD16_LEN];
+    BigEndian::write_u128(&mut bytes, head);
+    bytes
 }
 
 /// The smallest key greater than every key that begins with `prefix`; `None` if there is none.
@@ -104,6 +165,26 @@ pub(crate) fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn heads_order_as_keys_do_or_are_equal(
+            a in prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..20),
+            b in prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..20),
+            shared in 0usize..20,
+        ) {
+            let b = [&a[..shared.min(a.len())], &b].concat();
+            let padded = |key: &[u8]| [key, &[0; HEAD16_LEN][..]].concat()[..HEAD16_LEN].to_vec();
+            let (long_a, long_b) = (padded(&a), padded(&b));
+            prop_assert_eq!(head4(&a).cmp(&head4(&b)), long_a[..4].cmp(&long_b[..4]));
+            prop_assert_eq!(head8(&a).cmp(&head8(&b)), long_a[..8].cmp(&long_b[..8]));
+            prop_assert_eq!(head12(&a).cmp(&head12(&b)), long_a[..12].cmp(&long_b[..12]));
+            prop_assert_eq!(head16(&a).cmp(&head16(&b)), long_a.cmp(&long_b));
+            prop_assert_eq!(&head16_bytes(head16(&a))[..], &long_a[..]);
+            prop_assert_eq!(head12(&a), head16(&long_a[..12]));
+        }
+    }
 
     #[test]
     fn newest_version_of_a_key_comes_first() {

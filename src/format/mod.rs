@@ -10,6 +10,7 @@ pub(crate) mod filename;
 pub(crate) mod header;
 pub(crate) mod key;
 pub(crate) mod record;
+pub(crate) mod span;
 
 /// The rule of the format that some bytes break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,15 @@
-//! The header of a record in a log file; docs/FORMAT.md draws it and says how replay ends.
+//! The header of a record in a log file; docs/FORMAT.md says how replay ends.
+//!
+//! | size | field |
+//! |---|---|
+//! | 4 | bound CRC of the rest of the header, at the record's file offset |
+//! | 4 | CRC of the payload, unbound: the first CRC covers it |
+//! | varint | 2 × `count`, plus 1 if the header states what is durable; `count` below 2^32 |
+//! | varint | length of the payload, below 2^32 |
+//! | 8 | if stated: file number of this log |
+//! | 8 | if stated: `synced`, above 0 |
+//!
+//! `count` is the number of ordinals in the record; 0 makes it a sync marker.
 //!
 //! It is short because most records are: every header byte is written once per put. File and
 //! ordinal follow from the record's position, so the header omits them; its checksum is bound to
@@ -6,7 +17,7 @@
 //! the file's number, so that a search for statements at every byte finds none by accident.
 
 use super::checksum::bound_crc;
-use super::coding::Decoder;
+use super::coding::{Decoder, low_byte, set_u32, set_u64};
 
 /// Longest record header. Part of the format.
 pub(crate) const MAX_RECORD_HEADER_LEN: usize = FIXED_LEN + 2 * MAX_NUMBER_LEN + STATEMENT_LEN;
@@ -44,17 +55,22 @@ impl EncodedHeader {
         &self.bytes[..self.len]
     }
 
-    fn put(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
+    fn put_byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    fn put_u64(&mut self, value: u64) {
+        set_u64(&mut self.bytes, self.len, value);
+        self.len += 8;
     }
 
     fn put_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
-            self.put(&[value.to_le_bytes()[0] | 0x80]);
+            self.put_byte(low_byte(value) | 0x80);
             value >>= 7;
         }
-        self.put(&[value.to_le_bytes()[0]]);
+        self.put_byte(low_byte(value));
     }
 }
 
@@ -62,16 +78,16 @@ impl RecordHeader {
     /// The header as stored at `offset` of log `number`.
     pub(crate) fn encode(&self, number: u64, offset: u64) -> EncodedHeader {
         let states = self.synced > 0;
-        let mut out = EncodedHeader { bytes: [0; MAX_RECORD_HEADER_LEN], len: 4 };
-        out.put(&self.payload_crc.to_le_bytes());
+        let mut out = EncodedHeader { bytes: [0; MAX_RECORD_HEADER_LEN], len: FIXED_LEN };
+        set_u32(&mut out.bytes, 4, self.payload_crc);
         out.put_varint(u64::from(self.count) << 1 | u64::from(states));
         out.put_varint(self.payload_len.into());
         if states {
-            out.put(&number.to_le_bytes());
-            out.put(&self.synced.to_le_bytes());
+            out.put_u64(number);
+            out.put_u64(self.synced);
         }
         let crc = bound_crc(number, offset, &out.bytes[4..out.len]);
-        out.bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        set_u32(&mut out.bytes, 0, crc);
         out
     }
 
@@ -148,7 +164,7 @@ mod tests {
         }
         let mut nothing = EncodedHeader { bytes: [0; MAX_RECORD_HEADER_LEN], len: FIXED_LEN + 2 };
         let crc = bound_crc(8, 64, &nothing.bytes[4..nothing.len]);
-        nothing.bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        set_u32(&mut nothing.bytes, 0, crc);
         assert_eq!(RecordHeader::decode(nothing.as_slice(), 8, 64), None);
     }
 

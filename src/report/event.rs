@@ -60,7 +60,7 @@ impl Listener {
         Listener(Some(Arc::new(listener)))
     }
 
-    pub(crate) fn tell(&self, event: &Event) {
+    pub(crate) fn notify(&self, event: &Event) {
         if let Some(listener) = &self.0 {
             listener(event);
         }

@@ -308,7 +308,7 @@ impl ReadCounters {
 
     /// Whether most of this thread's recent look-ups found their keys.
     #[inline]
-    pub(crate) fn is_usually_found(&self) -> bool {
+    pub(crate) fn expects_hit(&self) -> bool {
         self.shards[shard_number()].found_score.load(Ordering::Relaxed) > SATURATED / 2
     }
 
@@ -420,13 +420,13 @@ mod tests {
     }
 
     #[test]
-    fn is_usually_found_follows_the_thread_s_recent_look_ups() {
+    fn expects_hit_follows_the_thread_s_recent_look_ups() {
         let counters = ReadCounters::default();
         let after = |event, times: usize| {
             (0..times).for_each(|_| _ = counters.count_look_up(event));
-            counters.is_usually_found()
+            counters.expects_hit()
         };
-        assert!(!counters.is_usually_found());
+        assert!(!counters.expects_hit());
         assert!(!after(ReadEvent::FalsePositive, 100));
         assert!(!after(ReadEvent::TruePositive, 8) && after(ReadEvent::TruePositive, 1));
         assert!(!after(ReadEvent::Negative, 1) && after(ReadEvent::TruePositive, 100));
@@ -434,7 +434,7 @@ mod tests {
         assert!(after(ReadEvent::TruePositive, 100));
         // Another thread has a score of its own, unless both use the shared shard.
         let here = shard_number();
-        std::thread::scope(|scope| _ = scope.spawn(|| assert!(shard_number() == here || !counters.is_usually_found())));
+        std::thread::scope(|scope| _ = scope.spawn(|| assert!(shard_number() == here || !counters.expects_hit())));
         let stats = counters.read();
         assert_eq!((stats.negatives, stats.true_positives, stats.false_positives), (6, 209, 103));
     }

@@ -2,7 +2,7 @@
 //! and merges of them.
 
 use crate::error::Result;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, head16, head16_bytes};
 use crate::report::stats::ReadCounters;
 
 /// A position in a sequence of entries, ordered by user key, then newest first.
@@ -150,26 +150,6 @@ pub(crate) fn is_within(key: &[u8], end: Option<&[u8]>, forward: bool) -> bool {
     end.is_none_or(|end| if forward { key < end } else { key >= end })
 }
 
-/// Bytes of a head.
-pub(crate) const HEAD_LEN: usize = 16;
-
-/// The first 16 bytes of a key, padded with zeros, as a big-endian number. Unequal heads order as
-/// their keys do; equal heads say nothing.
-#[inline]
-pub(crate) fn head16(key: &[u8]) -> u128 {
-    if let Some(first) = key.first_chunk() {
-        return u128::from_be_bytes(*first);
-    }
-    if let (Some(first), Some(last)) = (key.first_chunk(), key.last_chunk()) {
-        // The two chunks overlap: shift out of `last` what `first` has already.
-        let last = u128::from(u64::from_be_bytes(*last)) << (8 * (HEAD_LEN - key.len()));
-        return (u128::from(u64::from_be_bytes(*first)) << 64) | (last & u128::from(u64::MAX));
-    }
-    let mut bytes = [0; HEAD_LEN];
-    bytes[..key.len()].copy_from_slice(key);
-    u128::from_be_bytes(bytes)
-}
-
 /// A copy of a cursor's key, to compare later keys with. A key of up to 16 bytes compares in two
 /// registers.
 #[derive(Default)]
@@ -187,7 +167,7 @@ impl MarkedKey {
         let key = cursor.key();
         self.head = cursor.head();
         self.len = key.len();
-        if self.len > HEAD_LEN {
+        if self.len > HEAD16_LEN {
             self.long.clear();
             self.long.extend_from_slice(key);
         }
@@ -198,36 +178,13 @@ impl MarkedKey {
     pub(crate) fn is_at(&self, cursor: &impl MergeCursor) -> bool {
         self.head == cursor.head() && {
             let key = cursor.key();
-            key.len() == self.len && (self.len <= HEAD_LEN || *key == *self.long)
+            key.len() == self.len && (self.len <= HEAD16_LEN || *key == *self.long)
         }
     }
 
     /// The marked key; a short one is written to `buffer`.
-    pub(crate) fn key<'a>(&'a self, buffer: &'a mut [u8; HEAD_LEN]) -> &'a [u8] {
-        *buffer = self.head.to_be_bytes();
+    pub(crate) fn key<'a>(&'a self, buffer: &'a mut [u8; HEAD16_LEN]) -> &'a [u8] {
+        *buffer = head16_bytes(self.head);
         buffer.get(..self.len).unwrap_or(&self.long)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn heads_order_as_keys_do_or_are_equal(
-            a in prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..20),
-            b in prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..20),
-            shared in 0usize..20,
-        ) {
-            let b = [&a[..shared.min(a.len())], &b].concat();
-            if head16(&a) != head16(&b) {
-                prop_assert_eq!(head16(&a).cmp(&head16(&b)), a.cmp(&b));
-            } else {
-                let padded = |key: &[u8]| [key, &[0; HEAD_LEN][..]].concat()[..HEAD_LEN].to_vec();
-                prop_assert_eq!(padded(&a), padded(&b));
-            }
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::sorted::block::{BlockRef, Borrowed, HeldBlock, KeptBlock, LentBlock};
+use crate::sorted::block::{BlockRef, Borrowed, CursorBlock, LookupBlock, MappedBlock};
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
@@ -54,7 +54,7 @@ impl Value {
 pub(crate) enum FoundValue<'a> {
     /// `len` bytes at `start` of a block in a mapped file, which is borrowed. A [`Value`] never
     /// keeps the file: after the call, only cursors read pages that the disk may fail to deliver.
-    Mapped { block: LentBlock<'a>, start: u32, len: u32 },
+    Mapped { block: MappedBlock<'a>, start: u32, len: u32 },
     /// `len` bytes at `start` of a cached block.
     Cached { block: Borrowed<'a>, start: u32, len: u32 },
     /// `len` bytes at `start` of a block that this read fetched.
@@ -64,11 +64,11 @@ pub(crate) enum FoundValue<'a> {
 impl<'a> FoundValue<'a> {
     /// The `len` bytes at `start` of `block`.
     #[inline]
-    pub(crate) fn in_block(block: HeldBlock<'a>, start: u32, len: u32) -> FoundValue<'a> {
+    pub(crate) fn in_block(block: LookupBlock<'a>, start: u32, len: u32) -> FoundValue<'a> {
         match block {
-            HeldBlock::Borrowed(block) => FoundValue::Cached { block, start, len },
-            HeldBlock::Counted(block) => FoundValue::Read { block, start, len },
-            HeldBlock::Mapped(block) => FoundValue::Mapped { block, start, len },
+            LookupBlock::Borrowed(block) => FoundValue::Cached { block, start, len },
+            LookupBlock::Counted(block) => FoundValue::Read { block, start, len },
+            LookupBlock::Mapped(block) => FoundValue::Mapped { block, start, len },
         }
     }
 
@@ -108,7 +108,7 @@ impl<'a> FoundValue<'a> {
 
 /// A value kept in place after the read that found it.
 pub(crate) struct KeptValue {
-    block: KeptBlock,
+    block: CursorBlock,
     start: u32,
     len: u32,
 }
@@ -223,7 +223,7 @@ mod tests {
             builder.finish(&mut bytes);
             let block = BlockRef::copy_of(&bytes).unwrap();
             let start = u32::try_from(bytes.len() - value_len).unwrap();
-            let held = HeldBlock::Counted(block.clone());
+            let held = LookupBlock::Counted(block.clone());
             let found = FoundValue::in_block(held, start, u32::try_from(value_len).unwrap());
             assert_eq!(found.bytes(), vec![7; value_len]);
             let value = found.into_value();

@@ -18,11 +18,11 @@ use std::sync::{Arc, OnceLock};
 
 pub(crate) use multi_get::MultiGet;
 pub(crate) use run::RunCursor;
-pub(crate) use source::Source;
+pub(crate) use source::ScanSource;
 
 use crate::error::Result;
 use crate::filter::{FilterBank, FirstProbes};
-use crate::format::key::{SeqNo, common_prefix_len, compare, head, strip};
+use crate::format::key::{SeqNo, common_prefix_len, compare, head8, strip};
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
 use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
@@ -100,7 +100,7 @@ impl Bounds {
         let prefix = &smallest[..common_prefix_len(smallest, largest)];
         let heads = |key: fn(&TableMeta) -> &[u8]| -> Box<[u64]> {
             // Every key lies between the two and so has the prefix.
-            tables.iter().map(|table| head(strip(key(table.meta()), prefix).unwrap_or_default())).collect()
+            tables.iter().map(|table| head8(strip(key(table.meta()), prefix).unwrap_or_default())).collect()
         };
         let (smallest, largest) = (heads(|meta| &meta.smallest), heads(|meta| &meta.largest));
         let intersection = (smallest.iter().max().copied(), largest.iter().min().copied());
@@ -111,7 +111,7 @@ impl Bounds {
     /// The head of `key` after the prefix, or `None` if `key` lies in no range.
     #[inline]
     fn head(&self, key: &[u8]) -> Option<u64> {
-        strip(key, &self.prefix).map(head)
+        strip(key, &self.prefix).map(head8)
     }
 }
 
@@ -294,7 +294,7 @@ impl Version {
             };
             trace.enter(ReadSource::Table { level: number, number: table.meta().number });
             // A table that usually holds the requested keys probes its filter itself.
-            if !table.is_usually_found() && first.deny(read.hash) {
+            if !table.expects_hit() && first.deny(read.hash) {
                 table.deny(trace);
             } else if let Some(hit) = table.get(read, pin, trace)? {
                 return Ok(Some(hit));
@@ -321,7 +321,7 @@ impl Version {
 
     /// Adds a cursor to `out` for each table that may hold entries of the range `[lower, upper)`
     /// newer than `since`.
-    pub(crate) fn cursors_newer(&self, since: SeqNo, lower: &[u8], upper: Option<&[u8]>, out: &mut Vec<Source>) {
+    pub(crate) fn cursors_newer(&self, since: SeqNo, lower: &[u8], upper: Option<&[u8]>, out: &mut Vec<ScanSource>) {
         for Level { tables, .. } in &self.levels {
             let may_hold = |meta: &TableMeta| {
                 meta.largest_seqno > since
@@ -329,7 +329,7 @@ impl Version {
                     && upper.is_none_or(|upper| *meta.smallest < *upper)
             };
             for (at, _) in tables.iter().enumerate().filter(|(_, table)| may_hold(table.meta())) {
-                out.push(Source::Run(RunCursor::new(Arc::clone(tables), at..at + 1, true)));
+                out.push(ScanSource::Run(RunCursor::new(Arc::clone(tables), at..at + 1, true)));
             }
         }
     }
@@ -341,7 +341,12 @@ impl Version {
 
     /// Adds a cursor to `out` for each run: over all tables, or over those that may hold keys with
     /// the prefix of `probe`.
-    pub(crate) fn cursors(self: &Arc<Self>, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<Source>) {
+    pub(crate) fn cursors(
+        self: &Arc<Self>,
+        fill_cache: bool,
+        probe: Option<&Arc<PrefixProbe>>,
+        out: &mut Vec<ScanSource>,
+    ) {
         let overlapping = &self.levels[0];
         let each = (0..overlapping.tables.len()).map(|i| (overlapping, i..i + 1));
         let runs = each.chain(self.sorted().map(|level| (level, 0..level.tables.len())));
@@ -349,7 +354,7 @@ impl Version {
             let run = probe.map_or(run.clone(), |probe| probe.in_range(tables, run));
             if !run.is_empty() {
                 let cursor = RunCursor::new(Arc::clone(tables), run, fill_cache);
-                out.push(Source::Run(cursor.with_prefix(probe)));
+                out.push(ScanSource::Run(cursor.with_prefix(probe)));
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::write::log::{ApplyError, LogWriter, Record, replay};
 
 mod relay;
 
-pub(crate) use relay::Stretch;
+pub(crate) use relay::BatchGroup;
 use relay::{Apply, Relay};
 
 /// Creates the WAL that `header` describes, for `memtable_size` bytes of entries. The directory and
@@ -73,7 +73,7 @@ pub(crate) struct SyncedLog {
 
 /// What the manifest states about the logs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct ManifestLogs {
     /// Everything up to this sequence number is in tables.
     pub(crate) flushed: SeqNo,
     pub(crate) synced_log: Option<SyncedLog>,
@@ -86,11 +86,11 @@ pub(crate) fn recover<'a>(
     fs: &dyn FileSystem,
     dir: &Path,
     numbers: &[u64],
-    known: Known,
+    known: ManifestLogs,
     threaded: bool,
     apply: &'a mut Apply<'a>,
 ) -> Result<WalEnd> {
-    let Known { flushed, synced_log } = known;
+    let ManifestLogs { flushed, synced_log } = known;
     if let Some(log) = synced_log.filter(|log| !numbers.contains(&log.number)) {
         let rule = format!("there is no such file, although entry {} in it was on stable storage", log.seqno);
         return Err(Error::corruption(&FileKind::Wal(log.number).path(dir), 0, rule));
@@ -141,16 +141,17 @@ mod tests {
 
     fn recover_all(dir: &Path, numbers: &[u64], flushed: SeqNo) -> Result<(AppliedOperations, WalEnd)> {
         let mut applied = AppliedOperations::new();
-        let end = recover(&OsFileSystem, dir, numbers, Known { flushed, synced_log: None }, true, &mut |stretch| {
-            for batch in stretch.batches() {
-                for (seqno, op) in (batch.first..).zip(batch.operations()) {
-                    let op = op.map_err(|rule| batch.corruption(dir, rule))?;
-                    let value = (op.kind == ValueKind::Put).then(|| op.value.to_vec());
-                    applied.push((op.keyspace, op.key.to_vec(), value, seqno));
+        let end =
+            recover(&OsFileSystem, dir, numbers, ManifestLogs { flushed, synced_log: None }, true, &mut |group| {
+                for batch in group.batches() {
+                    for (seqno, op) in (batch.first..).zip(batch.operations()) {
+                        let op = op.map_err(|rule| batch.corruption(dir, rule))?;
+                        let value = (op.kind == ValueKind::Put).then(|| op.value.to_vec());
+                        applied.push((op.keyspace, op.key.to_vec(), value, seqno));
+                    }
                 }
-            }
-            Ok(())
-        })?;
+                Ok(())
+            })?;
         Ok((applied, end))
     }
 

@@ -268,6 +268,51 @@ fn prose_ends_by_column_100() {
     assert!(wide.is_empty(), "{} lines are too wide: {wide:#?}", wide.len());
 }
 
+/// Finds calls that name a byte order, outside of tests.
+#[derive(Default)]
+struct ByteOrders {
+    found: BTreeSet<String>,
+}
+
+impl<'a> Visit<'a> for ByteOrders {
+    fn visit_item(&mut self, item: &'a syn::Item) {
+        let attributes = match item {
+            syn::Item::Mod(item) => &item.attrs,
+            syn::Item::Fn(item) => &item.attrs,
+            _ => return syn::visit::visit_item(self, item),
+        };
+        if !is_test(attributes) {
+            syn::visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_ident(&mut self, ident: &'a syn::Ident) {
+        let name = ident.to_string();
+        let orders = ["_le_bytes", "_be_bytes", "_ne_bytes", "LittleEndian", "BigEndian"];
+        if orders.iter().any(|order| name.ends_with(order)) {
+            self.found.insert(name);
+        }
+    }
+}
+
+#[test]
+fn only_format_names_a_byte_order() {
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    for path in files {
+        let module = module_of(&path);
+        let is_of_tests = module.iter().any(|part| ["tests", "fuzz", "testing"].contains(&part.as_str()))
+            || ["churn", "simulation"].contains(&module[module.len().saturating_sub(1)..].concat().as_str());
+        let mut orders = ByteOrders::default();
+        orders.visit_file(&syn::parse_file(&fs::read_to_string(&path).unwrap()).unwrap());
+        let is_format = module.first().is_some_and(|room| room == "format");
+        assert!(is_format || is_of_tests || orders.found.is_empty(), "{}: {:?}", path.display(), orders.found);
+        if module == ["format", "coding"] {
+            assert!(orders.found.contains("LittleEndian"), "the search finds what there is: {:?}", orders.found);
+        }
+    }
+}
+
 #[test]
 fn unsafe_code_stands_only_where_architecture_says() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();

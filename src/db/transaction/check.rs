@@ -15,7 +15,7 @@ use crate::format::key::SeqNo;
 use crate::options::FilterMode;
 use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::table::{PointRead, ReadMode};
-use crate::tree::version::Source;
+use crate::tree::version::ScanSource;
 use crate::write::batch::WriteBatch;
 
 /// Entries that a commit looks at under the commit lock. If more were written since it looked
@@ -70,7 +70,7 @@ impl Store {
         for (read, range) in reads.ranges() {
             let tree = tree_of(view, read.keyspace, &read.name)?;
             let mut sources = Vec::new();
-            sources.extend(memtables().map(|memtable| Source::Memtable(memtable.cursor(tree.id))));
+            sources.extend(memtables().map(|memtable| ScanSource::Memtable(memtable.cursor(tree.id))));
             let lower = range.lower.as_deref().unwrap_or_default();
             tree.version.cursors_newer(since, lower, range.upper.as_deref(), &mut sources);
             for source in &mut sources {

@@ -1,9 +1,10 @@
 //! [`TransactionIter`]: a range of a snapshot with a transaction's own writes over it.
 
 use super::overlay::{Overlay, OwnWrites};
-use crate::db::iter::{HalfOpen, Iter};
+use crate::db::iter::Iter;
 use crate::db::read_set::ReadIn;
 use crate::error::Result;
+use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
 
 /// Iterates over the entries of a range as a transaction sees them, from both ends.
@@ -15,7 +16,7 @@ use crate::sorted::value::Value;
 pub struct TransactionIter<'t> {
     overlay: &'t Overlay,
     of: ReadIn,
-    range: HalfOpen,
+    range: KeySpan<Vec<u8>>,
     /// Where the next entry from the front may begin, and where the next one from the back must
     /// end.
     lower: Vec<u8>,
@@ -53,7 +54,7 @@ impl Stored {
 
 impl<'t> TransactionIter<'t> {
     /// Iterates over `range` of a keyspace. `iter` must be the snapshot's iterator of that range.
-    pub(super) fn new(overlay: &'t Overlay, of: ReadIn, range: HalfOpen, iter: Iter) -> TransactionIter<'t> {
+    pub(super) fn new(overlay: &'t Overlay, of: ReadIn, range: KeySpan<Vec<u8>>, iter: Iter) -> TransactionIter<'t> {
         TransactionIter {
             overlay,
             of,
@@ -147,10 +148,10 @@ impl Drop for TransactionIter<'_> {
             return;
         }
         if range.lower.as_deref().unwrap_or_default() != &**lower {
-            reads.add_range(self.of.clone(), HalfOpen { lower: range.lower, upper: Some(lower.clone()) });
+            reads.add_range(self.of.clone(), KeySpan { lower: range.lower, upper: Some(lower.clone()) });
         }
         if range.upper != *upper {
-            reads.add_range(self.of.clone(), HalfOpen { lower: upper.clone(), upper: range.upper });
+            reads.add_range(self.of.clone(), KeySpan { lower: upper.clone(), upper: range.upper });
         }
     }
 }

@@ -8,7 +8,7 @@
 //! layout, so that a look-up hashes once.
 //!
 //! Encoded, it is this header and then the filters, first to last, each as
-//! [`BloomFilter::to_bytes`] makes it. The layout is drawn here and in docs/FORMAT.md.
+//! [`BloomFilter::to_bytes`] makes it.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -40,7 +40,7 @@ use crate::filter::header::{self, HEADER_LEN};
 use crate::filter::line::LINE_BITS;
 use crate::filter::shape::{BloomLayout, check_rate};
 use crate::format::checksum::crc;
-use crate::format::coding::Decoder;
+use crate::format::coding::{Decoder, low_byte, set_u32, set_u64};
 use crate::format::{Decoded, Malformed};
 use crate::vfs::{FileSystem, OsFileSystem};
 
@@ -334,15 +334,15 @@ impl ScalableBloomFilter {
         let (len, hash) = (bytes.len() as u64, xxh3_64(&bytes[HEADER_LEN..]));
         bytes[..4].copy_from_slice(&ScalableBloomFilter::MAGIC);
         bytes[4] = VERSION;
-        bytes[5] = self.builder.growth.to_le_bytes()[0];
-        bytes[8..16].copy_from_slice(&(self.filters() as u64).to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.first_capacity.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.rate.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.builder.tightening.to_le_bytes());
-        bytes[40..48].copy_from_slice(&len.to_le_bytes());
-        bytes[48..56].copy_from_slice(&hash.to_le_bytes());
+        bytes[5] = low_byte(self.builder.growth.into());
+        set_u64(&mut bytes, 8, self.filters() as u64);
+        set_u64(&mut bytes, 16, self.first_capacity);
+        set_u64(&mut bytes, 24, self.rate.to_bits());
+        set_u64(&mut bytes, 32, self.builder.tightening.to_bits());
+        set_u64(&mut bytes, 40, len);
+        set_u64(&mut bytes, 48, hash);
         let checksum = crc(&bytes[..60]);
-        bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+        set_u32(&mut bytes, 60, checksum);
         bytes
     }
 
@@ -463,7 +463,7 @@ fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
     if fields.u8()? != VERSION {
         return Err(Malformed("the scalable filter is of an unknown version"));
     }
-    if header[60..] != crc(&header[..60]).to_le_bytes() {
+    if Decoder::new(&header[60..]).u32()? != crc(&header[..60]) {
         return Err(Malformed("the checksum of the scalable filter's header does not match"));
     }
     Ok(fields)

@@ -1,11 +1,11 @@
-//! [`Arena`]: the memory of cached blocks, in huge pages where the system has them.
+//! [`FrameArena`]: the memory of cached blocks, in huge pages where the system has them.
 //!
 //! A processor's translation tables cover only some 16 MiB in pages of 4 KiB. Random access to
 //! more, as to cached blocks, misses them at every access, unless the memory is in huge pages.
 //!
 //! The first touch of a huge page takes a hundred times as long as that of a small one, and on some
 //! virtual machines milliseconds. Neither admitting nor reading a block may wait for that.
-//! Therefore a thread touches pages a little ahead of use; until it has, [`take`](Arena::take)
+//! Therefore a thread touches pages a little ahead of use; until it has, [`take`](FrameArena::take)
 //! returns nothing.
 
 use std::collections::BTreeMap;
@@ -30,12 +30,12 @@ const HIGH: usize = 8 * CHUNK_LEN;
 /// Memory up to a fixed length, taken from the system as it is used.
 ///
 /// A *place* is an offset counted through all segments.
-pub(crate) struct Arena {
+pub(crate) struct FrameArena {
     len: usize,
     state: Mutex<ArenaState>,
 }
 
-/// Why [`Arena::take`] returned no piece.
+/// Why [`FrameArena::take`] returned no piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakeError {
     /// A piece of this length will be available later.
@@ -60,10 +60,10 @@ struct ArenaState {
     preparing: bool,
 }
 
-impl Arena {
+impl FrameArena {
     /// An arena of `len` bytes, rounded down to a multiple of [`CHUNK_LEN`].
-    pub(crate) fn new(len: usize) -> Arc<Arena> {
-        Arc::new(Arena { len: len - len % CHUNK_LEN, state: Mutex::default() })
+    pub(crate) fn new(len: usize) -> Arc<FrameArena> {
+        Arc::new(FrameArena { len: len - len % CHUNK_LEN, state: Mutex::default() })
     }
 
     /// `len` bytes of any content; `len` is a multiple of [`ALIGN`] and not 0.
@@ -96,7 +96,7 @@ impl Arena {
     ///
     /// # Safety
     ///
-    /// [`take`](Arena::take) of this arena returned `piece` for `len` bytes, and nothing uses it
+    /// [`take`](FrameArena::take) of this arena returned `piece` for `len` bytes, and nothing uses it
     /// any more.
     pub(crate) unsafe fn put(&self, piece: NonNull<u8>, len: usize) {
         let mut state = self.state.lock();
@@ -168,7 +168,7 @@ impl ArenaState {
 }
 
 /// Makes chunks ready while they are needed and the arena lives.
-fn prepare(arena: &Weak<Arena>) {
+fn prepare(arena: &Weak<FrameArena>) {
     while let Some((at, segment)) = arena.upgrade().and_then(|arena| arena.next_chunk()) {
         segment.populate_huge(at % SEGMENT);
         let Some(arena) = arena.upgrade() else { return };
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     /// Takes a piece, retrying until one is ready.
-    fn take_with_retry(arena: &Arc<Arena>, len: usize) -> NonNull<u8> {
+    fn take_with_retry(arena: &Arc<FrameArena>, len: usize) -> NonNull<u8> {
         loop {
             match arena.take(len) {
                 Ok(piece) => return piece,
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_freed_piece_is_reused() {
-        let arena = Arena::new(CHUNK_LEN + 1);
+        let arena = FrameArena::new(CHUNK_LEN + 1);
         let whole = arena.take(CHUNK_LEN).unwrap();
         assert_eq!(arena.take(64), Err(TakeError::Full));
         // SAFETY: the piece is this long, and nothing else has it.
@@ -204,13 +204,13 @@ mod tests {
         let (one, two) = (arena.take(64).unwrap(), arena.take(128).unwrap());
         assert_eq!((one, two.addr().get() - one.addr().get()), (whole, 64));
         assert_eq!(one.addr().get() % ALIGN, 0);
-        assert_eq!(Arena::new(CHUNK_LEN - 1).take(64), Err(TakeError::Full));
+        assert_eq!(FrameArena::new(CHUNK_LEN - 1).take(64), Err(TakeError::Full));
     }
 
     #[test]
     fn ready_memory_stays_a_little_ahead_of_use() {
         let chunks = if cfg!(miri) { 5 } else { 15 };
-        let arena = Arena::new(chunks * CHUNK_LEN);
+        let arena = FrameArena::new(chunks * CHUNK_LEN);
         let mut pieces = vec![arena.take(CHUNK_LEN / 2).unwrap()];
         for (value, _) in (1u8..).zip(1..2 * chunks) {
             pieces.push(take_with_retry(&arena, CHUNK_LEN / 2));
@@ -232,7 +232,7 @@ mod tests {
     /// its length.
     #[test]
     fn a_fragmented_arena_makes_more_ready_up_to_its_length() {
-        let arena = Arena::new(if cfg!(miri) { 12 } else { 90 } * CHUNK_LEN);
+        let arena = FrameArena::new(if cfg!(miri) { 12 } else { 90 } * CHUNK_LEN);
         let len = CHUNK_LEN + CHUNK_LEN / 2;
         let mut pieces = 0;
         loop {
@@ -252,7 +252,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "it takes hundreds of megabytes")]
     fn segments_are_mapped_on_demand_and_no_piece_crosses_them() {
         for limit in [usize::MAX, 65 * CHUNK_LEN] {
-            let arena = Arena::new(limit);
+            let arena = FrameArena::new(limit);
             let mut pieces = [(); 65].map(|()| take_with_retry(&arena, CHUNK_LEN));
             assert_eq!(arena.take(SEGMENT + ALIGN), Err(TakeError::Full));
             assert_eq!(arena.state.lock().segments.len(), 3);
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn discard_gives_back_free_pieces_and_keeps_the_others() {
-        let arena = Arena::new(CHUNK_LEN);
+        let arena = FrameArena::new(CHUNK_LEN);
         let pieces = [(); 3].map(|()| arena.take(CHUNK_LEN / 4).unwrap());
         // SAFETY: the pieces are this long, and nothing else has them.
         unsafe {

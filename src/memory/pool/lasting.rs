@@ -1,7 +1,7 @@
 //! [`Lasting`]: memory for what an open table keeps, in huge pages once a chunk is mostly used.
 //!
 //! Such pieces are written once and read at random, so huge pages help, as in an
-//! [`Arena`](super::Arena). But a store takes them all at once when it opens, while readers wait
+//! [`FrameArena`](super::FrameArena). But a store takes them all at once when it opens, while readers wait
 //! for them. Therefore nothing is touched in advance. Pieces are cut from small pages, which are
 //! touched when they are written, as the allocator's are. When a chunk is nearly full, a thread has
 //! the system move it into a huge page. Addresses do not change, and readers need not know.

@@ -2,13 +2,13 @@
 //!
 //! Touching memory for the first time is expensive. A page fault of 4 KiB takes as long as a
 //! hundred inserts into a memtable; a page of 2 MiB that the host never backed takes milliseconds.
-//! Therefore memtables take their megabytes as [`Chunk`]s from a [`Pool`], and dropped chunks go
+//! Therefore memtables take their megabytes as [`MemtableChunk`]s from a [`MemtablePool`], and dropped chunks go
 //! back there. The pool keeps up to its limit of idle chunks and gives the rest to the system.
 //!
 //! Chunks below [`CHUNK_LEN`] come from the allocator, which handles that size well, and go back to
 //! it.
 //!
-//! Cached blocks are cut from an [`Arena`]. What an open table keeps in memory is an [`Array`] in
+//! Cached blocks are cut from an [`FrameArena`]. What an open table keeps in memory is an [`Array`] in
 //! [`Lasting`] memory.
 
 use std::ptr::NonNull;
@@ -22,7 +22,7 @@ mod extents;
 mod lasting;
 mod region;
 
-pub(crate) use arena::{ALIGN, Arena, TakeError};
+pub(crate) use arena::{ALIGN, FrameArena, TakeError};
 pub(crate) use array::Array;
 pub(crate) use lasting::Lasting;
 use region::Region;
@@ -32,7 +32,7 @@ use region::Region;
 pub(crate) const CHUNK_LEN: usize = 2 << 20;
 
 /// Memory for memtables, kept for reuse.
-pub(crate) struct Pool {
+pub(crate) struct MemtablePool {
     /// Most idle bytes to keep.
     limit: usize,
     free: Mutex<Free>,
@@ -46,10 +46,10 @@ struct Free {
     bytes: usize,
 }
 
-impl Pool {
+impl MemtablePool {
     /// A pool that keeps up to `limit` idle bytes.
-    pub(crate) fn new(limit: usize) -> Arc<Pool> {
-        Arc::new(Pool { limit, free: Mutex::default() })
+    pub(crate) fn new(limit: usize) -> Arc<MemtablePool> {
+        Arc::new(MemtablePool { limit, free: Mutex::default() })
     }
 
     /// Bytes that the pool keeps idle.
@@ -58,15 +58,15 @@ impl Pool {
     }
 
     /// At least `len` bytes of any content.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Chunk {
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> MemtableChunk {
         let (region, _) = self.region(len);
-        Chunk { region: Some(region), pool: Arc::clone(self) }
+        MemtableChunk { region: Some(region), pool: Arc::clone(self) }
     }
 
     /// At least `len` bytes of zeros.
-    pub(crate) fn take_zeroed(self: &Arc<Self>, len: usize) -> Chunk {
+    pub(crate) fn take_zeroed(self: &Arc<Self>, len: usize) -> MemtableChunk {
         let (region, used) = self.region(len);
-        let mut chunk = Chunk { region: Some(region), pool: Arc::clone(self) };
+        let mut chunk = MemtableChunk { region: Some(region), pool: Arc::clone(self) };
         if used {
             chunk.slice_mut::<u8>().fill(0);
         }
@@ -118,13 +118,13 @@ unsafe impl Plain for u128 {}
 
 /// A piece of memory, 64-byte aligned, initialised with any content. It goes back to its pool when
 /// it is dropped.
-pub(crate) struct Chunk {
+pub(crate) struct MemtableChunk {
     /// `Some` until the chunk is dropped.
     region: Option<Region>,
-    pool: Arc<Pool>,
+    pool: Arc<MemtablePool>,
 }
 
-impl Chunk {
+impl MemtableChunk {
     fn region(&self) -> &Region {
         match &self.region {
             Some(region) => region,
@@ -150,14 +150,14 @@ impl Chunk {
         unsafe { std::slice::from_raw_parts(self.start().cast().as_ptr(), self.len() / size_of::<T>()) }
     }
 
-    /// Like [`slice`](Chunk::slice), mutable.
+    /// Like [`slice`](MemtableChunk::slice), mutable.
     pub(crate) fn slice_mut<T: Plain>(&mut self) -> &mut [T] {
         // SAFETY: as in `slice`, and the chunk is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start().cast().as_ptr(), self.len() / size_of::<T>()) }
     }
 }
 
-impl Drop for Chunk {
+impl Drop for MemtableChunk {
     fn drop(&mut self) {
         if let Some(region) = self.region.take() {
             self.pool.put(region);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_dropped_chunk_is_reused() {
-        let pool = Pool::new(2 * CHUNK_LEN);
+        let pool = MemtablePool::new(2 * CHUNK_LEN);
         let mut chunk = pool.take(CHUNK_LEN - 1 + 1);
         assert_eq!((chunk.len(), pool.idle()), (CHUNK_LEN, 0));
         chunk.slice_mut::<u8>()[5] = 7;
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn reuse_matches_lengths_and_the_limit_holds() {
-        let pool = Pool::new(3 * CHUNK_LEN);
+        let pool = MemtablePool::new(3 * CHUNK_LEN);
         let (one, two, three) = (pool.take(CHUNK_LEN), pool.take(CHUNK_LEN + 1), pool.take(1));
         assert_eq!((two.len(), three.len()), (2 * CHUNK_LEN, 64));
         let more = pool.take(CHUNK_LEN);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn chunks_are_zero_at_first_and_aligned() {
-        let pool = Pool::new(0);
+        let pool = MemtablePool::new(0);
         for len in [0, 1, 64, 4096, CHUNK_LEN, CHUNK_LEN + 1] {
             let mut chunk = pool.take(len);
             assert!(chunk.len() >= len);
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn chunks_are_exclusive_between_threads() {
-        let pool = Pool::new(2 * CHUNK_LEN);
+        let pool = MemtablePool::new(2 * CHUNK_LEN);
         std::thread::scope(|scope| {
             for thread in 0..3u8 {
                 let pool = &pool;

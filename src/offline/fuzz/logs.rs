@@ -5,7 +5,7 @@ use std::path::Path;
 use super::files;
 use crate::error::{Result, expect_typed};
 use crate::format::checksum::{bound_crc, crc};
-use crate::format::coding::Decoder;
+use crate::format::coding::{Decoder, set_u32, set_u64};
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::{SeqNo, ValueKind};
@@ -14,7 +14,7 @@ use crate::tree::manifest::{self, ManifestState, VersionEdit};
 use crate::vfs::{FileSystem, SimFileSystem};
 use crate::write::batch::{BatchReader, encode_op};
 use crate::write::log::reader::{LogReader, Step};
-use crate::write::wal::{self, Known};
+use crate::write::wal::{self, ManifestLogs};
 
 const DIR: &str = "/db";
 
@@ -34,7 +34,7 @@ fn put(fs: &SimFileSystem, kind: FileKind, bytes: &[u8]) {
 /// is not whole.
 pub(super) fn seal_log(bytes: &mut [u8], magic: Magic, number: u64) {
     let Some(header) = bytes.first_chunk_mut::<FILE_HEADER_LEN>() else { return };
-    let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
+    let field = |at: usize| Decoder::new(&header[at..]).u64().expect("within the header");
     let (first, synced) = (field(24) % (1 << 40), field(32) % (1 << 40));
     let (previous, previous_len) = (field(40), field(48));
     *header = FileHeader { number, first, synced, previous, previous_len }.encode(magic);
@@ -59,12 +59,12 @@ fn seal_record(bytes: &mut [u8], number: u64, offset: u64) -> Option<usize> {
     let header_len = statement + if is_stated { 16 } else { 0 };
     let end = header_len.checked_add(payload_len).filter(|&end| end <= bytes.len())?;
     if is_stated {
-        bytes[statement..statement + 8].copy_from_slice(&number.to_le_bytes());
+        set_u64(bytes, statement, number);
     }
     let payload_crc = crc(&bytes[header_len..end]);
-    bytes[4..8].copy_from_slice(&payload_crc.to_le_bytes());
+    set_u32(bytes, 4, payload_crc);
     let header_crc = bound_crc(number, offset, &bytes[4..header_len]);
-    bytes[..4].copy_from_slice(&header_crc.to_le_bytes());
+    set_u32(bytes, 0, header_crc);
     Some(end)
 }
 
@@ -116,11 +116,11 @@ pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
     }
     numbers.sort_unstable();
     numbers.dedup();
-    let known = Known { flushed: flushed.into(), synced_log: None };
+    let known = ManifestLogs { flushed: flushed.into(), synced_log: None };
     let recover = || {
         let mut seqnos: Vec<SeqNo> = Vec::new();
-        let end = wal::recover(&fs, Path::new(DIR), &numbers, known, false, &mut |stretch| {
-            for batch in stretch.batches() {
+        let end = wal::recover(&fs, Path::new(DIR), &numbers, known, false, &mut |group| {
+            for batch in group.batches() {
                 for (seqno, op) in (batch.first..).zip(batch.operations()) {
                     op.map_err(|rule| batch.corruption(Path::new(DIR), rule))?;
                     seqnos.push(seqno);

@@ -25,6 +25,7 @@ mod store;
 mod tests;
 
 use crate::filter;
+use crate::format::coding::get_u32;
 use crate::sorted::{block, table};
 
 /// A fuzz target; the flag says whether to correct checksums.
@@ -66,7 +67,7 @@ pub fn run(name: &str, data: &[u8]) -> bool {
 fn files(mut data: &[u8]) -> Vec<(u8, u8, &[u8])> {
     let mut files = Vec::new();
     while let Some((&[kind, number, l0, l1, l2, l3], rest)) = data.split_first_chunk() {
-        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        let len = get_u32(&[l0, l1, l2, l3]) as usize;
         let (file, rest) = rest.split_at(len.min(rest.len()));
         files.push((kind, number, file));
         data = rest;

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::Table;
-use crate::tree::version::{Source, Version};
+use crate::tree::version::{ScanSource, Version};
 
 /// A key about which two sources contradict each other.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ struct LastEntry {
 /// A valid cursor over one source. Ordered so that the heap's maximum has the smallest entry.
 struct Ranked {
     rank: usize,
-    source: Source,
+    source: ScanSource,
 }
 
 impl Ord for Ranked {

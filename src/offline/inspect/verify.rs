@@ -29,7 +29,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::offline::repair::LOST;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::tree::manifest::{self, Loaded, ManifestState};
-use crate::write::wal::{self, Known};
+use crate::write::wal::{self, ManifestLogs};
 
 /// A fault in a store's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -270,9 +270,9 @@ impl Verifier<'_> {
         };
         let numbers: Vec<u64> = self.files()?.into_iter().filter_map(needed).collect();
         let mut batches = 0;
-        let known = Known { flushed: state.flushed_seqno, synced_log: state.synced_log };
-        let end = wal::recover(&*self.inspector.fs, self.dir, &numbers, known, false, &mut |stretch| {
-            stretch.batches().try_for_each(|batch| {
+        let known = ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
+        let end = wal::recover(&*self.inspector.fs, self.dir, &numbers, known, false, &mut |group| {
+            group.batches().try_for_each(|batch| {
                 batches += 1;
                 let mut operations = batch.operations();
                 operations

@@ -10,7 +10,7 @@ use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
-use crate::memory::pool::Pool;
+use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Origin, TableMeta};
 use crate::tree::manifest::ManifestState;
@@ -26,10 +26,10 @@ const MEMTABLE_SIZE: usize = 32 << 20;
 /// The last sequence number that opening would recover. Fails as opening would, if the logs
 /// `numbers` lack entries that were durable and are not in tables by `state`.
 pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &ManifestState) -> Result<SeqNo> {
-    let known = wal::Known { flushed: state.flushed_seqno, synced_log: state.synced_log };
+    let known = wal::ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
     let known_ids = state.next_file_number;
-    let mut check = |stretch: wal::Stretch<'_>| {
-        stretch.batches().try_for_each(|batch| {
+    let mut check = |group: wal::BatchGroup<'_>| {
+        group.batches().try_for_each(|batch| {
             batch.operations().try_for_each(|operation| match operation {
                 Ok(operation) if u64::from(operation.keyspace) < known_ids => Ok(()),
                 Ok(_) => {
@@ -125,7 +125,7 @@ pub(super) fn write(
     writer: &TableWriter<'_>,
     define: &dyn Fn(u32) -> Option<(String, KeyspaceOptions)>,
 ) -> Result<(ReadLogs, Vec<(u32, TableMeta)>)> {
-    let pool = Pool::new(2 * MEMTABLE_SIZE);
+    let pool = MemtablePool::new(2 * MEMTABLE_SIZE);
     let new = || Arc::new(Memtable::new(0, MEMTABLE_SIZE, writer.seed, &pool));
     let (mut memtable, mut written) = (new(), Vec::new());
     let mut flush = |memtable: &Arc<Memtable>| -> Result<()> {

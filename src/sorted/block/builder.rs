@@ -1,8 +1,8 @@
 //! [`BlockBuilder`]: encodes sorted entries as a block.
 
-use super::{HEAD_LEN, HEADER_LEN, MAX_PREFIX_LEN, WIDE_OFFSETS, directory_len, head4};
-use crate::format::coding::{put_varint, varint_len};
-use crate::format::key::{SeqNo, ValueKind, common_prefix_len};
+use super::{HEADER_LEN, MAX_PREFIX_LEN, WIDE_OFFSETS, directory_len};
+use crate::format::coding::{put_u16, put_u32, put_u64, put_varint, set_u16, set_u32, varint_len};
+use crate::format::key::{HEAD4_LEN, SeqNo, ValueKind, common_prefix_len, head4};
 
 /// Capacity kept for the next block; what a huge entry took beyond it is freed.
 const RETAINED: usize = 1 << 20;
@@ -148,23 +148,23 @@ impl BlockBuilder {
 
         out.push(if wide { WIDE_OFFSETS } else { 0 });
         out.push(0);
-        out.extend_from_slice(&(prefix_len as u16).to_le_bytes());
-        out.extend_from_slice(&(n as u32).to_le_bytes());
-        out.extend_from_slice(&base.to_le_bytes());
+        put_u16(out, prefix_len as u16);
+        put_u32(out, n as u32);
+        put_u64(out, base);
         out.extend(self.entries.iter().map(|entry| entry.fingerprint));
         // Reserve the offsets: they are known once the entries are written.
         let offsets_start = out.len();
-        out.resize(offsets_start + n * (directory_len(wide) - HEAD_LEN - 1), 0);
+        out.resize(offsets_start + n * (directory_len(wide) - HEAD4_LEN - 1), 0);
         for entry in &self.entries {
-            out.extend_from_slice(&head4(&entry.key(&self.data)[prefix_len..]).to_le_bytes());
+            put_u32(out, head4(&entry.key(&self.data)[prefix_len..]));
         }
         out.extend_from_slice(&self.data[..prefix_len]);
         for (i, entry) in self.entries.iter().enumerate() {
             let offset = out.len() - block_start;
             if wide {
-                out[offsets_start + 4 * i..][..4].copy_from_slice(&(offset as u32).to_le_bytes());
+                set_u32(out, offsets_start + 4 * i, offset as u32);
             } else {
-                out[offsets_start + 2 * i..][..2].copy_from_slice(&(offset as u16).to_le_bytes());
+                set_u16(out, offsets_start + 2 * i, offset as u16);
             }
             put_varint(out, (entry.key_len - prefix_len) as u64);
             put_varint(out, entry.value_len as u64);

@@ -5,10 +5,9 @@ use std::ops::Range;
 
 use super::reader::{PREFETCH_DISTANCE, PlainEntry};
 use super::view::CACHE_LINE;
-use super::{Block, KeptBlock, head4};
+use super::{Block, CursorBlock};
 use crate::format::Decoded;
-use crate::format::key::{SeqNo, ValueKind, compare, compare_entries, strip};
-use crate::sorted::iter::{self, HEAD_LEN};
+use crate::format::key::{HEAD4_LEN, HEAD16_LEN, SeqNo, ValueKind, compare, compare_entries, head4, head16, strip};
 
 /// A position in a block. Every entry is found by its offset, so a step in either direction needs
 /// no state from earlier steps. The key is assembled in a buffer that keeps the block's common
@@ -18,12 +17,12 @@ use crate::sorted::iter::{self, HEAD_LEN};
 /// it.
 pub(crate) struct BlockCursor {
     /// `None` until the cursor first enters a block.
-    block: Option<KeptBlock>,
+    block: Option<CursorBlock>,
     /// Number of entries in the block.
     len: usize,
     /// Equal to `len` when the cursor is invalid.
     position: usize,
-    /// The common prefix, the rest of the current key, then arbitrary bytes. At least [`HEAD_LEN`]
+    /// The common prefix, the rest of the current key, then arbitrary bytes. At least [`HEAD16_LEN`]
     /// bytes follow the prefix, so that a rest of up to that length is copied, and its head taken,
     /// in one fixed-size access.
     buffer: InlineBuffer,
@@ -62,19 +61,19 @@ impl Default for BlockCursor {
 }
 
 impl BlockCursor {
-    pub(crate) fn new(block: impl Into<KeptBlock>) -> BlockCursor {
+    pub(crate) fn new(block: impl Into<CursorBlock>) -> BlockCursor {
         let mut cursor = BlockCursor::default();
         cursor.enter(block.into());
         cursor
     }
 
     /// Moves to another block and keeps the buffer. Leaves the cursor invalid.
-    pub(crate) fn enter(&mut self, kept: KeptBlock) {
+    pub(crate) fn enter(&mut self, kept: CursorBlock) {
         let block = kept.block();
         let prefix = block.prefix();
         self.prefix_len = prefix.len();
-        self.prefix_head = iter::head16(prefix);
-        self.buffer.reserve(prefix.len() + HEAD_LEN);
+        self.prefix_head = head16(prefix);
+        self.buffer.reserve(prefix.len() + HEAD16_LEN);
         self.buffer.bytes_mut()[..prefix.len()].copy_from_slice(prefix);
         self.len = block.len();
         self.block = Some(kept);
@@ -83,11 +82,11 @@ impl BlockCursor {
 
     #[inline]
     fn block(&self) -> Option<Block<'_>> {
-        self.block.as_ref().map(KeptBlock::block)
+        self.block.as_ref().map(CursorBlock::block)
     }
 
     /// Leaves the current block, if any, and returns it.
-    pub(crate) fn leave(&mut self) -> Option<KeptBlock> {
+    pub(crate) fn leave(&mut self) -> Option<CursorBlock> {
         self.len = 0;
         self.invalidate();
         self.block.take()
@@ -125,7 +124,7 @@ impl BlockCursor {
     /// cursor is invalid until `end_seek` with the same target.
     pub(crate) fn begin_seek(&mut self, key: &[u8]) {
         self.invalidate();
-        let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return };
+        let Some(block) = self.block.as_ref().map(CursorBlock::block) else { return };
         let prefix = block.prefix();
         self.ties = match strip(key, prefix) {
             Some(rest) => block.equal_heads(head4(rest)),
@@ -194,7 +193,7 @@ impl BlockCursor {
     #[inline]
     pub(crate) fn plain_step(&mut self, forward: bool) -> bool {
         let position = if forward { self.position + 1 } else { self.position.wrapping_sub(1) };
-        let Some(block) = self.block.as_ref().map(KeptBlock::block).filter(|_| position < self.len) else {
+        let Some(block) = self.block.as_ref().map(CursorBlock::block).filter(|_| position < self.len) else {
             return false;
         };
         let Some(PlainEntry { rest, rest_len, value }) = block.plain_entry(position) else { return false };
@@ -249,14 +248,14 @@ impl BlockCursor {
     /// leaves the cursor as it was.
     #[inline(always)]
     fn load_entry(&mut self, position: usize) -> Decoded<()> {
-        let Some(block) = self.block.as_ref().map(KeptBlock::block) else { return Ok(()) };
+        let Some(block) = self.block.as_ref().map(CursorBlock::block) else { return Ok(()) };
         let entry = block.entry(position)?;
         let rest_len = entry.rest.len();
         let rest_start = entry.value_start - rest_len;
         let rest_head = self.buffer.put(self.prefix_len, &block.bytes()[rest_start..], rest_len);
         self.key_len = self.prefix_len + rest_len;
         self.head = self.prefix_head | shift_head(rest_head, self.prefix_len);
-        if self.key_len < HEAD_LEN {
+        if self.key_len < HEAD16_LEN {
             // Mask the bytes after the key.
             self.head &= !shift_head(u128::MAX, self.key_len);
         }
@@ -285,8 +284,8 @@ impl BlockCursor {
     pub(crate) fn left_before(&self, bound: u128, forward: bool) -> usize {
         let Some(block) = self.block() else { return 0 };
         let last = if forward { self.len - 1 } else { 0 };
-        let known = u128::from(block.head(last)) << (8 * (HEAD_LEN - super::HEAD_LEN));
-        let unknown = u128::MAX >> (8 * super::HEAD_LEN);
+        let known = u128::from(block.head(last)) << (8 * (HEAD16_LEN - HEAD4_LEN));
+        let unknown = u128::MAX >> (8 * HEAD4_LEN);
         let is_before = if forward {
             self.prefix_head | shift_head(known | unknown, self.prefix_len) < bound
         } else {
@@ -340,21 +339,21 @@ impl InlineBuffer {
     }
 
     /// Writes the first `len` bytes of `bytes` at `start` and returns their head. Up to
-    /// [`HEAD_LEN`] bytes are written as one fixed-size copy if `bytes` is long enough; the head
+    /// [`HEAD16_LEN`] bytes are written as one fixed-size copy if `bytes` is long enough; the head
     /// then includes bytes after `len`, too.
     #[inline(always)]
     fn put(&mut self, start: usize, bytes: &[u8], len: usize) -> u128 {
-        let target = self.bytes_mut().get_mut(start..).and_then(<[u8]>::first_chunk_mut::<HEAD_LEN>);
+        let target = self.bytes_mut().get_mut(start..).and_then(<[u8]>::first_chunk_mut::<HEAD16_LEN>);
         match (bytes.first_chunk(), target) {
-            (Some(piece), Some(target)) if len <= HEAD_LEN => {
+            (Some(piece), Some(target)) if len <= HEAD16_LEN => {
                 *target = *piece;
-                u128::from_be_bytes(*piece)
+                head16(piece)
             }
             _ => {
                 let bytes = &bytes[..len];
                 self.reserve(start + len);
                 self.bytes_mut()[start..start + len].copy_from_slice(bytes);
-                iter::head16(bytes)
+                head16(bytes)
             }
         }
     }
@@ -373,5 +372,5 @@ impl InlineBuffer {
 /// Shifts the head of what follows `len` bytes to its place in the head of the whole key.
 #[inline]
 fn shift_head(head: u128, len: usize) -> u128 {
-    if len < HEAD_LEN { head >> (8 * len) } else { 0 }
+    if len < HEAD16_LEN { head >> (8 * len) } else { 0 }
 }

@@ -1,5 +1,7 @@
 //! Compares a key's fingerprint with those of a block's entries, 64 at a time.
 
+use crate::format::coding::get_u64;
+
 /// Fingerprints per comparison: one cache line.
 pub(super) const GROUP_LEN: usize = 64;
 
@@ -45,7 +47,7 @@ fn equal_in_sse2(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
         let [low, high] = [&quarter[..8], &quarter[8..]].map(|half| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(half);
-            i64::from_le_bytes(bytes)
+            get_u64(&bytes).cast_signed()
         });
         let mask = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_set_epi64x(high, low), wanted));
         equal << 16 | u64::from(mask.cast_unsigned())
@@ -58,21 +60,21 @@ use portable::equal_in;
 /// Portable twin of the SSE2 code: compares eight bytes at a time.
 #[cfg(any(test, miri, not(target_arch = "x86_64")))]
 mod portable {
-    use super::GROUP_LEN;
+    use super::{GROUP_LEN, get_u64};
 
     pub(super) fn equal_in(line: &[u8; GROUP_LEN], fingerprint: u8) -> u64 {
         let (words, _) = line.as_chunks::<8>();
-        words.iter().rev().fold(0, |equal, word| equal << 8 | equal_bits(u64::from_le_bytes(*word), fingerprint))
+        words.iter().rev().fold(0, |equal, word| equal << 8 | equal_bits(get_u64(word), fingerprint))
     }
 
     /// A bit for each byte of `word` that equals `byte`.
     fn equal_bits(word: u64, byte: u8) -> u64 {
-        const LOW_BITS: u64 = u64::from_le_bytes([0x7f; 8]);
+        const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
         /// Multiplication gathers the top bits of eight bytes in the top byte of the product: bit
         /// `8 * i + 7` meets the factor's bit `49 - 7 * i` at bit `56 + i`, and no two meet
         /// elsewhere.
         const GATHER: u64 = 0x0002_0408_1020_4081;
-        let difference = word ^ u64::from_le_bytes([byte; 8]);
+        let difference = word ^ get_u64(&[byte; 8]);
         // Unlike the shorter subtraction, this addition cannot carry into the next byte, so it
         // yields no false match.
         let high = !(((difference & LOW_BITS) + LOW_BITS) | difference | LOW_BITS);

@@ -4,7 +4,7 @@
 //! the pointer reaches the directory in one step. The first cache line holds the frame header and
 //! the block's own header; the fingerprints begin in the second.
 //!
-//! A frame comes from an [`Arena`], which it keeps alive, or from the allocator. Reused frames are
+//! A frame comes from an [`FrameArena`], which it keeps alive, or from the allocator. Reused frames are
 //! not cleared: the next read overwrites the old bytes.
 
 use std::alloc::{self, Layout};
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::view::{Block, BlockHeader, PREFETCH_LINES, prefetch_lines};
 use crate::format::Decoded;
-use crate::memory::pool::{ALIGN, Arena, TakeError};
+use crate::memory::pool::{ALIGN, FrameArena, TakeError};
 
 /// Alignment of frames, and the unit of their length.
 const LINE: usize = ALIGN;
@@ -41,7 +41,7 @@ pub(crate) struct FramedBlock {
 struct FrameHeader {
     count: AtomicUsize,
     /// From `Arc::into_raw`; null if the frame is from the allocator.
-    arena: *const Arena,
+    arena: *const FrameArena,
     block: BlockHeader,
     /// Length of the frame in cache lines, this header included.
     lines: u32,
@@ -114,7 +114,7 @@ impl FramePtr {
     ///
     /// SAFETY: `start` must point to `lines` lines, at least one, which are initialised and which
     /// nothing else uses.
-    unsafe fn init(start: NonNull<u8>, lines: u32, arena: *const Arena) -> FramePtr {
+    unsafe fn init(start: NonNull<u8>, lines: u32, arena: *const FrameArena) -> FramePtr {
         let start = start.cast::<FrameHeader>();
         let block = BlockHeader::default();
         let (count, referenced) = (AtomicUsize::new(1), AtomicBool::new(false));
@@ -184,7 +184,7 @@ impl Frame {
 
     /// A frame for a block that stays in the cache: from the arena, or from the allocator if the
     /// arena has no room. `None` if the arena must grow first.
-    pub(crate) fn new_in(arena: &Arc<Arena>, len: usize) -> Option<Frame> {
+    pub(crate) fn new_in(arena: &Arc<FrameArena>, len: usize) -> Option<Frame> {
         let lines = lines_for(len);
         let frame = match arena.take(lines as usize * LINE) {
             // SAFETY: the arena's memory is initialised, and this piece belongs to nobody else.

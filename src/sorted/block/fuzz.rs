@@ -1,9 +1,10 @@
 //! Fuzz target for the decoder of data blocks, called from `offline::fuzz`.
 
-use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame, head4};
+use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame};
 use crate::filter::KeyHash;
 use crate::format::Decoded;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
+use crate::format::coding::set_u32;
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries, head4};
 
 /// Seed of the fingerprints.
 const SEED: u64 = 3;
@@ -31,7 +32,7 @@ pub(crate) fn seal(bytes: &mut [u8], seed: u64) {
         let Ok(entry) = view.entry(i) else { continue };
         let key = [view.prefix(), entry.rest].concat();
         bytes[super::HEADER_LEN + i] = fingerprint(seed, &key);
-        bytes[heads + 4 * i..][..4].copy_from_slice(&head4(entry.rest).to_le_bytes());
+        set_u32(bytes, heads + 4 * i, head4(entry.rest));
     }
 }
 

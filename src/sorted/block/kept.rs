@@ -1,4 +1,4 @@
-//! [`KeptBlock`] and [`HeldBlock`]: a data block together with the owner of its bytes.
+//! [`CursorBlock`] and [`LookupBlock`]: a data block together with the owner of its bytes.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::vfs::Mapping;
 
 /// A block and what keeps it in memory. Cursors read every entry through it, so the address of the
 /// bytes is resolved once, when it is made.
-pub(crate) struct KeptBlock {
+pub(crate) struct CursorBlock {
     header: BlockHeader,
     /// Borrowed from `owner`, as in `Block`. A raw pointer, because a reference must not outlive
     /// the owner even for the moment in which a function drops both.
@@ -27,14 +27,14 @@ enum Owner {
 
 // SAFETY: the bytes do not change while the owner lives, and both kinds of owner are `Send` and
 // `Sync`.
-unsafe impl Send for KeptBlock {}
+unsafe impl Send for CursorBlock {}
 // SAFETY: as above.
-unsafe impl Sync for KeptBlock {}
+unsafe impl Sync for CursorBlock {}
 
-impl KeptBlock {
+impl CursorBlock {
     /// The block of `len` bytes that begins at `start` in a mapped file.
-    pub(crate) fn in_file(file: Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<KeptBlock> {
-        Ok(LentBlock::in_file(&file, start, len)?.kept())
+    pub(crate) fn in_file(file: Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<CursorBlock> {
+        Ok(MappedBlock::in_file(&file, start, len)?.kept())
     }
 
     #[inline]
@@ -56,18 +56,18 @@ impl KeptBlock {
 
 /// A block in a mapped file, borrowed for the duration of one read.
 #[derive(Clone, Copy)]
-pub(crate) struct LentBlock<'a> {
+pub(crate) struct MappedBlock<'a> {
     block: Block<'a>,
     /// Owns the block's bytes.
     file: &'a Arc<dyn Mapping>,
 }
 
-impl<'a> LentBlock<'a> {
+impl<'a> MappedBlock<'a> {
     /// The block of `len` bytes that begins at `start` in a mapped file.
     #[inline]
-    pub(crate) fn in_file(file: &'a Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<LentBlock<'a>> {
+    pub(crate) fn in_file(file: &'a Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<MappedBlock<'a>> {
         let block = Block::decode(file.bytes().get(start..).unwrap_or_default(), len)?;
-        Ok(LentBlock { block, file })
+        Ok(MappedBlock { block, file })
     }
 
     #[inline]
@@ -76,36 +76,36 @@ impl<'a> LentBlock<'a> {
     }
 
     /// The block with a count of its own on the mapping.
-    pub(crate) fn kept(self) -> KeptBlock {
-        let LentBlock { block, file } = self;
-        KeptBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::File(Arc::clone(file)) }
+    pub(crate) fn kept(self) -> CursorBlock {
+        let MappedBlock { block, file } = self;
+        CursorBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::File(Arc::clone(file)) }
     }
 }
 
-impl From<BlockRef> for KeptBlock {
-    fn from(frame: BlockRef) -> KeptBlock {
+impl From<BlockRef> for CursorBlock {
+    fn from(frame: BlockRef) -> CursorBlock {
         let block = frame.block();
-        KeptBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::Frame(frame) }
+        CursorBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::Frame(frame) }
     }
 }
 
 /// A block held for the duration of one read.
-pub(crate) enum HeldBlock<'a> {
+pub(crate) enum LookupBlock<'a> {
     /// Cached: the reader's pin keeps it alive.
     Borrowed(Borrowed<'a>),
     /// Read from the file, whether the cache admitted it or not.
     Counted(BlockRef),
     /// In a mapped file, which the borrowed table keeps mapped.
-    Mapped(LentBlock<'a>),
+    Mapped(MappedBlock<'a>),
 }
 
-impl HeldBlock<'_> {
+impl LookupBlock<'_> {
     #[inline]
     pub(crate) fn block(&self) -> Block<'_> {
         match self {
-            HeldBlock::Borrowed(block) => block.framed().block(),
-            HeldBlock::Counted(block) => block.block(),
-            HeldBlock::Mapped(block) => block.block(),
+            LookupBlock::Borrowed(block) => block.framed().block(),
+            LookupBlock::Counted(block) => block.block(),
+            LookupBlock::Mapped(block) => block.block(),
         }
     }
 }

@@ -1,7 +1,20 @@
 //! Data blocks: about a page of sorted entries behind a directory, searched in place without
 //! decoding.
 //!
-//! docs/FORMAT.md draws the layout. The directory has three flat arrays. A point look-up compares
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 1 | flags: bit 0, offsets are u32 instead of u16; others zero |
+//! | 1 | 1 | zero |
+//! | 2 | 2 | length of the common prefix of all user keys in the block, at most 65,535 |
+//! | 4 | 4 | n, the number of entries, at least 1 |
+//! | 8 | 8 | base: the smallest sequence number in the block |
+//! | 16 | n | fingerprints: bits 56..63 of the user key's hash |
+//! | | 2n or 4n | offset of each entry from the start of the block |
+//! | | 4n | heads: [`head4`](crate::format::key::head4) of each key after the common prefix |
+//! | | | the common prefix |
+//! | | | the entries, which docs/FORMAT.md describes |
+//!
+//! The directory, all before the common prefix, has three flat arrays. A point look-up compares
 //! one-byte *fingerprints* of the keys' hashes. A seek compares *heads*, the four key bytes after
 //! the block's common prefix. Both then touch only the entries that match, and the whole key always
 //! decides.
@@ -26,9 +39,11 @@ mod view;
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::BlockCursor;
 pub(crate) use frame::{BlockRef, Borrowed, Frame, FramedBlock};
-pub(crate) use kept::{HeldBlock, KeptBlock, LentBlock};
+pub(crate) use kept::{CursorBlock, LookupBlock, MappedBlock};
 pub(crate) use reader::BlockHit;
 pub(crate) use view::{Block, prefetch_block};
+
+use crate::format::key::HEAD4_LEN;
 
 /// Bytes before the fingerprints. Part of the format.
 const HEADER_LEN: usize = 16;
@@ -36,19 +51,8 @@ const HEADER_LEN: usize = 16;
 const WIDE_OFFSETS: u8 = 1;
 /// Longest common prefix that is taken out of the keys. Part of the format.
 const MAX_PREFIX_LEN: usize = 0xffff;
-/// Bytes of a block head. Part of the format.
-const HEAD_LEN: usize = 4;
-
-/// The first four bytes of `rest`, a key without the common prefix, zero-padded, as a number in key
-/// order.
-fn head4(rest: &[u8]) -> u32 {
-    let mut bytes = [0; HEAD_LEN];
-    let len = rest.len().min(HEAD_LEN);
-    bytes[..len].copy_from_slice(&rest[..len]);
-    u32::from_be_bytes(bytes)
-}
 
 /// Directory bytes of one entry: fingerprint, offset and head.
 const fn directory_len(wide: bool) -> usize {
-    1 + if wide { 4 } else { 2 } + HEAD_LEN
+    1 + if wide { 4 } else { 2 } + HEAD4_LEN
 }

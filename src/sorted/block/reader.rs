@@ -3,11 +3,11 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
+use super::HEADER_LEN;
 use super::fingerprints::{GROUP_LEN, matches};
 use super::view::{Block, CACHE_LINE};
-use super::{HEAD_LEN, HEADER_LEN};
-use crate::format::coding::Decoder;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, equal};
+use crate::format::coding::{Decoder, get_u16, get_u32, get_u64};
+use crate::format::key::{HEAD4_LEN, MAX_SEQNO, SeqNo, ValueKind, equal};
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
 
@@ -65,7 +65,7 @@ struct ShortHeader {
     len: usize,
 }
 
-const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
 impl ShortHeader {
     /// Decodes the common case: a first varint of one byte, a second of at most two, and all three
@@ -73,7 +73,7 @@ impl ShortHeader {
     /// is found without branches.
     #[inline]
     fn short(bytes: &[u8; 8]) -> Option<ShortHeader> {
-        let word = u64::from_le_bytes(*bytes);
+        let word = get_u64(bytes);
         let (rest_len, value_len, longer) = (word & 0xff, word >> 8 & 0xff, word >> 16 & 0xff);
         let (value_len, start) = match (value_len, longer) {
             (0..0x80, _) => (value_len, 2),
@@ -128,13 +128,13 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn head(&self, i: usize) -> u32 {
-        u32::from_le_bytes(self.directory_bytes(self.heads_start() + i * HEAD_LEN))
+        get_u32(&self.directory_bytes(self.heads_start() + i * HEAD4_LEN))
     }
 
     /// Positions of the entries whose head is `head`. Earlier entries have smaller heads, later
     /// ones greater.
     pub(super) fn equal_heads(&self, head: u32) -> Range<usize> {
-        let heads = &self.bytes()[self.heads_start()..self.heads_start() + self.len() * HEAD_LEN];
+        let heads = &self.bytes()[self.heads_start()..self.heads_start() + self.len() * HEAD4_LEN];
         let start = lower_bound(heads, head);
         let is_equal = start < self.len() && self.head(start) == head;
         let end = match head.checked_add(1) {
@@ -149,9 +149,9 @@ impl<'a> Block<'a> {
     pub(super) fn offset(&self, i: usize) -> usize {
         let offsets_start = HEADER_LEN + self.len();
         if self.header.wide {
-            u32::from_le_bytes(self.directory_bytes(offsets_start + i * 4)) as usize
+            get_u32(&self.directory_bytes(offsets_start + i * 4)) as usize
         } else {
-            usize::from(u16::from_le_bytes(self.directory_bytes(offsets_start + i * 2)))
+            usize::from(get_u16(&self.directory_bytes(offsets_start + i * 2)))
         }
     }
 
@@ -168,13 +168,13 @@ impl<'a> Block<'a> {
 
     /// The common prefix of all keys in the block.
     pub(crate) fn prefix(&self) -> &'a [u8] {
-        let start = self.heads_start() + self.len() * HEAD_LEN;
+        let start = self.heads_start() + self.len() * HEAD4_LEN;
         &self.bytes()[start..start + usize::from(self.header.prefix_len)]
     }
 
     /// Offset of the first entry.
     pub(super) fn entries_start(&self) -> usize {
-        self.heads_start() + self.len() * HEAD_LEN + usize::from(self.header.prefix_len)
+        self.heads_start() + self.len() * HEAD4_LEN + usize::from(self.header.prefix_len)
     }
 
     /// The entry at position `i`, which must be less than [`Block::len`].
@@ -298,8 +298,8 @@ impl<'a> Block<'a> {
 /// few cache lines, then a linear count.
 fn lower_bound(heads: &[u8], head: u32) -> usize {
     const COUNTED: usize = 64;
-    let (heads, _) = heads.as_chunks::<HEAD_LEN>();
-    let is_less = |bytes: &[u8; HEAD_LEN]| u32::from_le_bytes(*bytes) < head;
+    let (heads, _) = heads.as_chunks::<HEAD4_LEN>();
+    let is_less = |bytes: &[u8; HEAD4_LEN]| get_u32(bytes) < head;
     let (mut start, mut len) = (0, heads.len());
     while len > COUNTED {
         let half = len / 2;

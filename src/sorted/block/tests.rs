@@ -8,8 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::format::Decoded;
 use crate::format::checksum::crc;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
-use crate::sorted::iter;
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries, head16};
 use crate::vfs::Mapping;
 
 type BlockModel = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
@@ -83,7 +82,7 @@ fn check_at(cursor: &BlockCursor, expected: Option<&(Vec<u8>, SeqNo, ValueKind, 
         assert_eq!(cursor.seqno(), *seqno);
         assert_eq!(cursor.kind(), *kind);
         assert_eq!(cursor.value(), value);
-        assert_eq!(cursor.head(), iter::head16(key));
+        assert_eq!(cursor.head(), head16(key));
     }
 }
 
@@ -98,9 +97,9 @@ impl Mapping for Surrounded {
 }
 
 /// A block in a mapped file, with `before` bytes in front of it and `after` bytes after it.
-fn in_file(bytes: &[u8], before: usize, after: usize) -> Decoded<KeptBlock> {
+fn in_file(bytes: &[u8], before: usize, after: usize) -> Decoded<CursorBlock> {
     let file = [&vec![0xa5; before], bytes, &vec![0x5a; after]].concat();
-    KeptBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
+    CursorBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
 }
 
 fn check_get(block: Block<'_>, model: &BlockModel, key: &[u8], snapshot: SeqNo) {
@@ -129,7 +128,7 @@ fn check(model: &BlockModel) {
     }
 }
 
-fn check_kept(kept: KeptBlock, model: &BlockModel) {
+fn check_kept(kept: CursorBlock, model: &BlockModel) {
     let block = kept.block();
     assert_eq!(block.len(), model.len());
     for key in probes(model) {
@@ -206,8 +205,8 @@ fn check_plain_steps(cursor: &mut BlockCursor, model: &BlockModel, forward: bool
     } else {
         cursor.seek_to_last().unwrap()
     }
-    let last = iter::head16(&entries[entries.len() - 1].0);
-    for bound in probes(model).iter().map(|key| iter::head16(key)).chain([0, last - last.min(1), last, u128::MAX]) {
+    let last = head16(&entries[entries.len() - 1].0);
+    for bound in probes(model).iter().map(|key| head16(key)).chain([0, last - last.min(1), last, u128::MAX]) {
         let left = cursor.left_before(bound, forward);
         let is_before = if forward { last < bound } else { last > bound };
         assert!(left == 0 || is_before && left == entries.len() - 1);
@@ -253,7 +252,7 @@ fn exercise(bytes: Vec<u8>) {
     exercise_kept(in_file(&bytes, 5, 9).unwrap());
 }
 
-fn exercise_kept(kept: KeptBlock) {
+fn exercise_kept(kept: CursorBlock) {
     let block = kept.block();
     let keys = [&b""[..], b"\0", b"tenant/customer/00000007"].map(|key| [block.prefix(), key].concat());
     for (key, fingerprint) in keys.iter().flat_map(|key| (0..=255).map(move |fingerprint| (key, fingerprint))) {
@@ -292,7 +291,7 @@ fn most_steps_in_a_usual_block_are_plain() {
             cursor.seek_to_last().unwrap()
         }
         assert_eq!(cursor.left_before(farthest, forward), 33);
-        assert_eq!(cursor.left_before(iter::head16(nearest), forward), 0);
+        assert_eq!(cursor.left_before(head16(nearest), forward), 0);
         assert_eq!((0..40).filter(|_| cursor.plain_step(forward)).count(), 33);
         assert_eq!(cursor.key(), nearest);
     }

@@ -1,6 +1,7 @@
 //! Checks the rules that reads rely on without checking them, because the CRC vouches for them.
 
-use super::{BlockCursor, BlockRef, head4};
+use super::{BlockCursor, BlockRef};
+use crate::format::key::head4;
 use crate::format::{Decoded, Malformed};
 
 impl BlockRef {

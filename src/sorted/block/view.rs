@@ -1,8 +1,8 @@
 //! [`Block`]: a view of a data block's bytes, in a frame or a mapped file, with its decoded header.
 
-use super::{HEAD_LEN, HEADER_LEN, WIDE_OFFSETS, directory_len};
+use super::{HEADER_LEN, WIDE_OFFSETS, directory_len};
 use crate::format::coding::Decoder;
-use crate::format::key::SeqNo;
+use crate::format::key::{HEAD4_LEN, SeqNo};
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
 
@@ -68,7 +68,7 @@ impl BlockHeader {
         }
         let too_long = |_| Malformed("a data block is longer than 4 GiB");
         let block_len = u32::try_from(bytes.len()).map_err(too_long)?;
-        let heads_start = HEADER_LEN + entry_count as usize * (directory_len(wide) - HEAD_LEN);
+        let heads_start = HEADER_LEN + entry_count as usize * (directory_len(wide) - HEAD4_LEN);
         let heads_start = u32::try_from(heads_start).map_err(too_long)?;
         Ok(BlockHeader { base, block_len, entry_count, heads_start, prefix_len, wide, _filled: 0 })
     }

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::Error;
-use crate::sorted::iter::{HEAD_LEN, MarkedKey, head16};
+use crate::format::key::{HEAD16_LEN, head16};
+use crate::sorted::iter::MarkedKey;
 
 type ListEntry = (Vec<u8>, SeqNo);
 
@@ -256,7 +257,7 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[Cu
                 assert!(i == 0 || model[i - 1].0 != *key);
             }
             if let Some(left) = left {
-                assert_eq!(marked.key(&mut [0; HEAD_LEN]), model[left].0);
+                assert_eq!(marked.key(&mut [0; HEAD16_LEN]), model[left].0);
                 assert_eq!(marked.is_at(cursor), model[left].0 == *key);
             }
         }

@@ -12,6 +12,7 @@ use super::{TableMeta, TableOptions};
 use crate::error::{Error, IoContext, Result};
 use crate::filter::{FilterBuilder, KeyHash};
 use crate::format::checksum::{FileChecksum, bound_crc};
+use crate::format::coding::put_u32;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
@@ -273,7 +274,7 @@ impl<'a> TableFileWriter<'a> {
         let handle = BlockHandle { offset: self.appended + start as u64, len: to_u32(self.buffer.len() - start)? };
         self.buffer.push(compression.code());
         let crc = bound_crc(self.number, handle.offset, &self.buffer[start..]);
-        self.buffer.extend_from_slice(&crc.to_le_bytes());
+        put_u32(&mut self.buffer, crc);
         if self.buffer.len() >= WRITE_LEN {
             self.append()?;
         }

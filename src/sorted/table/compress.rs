@@ -1,6 +1,6 @@
 //! Compression of single blocks.
 
-use crate::format::coding::Decoder;
+use crate::format::coding::{Decoder, put_u32};
 use crate::format::{Decoded, Malformed};
 use crate::options::Compression;
 
@@ -24,7 +24,7 @@ pub(super) fn highest_code() -> u8 {
 pub(super) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Compression {
     let start = out.len();
     if let Ok(raw_len) = u32::try_from(raw.len()) {
-        out.extend_from_slice(&raw_len.to_le_bytes());
+        put_u32(out, raw_len);
         out.resize(out.len() + packed_bound(compression, raw.len()), 0);
         if let Some(len) = pack(compression, raw, &mut out[start + RAW_LEN..])
             && RAW_LEN + len <= raw.len() - raw.len() / 8

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Table;
 use super::fetch::{ReadAhead, ReadHint};
 use super::reader::Counting;
-use super::resident::Near;
+use super::resident::ResidentBlock;
 use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
@@ -146,7 +146,7 @@ impl TableCursor {
     fn prefetch_block(&self, i: usize) -> Result<()> {
         if !self.is_in(i) {
             let resident = self.table.resident()?;
-            self.table.fetcher().context.epoch().pin(|pin| resident.near(i, pin).map(Near::prefetch));
+            self.table.fetcher().context.epoch().pin(|pin| resident.in_memory(i, pin).map(ResidentBlock::prefetch));
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl TableCursor {
         let Ok(resident) = self.table.resident() else { return };
         // A position outside of the table is never in memory.
         let i = if forward { self.position.wrapping_add(1) } else { self.position.wrapping_sub(1) };
-        self.table.fetcher().context.epoch().pin(|pin| match resident.near(i, pin) {
+        self.table.fetcher().context.epoch().pin(|pin| match resident.in_memory(i, pin) {
             Some(near) if left == DIRECTORY_AHEAD => near.prefetch(),
             Some(near) => near.block().iter().for_each(|block| block.prefetch_end(forward)),
             None => {}

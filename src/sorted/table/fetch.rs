@@ -15,6 +15,7 @@ use super::properties::Properties;
 use crate::error::{Error, IoContext, Result};
 use crate::format::Decoded;
 use crate::format::checksum::{FileChecksum, bound_crc};
+use crate::format::coding::get_u32;
 use crate::format::filename::FileKind;
 use crate::options::Compression;
 use crate::report::stats::ReadCounters;
@@ -178,7 +179,7 @@ impl Fetcher {
         let Some((checked @ [block @ .., compression], crc)) = split else {
             return Err(self.corrupt(handle.offset, "a block is shorter than its trailer"));
         };
-        if u32::from_le_bytes(*crc) != bound_crc(self.number, handle.offset, checked) {
+        if get_u32(crc) != bound_crc(self.number, handle.offset, checked) {
             return Err(self.corrupt(handle.offset, "the checksum of a block does not match"));
         }
         match from_code(*compression) {

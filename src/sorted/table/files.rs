@@ -1,28 +1,34 @@
-//! [`FilePool`]: open table files, up to a limit.
+//! [`FilePool`]: open table files, up to a limit. The file read least recently is closed first.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::clock::Clock;
 use crate::vfs::{ReadableFile, is_out_of_descriptors};
 
 /// Open files by table number. Only reads from disk come here, so one lock is enough. A reader
 /// keeps its file open while it reads, even if the pool closes it meanwhile.
 pub(crate) struct FilePool {
-    files: Mutex<Clock<u64, Arc<dyn ReadableFile>>>,
+    files: Mutex<LruCache<u64, Arc<dyn ReadableFile>>>,
 }
 
 impl FilePool {
+    /// A pool of at most `max_open_files` files, and of one at least.
     pub(crate) fn new(max_open_files: usize) -> FilePool {
-        FilePool { files: Mutex::new(Clock::new(max_open_files)) }
+        let limit = NonZeroUsize::new(max_open_files).unwrap_or(NonZeroUsize::MIN);
+        // `LruCache::new` would allocate for the limit at once, and the limit may be any number.
+        let mut files = LruCache::unbounded();
+        files.resize(limit);
+        FilePool { files: Mutex::new(files) }
     }
 
     /// Number of files that the pool holds open.
     #[cfg(test)]
     pub(crate) fn open_files(&self) -> usize {
-        self.files.lock().used()
+        self.files.lock().len()
     }
 
     /// The file of table `number`; calls `open` if the pool does not hold it.
@@ -39,11 +45,11 @@ impl FilePool {
         // Other parts of the program may have used up the descriptors. The pool closes all of its
         // own and retries.
         if opened.as_ref().is_err_and(is_out_of_descriptors) {
-            self.files.lock().retain(|_| false);
+            self.files.lock().clear();
             opened = open();
         }
         let file = opened?;
-        self.files.lock().insert(number, Arc::clone(&file), 1);
+        self.files.lock().put(number, Arc::clone(&file));
         Ok(file)
     }
 
@@ -54,7 +60,7 @@ impl FilePool {
 
     /// Closes the file of a table, once no reader uses it.
     pub(super) fn remove(&self, number: u64) {
-        self.files.lock().remove(&number);
+        self.files.lock().pop(&number);
     }
 }
 
@@ -87,6 +93,18 @@ mod tests {
         };
         pool.get(9, out_of_descriptors).unwrap();
         assert_eq!((attempts.get(), pool.open_files()), (2, 1));
+    }
+
+    #[test]
+    fn the_file_read_least_recently_is_closed_first() {
+        let pool = FilePool::new(3);
+        for number in [1, 2, 3, 1, 4] {
+            pool.get(number, || Ok(file())).unwrap();
+        }
+        let held: Vec<bool> = (1..=4).map(|number| pool.held(number).is_some()).collect();
+        assert_eq!(held, [true, false, true, true]);
+        pool.remove(3);
+        assert_eq!((pool.open_files(), pool.held(3).is_none()), (2, true));
     }
 
     #[test]

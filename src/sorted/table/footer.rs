@@ -1,11 +1,27 @@
 //! The footer, which locates the other blocks of a table, and block handles.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | file number |
+//! | 8 | 8 | file size, footer included |
+//! | 16 | 8 | entries |
+//! | 24 | 8 | hash seed |
+//! | 32 | 12 | handle of the index block |
+//! | 44 | 12 | handle of the filter block; offset 0 when there is none |
+//! | 56 | 12 | handle of the properties block |
+//! | 68 | 12 | zero |
+//! | 80 | 4 | format version, 1 |
+//! | 84 | 4 | bound CRC of bytes 0..84, at the footer's file offset |
+//! | 88 | 8 | magic `tamisftr` |
+//!
+//! A handle is the offset of a block, `u64`, and its length without the trailer, `u32`.
 
 use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::format::Decoded;
 use crate::format::checksum::bound_crc;
-use crate::format::coding::Decoder;
+use crate::format::coding::{Decoder, set_u32, set_u64};
 use crate::format::header::{FILE_HEADER_LEN, FORMAT_VERSION};
 
 /// Length of the footer. Part of the format.
@@ -32,8 +48,8 @@ pub(crate) struct BlockHandle {
 impl BlockHandle {
     pub(super) fn encode(self) -> [u8; HANDLE_LEN] {
         let mut out = [0; HANDLE_LEN];
-        out[..8].copy_from_slice(&self.offset.to_le_bytes());
-        out[8..].copy_from_slice(&self.len.to_le_bytes());
+        set_u64(&mut out, 0, self.offset);
+        set_u32(&mut out, 8, self.len);
         out
     }
 
@@ -52,7 +68,7 @@ impl BlockHandle {
     }
 }
 
-/// Decoded footer; docs/FORMAT.md draws it.
+/// Decoded footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) number: u64,
@@ -75,16 +91,16 @@ impl Footer {
     /// Encodes the footer for the end of a file of [`Footer::size`] bytes.
     pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
         let mut out = [0; FOOTER_LEN];
-        out[..8].copy_from_slice(&self.number.to_le_bytes());
-        out[8..16].copy_from_slice(&self.size.to_le_bytes());
-        out[16..24].copy_from_slice(&self.entries.to_le_bytes());
-        out[24..32].copy_from_slice(&self.seed.to_le_bytes());
+        set_u64(&mut out, 0, self.number);
+        set_u64(&mut out, 8, self.size);
+        set_u64(&mut out, 16, self.entries);
+        set_u64(&mut out, 24, self.seed);
         out[32..44].copy_from_slice(&self.index.encode());
         out[44..56].copy_from_slice(&self.filter.unwrap_or_default().encode());
         out[56..68].copy_from_slice(&self.properties.encode());
-        out[80..84].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        set_u32(&mut out, 80, FORMAT_VERSION);
         let crc = bound_crc(self.number, self.size - FOOTER_LEN as u64, &out[..CHECKED_LEN]);
-        out[84..88].copy_from_slice(&crc.to_le_bytes());
+        set_u32(&mut out, 84, crc);
         out[88..].copy_from_slice(MAGIC);
         out
     }

@@ -10,8 +10,9 @@ use super::{PointRead, ReadMode, Table, TableContext};
 use crate::error::{Result, expect_typed};
 use crate::filter::{self, FilterPolicy, KeyHash};
 use crate::format::checksum::bound_crc;
+use crate::format::coding::{Decoder, low_byte, set_u32, set_u64};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, head8};
 use crate::options::FilterMode;
 use crate::report::explain::Untraced;
 use crate::sorted::block;
@@ -51,12 +52,12 @@ pub(crate) fn footer(sealed: bool, data: &[u8]) -> bool {
 
 fn seal_footer(bytes: &mut [u8], number: u64, offset: u64) {
     let Some(bytes) = bytes.first_chunk_mut::<FOOTER_LEN>() else { return };
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    bytes[8..16].copy_from_slice(&(offset + FOOTER_LEN as u64).to_le_bytes());
+    set_u64(bytes, 0, number);
+    set_u64(bytes, 8, offset + FOOTER_LEN as u64);
     bytes[68..80].fill(0);
-    bytes[80..84].copy_from_slice(&1u32.to_le_bytes());
+    set_u32(bytes, 80, 1);
     let crc = bound_crc(number, offset, &bytes[..84]);
-    bytes[84..88].copy_from_slice(&crc.to_le_bytes());
+    set_u32(bytes, 84, crc);
     bytes[88..].copy_from_slice(b"tamisftr");
 }
 
@@ -95,24 +96,24 @@ pub(crate) fn index(sealed: bool, data: &[u8]) -> bool {
 
 /// Sets the heads to those of the separators, and makes the handles contiguous.
 fn seal_index(bytes: &mut [u8]) {
-    let Some(head) = bytes.first_chunk::<8>() else { return };
-    let n = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
-    let prefix_len = usize::from(u16::from_le_bytes([head[4], head[5]]));
+    let mut header = Decoder::new(bytes);
+    let (Ok(n), Ok(prefix_len)) = (header.u32(), header.u16()) else { return };
+    let (n, prefix_len) = (n as usize, usize::from(prefix_len));
     let Some(rests) = n.checked_mul(24).and_then(|len| len.checked_add(12 + prefix_len)) else { return };
     if n == 0 || rests > bytes.len() {
         return;
     }
-    let word = |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let word = |bytes: &[u8], at: usize| Decoder::new(&bytes[at..]).u32().expect("within the block");
     let mut offset = FILE_HEADER_LEN as u64;
     for i in 0..n {
         let handle = 8 + 8 * n + 12 * i;
-        bytes[handle..handle + 8].copy_from_slice(&offset.to_le_bytes());
+        set_u64(bytes, handle, offset);
         offset = offset.saturating_add(u64::from(word(bytes, handle + 8)) + 5);
         let ends = 8 + 20 * n + 4 * i;
         let (start, end) = (word(bytes, ends) as usize, word(bytes, ends + 4) as usize);
         if let Some(rest) = bytes[rests..].get(start..end) {
-            let head = crate::format::key::head(rest);
-            bytes[8 + 8 * i..][..8].copy_from_slice(&head.to_le_bytes());
+            let head = head8(rest);
+            set_u64(bytes, 8 + 8 * i, head);
         }
     }
 }
@@ -128,8 +129,8 @@ fn patch_properties(mut fields: &mut [u8], number: u64, filter_hash: u64) {
         }
         let (content, rest) = rest.split_at_mut(len);
         match (*tag, content) {
-            (1, [only]) if number < 128 => *only = number.to_le_bytes()[0],
-            (20, hash) if hash.len() == 8 => hash.copy_from_slice(&filter_hash.to_le_bytes()),
+            (1, [only]) if number < 128 => *only = low_byte(number),
+            (20, hash) if hash.len() == 8 => set_u64(hash, 0, filter_hash),
             _ => {}
         }
         fields = rest;
@@ -153,7 +154,7 @@ pub(crate) fn seal_table(bytes: &mut [u8], number: u64) {
     };
     let seal_block = |bytes: &mut [u8], handle: BlockHandle, (start, end): (usize, usize)| {
         let crc = bound_crc(number, handle.offset, &bytes[start..=end]);
-        bytes[end + 1..end + 5].copy_from_slice(&crc.to_le_bytes());
+        set_u32(bytes, end + 1, crc);
     };
     let mut stated_hash = 0;
     if let Some((handle, (start, end))) = footer.filter.and_then(|handle| Some((handle, find(handle)?))) {

@@ -1,5 +1,15 @@
 //! The index of a table, which names the data block that may hold a key. Resident while the table
 //! is open.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | n, the number of data blocks, at least 1 |
+//! | 4 | 2 | length of the common prefix of all separators, at most 65,535 |
+//! | 6 | 2 | zero |
+//! | 8 | 8n | heads: [`head8`] of each separator after the common prefix |
+//! | | 12n | handles of the data blocks |
+//! | | 4(n+1) | ends of the separators' rests, counted from the first rest; the first is 0 |
+//! | | | the common prefix, then the rests |
 
 mod heads;
 
@@ -10,15 +20,13 @@ use std::sync::Arc;
 use heads::Heads;
 
 use super::footer::{BlockHandle, HANDLE_LEN, PAGE};
-use crate::format::coding::Decoder;
+use crate::format::coding::{Decoder, put_u16, put_u32, put_u64};
 use crate::format::header::FILE_HEADER_LEN;
-use crate::format::key::{common_prefix_len, compare, head, strip};
+use crate::format::key::{HEAD8_LEN, common_prefix_len, compare, head8, strip};
 use crate::format::{Decoded, Malformed};
 use crate::memory::pool::{Array, Lasting};
 use crate::memory::prefetch::prefetch;
 
-/// Bytes of a head. Part of the format.
-const HEAD_LEN: usize = 8;
 /// Longest common prefix that is removed from the separators. Part of the format.
 const MAX_PREFIX_LEN: usize = 0xffff;
 
@@ -52,7 +60,7 @@ impl IndexBuilder {
 
     /// Upper bound of the encoded length if the index were finished now.
     pub(super) fn size(&self) -> usize {
-        12 + self.handles.len() * (HEAD_LEN + HANDLE_LEN + 4) + self.separators.len()
+        12 + self.handles.len() * (HEAD8_LEN + HANDLE_LEN + 4) + self.separators.len()
     }
 
     fn separator(&self, i: usize) -> &[u8] {
@@ -77,20 +85,20 @@ impl IndexBuilder {
         };
         let rest = |i| &self.separator(i)[prefix.len()..];
         let mut out = Vec::with_capacity(self.size());
-        out.extend_from_slice(&(n as u32).to_le_bytes());
-        out.extend_from_slice(&(prefix.len() as u16).to_le_bytes());
-        out.extend_from_slice(&[0; 2]);
+        put_u32(&mut out, n as u32);
+        put_u16(&mut out, prefix.len() as u16);
+        put_u16(&mut out, 0);
         for i in 0..n {
-            out.extend_from_slice(&head(rest(i)).to_le_bytes());
+            put_u64(&mut out, head8(rest(i)));
         }
         for handle in &self.handles {
             out.extend_from_slice(&handle.encode());
         }
         let mut end = 0;
-        out.extend_from_slice(&0u32.to_le_bytes());
+        put_u32(&mut out, 0);
         for i in 0..n {
             end += rest(i).len();
-            out.extend_from_slice(&(end as u32).to_le_bytes());
+            put_u32(&mut out, end as u32);
         }
         out.extend_from_slice(prefix);
         for i in 0..n {
@@ -120,7 +128,7 @@ impl Index {
         if n == 0 || zero != 0 {
             return Err(Malformed("the header of the index is not valid"));
         }
-        let arrays_len = n.checked_mul(HEAD_LEN + HANDLE_LEN + 4);
+        let arrays_len = n.checked_mul(HEAD8_LEN + HANDLE_LEN + 4);
         if arrays_len.is_none_or(|len| len > fields.remaining()) {
             return Err(Malformed("the index is cut short"));
         }
@@ -190,7 +198,7 @@ impl Index {
         let Some(rest) = strip(key, &self.prefix) else {
             return if compare(key, &self.prefix).is_lt() { 0 } else { self.len() };
         };
-        let head = head(rest);
+        let head = head8(rest);
         let start = self.heads.count_less(head, near);
         if self.heads.get(start) == Some(head) { self.find_tie(start, head, rest) } else { start }
     }
@@ -199,7 +207,7 @@ impl Index {
     #[inline]
     pub(super) fn prefetch(&self, key: &[u8]) {
         if let Some(rest) = strip(key, &self.prefix) {
-            self.heads.prefetch(head(rest));
+            self.heads.prefetch(head8(rest));
         }
     }
 
@@ -234,7 +242,7 @@ impl Index {
 
     /// Whether the stored head of block `i` is that of its separator.
     pub(super) fn head_is_right(&self, i: usize) -> bool {
-        self.heads.get(i) == Some(head(self.rest(i)))
+        self.heads.get(i) == Some(head8(self.rest(i)))
     }
 
     fn rest(&self, i: usize) -> &[u8] {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::footer::BlockHandle;
 use super::index::Index;
 use crate::format::Decoded;
-use crate::sorted::block::{KeptBlock, LentBlock, prefetch_block};
+use crate::sorted::block::{CursorBlock, MappedBlock, prefetch_block};
 use crate::vfs::{Mapping, ReadableFile};
 
 /// Most tables of a store that are mapped at once. Linux allows a process 65,530 mappings by
@@ -120,15 +120,15 @@ impl<'p> InPlace<'p> {
     /// The block. Its checksum has been verified; its header is still checked, as for every
     /// block.
     #[inline]
-    pub(super) fn block(self) -> Decoded<LentBlock<'p>> {
-        LentBlock::in_file(self.file, self.start, self.len)
+    pub(super) fn block(self) -> Decoded<MappedBlock<'p>> {
+        MappedBlock::in_file(self.file, self.start, self.len)
     }
 
     /// The block, for a holder that may outlive the table. `file` may be an unused reference to a
     /// mapping; it is reused if the mapping is this one.
-    pub(super) fn kept(self, file: Option<Arc<dyn Mapping>>) -> Decoded<KeptBlock> {
+    pub(super) fn kept(self, file: Option<Arc<dyn Mapping>>) -> Decoded<CursorBlock> {
         let file = file.filter(|file| Arc::ptr_eq(file, self.file)).unwrap_or_else(|| Arc::clone(self.file));
-        KeptBlock::in_file(file, self.start, self.len)
+        CursorBlock::in_file(file, self.start, self.len)
     }
 }
 

@@ -3,11 +3,10 @@
 //! A [`TableBuilder`] writes a file once; nothing changes it afterwards. A [`Table`] answers reads
 //! from it: it asks the filter first, then the index, and then usually reads at most one data
 //! block. All bytes of a table enter the process through `fetch`, which verifies and counts them.
-//! docs/FORMAT.md draws the file.
+//! docs/FORMAT.md describes the file; `footer`, `index`, `properties` and `origin` draw its parts.
 
 mod builder;
 mod cache;
-mod clock;
 mod compress;
 mod cursor;
 mod describe;
@@ -29,7 +28,6 @@ mod reader;
 mod refilter;
 mod resident;
 mod salvage;
-mod slot;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -56,6 +54,7 @@ use crate::error::{IoContext, Result};
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::memory::epoch::Epoch;
 use crate::memory::pool::Lasting;
 use crate::options::Compression;
@@ -79,6 +78,13 @@ pub(crate) struct TableMeta {
     /// Smallest and largest user key in the table.
     pub(crate) smallest: Box<[u8]>,
     pub(crate) largest: Box<[u8]>,
+}
+
+impl TableMeta {
+    /// Whether the table's key range and `span` have a key in common.
+    pub(crate) fn overlaps(&self, span: &KeySpan<impl AsRef<[u8]>>) -> bool {
+        span.overlaps(&self.smallest, &self.largest)
+    }
 }
 
 /// Settings for writing a table.

@@ -5,12 +5,12 @@
 //!
 //! | tag | content |
 //! |---|---|
-//! | 21 | name and options of the keyspace, as in a version edit |
+//! | 21 | name and options of the keyspace, as in tag 5 of a version edit |
 //! | 22 | the level that the table was made for |
-//! | 23 | sequence number: every entry up to it was in tables when this one was made |
-//! | 24 | dead tables at that time whose files might come back: ascending, as differences |
-//! | 25 | input tables: ascending differences × 2, plus 1 for a table that this one replaces |
-//! | 26 | first key for which the table stands in for its inputs; absent: no lower bound |
+//! | 23 | sequence number: every entry up to it was in a table by then, or superseded by one |
+//! | 24 | list of tables that no version named by then, and whose unlinking was not durable |
+//! | 25 | list of input tables: difference × 2, plus 1 if the edit that adds this one removes it |
+//! | 26 | first key for which the table replaces its inputs; absent: no lower bound |
 //! | 27 | key before which that ends; absent: no upper bound |
 //! | 28 | 1 if a repair made the table |
 

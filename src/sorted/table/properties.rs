@@ -1,10 +1,32 @@
 //! [`Properties`]: what a table states about itself. The manifest repeats some of it, and opening a
 //! table compares the two.
+//!
+//! | tag | content |
+//! |---|---|
+//! | 1 | file number |
+//! | 2 | entries |
+//! | 3 | tombstones |
+//! | 4 | data blocks |
+//! | 5 | bytes of user keys |
+//! | 6 | bytes of values |
+//! | 7, 8 | smallest, largest user key |
+//! | 9, 10 | smallest, largest sequence number |
+//! | 11 | bytes of the largest data block before compression |
+//! | 12 | configured compression, as in a trailer |
+//! | 13 | configured block size, bytes |
+//! | 14 | hash seed |
+//! | 15 | filter policy, as in a version edit |
+//! | 16 | filter bits per key, in thousandths |
+//! | 17 | distinct keys and prefixes in the filter |
+//! | 18 | keyspace id |
+//! | 19 | distinct user keys |
+//! | 20 | XXH3 of the filter block, 64 bits, seed 0, as `u64`; absent if there is no filter |
+//! | 21 to 28 | [`Origin`](super::Origin) |
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::TableMeta;
-use crate::format::coding::{Decoder, put_field, put_varint_field};
+use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 
@@ -121,7 +143,7 @@ impl Properties {
         put_field(&mut out, 7, &self.smallest);
         put_field(&mut out, 8, &self.largest);
         if let Some(hash) = self.filter_hash {
-            put_field(&mut out, FILTER_HASH, &hash.to_le_bytes());
+            put_u64_field(&mut out, FILTER_HASH, hash);
         }
         out
     }

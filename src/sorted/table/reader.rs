@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::fetch::{Fetcher, ReadHint};
 use super::planned::{BlockAddress, PlannedRead, PlannedReads};
 use super::properties::Properties;
-use super::resident::{Near, Resident, TableFilter};
+use super::resident::{Resident, ResidentBlock, TableFilter};
 use super::{TableContext, TableMeta};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
@@ -20,7 +20,7 @@ use crate::options::{Compression, FilterMode};
 use crate::report::event::Event;
 use crate::report::explain::{FilterAnswer, Found, ReadTrace, Untraced};
 use crate::report::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
-use crate::sorted::block::{BlockHit, BlockRef, Frame, HeldBlock, KeptBlock};
+use crate::sorted::block::{BlockHit, BlockRef, CursorBlock, Frame, LookupBlock};
 use crate::sorted::value::FoundValue;
 
 /// A table of some version. There is one per file, shared by the versions that contain it.
@@ -154,7 +154,7 @@ impl Table {
         let resident = self.open(trace)?;
         // For keys that usually exist, prefetch the filter's lines and search the index meanwhile,
         // so that the cache misses overlap.
-        let expected = self.is_usually_found().then(|| {
+        let expected = self.expects_hit().then(|| {
             if read.mode.filters != FilterMode::Ignore {
                 resident.prefetch_filter(read.hash);
             }
@@ -205,8 +205,8 @@ impl Table {
 
     /// Whether most of this thread's recent look-ups in the table found their keys.
     #[inline]
-    pub(crate) fn is_usually_found(&self) -> bool {
-        self.fetcher.counters.is_usually_found()
+    pub(crate) fn expects_hit(&self) -> bool {
+        self.fetcher.counters.expects_hit()
     }
 
     /// `None` if the table is not open; else its filter, if that is usable.
@@ -222,7 +222,7 @@ impl Table {
     #[inline]
     pub(crate) fn prefetch_probe(&self, read: &PointRead<'_>) {
         match self.resident.get() {
-            Some(resident) if self.is_usually_found() => {
+            Some(resident) if self.expects_hit() => {
                 resident.prefetch_filter(read.hash);
                 resident.index.prefetch(read.key);
             }
@@ -242,13 +242,13 @@ impl Table {
         resident: &Resident,
         i: usize,
         counting: Counting,
-        former: Option<KeptBlock>,
-    ) -> Result<Option<KeptBlock>> {
-        self.fetcher.context.epoch().pin(|pin| match self.near_block(resident, i, counting, pin) {
+        former: Option<CursorBlock>,
+    ) -> Result<Option<CursorBlock>> {
+        self.fetcher.context.epoch().pin(|pin| match self.block_in_memory(resident, i, counting, pin) {
             None => Ok(None),
-            Some(Near::Cached(block)) => Ok(Some(block.counted().into())),
-            Some(Near::Mapped(block)) => {
-                let kept = block.kept(former.and_then(KeptBlock::into_file));
+            Some(ResidentBlock::Cached(block)) => Ok(Some(block.counted().into())),
+            Some(ResidentBlock::Mapped(block)) => {
+                let kept = block.kept(former.and_then(CursorBlock::into_file));
                 kept.map(Some).map_err(|malformed| self.malformed_block(i, malformed))
             }
         })
@@ -256,16 +256,16 @@ impl Table {
 
     /// The data block at position `i`, if it is in memory.
     #[inline]
-    fn near_block<'p>(
+    fn block_in_memory<'p>(
         &self,
         resident: &'p Resident,
         i: usize,
         counting: Counting,
         pin: &'p Pin<'_>,
-    ) -> Option<Near<'p>> {
-        let near = resident.near(i, pin)?;
+    ) -> Option<ResidentBlock<'p>> {
+        let near = resident.in_memory(i, pin)?;
         near.prefetch();
-        if let Near::Cached(block) = near {
+        if let ResidentBlock::Cached(block) = near {
             block.framed().set_referenced();
         }
         if counting != Counting::Uncounted {
@@ -366,7 +366,7 @@ impl Table {
         let ledger = self.ledger();
         if ledger.is_excessive() && !self.excess_told.swap(true, Ordering::Relaxed) {
             let (table, ledger) = (self.fetcher.path.clone(), Box::new(ledger));
-            self.fetcher.context.listener.tell(&Event::FilterExcessive { table, ledger });
+            self.fetcher.context.listener.notify(&Event::FilterExcessive { table, ledger });
         }
     }
 
@@ -403,7 +403,7 @@ impl Table {
             // Told without the lock: the listener may read the table.
             TableFilter::Degraded(reason) => {
                 let (table, reason) = (self.fetcher.path.clone(), reason.clone());
-                self.fetcher.context.listener.tell(&Event::FilterDegraded { table, reason });
+                self.fetcher.context.listener.notify(&Event::FilterDegraded { table, reason });
             }
             TableFilter::None => {}
         }
@@ -458,7 +458,7 @@ impl<'p> Probe<'p> {
     /// file.
     #[inline]
     pub(crate) fn prefetch_block(&self, pin: &Pin<'_>) -> bool {
-        match self.resident.near(self.position, pin) {
+        match self.resident.in_memory(self.position, pin) {
             Some(near) => {
                 near.prefetch();
                 true
@@ -470,7 +470,7 @@ impl<'p> Probe<'p> {
     /// Prefetches the entry in that block.
     #[inline]
     pub(crate) fn prefetch_entry(&self, pin: &Pin<'_>) {
-        if let Some(block) = self.resident.near(self.position, pin).and_then(Near::block) {
+        if let Some(block) = self.resident.in_memory(self.position, pin).and_then(ResidentBlock::block) {
             block.prefetch_entry(self.read.hash.fingerprint());
         }
     }
@@ -525,16 +525,16 @@ impl<'p> Probe<'p> {
         let mut lookup = Lookup::Absent;
         for i in self.position..resident.index.len() {
             let malformed = |malformed| table.malformed_block(i, malformed);
-            let (block, cached) = match table.near_block(resident, i, counting, pin) {
-                Some(Near::Cached(block)) => (HeldBlock::Borrowed(block), true),
-                Some(Near::Mapped(block)) => (HeldBlock::Mapped(block.block().map_err(malformed)?), true),
+            let (block, cached) = match table.block_in_memory(resident, i, counting, pin) {
+                Some(ResidentBlock::Cached(block)) => (LookupBlock::Borrowed(block), true),
+                Some(ResidentBlock::Mapped(block)) => (LookupBlock::Mapped(block.block().map_err(malformed)?), true),
                 None => {
                     let read = |hint: ReadHint<'_>| table.read_block(resident, i, mode.fill_cache, counting, hint);
                     let block = match blocks.as_deref_mut() {
                         Some(blocks) => blocks.get_or((table.meta.number, i), read)?,
                         None => read(ReadHint::None)?,
                     };
-                    (HeldBlock::Counted(block), false)
+                    (LookupBlock::Counted(block), false)
                 }
             };
             let handle = resident.index.handle(i);

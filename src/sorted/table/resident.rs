@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::TableMeta;
+use super::cache::BlockSlots;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::mapped::{InPlace, Mapped};
 use super::properties::{Properties, filter_hash};
-use super::slot::BlockSlots;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
@@ -28,18 +28,18 @@ pub(super) struct Resident {
 
 /// A block that is in memory.
 #[derive(Clone, Copy)]
-pub(super) enum Near<'p> {
+pub(super) enum ResidentBlock<'p> {
     Cached(Borrowed<'p>),
     Mapped(InPlace<'p>),
 }
 
-impl<'p> Near<'p> {
+impl<'p> ResidentBlock<'p> {
     /// Prefetches the part of the block that a read touches first.
     #[inline]
     pub(super) fn prefetch(self) {
         match self {
-            Near::Cached(block) => block.prefetch(),
-            Near::Mapped(block) => block.prefetch(),
+            ResidentBlock::Cached(block) => block.prefetch(),
+            ResidentBlock::Mapped(block) => block.prefetch(),
         }
     }
 
@@ -47,8 +47,8 @@ impl<'p> Near<'p> {
     #[inline]
     pub(super) fn block(self) -> Option<Block<'p>> {
         match self {
-            Near::Cached(block) => Some(block.framed().block()),
-            Near::Mapped(block) => block.block().ok().map(|block| block.block()),
+            ResidentBlock::Cached(block) => Some(block.framed().block()),
+            ResidentBlock::Mapped(block) => block.block().ok().map(|block| block.block()),
         }
     }
 }
@@ -148,10 +148,10 @@ impl Resident {
 
     /// The data block at position `i`, if it is in memory and verified.
     #[inline]
-    pub(super) fn near<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Near<'p>> {
+    pub(super) fn in_memory<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<ResidentBlock<'p>> {
         match &self.mapped {
-            None => self.slots.get(i, pin).map(Near::Cached),
-            Some(mapped) => mapped.get(&self.index, i).map(Near::Mapped),
+            None => self.slots.get(i, pin).map(ResidentBlock::Cached),
+            Some(mapped) => mapped.get(&self.index, i).map(ResidentBlock::Mapped),
         }
     }
 

@@ -25,7 +25,7 @@ use super::origin::Origin;
 use super::properties::{LONGEST_BLOCK, Properties};
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::BoundCrc;
-use crate::format::coding::Decoder;
+use crate::format::coding::{Decoder, get_u32};
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
@@ -341,7 +341,7 @@ impl<'a> Search<'a> {
                 return Ok(None);
             };
             crc.update(&[code]);
-            if codes.contains(&code) && crc.value() == u32::from_le_bytes(stated) {
+            if codes.contains(&code) && crc.value() == get_u32(&stated) {
                 return Ok(u32::try_from(len).ok().map(|len| BlockHandle { offset, len }));
             }
             len += 1;

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use super::output::{LowerLevels, OutputContext, Part, Unknown, write_run};
+use super::output::{LowerLevels, OutputContext, Unknown, write_run};
 use super::picker::Task;
 use crate::error::Result;
+use crate::format::span::KeySpan;
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{Table, TableMeta};
-use crate::tree::version::{RunCursor, Source, Version};
+use crate::tree::version::{RunCursor, ScanSource, Version};
 
 /// A table of the output level may overlap this many times its own size in the level below, so that
 /// its own compaction stays small (LevelDB's limit, `MaxGrandParentOverlapBytes`).
@@ -23,7 +24,7 @@ const SAMPLES_PER_PART: usize = 16;
 
 /// The keys that separate the parts of a stage of `task`, ascending. All versions of a key are in
 /// one part.
-pub(crate) fn bounds(task: &Task, version: &Version, stage: Part<'_>, table_size: u64) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn bounds(task: &Task, version: &Version, stage: KeySpan<&[u8]>, table_size: u64) -> Result<Vec<Vec<u8>>> {
     let part_size = (table_size / 8 * EIGHTHS_PER_PART).max(1);
     // A run of level 0 is one table.
     if task.bytes <= part_size || task.output_level == 0 {
@@ -31,10 +32,11 @@ pub(crate) fn bounds(task: &Task, version: &Version, stage: Part<'_>, table_size
     }
     let mut samples = Vec::new();
     let takes = |(level, table): &(usize, &Arc<Table>)| task.takes(*level, table.meta().number);
-    for (_, table) in version.tables().filter(takes).filter(|(_, table)| stage.overlaps(table.meta())) {
+    for (_, table) in version.tables().filter(takes).filter(|(_, table)| table.meta().overlaps(&stage)) {
         table.sample_keys(part_size / SAMPLES_PER_PART as u64, &mut samples)?;
     }
-    samples.retain(|key| stage.from.is_none_or(|from| **key > *from) && stage.to.is_none_or(|to| **key < *to));
+    samples
+        .retain(|key| stage.lower.is_none_or(|lower| **key > *lower) && stage.upper.is_none_or(|upper| **key < *upper));
     samples.sort_unstable();
     let parts = samples.len().div_ceil(SAMPLES_PER_PART).clamp(1, MAX_PARTS);
     let every = samples.len().div_ceil(parts).max(1);
@@ -48,7 +50,7 @@ pub(crate) fn bounds(task: &Task, version: &Version, stage: Part<'_>, table_size
 pub(crate) fn run(
     task: &Task,
     version: &Version,
-    part: Part<'_>,
+    part: KeySpan<&[u8]>,
     context: &OutputContext<'_>,
 ) -> Result<Option<Vec<TableMeta>>> {
     let mut sources = Vec::new();
@@ -57,9 +59,9 @@ pub(crate) fn run(
             level.tables().iter().filter(|table| task.takes(number, table.meta().number)).cloned().collect();
         if number == 0 {
             let runs = tables.into_iter().map(|table| RunCursor::for_compaction([table].into()));
-            sources.extend(runs.map(Source::Run));
+            sources.extend(runs.map(ScanSource::Run));
         } else if !tables.is_empty() {
-            sources.push(Source::Run(RunCursor::for_compaction(tables.into())));
+            sources.push(ScanSource::Run(RunCursor::for_compaction(tables.into())));
         }
     }
     let mut cursor = MergingCursor::new(sources);
@@ -107,7 +109,7 @@ impl<'a> TablesBelow<'a> {
                 .levels()
                 .get(number)
                 .map(|level| {
-                    level.tables().iter().map(|table| table.meta()).filter(|meta| task.hull.overlaps(meta)).collect()
+                    level.tables().iter().map(|table| table.meta()).filter(|meta| meta.overlaps(&task.keys)).collect()
                 })
                 .unwrap_or_default(),
             at: 0,
@@ -144,7 +146,6 @@ impl LowerLevels for TablesBelow<'_> {
 mod tests {
     use std::path::Path;
 
-    use super::super::picker::Hull;
     use super::*;
     use crate::sorted::table::TableContext;
     use crate::vfs::SimFileSystem;
@@ -234,7 +235,7 @@ mod tests {
                 start_level: 0,
                 output_level: output,
                 inputs: vec![(0, 1)],
-                hull: Hull { smallest: (*b"a").into(), largest: (*b"m").into() },
+                keys: KeySpan::closed(b"a", b"m"),
                 bytes: 100,
                 is_move: false,
                 runs: (1, 2),

@@ -6,6 +6,7 @@ use super::retention::Retention;
 use crate::error::Result;
 use crate::format::key::common_prefix_len;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
+use crate::format::span::KeySpan;
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
@@ -63,20 +64,6 @@ const YIELD_INTERVAL: usize = 256 << 10;
 /// Bytes that an entry counts for in addition to its key and value.
 const ENTRY_COST: usize = 64;
 
-/// A range of the key space: from the first key, inclusive, to the second, exclusive. `None` is an
-/// open end.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Part<'a> {
-    pub(crate) from: Option<&'a [u8]>,
-    pub(crate) to: Option<&'a [u8]>,
-}
-
-impl Part<'_> {
-    pub(crate) fn overlaps(&self, table: &TableMeta) -> bool {
-        self.from.is_none_or(|from| *from <= *table.largest) && self.to.is_none_or(|to| *table.smallest < *to)
-    }
-}
-
 /// Writes to new tables those entries of `cursor` in `part` that must be kept. Each table is
 /// synced, the directory is not.
 ///
@@ -84,11 +71,11 @@ impl Part<'_> {
 /// removed again.
 pub(crate) fn write_run(
     cursor: &mut impl MergeCursor,
-    part: Part<'_>,
+    part: KeySpan<&[u8]>,
     context: &OutputContext<'_>,
     lower: &mut impl LowerLevels,
 ) -> Result<Option<Vec<TableMeta>>> {
-    let from = part.from.map(<[u8]>::to_vec);
+    let from = part.lower.map(<[u8]>::to_vec);
     let mut writer = RunWriter { context, builder: None, from, done: Vec::new() };
     match writer.write_all(cursor, part, lower) {
         Ok(true) => Ok(Some(writer.done)),
@@ -116,7 +103,7 @@ impl<'a> RunWriter<'a> {
     fn write_all(
         &mut self,
         cursor: &mut impl MergeCursor,
-        part: Part<'_>,
+        part: KeySpan<&[u8]>,
         lower: &mut impl LowerLevels,
     ) -> Result<bool> {
         let mut retention = Retention::new(self.context.snapshots.clone());
@@ -125,7 +112,7 @@ impl<'a> RunWriter<'a> {
         let mut since_yield = 0;
         // Tombstones of the current key that hide no kept version so far.
         let mut tombstones: Vec<SeqNo> = Vec::new();
-        match part.from {
+        match part.lower {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
             None => cursor.seek_to_first()?,
         }
@@ -139,7 +126,7 @@ impl<'a> RunWriter<'a> {
                 }
             }
             if retention.enter(key) {
-                if part.to.is_some_and(|to| key >= to) {
+                if part.upper.is_some_and(|to| key >= to) {
                     break;
                 }
                 in_table = false;
@@ -167,7 +154,7 @@ impl<'a> RunWriter<'a> {
             }
             cursor.next()?;
         }
-        self.finish_table(part.to.map(<[u8]>::to_vec))?;
+        self.finish_table(part.upper.map(<[u8]>::to_vec))?;
         Ok(true)
     }
 
@@ -281,7 +268,7 @@ mod tests {
     fn written(
         tables: &Arc<TableContext>,
         entries: &[Entry],
-        part: Part<'_>,
+        part: KeySpan<&[u8]>,
         (table_size, snapshots): (u64, &[SeqNo]),
         below: &mut Marked,
         cancelled: &dyn Fn() -> bool,
@@ -330,7 +317,8 @@ mod tests {
         let entries: Vec<Entry> =
             ('a'..='t').flat_map(|key| [put(key.to_string(), 9, 600), put(key.to_string(), 5, 600)]).collect();
         let first_keys = |table_size: u64, below: &mut Marked| -> String {
-            let tables = written(&context(), &entries, Part::default(), (table_size, &[5]), below, &|| false).unwrap();
+            let tables =
+                written(&context(), &entries, KeySpan::default(), (table_size, &[5]), below, &|| false).unwrap();
             assert_eq!(tables.concat(), entries);
             assert_eq!(below.ended + 1, tables.len(), "each end but the last is told");
             tables.iter().map(|table| char::from(table[0].0[0])).collect()
@@ -357,7 +345,7 @@ mod tests {
         ];
         let kept = |snapshots: &[SeqNo]| {
             let limits = (u64::MAX, snapshots);
-            let tables = written(&context(), &entries, Part::default(), limits, &mut marked(&[]), &|| false);
+            let tables = written(&context(), &entries, KeySpan::default(), limits, &mut marked(&[]), &|| false);
             tables.unwrap().concat()
         };
         assert_eq!(kept(&[]), [put("d", 23, 1), delete("h", 33)]);
@@ -372,7 +360,7 @@ mod tests {
     fn a_part_holds_its_first_key_and_not_the_one_at_its_end() {
         let entries: Vec<Entry> = ('a'..='j').map(|key| put(key.to_string(), 1, 1)).collect();
         let keys = |from: Option<&str>, to: Option<&str>| -> String {
-            let part = Part { from: from.map(str::as_bytes), to: to.map(str::as_bytes) };
+            let part = KeySpan { lower: from.map(str::as_bytes), upper: to.map(str::as_bytes) };
             let tables = written(&context(), &entries, part, ALL, &mut marked(&[]), &|| false);
             tables.unwrap().concat().iter().map(|entry| char::from(entry.0[0])).collect()
         };
@@ -395,7 +383,7 @@ mod tests {
                 false
             };
             let tables = context();
-            let whole = written(&tables, &entries, Part::default(), ALL, &mut marked(&[]), &cancelled);
+            let whole = written(&tables, &entries, KeySpan::default(), ALL, &mut marked(&[]), &cancelled);
             assert_eq!((whole.unwrap().concat().len(), called.get()), (count, calls));
         }
     }
@@ -407,8 +395,10 @@ mod tests {
         let small: (u64, &[SeqNo]) = (64 << 10, &[]);
         let (tables, left) = (context(), Cell::new(2));
         let cancelled = || left.replace(left.get() - 1) == 1;
-        assert!(written(&tables, &entries, Part::default(), small, &mut marked(&[]), &cancelled).is_none());
+        assert!(written(&tables, &entries, KeySpan::default(), small, &mut marked(&[]), &cancelled).is_none());
         assert_eq!((left.get(), files(&tables)), (0, 1), "the input alone");
-        assert!(written(&context(), &entries, Part::default(), small, &mut marked(&[]), &|| false).unwrap().len() > 10);
+        assert!(
+            written(&context(), &entries, KeySpan::default(), small, &mut marked(&[]), &|| false).unwrap().len() > 10
+        );
     }
 }

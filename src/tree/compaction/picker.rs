@@ -27,6 +27,7 @@ mod garbage;
 use std::ops::Range;
 
 use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
 use crate::sorted::table::TableMeta;
 use crate::tree::version::{LEVELS, LevelMetas};
 
@@ -76,35 +77,6 @@ const GARBAGE_SHARE_IDLE: u64 = 10;
 const MIN_GARBAGE: u64 = 64;
 const LAST: usize = LEVELS - 1;
 
-/// A closed range of user keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hull {
-    pub(crate) smallest: Box<[u8]>,
-    pub(crate) largest: Box<[u8]>,
-}
-
-impl Hull {
-    fn of_one(table: &TableMeta) -> Hull {
-        Hull { smallest: table.smallest.clone(), largest: table.largest.clone() }
-    }
-
-    fn of(tables: &[&TableMeta]) -> Option<Hull> {
-        Some(Hull {
-            smallest: tables.iter().map(|t| &t.smallest).min()?.clone(),
-            largest: tables.iter().map(|t| &t.largest).max()?.clone(),
-        })
-    }
-
-    pub(crate) fn overlaps(&self, table: &TableMeta) -> bool {
-        count_comparison();
-        self.smallest <= table.largest && table.smallest <= self.largest
-    }
-
-    fn meets(&self, other: &Hull) -> bool {
-        self.smallest <= other.largest && other.smallest <= self.largest
-    }
-}
-
 /// One compaction to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
@@ -113,7 +85,7 @@ pub(crate) struct Task {
     /// Levels and numbers of the input tables, ascending.
     pub(crate) inputs: Vec<(u8, u64)>,
     /// The key range of the inputs.
-    pub(crate) hull: Hull,
+    pub(crate) keys: KeySpan<Vec<u8>>,
     /// Bytes of the inputs.
     pub(crate) bytes: u64,
     /// Whether the tables only change their level, without a rewrite.
@@ -139,7 +111,7 @@ impl Task {
 
     fn conflicts(&self, other: &Task) -> bool {
         let ((first, last), (other_first, other_last)) = (self.read_span(), other.read_span());
-        first <= other_last && other_first <= last && self.hull.meets(&other.hull)
+        first <= other_last && other_first <= last && self.keys.meets(&other.keys)
     }
 }
 
@@ -336,8 +308,9 @@ impl<'a> Picker<'a> {
         let are_apart = disjoint(&chosen);
         let below = (start + 1..=targets.base_level).filter(|&level| !self.levels[level].is_empty());
         for level in below {
-            let hull = hull_of(&chosen)?;
-            chosen.extend(self.levels[level].iter().filter(|table| hull.overlaps(table)).map(|&table| (level, table)));
+            let keys = span_of(&chosen)?;
+            chosen
+                .extend(self.levels[level].iter().filter(|table| overlaps(&keys, table)).map(|&table| (level, table)));
         }
         let above = chosen.iter().filter(|(level, _)| *level < targets.base_level).map(|(_, table)| table.size).sum();
         let is_alone = chosen.iter().all(|(level, _)| *level == start);
@@ -352,7 +325,7 @@ impl<'a> Picker<'a> {
         // Also counts garbage below the output: a tombstone that moves down comes closer to what it
         // deletes.
         for level in usize::from(task.output_level) + 1..LEVELS {
-            chosen.extend(self.overlapping(level, &task.hull).iter().map(|&table| (level, table)));
+            chosen.extend(self.overlapping(level, &task.keys).iter().map(|&table| (level, table)));
         }
         Descent { freed: freed(&chosen, self.oldest_snapshot), task, above, freed_now }
     }
@@ -364,8 +337,8 @@ impl<'a> Picker<'a> {
         if inputs.iter().map(|table| table.size).sum::<u64>() < self.base_size / MIN_RUN {
             return None;
         }
-        let hull = Hull::of(&inputs)?;
-        let overlaps = |level: &usize| self.levels[*level].iter().any(|table| hull.overlaps(table));
+        let keys = span_of_tables(inputs.iter().copied())?;
+        let overlaps = |level: &usize| self.levels[*level].iter().any(|table| overlaps(&keys, table));
         let lowest = (1..LEVELS).find(overlaps)?.min(targets.base_level);
         // Lower levels may be part of a running task.
         (1..lowest).rev().find_map(|level| self.task(0, level, &inputs))
@@ -455,7 +428,7 @@ impl<'a> Picker<'a> {
 
     /// Compacts the table that rewrites least of the next level for what it moves down and frees.
     fn pick_level(&self, level: usize) -> Option<Task> {
-        let overlap = |table: &TableMeta| size_of_level(self.overlapping(level + 1, &Hull::of_one(table)));
+        let overlap = |table: &TableMeta| size_of_level(self.overlapping(level + 1, &span_of_table(table)));
         let gain = |table: &TableMeta| table.size.saturating_add(self.weight(level, table)).max(1);
         let mut tables: Vec<(u64, &TableMeta)> =
             self.unclaimed(level).map(|table| (overlap(table).saturating_mul(1000) / gain(table), table)).collect();
@@ -463,15 +436,15 @@ impl<'a> Picker<'a> {
         tables.into_iter().find_map(|(_, table)| self.task(level, level + 1, &[table]))
     }
 
-    /// The tables of a level below level 0 that overlap `hull`.
-    fn overlapping(&self, level: usize, hull: &Hull) -> &'a [&'a TableMeta] {
+    /// The tables of a level below level 0 that overlap `keys`.
+    fn overlapping(&self, level: usize, keys: &KeySpan<Vec<u8>>) -> &'a [&'a TableMeta] {
         let tables = &self.levels[level];
         let is_before = |table: &&TableMeta| {
             count_comparison();
-            table.largest < hull.smallest
+            keys.lower.as_ref().is_some_and(|lower| *table.largest < **lower)
         };
         let from = tables.partition_point(is_before);
-        let len = tables[from..].partition_point(|table| hull.overlaps(table));
+        let len = tables[from..].partition_point(|table| overlaps(keys, table));
         &tables[from..from + len]
     }
 
@@ -480,9 +453,9 @@ impl<'a> Picker<'a> {
         if !has_garbage(table) || table.largest_seqno > self.oldest_snapshot {
             return 0;
         }
-        let (hull, mut chosen) = (Hull::of_one(table), vec![(level, table)]);
+        let (keys, mut chosen) = (span_of_table(table), vec![(level, table)]);
         for below in level + 1..LEVELS {
-            chosen.extend(self.overlapping(below, &hull).iter().map(|&table| (below, table)));
+            chosen.extend(self.overlapping(below, &keys).iter().map(|&table| (below, table)));
         }
         let beneath = freed(&chosen[1..], self.oldest_snapshot);
         freed(&chosen, self.oldest_snapshot).saturating_sub(beneath)
@@ -540,7 +513,7 @@ impl<'a> Picker<'a> {
             true => (GARBAGE_SHARE_IDLE, MAX_COST_IDLE),
             false => (GARBAGE_SHARE, MAX_COST),
         };
-        let overlapping = size_of_level(self.overlapping(level + 1, &Hull::of_one(table)));
+        let overlapping = size_of_level(self.overlapping(level + 1, &span_of_table(table)));
         let (read, weight) = (table.size.saturating_add(overlapping), self.weight(level, table));
         let written = if level + 1 == LAST { read.saturating_sub(weight) } else { read };
         (has_much || weight.saturating_mul(share) > read)
@@ -550,8 +523,8 @@ impl<'a> Picker<'a> {
     /// The task that compacts `inputs` of `level` into `output`, unless it conflicts with a running
     /// one.
     fn task(&self, level: usize, output: usize, inputs: &[&TableMeta]) -> Option<Task> {
-        let hull = Hull::of(inputs)?;
-        let below = if output > level { self.overlapping(output, &hull) } else { &[] };
+        let keys = span_of_tables(inputs.iter().copied())?;
+        let below = if output > level { self.overlapping(output, &keys) } else { &[] };
         let mut all: Vec<(usize, &TableMeta)> = inputs.iter().map(|&t| (level, t)).collect();
         let is_move = below.is_empty() && output > level && (output < LAST || self.moves_to_last) && disjoint(&all);
         all.extend(below.iter().map(|&table| (output, table)));
@@ -577,20 +550,18 @@ impl<'a> Picker<'a> {
     }
 
     /// The task that merges everything overlapping a range into the last level at once; `Done` if
-    /// all of it is there, without droppable garbage. `None` is an open end.
-    pub(crate) fn pick_range(&self, from: Option<&[u8]>, to: Option<&[u8]>) -> Requested {
-        let in_range = |table: &TableMeta| {
-            from.is_none_or(|from| *table.largest >= *from) && to.is_none_or(|to| *table.smallest < *to)
-        };
+    /// all of it is there, without droppable garbage.
+    pub(crate) fn pick_range(&self, range: &KeySpan<Vec<u8>>) -> Requested {
         let mut chosen: Vec<(usize, &TableMeta)> = Vec::new();
         // Data that moves down must not pass anything older. In level 0 that is any overlapping
         // run, which may overlap further runs; in lower levels, whatever the tables taken so far
         // overlap. Newer data may stay above.
         for level in 0..LEVELS {
             loop {
-                let hull = hull_of(&chosen);
-                let taken =
-                    |table: &TableMeta| in_range(table) || hull.as_ref().is_some_and(|hull| hull.overlaps(table));
+                let keys = span_of(&chosen);
+                let taken = |table: &TableMeta| {
+                    table.overlaps(range) || keys.as_ref().is_some_and(|keys| overlaps(keys, table))
+                };
                 let known = chosen.len();
                 chosen.retain(|&(l, _)| l < level);
                 chosen.extend(self.levels[level].iter().filter(|table| taken(table)).map(|&table| (level, table)));
@@ -616,9 +587,23 @@ impl<'a> Picker<'a> {
     }
 }
 
-fn hull_of(tables: &[(usize, &TableMeta)]) -> Option<Hull> {
-    let tables: Vec<&TableMeta> = tables.iter().map(|&(_, table)| table).collect();
-    Hull::of(&tables)
+/// All keys between the smallest and the largest of some tables, or of one.
+fn span_of(tables: &[(usize, &TableMeta)]) -> Option<KeySpan<Vec<u8>>> {
+    span_of_tables(tables.iter().map(|&(_, table)| table))
+}
+
+fn span_of_tables<'t>(tables: impl Iterator<Item = &'t TableMeta> + Clone) -> Option<KeySpan<Vec<u8>>> {
+    let smallest = tables.clone().map(|table| &table.smallest).min()?;
+    Some(KeySpan::closed(smallest, tables.map(|table| &table.largest).max()?))
+}
+
+fn span_of_table(table: &TableMeta) -> KeySpan<Vec<u8>> {
+    KeySpan::closed(&table.smallest, &table.largest)
+}
+
+fn overlaps(keys: &KeySpan<Vec<u8>>, table: &TableMeta) -> bool {
+    count_comparison();
+    table.overlaps(keys)
 }
 
 /// Counts comparisons for a test.
@@ -648,7 +633,7 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
         start_level: start as u8,
         output_level: output as u8,
         inputs: numbers,
-        hull: hull_of(inputs)?,
+        keys: span_of(inputs)?,
         bytes,
         is_move,
     })

@@ -10,8 +10,8 @@
 //! version stays as long as that version does. A later compaction reads the leftovers again, from
 //! the first key on.
 
-use super::output::Part;
 use super::picker::Task;
+use crate::format::span::KeySpan;
 use crate::sorted::table::TableMeta;
 use crate::tree::version::LevelMetas;
 
@@ -64,8 +64,8 @@ pub(crate) fn done<'a>(task: &Task, levels: &LevelMetas<'a>, end: Option<&'a [u8
 
 /// Disk space needed before a stage of `task` begins: what the stage may write before it frees
 /// anything, and all of level 0, which is freed last.
-pub(crate) fn space(task: &Task, levels: &LevelMetas<'_>, stage: Part<'_>) -> u64 {
-    let read = |level: u8| inputs(task, levels, level).filter(move |table| level == 0 || stage.overlaps(table));
+pub(crate) fn space(task: &Task, levels: &LevelMetas<'_>, stage: KeySpan<&[u8]>) -> u64 {
+    let read = |level: u8| inputs(task, levels, level).filter(move |table| level == 0 || table.overlaps(&stage));
     (task.start_level..=task.output_level).flat_map(read).map(|table| table.size).sum()
 }
 
@@ -81,7 +81,6 @@ fn inputs<'a, 'l>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::picker::Hull;
     use super::*;
 
     /// Tables given as level, number, smallest and largest key of one byte each, with a size of 10.
@@ -107,7 +106,7 @@ mod tests {
             start_level: inputs[0].0,
             output_level: 6,
             inputs,
-            hull: Hull { smallest: key('a'), largest: key('z') },
+            keys: KeySpan::closed(&key('a'), &key('z')),
             bytes: 10 * tables.len() as u64,
             is_move: false,
             runs: (1, 1),
@@ -163,7 +162,7 @@ mod tests {
             assert_eq!(removable(None), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
             assert!(removable(Some("a")).is_empty());
             let space = |from: Option<&str>, to: Option<&str>| {
-                space(task, levels, Part { from: from.map(str::as_bytes), to: to.map(str::as_bytes) })
+                space(task, levels, KeySpan { lower: from.map(str::as_bytes), upper: to.map(str::as_bytes) })
             };
             // Level 0 and tables 6, 5, 4, 3 and 2; level 0 and tables 5, 3 and 1.
             assert_eq!((space(None, Some("g")), space(Some("g"), None), space(None, None)), (80, 60, 90));

@@ -1,7 +1,7 @@
 //! [`VersionEdit`]: one change to the contents of a store, the payload of a manifest record.
 
 use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
-use crate::format::coding::{Decoder, put_bytes, put_field, put_varint, put_varint_field};
+use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
 use crate::options::{BudgetLimit, Compression, FilterBudget, KeyspaceOptions, LevelFilters};
@@ -65,7 +65,7 @@ impl VersionEdit {
             }
         }
         if let Some(seed) = self.hash_seed {
-            put_field(&mut out, tag::HASH_SEED, &seed.to_le_bytes());
+            put_u64_field(&mut out, tag::HASH_SEED, seed);
         }
         let mut content = Vec::new();
         if let Some(SyncedLog { number, seqno }) = self.synced_log {

@@ -1,4 +1,4 @@
-//! [`Source`]: one input of a scan's merge.
+//! [`ScanSource`]: one input of a scan's merge.
 
 use super::run::RunCursor;
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::write::memtable::MemtableCursor;
 
 /// One input of a merge. An enum, so that a step costs a branch instead of a virtual call.
 #[expect(clippy::large_enum_variant, reason = "nearly all are runs, and a seek should not pay for a box of each")]
-pub(crate) enum Source {
+pub(crate) enum ScanSource {
     Memtable(MemtableCursor),
     Run(RunCursor),
 }
@@ -18,13 +18,13 @@ pub(crate) enum Source {
 macro_rules! dispatch {
     ($self:ident, $cursor:ident => $call:expr) => {
         match $self {
-            Source::Memtable($cursor) => $call,
-            Source::Run($cursor) => $call,
+            ScanSource::Memtable($cursor) => $call,
+            ScanSource::Run($cursor) => $call,
         }
     };
 }
 
-impl InternalCursor for Source {
+impl InternalCursor for ScanSource {
     #[inline]
     fn valid(&self) -> bool {
         dispatch!(self, cursor => cursor.valid())
@@ -64,7 +64,7 @@ impl InternalCursor for Source {
     }
 }
 
-impl MergeCursor for Source {
+impl MergeCursor for ScanSource {
     fn seek_to_first(&mut self) -> Result<()> {
         dispatch!(self, cursor => cursor.seek_to_first())
     }

@@ -42,7 +42,7 @@ fn a_prefix_scan_takes_from_each_level_the_tables_that_may_hold_it_and_copies_no
         version.cursors(false, Some(&Arc::new(probe)), &mut sources);
         let mut found = Vec::new();
         for source in &sources {
-            let Source::Run(cursor) = source else { panic!("a run") };
+            let ScanSource::Run(cursor) = source else { panic!("a run") };
             assert!(version.levels.iter().any(|level| Arc::ptr_eq(&level.tables, &cursor.tables)));
             assert!(!cursor.run.is_empty());
             found.extend(cursor.tables[cursor.run.clone()].iter().map(|table| table.meta().number));

@@ -23,7 +23,7 @@
 //!   `Release` store (to the index, or to `end`) publishes its position, and never changes
 //!   afterwards.
 //! - Readers get positions only from such stores, and from entries reached that way. They see
-//!   everything that happened before the store. Chunk addresses therefore need no ordering of their
+//!   everything that happened before the store. Addresses of chunks therefore need no ordering of their
 //!   own.
 //! - Nothing is freed before the list is dropped, and a reader's reference keeps the list alive.
 
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::format::key::{SeqNo, ValueKind, equal};
-use crate::memory::pool::{CHUNK_LEN, Chunk, Pool};
+use crate::memory::pool::{CHUNK_LEN, MemtableChunk, MemtablePool};
 use crate::memory::prefetch::prefetch;
 
 /// Positions count units of this many bytes.
@@ -91,7 +91,7 @@ impl Position {
 }
 
 pub(super) struct EntryList {
-    pool: Arc<Pool>,
+    pool: Arc<MemtablePool>,
     /// log2 of the units in a chunk.
     chunk_bits: u32,
     /// Entries before this position are complete.
@@ -109,7 +109,7 @@ pub(super) struct EntryList {
 /// State that only the writer needs.
 struct AppendState {
     /// All memory of the list: chunks, and the bytes stored outside of them.
-    owned: Vec<Chunk>,
+    owned: Vec<MemtableChunk>,
     /// Number of chunks.
     chunks: usize,
     /// Where the next entry begins, in units.
@@ -128,7 +128,7 @@ pub(super) struct NewEntry<'a> {
 
 impl EntryList {
     /// An empty list with chunks suited to about `size` bytes.
-    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> EntryList {
+    pub(super) fn new(size: usize, pool: &Arc<MemtablePool>) -> EntryList {
         let chunk_len = (size / 4).next_power_of_two().clamp(MIN_CHUNK_LEN, CHUNK_LEN);
         EntryList {
             pool: Arc::clone(pool),

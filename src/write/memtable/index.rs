@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 use super::entries::Position;
 #[cfg(not(loom))]
-use crate::memory::pool::Chunk;
-use crate::memory::pool::Pool;
+use crate::memory::pool::MemtableChunk;
+use crate::memory::pool::MemtablePool;
 use crate::memory::prefetch::prefetch;
 
 /// Fewest slots of a table.
@@ -39,7 +39,7 @@ const MIN_SLOTS: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
 const BYTES_PER_SLOT: usize = 96;
 
 pub(super) struct HashIndex {
-    pool: Arc<Pool>,
+    pool: Arc<MemtablePool>,
     table: AtomicPtr<SlotTable>,
     /// Slots in use. Only the writer uses this.
     len: AtomicUsize,
@@ -67,7 +67,7 @@ pub(super) struct KeySlot<'a> {
 
 impl HashIndex {
     /// An empty index sized for about `size` bytes of entries.
-    pub(super) fn new(size: usize, pool: &Arc<Pool>) -> HashIndex {
+    pub(super) fn new(size: usize, pool: &Arc<MemtablePool>) -> HashIndex {
         let slots = (size / BYTES_PER_SLOT).next_power_of_two().max(MIN_SLOTS);
         let table = SlotTable::new(slots, pool, std::ptr::null_mut());
         HashIndex {
@@ -169,7 +169,7 @@ fn position_of(slot: u64) -> Option<Position> {
 }
 
 impl SlotTable {
-    fn new(slots: usize, pool: &Arc<Pool>, older: *mut SlotTable) -> SlotTable {
+    fn new(slots: usize, pool: &Arc<MemtablePool>, older: *mut SlotTable) -> SlotTable {
         SlotTable { slots: SlotArray::new(slots, pool), shift: u32::BITS - slots.ilog2(), older }
     }
 
@@ -201,13 +201,13 @@ impl SlotTable {
 /// Slots, initially 0.
 #[cfg(not(loom))]
 struct SlotArray {
-    chunk: Chunk,
+    chunk: MemtableChunk,
     len: usize,
 }
 
 #[cfg(not(loom))]
 impl SlotArray {
-    fn new(len: usize, pool: &Arc<Pool>) -> SlotArray {
+    fn new(len: usize, pool: &Arc<MemtablePool>) -> SlotArray {
         SlotArray { chunk: pool.take_zeroed(len * size_of::<AtomicU64>()), len }
     }
 
@@ -229,7 +229,7 @@ struct SlotArray(Box<[AtomicU64]>);
 
 #[cfg(loom)]
 impl SlotArray {
-    fn new(len: usize, _: &Arc<Pool>) -> SlotArray {
+    fn new(len: usize, _: &Arc<MemtablePool>) -> SlotArray {
         SlotArray((0..len).map(|_| AtomicU64::new(0)).collect())
     }
 
@@ -266,7 +266,7 @@ mod model {
     impl ModelMemtable {
         fn new() -> ModelMemtable {
             let entries = std::array::from_fn(|_| UnsafeCell::new((u32::MAX, 0)));
-            ModelMemtable { index: HashIndex::new(0, &Pool::new(0)), entries, visible: AtomicUsize::new(0) }
+            ModelMemtable { index: HashIndex::new(0, &MemtablePool::new(0)), entries, visible: AtomicUsize::new(0) }
         }
 
         fn entry(&self, position: Position) -> (u32, usize) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, ValueKind};
-use crate::memory::pool::Pool;
+use crate::memory::pool::MemtablePool;
 
 mod cursor;
 mod entries;
@@ -44,7 +44,7 @@ pub(crate) struct Memtable {
     entries: EntryList,
     index: HashIndex,
     order: LazyOrder,
-    pool: Arc<Pool>,
+    pool: Arc<MemtablePool>,
     /// Seed of the key hashes.
     seed: u64,
     /// The log file that holds the same writes.
@@ -66,7 +66,7 @@ pub(crate) struct WrittenEntry<'a> {
 impl Memtable {
     /// An empty memtable for the writes of log `log_number`. It should be sealed at about `size`
     /// bytes, but may exceed them. Keys are hashed with `seed`.
-    pub(crate) fn new(log_number: u64, size: usize, seed: u64, pool: &Arc<Pool>) -> Memtable {
+    pub(crate) fn new(log_number: u64, size: usize, seed: u64, pool: &Arc<MemtablePool>) -> Memtable {
         Memtable {
             entries: EntryList::new(size, pool),
             index: HashIndex::new(size, pool),

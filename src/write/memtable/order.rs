@@ -16,8 +16,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::entries::{EntryList, EntryRef, Position};
-use crate::format::key::{MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries};
-use crate::memory::pool::{Chunk, Pool};
+use crate::format::key::{HEAD12_LEN, MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries, head12};
+use crate::memory::pool::{MemtableChunk, MemtablePool};
 
 /// Most runs of a keyspace.
 pub(super) const MAX_RUNS: usize = 8;
@@ -26,8 +26,6 @@ pub(super) const MAX_RUNS: usize = 8;
 const SMALLEST_CLASS: usize = 256;
 const CLASS_FACTOR_BITS: u32 = 4;
 
-/// Bytes of the key in an element.
-const HEAD_LEN: usize = 12;
 /// Bits of the position in an element.
 const POSITION_BITS: u32 = 32;
 
@@ -77,12 +75,12 @@ impl LazyOrder {
     }
 
     /// All complete entries of a keyspace, in at most [`MAX_RUNS`] runs.
-    pub(super) fn runs(&self, entries: &EntryList, pool: &Arc<Pool>, keyspace: u32) -> Arc<SortedRuns> {
+    pub(super) fn runs(&self, entries: &EntryList, pool: &Arc<MemtablePool>, keyspace: u32) -> Arc<SortedRuns> {
         self.sorted(entries, pool, keyspace, |a, b| class(a.len()) <= class(b.len()))
     }
 
     /// All complete entries of a keyspace in one run, for reading all of them.
-    pub(super) fn one_run(&self, entries: &EntryList, pool: &Arc<Pool>, keyspace: u32) -> Arc<SortedRuns> {
+    pub(super) fn one_run(&self, entries: &EntryList, pool: &Arc<MemtablePool>, keyspace: u32) -> Arc<SortedRuns> {
         self.sorted(entries, pool, keyspace, |_, _| true)
     }
 
@@ -90,7 +88,7 @@ impl LazyOrder {
     fn sorted(
         &self,
         entries: &EntryList,
-        pool: &Arc<Pool>,
+        pool: &Arc<MemtablePool>,
         keyspace: u32,
         merge: impl Fn(&SortedRun, &SortedRun) -> bool,
     ) -> Arc<SortedRuns> {
@@ -150,7 +148,7 @@ impl OrderState {
 /// Unequal heads decide the order; for equal heads, compare the entries. Versions of a key sort
 /// newest first: the later write has the greater position, and positions are inverted.
 pub(super) struct SortedRun {
-    memory: Chunk,
+    memory: MemtableChunk,
     len: usize,
     /// A common prefix of all keys, not necessarily the longest.
     prefix: Arc<[u8]>,
@@ -163,25 +161,25 @@ pub(super) struct SortedRun {
 
 impl SortedRun {
     fn new(
-        pool: &Arc<Pool>,
+        pool: &Arc<MemtablePool>,
         len: usize,
         prefix: Arc<[u8]>,
         key_len: Option<usize>,
         newest: Option<Position>,
     ) -> SortedRun {
-        let exact = key_len.filter(|len| len - prefix.len() <= HEAD_LEN);
+        let exact = key_len.filter(|len| len - prefix.len() <= HEAD12_LEN);
         SortedRun { memory: pool.take(len * size_of::<u128>()), len, prefix, exact, newest }
     }
 
     /// Sorts entries of one keyspace, given in write order.
-    fn sorted(entries: &EntryList, pool: &Arc<Pool>, positions: &[Position]) -> SortedRun {
+    fn sorted(entries: &EntryList, pool: &Arc<MemtablePool>, positions: &[Position]) -> SortedRun {
         let Some(first) = positions.first().map(|&position| entries.entry(position).key()) else {
             return SortedRun::new(pool, 0, Arc::default(), None, None);
         };
         let keys = KeyStats::of(positions.iter().map(|&position| entries.entry(position).key()), first);
         // Shorten the prefix so that heads are whole wherever keys are long enough: whole heads are
         // built faster.
-        let prefix = &first[..keys.common.min(keys.shortest.saturating_sub(HEAD_LEN))];
+        let prefix = &first[..keys.common.min(keys.shortest.saturating_sub(HEAD12_LEN))];
         let key_len = (keys.shortest == keys.longest).then_some(keys.longest);
         let mut run = SortedRun::new(pool, positions.len(), prefix.into(), key_len, positions.last().copied());
         let exact = run.exact.is_some();
@@ -194,7 +192,7 @@ impl SortedRun {
     }
 
     /// Merges two runs.
-    fn merged(entries: &EntryList, pool: &Arc<Pool>, a: &SortedRun, b: &SortedRun) -> SortedRun {
+    fn merged(entries: &EntryList, pool: &Arc<MemtablePool>, a: &SortedRun, b: &SortedRun) -> SortedRun {
         let prefix = match a.prefix == b.prefix {
             true => Arc::clone(&a.prefix),
             false => a.prefix[..common_prefix_len(&a.prefix, &b.prefix)].into(),
@@ -220,7 +218,7 @@ impl SortedRun {
         }
         let taken_head = head12(taken);
         let widen = |&element: &u128| {
-            let rest_head = if taken.len() < HEAD_LEN { (element >> POSITION_BITS) >> (8 * taken.len()) } else { 0 };
+            let rest_head = if taken.len() < HEAD12_LEN { (element >> POSITION_BITS) >> (8 * taken.len()) } else { 0 };
             taken_head | rest_head << POSITION_BITS | u128::from(low_half(element))
         };
         self.elements().iter().map(widen).collect()
@@ -351,24 +349,10 @@ fn sort(entries: &EntryList, elements: &mut [u128], prefix_len: usize, exact: bo
         let head = same[0] >> POSITION_BITS << POSITION_BITS;
         let key = |element| entry(entries, element).key();
         let keys = KeyStats::of(same.iter().map(|&element| key(element)), key(same[0]));
-        let exact = keys.shortest == keys.longest && keys.longest - keys.common <= HEAD_LEN;
+        let exact = keys.shortest == keys.longest && keys.longest - keys.common <= HEAD12_LEN;
         sort(entries, same, keys.common, exact, sorts - 1);
         same.iter_mut().for_each(|element| *element = head | u128::from(low_half(*element)));
     }
-}
-
-/// The first 12 bytes of `key`, zero-padded, in an element's high bits.
-fn head12(key: &[u8]) -> u128 {
-    let mut bytes = [0; size_of::<u128>()];
-    if let Some(whole) = key.first_chunk::<HEAD_LEN>() {
-        bytes[..HEAD_LEN].copy_from_slice(whole);
-    } else if let Some((first, rest)) = key.split_first_chunk::<8>() {
-        bytes[..8].copy_from_slice(first);
-        rest.iter().zip(&mut bytes[8..]).for_each(|(from, to)| *to = *from);
-    } else {
-        key.iter().zip(&mut bytes).for_each(|(from, to)| *to = *from);
-    }
-    u128::from_be_bytes(bytes)
 }
 
 pub(super) fn same_head(a: u128, b: u128) -> bool {
@@ -437,7 +421,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "counts the steps of long jumps")]
     fn jumps_cost_what_they_pass() {
         let (len, step) = if cfg!(miri) { (200, 40) } else { (20_000, 100) };
-        let (pool, memtable) = (Pool::new(0), Arc::new(Memtable::new(1, 4 << 20, 0, &Pool::new(0))));
+        let (pool, memtable) = (MemtablePool::new(0), Arc::new(Memtable::new(1, 4 << 20, 0, &MemtablePool::new(0))));
         let mut writer = memtable.writer();
         let numbers = (0..len).filter(|i| i % step != 0).chain((0..len).step_by(step));
         for (key, seqno) in numbers.zip(1..) {

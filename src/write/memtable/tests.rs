@@ -14,7 +14,7 @@ use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 const SEED: u64 = 7;
 
 fn new(size: usize) -> Arc<Memtable> {
-    Arc::new(Memtable::new(1, size, SEED, &Pool::new(0)))
+    Arc::new(Memtable::new(1, size, SEED, &MemtablePool::new(0)))
 }
 
 fn filled(entries: &[(u32, &[u8], SeqNo, &[u8])]) -> Arc<Memtable> {
@@ -143,7 +143,7 @@ fn memtable_of_small_entries_is_full_before_it_takes_much_more_than_its_size() {
 
 #[test]
 fn dropped_memtables_return_memory_to_the_pool() {
-    let pool = Pool::new(usize::MAX);
+    let pool = MemtablePool::new(usize::MAX);
     let memtable = Arc::new(Memtable::new(1, 4 * CHUNK_LEN, SEED, &pool));
     memtable.writer().insert(0, b"k", 1, ValueKind::Put, b"v");
     let cursor = memtable.cursor(0);

@@ -33,25 +33,25 @@ const BUFFERS: usize = 3;
 
 /// Consecutive batches of the logs.
 #[derive(Clone, Copy)]
-pub(crate) struct Stretch<'a> {
+pub(crate) struct BatchGroup<'a> {
     payloads: &'a [u8],
     positions: &'a [BatchPosition],
 }
 
-/// Owned memory of a stretch, to be applied by the other thread.
+/// Owned memory of a group, to be applied by the other thread.
 #[derive(Default)]
 struct BatchBuffer {
     payloads: Vec<u8>,
     positions: Vec<BatchPosition>,
 }
 
-/// Position of a batch in the logs and in its stretch.
+/// Position of a batch in the logs and in its group.
 struct BatchPosition {
     log: u64,
     offset: u64,
     first: SeqNo,
     count: u32,
-    /// End of its payload in the payloads of the stretch; it begins where the one before ends.
+    /// End of its payload in the payloads of the group; it begins where the one before ends.
     end: usize,
 }
 
@@ -79,7 +79,7 @@ impl<'a> LogBatch<'a> {
     }
 }
 
-impl<'a> Stretch<'a> {
+impl<'a> BatchGroup<'a> {
     pub(crate) fn batches(self) -> impl Iterator<Item = LogBatch<'a>> {
         let mut start = 0;
         self.positions.iter().map(move |&BatchPosition { log, offset, first, count, end }| {
@@ -91,15 +91,15 @@ impl<'a> Stretch<'a> {
 }
 
 impl BatchPosition {
-    /// The position of the batch in `record`, whose payload ends at `end` in the stretch.
+    /// The position of the batch in `record`, whose payload ends at `end` in the group.
     fn new(record: &Record<'_>, end: usize) -> BatchPosition {
         BatchPosition { log: record.number, offset: record.offset, first: record.first, count: record.count, end }
     }
 }
 
 impl BatchBuffer {
-    fn stretch(&self) -> Stretch<'_> {
-        Stretch { payloads: &self.payloads, positions: &self.positions }
+    fn group(&self) -> BatchGroup<'_> {
+        BatchGroup { payloads: &self.payloads, positions: &self.positions }
     }
 
     fn is_empty(&self) -> bool {
@@ -123,8 +123,8 @@ impl BatchBuffer {
     }
 }
 
-/// Applies the batches of a stretch.
-pub(super) type Apply<'a> = dyn FnMut(Stretch<'_>) -> Result<()> + Send + 'a;
+/// Applies the batches of a group.
+pub(super) type Apply<'a> = dyn FnMut(BatchGroup<'_>) -> Result<()> + Send + 'a;
 
 pub(super) struct Relay<'scope, 'env, 'a> {
     scope: &'scope Scope<'scope, 'env>,
@@ -149,7 +149,7 @@ struct Helper<'scope> {
 struct Gone;
 
 impl<'scope, 'env, 'a> Relay<'scope, 'env, 'a> {
-    /// Passes stretches to `apply`, on a thread of `scope` if there are several and `threaded`
+    /// Passes groups to `apply`, on a thread of `scope` if there are several and `threaded`
     /// allows it.
     pub(super) fn new(
         scope: &'scope Scope<'scope, 'env>,
@@ -174,7 +174,7 @@ impl<'scope, 'env, 'a> Relay<'scope, 'env, 'a> {
         // A batch longer than a buffer is not copied.
         self.with_helper(Helper::wait)?;
         let positions = [BatchPosition::new(record, record.payload.len())];
-        (self.apply.lock())(Stretch { payloads: record.payload, positions: &positions })
+        (self.apply.lock())(BatchGroup { payloads: record.payload, positions: &positions })
     }
 
     /// Waits until everything added is applied, unless something has failed. A failure that
@@ -193,7 +193,7 @@ impl<'scope, 'env, 'a> Relay<'scope, 'env, 'a> {
         if self.helper.is_some() {
             buffer = self.with_helper(|helper| helper.swap(buffer))?.unwrap_or_default();
         } else {
-            (self.apply.lock())(buffer.stretch())?;
+            (self.apply.lock())(buffer.group())?;
             buffer.clear();
         }
         self.filling = buffer;
@@ -223,7 +223,7 @@ impl<'scope> Helper<'scope> {
         let (done, applied) = channel();
         let run = move || {
             for mut buffer in to_apply {
-                (apply.lock())(buffer.stretch())?;
+                (apply.lock())(buffer.group())?;
                 buffer.clear();
                 // Nobody receives it once everything has been read.
                 let _ = done.send(buffer);
@@ -290,10 +290,10 @@ mod tests {
     fn relay(threaded: bool, fails: u64) -> (Vec<u64>, Result<()>, Result<()>) {
         let (mut applied, mut by_others) = (Vec::new(), 0);
         let caller = std::thread::current().id();
-        let mut apply = |stretch: Stretch<'_>| {
-            assert!(!stretch.positions.is_empty());
+        let mut apply = |group: BatchGroup<'_>| {
+            assert!(!group.positions.is_empty());
             by_others += u64::from(std::thread::current().id() != caller);
-            for batch in stretch.batches() {
+            for batch in group.batches() {
                 if batch.first == fails {
                     return Err(batch.corruption(Path::new("/db"), Malformed("refused")));
                 }
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn panic_of_the_thread_is_passed_on() {
-        let mut apply = |_: Stretch<'_>| panic!("a panic that is part of the test");
+        let mut apply = |_: BatchGroup<'_>| panic!("a panic that is part of the test");
         let apply: Mutex<&mut Apply<'_>> = Mutex::new(&mut apply);
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             std::thread::scope(|scope| {
@@ -375,8 +375,8 @@ mod tests {
         let lent = payload.as_ptr().addr();
         for threaded in [false, true] {
             let mut seen = Vec::new();
-            let mut apply = |stretch: Stretch<'_>| {
-                seen.extend(stretch.batches().map(|batch| batch.payload.as_ptr().addr() == lent));
+            let mut apply = |group: BatchGroup<'_>| {
+                seen.extend(group.batches().map(|batch| batch.payload.as_ptr().addr() == lent));
                 Ok(())
             };
             let apply: Mutex<&mut Apply<'_>> = Mutex::new(&mut apply);

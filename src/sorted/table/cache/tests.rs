@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::admission::{MIN_REMEMBERED_MISSES, OVERHEAD};
 use super::*;
 use crate::format::key::ValueKind;
 use crate::sorted::block::{BlockBuilder, FramedBlock};

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::format::span::KeySpan;
 
 const MEMTABLE: u64 = 64 << 10;
 /// Bytes of an entry in addition to its value.
@@ -468,7 +469,9 @@ fn tasks_that_run_at_the_same_time_do_not_disturb_each_other_issue_13() {
                     let tasks: Vec<Task> = running.iter().map(|(task, _)| task.clone()).collect();
                     let (from, number, is_idle) = (dice.key(), dice.below(store.next_number + 1), dice.below(4) == 0);
                     let task = store.with_picker(&tasks, is_idle, |picker| match choice {
-                        9 if dice.below(4) == 0 => match picker.pick_range(Some(&from.to_be_bytes()), None) {
+                        9 if dice.below(4) == 0 => match picker
+                            .pick_range(&KeySpan { lower: Some(from.to_be_bytes().to_vec()), upper: None })
+                        {
                             Requested::Task(task) => Some(task),
                             _ => None,
                         },

@@ -2,6 +2,7 @@
 //! flushed into and compacted as picked, at sizes that no test could write.
 
 use super::*;
+use crate::format::span::KeySpan;
 
 const MIB: u64 = 1 << 20;
 
@@ -97,7 +98,8 @@ impl SimulatedTree {
             bytes = bytes_of_output;
         }
         self.compacted += bytes;
-        self.add_tables(output, bytes, number(&task.hull.smallest), number(&task.hull.largest));
+        let (lower, upper) = (task.keys.lower.as_ref().unwrap(), task.keys.upper.as_ref().unwrap());
+        self.add_tables(output, bytes, number(lower), number(&upper[..upper.len() - 1]));
         if output == 0 {
             // It is as old as its inputs.
             self.levels[0][0].largest_seqno = task.runs.1;
@@ -116,7 +118,7 @@ impl SimulatedTree {
             let (is_idle, oldest_snapshot, moves_to_last) = (false, SeqNo::MAX, true);
             pick(&Picker { levels: &metas, running, base_size, is_idle, oldest_snapshot, moves_to_last })
         };
-        let all = pick_with(self, &[], &|picker| match picker.pick_range(None, None) {
+        let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default()) {
             Requested::Task(task) => Some(task),
             _ => None,
         });

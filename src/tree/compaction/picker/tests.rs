@@ -1,6 +1,7 @@
 //! Tables of cases: a tree, and the task picked for it.
 
 use super::*;
+use crate::format::span::KeySpan;
 
 const MIB: u64 = 1 << 20;
 
@@ -108,13 +109,13 @@ fn a_task_that_conflicts_with_a_running_one_waits() {
         start_level: 5,
         output_level: 6,
         inputs: vec![(5, 77)],
-        hull: Hull { smallest: (*b"b").into(), largest: (*b"x").into() },
+        keys: KeySpan::closed(b"b", b"x"),
         bytes: 1,
         is_move: false,
         runs: (0, 0),
     };
     assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");
-    let elsewhere = Task { hull: Hull { smallest: (*b"d").into(), largest: (*b"x").into() }, ..running };
+    let elsewhere = Task { keys: KeySpan::closed(b"d", b"x"), ..running };
     assert_eq!(picked(&tree, &[elsewhere]), format!("0->6: {TWELVE}"));
 }
 
@@ -241,9 +242,11 @@ fn runs_of_free_levels_stay_until_the_store_is_idle() {
 fn a_range_takes_everything_that_overlaps_it_and_what_that_overlaps() {
     let tree = ["0:4 a c 1", "0:3 c f 1", "5:2 e h 1", "6:1 a b 1", "6:9 x z 1"];
     let pick = |from: &[u8], to: &[u8]| {
-        with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_range(Some(from), Some(to)) {
-            Requested::Task(task) => words(&task),
-            other => format!("{other:?}"),
+        with_picker(&tree, SeqNo::MAX, &[], |picker| {
+            match picker.pick_range(&KeySpan { lower: Some(from.to_vec()), upper: Some(to.to_vec()) }) {
+                Requested::Task(task) => words(&task),
+                other => format!("{other:?}"),
+            }
         })
     };
     assert_eq!(pick(b"a", b"b"), "0->6: 0/3 0/4 5/2 6/1");
@@ -475,10 +478,12 @@ fn tables_that_share_a_key_are_not_disjoint() {
 #[test]
 fn a_requested_range_excludes_its_end_and_is_done_without_reclaimable_garbage() {
     let asked = |tree: &[&str], oldest_snapshot, to: Option<&str>| {
-        with_picker(tree, oldest_snapshot, &[], |picker| match picker.pick_range(None, to.map(str::as_bytes)) {
-            Requested::Task(task) => words(&task),
-            Requested::Done => "done".into(),
-            Requested::Wait => "wait".into(),
+        with_picker(tree, oldest_snapshot, &[], |picker| {
+            match picker.pick_range(&KeySpan { lower: None, upper: to.map(|to| to.as_bytes().to_vec()) }) {
+                Requested::Task(task) => words(&task),
+                Requested::Done => "done".into(),
+                Requested::Wait => "wait".into(),
+            }
         })
     };
     let two = ["0:2 c d 8", "0:1 a b 8"];

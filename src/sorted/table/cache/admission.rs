@@ -1,7 +1,4 @@
-//! [`BlockCache`]: data blocks kept in memory, within a byte limit.
-//!
-//! Readers find a block through its table's [`BlockSlots`] and take no lock. This module decides
-//! which blocks stay.
+//! [`CacheShard`]: which blocks of one shard stay in memory.
 //!
 //! While there is free space, every block is admitted, except while the arena still prepares
 //! memory. A full cache is a clock with a doorkeeper:
@@ -23,36 +20,23 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use super::slot::{BlockSlots, Linked, RetiredBlocks, Unlinked};
+use super::reclaim::{RetiredBlocks, Unlinked};
+use super::slot::{BlockSlots, Linked};
 use crate::memory::epoch::Epoch;
-use crate::memory::pool::{Arena, Lasting};
+use crate::memory::pool::FrameArena;
 use crate::sorted::block::{BlockRef, Frame};
 
-const MAX_SHARDS: usize = 16;
-/// A smaller cache has fewer shards, so that each still holds many blocks.
-const MIN_SHARD_BYTES: usize = 256 << 10;
 /// Cost of a block beside its frame: its entries in the ring and in its table's slots, and the
 /// allocator's overhead.
-const OVERHEAD: usize = 64;
+pub(super) const OVERHEAD: usize = 64;
 /// The hand evicts in batches of this many bytes, or of this fraction of the shard, whichever is
 /// smaller. Each batch advances the epoch once.
 const MAX_BATCH: usize = 256 << 10;
 const BATCH_FRACTION: usize = 32;
 /// The doorkeeper remembers at least this many misses.
-const MIN_REMEMBERED_MISSES: usize = 16;
+pub(super) const MIN_REMEMBERED_MISSES: usize = 16;
 
-/// The cache of a store. A lock guards each shard and is held while a block is admitted or
-/// inserted; hits take none. Capacity 0 keeps nothing.
-pub(crate) struct BlockCache {
-    epoch: Arc<Epoch>,
-    arena: Arc<Arena>,
-    shards: Box<[Mutex<CacheShard>]>,
-    capacity: usize,
-}
-
-struct CacheShard {
+pub(super) struct CacheShard {
     capacity: usize,
     /// Bytes of the blocks and frames below.
     used: usize,
@@ -76,55 +60,8 @@ fn charge(memory: usize) -> usize {
     memory + OVERHEAD
 }
 
-impl BlockCache {
-    pub(crate) fn new(epoch: Arc<Epoch>, capacity: usize) -> BlockCache {
-        let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
-        let shard = || Mutex::new(CacheShard::new(capacity / count));
-        BlockCache { epoch, arena: Arena::new(capacity), shards: (0..count).map(|_| shard()).collect(), capacity }
-    }
-
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Bytes that the cache holds.
-    pub(crate) fn usage(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().used).sum()
-    }
-
-    /// Slots for the `len` blocks of table `number`.
-    pub(super) fn slots(&self, number: u64, len: usize, lasting: &Arc<Lasting>) -> Arc<BlockSlots> {
-        Arc::new(BlockSlots::new(Arc::clone(&self.epoch), number, len, lasting))
-    }
-
-    /// Returns a frame for the block at position `i` of a table, of `len` bytes with its trailer,
-    /// or `None` if the block is not admitted. The caller reads the block into the frame and
-    /// [inserts](BlockCache::insert) it.
-    pub(super) fn admit(&self, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
-        self.shard(slots, i).lock().admit(&self.epoch, &self.arena, slots, i, len)
-    }
-
-    /// Inserts the block at position `i` of a table, if there is still space.
-    pub(super) fn insert(&self, slots: &Arc<BlockSlots>, i: usize, block: &BlockRef) {
-        self.shard(slots, i).lock().insert(slots, i, block);
-    }
-
-    /// Evicts all blocks of a table that has no readers any more.
-    pub(super) fn forget(&self, slots: &BlockSlots) {
-        for shard in &self.shards {
-            shard.lock().forget(&self.epoch, slots);
-        }
-    }
-
-    fn shard(&self, slots: &BlockSlots, i: usize) -> &Mutex<CacheShard> {
-        // Neighbouring blocks do not share a shard, and the first blocks of all tables do not
-        // either.
-        &self.shards[slots.number().wrapping_add(i) % self.shards.len()]
-    }
-}
-
 impl CacheShard {
-    fn new(capacity: usize) -> CacheShard {
+    pub(super) fn new(capacity: usize) -> CacheShard {
         CacheShard {
             capacity,
             used: 0,
@@ -138,7 +75,14 @@ impl CacheShard {
         }
     }
 
-    fn admit(&mut self, epoch: &Epoch, arena: &Arc<Arena>, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
+    pub(super) fn admit(
+        &mut self,
+        epoch: &Epoch,
+        arena: &Arc<FrameArena>,
+        slots: &BlockSlots,
+        i: usize,
+        len: usize,
+    ) -> Option<Frame> {
         let charge = charge(Frame::memory_for(len));
         if charge > self.capacity {
             return None;
@@ -161,7 +105,7 @@ impl CacheShard {
         Frame::new_in(arena, len)
     }
 
-    fn insert(&mut self, slots: &Arc<BlockSlots>, i: usize, block: &BlockRef) {
+    pub(super) fn insert(&mut self, slots: &Arc<BlockSlots>, i: usize, block: &BlockRef) {
         let charge = charge(block.memory());
         if !self.has_space(charge) {
             return;
@@ -236,7 +180,7 @@ impl CacheShard {
         Some(frame)
     }
 
-    fn forget(&mut self, epoch: &Epoch, slots: &BlockSlots) {
+    pub(super) fn forget(&mut self, epoch: &Epoch, slots: &BlockSlots) {
         let mut evicted = Vec::new();
         for (position, entry) in self.ring.iter_mut().enumerate() {
             if let Some(linked) = entry.take_if(|linked| linked.is_in(slots)) {
@@ -254,23 +198,17 @@ impl CacheShard {
             self.used -= charge(frame.memory());
         }
     }
-}
 
-impl Drop for BlockCache {
-    fn drop(&mut self) {
-        for shard in &mut self.shards {
-            let shard = shard.get_mut();
-            let evicted: Vec<Unlinked> = shard.ring.drain(..).flatten().map(Linked::unlink).collect();
-            shard.empty.clear();
-            shard.retired.push_back(RetiredBlocks::new(&self.epoch, evicted));
-            shard.reclaim(&self.epoch);
-            shard.frames.clear();
-        }
-        // A value or a cursor that outlives the cache keeps its block, and with it the arena, but
-        // none of the arena's free memory.
-        self.arena.discard_free();
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Evicts everything.
+    pub(super) fn close(&mut self, epoch: &Epoch) {
+        let evicted: Vec<Unlinked> = self.ring.drain(..).flatten().map(Linked::unlink).collect();
+        self.empty.clear();
+        self.retired.push_back(RetiredBlocks::new(epoch, evicted));
+        self.reclaim(epoch);
+        self.frames.clear();
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,7 +3,7 @@
 //! A hit costs one load of a pointer. Therefore the block behind a slot must stay in place while
 //! any reader is pinned that may have seen it. The types enforce that: a [`Linked`] holds the block
 //! in a slot and gives it back only as an [`Unlinked`]. That is freed only as part of
-//! [`RetiredBlocks`], which wait for the epoch to pass.
+//! [`RetiredBlocks`](super::reclaim::RetiredBlocks), which wait for the epoch to pass.
 //!
 //! ```text
 //! block = counted (BlockSlots::link Linked::unlink RetiredBlocks::new RetiredBlocks::free)*
@@ -15,6 +15,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::reclaim::Unlinked;
 use crate::memory::epoch::{Epoch, Pin};
 use crate::memory::pool::{Array, Lasting};
 use crate::sorted::block::{BlockRef, Borrowed, FramedBlock};
@@ -46,13 +47,13 @@ impl BlockSlots {
     }
 
     /// Bytes that the slots take in memory.
-    pub(super) fn memory(&self) -> usize {
+    pub(in crate::sorted::table) fn memory(&self) -> usize {
         size_of::<BlockSlots>() + size_of_val(&*self.slots)
     }
 
     /// The block at position `i`, if it is in memory.
     #[inline]
-    pub(super) fn get<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Borrowed<'p>> {
+    pub(in crate::sorted::table) fn get<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Borrowed<'p>> {
         assert!(pin.is_of(&self.epoch), "a pin of another store");
         let raw = block_in(self.slots.get(i)?.load(Ordering::Acquire))?;
         // SAFETY: a `Linked`, an `Unlinked` or a `RetiredBlocks` owns the reference that the
@@ -63,7 +64,7 @@ impl BlockSlots {
 
     /// Prefetches the slots at these positions.
     #[inline]
-    pub(super) fn prefetch(&self, positions: Range<usize>) {
+    pub(in crate::sorted::table) fn prefetch(&self, positions: Range<usize>) {
         const PER_LINE: usize = 64 / size_of::<AtomicPtr<()>>();
         for slots in self.slots.get(positions).into_iter().flat_map(|slots| slots.chunks(PER_LINE)) {
             crate::memory::prefetch::prefetch(slots.as_ptr());
@@ -118,30 +119,6 @@ impl Linked {
         if let Some(slot) = self.slots.slots.get(self.position as usize) {
             slot.store(ptr::null_mut(), Ordering::Relaxed);
         }
-        Unlinked(self.block)
-    }
-}
-
-/// A block that readers can no longer find, but may have found before. Dropping it leaks the block.
-pub(super) struct Unlinked(ManuallyDrop<BlockRef>);
-
-/// Unlinked blocks, and the first epoch whose readers cannot have found them.
-pub(super) struct RetiredBlocks {
-    since: u64,
-    blocks: Vec<Unlinked>,
-}
-
-impl RetiredBlocks {
-    pub(super) fn new(epoch: &Epoch, blocks: Vec<Unlinked>) -> RetiredBlocks {
-        RetiredBlocks { since: epoch.advance(), blocks }
-    }
-
-    /// The blocks, once no reader can see them any more.
-    pub(super) fn free(self, epoch: &Epoch) -> Result<impl Iterator<Item = BlockRef>, RetiredBlocks> {
-        // `epoch` must be the one in which they were retired; a cache has only one.
-        if epoch.oldest() < self.since {
-            return Err(self);
-        }
-        Ok(self.blocks.into_iter().map(|Unlinked(block)| ManuallyDrop::into_inner(block)))
+        Unlinked::new(self.block)
     }
 }

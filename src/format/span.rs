@@ -1,0 +1,105 @@
+//! [`KeySpan`]: a range of keys, as all of the engine but its public interface expresses one.
+
+use std::ops::Bound;
+
+use super::key::prefix_successor;
+
+/// The keys from `lower`, inclusive, to `upper`, exclusive. `None` is an open end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeySpan<K> {
+    pub(crate) lower: Option<K>,
+    pub(crate) upper: Option<K>,
+}
+
+impl<K> Default for KeySpan<K> {
+    /// All keys.
+    fn default() -> KeySpan<K> {
+        KeySpan { lower: None, upper: None }
+    }
+}
+
+impl<K: AsRef<[u8]>> KeySpan<K> {
+    pub(crate) fn borrowed(&self) -> KeySpan<&[u8]> {
+        KeySpan { lower: self.lower.as_ref().map(K::as_ref), upper: self.upper.as_ref().map(K::as_ref) }
+    }
+
+    /// Whether the span has a key in common with the closed range from `smallest` to `largest`.
+    pub(crate) fn overlaps(&self, smallest: &[u8], largest: &[u8]) -> bool {
+        let KeySpan { lower, upper } = self.borrowed();
+        lower.is_none_or(|lower| lower <= largest) && upper.is_none_or(|upper| smallest < upper)
+    }
+}
+
+impl KeySpan<Vec<u8>> {
+    pub(crate) fn of((lower, upper): (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> KeySpan<Vec<u8>> {
+        KeySpan {
+            lower: match lower {
+                Bound::Included(key) => Some(key),
+                Bound::Excluded(key) => Some(successor(key)),
+                Bound::Unbounded => None,
+            },
+            upper: match upper {
+                Bound::Included(key) => Some(successor(key)),
+                Bound::Excluded(key) => Some(key),
+                Bound::Unbounded => None,
+            },
+        }
+    }
+
+    /// The keys from `smallest` to `largest`, both inclusive.
+    pub(crate) fn closed(smallest: &[u8], largest: &[u8]) -> KeySpan<Vec<u8>> {
+        KeySpan { lower: Some(smallest.to_vec()), upper: Some(successor(largest.to_vec())) }
+    }
+
+    /// The keys that begin with `prefix`.
+    pub(crate) fn of_prefix(prefix: &[u8]) -> KeySpan<Vec<u8>> {
+        KeySpan { lower: Some(prefix.to_vec()), upper: prefix_successor(prefix) }
+    }
+
+    /// Whether two spans, neither of them empty, have a key in common.
+    pub(crate) fn meets(&self, other: &KeySpan<Vec<u8>>) -> bool {
+        let before = |lower: &Option<Vec<u8>>, upper: &Option<Vec<u8>>| match (lower, upper) {
+            (Some(lower), Some(upper)) => lower < upper,
+            _ => true,
+        };
+        before(&self.lower, &other.upper) && before(&other.lower, &self.upper)
+    }
+}
+
+/// The least key greater than `key`.
+fn successor(mut key: Vec<u8>) -> Vec<u8> {
+    key.push(0);
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(lower: Option<&[u8]>, upper: Option<&[u8]>) -> KeySpan<Vec<u8>> {
+        KeySpan { lower: lower.map(<[u8]>::to_vec), upper: upper.map(<[u8]>::to_vec) }
+    }
+
+    #[test]
+    fn the_last_key_of_a_closed_range_is_within_and_the_next_one_is_not() {
+        let closed = KeySpan::closed(b"b", b"d");
+        assert_eq!(closed, span(Some(b"b"), Some(b"d\0")));
+        for (smallest, largest, overlaps) in
+            [("a", "azz", false), ("a", "b", true), ("c", "c", true), ("d", "z", true), ("d\0", "z", false)]
+        {
+            let (smallest, largest) = (smallest.as_bytes(), largest.as_bytes());
+            assert_eq!(closed.overlaps(smallest, largest), overlaps, "{smallest:?}");
+            assert_eq!(closed.meets(&KeySpan::closed(smallest, largest)), overlaps, "{smallest:?}");
+            assert_eq!(KeySpan::closed(smallest, largest).meets(&closed), overlaps, "{smallest:?}");
+        }
+    }
+
+    #[test]
+    fn open_ends_reach_all_keys() {
+        assert!(span(None, None).overlaps(b"", b"") && span(None, None).meets(&span(None, Some(b"a"))));
+        assert!(span(Some(b"b"), None).meets(&span(Some(b"z"), None)));
+        assert!(!span(Some(b"b"), None).meets(&span(None, Some(b"b"))));
+        assert!(!span(Some(b"b"), None).overlaps(b"", b"a") && !span(None, Some(b"b")).overlaps(b"b", b"c"));
+        assert_eq!(KeySpan::of_prefix(b"ab\xff"), span(Some(b"ab\xff"), Some(b"ac")));
+    }
+}
