@@ -103,8 +103,11 @@ const INCREMENTS: [(&str, Operation); 5] = [
     ("fetch_add", fetch_add),
     ("compare_and_swap", compare_and_swap),
 ];
-const TRANSFERS: [(&str, Operation); 3] =
-    [("gets and a batch, unsafe", unchecked_transfer), ("mutex, gets, a batch", locked_transfer), ("transact", transfer)];
+const TRANSFERS: [(&str, Operation); 3] = [
+    ("gets and a batch, unsafe", unchecked_transfer),
+    ("mutex, gets, a batch", locked_transfer),
+    ("transact", transfer),
+];
 
 /// Nanoseconds per operation.
 fn time(db: &Db, operation: Operation, keys: u64, threads: u64, ops: u64) -> f64 {

@@ -169,7 +169,7 @@ pub(super) fn rate_of(header: &FilterHeader, lines: &[FilterLine]) -> u32 {
 /// The rate that a block's header states; 0 if the block is shorter than its header.
 pub(super) fn stated_rate(block: &[u8]) -> u32 {
     let field = block.get(56..60).and_then(|field| field.first_chunk());
-    field.map_or(0, |field| get_u32(field))
+    field.map_or(0, get_u32)
 }
 
 /// Checks a whole block and returns the header and the bytes of the lines. The error names the

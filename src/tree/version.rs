@@ -23,6 +23,7 @@ pub(crate) use source::ScanSource;
 use crate::error::Result;
 use crate::filter::{FilterBank, FirstProbes};
 use crate::format::key::{SeqNo, common_prefix_len, compare, head8, strip};
+use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
 use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
@@ -319,17 +320,13 @@ impl Version {
         Ok(false)
     }
 
-    /// Adds a cursor to `out` for each table that may hold entries of the range `[lower, upper)`
-    /// newer than `since`.
-    pub(crate) fn cursors_newer(&self, since: SeqNo, lower: &[u8], upper: Option<&[u8]>, out: &mut Vec<ScanSource>) {
+    /// Adds a cursor to `out` for each table that may hold entries of `span` newer than `since`.
+    pub(crate) fn cursors_newer(&self, since: SeqNo, span: &KeySpan<Vec<u8>>, out: &mut Vec<ScanSource>) {
         for Level { tables, .. } in &self.levels {
-            let may_hold = |meta: &TableMeta| {
-                meta.largest_seqno > since
-                    && *meta.largest >= *lower
-                    && upper.is_none_or(|upper| *meta.smallest < *upper)
-            };
-            for (at, _) in tables.iter().enumerate().filter(|(_, table)| may_hold(table.meta())) {
-                out.push(ScanSource::Run(RunCursor::new(Arc::clone(tables), at..at + 1, true)));
+            for (at, meta) in tables.iter().map(|table| table.meta()).enumerate() {
+                if meta.largest_seqno > since && span.overlaps(&meta.smallest, &meta.largest) {
+                    out.push(ScanSource::Run(RunCursor::new(Arc::clone(tables), at..at + 1, true)));
+                }
             }
         }
     }

@@ -52,7 +52,7 @@ fn killed() -> SimFileSystem {
             _ => batch.put(key, value),
         }
         if i == ENTRIES / 3 {
-            (0..LONG_BATCH / VALUE_LEN).for_each(|i| batch.put(i.to_be_bytes(), vec![5; VALUE_LEN]));
+            (0..LONG_BATCH / VALUE_LEN).for_each(|i| batch.put((i as u64).to_be_bytes(), vec![5; VALUE_LEN]));
         }
         if !batch.is_empty() {
             db.write_with(batch, WriteOptions::new().sync(i == ENTRIES / 2)).unwrap();

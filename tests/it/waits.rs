@@ -112,7 +112,7 @@ fn key(n: usize) -> String {
 }
 
 fn value(n: usize) -> [u8; 100] {
-    [n.to_le_bytes()[0]; 100]
+    [(n as u64).to_le_bytes()[0]; 100]
 }
 
 /// A store of 5000 keys in one level, without cache, with the record of its files' calls; all
@@ -227,7 +227,7 @@ fn prefetched_bytes_in_flight_are_bounded() {
         stepped_options(&fs).0.cache_size(0).default_keyspace(keyspace)
     };
     let db = options().open("/db").unwrap();
-    let long_value = |n: usize| vec![n.to_le_bytes()[0]; 3 << 20];
+    let long_value = |n: usize| vec![(n as u64).to_le_bytes()[0]; 3 << 20];
     for n in 0..20 {
         db.put(key(n), long_value(n)).unwrap();
     }

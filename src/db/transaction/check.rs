@@ -72,7 +72,7 @@ impl Store {
             let mut sources = Vec::new();
             sources.extend(memtables().map(|memtable| ScanSource::Memtable(memtable.cursor(tree.id))));
             let lower = range.lower.as_deref().unwrap_or_default();
-            tree.version.cursors_newer(since, lower, range.upper.as_deref(), &mut sources);
+            tree.version.cursors_newer(since, range, &mut sources);
             for source in &mut sources {
                 source.seek(lower, SeqNo::MAX)?;
                 while source.valid() && range.upper.as_deref().is_none_or(|upper| source.key() < upper) {
