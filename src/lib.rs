@@ -2,8 +2,9 @@
 //! reads ask first.
 //!
 //! A store is a directory. It holds named *keyspaces* (at first one, `default`), each an ordered
-//! map from byte strings to byte strings. A [`WriteBatch`] spans keyspaces atomically, and a
-//! [`Snapshot`] sees all of them at one moment. Start with [`Db`].
+//! map from byte strings to byte strings. A [`WriteBatch`] spans keyspaces atomically, a
+//! [`Snapshot`] sees all of them at one moment, and a [`Transaction`] writes what depends on what it
+//! has read. Start with [`Db`].
 //!
 //! # What it promises
 //!

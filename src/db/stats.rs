@@ -224,7 +224,7 @@ impl Store {
                 cache: self.tables.cache().usage(),
                 cache_limit: self.tables.cache().capacity(),
                 filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum::<usize>()
-                    + self.tables.lasting().idle(),
+                    + self.tables.memory().idle(),
             },
             held,
             flushes: count(&self.counters.flushes),

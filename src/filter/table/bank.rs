@@ -17,7 +17,7 @@ use super::reader::Filter;
 use crate::filter::hash::KeyHash;
 use crate::filter::line::FilterLine;
 use crate::filter::split::{FirstGroup, line_index};
-use crate::memory::pool::Array;
+use crate::memory::pool::TableArray;
 use crate::memory::prefetch::prefetch;
 
 /// The filters of a version, as the module header says. Where the bank says no, the filter says no.
@@ -25,7 +25,7 @@ pub(crate) struct FilterBank {
     seed: u64,
     /// The lines of each filter, by the index of its table in the version. Unset until the table is
     /// open; empty if the bank cannot ask the filter.
-    lines: Box<[OnceLock<Array<FilterLine>>]>,
+    lines: Box<[OnceLock<TableArray<FilterLine>>]>,
 }
 
 /// The line that one filter reads first for a key; `None` if the bank cannot ask the filter.
@@ -75,7 +75,7 @@ impl FilterBank {
     }
 
     #[cold]
-    fn learn(&self, lines: &OnceLock<Array<FilterLine>>, filter: Option<Option<&Filter>>) {
+    fn learn(&self, lines: &OnceLock<TableArray<FilterLine>>, filter: Option<Option<&Filter>>) {
         if let Some(filter) = filter {
             let found = filter.and_then(|filter| filter.lines_of_full_group(self.seed));
             // Racing readers store the same lines.
@@ -99,7 +99,7 @@ impl FilterBank {
 
 /// The line that the filter with these lines reads first.
 #[inline]
-fn line_of(lines: &OnceLock<Array<FilterLine>>, hash: KeyHash) -> Option<&FilterLine> {
+fn line_of(lines: &OnceLock<TableArray<FilterLine>>, hash: KeyHash) -> Option<&FilterLine> {
     let lines = lines.get()?;
     lines.get(line_index(hash.value(), lines.len()))
 }

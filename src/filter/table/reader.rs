@@ -15,7 +15,7 @@ use crate::filter::line::FilterLine;
 use crate::filter::split::{self, GROUP_MAX, Groups};
 use crate::filter::standard;
 use crate::format::Malformed;
-use crate::memory::pool::{Array, Lasting};
+use crate::memory::pool::{TableArray, TableMemory};
 use crate::memory::prefetch::prefetch;
 
 /// A filter with its own copy of the bits, in whole cache lines.
@@ -35,16 +35,16 @@ enum Answer {
     Split {
         groups: Groups,
         /// Shared with the banks that the filter is part of.
-        lines: Array<FilterLine>,
+        lines: TableArray<FilterLine>,
         avx2: Option<Avx2>,
     },
     Standard {
         probes: u8,
-        lines: Array<FilterLine>,
+        lines: TableArray<FilterLine>,
     },
     Fuse {
         shape: FuseShape,
-        lines: Array<FilterLine>,
+        lines: TableArray<FilterLine>,
     },
 }
 
@@ -56,8 +56,8 @@ impl Filter {
         Filter::open_in(None, block, seed)
     }
 
-    /// [`open`](Filter::open), with the lines in `lasting` memory if that is given.
-    pub(crate) fn open_in(lasting: Option<&Arc<Lasting>>, block: &[u8], seed: u64) -> Filter {
+    /// [`open`](Filter::open), with the lines in `memory` if that is given.
+    pub(crate) fn open_in(memory: Option<&Arc<TableMemory>>, block: &[u8], seed: u64) -> Filter {
         let degraded = |reason| Filter { seed, answer: Answer::Maybe(reason), info: None };
         let (header, lines) = match header::decode(block) {
             Ok(decoded) => decoded,
@@ -72,7 +72,7 @@ impl Filter {
         if header.seed != seed {
             return degraded("the filter was built under another hash seed");
         }
-        let lines = Array::new(lasting, lines.iter().map(FilterLine::decode));
+        let lines = TableArray::new(memory, lines.iter().map(FilterLine::decode));
         let info = FilterInfo::new(&header, &lines);
         let answer = match header.content {
             FilterContent::AlwaysMaybe => return degraded("the filter was given up when it was built"),
@@ -128,7 +128,7 @@ impl Filter {
 
     /// The lines of the filter, if it has the split layout, its hashes are under `seed`, and its
     /// first group is full.
-    pub(super) fn lines_of_full_group(&self, seed: u64) -> Option<&Array<FilterLine>> {
+    pub(super) fn lines_of_full_group(&self, seed: u64) -> Option<&TableArray<FilterLine>> {
         match &self.answer {
             Answer::Split { groups, lines, .. } if self.seed == seed && groups.first() == GROUP_MAX => Some(lines),
             _ => None,

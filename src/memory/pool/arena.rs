@@ -96,8 +96,8 @@ impl FrameArena {
     ///
     /// # Safety
     ///
-    /// [`take`](FrameArena::take) of this arena returned `piece` for `len` bytes, and nothing uses it
-    /// any more.
+    /// [`take`](FrameArena::take) of this arena returned `piece` for `len` bytes, and nothing uses
+    /// it any more.
     pub(crate) unsafe fn put(&self, piece: NonNull<u8>, len: usize) {
         let mut state = self.state.lock();
         if let Some((&address, &place)) = state.places.range(..=piece.addr().get()).next_back() {

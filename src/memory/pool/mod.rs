@@ -2,14 +2,15 @@
 //!
 //! Touching memory for the first time is expensive. A page fault of 4 KiB takes as long as a
 //! hundred inserts into a memtable; a page of 2 MiB that the host never backed takes milliseconds.
-//! Therefore memtables take their megabytes as [`MemtableChunk`]s from a [`MemtablePool`], and dropped chunks go
-//! back there. The pool keeps up to its limit of idle chunks and gives the rest to the system.
+//! Therefore memtables take their megabytes as [`MemtableChunk`]s from a [`MemtablePool`], and
+//! dropped chunks go back there. The pool keeps up to its limit of idle chunks and gives the rest
+//! to the system.
 //!
 //! Chunks below [`CHUNK_LEN`] come from the allocator, which handles that size well, and go back to
 //! it.
 //!
-//! Cached blocks are cut from an [`FrameArena`]. What an open table keeps in memory is an [`Array`] in
-//! [`Lasting`] memory.
+//! Cached blocks are cut from a [`FrameArena`]. What an open table keeps in memory is a
+//! [`TableArray`] in [`TableMemory`].
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -17,15 +18,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 mod arena;
-mod array;
 mod extents;
-mod lasting;
 mod region;
+mod table_array;
+mod table_memory;
 
 pub(crate) use arena::{ALIGN, FrameArena, TakeError};
-pub(crate) use array::Array;
-pub(crate) use lasting::Lasting;
 use region::Region;
+pub(crate) use table_array::TableArray;
+pub(crate) use table_memory::TableMemory;
 
 /// Smallest length that the pool keeps: a huge page on x86-64, and on AArch64 with pages of 4 KiB.
 /// Longer chunks are multiples of it.

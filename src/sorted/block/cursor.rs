@@ -22,9 +22,9 @@ pub(crate) struct BlockCursor {
     len: usize,
     /// Equal to `len` when the cursor is invalid.
     position: usize,
-    /// The common prefix, the rest of the current key, then arbitrary bytes. At least [`HEAD16_LEN`]
-    /// bytes follow the prefix, so that a rest of up to that length is copied, and its head taken,
-    /// in one fixed-size access.
+    /// The common prefix, the rest of the current key, then arbitrary bytes. At least
+    /// [`HEAD16_LEN`] bytes follow the prefix, so that a rest of up to that length is copied, and
+    /// its head taken, in one fixed-size access.
     buffer: InlineBuffer,
     prefix_len: usize,
     /// The 16-byte head of the common prefix.

@@ -4,8 +4,8 @@
 //! the pointer reaches the directory in one step. The first cache line holds the frame header and
 //! the block's own header; the fingerprints begin in the second.
 //!
-//! A frame comes from an [`FrameArena`], which it keeps alive, or from the allocator. Reused frames are
-//! not cleared: the next read overwrites the old bytes.
+//! A frame comes from a [`FrameArena`], which it keeps alive, or from the allocator. Reused frames
+//! are not cleared: the next read overwrites the old bytes.
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;

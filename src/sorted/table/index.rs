@@ -24,7 +24,7 @@ use crate::format::coding::{Decoder, put_u16, put_u32, put_u64};
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{HEAD8_LEN, common_prefix_len, compare, head8, strip};
 use crate::format::{Decoded, Malformed};
-use crate::memory::pool::{Array, Lasting};
+use crate::memory::pool::{TableArray, TableMemory};
 use crate::memory::prefetch::prefetch;
 
 /// Longest common prefix that is removed from the separators. Part of the format.
@@ -112,16 +112,16 @@ impl IndexBuilder {
 #[derive(Debug)]
 pub(super) struct Index {
     heads: Heads,
-    handles: Array<BlockHandle>,
+    handles: TableArray<BlockHandle>,
     /// End of each separator in `rests`, ascending, after a leading 0.
-    ends: Array<u32>,
+    ends: TableArray<u32>,
     prefix: Box<[u8]>,
-    rests: Array<u8>,
+    rests: TableArray<u8>,
 }
 
 impl Index {
-    /// Decodes the index in `bytes`, into lasting memory if that is given.
-    pub(super) fn decode(bytes: &[u8], lasting: Option<&Arc<Lasting>>) -> Decoded<Index> {
+    /// Decodes the index in `bytes`, into table memory if that is given.
+    pub(super) fn decode(bytes: &[u8], memory: Option<&Arc<TableMemory>>) -> Decoded<Index> {
         let mut fields = Decoder::new(bytes);
         let n = fields.u32()? as usize;
         let (prefix_len, zero) = (usize::from(fields.u16()?), fields.u16()?);
@@ -139,11 +139,11 @@ impl Index {
         let handles = (0..n).map(|_| BlockHandle::decode(&mut fields)).collect::<Decoded<Box<[BlockHandle]>>>()?;
         let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<[u32]>>>()?;
         let index = Index {
-            heads: Heads::new(&heads, lasting),
-            handles: Array::new(lasting, handles.iter().copied()),
-            ends: Array::new(lasting, ends.iter().copied()),
+            heads: Heads::new(&heads, memory),
+            handles: TableArray::new(memory, handles.iter().copied()),
+            ends: TableArray::new(memory, ends.iter().copied()),
             prefix: fields.take(prefix_len)?.into(),
-            rests: Array::new(lasting, fields.take(fields.remaining())?.iter().copied()),
+            rests: TableArray::new(memory, fields.take(fields.remaining())?.iter().copied()),
         };
         index.check()?;
         Ok(index)

@@ -56,7 +56,7 @@ use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Epoch;
-use crate::memory::pool::Lasting;
+use crate::memory::pool::TableMemory;
 use crate::options::Compression;
 use crate::report::event::Listener;
 use crate::vfs::FileSystem;
@@ -109,7 +109,7 @@ pub(crate) struct TableContext {
     epoch: Arc<Epoch>,
     cache: BlockCache,
     /// Memory of the resident parts of open tables.
-    lasting: Arc<Lasting>,
+    memory: Arc<TableMemory>,
     files: FilePool,
     janitor: Arc<Janitor>,
     graveyard: Arc<Graveyard>,
@@ -129,7 +129,7 @@ impl TableContext {
             dir: dir.to_owned(),
             cache: BlockCache::new(Arc::clone(&epoch), cache_bytes),
             epoch,
-            lasting: Arc::default(),
+            memory: Arc::default(),
             files: FilePool::new(max_open_files),
             map_tables: Permit::default(),
             listener: Listener::default(),
@@ -190,8 +190,8 @@ impl TableContext {
         &self.cache
     }
 
-    pub(crate) fn lasting(&self) -> &Lasting {
-        &self.lasting
+    pub(crate) fn memory(&self) -> &TableMemory {
+        &self.memory
     }
 
     #[cfg(test)]

@@ -66,7 +66,7 @@ pub(super) enum TableFilter {
 impl Resident {
     /// Reads the resident parts and compares them with the manifest's record.
     pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta) -> Result<Resident> {
-        let (path, lasting) = (&fetcher.path, &fetcher.context.lasting);
+        let (path, memory) = (&fetcher.path, &fetcher.context.memory);
         if fetcher.file_len()? != meta.size {
             return Err(fetcher.corrupt(0, "the file is not as long as the manifest says"));
         }
@@ -78,7 +78,7 @@ impl Resident {
         let footer = Footer::decode(&footer, meta.number, footer_offset, path)?;
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
-        let index = Index::decode(&fetcher.meta_block(footer.index)?, Some(lasting))
+        let index = Index::decode(&fetcher.meta_block(footer.index)?, Some(memory))
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
         let filter = TableFilter::read(fetcher, &footer, &properties);
         let mapped = match properties.compression == u64::from(Compression::None.code()) {
@@ -89,7 +89,7 @@ impl Resident {
             false => None,
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };
-        let slots = fetcher.context.cache().slots(meta.number, cached, lasting);
+        let slots = fetcher.context.cache().slots(meta.number, cached, memory);
         let resident = Resident { footer, properties, index, filter, slots, mapped };
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
@@ -216,7 +216,7 @@ impl TableFilter {
             let rule = "the hash of the filter is not the one in the properties";
             return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
         }
-        let filter = Filter::open_in(Some(&fetcher.context.lasting), &block, footer.seed);
+        let filter = Filter::open_in(Some(&fetcher.context.memory), &block, footer.seed);
         let mismatch = || filter.info().and_then(|info| filter_contradiction(properties, info));
         match filter.degraded().or_else(mismatch) {
             Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),

@@ -23,15 +23,15 @@
 //!   `Release` store (to the index, or to `end`) publishes its position, and never changes
 //!   afterwards.
 //! - Readers get positions only from such stores, and from entries reached that way. They see
-//!   everything that happened before the store. Addresses of chunks therefore need no ordering of their
-//!   own.
+//!   everything that happened before the store. Addresses of chunks therefore need no ordering of
+//!   their own.
 //! - Nothing is freed before the list is dropped, and a reader's reference keeps the list alive.
 
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -102,7 +102,7 @@ pub(super) struct EntryList {
     allocated: AtomicUsize,
     first_chunks: [AtomicPtr<u8>; FIRST_CHUNKS],
     /// Table `n` has 64 · 2^n addresses.
-    tables: [AtomicPtr<AtomicPtr<u8>>; TABLES],
+    tables: [OnceLock<Box<[AtomicPtr<u8>]>>; TABLES],
     append_state: Mutex<AppendState>,
 }
 
@@ -137,7 +137,7 @@ impl EntryList {
             outside: AtomicUsize::new(0),
             allocated: AtomicUsize::new(0),
             first_chunks: [const { AtomicPtr::new(ptr::null_mut()) }; FIRST_CHUNKS],
-            tables: [const { AtomicPtr::new(ptr::null_mut()) }; TABLES],
+            tables: [const { OnceLock::new() }; TABLES],
             append_state: Mutex::new(AppendState { owned: Vec::new(), chunks: 0, next: 0 }),
         }
     }
@@ -172,12 +172,14 @@ impl EntryList {
         start.wrapping_add((unit & ((1 << self.chunk_bits) - 1)) * UNIT)
     }
 
+    fn table(&self, table: usize) -> &[AtomicPtr<u8>] {
+        self.tables[table].get_or_init(|| (0..FIRST_CHUNKS << table).map(|_| AtomicPtr::default()).collect())
+    }
+
     #[cold]
     fn later_chunk(&self, chunk: usize) -> &AtomicPtr<u8> {
         let (table, at) = locate_in_tables(chunk);
-        // SAFETY: the table was stored before the chunk's position was published, it is long enough
-        // for `at` (see `locate_in_tables`), and it lives as long as the list.
-        unsafe { &*self.tables[table].load(Relaxed).add(at) }
+        &self.table(table)[at]
     }
 
     /// The entry at a position of this list.
@@ -225,19 +227,6 @@ impl EntryList {
 fn locate_in_tables(chunk: usize) -> (usize, usize) {
     let table = (chunk / FIRST_CHUNKS).ilog2();
     (table as usize, chunk - (FIRST_CHUNKS << table))
-}
-
-impl Drop for EntryList {
-    fn drop(&mut self) {
-        for (n, table) in self.tables.iter_mut().enumerate() {
-            let table = *table.get_mut();
-            if !table.is_null() {
-                // SAFETY: `add_chunk` made the table from a box of this length, and nothing refers
-                // to it any more.
-                drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(table, FIRST_CHUNKS << n)) });
-            }
-        }
-    }
 }
 
 /// The exclusive right to append to a list. Walks see the appended entries once it is dropped.
@@ -343,11 +332,6 @@ impl EntryWriter<'_> {
         self.state.chunks += 1;
         if let Some(first) = list.first_chunks.get(chunk) {
             return first.store(start, Relaxed);
-        }
-        let (table, at) = locate_in_tables(chunk);
-        if at == 0 {
-            let addresses: Box<[AtomicPtr<u8>]> = (0..FIRST_CHUNKS << table).map(|_| AtomicPtr::default()).collect();
-            list.tables[table].store(Box::into_raw(addresses).cast(), Relaxed);
         }
         list.later_chunk(chunk).store(start, Relaxed);
     }

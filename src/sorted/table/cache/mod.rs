@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use self::admission::CacheShard;
 pub(super) use self::slot::BlockSlots;
 use crate::memory::epoch::Epoch;
-use crate::memory::pool::{FrameArena, Lasting};
+use crate::memory::pool::{FrameArena, TableMemory};
 use crate::sorted::block::{BlockRef, Frame};
 
 const MAX_SHARDS: usize = 16;
@@ -54,8 +54,8 @@ impl BlockCache {
     }
 
     /// Slots for the `len` blocks of table `number`.
-    pub(super) fn slots(&self, number: u64, len: usize, lasting: &Arc<Lasting>) -> Arc<BlockSlots> {
-        Arc::new(BlockSlots::new(Arc::clone(&self.epoch), number, len, lasting))
+    pub(super) fn slots(&self, number: u64, len: usize, memory: &Arc<TableMemory>) -> Arc<BlockSlots> {
+        Arc::new(BlockSlots::new(Arc::clone(&self.epoch), number, len, memory))
     }
 
     /// Returns a frame for the block at position `i` of a table, of `len` bytes with its trailer,

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::reclaim::Unlinked;
 use crate::memory::epoch::{Epoch, Pin};
-use crate::memory::pool::{Array, Lasting};
+use crate::memory::pool::{TableArray, TableMemory};
 use crate::sorted::block::{BlockRef, Borrowed, FramedBlock};
 
 /// One slot per data block of a table, by position in the index.
@@ -26,7 +26,7 @@ pub(crate) struct BlockSlots {
     number: u64,
     /// A pointer from `BlockRef::into_raw`, without a count of its own; or a mark, which is odd, as
     /// no pointer to a block is; or null.
-    slots: Array<AtomicPtr<()>>,
+    slots: TableArray<AtomicPtr<()>>,
 }
 
 /// The block that a slot points to, if any.
@@ -36,8 +36,8 @@ fn block_in(slot: *mut ()) -> Option<NonNull<()>> {
 }
 
 impl BlockSlots {
-    pub(super) fn new(epoch: Arc<Epoch>, number: u64, len: usize, lasting: &Arc<Lasting>) -> BlockSlots {
-        BlockSlots { epoch, number, slots: Array::new(Some(lasting), (0..len).map(|_| AtomicPtr::default())) }
+    pub(super) fn new(epoch: Arc<Epoch>, number: u64, len: usize, memory: &Arc<TableMemory>) -> BlockSlots {
+        BlockSlots { epoch, number, slots: TableArray::new(Some(memory), (0..len).map(|_| AtomicPtr::default())) }
     }
 
     /// The table's number, truncated: good enough to tell tables apart.

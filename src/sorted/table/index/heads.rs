@@ -9,7 +9,7 @@ use std::hint::select_unpredictable;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::pool::{Array, Lasting};
+use crate::memory::pool::{TableArray, TableMemory};
 use crate::memory::prefetch::prefetch;
 
 /// Numbers per node: two cache lines, which processors fetch in pairs.
@@ -24,18 +24,18 @@ struct Node([u64; WIDTH]);
 pub(super) struct Heads {
     len: usize,
     /// The numbers, padded with `u64::MAX`.
-    lowest: Array<Node>,
+    lowest: TableArray<Node>,
     /// The rows above, topmost first; the topmost has a single node.
-    upper: Box<[Array<Node>]>,
+    upper: Box<[TableArray<Node>]>,
 }
 
 impl Heads {
-    pub(super) fn new(numbers: &[u64], lasting: Option<&Arc<Lasting>>) -> Heads {
-        let lowest = nodes(lasting, numbers, |&number| number);
+    pub(super) fn new(numbers: &[u64], memory: Option<&Arc<TableMemory>>) -> Heads {
+        let lowest = nodes(memory, numbers, |&number| number);
         let mut upper = Vec::new();
         let mut below = &lowest;
         while below.len() > 1 {
-            upper.push(nodes(lasting, below, |node| node.0[WIDTH - 1]));
+            upper.push(nodes(memory, below, |node| node.0[WIDTH - 1]));
             below = &upper[upper.len() - 1];
         }
         upper.reverse();
@@ -105,13 +105,13 @@ impl Node {
 const _: () = assert!(WIDTH == 16, "it is halved four times");
 
 /// The nodes of a row: `number` of each element of `below`.
-fn nodes<T>(lasting: Option<&Arc<Lasting>>, below: &[T], number: impl Fn(&T) -> u64) -> Array<Node> {
+fn nodes<T>(memory: Option<&Arc<TableMemory>>, below: &[T], number: impl Fn(&T) -> u64) -> TableArray<Node> {
     let node = |below: &[T]| {
         let mut node = Node([u64::MAX; WIDTH]);
         node.0.iter_mut().zip(below).for_each(|(place, below)| *place = number(below));
         node
     };
-    Array::new(lasting, below.chunks(WIDTH).map(node))
+    TableArray::new(memory, below.chunks(WIDTH).map(node))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! [`Array`]: what an open table keeps in memory; written once, read for long.
+//! [`TableArray`]: what an open table keeps in memory; written once, read for long.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -6,13 +6,13 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::lasting::{ALIGN, Lasting, LastingPiece};
+use super::table_memory::{ALIGN, TableMemory, TablePiece};
 
 /// Shorter arrays gain little from huge pages, and would waste much of their last page.
 const SHORTEST: usize = 4 * ALIGN;
 
-/// A shared slice like `Arc<[T]>`, in lasting memory if it is long. Its values need no drop.
-pub(crate) struct Array<T> {
+/// A shared slice like `Arc<[T]>`, in table memory if it is long. Its values need no drop.
+pub(crate) struct TableArray<T> {
     /// The first of `len` values in `memory`.
     start: NonNull<T>,
     len: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Array<T> {
 
 /// The memory of the values.
 enum Memory {
-    Lasting(#[expect(dead_code, reason = "dropping it gives the memory back")] LastingPiece),
+    Table(#[expect(dead_code, reason = "dropping it gives the memory back")] TablePiece),
     Allocated(NonNull<u8>, Layout),
 }
 
@@ -32,18 +32,18 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 // SAFETY: arrays share values as references do.
-unsafe impl<T: Send + Sync> Send for Array<T> {}
+unsafe impl<T: Send + Sync> Send for TableArray<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for Array<T> {}
+unsafe impl<T: Send + Sync> Sync for TableArray<T> {}
 
 impl Memory {
-    fn new(lasting: Option<&Arc<Lasting>>, layout: Layout) -> (Memory, NonNull<u8>) {
+    fn new(memory: Option<&Arc<TableMemory>>, layout: Layout) -> (Memory, NonNull<u8>) {
         if layout.size() >= SHORTEST
-            && let Some(lasting) = lasting
-            && let Some(piece) = lasting.take(layout.size())
+            && let Some(memory) = memory
+            && let Some(piece) = memory.take(layout.size())
         {
             let start = piece.start();
-            return (Memory::Lasting(piece), start);
+            return (Memory::Table(piece), start);
         }
         // SAFETY: the layout's size is not 0.
         let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
@@ -60,17 +60,17 @@ impl Drop for Memory {
     }
 }
 
-impl<T> Array<T> {
-    /// An array of `values`, in lasting memory if that is given and the array is long enough.
-    pub(crate) fn new(lasting: Option<&Arc<Lasting>>, values: impl ExactSizeIterator<Item = T>) -> Array<T> {
+impl<T> TableArray<T> {
+    /// An array of `values`, in table memory if that is given and the array is long enough.
+    pub(crate) fn new(memory: Option<&Arc<TableMemory>>, values: impl ExactSizeIterator<Item = T>) -> TableArray<T> {
         const { assert!(!std::mem::needs_drop::<T>() && size_of::<T>() > 0 && align_of::<T>() <= ALIGN) };
         let capacity = values.len();
         let layout = match Layout::array::<T>(capacity) {
             Ok(layout) if layout.size() > 0 => layout,
-            Ok(_) => return Array::default(),
+            Ok(_) => return TableArray::default(),
             Err(_) => handle_alloc_error(Layout::new::<T>()),
         };
-        let (memory, start) = Memory::new(lasting, layout);
+        let (held, start) = Memory::new(memory, layout);
         let start = start.cast::<T>();
         let mut len = 0;
         for (i, value) in (0..capacity).zip(values) {
@@ -79,26 +79,26 @@ impl<T> Array<T> {
             unsafe { start.add(i).write(value) };
             len = i + 1;
         }
-        if let (Memory::Lasting(_), Some(lasting)) = (&memory, lasting) {
-            lasting.join_pages();
+        if let (Memory::Table(_), Some(memory)) = (&held, memory) {
+            memory.join_pages();
         }
-        Array { start, len, memory: Some(Arc::new(memory)) }
+        TableArray { start, len, memory: Some(Arc::new(held)) }
     }
 }
 
-impl<T> Default for Array<T> {
-    fn default() -> Array<T> {
-        Array { start: NonNull::dangling(), len: 0, memory: None }
+impl<T> Default for TableArray<T> {
+    fn default() -> TableArray<T> {
+        TableArray { start: NonNull::dangling(), len: 0, memory: None }
     }
 }
 
-impl<T> Clone for Array<T> {
-    fn clone(&self) -> Array<T> {
-        Array { start: self.start, len: self.len, memory: self.memory.clone() }
+impl<T> Clone for TableArray<T> {
+    fn clone(&self) -> TableArray<T> {
+        TableArray { start: self.start, len: self.len, memory: self.memory.clone() }
     }
 }
 
-impl<T> Deref for Array<T> {
+impl<T> Deref for TableArray<T> {
     type Target = [T];
 
     #[inline]
@@ -109,7 +109,7 @@ impl<T> Deref for Array<T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Array<T> {
+impl<T: fmt::Debug> fmt::Debug for TableArray<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&**self).finish()
     }
@@ -125,25 +125,25 @@ mod tests {
     struct Wide([u64; 16]);
 
     /// An array of `len` values.
-    fn array<T>(lasting: Option<&Arc<Lasting>>, len: u16, value: impl Fn(u16) -> T) -> Array<T> {
-        Array::new(lasting, (0..len).map(value))
+    fn array<T>(memory: Option<&Arc<TableMemory>>, len: u16, value: impl Fn(u16) -> T) -> TableArray<T> {
+        TableArray::new(memory, (0..len).map(value))
     }
 
     #[test]
     fn values_are_found_in_either_memory() {
-        let lasting = Lasting::with_chunks(1);
-        for lasting in [None, Some(&lasting)] {
+        let memory = TableMemory::with_chunks(1);
+        for memory in [None, Some(&memory)] {
             for len in [0, 1, 3, 31, 32, 33, if cfg!(miri) { 150 } else { 5000 }] {
-                let pairs = array(lasting, len, |i| Wide([i.into(); 16]));
+                let pairs = array(memory, len, |i| Wide([i.into(); 16]));
                 let other = pairs.clone();
-                let bytes = array(lasting, len * 10, |i| i.to_le_bytes()[0]);
+                let bytes = array(memory, len * 10, |i| i.to_le_bytes()[0]);
                 drop(pairs);
                 assert!(other.iter().zip(0..len).all(|(pair, i)| pair.0 == [i.into(); 16]), "{len}");
                 assert!(bytes.iter().zip(0..).all(|(byte, i): (_, u16)| *byte == i.to_le_bytes()[0]), "{len}");
                 assert_eq!((other.len(), bytes.len()), (len.into(), 10 * usize::from(len)));
             }
         }
-        assert!(Array::<u64>::default().is_empty());
+        assert!(TableArray::<u64>::default().is_empty());
     }
 
     /// An iterator that lies about its length.
@@ -166,25 +166,25 @@ mod tests {
 
     #[test]
     fn a_wrong_length_hint_neither_exposes_nor_overruns_memory() {
-        assert_eq!(Array::new(None, Lie(5, 3))[..], [4, 3, 2]);
-        assert_eq!(Array::new(None, Lie(2, 300))[..], [1, 0]);
+        assert_eq!(TableArray::new(None, Lie(5, 3))[..], [4, 3, 2]);
+        assert_eq!(TableArray::new(None, Lie(2, 300))[..], [1, 0]);
     }
 
     /// Arrays come and go and, like slots, are written to. No write is lost, whatever the system
     /// does with the pages.
     #[test]
     fn threads_share_arrays_and_the_last_gives_them_back() {
-        let lasting = Lasting::with_chunks(2);
+        let memory = TableMemory::with_chunks(2);
         let (kept_at_most, rounds, longest): (usize, u16, u16) =
             if cfg!(miri) { (3, 5, 4000) } else { (40, 300, 30_000) };
         std::thread::scope(|scope| {
             for thread in 0..3u16 {
-                let lasting = &lasting;
+                let memory = &memory;
                 scope.spawn(move || {
-                    let mut kept: Vec<Array<AtomicU64>> = Vec::new();
+                    let mut kept: Vec<TableArray<AtomicU64>> = Vec::new();
                     for round in 0..rounds {
                         let array =
-                            array(Some(lasting), 500 + round.wrapping_mul(7919).wrapping_add(thread) % longest, |_| {
+                            array(Some(memory), 500 + round.wrapping_mul(7919).wrapping_add(thread) % longest, |_| {
                                 AtomicU64::new(0)
                             });
                         let other = array.clone();
@@ -201,6 +201,6 @@ mod tests {
             }
         });
         // All went back, each to its place.
-        assert!(lasting.settled().iter().all(|joined| !joined));
+        assert!(memory.settled().iter().all(|joined| !joined));
     }
 }
