@@ -3,8 +3,8 @@
 //!
 //! A store is a directory. It holds named *keyspaces* (at first one, `default`), each an ordered
 //! map from byte strings to byte strings. A [`WriteBatch`] spans keyspaces atomically, a
-//! [`Snapshot`] sees all of them at one moment, and a [`Transaction`] writes what depends on what it
-//! has read. Start with [`Db`].
+//! [`Snapshot`] sees all of them at one moment, and a [`Transaction`] writes what depends on what
+//! it has read. Start with [`Db`].
 //!
 //! # What it promises
 //!
