@@ -48,9 +48,10 @@ impl Store {
             return Err(Error::NotFound(dir.to_owned()));
         }
         fs.create_dir(dir).during("create", dir)?;
+        let (given, dir) = (dir, &*fs.absolute(dir).during("resolve", dir)?);
         let lock_path = FileKind::Lock.path(dir);
         let Some(lock) = fs.lock(&lock_path).during("lock", &lock_path)?.map(Arc::<dyn FileLock>::from) else {
-            return Err(Error::Locked { path: dir.to_owned(), holder: lock_holder(&options, &lock_path) });
+            return Err(Error::Locked { path: given.to_owned(), holder: lock_holder(&options, &lock_path) });
         };
 
         // `in_force` is the number of the existing manifest while it may stay in force.
@@ -153,7 +154,7 @@ impl Store {
         let mut last_failure = String::new();
         for _ in 0..READ_ONLY_ATTEMPTS {
             match read_beside_writer(dir, &options, &memory) {
-                Ok(Some(found)) => return found.into_store(dir, options, memory),
+                Ok(Some(found)) => return found.into_store(options, memory),
                 Ok(None) => last_failure.clear(),
                 Err(error) => {
                     let failure = error.to_string();
@@ -190,7 +191,7 @@ fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<MemtablePool>)
     let fs = &*options.file_system;
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
     let files = list_files(options, dir)?;
-    let tables = new_tables(options, dir);
+    let tables = new_tables(options, &fs.absolute(dir).during("resolve", dir)?);
     let sources = Sources { dir, manifest: number, files: &files, tables: &tables };
     sources.check_tables(&state)?;
     // Before replaying, which takes long: compactions may remove tables meanwhile.
@@ -209,13 +210,13 @@ fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -
 }
 
 impl ReadOnlyImage {
-    fn into_store(self, dir: &Path, options: Options, memory: Arc<MemtablePool>) -> Result<Arc<Store>> {
+    fn into_store(self, options: Options, memory: Arc<MemtablePool>) -> Result<Arc<Store>> {
         let ReadOnlyImage { state, tables, recovered } = self;
         let mut memtables = recovered.memtables.into_iter().rev();
         let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
         let active = memtables.next().unwrap_or_else(new_memtable);
         let store = Store::new(Opened {
-            dir: dir.to_owned(),
+            dir: tables.dir().to_owned(),
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(1))),
             view: view_of(&state, &tables, active, memtables.collect()),
             last_seqno: recovered.last_seqno,

@@ -253,12 +253,14 @@ impl Store {
 
     fn with_picker<R>(&self, tree: &Tree, background: &Jobs, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
         let view = self.view.load();
+        let oldest_snapshot = self.snapshots.oldest();
         pick(&Picker {
             levels: &tree.version.metas(),
             running: &background.running(tree.id),
             base_size: self.base_size(),
             is_idle: view.sealed.is_empty() && view.active.is_empty(),
-            oldest_snapshot: self.snapshots.oldest(),
+            oldest_snapshot,
+            weights: &tree.version.weights(oldest_snapshot),
             moves_to_last: tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,
         })

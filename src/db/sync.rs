@@ -70,6 +70,8 @@ impl Store {
         for log in &logs {
             log.file.sync().during("sync", &log.path)?;
         }
+        // If the lock file is gone, another process may have recovered without these writes.
+        self.check_lock()?;
         // Sealed logs are synced for good; the last one goes on growing.
         if let Some(current) = logs.last() {
             self.logs.note_synced(current.number);
@@ -115,11 +117,28 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::error::Error;
     use crate::exec::SteppedExecutor;
     use crate::options::Options;
-    use crate::vfs::{Fault, FaultMode, SimFileSystem};
+    use crate::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
+
+    #[test]
+    fn a_synced_write_fails_if_the_lock_file_was_removed() {
+        let fs = SimFileSystem::new();
+        let open = || Options::new().file_system(Arc::new(fs.clone())).memtable_size(64 << 10).open("/db");
+        let db = open().unwrap();
+        db.put("a", "1").unwrap();
+        db.sync().unwrap();
+        fs.remove(Path::new("/db/LOCK")).unwrap();
+        let other = open().unwrap();
+        db.put("b", "2").unwrap();
+        assert!(matches!(db.sync(), Err(Error::Io { .. })));
+        assert!(matches!(db.put("c", "3"), Err(Error::Poisoned(_))));
+        assert!(db.close().is_err() && other.get("a").unwrap().is_some() && other.close().is_ok());
+    }
 
     #[test]
     fn a_failed_sync_fails_all_its_waiters_and_every_later_sync() {

@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::format::filename::FileKind;
@@ -44,6 +44,12 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Creates a directory and its parents. Returns whether it was missing; an existing one is no
     /// error.
     fn create_dir(&self, dir: &Path) -> io::Result<bool>;
+
+    /// A path to the same file that stays right if the process changes its working directory. The
+    /// path itself, by default.
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(path.to_owned())
+    }
 
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;

@@ -82,6 +82,10 @@ impl FileSystem for OsFileSystem {
         Ok(true)
     }
 
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        std::path::absolute(path)
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         platform::sync_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
     }

@@ -15,6 +15,7 @@ use tamis::{
 
 use crate::support::stepped_options;
 
+mod cut_flush;
 mod interrupted;
 mod lost;
 mod power;

@@ -49,6 +49,8 @@ pub(super) fn decide(
             made_from.entry(input.number).or_default().push((table, input.is_replaced));
         }
     }
+    // By input: whether the outputs that are not dead do not cover it.
+    let mut unfinished: BTreeMap<u64, bool> = BTreeMap::new();
     let mut redundant: BTreeSet<u64> = BTreeSet::new();
     for table in candidates.iter().filter(|table| !dead.contains(&table.number)) {
         let inputs: Vec<&&Candidate> =
@@ -61,10 +63,12 @@ pub(super) fn decide(
         }
         // If inputs are damaged, the outputs are better, but only if they all exist. If some are
         // missing, the compaction did not finish.
-        let is_unfinished = || {
+        let mut is_unfinished = || {
             replaced(&table.origin).any(|number| {
-                let outputs = made_from[&number].iter().map(|(output, _)| *output);
-                !is_covered(by_number[&number], outputs.filter(|output| !dead.contains(&output.number)))
+                *unfinished.entry(number).or_insert_with(|| {
+                    let outputs = made_from[&number].iter().map(|(output, _)| *output);
+                    !is_covered(by_number[&number], outputs.filter(|output| !dead.contains(&output.number)))
+                })
             })
         };
         if inputs.iter().all(|input| input.is_whole) || is_unfinished() {
@@ -72,29 +76,33 @@ pub(super) fn decide(
         }
     }
     let mut uncertain = BTreeSet::new();
-    loop {
-        let died = dead.len();
-        for (&number, tables) in &made_from {
-            let alive = |(table, _): &&(&Candidate, bool)| !dead.contains(&table.number);
-            let (kept, spare): (Vec<_>, Vec<_>) =
-                tables.iter().filter(alive).partition(|(table, _)| !redundant.contains(&table.number));
-            if dead.contains(&number) || !kept.iter().any(|(_, is_replaced)| *is_replaced) {
-                continue;
-            }
-            let input = by_number[&number];
-            if is_covered(input, kept.iter().map(|(table, _)| *table)) {
-                dead.insert(number);
-            } else if is_covered(input, kept.iter().chain(&spare).map(|(table, _)| *table)) {
-                // An earlier stage of this compaction had seemed useless.
-                spare.iter().for_each(|(table, _)| _ = redundant.remove(&table.number));
-                dead.insert(number);
-            } else {
-                uncertain.insert(number);
-            }
+    // The inputs to be looked at, in ascending order from `at` on, then from the first. A table that
+    // dies or is not redundant any more has its inputs looked at again.
+    let (mut due, mut at): (BTreeSet<u64>, u64) = (made_from.keys().copied().collect(), 0);
+    while let Some(number) = due.range(at..).next().or(due.first()).copied() {
+        due.remove(&number);
+        at = number;
+        let alive = |(table, _): &&(&Candidate, bool)| !dead.contains(&table.number);
+        let (kept, spare): (Vec<_>, Vec<_>) =
+            made_from[&number].iter().filter(alive).partition(|(table, _)| !redundant.contains(&table.number));
+        if dead.contains(&number) || !kept.iter().any(|(_, is_replaced)| *is_replaced) {
+            continue;
         }
-        if dead.len() == died {
-            break;
+        let input = by_number[&number];
+        let mut changed = vec![input];
+        if is_covered(input, kept.iter().map(|(table, _)| *table)) {
+            dead.insert(number);
+        } else if is_covered(input, kept.iter().chain(&spare).map(|(table, _)| *table)) {
+            // An earlier stage of this compaction had seemed useless.
+            spare.iter().for_each(|(table, _)| _ = redundant.remove(&table.number));
+            changed.extend(spare.iter().map(|(table, _)| *table));
+            dead.insert(number);
+        } else {
+            uncertain.insert(number);
+            continue;
         }
+        let inputs = changed.iter().flat_map(|table| &table.origin.inputs).map(|input| input.number);
+        due.extend(inputs.filter(|input| made_from.contains_key(input)));
     }
     let fate = |number: u64| match number {
         number if dead.contains(&number) => Fate::Dead,
@@ -259,6 +267,25 @@ mod tests {
         // Table 3 replaces table 1, and table 4 is made from table 3; so table 3 was in the store.
         let chain = [table(1, &[]), table(3, &[(1, true)]), table(4, &[(3, true)])];
         check(&chain, &[(1, Dead), (3, Live), (4, Redundant)]);
+    }
+
+    /// One pass per table would take hours.
+    #[test]
+    fn each_table_of_a_long_chain_shows_that_the_one_before_is_dead() {
+        const COUNT: u64 = 50_000;
+        // Two tables replace each of the tables 2 to COUNT: one half of its keys each. Each table
+        // shares one of the two with the next one. Of the very last table's inputs, one is missing.
+        let half = |number: u64, inputs: &[(u64, bool)]| match number % 2 {
+            0 => with_range(table(number, inputs), None, Some("k")),
+            _ => with_range(table(number, inputs), Some("k"), None),
+        };
+        let inputs = (1..=COUNT).map(|number| table(number, &[]));
+        let outputs = (1..COUNT).map(|number| half(COUNT + number, &[(number, true), (number + 1, true)]));
+        let last = half(2 * COUNT, &[(COUNT, true), (3 * COUNT, true)]);
+        let candidates: Vec<Candidate> = inputs.chain(outputs).chain([last]).collect();
+        let fates = decide(&candidates, &BTreeSet::new(), |number| number <= 2 * COUNT);
+        let dead = fates.iter().filter(|(_, fate)| **fate == Dead).count() as u64;
+        assert_eq!((dead, fates[&1]), (COUNT - 1, Uncertain));
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub(super) struct LogSelection {
     pub(super) floors: BTreeMap<u32, SeqNo>,
     /// Entries up to this one may be in tables: the logs need not hold them.
     pub(super) elsewhere: SeqNo,
+    /// Entries up to this one are in tables whatever their keyspace.
+    pub(super) certainly_elsewhere: SeqNo,
     /// What the manifest says was on stable storage in the logs.
     pub(super) synced: Option<wal::SyncedLog>,
 }
@@ -94,11 +96,16 @@ pub(super) fn read(
                 bytes: record.payload.len() as u64,
                 ordinals: Some(record.count.into()),
                 rule: rule.0.to_owned(),
+                may_be_elsewhere: false,
             }),
         }
         Ok(())
     };
-    let needed = Needed { expected: selection.flushed + 1, elsewhere: selection.elsewhere.max(selection.flushed) };
+    let needed = Needed {
+        expected: selection.flushed + 1,
+        elsewhere: selection.elsewhere.max(selection.flushed),
+        certainly_elsewhere: selection.certainly_elsewhere.max(selection.flushed),
+    };
     let salvaged = salvage(fs, Magic::Wal, &logs, needed, &mut apply)?;
     read.gaps.extend(salvaged.gaps);
     read.last_seqno = salvaged.next - 1;
@@ -110,6 +117,7 @@ pub(super) fn read(
             bytes: 0,
             ordinals: Some(synced.seqno - known),
             rule: format!("its entries up to {} were on stable storage, but are gone", synced.seqno),
+            may_be_elsewhere: false,
         });
         read.last_seqno = synced.seqno;
     }

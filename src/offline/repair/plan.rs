@@ -126,12 +126,15 @@ pub(super) fn note_gaps(read: &ReadLogs, report: &mut RepairReport) {
         if !report.faults.iter().any(|known| (&known.file, known.offset) == (&fault.file, fault.offset)) {
             report.faults.push(fault);
         }
-        let why = format!("{}; the keys written there are not known", gap.rule);
+        let (kind, keys) = match gap.may_be_elsewhere {
+            true => (LossKind::Uncertain, "; tables may lack some of the entries written there"),
+            false => (LossKind::Lost, "; the keys written there are not known"),
+        };
         report.losses.push(Loss {
             file: Some(gap.file.clone()),
-            entries: gap.ordinals,
+            entries: gap.ordinals.filter(|_| !gap.may_be_elsewhere),
             bytes: gap.bytes,
-            ..Loss::anywhere(LossKind::Lost, why)
+            ..Loss::anywhere(kind, format!("{}{keys}", gap.rule))
         });
     }
 }
@@ -194,6 +197,7 @@ pub(super) fn by_manifest(
             flushed: state.flushed_seqno,
             floors: BTreeMap::new(),
             elsewhere: state.flushed_seqno,
+            certainly_elsewhere: state.flushed_seqno,
             synced: state.synced_log,
         });
     }
@@ -295,21 +299,44 @@ impl FoundTable {
         let Checked { table, entries, .. } = &self.checked;
         *entries == 0 && table.properties().is_none() && !self.is_installed
     }
+}
 
-    /// Whether the logs hold every entry that the table should have.
-    fn is_in_logs(&self, context: &TableContext, logs: &[u64]) -> Result<bool> {
-        let Some(properties) = self.checked.table.properties() else { return Ok(false) };
-        let before = properties.smallest_seqno.saturating_sub(1);
+/// The torn flushes of which the logs hold every entry. If the logs have gaps, a few reads of them
+/// find where the part without gaps begins: without a gap from one entry on, there is none from a
+/// later entry on.
+fn torn_flushes_in_logs(context: &TableContext, logs: &[u64], found: &BTreeMap<u64, FoundTable>) -> Result<Vec<u64>> {
+    let torn = found.iter().filter(|(_, table)| table.is_torn_flush());
+    let seqnos = torn.filter_map(|(number, table)| {
+        let properties = table.checked.table.properties()?;
+        Some((properties.smallest_seqno, properties.largest_seqno, *number))
+    });
+    let mut torn: Vec<(SeqNo, SeqNo, u64)> = seqnos.collect();
+    torn.sort_unstable();
+    // The last entry in the logs, if they have no gap from `smallest` on.
+    let last_after = |smallest: SeqNo| -> Result<Option<SeqNo>> {
+        let before = smallest.saturating_sub(1);
         let selection = LogSelection {
             numbers: logs.to_vec(),
             flushed: before,
             floors: BTreeMap::new(),
             elsewhere: before,
+            certainly_elsewhere: before,
             synced: None,
         };
         let read = logs::read(context.fs(), context.dir(), &selection, &mut |_, _| Ok(()))?;
-        Ok(read.gaps.is_empty() && read.last_seqno >= properties.largest_seqno)
+        Ok(read.gaps.is_empty().then_some(read.last_seqno))
+    };
+    // The tables from `from` on begin after all gaps, those before `to` do not.
+    let (mut to, mut from, mut last) = (0, torn.len(), 0);
+    let mut at = 0;
+    while to < from {
+        match last_after(torn[at].0)? {
+            Some(found) => (from, last) = (at, found),
+            None => to = at + 1,
+        }
+        at = to + (from - to) / 2;
     }
+    Ok(torn[from..].iter().filter(|(_, largest, _)| *largest <= last).map(|(.., number)| *number).collect())
 }
 
 /// The last sequence numbers of a keyspace.
@@ -345,9 +372,9 @@ pub(super) fn by_evidence(
     }
     let (mut fates, missing) = decide_fates(files, knowledge, &found);
     let logs = files.logs();
-    for (number, table) in found.iter().filter(|(_, table)| table.is_torn_flush()) {
-        if table.is_in_logs(context, &logs)? && fates.get(number) == Some(&Fate::Live) {
-            fates.insert(*number, Fate::Redundant);
+    for number in torn_flushes_in_logs(context, &logs, &found)? {
+        if let Some(fate @ Fate::Live) = fates.get_mut(&number) {
+            *fate = Fate::Redundant;
         }
     }
     let mut state = knowledge.state();
@@ -406,14 +433,18 @@ pub(super) fn by_evidence(
         }
     }
     let elsewhere = last.values().map(|last| last.mentioned).max().unwrap_or(0);
-    let selection = LogSelection {
+    let mut selection = LogSelection {
         numbers: logs,
         flushed: plan.state.flushed_seqno,
         floors,
         elsewhere,
+        certainly_elsewhere: elsewhere,
         synced: knowledge.synced_log,
     };
     define_from_logs(context, &selection, knowledge, &definitions, &mut plan.state, report)?;
+    // A flush that was cut off has written the tables of some keyspaces, but not those of others.
+    let mentioned = |id: &u32| last.get(id).map_or(0, |last| last.mentioned);
+    selection.certainly_elsewhere = plan.state.keyspaces.keys().map(mentioned).min().unwrap_or(0);
     plan.state.flushed_seqno = plan.state.flushed_seqno.max(elsewhere);
     plan.logs = Some(selection);
     Ok(plan)

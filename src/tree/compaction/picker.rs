@@ -29,7 +29,7 @@ use std::ops::Range;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::table::TableMeta;
-use crate::tree::version::{LEVELS, LevelMetas};
+use crate::tree::version::{LEVELS, LevelMetas, TombstoneWeights};
 
 pub(crate) use garbage::has_garbage;
 use garbage::{freed, garbage};
@@ -130,6 +130,8 @@ pub(crate) struct Picker<'a> {
     /// Whether a table may move to the last level unchanged. It may not if that level is compressed
     /// or has other filters: nearly all keys are there.
     pub(crate) moves_to_last: bool,
+    /// Weights of these tables for this snapshot; empty until a picker computes them.
+    pub(crate) weights: &'a TombstoneWeights,
 }
 
 /// A task that merges data above the base level into it, with its costs and gains.
@@ -208,7 +210,7 @@ impl<'a> Picker<'a> {
         }
         let mut garbage = tasks().map(|task| self.freed_by(task).max(1)).sum::<u64>();
         for level in targets.base_level..LAST {
-            let weight = self.levels[level].iter().map(|table| self.weight(level, table)).sum::<u64>();
+            let weight = self.levels[level].iter().map(|table| self.weight(table)).sum::<u64>();
             let (size, target) = (size_of_level(&self.levels[level]), targets.sizes[level]);
             data += size.saturating_sub(target);
             garbage += size.saturating_add(weight).saturating_sub(target.max(size));
@@ -224,8 +226,7 @@ impl<'a> Picker<'a> {
         let mut scores = [0; LAST];
         scores[0] = self.unclaimed(0).count() as u64 * 1000 / L0_TRIGGER as u64;
         for (level, score) in scores.iter_mut().enumerate().skip(targets.base_level) {
-            let size: u64 =
-                self.unclaimed(level).map(|table| table.size.saturating_add(self.weight(level, table))).sum();
+            let size: u64 = self.unclaimed(level).map(|table| table.size.saturating_add(self.weight(table))).sum();
             let target = targets.sizes[level].max(1);
             *score = u64::try_from(u128::from(size) * 1000 / u128::from(target)).unwrap_or(u64::MAX);
         }
@@ -429,7 +430,7 @@ impl<'a> Picker<'a> {
     /// Compacts the table that rewrites least of the next level for what it moves down and frees.
     fn pick_level(&self, level: usize) -> Option<Task> {
         let overlap = |table: &TableMeta| size_of_level(self.overlapping(level + 1, &span_of_table(table)));
-        let gain = |table: &TableMeta| table.size.saturating_add(self.weight(level, table)).max(1);
+        let gain = |table: &TableMeta| table.size.saturating_add(self.weight(table)).max(1);
         let mut tables: Vec<(u64, &TableMeta)> =
             self.unclaimed(level).map(|table| (overlap(table).saturating_mul(1000) / gain(table), table)).collect();
         tables.sort_by_key(|&(cost, table)| (cost, table.number));
@@ -448,11 +449,27 @@ impl<'a> Picker<'a> {
         &tables[from..from + len]
     }
 
-    /// Bytes that the tombstones of a table below level 0 delete in lower levels.
-    fn weight(&self, level: usize, table: &TableMeta) -> u64 {
+    /// Bytes that the tombstones of a table below level 0 and above the last level delete in lower
+    /// levels.
+    fn weight(&self, table: &TableMeta) -> u64 {
+        if !has_garbage(table) {
+            return 0;
+        }
+        let weights = self.weights.get_or_init(|| {
+            let of_level = |level: usize| self.levels[level].iter().map(move |table| (level, table));
+            let weights =
+                (1..LAST).flat_map(of_level).map(|(level, table)| (table.number, self.estimate(level, table)));
+            weights.filter(|(_, weight)| *weight > 0).collect()
+        });
+        weights.get(&table.number).copied().unwrap_or(0)
+    }
+
+    /// Estimates [`Self::weight`].
+    fn estimate(&self, level: usize, table: &TableMeta) -> u64 {
         if !has_garbage(table) || table.largest_seqno > self.oldest_snapshot {
             return 0;
         }
+        count_estimate();
         let (keys, mut chosen) = (span_of_table(table), vec![(level, table)]);
         for below in level + 1..LEVELS {
             chosen.extend(self.overlapping(below, &keys).iter().map(|&table| (below, table)));
@@ -514,7 +531,7 @@ impl<'a> Picker<'a> {
             false => (GARBAGE_SHARE, MAX_COST),
         };
         let overlapping = size_of_level(self.overlapping(level + 1, &span_of_table(table)));
-        let (read, weight) = (table.size.saturating_add(overlapping), self.weight(level, table));
+        let (read, weight) = (table.size.saturating_add(overlapping), self.weight(table));
         let written = if level + 1 == LAST { read.saturating_sub(weight) } else { read };
         (has_much || weight.saturating_mul(share) > read)
             && written <= table.size.saturating_add(weight).saturating_mul(factor)
@@ -604,6 +621,12 @@ fn span_of_table(table: &TableMeta) -> KeySpan<Vec<u8>> {
 fn overlaps(keys: &KeySpan<Vec<u8>>, table: &TableMeta) -> bool {
     count_comparison();
     table.overlaps(keys)
+}
+
+/// Counts estimates of what a table's tombstones delete, for a test.
+fn count_estimate() {
+    #[cfg(test)]
+    tests::ESTIMATES.with(|count| count.set(count.get() + 1));
 }
 
 /// Counts comparisons for a test.

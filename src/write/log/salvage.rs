@@ -30,6 +30,8 @@ pub(crate) struct LogGap {
     pub(crate) ordinals: Option<u64>,
     /// The rule that is broken there.
     pub(crate) rule: String,
+    /// Whether all that is missing may be elsewhere: see [`Needed::elsewhere`].
+    pub(crate) may_be_elsewhere: bool,
 }
 
 /// The result of reading damaged logs.
@@ -55,6 +57,9 @@ pub(crate) struct Needed {
     pub(crate) expected: u64,
     /// Ordinals up to here may be missing from the logs.
     pub(crate) elsewhere: u64,
+    /// Ordinals up to here certainly may. If a log that exists lacks ordinals between the two, they
+    /// may be nowhere else.
+    pub(crate) certainly_elsewhere: u64,
 }
 
 /// Passes the records of `logs` (numbers ascending, with their paths) that are not known from
@@ -107,9 +112,21 @@ fn salvage_log(
         bytes,
         ordinals,
         rule: rule.to_owned(),
+        may_be_elsewhere: false,
     };
     // Number of ordinals in `from..to` that are nowhere, if any.
     let missing = |from: u64, to: u64| to.checked_sub(from.max(needed.elsewhere + 1)).filter(|missing| *missing > 0);
+    // A gap of this log that lacks `from..to`, unless all of it is elsewhere.
+    let lacking = |offset: u64, from: u64, to: u64, rule: &str| {
+        let unsure = || to.checked_sub(from.max(needed.certainly_elsewhere + 1)).filter(|missing| *missing > 0);
+        let bytes = len.saturating_sub(offset);
+        match missing(from, to) {
+            Some(missing) => Some(gap(offset, bytes, Some(missing), rule)),
+            None => {
+                unsure().map(|missing| LogGap { may_be_elsewhere: true, ..gap(offset, bytes, Some(missing), rule) })
+            }
+        }
+    };
     let is_newest = end == u64::MAX;
     let spans = reader.spans()?;
     let header = reader.header().ok().copied();
@@ -122,11 +139,8 @@ fn salvage_log(
         }
         next = first;
     } else if !is_newest {
-        let missing = missing(at, end);
-        if missing.is_some() {
-            let rule = "the log has lost its header: which of its records are new is not known";
-            salvaged.gaps.push(gap(0, len, missing, rule));
-        }
+        let rule = "the log has lost its header: which of its records are new is not known";
+        salvaged.gaps.extend(lacking(0, at, end, rule));
         return Ok(end.max(at));
     }
     let mut next_offset = FILE_HEADER_LEN as u64;
@@ -171,9 +185,12 @@ fn salvage_log(
     if is_newest {
         if next_offset < len && reader.states_durable_after(next_offset, next)? {
             gaps.push(gap(next_offset, len - next_offset, None, "no record verifies from here on"));
+        } else {
+            let rule = "the log ends here, but a table has later entries";
+            gaps.extend(lacking(next_offset, next, needed.elsewhere + 1, rule));
         }
-    } else if let Some(missing) = missing(next, end).filter(|_| is_followed) {
-        gaps.push(gap(next_offset, len.saturating_sub(next_offset), Some(missing), "no record verifies from here on"));
+    } else if is_followed {
+        gaps.extend(lacking(next_offset, next, end, "no record verifies from here on"));
     }
     salvaged.gaps.extend(gaps);
     salvaged.next = salvaged.next.max(next);

@@ -283,7 +283,7 @@ fn salvage_tells_of_each_hole_once_and_goes_on_behind_it() {
     }
     let paths: Vec<_> = logs.numbers.iter().map(|&n| (n, logs.path(n))).collect();
     let mut firsts = Vec::new();
-    let needed = Needed { expected: 1, elsewhere: 0 };
+    let needed = Needed { expected: 1, elsewhere: 0, certainly_elsewhere: 0 };
     let salvaged = salvage(&OsFileSystem, Magic::Wal, &paths, needed, &mut |record| {
         firsts.push(record.first);
         Ok(())

@@ -138,6 +138,7 @@ impl ModelStore {
             is_idle,
             oldest_snapshot: self.snapshot.unwrap_or(SeqNo::MAX),
             moves_to_last: false,
+            weights: &TombstoneWeights::new(),
         })
     }
 

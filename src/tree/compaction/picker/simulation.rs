@@ -73,8 +73,9 @@ impl SimulatedTree {
         loop {
             let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| self.levels[level].iter().collect());
             let base_size = self.memtable * L0_TRIGGER as u64;
-            let (oldest_snapshot, moves_to_last) = (SeqNo::MAX, true);
-            let picker = Picker { levels: &metas, running: &[], base_size, is_idle, oldest_snapshot, moves_to_last };
+            let (oldest_snapshot, moves_to_last, weights) = (SeqNo::MAX, true, &TombstoneWeights::new());
+            let picker =
+                Picker { levels: &metas, running: &[], base_size, is_idle, oldest_snapshot, moves_to_last, weights };
             let Some((_, task)) = picker.pick() else { return };
             self.carry_out(&task);
         }
@@ -116,7 +117,8 @@ impl SimulatedTree {
             let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| tree.levels[level].iter().collect());
             let base_size = tree.memtable * L0_TRIGGER as u64;
             let (is_idle, oldest_snapshot, moves_to_last) = (false, SeqNo::MAX, true);
-            pick(&Picker { levels: &metas, running, base_size, is_idle, oldest_snapshot, moves_to_last })
+            let weights = &TombstoneWeights::new();
+            pick(&Picker { levels: &metas, running, base_size, is_idle, oldest_snapshot, moves_to_last, weights })
         };
         let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default()) {
             Requested::Task(task) => Some(task),

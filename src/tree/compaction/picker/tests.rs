@@ -47,6 +47,7 @@ fn with_picker<R>(
         is_idle: false,
         oldest_snapshot,
         moves_to_last: true,
+        weights: &TombstoneWeights::new(),
     })
 }
 
@@ -399,6 +400,8 @@ fn runs_are_merged_beside_a_task_that_meets_the_cheapest_of_them() {
 thread_local! {
     /// Comparisons of a table with a range.
     pub(super) static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    /// Estimates of what a table's tombstones delete.
+    pub(super) static ESTIMATES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 #[test]
@@ -424,11 +427,14 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         is_idle: false,
         oldest_snapshot: SeqNo::MAX,
         moves_to_last: true,
+        weights: &TombstoneWeights::new(),
     };
     COMPARISONS.set(0);
+    ESTIMATES.set(0);
     assert_eq!((picker.level_targets().base_level, picker.pick()), (5, None));
     picker.debt();
     println!("{} comparisons", COMPARISONS.get());
+    assert_eq!(ESTIMATES.get(), 1600, "each table is weighed once");
     assert!(COMPARISONS.get() < 1600 * 250, "{}", COMPARISONS.get());
 }
 
