@@ -7,8 +7,8 @@
 //! takes tens of microseconds. Therefore the next sync waits for a grace period, until as many
 //! threads have arrived as the last sync served and left waiting. Without it, the writers would
 //! split into halves that sync in turn: with eight threads on two cores and syncs of 2 and 10 ms,
-//! they then write 0.62 to 0.81 and 0.53 to 0.64 times as much, with syncs of 0.1 ms 0.95 times. The
-//! last thread to arrive leads, so that none is woken for it and none spins.
+//! they then write 0.62 to 0.81 and 0.53 to 0.64 times as much, with syncs of 0.1 ms 0.95 times.
+//! The last thread to arrive leads, so that none is woken for it and none spins.
 //!
 //! Writers that do other work between their writes do not return within the grace period. Each time
 //! it passes in vain, about twice as many syncs skip it as the time before.

@@ -76,8 +76,8 @@ pub(super) fn decide(
         }
     }
     let mut uncertain = BTreeSet::new();
-    // The inputs to be looked at, in ascending order from `at` on, then from the first. A table that
-    // dies or is not redundant any more has its inputs looked at again.
+    // The inputs to be looked at, in ascending order from `at` on, then from the first. A table
+    // that dies or is not redundant any more has its inputs looked at again.
     let (mut due, mut at): (BTreeSet<u64>, u64) = (made_from.keys().copied().collect(), 0);
     while let Some(number) = due.range(at..).next().or(due.first()).copied() {
         due.remove(&number);

@@ -493,13 +493,15 @@ impl<'a> Picker<'a> {
         let share = if self.is_idle { GARBAGE_SHARE_IDLE } else { GARBAGE_SHARE };
         let is_much = |freed: u64, task: &Task| freed.saturating_mul(share) > task.bytes;
         // A merge from above the base level takes everything it overlaps, which may be much more.
-        // In an idle store, `pick_idle` decides on it.
+        // In an idle store, `pick_idle` decides on it. In a busy one it must free much at once: it
+        // was due ever sooner when it counted what its tombstones will free further down, and two
+        // puts for each delete were written 13.8 times instead of 6.8.
         let above = (0..targets.base_level).filter(|_| !self.is_idle).find_map(|level| {
             self.unclaimed(level).find(|table| table.tombstones > 0)?;
             let down = self.all_above(targets, level)?;
-            let is_due = is_much(down.freed, &down.task)
+            let is_due = is_much(down.freed_now, &down.task)
                 && down.pays_off(MAX_COST)
-                && (down.freed >= self.memtable_size() || self.is_mostly_garbage(&down));
+                && (down.freed_now >= self.memtable_size() || self.is_mostly_garbage(&down));
             self.unless_conflicting(is_due.then_some(down.task)?)
         });
         if above.is_some() {

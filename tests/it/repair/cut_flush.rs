@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use tamis::vfs::{FileSystem, SimFileSystem};
+use tamis::vfs::SimFileSystem;
 
 use super::{Map, check_usable, contents_of, key, known_losses, lose_manifests, of_kind, open, repaired, value};
 use crate::support::Scene;

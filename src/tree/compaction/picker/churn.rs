@@ -369,7 +369,7 @@ fn random_writes_and_deletes_have_low_amplification_issue_13() {
 }
 
 #[test]
-fn two_puts_for_each_delete_are_written_few_times_more_than_puts_alone() {
+fn two_puts_for_each_delete_are_written_as_often_as_puts_alone_issue_13() {
     let mut amplification = [0.0; 2];
     for (deletes, amplification) in [false, true].into_iter().zip(&mut amplification) {
         let (mut store, mut dice) = (ModelStore::default(), Dice(1));
@@ -391,7 +391,7 @@ fn two_puts_for_each_delete_are_written_few_times_more_than_puts_alone() {
         store.check("two puts for each delete");
     }
     println!("{amplification:.1?}");
-    assert!(amplification[1] < 2.5 * amplification[0], "{amplification:?}");
+    assert!(amplification[1] < 1.25 * amplification[0], "{amplification:?}");
 }
 
 #[test]
