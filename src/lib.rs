@@ -41,9 +41,9 @@ pub mod vfs;
 mod write;
 
 pub use db::{
-    ByteOrder, Change, Cursor, Db, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keyspace, KeyspaceStats,
+    ByteOrder, Change, Cursor, Db, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keys, Keyspace, KeyspaceStats,
     LevelStats, MemoryStats, Mismatch, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats,
-    TableStats, Transaction, TransactionIter, Updated, WriteOptions, WriteStalls,
+    TableStats, Transaction, TransactionIter, Updated, Values, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};

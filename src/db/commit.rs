@@ -58,18 +58,12 @@ pub(super) struct Encoded<'a> {
     crc: u32,
     /// Whether the caller will sync.
     pub(super) sync: bool,
-    /// What must hold for the batch to be committed.
-    pub(super) premise: Option<Premise<'a>>,
 }
 
 impl<'a> Encoded<'a> {
     pub(super) fn new(payload: Cow<'a, [u8]>, count: u32, sync: bool) -> Encoded<'a> {
         let crc = checksum::crc(&payload);
-        Encoded { payload, count, crc, sync, premise: None }
-    }
-
-    pub(super) fn under(self, premise: Premise<'a>) -> Encoded<'a> {
-        Encoded { premise: Some(premise), ..self }
+        Encoded { payload, count, crc, sync }
     }
 
     pub(super) fn record(&self) -> NewRecord<'_> {
@@ -77,8 +71,7 @@ impl<'a> Encoded<'a> {
     }
 
     pub(super) fn into_owned(self) -> Encoded<'static> {
-        let (payload, premise) = (Cow::Owned(self.payload.into_owned()), self.premise.map(Premise::into_owned));
-        Encoded { payload, premise, ..self }
+        Encoded { payload: Cow::Owned(self.payload.into_owned()), ..self }
     }
 }
 
@@ -94,6 +87,8 @@ pub(super) enum Outcome {
 /// A queued write, and its result once another thread has committed it.
 pub(super) struct QueuedWrite {
     pub(super) encoded: Encoded<'static>,
+    /// What must hold for it to be committed.
+    pub(super) premise: Option<Premise<'static>>,
     pub(super) result: Mutex<Option<Result<Outcome>>>,
 }
 

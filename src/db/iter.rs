@@ -615,16 +615,16 @@ impl Iter {
         }))
     }
 
-    /// Returns the entry that one end has just reached.
-    fn yield_entry(
-        &mut self,
-        advanced: Result<bool>,
-        end: fn(&Iter) -> Option<&Cursor>,
-    ) -> Option<Result<(Value, Value)>> {
+    /// Moves one end to its next entry and returns what `take` makes of it.
+    pub(super) fn step<R>(&mut self, forward: bool, take: impl FnOnce(&Cursor) -> Option<R>) -> Option<Result<R>> {
+        if self.done {
+            return None;
+        }
+        let advanced = if forward { self.advance_front() } else { self.advance_back() };
         match advanced {
             Ok(true) => {
-                let cursor = end(self)?;
-                Some(Ok((Value::copy_of(cursor.key()?), Value::copy_of(cursor.value()?))))
+                let cursor = if forward { &self.front } else { &self.back };
+                take(cursor.as_ref()?).map(Ok)
             }
             Ok(false) => {
                 self.done = true;
@@ -638,25 +638,21 @@ impl Iter {
     }
 }
 
+fn copy_entry(cursor: &Cursor) -> Option<(Value, Value)> {
+    Some((Value::copy_of(cursor.key()?), Value::copy_of(cursor.value()?)))
+}
+
 impl Iterator for Iter {
     type Item = Result<(Value, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let advanced = self.advance_front();
-        self.yield_entry(advanced, |iter| iter.front.as_ref())
+        self.step(true, copy_entry)
     }
 }
 
 impl DoubleEndedIterator for Iter {
     fn next_back(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let advanced = self.advance_back();
-        self.yield_entry(advanced, |iter| iter.back.as_ref())
+        self.step(false, copy_entry)
     }
 }
 

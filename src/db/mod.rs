@@ -22,6 +22,7 @@ mod gaps;
 mod gate;
 mod held;
 mod iter;
+mod keys;
 mod keyspace;
 mod live;
 mod locks;
@@ -51,6 +52,7 @@ mod write;
 
 pub use held::HeldStats;
 pub use iter::{Cursor, Iter, KeyRange};
+pub use keys::{Keys, Values};
 pub use keyspace::Keyspace;
 pub use read::ReadOptions;
 pub use refilter::FilterRebuild;

@@ -80,12 +80,12 @@ impl<'a> Premise<'a> {
         Premise { moment, reads: Reads::Set { reads, most_entries } }
     }
 
-    pub(super) fn into_owned(self) -> Premise<'static> {
+    pub(super) fn to_owned(&self) -> Premise<'static> {
         let reads = match self.reads {
-            Reads::Key { keyspace, key, hash } => Reads::Key { keyspace, key: Cow::Owned(key.into_owned()), hash },
-            Reads::Set { reads, most_entries } => Reads::Set { reads, most_entries },
+            Reads::Key { keyspace, ref key, hash } => Reads::Key { keyspace, key: Cow::Owned(key.to_vec()), hash },
+            Reads::Set { ref reads, most_entries } => Reads::Set { reads: Arc::clone(reads), most_entries },
         };
-        Premise { moment: self.moment, reads }
+        Premise { moment: self.moment.clone(), reads }
     }
 
     /// Why the premise does not hold; `None` if it holds. The caller holds the commit lock, and

@@ -7,6 +7,7 @@ macro_rules! reads {
     ($handle:ident) => {
         const _: () = {
             use crate::db::iter::{Cursor, Iter, KeyRange};
+            use crate::db::keys::{Keys, Values};
             use crate::db::read::ReadOptions;
             use crate::error::Result;
             use crate::format::span::KeySpan;
@@ -145,6 +146,45 @@ macro_rules! reads {
                 /// prefix in `prefix`, the scan skips tables whose filters deny it.
                 pub fn prefix_with(&self, prefix: impl AsRef<[u8]>, options: ReadOptions) -> Iter {
                     self.store().iter(self.target(), KeySpan::of_prefix(prefix.as_ref()), options)
+                }
+
+                /// Returns the entry with the least key, or `None` if there is none.
+                ///
+                /// ```
+                /// # fn main() -> tamis::Result<()> {
+                /// # let dir = tempfile::tempdir().expect("a temporary directory");
+                /// # let db = tamis::Db::open(dir.path().join("db"))?;
+                /// assert!(db.is_empty()? && db.first()?.is_none());
+                /// db.put("apple", "red")?;
+                /// db.put("plum", "blue")?;
+                /// let (key, value) = db.last()?.expect("two entries");
+                /// assert_eq!((&key[..], &value[..]), (&b"plum"[..], &b"blue"[..]));
+                /// assert_eq!(db.keys(..).count(), 2);
+                /// # Ok(()) }
+                /// ```
+                pub fn first(&self) -> Result<Option<(Value, Value)>> {
+                    self.iter().next().transpose()
+                }
+
+                /// Returns the entry with the greatest key, or `None` if there is none.
+                pub fn last(&self) -> Result<Option<(Value, Value)>> {
+                    self.iter().next_back().transpose()
+                }
+
+                /// Returns whether there is no entry. Takes as long as finding the first one.
+                pub fn is_empty(&self) -> Result<bool> {
+                    Ok(self.keys(..).next().transpose()?.is_none())
+                }
+
+                /// Iterates over the keys of a range, and copies no values.
+                pub fn keys(&self, range: impl KeyRange) -> Keys {
+                    Keys(self.range(range))
+                }
+
+                /// Iterates over the values of a range, in the order of their keys, and copies no
+                /// keys.
+                pub fn values(&self, range: impl KeyRange) -> Values {
+                    Values(self.range(range))
                 }
 
                 /// Opens a cursor over the entries. It is invalid until it is moved.

@@ -31,6 +31,7 @@ use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::report::explain::Untraced;
 use crate::sorted::value::Value;
+use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::write::batch::BatchMark;
 
 /// How often [`transact`](Db::transact) runs a transaction.
@@ -99,13 +100,7 @@ impl fmt::Debug for Transaction {
 impl Db {
     /// Begins a transaction.
     pub fn begin(&self) -> Transaction {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        Transaction {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            default: self.default_keyspace().clone(),
-            snapshot: self.snapshot(),
-            overlay: Overlay::default(),
-        }
+        Transaction::new(self.default_keyspace())
     }
 
     /// Runs `work` in a transaction and commits it. After a conflict, runs it again in a new one.
@@ -160,7 +155,62 @@ impl Db {
     }
 }
 
+impl Keyspace {
+    /// Removes the entry with the least key, and returns it; `None` if there is none. Atomic: of
+    /// several callers, each gets another entry.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let queue = db.keyspace("queue")?;
+    /// queue.put("1", "first")?;
+    /// queue.put("2", "second")?;
+    /// let (_, job) = queue.pop_first()?.expect("two jobs");
+    /// assert_eq!(&job[..], b"first");
+    /// # Ok(()) }
+    /// ```
+    pub fn pop_first(&self) -> Result<Option<(Value, Value)>> {
+        self.pop_with(true, WriteOptions::default())
+    }
+
+    /// Removes the entry with the greatest key, and returns it; see
+    /// [`pop_first`](Keyspace::pop_first).
+    pub fn pop_last(&self) -> Result<Option<(Value, Value)>> {
+        self.pop_with(false, WriteOptions::default())
+    }
+
+    /// Removes the first or the last entry under `options`.
+    fn pop_with(&self, first: bool, options: WriteOptions) -> Result<Option<(Value, Value)>> {
+        let mut turn = None;
+        loop {
+            let mut transaction = Transaction::new(self);
+            let entry = {
+                let mut entries = transaction.range_in(self, ..);
+                if first { entries.next() } else { entries.next_back() }
+            };
+            let Some((key, value)) = entry.transpose()? else { return Ok(None) };
+            transaction.delete_in(self, &key);
+            match transaction.commit_with(options) {
+                Err(Error::Conflict { .. }) => turn = turn.or_else(|| self.store().retries.of_transaction()),
+                committed => return committed.map(|_| Some((key, value))),
+            }
+        }
+    }
+}
+
 impl Transaction {
+    fn new(keyspace: &Keyspace) -> Transaction {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let default = Keyspace { id: 0, name: Arc::from(DEFAULT_KEYSPACE), handle: Arc::clone(&keyspace.handle) };
+        Transaction {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            snapshot: default.snapshot(),
+            default,
+            overlay: Overlay::default(),
+        }
+    }
+
     fn store(&self) -> &Arc<Store> {
         self.default.store()
     }

@@ -143,7 +143,7 @@ impl Store {
             };
             let premise = Premise::on_key(moment, target.keyspace, key, hash);
             let outcome = with_encoded(target.keyspace, key, after.as_deref(), |payload| {
-                self.write_encoded(Encoded::new(payload, 1, options.sync).under(premise))
+                self.write_encoded(Encoded::new(payload, 1, options.sync), Some(&premise))
             })?;
             match outcome {
                 Outcome::Committed(seqno) => {

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::background::Waiting;
 use super::commit::{Commit, Encoded, Outcome, QueuedWrite};
 use super::locks::RankedGuard;
+use super::premise::Premise;
 use super::stalls::Cause;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
@@ -77,6 +78,7 @@ thread_local! {
 }
 
 /// Calls `write` with the encoded operation, in the thread's buffer.
+#[inline(always)]
 pub(super) fn with_encoded<R>(
     keyspace: u32,
     key: &[u8],
@@ -131,15 +133,20 @@ impl Store {
     }
 
     /// Commits a batch without a premise.
+    #[inline(always)]
     fn write_plainly(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
-        match self.write_encoded(encoded)? {
+        match self.write_encoded(encoded, None)? {
             Outcome::Committed(last) => Ok(last),
             Outcome::Refused(_) => Err(Error::invalid("a write without a premise was refused; this is a bug in tamis")),
         }
     }
 
-    /// Commits a batch if its premise holds, and syncs it if it asks for that.
-    pub(super) fn write_encoded(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<Outcome> {
+    /// Commits a batch if `premise` holds, and syncs it if it asks for that.
+    pub(super) fn write_encoded(
+        self: &Arc<Self>,
+        encoded: Encoded<'_>,
+        premise: Option<&Premise<'_>>,
+    ) -> Result<Outcome> {
         self.retry_failed();
         self.delay(encoded.payload.len());
         let sync = encoded.sync;
@@ -147,7 +154,7 @@ impl Store {
             // Before anything is appended, so that a failure leaves no trace.
             self.await_recovered()?;
         }
-        let outcome = self.commit(encoded)?;
+        let outcome = self.commit(encoded, premise)?;
         if sync && let Outcome::Committed(last) = outcome {
             self.stalls.measure(Cause::Sync, || self.sync_through(last))?;
         }
@@ -175,11 +182,16 @@ impl Store {
         }
     }
 
-    fn commit(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<Outcome> {
+    fn commit(self: &Arc<Self>, encoded: Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
         if let Some(mut commit) = self.try_commit() {
-            return self.commit_queued(&mut commit, Some(&encoded));
+            let queued = self.queue.take(encoded.payload.len());
+            return self.commit_own(&mut commit, &encoded, premise, &queued);
         }
-        let queued = Arc::new(QueuedWrite { encoded: encoded.into_owned(), result: Mutex::new(None) });
+        let queued = Arc::new(QueuedWrite {
+            encoded: encoded.into_owned(),
+            premise: premise.map(Premise::to_owned),
+            result: Mutex::new(None),
+        });
         self.queue.push(Arc::clone(&queued));
         let mut commit = self.stalls.measure(Cause::Commit, || self.commit.lock());
         loop {
@@ -191,7 +203,7 @@ impl Store {
                 return Err(self.poison(Error::invalid("a group of writes was interrupted; this is a bug in tamis")));
             }
             // This thread commits for itself and for the queue.
-            let _ = self.commit_queued(&mut commit, None);
+            self.commit_queued(&mut commit, &self.queue.take(0));
         }
     }
 
@@ -207,35 +219,48 @@ impl Store {
         None
     }
 
-    /// Commits `own` and queued writes up to the group limit, in groups. Returns what became of
-    /// `own`; without it, of the first group.
+    /// Commits `own` with the queued writes that may join its group, then those that remain of
+    /// `queued`.
     ///
-    /// A premise is checked against the memtable. A write that has one is therefore a group of its
-    /// own: what went before it is in the memtable then.
-    fn commit_queued(self: &Arc<Self>, commit: &mut Option<Commit>, own: Option<&Encoded<'_>>) -> Result<Outcome> {
-        let queued = self.queue.take(own.map_or(0, |own| own.payload.len()));
-        let is_plain = |write: &Arc<QueuedWrite>| write.encoded.premise.is_none();
-        let with_own = match own {
-            Some(own) if own.premise.is_some() => 0,
-            _ => queued.iter().take_while(|write| is_plain(write)).count(),
-        };
-        let (with_own, rest) = queued.split_at(with_own);
-        let outcome = self.commit_group(commit, own, with_own);
-        for group in rest.chunk_by(|a, b| is_plain(a) && is_plain(b)) {
-            let _ = self.commit_group(commit, None, group);
+    /// A premise is checked in the memtable. A write that has one is therefore a group of its own:
+    /// what went before it is in the memtable then.
+    fn commit_own(
+        self: &Arc<Self>,
+        commit: &mut Option<Commit>,
+        own: &Encoded<'_>,
+        premise: Option<&Premise<'_>>,
+        queued: &[Arc<QueuedWrite>],
+    ) -> Result<Outcome> {
+        if queued.is_empty() {
+            return self.commit_group(commit, Some(own), premise, queued);
         }
+        let joining = match premise {
+            Some(_) => 0,
+            None => queued.iter().take_while(|write| write.premise.is_none()).count(),
+        };
+        let (joining, rest) = queued.split_at(joining);
+        let outcome = self.commit_group(commit, Some(own), premise, joining);
+        self.commit_queued(commit, rest);
         outcome
     }
 
-    /// Commits `own` and `queued` as one group.
+    /// Commits `queued`, in groups.
+    fn commit_queued(self: &Arc<Self>, commit: &mut Option<Commit>, queued: &[Arc<QueuedWrite>]) {
+        for group in queued.chunk_by(|a, b| a.premise.is_none() && b.premise.is_none()) {
+            let _ = self.commit_group(commit, None, group[0].premise.as_ref(), group);
+        }
+    }
+
+    /// Commits `own` and `queued` as one group, if `premise` holds.
     fn commit_group(
         self: &Arc<Self>,
         commit: &mut Option<Commit>,
         own: Option<&Encoded<'_>>,
+        premise: Option<&Premise<'_>>,
         queued: &[Arc<QueuedWrite>],
     ) -> Result<Outcome> {
         let group = own.into_iter().chain(queued.iter().map(|write| &write.encoded));
-        let result = self.append_and_apply(commit, group);
+        let result = self.append_and_apply(commit, premise, group);
         let mut last = match &result {
             Ok(Outcome::Committed(before)) => *before,
             _ => 0,
@@ -254,15 +279,16 @@ impl Store {
         own_outcome.unwrap_or(result)
     }
 
-    /// Appends a group to the log and inserts it into the memtable, if its premise holds. Returns
+    /// Appends a group to the log and inserts it into the memtable, if `premise` holds. Returns
     /// the last sequence number *before* the group.
     fn append_and_apply<'a>(
         self: &Arc<Self>,
         commit: &mut Option<Commit>,
+        premise: Option<&Premise<'_>>,
         group: impl Iterator<Item = &'a Encoded<'a>> + Clone,
     ) -> Result<Outcome> {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        if let Some(refusal) = group.clone().find_map(|encoded| encoded.premise.as_ref()?.refusal(&commit.memtable)) {
+        if let Some(refusal) = premise.and_then(|premise| premise.refusal(&commit.memtable)) {
             return Ok(Outcome::Refused(refusal));
         }
         let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();

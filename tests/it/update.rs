@@ -1,10 +1,10 @@
 //! Do operations that read, modify and write a key lose nothing, whoever writes beside them?
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tamis::vfs::{FileSystem, SimFileSystem};
-use tamis::{ByteOrder, Change, Db, Error, Options, WriteOptions};
+use tamis::{ByteOrder, Change, Db, Error, Options, Value, WriteOptions};
 
 use crate::support::{Watchdog, open_plain};
 
@@ -260,4 +260,54 @@ fn a_synced_update_survives_a_power_cut_even_if_it_keeps() {
     assert!(db.put_if_absent_with("n", "", sync).unwrap().is_err());
     let after = open_plain(&fs.crash(2)).unwrap().0;
     assert_eq!(number(after.get("n").unwrap().as_deref()), 5);
+}
+
+#[test]
+fn each_entry_of_a_queue_is_popped_once() {
+    let _watchdog = Watchdog::new("each_entry_of_a_queue_is_popped_once");
+    let db = busy_store();
+    let (queue, popped) = (db.keyspace("queue").unwrap(), Mutex::new(Vec::new()));
+    in_threads(|thread| {
+        for i in 0..400u64 {
+            queue.put((thread << 32 | i).to_be_bytes(), "job").unwrap();
+            if i % 2 == 1 {
+                let pop = || if thread % 2 == 0 { queue.pop_first() } else { queue.pop_last() };
+                let entries = [pop(), pop()].map(|entry| entry.unwrap());
+                popped.lock().unwrap().extend(entries.into_iter().flatten().map(|(key, _)| key.to_vec()));
+            }
+        }
+    });
+    let mut popped = popped.into_inner().unwrap();
+    while let Some((key, value)) = queue.pop_first().unwrap() {
+        assert_eq!(&*value, b"job");
+        popped.push(key.to_vec());
+    }
+    assert!(queue.is_empty().unwrap() && queue.pop_last().unwrap().is_none());
+    let count = popped.len();
+    popped.sort();
+    popped.dedup();
+    assert_eq!((count, popped.len()), (1600, 1600));
+    db.close().unwrap();
+}
+
+#[test]
+fn keys_and_values_are_the_halves_of_the_entries() {
+    let db = busy_store();
+    assert!(db.is_empty().unwrap() && db.first().unwrap().is_none() && db.last().unwrap().is_none());
+    for i in 0..50u8 {
+        db.put([i], vec![i; usize::from(i)]).unwrap();
+    }
+    db.flush().unwrap();
+    (0..50u8).step_by(7).for_each(|i| assert!(db.delete([i]).is_ok()));
+    let entries: Vec<(Value, Value)> = db.range([3]..[40]).map(|entry| entry.unwrap()).collect();
+    let keys = db.keys([3]..[40]).map(|key| key.unwrap());
+    assert!(keys.eq(entries.iter().map(|(key, _)| key.clone())));
+    let values = db.values([3]..[40]).rev().map(|value| value.unwrap());
+    assert!(values.eq(entries.iter().rev().map(|(_, value)| value.clone())));
+    let mut keys = db.keys(..);
+    let ends = [keys.next(), keys.next_back()].map(|key| key.unwrap().unwrap().to_vec());
+    assert_eq!(ends, [vec![1], vec![48]]);
+    assert_eq!((&*db.first().unwrap().unwrap().0, &*db.last().unwrap().unwrap().0), (&[1][..], &[48][..]));
+    assert!(!db.snapshot().is_empty().unwrap());
+    db.close().unwrap();
 }

@@ -44,7 +44,7 @@ impl Store {
             let most_entries = if round <= ROUNDS { MOST_ENTRIES } else { usize::MAX };
             let premise = Premise::on_set(moment, Arc::clone(&reads), most_entries);
             let encoded = Encoded::new(Cow::Borrowed(&payload), count, options.sync);
-            match self.write_encoded(encoded.under(premise))? {
+            match self.write_encoded(encoded, Some(&premise))? {
                 Outcome::Committed(last) => return Ok(last),
                 Outcome::Refused(Refusal::Stale) => {}
                 Outcome::Refused(refusal) => return Err(conflict(&view, refusal)),
