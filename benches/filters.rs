@@ -2,18 +2,19 @@
 //! crate, and the layout of RocksDB.
 //!
 //! ```text
-//! cargo bench --bench filters [-- KEYS]
+//! cargo bench --bench filters [-- [many] KEYS]
 //! ```
 //!
 //! Keys are 16 random bytes, and every figure includes hashing them. All contenders take turns in
 //! one run, so that other load on the machine affects all alike. A figure is the median of its
-//! rounds (and the least). No figure makes this program fail.
+//! rounds (and the least). `many` measures only `contains` against `contains_many`. No figure makes
+//! this program fail.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use tamis::filter::{BloomFilter, BloomLayout};
+use tamis::filter::{BloomFilter, BloomFilterRef, BloomLayout, FuseFilter};
 use xxhash_rust::xxh3::xxh3_64;
 
 const ROUNDS: usize = 21;
@@ -308,6 +309,53 @@ fn six_levels(n: usize, absent: &[Key]) -> (f64, f64) {
     (median(once), median(each))
 }
 
+/// How the filters of a table compare: one key at a time, and many at once.
+fn many(n: usize, present: &[Key], absent: &[Key]) {
+    // In turn, present and absent: what no branch predictor can learn.
+    let mut mixed: Vec<Key> = present.iter().zip(absent).flat_map(|(one, other)| [*one, *other]).take(n).collect();
+    fastrand::Rng::with_seed(3).shuffle(&mut mixed);
+    let mut split = BloomFilter::builder().with_bits_per_key(n as u64, BITS_PER_KEY).unwrap();
+    split.extend(present);
+    let mut textbook =
+        BloomFilter::builder().layout(BloomLayout::Standard).with_bits_per_key(n as u64, BITS_PER_KEY).unwrap();
+    textbook.extend(present);
+    let fuse = FuseFilter::from_keys(present, 7).unwrap();
+    let bytes = split.to_bytes();
+    let view = BloomFilterRef::new(&bytes).unwrap();
+    let shared = split.clone().into_shared();
+    type Ask<'a> = Box<dyn Fn(&[Key]) -> usize + 'a>;
+    fn yes(answers: Vec<bool>) -> usize {
+        answers.into_iter().filter(|&answer| answer).count()
+    }
+    // The calls are inlined into each closure, as a program inlines them into its loop.
+    macro_rules! asks {
+        ($($name:literal: $filter:ident),*) => {
+            [$((
+                $name,
+                Box::new(|keys: &[Key]| keys.iter().filter(|key| $filter.contains(key)).count()) as Ask,
+                Box::new(|keys: &[Key]| yes($filter.contains_many(keys))) as Ask,
+            )),*]
+        };
+    }
+    let filters = asks! {
+        "split lines": split, "split lines, borrowed": view, "split lines, shared": shared,
+        "textbook layout": textbook, "binary fuse of 7 bits": fuse
+    };
+    let mut times = vec![[const { Vec::new() }; 4]; filters.len()];
+    for _ in 0..ROUNDS {
+        for ((_, one, many), times) in filters.iter().zip(&mut times) {
+            for (at, (keys, ask)) in [(absent, one), (absent, many), (&mixed, one), (&mixed, many)].iter().enumerate() {
+                times[at].push(nanos_per_key(keys.len(), || ask(black_box(keys))));
+            }
+        }
+    }
+    println!("\n| filter | absent | contains_many | half present | contains_many |\n|---|--:|--:|--:|--:|");
+    for ((name, ..), times) in filters.iter().zip(times) {
+        let columns = times.map(|times| format!("{:.2}", median(times)));
+        println!("| {name} | {} |", columns.join(" | "));
+    }
+}
+
 fn main() {
     let n = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(1_000_000);
     #[cfg(target_arch = "x86_64")]
@@ -316,6 +364,9 @@ fn main() {
         return;
     }
     let (present, absent) = (keys(1, n), keys(2, n));
+    if std::env::args().any(|argument| argument == "many") {
+        return many(n, &present, &absent);
+    }
     let tamis = |name, layout| move || Tamis::new(name, layout, n as u64);
     let split = tamis("tamis, split lines", BloomLayout::Split);
     // The others get the number of bits that the split layout takes.
@@ -351,6 +402,7 @@ fn main() {
             .collect();
         println!("| {} | {:.4} % | {} |", row.name, row.rate * 100.0, columns.join(" | "));
     }
+    many(n, &present, &absent);
     let (once, each) = six_levels(4 * n, &absent);
     println!(
         "\nsix levels of {} keys and a quarter each time: {once:.1} ns hashed once, {each:.1} ns hashed in each",

@@ -56,6 +56,16 @@ pub enum Error {
         /// The rule of docs/FORMAT.md that does not hold.
         rule: &'static str,
     },
+    /// A stand-alone filter was made with another hash, under which it would deny its own keys.
+    #[error("{} was made with the hash {found}, not {wanted}; read it with the hash that made it", filter_name(file.as_deref()))]
+    OtherHash {
+        /// The file that it came from, if any.
+        file: Option<PathBuf>,
+        /// Name and seed of the hash that made it.
+        found: String,
+        /// Name and seed of the hash with which it was read.
+        wanted: String,
+    },
     /// An argument or option is outside its allowed range.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),

@@ -8,12 +8,13 @@
 mod imp {
     use std::arch::x86_64::{
         __m256i, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_load_si256,
-        _mm256_permutevar8x32_epi32, _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_slli_epi64, _mm256_sllv_epi64,
-        _mm256_srli_epi64, _mm256_srlv_epi64, _mm256_testc_si256,
+        _mm256_loadu_si256, _mm256_permutevar8x32_epi32, _mm256_set1_epi64x, _mm256_setr_epi64x, _mm256_slli_epi64,
+        _mm256_sllv_epi64, _mm256_srli_epi64, _mm256_srlv_epi64, _mm256_testc_si256,
     };
 
+    use super::Line64;
+    use crate::filter::batch::Alive;
     use crate::filter::hash::remix;
-    use crate::filter::line::FilterLine;
     use crate::filter::split::{GROUP_MAX, Groups, line_index};
 
     /// By number of probes: a 1 in each lane that has a probe; a 0 tests no bit. A group has at
@@ -41,14 +42,25 @@ mod imp {
             std::arch::is_x86_feature_detected!("avx2").then_some(Avx2(()))
         }
 
-        pub(in crate::filter) fn may_contain(self, groups: Groups, lines: &[FilterLine], hash: u64) -> bool {
+        pub(in crate::filter) fn may_contain<L: Line64>(self, groups: Groups, lines: &[L], hash: u64) -> bool {
             // SAFETY: only `detect` makes a value of this type, after it found AVX2.
             unsafe { may_contain(groups, lines, hash) }
+        }
+
+        /// Drops the keys of which a group of `probes` probes is not in its line.
+        pub(in crate::filter) fn retain<L: Line64>(self, probes: u8, lines: &[L], alive: &mut Alive) {
+            // SAFETY: only `detect` makes a value of this type, after it found AVX2.
+            unsafe { retain(probes, lines, alive) }
         }
     }
 
     #[target_feature(enable = "avx2")]
-    fn may_contain(groups: Groups, lines: &[FilterLine], hash: u64) -> bool {
+    fn retain<L: Line64>(probes: u8, lines: &[L], alive: &mut Alive) {
+        alive.retain(|g| lines.get(line_index(g, lines.len())).is_none_or(|line| all_set(line, g, probes)));
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn may_contain<L: Line64>(groups: Groups, lines: &[L], hash: u64) -> bool {
         // The first group refuses most absent keys. It has four probes in every filter of 5.05 bits
         // per key or more. The other groups stay out of line.
         match lines.get(line_index(hash, lines.len())) {
@@ -62,7 +74,7 @@ mod imp {
 
     #[target_feature(enable = "avx2")]
     #[inline(never)]
-    fn rest_may_contain(mut groups: Groups, lines: &[FilterLine], mut g: u64) -> bool {
+    fn rest_may_contain<L: Line64>(mut groups: Groups, lines: &[L], mut g: u64) -> bool {
         while groups.first() != 0 {
             let Some(line) = lines.get(line_index(g, lines.len())) else {
                 return true;
@@ -83,10 +95,11 @@ mod imp {
     /// 32 bits: bits 5 to 8 of a position choose the word, bits 0 to 4 the bit in it.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn all_set(line: &FilterLine, g: u64, probes: u8) -> bool {
-        let words = line.0.as_ptr().cast::<__m256i>();
-        // SAFETY: a line is 64 bytes aligned to 64, which is two vectors of 32 bytes aligned to 32.
-        let (lower, upper) = unsafe { (_mm256_load_si256(words), _mm256_load_si256(words.add(1))) };
+    fn all_set(line: &impl Line64, g: u64, probes: u8) -> bool {
+        let words = line.start().cast::<__m256i>();
+        // SAFETY: both lines that `start` has are 64 bytes, which is two vectors of 32. These loads
+        // need no alignment, and cost nothing more where a line has it.
+        let (lower, upper) = unsafe { (_mm256_loadu_si256(words), _mm256_loadu_si256(words.add(1))) };
         let positions = _mm256_srlv_epi64(_mm256_set1_epi64x(g.cast_signed()), _mm256_setr_epi64x(0, 9, 18, 27));
         // The permutation takes bits 5 to 7 and ignores the rest. Bit 8, moved to the sign, chooses
         // the half of the line.
@@ -107,7 +120,8 @@ mod imp {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod imp {
-    use crate::filter::line::FilterLine;
+    use super::Line64;
+    use crate::filter::batch::Alive;
     use crate::filter::split::Groups;
 
     /// Has no value on this target: [`Avx2::detect`] returns `None`.
@@ -119,7 +133,11 @@ mod imp {
             None
         }
 
-        pub(in crate::filter) fn may_contain(self, _: Groups, _: &[FilterLine], _: u64) -> bool {
+        pub(in crate::filter) fn may_contain<L: Line64>(self, _: Groups, _: &[L], _: u64) -> bool {
+            match self {}
+        }
+
+        pub(in crate::filter) fn retain<L: Line64>(self, _: u8, _: &[L], _: &mut Alive) {
             match self {}
         }
     }
@@ -127,10 +145,31 @@ mod imp {
 
 pub(super) use imp::Avx2;
 
+use super::line::{FilterLine, LINE_LEN};
+
+/// A line in 64 bytes of memory, little-endian as on disk, that no thread changes while it is
+/// borrowed. Only this file implements it.
+pub(super) trait Line64 {
+    #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), expect(dead_code, reason = "only vectors need it"))]
+    fn start(&self) -> *const u64;
+}
+
+impl Line64 for FilterLine {
+    fn start(&self) -> *const u64 {
+        self.0.as_ptr()
+    }
+}
+
+impl Line64 for [u8; LINE_LEN] {
+    fn start(&self) -> *const u64 {
+        self.as_ptr().cast()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::hash::remix;
-    use super::super::line::FilterLine;
+    use super::super::line::ReadLine;
     use super::super::split::{self, Groups};
     use super::*;
 
@@ -157,6 +196,12 @@ mod tests {
                 // Three quarters of the bits are set: both answers occur, even with many probes.
                 let mut lines = vec![FilterLine::default(); count];
                 lines.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
+                // As on disk, and at an odd address.
+                let bytes: Vec<u8> = [0].into_iter().chain(lines.iter().flat_map(FilterLine::encode)).collect();
+                for hash in (0..500).map(remix) {
+                    let expected = split::may_contain(groups, &lines, hash);
+                    assert_eq!(avx2.may_contain(groups, bytes[1..].as_chunks().0, hash), expected, "k {k}");
+                }
                 for _ in 0..1000 {
                     let hash = next();
                     let expected = split::may_contain(groups, &lines, hash);

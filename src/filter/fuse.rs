@@ -59,7 +59,7 @@ impl FuseShape {
     /// The rules of the paper's authors: segments of 2^⌊log(n) / log(3.33) + 2.25⌋ slots, and
     /// max(1.125, 0.875 + 0.25 · log(10^6) / log(n)) slots per key. Integer arithmetic makes
     /// the file the same on every platform.
-    fn for_keys(keys: usize, fingerprint_bits: u8) -> Option<FuseShape> {
+    pub(super) fn for_keys(keys: usize, fingerprint_bits: u8) -> Option<FuseShape> {
         /// log2(3.33), 2.25 · log2(3.33) and 0.25 · log2(10^6), in 1/2^16.
         const SHIFT_STEP: u64 = 113_739;
         const SHIFT_START: u64 = 255_913;
@@ -124,6 +124,15 @@ impl FuseShape {
         let len = 1 << self.segment_shift;
         let a = fastrange(g, self.slots() - 2 * len);
         [a, (a + len) ^ ((g >> 18) & (len - 1)), (a + 2 * len) ^ (g & (len - 1))]
+    }
+
+    /// The indexes of the lines in which a key's slots begin.
+    pub(super) fn lines_of(self, hash: u64) -> [usize; ARITY as usize] {
+        self.slots_of(hash).map(|slot| self.word_of(slot).0 / 8)
+    }
+
+    pub(super) fn fingerprint_bits(self) -> u8 {
+        self.fingerprint_bits
     }
 
     fn fingerprint(self, value: u64) -> u64 {

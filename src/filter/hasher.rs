@@ -1,11 +1,12 @@
-//! The hash functions of stand-alone filters, and a hash function with its seed. Tables use XXH3
-//! only.
+//! The hash functions of stand-alone filters: those of this crate, and those of a program. Tables
+//! use XXH3 only.
 //!
 //! | number | hash of the bytes of a key |
 //! |---|---|
 //! | 1 | XXH3, 64 bits, with the seed |
 //! | 2 | SipHash-1-3, with the seed as the first half of its key and 0 as the second |
 //! | 3 | MurmurHash3 x64 128, its first 64 bits (`h1`, the lower half), with a seed of 32 bits |
+//! | 255 | a function of the program, which the header names |
 //!
 //! All of this is part of the format.
 
@@ -49,19 +50,97 @@ impl HashFunction {
         }
     }
 
-    pub(super) fn from_id(id: u8) -> Option<HashFunction> {
-        let all = [HashFunction::Xxh3, HashFunction::SipHash13, HashFunction::Murmur3];
-        all.into_iter().find(|function| function.id() == id)
+    /// The function's name, as `Display` and errors have it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            HashFunction::Xxh3 => "xxh3",
+            HashFunction::SipHash13 => "siphash13",
+            HashFunction::Murmur3 => "murmur3",
+        }
     }
+
+    pub(super) fn from_id(id: u8) -> Option<HashFunction> {
+        HashFunction::ALL.into_iter().find(|function| function.id() == id)
+    }
+
+    pub(super) fn from_name(name: &str) -> Option<HashFunction> {
+        HashFunction::ALL.into_iter().find(|function| function.name() == name)
+    }
+
+    const ALL: [HashFunction; 3] = [HashFunction::Xxh3, HashFunction::SipHash13, HashFunction::Murmur3];
 }
 
 impl fmt::Display for HashFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            HashFunction::Xxh3 => "xxh3",
-            HashFunction::SipHash13 => "siphash13",
-            HashFunction::Murmur3 => "murmur3",
-        })
+        f.pad(self.name())
+    }
+}
+
+/// A hash function that a filter uses, with its seed, as a type parameter:
+/// [`BloomFilter<H>`](crate::filter::BloomFilter) and [`FuseFilter<H>`](crate::filter::FuseFilter).
+/// The default is [`KeyHasher`], one of the functions of [`HashFunction`].
+///
+/// All bits of the hash should look random: the high ones choose lines, the low ones bits.
+///
+/// The file of a filter states name and seed. To read it with another hash is an
+/// [`Error::OtherHash`], so that no filter answers for hashes that it does not hold. The name
+/// stands for the function wherever such files meet: change it when you change the function.
+///
+/// ```
+/// use tamis::filter::{BloomFilter, BloomLayout, BloomSize, FilterHash};
+///
+/// #[derive(Clone)]
+/// struct Fnv1a;
+///
+/// impl FilterHash for Fnv1a {
+///     fn name(&self) -> &'static str {
+///         "example.com/fnv1a-mixed"
+///     }
+///
+///     fn hash64(&self, key: &[u8]) -> u64 {
+///         let step = |h: u64, byte: &u8| (h ^ u64::from(*byte)).wrapping_mul(1 << 40 | 0x1b3);
+///         let hash = key.iter().fold(0xcbf2_9ce4_8422_2325, step);
+///         (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+///     }
+/// }
+///
+/// let size = BloomSize::for_rate(BloomLayout::Split, 1000, 0.01)?;
+/// let mut words = BloomFilter::with_hasher(size, Fnv1a)?;
+/// words.insert("tamis");
+/// let bytes = words.to_bytes();
+/// assert!(BloomFilter::from_bytes_with(&bytes, Fnv1a)?.contains("tamis"));
+/// let refused = BloomFilter::from_bytes(&bytes);           // with the hashes of this crate
+/// assert!(matches!(refused, Err(tamis::Error::OtherHash { .. })));
+/// # Ok::<(), tamis::Error>(())
+/// ```
+///
+/// [`Error::OtherHash`]: crate::Error::OtherHash
+pub trait FilterHash {
+    /// What files call the function: 1 to 64 bytes, none of them 0. A [`HashFunction`] has the name
+    /// that it displays.
+    fn name(&self) -> &'static str;
+
+    /// The seed that files state, if the function has one.
+    fn seed(&self) -> u64 {
+        0
+    }
+
+    /// The hash of a key.
+    fn hash64(&self, key: &[u8]) -> u64;
+}
+
+impl FilterHash for KeyHasher {
+    fn name(&self) -> &'static str {
+        self.function().name()
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    #[inline(always)]
+    fn hash64(&self, key: &[u8]) -> u64 {
+        self.value(key)
     }
 }
 
@@ -229,6 +308,10 @@ impl HashedKeys {
         self.values.len() as u64
     }
 
+    pub(super) fn into_parts(self) -> (KeyHasher, Vec<u64>) {
+        (self.hasher, self.values)
+    }
+
     /// The hashes as numbers, or an error if `hasher` differs from the one that made them.
     pub(super) fn values_for(&self, hasher: &KeyHasher) -> Result<&[u64]> {
         hasher.expect_value_of(HashedKey { value: 0, seed: self.hasher.seed, function: self.hasher.function() })?;
@@ -305,11 +388,12 @@ mod tests {
             (HashFunction::Murmur3, 3, "murmur3"),
         ] {
             assert_eq!((function.id(), HashFunction::from_id(id)), (id, Some(function)));
-            assert_eq!(function.to_string(), name);
+            assert_eq!((function.to_string(), HashFunction::from_name(name)), (name.to_owned(), Some(function)));
             let hasher = KeyHasher::new(function, 5).unwrap();
             assert_eq!((hasher.function(), hasher.seed()), (function, 5));
         }
         assert_eq!(HashFunction::from_id(0).or(HashFunction::from_id(4)), None);
+        assert_eq!(HashFunction::from_name("xxh"), None);
         assert!(KeyHasher::new(HashFunction::Murmur3, 1 << 32).is_err());
     }
 }

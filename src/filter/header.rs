@@ -5,7 +5,7 @@
 //! | 0 | 4 | magic `FLT1` |
 //! | 4 | 1 | format version, 1 |
 //! | 5 | 1 | policy, below |
-//! | 6 | 1 | hash (`hasher`): 1 XXH3, 2 SipHash-1-3, 3 Murmur3; 1 in every table |
+//! | 6 | 1 | hash (`hasher`): 1 XXH3, 2 SipHash-1-3, 3 Murmur3, 255 named below; 1 in every table |
 //! | 7 | 1 | flags: 1 whole user keys, 2 also the keys' prefixes; 4 (salted) is reserved |
 //! | 8 | 8 | seed of the hash |
 //! | 16 | 8 | number of keys, below |
@@ -15,10 +15,11 @@
 //! | 30 | 2 | prefix extractor, below; 0 without flag 2 |
 //! | 32 | 8 | policy 1: probes per group, zeros after the last; policy 4: shape, below |
 //! | 40 | 8 | number of lines, 1 to 2^28; policy 4: the lines that its slots take |
-//! | 48 | 8 | XXH3 with 64 bits, seed 0, of the lines |
+//! | 48 | 8 | XXH3 with 64 bits, seed 0, of all that follows the header |
 //! | 56 | 4 | false-positive rate of these bits, in parts per 10^9 |
 //! | 60 | 4 | CRC-32 of bytes 0..60, not bound to file and offset |
-//! | 64 | 64 per line | the lines; `split`, `standard` and `fuse` say where a key's bits are |
+//! | 64 | 64 | with hash 255 only: its name, UTF-8 without a zero byte, then zeros |
+//! | then | 64 per line | the lines; `split`, `standard` and `fuse` say where a key's bits are |
 //!
 //! | policy | filter |
 //! |---|---|
@@ -43,7 +44,7 @@
 //! first byte b.
 //!
 //! The number of keys counts distinct keys and prefixes. In a table's block with lines it is never
-//! 0, and in policy 4 at most one per slot. In a stand-alone filter it is always 0.
+//! 0, and in policy 4 at most one per slot. In a stand-alone Bloom filter it is always 0.
 //!
 //! A Bloom filter replaces a binary fuse if there are few keys, or if they found no slots. The
 //! policy is then 1, and the bits per key are r / ln 2, which have the rate of the fuse. Policies 0
@@ -56,9 +57,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::fuse::{self, FuseShape};
 use super::hasher::HashFunction;
 use super::layout::Layout;
-use super::line::{Fill, FilterLine, LINE_LEN};
+use super::line::{Fill, LINE_LEN, ReadLine};
 use super::sizing::{MAX_LINES, MAX_PROBES};
 use super::split::Groups;
+use crate::error::{Error, Result};
 use crate::filter::PrefixExtractor;
 use crate::format::checksum::crc;
 use crate::format::coding::{Decoder, get_u32, put_u16, put_u32, put_u64, set_u32, set_u64, u64_bytes};
@@ -68,8 +70,15 @@ use crate::format::{Decoded, Malformed};
 pub(super) const HEADER_LEN: usize = 64;
 pub(super) const MAGIC: [u8; 4] = *b"FLT1";
 const VERSION: u8 = 1;
+/// The policy of a binary fuse. Part of the format.
+pub(super) const FUSE: u8 = 4;
 const FLAG_WHOLE_KEYS: u8 = 1;
 const FLAG_PREFIXES: u8 = 2;
+/// The number of a hash that has a name instead.
+const NAMED_HASH: u8 = 255;
+/// Longest name of a hash, and the bytes that a name takes: as many as a line, so that the lines of
+/// a mapped file stay aligned. Part of the format.
+pub(super) const NAME_LEN: usize = LINE_LEN;
 
 /// The contents of a filter block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +100,7 @@ impl FilterContent {
             FilterContent::AlwaysMaybe => 0,
             FilterContent::Lines(Layout::Split(_)) => 1,
             FilterContent::Lines(Layout::Standard { .. }) => 2,
-            FilterContent::Fuse(_) => 4,
+            FilterContent::Fuse(_) => FUSE,
             FilterContent::Empty => 255,
         }
     }
@@ -115,9 +124,10 @@ impl FilterContent {
 
 /// The header, without the size and the checks of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FilterHeader {
+pub(super) struct FilterHeader<'h> {
     pub(super) content: FilterContent,
-    pub(super) hash: HashFunction,
+    /// Name of the hash, for which [`is_name`] holds.
+    pub(super) hash: &'h str,
     pub(super) seed: u64,
     /// Distinct keys and prefixes.
     pub(super) keys: u64,
@@ -127,14 +137,42 @@ pub(super) struct FilterHeader {
     pub(super) prefixes: Option<PrefixExtractor>,
 }
 
+impl FilterHeader<'_> {
+    /// The name of the hash, if that has no number.
+    fn name(&self) -> Option<[u8; NAME_LEN]> {
+        if HashFunction::from_name(self.hash).is_some() {
+            return None;
+        }
+        let mut name = [0; NAME_LEN];
+        name.iter_mut().zip(self.hash.bytes()).for_each(|(to, byte)| *to = byte);
+        Some(name)
+    }
+}
+
+/// Whether a hash may be called `name`.
+fn is_name(name: &str) -> bool {
+    (1..=NAME_LEN).contains(&name.len()) && !name.contains('\0')
+}
+
+/// Refuses a hash that a header cannot name.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    if is_name(name) {
+        Ok(())
+    } else {
+        Err(Error::invalid(format_args!("the name of a hash has 1 to 64 bytes, none of them 0, unlike {name:?}")))
+    }
+}
+
 /// Encodes a whole block: header and lines.
-pub(super) fn encode(header: &FilterHeader, lines: &[FilterLine]) -> Vec<u8> {
-    let mut block = Vec::with_capacity(HEADER_LEN + lines.len() * LINE_LEN);
+pub(super) fn encode<L: ReadLine>(header: &FilterHeader, lines: &[L]) -> Vec<u8> {
+    let name = header.name();
+    let mut block = Vec::with_capacity(HEADER_LEN + (lines.len() + 1) * LINE_LEN);
     let (group_count, groups) = header.content.groups();
     let flags = FLAG_WHOLE_KEYS | header.prefixes.map_or(0, |_| FLAG_PREFIXES);
     let extractor = header.prefixes.map_or(0, PrefixExtractor::code);
+    let hash = HashFunction::from_name(header.hash).map_or(NAMED_HASH, HashFunction::id);
     block.extend_from_slice(&MAGIC);
-    block.extend_from_slice(&[VERSION, header.content.policy_id(), header.hash.id(), flags]);
+    block.extend_from_slice(&[VERSION, header.content.policy_id(), hash, flags]);
     put_u64(&mut block, header.seed);
     put_u64(&mut block, header.keys);
     put_u32(&mut block, header.millibits);
@@ -143,6 +181,7 @@ pub(super) fn encode(header: &FilterHeader, lines: &[FilterLine]) -> Vec<u8> {
     block.extend_from_slice(&groups);
     put_u64(&mut block, lines.len() as u64);
     block.resize(HEADER_LEN, 0);
+    block.extend(name.into_iter().flatten());
     for line in lines {
         block.extend_from_slice(&line.encode());
     }
@@ -154,9 +193,15 @@ pub(super) fn encode(header: &FilterHeader, lines: &[FilterLine]) -> Vec<u8> {
     block
 }
 
+/// How many bytes [`encode`] returns for `lines` lines and a hash of this name.
+pub(super) fn encoded_len(lines: u64, hash: &str) -> u64 {
+    let name = if HashFunction::from_name(hash).is_some() { 0 } else { NAME_LEN as u64 };
+    HEADER_LEN as u64 + name + lines * LINE_LEN as u64
+}
+
 /// The exact false-positive rate of these bits, in parts per 10^9, as the header states it.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is 0 to 1")]
-pub(super) fn rate_of(header: &FilterHeader, lines: &[FilterLine]) -> u32 {
+pub(super) fn rate_of<L: ReadLine>(header: &FilterHeader, lines: &[L]) -> u32 {
     let rate = match header.content {
         FilterContent::AlwaysMaybe => 1.0,
         FilterContent::Empty => 0.0,
@@ -174,7 +219,7 @@ pub(super) fn stated_rate(block: &[u8]) -> u32 {
 
 /// Checks a whole block and returns the header and the bytes of the lines. The error names the
 /// broken rule.
-pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader, &[[u8; LINE_LEN]])> {
+pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader<'_>, &[[u8; LINE_LEN]])> {
     let Some((header, payload)) = block.split_first_chunk::<HEADER_LEN>() else {
         return Err(Malformed("the filter block is shorter than its header"));
     };
@@ -184,7 +229,11 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader, &[[u8; LINE_LEN]])>
     let (probes, group_count, extractor) = (fields.u8()?, fields.u8()?, fields.u16()?);
     let groups = u64_bytes(fields.u64()?);
     let (line_count, payload_hash) = (fields.u64()?, fields.u64()?);
-    let hash = HashFunction::from_id(hash_id).ok_or(Malformed("the filter uses an unknown hash"))?;
+    let (hash, body) = match HashFunction::from_id(hash_id) {
+        Some(function) => (function.name(), payload),
+        None if hash_id == NAMED_HASH => decode_name(payload)?,
+        None => return Err(Malformed("the filter uses an unknown hash")),
+    };
     let prefixes = match (flags.checked_sub(FLAG_WHOLE_KEYS), extractor) {
         (Some(0), 0) => None,
         (Some(FLAG_PREFIXES), code) => {
@@ -197,7 +246,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader, &[[u8; LINE_LEN]])>
         0 => FilterContent::AlwaysMaybe,
         1 => FilterContent::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
         2 => FilterContent::Lines(Layout::Standard { probes }),
-        4 => FilterContent::Fuse(FuseShape::decode(groups)?),
+        FUSE => FilterContent::Fuse(FuseShape::decode(groups)?),
         255 => FilterContent::Empty,
         _ => return Err(Malformed("the filter's policy is unknown")),
     };
@@ -230,7 +279,7 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader, &[[u8; LINE_LEN]])>
             }
         }
     }
-    let (lines, rest) = payload.as_chunks::<LINE_LEN>();
+    let (lines, rest) = body.as_chunks::<LINE_LEN>();
     if lines.len() as u64 != line_count || !rest.is_empty() {
         return Err(Malformed("the filter's length does not match its number of lines"));
     }
@@ -241,12 +290,26 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader, &[[u8; LINE_LEN]])>
     Ok((header, lines))
 }
 
+/// The name of a hash, and what follows it.
+fn decode_name(payload: &[u8]) -> Decoded<(&str, &[u8])> {
+    let (name, rest) = payload.split_first_chunk::<NAME_LEN>().ok_or(Malformed("the filter lacks its hash's name"))?;
+    let len = name.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let name = std::str::from_utf8(&name[..len]).unwrap_or_default();
+    // Each function has one form in a header.
+    if !is_name(name) || HashFunction::from_name(name).is_some() {
+        return Err(Malformed("the name of the filter's hash is none, or that of a hash with a number"));
+    }
+    Ok((name, rest))
+}
+
 /// Length of the block that begins with this header: how much to read from a stream.
 pub(super) fn block_len(header: &[u8; HEADER_LEN]) -> Decoded<u64> {
     let mut fields = verified(header)?;
-    fields.take(35)?;
+    fields.take(1)?;
+    let name = if fields.u8()? == NAMED_HASH { NAME_LEN as u64 } else { 0 };
+    fields.take(33)?;
     match fields.u64()? {
-        lines @ 0..=MAX_LINES => Ok((HEADER_LEN as u64) + lines * LINE_LEN as u64),
+        lines @ 0..=MAX_LINES => Ok(HEADER_LEN as u64 + name + lines * LINE_LEN as u64),
         _ => Err(Malformed("the filter does not have 1 to 2^28 lines")),
     }
 }
@@ -268,6 +331,7 @@ fn verified(header: &[u8; HEADER_LEN]) -> Decoded<Decoder<'_>> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::line::FilterLine;
     use super::*;
 
     /// Recomputes the header's CRC and the hash of the lines, if the block has a whole header.
@@ -286,8 +350,7 @@ pub(super) mod tests {
             FilterContent::Fuse(_) => (3, &[FilterLine([5; 8])][..]),
             _ => (0, &[][..]),
         };
-        let hash = HashFunction::Xxh3;
-        let header = FilterHeader { content, hash, seed: 9, keys, millibits: 10_000, prefixes: None };
+        let header = FilterHeader { content, hash: "xxh3", seed: 9, keys, millibits: 10_000, prefixes: None };
         encode(&header, lines)
     }
 
@@ -308,8 +371,38 @@ pub(super) mod tests {
             let (header, lines) = decode(&block).unwrap();
             assert_eq!(header.content, content);
             assert_eq!((header.seed, header.millibits), (9, 10_000));
-            assert_eq!(encode(&header, &lines.iter().map(FilterLine::decode).collect::<Vec<_>>()), block);
+            assert_eq!(encode(&header, lines), block);
         }
+    }
+
+    fn named(name: &[u8]) -> Vec<u8> {
+        let sample = sample(split());
+        let header = FilterHeader { hash: "mine", ..decode(&sample).unwrap().0 };
+        let mut block = encode(&header, &[FilterLine([5; 8]); 2]);
+        block[HEADER_LEN..][..NAME_LEN].fill(0);
+        block[HEADER_LEN..][..name.len()].copy_from_slice(name);
+        seal(&mut block);
+        block
+    }
+
+    #[test]
+    fn a_hash_of_a_program_is_named_before_the_lines() {
+        for name in ["m", "mine", "größe", &"n".repeat(NAME_LEN)] {
+            let block = named(name.as_bytes());
+            let (header, lines) = decode(&block).unwrap();
+            assert_eq!((header.hash, lines.len(), block[6]), (name, 2, 255));
+            assert_eq!(encode(&header, lines), block);
+            assert_eq!(encoded_len(2, name), block.len() as u64);
+            assert_eq!(block_len(block.first_chunk().unwrap()), Ok(block.len() as u64));
+        }
+        let rule = "the name of the filter's hash is none, or that of a hash with a number";
+        for name in [&b""[..], b"a\0b", b"\0a", b"\xff", b"xxh3", b"murmur3", b"siphash13"] {
+            assert_eq!(decode(&named(name)).map(|_| ()), Err(Malformed(rule)), "{name:?}");
+        }
+        let mut short = named(b"mine")[..HEADER_LEN + 10].to_vec();
+        seal(&mut short);
+        assert_eq!(decode(&short).map(|_| ()), Err(Malformed("the filter lacks its hash's name")));
+        assert!(!is_name("") && !is_name("a\0") && !is_name(&"n".repeat(NAME_LEN + 1)) && is_name("n"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A filter's layout as a value: the common interface of `split` and `standard`.
 
-use super::line::{Fill, FilterLine, LINE_BITS};
+use super::line::{Fill, LINE_BITS, ReadLine, SetBits};
 use super::sizing::{bloom_millibits, clamp_millibits, compensated_millibits, line_count, probe_count};
 use super::split::{self, Groups};
 use super::standard;
@@ -60,7 +60,7 @@ impl Layout {
 
     /// Sets the bits of a key and returns how many of them were unset.
     #[inline]
-    pub(super) fn insert(self, lines: &mut [FilterLine], hash: u64) -> u64 {
+    pub(super) fn insert<S: SetBits + ?Sized>(self, lines: &mut S, hash: u64) -> u64 {
         match self {
             Layout::Split(groups) => split::insert(groups, lines, hash),
             Layout::Standard { probes } => standard::insert(probes.into(), lines, hash),
@@ -69,7 +69,7 @@ impl Layout {
 
     /// Whether all bits of a key are set: the portable definition, without vectors.
     #[inline(never)]
-    pub(super) fn may_contain(self, lines: &[FilterLine], hash: u64) -> bool {
+    pub(super) fn may_contain<L: ReadLine>(self, lines: &[L], hash: u64) -> bool {
         match self {
             Layout::Split(groups) => split::may_contain(groups, lines, hash),
             Layout::Standard { probes } => standard::may_contain(probes.into(), lines, hash),

@@ -1,8 +1,19 @@
 //! Filters: a few bits per key that answer, for any key, "certainly not in this set" or "maybe".
 //!
-//! Two filters serve alone, without a database: [`BloomFilter`], and [`ScalableBloomFilter`], which
-//! grows with its keys. They share lines, layouts, header and encoding with the filter that each
-//! table of a store carries. [`allocate`] says how many bits per key the filters of a store's
+//! Three filters serve alone, without a database. They share lines, layouts, header and encoding
+//! with the filter that each table of a store carries.
+//!
+//! | filter | for |
+//! |---|---|
+//! | [`BloomFilter`] | a known number of keys; can be united, and told how many keys it has |
+//! | [`SharedBloomFilter`] | the same bits, into which threads insert without locks |
+//! | [`BloomFilterRef`] | the same bits, in borrowed bytes or a mapped file |
+//! | [`ScalableBloomFilter`] | an unknown number of keys: it grows with them |
+//! | [`FuseFilter`] | keys that are all known: a fifth smaller, and fixed |
+//!
+//! [`BloomSize`] says what bits give which rate, before a filter is made. [`FilterHash`] brings a
+//! hash function of your own. `contains_many` asks for many keys at once. With the feature `serde`,
+//! filters are values of serde. [`allocate`] says how many bits per key the filters of a store's
 //! levels should have.
 //!
 //! ```
@@ -43,7 +54,8 @@
 // in memory. All filters work on an array of 64-byte lines. The lines hold Bloom bits, placed by
 // one of two layouts, `split` (the default) or `standard` (the textbook, for comparison), or the
 // packed fingerprints of `fuse`. `header` draws the block; `sizing` and `shape` say how many lines
-// and probes a filter takes. Nothing here knows of tables, and only `file` does I/O.
+// and probes a filter takes. `probe` asks the lines of stand-alone filters, `batch` many keys at a
+// time. Nothing here knows of tables, and only `file` does I/O.
 //
 // Invariants:
 // - No filter denies a key that was added. The builder checks each finished block
@@ -57,6 +69,7 @@
 mod allocate;
 mod alone;
 mod avx2;
+mod batch;
 mod fuse;
 #[cfg(any(fuzzing, test))]
 pub(crate) mod fuzz;
@@ -67,6 +80,7 @@ mod layout;
 mod line;
 mod policy;
 mod prefix;
+mod probe;
 mod rate;
 mod shape;
 mod sizing;
@@ -78,9 +92,12 @@ mod tests;
 
 pub use allocate::{Run, allocate, expected_rate, filter_bytes};
 pub use alone::bloom::{BloomBuilder, BloomFilter};
+pub use alone::fuse::FuseFilter;
 pub use alone::scalable::{ScalableBloomFilter, ScalableBuilder};
-pub use hasher::{HashFunction, HashedKey, HashedKeys, KeyHasher};
-pub use shape::BloomLayout;
+pub use alone::shared::SharedBloomFilter;
+pub use alone::view::BloomFilterRef;
+pub use hasher::{FilterHash, HashFunction, HashedKey, HashedKeys, KeyHasher};
+pub use shape::{BloomLayout, BloomSize};
 
 pub(crate) use hash::KeyHash;
 pub(crate) use policy::FINGERPRINT_BITS;

@@ -98,16 +98,16 @@ impl FilterPolicy {
                     Err(Error::invalid(format_args!("a filter takes 1 to 24 bits per key, not {bits_per_key}")))
                 }
             }
-            FilterPolicy::BinaryFuse { fingerprint_bits } => {
-                if FINGERPRINT_BITS.contains(&fingerprint_bits) {
-                    Ok(())
-                } else {
-                    Err(Error::invalid(format_args!(
-                        "a fingerprint has 4, 5, 6, 7, 8, 10, 12 or 16 bits, not {fingerprint_bits}"
-                    )))
-                }
-            }
+            FilterPolicy::BinaryFuse { fingerprint_bits } => check_fingerprint_bits(fingerprint_bits),
         }
+    }
+}
+
+pub(super) fn check_fingerprint_bits(bits: u8) -> Result<()> {
+    if FINGERPRINT_BITS.contains(&bits) {
+        Ok(())
+    } else {
+        Err(Error::invalid(format_args!("a fingerprint has 4, 5, 6, 7, 8, 10, 12 or 16 bits, not {bits}")))
     }
 }
 

@@ -62,19 +62,33 @@ impl fmt::Display for BloomLayout {
     }
 }
 
-/// The parameters of an empty filter.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct BloomShape {
+/// The size of a Bloom filter, before it is made: how many bits and probes it has, and which rate
+/// to expect. [`BloomFilter::with_hasher`](crate::filter::BloomFilter::with_hasher) makes it.
+///
+/// ```
+/// use tamis::filter::{BloomLayout, BloomSize};
+///
+/// // From a rate to bits …
+/// let size = BloomSize::for_rate(BloomLayout::Split, 1_000_000, 0.01)?;
+/// assert_eq!((size.bits(), size.k(), size.bytes()), (9_660_416, 7, 1_207_552));
+/// // … and from bits to a rate.
+/// let size = BloomSize::for_bits(BloomLayout::Split, 8_000_000, 6)?;
+/// assert_eq!(format!("{:.3}", size.rate(1_000_000)), "0.022");
+/// assert_eq!(format!("{:.3}", size.rate(2_000_000)), "0.221");
+/// # Ok::<(), tamis::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BloomSize {
     pub(super) layout: Layout,
     pub(super) lines: u64,
-    /// Bits per key when the filter is full, in thousandths.
+    /// Bits per key when the filter is full, in thousandths; not 0.
     pub(super) millibits: u32,
 }
 
-impl BloomShape {
-    /// The fewest lines that hold `keys` keys at a rate of at most `rate`, by the model of the
-    /// layout.
-    pub(super) fn for_rate(kind: BloomLayout, keys: u64, rate: f64) -> Result<BloomShape> {
+impl BloomSize {
+    /// The fewest lines of 512 bits that hold `keys` keys at a rate of at most `rate`, by the model
+    /// of the layout: between 0 and 1, both excluded.
+    pub fn for_rate(kind: BloomLayout, keys: u64, rate: f64) -> Result<BloomSize> {
         check_rate(rate)?;
         check_keys(keys)?;
         // Keys with equal hashes cannot be told apart.
@@ -84,8 +98,8 @@ impl BloomShape {
         }
         let (bits, k) = textbook(keys, rate);
         let layout = kind.with_probes(k);
-        let shape = |lines| BloomShape { layout, lines, millibits: millibits(lines, keys) };
-        let holds = |lines| shape(lines).rate() <= rate;
+        let shape = |lines| BloomSize { layout, lines, millibits: millibits(lines, keys) };
+        let holds = |lines| shape(lines).full_rate() <= rate;
         let (mut enough, mut too_few) = (bits.div_ceil(LINE_BITS), 0);
         if enough > MAX_LINES {
             return Err(too_large(keys, rate));
@@ -105,9 +119,10 @@ impl BloomShape {
         Ok(shape(enough))
     }
 
-    /// The size at which tables hold `keys` keys when a policy asks for `bits_per_key`.
+    /// `bits_per_key` bits for each of `keys` keys, 1 to 24, and the best number of probes. As in
+    /// tables, the split layout takes up to 1 % more to reach the rate of the textbook.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1,000 to 24,000")]
-    pub(super) fn for_bits_per_key(kind: BloomLayout, keys: u64, bits_per_key: f64) -> Result<BloomShape> {
+    pub fn for_bits_per_key(kind: BloomLayout, keys: u64, bits_per_key: f64) -> Result<BloomSize> {
         if !(1.0..=24.0).contains(&bits_per_key) {
             return Err(Error::invalid(format_args!("a filter takes 1 to 24 bits per key, not {bits_per_key}")));
         }
@@ -127,13 +142,14 @@ impl BloomShape {
                 return Err(Error::invalid(what));
             }
         };
-        Ok(BloomShape { layout, lines, millibits: millibits(lines, keys) })
+        Ok(BloomSize { layout, lines, millibits: millibits(lines, keys) })
     }
 
-    /// At least `bits` bits and `k` probes. Full when half of the bits are set: k is then the best
-    /// number of probes.
+    /// At least `bits` bits, in whole lines of 512, and `k` probes: at most 25 in the split layout,
+    /// 32 in the standard one. Full when half of the bits are set: k is then the best number of
+    /// probes.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 32 / ln 2 · 1000")]
-    pub(super) fn for_bits(kind: BloomLayout, bits: u64, k: u32) -> Result<BloomShape> {
+    pub fn for_bits(kind: BloomLayout, bits: u64, k: u32) -> Result<BloomSize> {
         if !(1..=MAX_LINES * LINE_BITS).contains(&bits) {
             return Err(Error::invalid(format_args!("a filter takes 1 to 2^37 bits, not {bits}")));
         }
@@ -142,18 +158,59 @@ impl BloomShape {
             return Err(Error::invalid(format_args!("a filter of this layout takes 1 to {most} probes, not {k}")));
         }
         let millibits = (f64::from(k) * 1000.0 / LN_2).round() as u32;
-        Ok(BloomShape { layout: kind.with_probes(k), lines: bits.div_ceil(LINE_BITS), millibits })
+        Ok(BloomSize { layout: kind.with_probes(k), lines: bits.div_ceil(LINE_BITS), millibits })
     }
 
-    /// The expected rate of the full filter.
-    fn rate(&self) -> f64 {
-        // Keys whose probes all agree (see `standard`): they dominate in tiny filters.
-        let alike = 4.0 * 1000.0 / f64::from(self.millibits) / (self.lines * LINE_BITS) as f64;
-        let model = self.layout.model_fpr(1000 * LINE_BITS, self.millibits.into());
+    /// Bits in the filter, a multiple of 512.
+    pub fn bits(&self) -> u64 {
+        self.lines * LINE_BITS
+    }
+
+    /// Probes per key.
+    pub fn k(&self) -> u32 {
+        self.layout.probes().into()
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> BloomLayout {
         match self.layout {
-            Layout::Split(_) => model * SPLIT_EXCESS,
-            Layout::Standard { .. } => model + alike,
+            Layout::Split(_) => BloomLayout::Split,
+            Layout::Standard { .. } => BloomLayout::Standard,
         }
+    }
+
+    /// Bytes of the filter's lines. A file has 64 bytes more, and 128 if its hash is not one of
+    /// [`HashFunction`](crate::filter::HashFunction).
+    pub fn bytes(&self) -> u64 {
+        self.bits() / 8
+    }
+
+    /// The number of keys for which the filter is made.
+    pub fn capacity(&self) -> u64 {
+        let keys = u128::from(self.bits()) * 1000 / u128::from(self.millibits);
+        u64::try_from(keys).map_or(u64::MAX, |keys| keys.max(1))
+    }
+
+    /// The rate to expect of the filter when it holds `keys` keys.
+    pub fn rate(&self, keys: u64) -> f64 {
+        self.rate_at(keys as f64 / self.bits() as f64, self.layout.model_fpr(keys, self.lines))
+    }
+
+    /// The rate to expect of the full filter, of thousandths of bits per key rather than of a whole
+    /// number of keys.
+    fn full_rate(&self) -> f64 {
+        let model = self.layout.model_fpr(1000 * LINE_BITS, self.millibits.into());
+        self.rate_at(1000.0 / f64::from(self.millibits), model)
+    }
+
+    /// The rate to expect where the layout's model says `model`.
+    fn rate_at(&self, keys_per_bit: f64, model: f64) -> f64 {
+        let rate = match self.layout {
+            Layout::Split(_) => model * SPLIT_EXCESS,
+            // Keys whose probes all agree (see `standard`): they dominate in tiny filters.
+            Layout::Standard { .. } => model + 4.0 * keys_per_bit / self.bits() as f64,
+        };
+        rate.min(1.0)
     }
 }
 
@@ -211,15 +268,18 @@ mod tests {
         for kind in KINDS {
             for keys in [1, 2, 10, 100, 1000, 123_456, 1_000_000, 100_000_000] {
                 for rate in [0.9, 0.5, 0.1, 0.01, 0.001, 1e-6, 1e-9] {
-                    let shape = BloomShape::for_rate(kind, keys, rate).unwrap();
-                    assert!(shape.rate() <= rate, "{kind:?}, {keys} keys at {rate}: {shape:?}");
+                    let shape = BloomSize::for_rate(kind, keys, rate).unwrap();
+                    assert!(shape.full_rate() <= rate, "{kind:?}, {keys} keys at {rate}: {shape:?}");
                     let (bits, k) = textbook(keys, rate);
                     assert_eq!(u32::from(shape.layout.probes()), k.min(kind.max_probes()));
                     let least = bits.div_ceil(512);
                     assert!(shape.lines >= least);
                     let fewer =
-                        BloomShape { lines: shape.lines - 1, millibits: millibits(shape.lines - 1, keys), ..shape };
-                    assert!(shape.lines == least || fewer.rate() > rate, "{kind:?}, {keys} keys at {rate}: {shape:?}");
+                        BloomSize { lines: shape.lines - 1, millibits: millibits(shape.lines - 1, keys), ..shape };
+                    assert!(
+                        shape.lines == least || fewer.full_rate() > rate,
+                        "{kind:?}, {keys} keys at {rate}: {shape:?}"
+                    );
                     let many = if kind == BloomLayout::Split { 1000 } else { 1_000_000 };
                     if keys >= many && (1e-7..0.6).contains(&rate) {
                         let most = least as f64 * 1.03 + 3.0;
@@ -233,7 +293,7 @@ mod tests {
     #[test]
     fn lines_of_the_published_sizes() {
         let lines = |(keys, rate)| {
-            let lines = |kind| BloomShape::for_rate(kind, keys, rate).unwrap().lines;
+            let lines = |kind| BloomSize::for_rate(kind, keys, rate).unwrap().lines;
             (lines(BloomLayout::Split), lines(BloomLayout::Standard))
         };
         let sizes = [(1_000, 0.01), (1_000_000, 0.01), (1_000_000, 0.001), (1_000, 0.1)].map(lines);
@@ -243,38 +303,55 @@ mod tests {
 
     #[test]
     fn invalid_arguments_are_refused() {
-        let refused = |shape: Result<BloomShape>| assert!(matches!(shape, Err(Error::InvalidArgument(_))), "{shape:?}");
+        let refused = |shape: Result<BloomSize>| assert!(matches!(shape, Err(Error::InvalidArgument(_))), "{shape:?}");
         for kind in KINDS {
             for rate in [0.0, 1.0, -0.1, 1.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-                refused(BloomShape::for_rate(kind, 1000, rate));
+                refused(BloomSize::for_rate(kind, 1000, rate));
             }
-            refused(BloomShape::for_rate(kind, 0, 0.01));
-            refused(BloomShape::for_rate(kind, u64::MAX, 0.01));
-            refused(BloomShape::for_rate(kind, u64::MAX, 1.0 - f64::EPSILON));
-            refused(BloomShape::for_rate(kind, 1 << 34, 0.01));
-            refused(BloomShape::for_rate(kind, 1, f64::MIN_POSITIVE));
-            refused(BloomShape::for_rate(kind, 1_000_000_000, 1e-12));
+            refused(BloomSize::for_rate(kind, 0, 0.01));
+            refused(BloomSize::for_rate(kind, u64::MAX, 0.01));
+            refused(BloomSize::for_rate(kind, u64::MAX, 1.0 - f64::EPSILON));
+            refused(BloomSize::for_rate(kind, 1 << 34, 0.01));
+            refused(BloomSize::for_rate(kind, 1, f64::MIN_POSITIVE));
+            refused(BloomSize::for_rate(kind, 1_000_000_000, 1e-12));
             for bits_per_key in [0.0, 0.999, 24.001, f64::NAN, f64::INFINITY, -1.0] {
-                refused(BloomShape::for_bits_per_key(kind, 1000, bits_per_key));
+                refused(BloomSize::for_bits_per_key(kind, 1000, bits_per_key));
             }
-            refused(BloomShape::for_bits_per_key(kind, 0, 10.0));
-            refused(BloomShape::for_bits_per_key(kind, 1 << 34, 10.0));
-            refused(BloomShape::for_bits_per_key(kind, u64::MAX, 10.0));
-            refused(BloomShape::for_bits(kind, 0, 7));
-            refused(BloomShape::for_bits(kind, (1 << 37) + 1, 7));
-            refused(BloomShape::for_bits(kind, u64::MAX, 7));
-            refused(BloomShape::for_bits(kind, 1000, 0));
-            refused(BloomShape::for_bits(kind, 1000, kind.max_probes() + 1));
+            refused(BloomSize::for_bits_per_key(kind, 0, 10.0));
+            refused(BloomSize::for_bits_per_key(kind, 1 << 34, 10.0));
+            refused(BloomSize::for_bits_per_key(kind, u64::MAX, 10.0));
+            refused(BloomSize::for_bits(kind, 0, 7));
+            refused(BloomSize::for_bits(kind, (1 << 37) + 1, 7));
+            refused(BloomSize::for_bits(kind, u64::MAX, 7));
+            refused(BloomSize::for_bits(kind, 1000, 0));
+            refused(BloomSize::for_bits(kind, 1000, kind.max_probes() + 1));
         }
-        assert_eq!(BloomShape::for_bits(BloomLayout::Split, 1 << 37, 7).unwrap().lines, MAX_LINES);
-        assert!(BloomShape::for_rate(BloomLayout::Split, 13_000_000_000, 0.01).is_ok());
+        assert_eq!(BloomSize::for_bits(BloomLayout::Split, 1 << 37, 7).unwrap().lines, MAX_LINES);
+        assert!(BloomSize::for_rate(BloomLayout::Split, 13_000_000_000, 0.01).is_ok());
+    }
+
+    #[test]
+    fn the_rate_for_bits_is_that_for_which_they_were_made() {
+        for kind in KINDS {
+            for keys in [100, 10_000, 1_000_000] {
+                for rate in [0.1, 0.01, 0.001] {
+                    let size = BloomSize::for_rate(kind, keys, rate).unwrap();
+                    assert!(size.capacity() >= keys && size.rate(keys) <= rate * 1.000_01, "{size:?}");
+                    assert!((size.rate(size.capacity()) / size.full_rate() - 1.0).abs() < 0.02, "{size:?}");
+                    let same = BloomSize::for_bits(kind, size.bits(), size.k()).unwrap();
+                    assert_eq!((same.rate(keys), same.bytes()), (size.rate(keys), size.bits() / 8));
+                    assert!(size.rate(0) < 1e-9 && size.rate(2 * keys) > size.rate(keys));
+                    assert!((0.999..=1.0).contains(&size.rate(u64::MAX)));
+                }
+            }
+        }
     }
 
     #[test]
     fn bits_per_key_are_those_of_tables() {
-        let shape = BloomShape::for_bits_per_key(BloomLayout::Split, 1_000_000, 10.0).unwrap();
+        let shape = BloomSize::for_bits_per_key(BloomLayout::Split, 1_000_000, 10.0).unwrap();
         assert_eq!((shape.lines, shape.layout.probes(), shape.millibits), (19_686, 7, 10_079));
-        let shape = BloomShape::for_bits_per_key(BloomLayout::Standard, 1_000_000, 10.0).unwrap();
+        let shape = BloomSize::for_bits_per_key(BloomLayout::Standard, 1_000_000, 10.0).unwrap();
         assert_eq!((shape.lines, shape.layout.probes()), (19_532, 7));
     }
 }

@@ -15,7 +15,7 @@
 //! all probes in one line cost 3.5 %. All of this is part of the format.
 
 use super::hash::{fastrange, remix};
-use super::line::{Fill, FilterLine, LINE_BITS, word_of};
+use super::line::{Fill, FilterLine, LINE_BITS, ReadLine, SetBits, word_of};
 use crate::format::coding::{get_u64, low_byte, u64_bytes};
 use crate::format::{Decoded, Malformed};
 
@@ -98,46 +98,42 @@ pub(super) fn line_index(g: u64, count: usize) -> usize {
 
 /// Sets the bits of a key and returns how many of them were unset.
 #[inline]
-pub(super) fn insert(groups: Groups, lines: &mut [FilterLine], hash: u64) -> u64 {
+pub(super) fn insert<S: SetBits + ?Sized>(groups: Groups, lines: &mut S, hash: u64) -> u64 {
     let (mut g, mut changed) = (hash, 0);
     for probes in groups.iter() {
-        let index = line_index(g, lines.len());
-        if let Some(line) = lines.get_mut(index) {
-            changed += match probes {
-                1 => set_all::<1>(line, g),
-                2 => set_all::<2>(line, g),
-                3 => set_all::<3>(line, g),
-                _ => set_all::<4>(line, g),
-            };
-        }
+        let index = line_index(g, lines.count());
+        changed += match probes {
+            1 => lines.set_all::<1>(index, g),
+            2 => lines.set_all::<2>(index, g),
+            3 => lines.set_all::<3>(index, g),
+            _ => lines.set_all::<4>(index, g),
+        };
         g = remix(g);
     }
     changed
 }
 
-fn set_all<const PROBES: u8>(line: &mut FilterLine, g: u64) -> u64 {
-    (0..PROBES).map(|j| line.set(g >> (9 * j))).sum()
-}
-
 /// Whether all bits of a key are set. This defines what `avx2` must answer.
-pub(super) fn may_contain(groups: Groups, lines: &[FilterLine], hash: u64) -> bool {
+pub(super) fn may_contain<L: ReadLine>(groups: Groups, lines: &[L], hash: u64) -> bool {
     let mut g = hash;
     for probes in groups.iter() {
-        let Some(line) = lines.get(line_index(g, lines.len())) else {
-            return true;
-        };
-        let all = match probes {
-            1 => all_set::<1>(line, g),
-            2 => all_set::<2>(line, g),
-            3 => all_set::<3>(line, g),
-            _ => all_set::<4>(line, g),
-        };
-        if !all {
+        if !group_is_in(probes, lines, g) {
             return false;
         }
         g = remix(g);
     }
     true
+}
+
+/// Whether all bits of a group are set; also true if its line is missing.
+#[inline]
+pub(super) fn group_is_in<L: ReadLine>(probes: u8, lines: &[L], g: u64) -> bool {
+    lines.get(line_index(g, lines.len())).is_none_or(|line| match probes {
+        1 => all_set::<1>(line, g),
+        2 => all_set::<2>(line, g),
+        3 => all_set::<3>(line, g),
+        _ => all_set::<4>(line, g),
+    })
 }
 
 /// The first four probes of a key, which fall on the same bits of a line in every filter.
@@ -164,7 +160,8 @@ impl FirstGroup {
 }
 
 /// Branch-free: the processor would mispredict half of the branches per bit.
-fn all_set<const PROBES: u8>(line: &FilterLine, g: u64) -> bool {
+#[inline]
+fn all_set<const PROBES: u8>(line: &impl ReadLine, g: u64) -> bool {
     (0..PROBES).fold(1, |all, j| all & line.get(g >> (9 * j))) == 1
 }
 
@@ -222,7 +219,7 @@ mod tests {
         for hash in (0..300).map(remix) {
             let group = FirstGroup::new(hash);
             let mut line = FilterLine::default();
-            set_all::<GROUP_MAX>(&mut line, hash);
+            (0..GROUP_MAX).for_each(|j| _ = line.set(hash >> (9 * j)));
             assert!(group.is_in(&line));
             for bit in 0..LINE_BITS {
                 let mut all_but_one = FilterLine([u64::MAX; 8]);
@@ -291,8 +288,8 @@ mod tests {
             assert_eq!(bits2.map(|bit| expected[line2].set(bit)), [1; 3]);
             let mut lines = vec![FilterLine::default(); 1000];
             let hash = KeyHash::new(0, key).value();
-            assert_eq!(insert(Groups::for_probes(7), &mut lines, hash), 7);
-            assert_eq!(insert(Groups::for_probes(7), &mut lines, hash), 0);
+            assert_eq!(insert(Groups::for_probes(7), &mut lines[..], hash), 7);
+            assert_eq!(insert(Groups::for_probes(7), &mut lines[..], hash), 0);
             assert!(lines == expected, "{key:?}");
             assert!(may_contain(Groups::for_probes(7), &lines, hash));
         }
@@ -304,7 +301,7 @@ mod tests {
         for k in 1..=25 {
             let groups = Groups::for_probes(k);
             let mut lines = vec![FilterLine::default(); 5];
-            insert(groups, &mut lines, hash);
+            insert(groups, &mut lines[..], hash);
             for bit in 0..5 * 512 {
                 let mut cleared = lines.clone();
                 cleared[bit / 512].0[bit % 512 / 64] &= !(1 << (bit % 64));

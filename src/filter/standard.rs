@@ -16,7 +16,7 @@
 //! absent key.
 
 use super::hash::{fastrange, remix};
-use super::line::{Fill, FilterLine, LINE_BITS};
+use super::line::{Fill, LINE_BITS, ReadLine, SetBits};
 
 /// The positions of a key's probes among `bits` bits.
 fn positions(probes: u32, bits: u64, hash: u64) -> impl Iterator<Item = u64> {
@@ -35,8 +35,8 @@ fn add_mod(a: u64, b: u64, n: u64) -> u64 {
     if sum < n { sum } else { sum - n }
 }
 
-fn bit_count(lines: &[FilterLine]) -> u64 {
-    lines.len() as u64 * LINE_BITS
+fn bit_count(lines: usize) -> u64 {
+    lines as u64 * LINE_BITS
 }
 
 fn line_index(position: u64) -> usize {
@@ -45,20 +45,21 @@ fn line_index(position: u64) -> usize {
 
 /// Sets the bits of a key and returns how many of them were unset.
 #[inline]
-pub(super) fn insert(probes: u32, lines: &mut [FilterLine], hash: u64) -> u64 {
-    let mut changed = 0;
-    for position in positions(probes, bit_count(lines), hash) {
-        if let Some(line) = lines.get_mut(line_index(position)) {
-            changed += line.set(position);
-        }
-    }
-    changed
+pub(super) fn insert<S: SetBits + ?Sized>(probes: u32, lines: &mut S, hash: u64) -> u64 {
+    let positions = positions(probes, bit_count(lines.count()), hash);
+    positions.map(|position| lines.set_all::<1>(line_index(position), position)).sum()
 }
 
 /// Whether all bits of a key are set.
-pub(super) fn may_contain(probes: u32, lines: &[FilterLine], hash: u64) -> bool {
-    positions(probes, bit_count(lines), hash)
+pub(super) fn may_contain<L: ReadLine>(probes: u32, lines: &[L], hash: u64) -> bool {
+    positions(probes, bit_count(lines.len()), hash)
         .all(|position| lines.get(line_index(position)).is_none_or(|line| line.get(position) & 1 == 1))
+}
+
+/// The indexes of the first two lines that [`may_contain`] reads.
+#[inline]
+pub(super) fn first_lines(count: usize, hash: u64) -> impl Iterator<Item = usize> {
+    positions(2, bit_count(count), hash).map(line_index)
 }
 
 /// The exact false-positive rate of these bits. Single operations in a fixed order make the rate in
@@ -87,6 +88,7 @@ pub(super) fn estimated_keys(probes: u32, fill: &Fill) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::hash::KeyHash;
+    use super::super::line::FilterLine;
     use super::*;
 
     #[test]
@@ -111,7 +113,7 @@ mod tests {
         let hash = KeyHash::new(7, b"key").value();
         for probes in 1..=32 {
             let mut lines = vec![FilterLine::default(); 3];
-            insert(probes, &mut lines, hash);
+            insert(probes, &mut lines[..], hash);
             for bit in 0..3 * 512 {
                 let mut cleared = lines.clone();
                 cleared[bit / 512].0[bit % 512 / 64] &= !(1 << (bit % 64));

@@ -27,14 +27,13 @@
 //! | 60 | 4 | CRC-32 of bytes 0..60, not bound to file and offset |
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bloom::{BloomBuilder, BloomFilter};
-use super::file;
+use super::file::{Refused, read_methods, write_methods};
 use crate::error::{Error, Result};
+use crate::filter::batch;
 use crate::filter::hasher::{HashFunction, HashedKey, HashedKeys, KeyHasher};
 use crate::filter::header::{self, HEADER_LEN};
 use crate::filter::line::LINE_BITS;
@@ -42,7 +41,6 @@ use crate::filter::shape::{BloomLayout, check_rate};
 use crate::format::checksum::crc;
 use crate::format::coding::{Decoder, low_byte, set_u32, set_u64};
 use crate::format::{Decoded, Malformed};
-use crate::vfs::{FileSystem, OsFileSystem};
 
 const VERSION: u8 = 1;
 /// Most filters in a series. Part of the format; no machine can hold as many.
@@ -195,6 +193,16 @@ impl ScalableBloomFilter {
         self.contains_value(self.hasher.value(key.as_ref()))
     }
 
+    /// For each key, whether it may be in the set: the answers of
+    /// [`contains`](ScalableBloomFilter::contains), in less time.
+    pub fn contains_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<bool> {
+        batch::answer_all(
+            keys,
+            |key| self.hasher.value(key),
+            |hashes, answers| self.newest_first().for_each(|filter| filter.ask(hashes, answers)),
+        )
+    }
+
     /// Adds a key that was hashed before, like [`insert`](ScalableBloomFilter::insert). Fails, and
     /// changes nothing, if another function or seed than that of the filter's
     /// [`hasher`](ScalableBloomFilter::hasher) made the hash.
@@ -260,7 +268,7 @@ impl ScalableBloomFilter {
 
     /// The number of keys for which its current filters were made.
     pub fn capacity(&self) -> u64 {
-        self.newest_first().map(BloomFilter::capacity).fold(0, u64::saturating_add)
+        self.newest_first().map(|filter| filter.capacity()).fold(0, u64::saturating_add)
     }
 
     /// Whether its filters hold the keys for which they were made and it cannot grow: another
@@ -351,15 +359,12 @@ impl ScalableBloomFilter {
         HEADER_LEN as u64 + self.parts().map(BloomFilter::encoded_len).sum::<u64>()
     }
 
-    /// Decodes the bytes of [`to_bytes`](ScalableBloomFilter::to_bytes). Any other bytes are an
-    /// [`Error::Filter`] that names the broken rule.
-    pub fn from_bytes(bytes: &[u8]) -> Result<ScalableBloomFilter> {
-        ScalableBloomFilter::decode(bytes).map_err(|Malformed(rule)| Error::Filter { file: None, rule })
-    }
+    write_methods!();
+    read_methods!(len_of, ScalableBloomFilter::decode);
 
-    fn decode(bytes: &[u8]) -> Decoded<ScalableBloomFilter> {
+    fn decode(bytes: &[u8]) -> Result<ScalableBloomFilter, Refused> {
         let Some((header, blocks)) = bytes.split_first_chunk::<HEADER_LEN>() else {
-            return Err(Malformed("the scalable filter is shorter than its header"));
+            return Err(Malformed("the scalable filter is shorter than its header").into());
         };
         let mut fields = verified(header)?;
         let (growth, zero) = (fields.u8()?, fields.u16()?);
@@ -368,22 +373,22 @@ impl ScalableBloomFilter {
         let (len, hash, more_zeros) = (fields.u64()?, fields.u64()?, fields.u32()?);
         let (rate, tightening) = (f64::from_bits(rate), f64::from_bits(tightening));
         if zero != 0 || zeros != 0 || more_zeros != 0 {
-            return Err(Malformed("the reserved bytes of the scalable filter are not zero"));
+            return Err(Malformed("the reserved bytes of the scalable filter are not zero").into());
         }
         if !matches!(growth, 2 | 4) || check_rate(rate).is_err() || !is_tightening(tightening) || first_capacity == 0 {
-            return Err(Malformed("the scalable filter's size, rate, growth or tightening is out of range"));
+            return Err(Malformed("the scalable filter's size, rate, growth or tightening is out of range").into());
         }
         if len != bytes.len() as u64 {
-            return Err(Malformed("the scalable filter's length does not match its header"));
+            return Err(Malformed("the scalable filter's length does not match its header").into());
         }
         if hash != xxh3_64(blocks) {
-            return Err(Malformed("the hash of the scalable filter's parts does not match"));
+            return Err(Malformed("the hash of the scalable filter's parts does not match").into());
         }
         let mut full = decode_filters(blocks, count)?;
         let last = full.pop().ok_or(Malformed("the scalable filter has no filters"))?;
         let alike = |filter: &BloomFilter| filter.hasher() == last.hasher() && filter.layout() == last.layout();
         if !full.iter().all(alike) {
-            return Err(Malformed("the parts of the scalable filter differ in hash or layout"));
+            return Err(Malformed("the parts of the scalable filter differ in hash or layout").into());
         }
         let hasher = last.hasher().clone();
         let filters = BloomBuilder::default().seed(hasher.seed()).hash(hasher.function()).layout(last.layout());
@@ -392,51 +397,19 @@ impl ScalableBloomFilter {
         // may differ slightly, because of a logarithm on another platform.
         let as_stated = |(i, filter): (u32, &BloomFilter)| {
             let (keys, rate) = builder.stage(first_capacity, rate, i);
-            let lines = filters.shape(keys, rate).map_or(0, |shape| shape.lines);
+            let lines = filters.size(keys, rate).map_or(0, |size| size.bits() / LINE_BITS);
             (filter.bits() / LINE_BITS).abs_diff(lines) <= 1 + lines / 64
         };
         if !(0..).zip(full.iter().chain([&last])).all(as_stated) {
-            return Err(Malformed("a part of the scalable filter has another size than the header states"));
+            return Err(Malformed("a part of the scalable filter has another size than the header states").into());
         }
         Ok(ScalableBloomFilter { builder, first_capacity, rate, hasher, full, last, outgrown: false })
     }
-
-    /// Writes what [`to_bytes`](ScalableBloomFilter::to_bytes) returns.
-    pub fn write_to(&self, mut out: impl Write) -> io::Result<()> {
-        out.write_all(&self.to_bytes())
-    }
-
-    /// Reads one filter from a stream, and nothing after it. Bytes that are no filter are an error
-    /// of kind `InvalidData` that holds an [`Error::Filter`].
-    pub fn read_from(mut input: impl Read) -> io::Result<ScalableBloomFilter> {
-        file::read(&mut input, len_of, ScalableBloomFilter::decode)
-    }
-
-    /// Replaces the file at `path` with this filter, durably and atomically: after a crash it holds
-    /// the old filter or the new one.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_to(&OsFileSystem::new(), path)
-    }
-
-    /// Reads the filter in the file at `path`.
-    pub fn load(path: impl AsRef<Path>) -> Result<ScalableBloomFilter> {
-        ScalableBloomFilter::load_from(&OsFileSystem::new(), path)
-    }
-
-    /// Like [`save`](ScalableBloomFilter::save), in another file system.
-    pub fn save_to(&self, fs: &dyn FileSystem, path: impl AsRef<Path>) -> Result<()> {
-        file::save(fs, path.as_ref(), &self.to_bytes())
-    }
-
-    /// Like [`load`](ScalableBloomFilter::load), from another file system.
-    pub fn load_from(fs: &dyn FileSystem, path: impl AsRef<Path>) -> Result<ScalableBloomFilter> {
-        file::load(fs, path.as_ref(), len_of, ScalableBloomFilter::decode)
-    }
 }
 
-fn decode_filters(mut blocks: &[u8], count: u32) -> Decoded<Vec<BloomFilter>> {
+fn decode_filters(mut blocks: &[u8], count: u32) -> Result<Vec<BloomFilter>, Refused> {
     if !(1..=MAX_FILTERS).contains(&count) {
-        return Err(Malformed("the scalable filter does not have 1 to 64 filters"));
+        return Err(Malformed("the scalable filter does not have 1 to 64 filters").into());
     }
     let mut filters = Vec::new();
     for _ in 0..count {
@@ -450,7 +423,7 @@ fn decode_filters(mut blocks: &[u8], count: u32) -> Decoded<Vec<BloomFilter>> {
     if blocks.is_empty() {
         Ok(filters)
     } else {
-        Err(Malformed("the scalable filter has more filters than its header states"))
+        Err(Malformed("the scalable filter has more filters than its header states").into())
     }
 }
 

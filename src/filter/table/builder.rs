@@ -109,23 +109,23 @@ impl FilterBuilder {
         Some(header::encode(&self.header(FilterContent::Fuse(shape)), &lines))
     }
 
-    fn header(&self, content: FilterContent) -> FilterHeader {
+    fn header(&self, content: FilterContent) -> FilterHeader<'static> {
         let millibits = match content {
             FilterContent::Lines(_) => bloom_millibits(self.policy),
             _ => self.policy.millibits(),
         };
-        let (hash, keys) = (HashFunction::Xxh3, self.key_count());
+        let (hash, keys) = (HashFunction::Xxh3.name(), self.key_count());
         FilterHeader { content, hash, seed: self.seed, keys, millibits, prefixes: self.prefixes }
     }
 
     fn encode(&self, layout: Layout) -> Vec<u8> {
         if self.hashes.is_empty() {
-            return header::encode(&self.header(FilterContent::Empty), &[]);
+            return header::encode::<FilterLine>(&self.header(FilterContent::Empty), &[]);
         }
         let count = layout.line_count(self.key_count(), bloom_millibits(self.policy));
         let mut lines: Vec<FilterLine> = (0..count).map(|_| FilterLine::default()).collect();
         for &hash in &self.hashes {
-            layout.insert(&mut lines, hash);
+            layout.insert(&mut lines[..], hash);
         }
         header::encode(&self.header(FilterContent::Lines(layout)), &lines)
     }
@@ -152,7 +152,7 @@ impl FilterBuilder {
             (fault, _) => {
                 let header = self.header(FilterContent::AlwaysMaybe);
                 FilterBlock {
-                    bytes: header::encode(&header, &[]),
+                    bytes: header::encode::<FilterLine>(&header, &[]),
                     info: FilterInfo::new(&header, &[]),
                     degraded: fault,
                 }

@@ -63,7 +63,7 @@ impl Filter {
             Ok(decoded) => decoded,
             Err(Malformed(rule)) => return degraded(rule),
         };
-        if header.hash != HashFunction::Xxh3 {
+        if header.hash != HashFunction::Xxh3.name() {
             return degraded("the filter uses another hash function than tables");
         }
         if header.keys == 0 && matches!(header.content, FilterContent::Lines(_) | FilterContent::Fuse(_)) {

@@ -35,7 +35,7 @@ fn seal(bytes: &mut [u8]) {
 }
 
 #[track_caller]
-fn refused<T: std::fmt::Debug>(decoded: crate::Result<T>) -> &'static str {
+pub(super) fn refused<T: std::fmt::Debug>(decoded: crate::Result<T>) -> &'static str {
     match decoded {
         Err(Error::Filter { file: None, rule }) => rule,
         other => panic!("{other:?}"),
@@ -92,7 +92,7 @@ fn rules_behind_valid_checksums_are_checked() {
     for (bytes, offset, value, rule) in [
         (&one, 24..28, 0, "the filter's bits per key are 0"),
         (&murmur, 12..13, 1, "a seed of murmur3 has 32 bits"),
-        (&no_keys, 24..25, 0x10, "the filter has no lines"),
+        (&no_keys, 24..25, 0x10, "the filter is no Bloom filter, or has no lines"),
         (&one, 16..17, 1, "the filter is a table's: it counts its keys"),
         (&one, 64..65, 0, "the rate in the filter's header does not match its bits"),
         (&one, 58..59, 0xff, "the rate in the filter's header does not match its bits"),

@@ -5,8 +5,15 @@ mod damage;
 mod distributions;
 mod files;
 mod fuse;
+mod fuse_alone;
+mod hashes;
+mod many;
 mod rates;
 mod scalable;
+#[cfg(feature = "serde")]
+mod serde;
+mod sets;
+mod shared;
 
 use super::hash::remix;
 use super::header::{self, FilterContent, FilterHeader};
@@ -43,7 +50,7 @@ fn forced_fuse(fingerprint_bits: u8, hashes: &[KeyHash]) -> Vec<u8> {
     let (shape, lines) = super::fuse::build(fingerprint_bits, &values).unwrap();
     let millibits = 1000 * u32::from(fingerprint_bits);
     let keys = values.len() as u64;
-    let (content, hash) = (FilterContent::Fuse(shape), super::HashFunction::Xxh3);
+    let (content, hash) = (FilterContent::Fuse(shape), "xxh3");
     header::encode(&FilterHeader { content, hash, seed: 3, keys, millibits, prefixes: None }, &lines)
 }
 

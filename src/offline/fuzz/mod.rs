@@ -32,7 +32,7 @@ use crate::sorted::{block, table};
 type FuzzTarget = fn(bool, &[u8]) -> bool;
 
 /// All targets by name.
-pub const TARGETS: [(&str, FuzzTarget); 16] = [
+pub const TARGETS: [(&str, FuzzTarget); 17] = [
     ("current", logs::current),
     ("log_records", logs::log_records),
     ("log_replay", logs::log_replay),
@@ -45,6 +45,7 @@ pub const TARGETS: [(&str, FuzzTarget); 16] = [
     ("footer", table::fuzz::footer),
     ("filter_block", filter::fuzz::filter_block),
     ("bloom_filter", filter::fuzz::bloom_filter),
+    ("fuse_filter", filter::fuzz::fuse_filter),
     ("scalable_filter", filter::fuzz::scalable_filter),
     ("table", table::fuzz::table),
     ("store", store::store),

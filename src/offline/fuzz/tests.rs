@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::filter::FilterPolicy;
-use crate::filter::{BloomFilter, BloomLayout, HashFunction, ScalableBloomFilter};
+use crate::filter::{BloomFilter, BloomLayout, BloomSize, FuseFilter, HashFunction, ScalableBloomFilter};
 use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
@@ -117,6 +117,16 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         filter.extend((0..60u32).map(u32::to_be_bytes));
         add("scalable_filter", &layout.to_string(), &filter.to_bytes());
     }
+    let keys = || (0..40u32).map(u32::to_be_bytes);
+    let named = filter::fuzz::NamedHash::new();
+    let size = BloomSize::for_rate(BloomLayout::Split, 50, 0.01).unwrap();
+    let mut bloom = BloomFilter::with_hasher(size, named.clone()).unwrap();
+    bloom.extend(keys());
+    add("bloom_filter", "split-named", &bloom.to_bytes());
+    for bits in [4, 7, 16] {
+        add("fuse_filter", &bits.to_string(), &FuseFilter::from_keys(keys(), bits).unwrap().to_bytes());
+    }
+    add("fuse_filter", "named", &FuseFilter::with_hasher(keys(), 8, named).unwrap().to_bytes());
     for (name, policy) in [
         ("split", FilterPolicy::DEFAULT),
         ("standard", FilterPolicy::StandardBloom { bits_per_key: 12.0 }),
@@ -366,6 +376,7 @@ mutation_tests! {
     footer: MUTATIONS,
     filter_block: MUTATIONS,
     bloom_filter: MUTATIONS,
+    fuse_filter: MUTATIONS,
     scalable_filter: MUTATIONS,
     table: MUTATIONS,
     store: STORE_MUTATIONS,

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::text::Form;
 
 pub(crate) use filter::{
-    FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, Policy,
+    FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, FilterUnion, Policy,
 };
 
 const AFTER_HELP: &str = r#"Keys and values:

@@ -16,6 +16,11 @@ pub(crate) enum FilterCommand {
     /// A line that is not printed is certainly not in the filter. A printed line may be a false
     /// positive, with the probability that `filter info` shows.
     Check(FilterCheck),
+    /// Unite filters: the result holds the lines of all of them
+    ///
+    /// The filters must be Bloom filters of equal size, probes, layout, hash and seed: created with
+    /// equal --bits and --probes, or with an equal --capacity and --bits-per-key or --error-rate.
+    Union(FilterUnion),
     /// Print the parameters of a filter and its fill
     Info(FilterInfo),
     /// Give the tables of a store new filters; their data blocks are copied unchanged
@@ -82,6 +87,19 @@ pub(crate) enum Policy {
 }
 
 #[derive(Debug, Group)]
+pub(crate) struct FilterUnion {
+    /// The files of the filters, two or more
+    #[arg(required = true, num_args = 2..)]
+    pub(crate) filters: Vec<PathBuf>,
+    /// The file to create
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Group)]
 pub(crate) struct FilterCreate {
     /// The file to create
     pub(crate) filter: PathBuf,
@@ -89,8 +107,19 @@ pub(crate) struct FilterCreate {
     /// and values* in `kvtool --help`
     pub(crate) lines: Option<PathBuf>,
     /// Bits per line, 1 to 24; 10 by default
-    #[arg(long, value_name = "N", conflicts_with_all = ["error_rate", "scalable"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["error_rate", "scalable", "fuse", "bits"])]
     pub(crate) bits_per_key: Option<f64>,
+    /// Bits of the whole filter, rounded up to a multiple of 512, however many lines there are.
+    /// Filters of equal --bits and --probes can be united
+    #[arg(long, value_name = "M", requires = "probes", conflicts_with_all = ["error_rate", "scalable", "fuse", "capacity"])]
+    pub(crate) bits: Option<u64>,
+    /// Bits that each line sets, 1 to 25 (32 in the standard layout)
+    #[arg(long, value_name = "K", requires = "bits")]
+    pub(crate) probes: Option<u32>,
+    /// Create a binary fuse with fingerprints of R bits (4, 5, 6, 7, 8, 10, 12 or 16): smaller than
+    /// a Bloom filter of its error rate of 2^-R, but no line can be added later
+    #[arg(long, value_name = "R", conflicts_with_all = ["error_rate", "scalable", "capacity"])]
+    pub(crate) fuse: Option<u8>,
     /// False-positive rate: the share of other lines for which the filter may say "maybe", for
     /// example 0.01
     #[arg(long, value_name = "RATE")]
@@ -108,7 +137,7 @@ pub(crate) struct FilterCreate {
     /// Hash function
     #[arg(long, value_enum, default_value_t)]
     pub(crate) hash: Hash,
-    /// Where the bits of a line are
+    /// Where the bits of a line are; not for a binary fuse
     #[arg(long, value_enum, default_value_t)]
     pub(crate) layout: Layout,
     /// Replace an existing file

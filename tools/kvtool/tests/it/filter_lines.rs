@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use tamis::filter::{BloomFilter, HashFunction, ScalableBloomFilter};
+use tamis::filter::{BloomFilter, FuseFilter, HashFunction, ScalableBloomFilter};
 
 use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox, USAGE};
 
@@ -61,6 +61,8 @@ fn no_line_is_denied_and_few_others_are_false_positives() {
         &["--error-rate", "0.01", "--hash", "murmur3", "--capacity", "1000"],
         &["--scalable"],
         &["--scalable", "--capacity", "10", "--error-rate", "0.01"],
+        &["--bits", "10000", "--probes", "7"],
+        &["--fuse", "7", "--seed", "3"],
     ] {
         let sandbox = with_words(options);
         assert_eq!(run(&sandbox, &["check", "f", "-c"], &words(0..1000), DONE).0, b"1000\n", "{options:?}");
@@ -130,6 +132,72 @@ fn add_keeps_what_was_there() {
     let sandbox = with_words(&[]);
     let (_, said) = run(&sandbox, &["add", "f"], &words(1000..3000), DONE);
     assert!(said.contains("false-positive rate exceeds"), "{said}");
+}
+
+#[test]
+fn filters_of_equal_bits_and_probes_can_be_united() {
+    let sandbox = Sandbox::new();
+    let sized = ["--bits", "100000", "--probes", "5"];
+    for (name, lines) in [("a", words(0..1000)), ("b", words(500..1500)), ("c", words(7000..7100))] {
+        run(&sandbox, &[&["create", name], &sized[..]].concat(), &lines, DONE);
+        assert_eq!(json(&sandbox, &["info", name])["bits"], 100_352, "whole lines of 512 bits");
+    }
+    let (output, said) = run(&sandbox, &["union", "a", "b", "c", "-o", "all", "--json"], b"", DONE);
+    let report: Value = serde_json::from_slice(&output).unwrap();
+    assert!((1580.0..1620.0).contains(&report["estimated_keys"].as_f64().unwrap()), "{report}");
+    assert!(said.contains("all: about 1"), "{said}");
+    assert_eq!(
+        run(&sandbox, &["check", "all", "-c"], &[words(0..1500), words(7000..7100)].concat(), DONE).0,
+        b"1600\n"
+    );
+    // As if all lines had gone into one filter.
+    let lines = [words(0..1500), words(7000..7100)].concat();
+    run(&sandbox, &[&["create", "one"], &sized[..]].concat(), &lines, DONE);
+    assert_eq!(fs::read(sandbox.path("one")).unwrap(), fs::read(sandbox.path("all")).unwrap());
+    // Nothing is replaced by accident.
+    let (_, complaint) = run(&sandbox, &["union", "a", "b", "-o", "c"], b"", USAGE);
+    assert!(complaint.contains("--force"), "{complaint}");
+    run(&sandbox, &["union", "a", "b", "-o", "a", "--force"], b"", DONE);
+    assert_eq!(run(&sandbox, &["check", "a", "-c"], &words(0..1500), DONE).0, b"1500\n");
+    // What cannot be united is named.
+    run(&sandbox, &["create", "k6", "--bits", "100000", "--probes", "6"], b"line\n", DONE);
+    let (_, complaint) = run(&sandbox, &["union", "b", "k6", "-o", "new"], b"", USAGE);
+    assert!(complaint.contains("k6 and ") && complaint.contains("number of probes"), "{complaint}");
+    for kind in [&["--scalable"][..], &["--fuse", "8"]] {
+        run(&sandbox, &[&["create", "other", "--force"], kind].concat(), b"line\n", DONE);
+        let (_, complaint) = run(&sandbox, &["union", "b", "other", "-o", "new"], b"", USAGE);
+        assert!(complaint.contains("other is not a plain Bloom filter"), "{complaint}");
+    }
+    run(&sandbox, &["union", "b", "-o", "new"], b"", USAGE);
+    run(&sandbox, &["union", "b", "missing", "-o", "new"], b"", IO);
+    assert!(!sandbox.path("new").exists());
+}
+
+#[test]
+fn a_binary_fuse_is_complete_when_it_is_created() {
+    let sandbox = with_words(&["--fuse", "8"]);
+    let filter = FuseFilter::load(sandbox.path("f")).unwrap();
+    let info = json(&sandbox, &["info", "f"]);
+    for (field, value) in [
+        ("policy", Value::from("binary-fuse")),
+        ("hash", "xxh3".into()),
+        ("keys", 1000.into()),
+        ("fingerprint_bits", 8.into()),
+        ("bits", filter.bits().into()),
+        ("expected_false_positive_rate", (1.0 / 256.0).into()),
+        ("bytes", fs::metadata(sandbox.path("f")).unwrap().len().into()),
+    ] {
+        assert_eq!(info[field], value, "{field}");
+    }
+    let text = String::from_utf8(run(&sandbox, &["info", "f"], b"", DONE).0).unwrap();
+    assert!(text.contains("binary fuse") && text.contains("1,000"), "{text}");
+    let before = fs::read(sandbox.path("f")).unwrap();
+    let (_, complaint) = run(&sandbox, &["add", "f"], b"line\n", USAGE);
+    assert!(complaint.contains("takes no more lines"), "{complaint}");
+    assert_eq!(fs::read(sandbox.path("f")).unwrap(), before);
+    let (output, _) = run(&sandbox, &["create", "g", "--fuse", "4", "--json"], &words(0..10).repeat(2), DONE);
+    let report: Value = serde_json::from_slice(&output).unwrap();
+    assert_eq!((&report["lines"], &report["new"]), (&20.into(), &10.into()));
 }
 
 #[test]
@@ -208,6 +276,15 @@ fn exit_codes_are_those_of_the_help() {
         &["create", "g", "--capacity", "18446744073709551615"],
         &["create", "g", "--hash", "murmur3", "--seed", "4294967296"],
         &["create", "g", "--hash", "md5"],
+        &["create", "g", "--bits", "1000"],
+        &["create", "g", "--probes", "7"],
+        &["create", "g", "--bits", "0", "--probes", "7"],
+        &["create", "g", "--bits", "1000", "--probes", "26"],
+        &["create", "g", "--bits", "1000", "--probes", "7", "--capacity", "10"],
+        &["create", "g", "--bits", "1000", "--probes", "7", "--bits-per-key", "10"],
+        &["create", "g", "--fuse", "9"],
+        &["create", "g", "--fuse", "8", "--capacity", "10"],
+        &["union", "f", "f"],
         &["create"],
         &["add"],
     ] {

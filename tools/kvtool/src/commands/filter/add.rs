@@ -14,7 +14,7 @@ pub(super) fn run(common: &Common, args: &FilterAdd) -> Result<()> {
     let (mut lines, mut new) = (0, 0);
     each_line(common, args.lines.as_deref(), |_, key| {
         lines += 1;
-        new += u64::from(filter.insert(key));
+        new += u64::from(filter.insert(key)?);
         Ok(())
     })?;
     filter.save(&args.filter)?;

@@ -1,11 +1,11 @@
 //! `filter create`: a filter of lines, sized for them.
 
 use serde_json::json;
-use tamis::filter::{BloomBuilder, BloomFilter, HashedKeys, ScalableBloomFilter};
+use tamis::filter::{BloomBuilder, BloomFilter, FuseFilter, HashedKeys, ScalableBloomFilter};
 
-use super::file::{AnyFilter, each_line};
+use super::file::{AnyFilter, each_line, refuse_existing};
 use crate::args::{Common, FilterCreate};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::output::{Output, say};
 use crate::text::{count, counted, size};
 
@@ -13,34 +13,40 @@ const BITS_PER_KEY: f64 = 10.0;
 const SCALABLE_RATE: f64 = 0.01;
 
 pub(super) fn run(common: &Common, args: &FilterCreate) -> Result<()> {
-    if args.filter.exists() && !args.force {
-        let path = args.filter.display();
-        return Err(Failure::usage(format_args!("{path} exists already; --force replaces it")));
-    }
+    refuse_existing(&args.filter, args.force)?;
     let builder = BloomFilter::builder().seed(args.seed).hash(args.hash.into()).layout(args.layout.into());
     let mut lines = 0;
-    let (filter, new) = match args.capacity {
-        Some(capacity) => {
-            let (mut filter, mut new) = (empty(args, &builder, capacity)?, 0);
-            each_line(common, args.lines.as_deref(), |_, key| {
-                lines += 1;
-                new += u64::from(filter.insert(key));
-                Ok(())
-            })?;
-            (filter, new)
+    let (filter, new) = if args.capacity.is_some() || args.bits.is_some() {
+        let (mut filter, mut new) = (empty(args, &builder, args.capacity.unwrap_or(1))?, 0);
+        each_line(common, args.lines.as_deref(), |_, key| {
+            lines += 1;
+            new += u64::from(filter.insert(key)?);
+            Ok(())
+        })?;
+        (filter, new)
+    } else {
+        let mut keys = HashedKeys::new(builder.hasher()?);
+        // Invalid parameters fail here, before all lines are read.
+        match args.fuse {
+            Some(bits) => _ = FuseFilter::bytes_for(1, bits)?,
+            None => _ = empty(args, &builder, 1)?,
         }
-        None => {
-            let mut keys = HashedKeys::new(builder.hasher()?);
-            // Invalid parameters fail here, before all lines are read.
-            empty(args, &builder, 1)?;
-            each_line(common, args.lines.as_deref(), |_, key| {
-                lines += 1;
-                keys.push(key);
-                Ok(())
-            })?;
-            let mut filter = empty(args, &builder, keys.distinct().max(1))?;
-            let new = filter.insert_all(&keys)?;
-            (filter, new)
+        each_line(common, args.lines.as_deref(), |_, key| {
+            lines += 1;
+            keys.push(key);
+            Ok(())
+        })?;
+        match args.fuse {
+            Some(bits) => {
+                let filter = FuseFilter::from_hashed(keys, bits)?;
+                let new = filter.keys();
+                (AnyFilter::Fuse(filter), new)
+            }
+            None => {
+                let mut filter = empty(args, &builder, keys.distinct().max(1))?;
+                let new = filter.insert_all(&keys)?;
+                (filter, new)
+            }
         }
     };
     filter.save(&args.filter)?;
@@ -53,9 +59,10 @@ fn empty(args: &FilterCreate, builder: &BloomBuilder, capacity: u64) -> Result<A
         let filter = builder.with_rate(capacity, args.error_rate.unwrap_or(SCALABLE_RATE))?;
         return Ok(AnyFilter::Scalable(filter));
     }
-    let filter = match args.error_rate {
-        Some(rate) => builder.with_rate(capacity, rate)?,
-        None => builder.with_bits_per_key(capacity, args.bits_per_key.unwrap_or(BITS_PER_KEY))?,
+    let filter = match (args.error_rate, args.bits, args.probes) {
+        (_, Some(bits), Some(probes)) => builder.with_bits(bits, probes)?,
+        (Some(rate), ..) => builder.with_rate(capacity, rate)?,
+        _ => builder.with_bits_per_key(capacity, args.bits_per_key.unwrap_or(BITS_PER_KEY))?,
     };
     Ok(AnyFilter::Bloom(filter))
 }

@@ -1,30 +1,38 @@
-//! A file with a filter of either kind, and the lines that go into it.
+//! A file with a filter of any kind, and the lines that go into it.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use tamis::filter::{BloomFilter, HashedKeys, ScalableBloomFilter};
+use tamis::filter::{BloomFilter, FuseFilter, HashedKeys, ScalableBloomFilter};
 
 use super::MAX_LINE;
 use crate::args::Common;
 use crate::commands::lines::Lines;
-use crate::failure::{Attempt, Result};
+use crate::failure::{Attempt, Failure, Result};
 use crate::output::say;
 use crate::text::counted;
 
 pub(super) enum AnyFilter {
     Bloom(BloomFilter),
     Scalable(ScalableBloomFilter),
+    Fuse(FuseFilter),
+}
+
+/// A binary fuse is made of all its lines at once.
+fn takes_no_lines() -> Failure {
+    Failure::usage("a binary fuse takes no more lines; create a new one of all lines")
 }
 
 impl AnyFilter {
     pub(super) fn load(path: &Path) -> Result<AnyFilter> {
         let what = format_args!("cannot read {}", path.display());
-        let mut magic = Vec::new();
-        File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).attempt(what)?;
-        Ok(if magic == ScalableBloomFilter::MAGIC {
+        let mut start = Vec::new();
+        File::open(path).and_then(|file| file.take(8).read_to_end(&mut start)).attempt(what)?;
+        Ok(if start.starts_with(&ScalableBloomFilter::MAGIC) {
             AnyFilter::Scalable(ScalableBloomFilter::load(path)?)
+        } else if FuseFilter::is_prefix(&start) {
+            AnyFilter::Fuse(FuseFilter::load(path)?)
         } else {
             AnyFilter::Bloom(BloomFilter::load(path)?)
         })
@@ -34,14 +42,17 @@ impl AnyFilter {
         match self {
             AnyFilter::Bloom(filter) => filter.save(path)?,
             AnyFilter::Scalable(filter) => filter.save(path)?,
+            AnyFilter::Fuse(filter) => filter.save(path)?,
         }
         Ok(())
     }
 
-    pub(super) fn insert(&mut self, key: &[u8]) -> bool {
+    /// Adds a key; returns whether it was new to the filter.
+    pub(super) fn insert(&mut self, key: &[u8]) -> Result<bool> {
         match self {
-            AnyFilter::Bloom(filter) => filter.insert(key),
-            AnyFilter::Scalable(filter) => filter.insert(key),
+            AnyFilter::Bloom(filter) => Ok(filter.insert(key)),
+            AnyFilter::Scalable(filter) => Ok(filter.insert(key)),
+            AnyFilter::Fuse(_) => Err(takes_no_lines()),
         }
     }
 
@@ -50,6 +61,7 @@ impl AnyFilter {
         Ok(match self {
             AnyFilter::Bloom(filter) => filter.insert_all(keys)?,
             AnyFilter::Scalable(filter) => filter.insert_all(keys)?,
+            AnyFilter::Fuse(_) => return Err(takes_no_lines()),
         })
     }
 
@@ -57,6 +69,7 @@ impl AnyFilter {
         match self {
             AnyFilter::Bloom(filter) => filter.contains(key),
             AnyFilter::Scalable(filter) => filter.contains(key),
+            AnyFilter::Fuse(filter) => filter.contains(key),
         }
     }
 
@@ -64,6 +77,7 @@ impl AnyFilter {
         match self {
             AnyFilter::Bloom(filter) => filter.expected_fpr(),
             AnyFilter::Scalable(filter) => filter.expected_fpr(),
+            AnyFilter::Fuse(filter) => filter.expected_fpr(),
         }
     }
 
@@ -72,6 +86,7 @@ impl AnyFilter {
         match self {
             AnyFilter::Bloom(filter) => filter.encoded_len(),
             AnyFilter::Scalable(filter) => filter.encoded_len(),
+            AnyFilter::Fuse(filter) => filter.encoded_len(),
         }
     }
 
@@ -80,6 +95,7 @@ impl AnyFilter {
         let (capacity, estimate) = match self {
             AnyFilter::Bloom(filter) => (filter.capacity(), filter.estimated_keys()),
             AnyFilter::Scalable(filter) => (filter.capacity(), filter.estimated_keys()),
+            AnyFilter::Fuse(_) => return,
         };
         // The 2 % allow for the error of the estimate.
         if estimate > 1.02 * capacity as f64 {
@@ -89,6 +105,14 @@ impl AnyFilter {
             ));
         }
     }
+}
+
+/// Refuses to replace a file, unless forced.
+pub(super) fn refuse_existing(path: &Path, force: bool) -> Result<()> {
+    if path.exists() && !force {
+        return Err(Failure::usage(format_args!("{} exists already; --force replaces it", path.display())));
+    }
+    Ok(())
 }
 
 /// Passes each line of `file` to `on_line`: the line itself, and the bytes that go into the filter.

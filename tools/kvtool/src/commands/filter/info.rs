@@ -1,7 +1,7 @@
 //! `filter info`: the parameters of a filter, its size and its fill.
 
 use serde_json::{Value, json};
-use tamis::filter::{BloomFilter, ScalableBloomFilter};
+use tamis::filter::{BloomFilter, FuseFilter, ScalableBloomFilter};
 
 use super::file::AnyFilter;
 use crate::args::{Common, FilterInfo};
@@ -15,8 +15,13 @@ pub(super) fn run(common: &Common, args: &FilterInfo) -> Result<()> {
     match (&filter, common.json) {
         (AnyFilter::Bloom(bloom), true) => output.json(bloom_json(bloom))?,
         (AnyFilter::Scalable(scalable), true) => output.json(scalable_json(scalable))?,
+        (AnyFilter::Fuse(fuse), true) => output.json(fuse_json(fuse))?,
         (AnyFilter::Bloom(bloom), false) => {
             let rows = bloom_rows(bloom).into_iter().chain([("size", size(filter.bytes()))]);
+            output.line(words(rows))?;
+        }
+        (AnyFilter::Fuse(fuse), false) => {
+            let rows = fuse_rows(fuse).into_iter().chain([("size", size(filter.bytes()))]);
             output.line(words(rows))?;
         }
         (AnyFilter::Scalable(scalable), false) => {
@@ -44,6 +49,18 @@ fn bloom_rows(filter: &BloomFilter) -> Vec<(&'static str, String)> {
         ("capacity", count(filter.capacity())),
         ("estimated keys", format!("{:.0}", filter.estimated_keys())),
         ("fill", format!("{:.2} %", filter.fill_ratio() * 100.0)),
+        ("expected false positives", rate(filter.expected_fpr())),
+    ]
+}
+
+fn fuse_rows(filter: &FuseFilter) -> Vec<(&'static str, String)> {
+    vec![
+        ("policy", "binary fuse".to_owned()),
+        ("hash", filter.hasher().function().to_string()),
+        ("seed", filter.hasher().seed().to_string()),
+        ("bits", count(filter.bits())),
+        ("bits of a fingerprint", filter.fingerprint_bits().to_string()),
+        ("keys", count(filter.keys())),
         ("expected false positives", rate(filter.expected_fpr())),
     ]
 }
@@ -104,6 +121,19 @@ fn bloom_json(filter: &BloomFilter) -> Value {
         "fill_ratio": filter.fill_ratio(),
         "expected_false_positive_rate": filter.expected_fpr(),
         "full": filter.is_full(),
+        "bytes": filter.encoded_len(),
+    })
+}
+
+fn fuse_json(filter: &FuseFilter) -> Value {
+    json!({
+        "policy": "binary-fuse",
+        "hash": filter.hasher().function().to_string(),
+        "seed": filter.hasher().seed(),
+        "bits": filter.bits(),
+        "fingerprint_bits": filter.fingerprint_bits(),
+        "keys": filter.keys(),
+        "expected_false_positive_rate": filter.expected_fpr(),
         "bytes": filter.encoded_len(),
     })
 }

@@ -7,6 +7,7 @@ mod create;
 mod file;
 mod info;
 mod rebuild;
+mod union;
 
 use crate::args::{Common, FilterCommand};
 use crate::failure::Result;
@@ -19,6 +20,7 @@ pub(crate) fn run(common: &Common, command: FilterCommand) -> Result<()> {
         FilterCommand::Create(args) => create::run(common, &args),
         FilterCommand::Add(args) => add::run(common, &args),
         FilterCommand::Check(args) => check::run(common, &args),
+        FilterCommand::Union(args) => union::run(common, &args),
         FilterCommand::Info(args) => info::run(common, &args),
         FilterCommand::Rebuild(args) => rebuild::run(common, args),
         FilterCommand::Advise(args) => advise::run(common, &args),
