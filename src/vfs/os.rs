@@ -64,8 +64,15 @@ impl FileSystem for OsFileSystem {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(dir) {
+            // Some versions of Windows say this of a file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && dir.is_file() => {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+            entries => entries?,
+        };
         let mut names = Vec::new();
-        for entry in fs::read_dir(dir)? {
+        for entry in entries {
             // No file of a store has a name that is not UTF-8.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);

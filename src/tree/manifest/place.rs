@@ -30,7 +30,7 @@ pub(crate) fn find(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
             Err(error) => error,
         },
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {
-            return Err(not_a_store(dir, "it is not a directory"));
+            return Err(not_a_directory(dir));
         }
         found => return found,
     };
@@ -73,6 +73,10 @@ fn not_a_store(dir: &Path, found: impl Into<String>) -> Error {
     Error::NotAStore { dir: dir.to_owned(), found: found.into() }
 }
 
+fn not_a_directory(dir: &Path) -> Error {
+    not_a_store(dir, "it is not a directory")
+}
+
 /// The files of a directory other than `CURRENT`.
 #[derive(Default)]
 struct DirContent {
@@ -88,6 +92,8 @@ impl DirContent {
     fn of(fs: &dyn FileSystem, dir: &Path) -> Result<DirContent> {
         let mut names = match fs.list(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DirContent::default()),
+            // On Windows the look for `CURRENT` in a file finds nothing, without an error.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Err(not_a_directory(dir)),
             names => names.during("list", dir)?,
         };
         names.sort_unstable();

@@ -37,8 +37,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The byte that is locked: no file is as long.
 const LOCKED_OFFSET: u64 = 1 << 62;
 
+/// Opens a file. Windows denies access to a directory; reading one on Unix says what it is.
 pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
-    File::open(path)
+    File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied if path.is_dir() => io::ErrorKind::IsADirectory.into(),
+        _ => error,
+    })
 }
 
 /// Reads at `offset`. This moves the file's own position, which nothing uses.

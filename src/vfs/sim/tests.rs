@@ -35,7 +35,9 @@ fn outcomes(fs: &SimFileSystem) -> BTreeSet<Vec<(String, Vec<u8>)>> {
 }
 
 fn files(fs: &SimFileSystem) -> Vec<(String, Vec<u8>)> {
-    let file = |path: PathBuf| (path.display().to_string(), fs.read(&path).unwrap());
+    // Windows joins names by backslashes.
+    let name = |path: &Path| path.display().to_string().replace('\\', "/");
+    let file = |path: PathBuf| (name(&path), fs.read(&path).unwrap());
     fs.paths().into_iter().map(file).collect()
 }
 

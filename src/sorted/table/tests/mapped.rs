@@ -228,7 +228,7 @@ fn tables_with_compression_are_not_mapped() {
 
 /// Uses real mapped pages, of the real file system.
 #[test]
-#[cfg_attr(miri, ignore = "Miri cannot map files")]
+#[cfg_attr(any(miri, windows), ignore = "Miri and Windows map no files")]
 fn cursors_and_values_outlive_a_table_and_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let fs = Arc::new(OsFileSystem::new());
