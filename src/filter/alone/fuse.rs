@@ -43,9 +43,9 @@ use crate::format::Malformed;
 /// | 1,000,000 and more | 1.125 | − 22 % |
 ///
 /// [`bytes_for`](FuseFilter::bytes_for) says it exactly. Building takes about 25 bytes of memory
-/// per key beside the filter, and several times as long as a Bloom filter. A look-up reads three cache
-/// lines, where a Bloom filter reads one for most absent keys. No key can be added later, and two
-/// filters cannot be united.
+/// per key beside the filter, and several times as long as a Bloom filter. A look-up reads three
+/// cache lines, where a Bloom filter reads one for most absent keys. No key can be added later, and
+/// two filters cannot be united.
 ///
 /// Equal sets have equal bytes, whatever the order of their keys. The file is a table's filter
 /// block: docs/FORMAT.md. `H` is the hash of the keys; see [`FilterHash`].
