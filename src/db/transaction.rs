@@ -364,8 +364,17 @@ impl Transaction {
     pub fn commit_with(self, options: WriteOptions) -> Result<SeqNo> {
         let (store, since) = (self.default.store(), self.snapshot.seqno());
         let (batch, mut reads) = self.overlay.into_parts();
-        if reads.is_empty() || batch.is_empty() {
-            return Ok(store.write(batch, options)?.max(since));
+        if batch.is_empty() {
+            // Also in a store that takes no writes.
+            store.gate.check_open()?;
+            batch.validate(store.id)?;
+            if options.sync {
+                store.sync()?;
+            }
+            return Ok(since);
+        }
+        if reads.is_empty() {
+            return store.write(batch, options);
         }
         reads.sort();
         store.write_under(batch, options, Arc::new(reads), since)

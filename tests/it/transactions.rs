@@ -1,7 +1,9 @@
 //! Are transactions serialisable, and do they see what they should?
 
+use std::sync::Arc;
+
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Error, Transaction, Value};
+use tamis::{Db, Error, Options, Transaction, Value};
 
 use crate::support::open_plain;
 
@@ -326,6 +328,23 @@ fn transact_repeats_conflicts_and_nothing_else() {
     })
     .unwrap();
     assert!(db.contains_key("inner").unwrap() && db.contains_key("outer").unwrap());
+}
+
+#[test]
+fn a_transaction_that_only_reads_commits_in_a_read_only_store_too() {
+    let fs = SimFileSystem::new();
+    let (db, _executor) = open_plain(&fs).unwrap();
+    db.put("x", "0").unwrap();
+    db.close().unwrap();
+    let options = Options::new().file_system(Arc::new(fs.clone()));
+    let db = options.open_read_only("/db").unwrap();
+    let seqno = db.last_seqno();
+    let seen = db.transact(|tx| Ok::<_, Error>((read(tx, "x"), keys(tx.range(..)))));
+    assert_eq!(seen.unwrap(), ("0".into(), "x".into()));
+    assert_eq!(db.begin().commit().unwrap(), seqno);
+    let mut transaction = db.begin();
+    transaction.put("x", "1");
+    assert!(matches!(transaction.commit(), Err(Error::ReadOnly(_))));
 }
 
 #[test]
