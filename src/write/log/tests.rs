@@ -8,7 +8,6 @@ use tempfile::TempDir;
 
 use super::reader::{End, LogReader, Step};
 use super::replay::{ApplyError, Replayed, replay};
-use super::salvage::{Needed, salvage};
 use super::testing::{get_file, put_file};
 use super::writer::{LogWriter, NewRecord};
 use crate::error::{Error, Result};
@@ -19,6 +18,8 @@ use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, of_version};
 use crate::format::key::MAX_SEQNO;
 use crate::format::record::RecordHeader;
 use crate::vfs::{Fault, FaultMode, FileSystem, OsFileSystem, SimFileSystem, read_small_file};
+
+mod salvage;
 
 /// What replay applied: the first ordinal and the payload of each record.
 type AppliedRecords = Vec<(u64, Vec<u8>)>;
@@ -272,27 +273,6 @@ fn missing_log_ends_the_sequence_or_is_corruption() {
     let mut logs = TestLogs::new();
     append(&mut logs.create(5, 9, 0), b"nine", 1, 0);
     logs.check(&[], Some((5, 0)));
-}
-
-#[test]
-fn salvage_tells_of_each_hole_once_and_goes_on_behind_it() {
-    let mut logs = TestLogs::new();
-    let end = *append_four(&mut logs.create(5, 1, 0)).last().unwrap();
-    for (number, first) in [(6, 30), (7, 40)] {
-        append(&mut logs.create(number, first, 0), b"x", 10, 0);
-    }
-    let paths: Vec<_> = logs.numbers.iter().map(|&n| (n, logs.path(n))).collect();
-    let mut firsts = Vec::new();
-    let needed = Needed { expected: 1, elsewhere: 0, certainly_elsewhere: 0 };
-    let salvaged = salvage(&OsFileSystem, Magic::Wal, &paths, needed, &mut |record| {
-        firsts.push(record.first);
-        Ok(())
-    });
-    let salvaged = salvaged.unwrap();
-    let behind = logs.replay(1).unwrap().1.next;
-    let [gap] = salvaged.gaps.as_slice() else { panic!("{:?}", salvaged.gaps) };
-    assert_eq!((&gap.file, gap.offset, gap.ordinals), (&logs.path(5), end, Some(30 - behind)));
-    assert_eq!((&firsts[firsts.len() - 2..], salvaged.next), (&[30, 40][..], 50));
 }
 
 #[test]
