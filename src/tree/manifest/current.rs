@@ -148,6 +148,19 @@ mod tests {
     }
 
     #[test]
+    fn the_beginning_tells_whose_file_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let begins = || begins_as_ours(&OsFileSystem, dir.path()).unwrap();
+        assert!(!begins(), "there is none");
+        for (content, ours) in
+            [(&b"tamis 1\n"[..], true), (b"tamis ", true), (b"tamis", false), (b"MANIFEST-1\n", false)]
+        {
+            put_file(&dir.path().join("CURRENT"), content);
+            assert_eq!(begins(), ours);
+        }
+    }
+
+    #[test]
     fn switch_replaces_what_an_interrupted_one_left() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(&OsFileSystem, dir.path()).unwrap(), None);

@@ -537,6 +537,21 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn edit_at_the_bounds_is_taken() {
+        let key = vec![b'k'; MAX_KEY_LEN];
+        let table = TableMeta {
+            entries: 3,
+            keys: 3,
+            tombstones: 3,
+            smallest_seqno: MAX_SEQNO,
+            largest_seqno: MAX_SEQNO,
+            ..sample_table(MAX_SEQNO, (&key, &key))
+        };
+        let edit = VersionEdit { added: vec![(u32::MAX, 6, table)], ..VersionEdit::default() };
+        assert_eq!(VersionEdit::decode(&edit.encode()), Ok(edit));
+    }
+
+    #[test]
     fn optional_fields_of_options_are_checked() {
         let with_field = |tag: u64, value: u64, times: usize| {
             let mut content = vec![1];
