@@ -135,6 +135,9 @@ mod tests {
             refused(&bad);
         }
         refused(&[&good[..], b"\n"].concat());
+        // More than the lines of this version, under the right checksum.
+        let longer = "tamis 1\nMANIFEST-000003\nmore\n";
+        refused(format!("{longer}{}", checksum_line(longer)).as_bytes());
     }
 
     #[test]

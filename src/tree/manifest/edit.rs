@@ -469,6 +469,10 @@ pub(super) mod tests {
     proptest! {
         #[test]
         fn edit_round_trips(edit in any_edit()) {
+            for (_, name, options) in &edit.created {
+                let definition = decode_definition(&encode_definition(name, options));
+                prop_assert_eq!(definition, Ok((name.clone(), options.clone())));
+            }
             prop_assert_eq!(VersionEdit::decode(&edit.encode()), Ok(edit));
         }
 

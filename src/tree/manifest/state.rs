@@ -312,6 +312,7 @@ mod tests {
         let snapshot = VersionEdit::decode(&state.snapshot_edit().encode()).unwrap();
         assert_eq!(ManifestState::from_snapshot(&snapshot).as_ref(), Ok(&state));
         assert_eq!((state.min_log, state.flushed_seqno, state.take_number()), (13, 77, 101));
+        assert_eq!(state.take_number(), 102);
         let tables: Vec<_> = state.keyspaces[&0].tables().map(|(level, table)| (level, table.number)).collect();
         assert_eq!(tables, [(0, 10), (0, 11), (6, 12)]);
         assert!(state.has_table(14) && !state.has_table(13));

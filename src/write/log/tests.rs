@@ -145,6 +145,17 @@ fn log_cut_at_any_length_yields_the_records_before_the_cut() {
 }
 
 #[test]
+fn only_zeros_are_a_clean_end() {
+    let mut logs = TestLogs::new();
+    let end = append_four(&mut logs.create(8, 1, 0))[4];
+    let bytes = get_file(&logs.path(8));
+    for (rest, is_clean) in [(&[0; 40][..], true), (&[0, 7, 0, 7, 0], false), (&[0xff], false), (&[0, 1], false)] {
+        put_file(&logs.path(8), &[&bytes[..], rest].concat());
+        logs.check(&FOUR_FIRSTS, (!is_clean).then_some((8, end)));
+    }
+}
+
+#[test]
 fn flipped_byte_without_proof_ends_the_log() {
     let mut logs = TestLogs::new();
     let offsets = append_four(&mut logs.create(8, 1, 0));
@@ -560,6 +571,19 @@ fn header_that_calls_its_own_records_durable_is_corruption() {
     let header = FileHeader { number: 5, first: 1, synced: 1, ..FileHeader::default() };
     put_file(&logs.path(5), &header.encode(Magic::Wal));
     logs.check_corrupt(5, 0);
+}
+
+#[test]
+fn a_log_begins_at_most_behind_the_last_ordinal() {
+    let logs = TestLogs::new();
+    for (first, is_sound) in [(MAX_SEQNO + 1, true), (MAX_SEQNO + 2, false)] {
+        let header = FileHeader { number: 5, first, ..FileHeader::default() };
+        put_file(&logs.path(5), &header.encode(Magic::Wal));
+        match is_sound {
+            true => assert_eq!(read_all(&logs.path(5)).unwrap(), (Vec::new(), End::Clean)),
+            false => check_corrupt(read_all(&logs.path(5)).map(drop), &logs.path(5), 0),
+        }
+    }
 }
 
 /// The payloads of all records of log 5, how it ends, and where.

@@ -92,6 +92,8 @@ fn records_behind_a_hole_get_their_ordinals_from_the_next_log() {
     let (logs, [_, second, third, ..]) = two_logs();
     logs.flip(5, second);
     logs.check_salvage(ALL, &[1, 4, 5, 8, 9, 11, 12], &[(5, second, third - second, Some(2))], 15);
+    // Nobody needs the log.
+    logs.check_salvage(needed(8, 7), &[8, 9, 11, 12], &[], 15);
 }
 
 #[test]
@@ -100,7 +102,9 @@ fn records_between_two_holes_get_the_least_ordinals_possible() {
     logs.flip(5, first);
     logs.flip(5, third);
     let gaps = [(5, first, second - first, None), (5, third, fourth - third, Some(2))];
-    logs.check_salvage(ALL, &[1, 5, 8, 9, 11, 12], &gaps, 15);
+    for elsewhere in [0, 3] {
+        logs.check_salvage(needed(1, elsewhere), &[1, 5, 8, 9, 11, 12], &gaps, 15);
+    }
 }
 
 #[test]
@@ -159,6 +163,21 @@ fn a_torn_tail_is_no_loss_unless_something_in_it_was_durable() {
         logs.flip(5, fourth);
         let gap = (5, third, len - third, None);
         logs.check_salvage(ALL, &[1, 2], if torn { &[] } else { std::slice::from_ref(&gap) }, 4);
+    }
+}
+
+#[test]
+fn a_span_behind_a_hole_counts_if_it_states_the_first_missing_ordinal() {
+    for (synced, torn) in [(4, true), (5, false)] {
+        let mut logs = TestLogs::new();
+        let mut log = logs.create(5, 1, 0);
+        let [.., fourth, eighth] = append_four(&mut log);
+        append(&mut log, b"eight", 1, synced);
+        logs.flip(5, fourth);
+        match torn {
+            true => logs.check_salvage(ALL, &[1, 2, 4], &[], 5),
+            false => logs.check_salvage(ALL, &[1, 2, 4, 6], &[(5, fourth, eighth - fourth, Some(1))], 7),
+        }
     }
 }
 
