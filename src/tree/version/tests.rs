@@ -255,7 +255,8 @@ fn random_entries(random: &mut fastrand::Rng, mut seqno: SeqNo, most: usize) -> 
 
 /// Moves `cursor` at random, and compares it with `list` after each move.
 fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, random: &mut fastrand::Rng) {
-    let mut at: Option<usize> = None;
+    cursor.seek_to_first().unwrap();
+    let mut at = Some(0);
     let (mut plain, mut firsts) = (0, 0);
     let versions = |key: &[u8]| list.iter().filter(|entry| entry.0 == key).count();
     for _ in 0..600 {

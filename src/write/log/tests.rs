@@ -242,6 +242,31 @@ fn proof_reaches_back_from_later_logs() {
 }
 
 #[test]
+fn durable_entries_that_appear_while_the_log_is_read_are_no_damage() {
+    let mut logs = TestLogs::new();
+    let mut log = logs.create(8, 1, 0);
+    let [_, second, _, fourth, _] = append_four(&mut log);
+    append(&mut log, b"eight", 1, 7);
+    let whole = get_file(&logs.path(8));
+    let without = |offsets: &[u64]| {
+        let mut bytes = whole.clone();
+        offsets.iter().for_each(|&at| bytes[usize::try_from(at).unwrap()] ^= 1);
+        put_file(&logs.path(8), &bytes);
+    };
+    without(&[second, fourth]);
+    let mut applied = Vec::new();
+    let files = [(8, logs.path(8))];
+    // An open file keeps its content: each reading finds what the one before it made.
+    let replayed = replay(&OsFileSystem, Magic::Wal, &files, 1, 0, &mut |record| {
+        applied.push(record.first);
+        without(&[fourth][..usize::from(record.first == 1)]);
+        Ok(())
+    });
+    assert_eq!(replayed.unwrap(), Replayed { next: 9, synced: 7, torn: None });
+    assert_eq!(applied, [1, 2, 4, 5, 8]);
+}
+
+#[test]
 fn several_logs_are_one_sequence() {
     let mut logs = TestLogs::new();
     let mut log = logs.create(3, 1, 0);
@@ -284,6 +309,16 @@ fn missing_log_ends_the_sequence_or_is_corruption() {
     let mut logs = TestLogs::new();
     append(&mut logs.create(5, 9, 0), b"nine", 1, 0);
     logs.check(&[], Some((5, 0)));
+}
+
+#[test]
+fn logs_that_end_before_what_is_known_to_be_durable_are_corrupt() {
+    let mut logs = TestLogs::new();
+    let end = append_four(&mut logs.create(8, 1, 0))[4];
+    let files = [(8, logs.path(8))];
+    let replay_to = |durable: u64| replay(&OsFileSystem, Magic::Wal, &files, 1, durable, &mut |_| Ok(())).map(drop);
+    replay_to(7).unwrap();
+    check_corrupt(replay_to(8), &logs.path(8), end);
 }
 
 #[test]
