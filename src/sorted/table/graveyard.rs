@@ -67,6 +67,31 @@ impl Graveyard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vfs::{Fault, FaultMode, SimFileSystem};
+
+    #[test]
+    fn a_buried_table_is_listed_before_its_file_is_removed() {
+        let graveyard = Graveyard::default();
+        graveyard.bury(7);
+        assert_eq!((graveyard.numbers(), graveyard.unlinked()), (vec![7], vec![]));
+    }
+
+    #[test]
+    fn a_table_counts_as_unlinked_once_its_file_is_gone() {
+        let (fs, dir) = (SimFileSystem::new(), Path::new("/"));
+        fs.create(&FileKind::Table(7).path(dir)).unwrap();
+        let graveyard = Graveyard::default();
+        graveyard.bury(7);
+        fs.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: false }));
+        graveyard.remove_file(&fs, dir, 7);
+        assert_eq!(graveyard.unlinked(), [], "the removal failed");
+        // The first of these removes the file, the second finds none.
+        for number in [7, 8] {
+            graveyard.remove_file(&fs, dir, number);
+        }
+        assert_eq!(graveyard.unlinked(), [7, 8]);
+        assert!(fs.file_len(&FileKind::Table(7).path(dir)).is_err());
+    }
 
     #[test]
     fn a_table_is_listed_until_its_unlinking_is_durable() {

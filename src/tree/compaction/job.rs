@@ -147,8 +147,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::sorted::table::TableContext;
-    use crate::vfs::SimFileSystem;
+    use crate::filter::FilterPolicy;
+    use crate::format::key::ValueKind;
+    use crate::options::Compression;
+    use crate::sorted::table::{TableBuilder, TableContext, TableOptions};
+    use crate::vfs::{FileSystem, SimFileSystem};
 
     /// A level of tables with these smallest and largest keys.
     fn level(ranges: &[(&str, &str)]) -> Vec<TableMeta> {
@@ -249,5 +252,88 @@ mod tests {
                 keys.iter().skip(usize::from(output) + 1).take(1).map(|key| key.as_bytes()).collect();
             assert_eq!(next, expected);
         }
+    }
+
+    fn number_key(i: u64) -> Vec<u8> {
+        format!("{i:06}").into_bytes()
+    }
+
+    /// Two levels of two tables each, of 8000 keys in all, and the task that merges them.
+    fn two_levels() -> (Version, Task) {
+        let fs = SimFileSystem::new();
+        fs.create_dir(Path::new("/db")).unwrap();
+        let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 0, 8));
+        let options = TableOptions {
+            filter: FilterPolicy::None,
+            prefix: None,
+            compression: Compression::None,
+            block_size: 256,
+            seed: 0,
+            keyspace: 0,
+        };
+        let tables: [(u8, u64, std::ops::Range<u64>); 4] =
+            [(5, 1, 0..4000), (5, 2, 4000..8000), (6, 3, 0..4000), (6, 4, 4000..8000)];
+        let tables = tables.map(|(level, number, keys)| {
+            let mut builder = TableBuilder::new(context.fs(), context.dir(), number, options).unwrap();
+            for key in keys.filter(|key| key % 2 == u64::from(level) % 2) {
+                builder.add(&number_key(key), number, ValueKind::Put, &[7; 100]).unwrap();
+            }
+            (level, Arc::new(Table::new(Arc::clone(&context), builder.finish().unwrap())))
+        });
+        let task = Task {
+            start_level: 5,
+            output_level: 6,
+            inputs: vec![(5, 1), (5, 2), (6, 3), (6, 4)],
+            hull: Hull { smallest: number_key(0).into(), largest: number_key(7999).into() },
+            bytes: tables.iter().map(|(_, table)| table.meta().size).sum(),
+            is_move: false,
+            runs: (0, 0),
+        };
+        (Version::default().edited(&[], Vec::from(tables)), task)
+    }
+
+    /// Number of keys in each part.
+    fn parts(task: &Task, version: &Version, stage: Part<'_>, table_size: u64) -> Vec<u64> {
+        let bounds = bounds(task, version, stage, table_size).unwrap();
+        let number = |key: &[u8]| std::str::from_utf8(key).unwrap().parse::<u64>().unwrap();
+        let (first, last) = (stage.from.map_or(0, number), stage.to.map_or(8000, number));
+        // A bound may be shorter than a key.
+        let position = |bound: &Vec<u8>| (first..last).find(|&key| number_key(key) >= *bound).unwrap_or(last);
+        let ends: Vec<u64> = [first].into_iter().chain(bounds.iter().map(position)).chain([last]).collect();
+        ends.windows(2).map(|ends| ends[1] - ends[0]).collect()
+    }
+
+    #[test]
+    fn a_stage_is_cut_into_parts_that_write_one_table_each() {
+        let (version, task) = two_levels();
+        let check = |stage: Part<'_>, bytes: u64, table_size: u64| {
+            let parts = parts(&task, &version, stage, table_size);
+            let expected = bytes * 8 / 7 / table_size;
+            let count = parts.len() as u64;
+            assert!(expected * 7 / 10 <= count && count <= expected + 2, "{count} parts instead of {expected}");
+            let most = parts.iter().max().unwrap();
+            assert!(parts[..parts.len() - 1].iter().all(|keys| keys * 10 >= most * 7), "{parts:?}");
+        };
+        for table_size in [task.bytes / 5, task.bytes / 20, task.bytes / 100] {
+            check(Part::default(), task.bytes, table_size);
+            let (from, to) = (number_key(1000), number_key(5000));
+            check(Part { from: Some(&from), to: Some(&to) }, task.bytes / 2, table_size);
+        }
+        // Of half of the inputs, in one level.
+        let half = Task { inputs: vec![(5, 1), (5, 2)], ..task.clone() };
+        let count = parts(&half, &version, Part::default(), task.bytes / 50).len();
+        assert!((20..32).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn a_task_as_small_as_a_table_or_for_level_0_is_one_part() {
+        let (version, task) = two_levels();
+        let count = |task: &Task, table_size: u64| parts(task, &version, Part::default(), table_size).len();
+        assert_eq!((count(&task, task.bytes * 2), count(&task, 1 << 10) > 10), (1, true));
+        assert_eq!(count(&Task { bytes: 7 << 10, ..task.clone() }, 8 << 10), 1);
+        assert!(count(&Task { bytes: (7 << 10) + 1, ..task.clone() }, 8 << 10) > 10);
+        let run = Task { start_level: 0, output_level: 0, ..task.clone() };
+        assert_eq!(count(&run, 1 << 10), 1);
+        assert!(count(&task, 0) > 100);
     }
 }

@@ -135,6 +135,9 @@ mod tests {
             refused(&bad);
         }
         refused(&[&good[..], b"\n"].concat());
+        // More than the lines of this version, under the right checksum.
+        let longer = "tamis 1\nMANIFEST-000003\nmore\n";
+        refused(format!("{longer}{}", checksum_line(longer)).as_bytes());
     }
 
     #[test]
@@ -145,6 +148,19 @@ mod tests {
             assert!(matches!(error, Error::Unsupported { found: 2, known: 1, .. }));
         }
         assert!(decode(b"tamis 2\nwhatever\n", Path::new("CURRENT")).unwrap_err().is_corruption());
+    }
+
+    #[test]
+    fn the_beginning_tells_whose_file_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let begins = || begins_as_ours(&OsFileSystem, dir.path()).unwrap();
+        assert!(!begins(), "there is none");
+        for (content, ours) in
+            [(&b"tamis 1\n"[..], true), (b"tamis ", true), (b"tamis", false), (b"MANIFEST-1\n", false)]
+        {
+            put_file(&dir.path().join("CURRENT"), content);
+            assert_eq!(begins(), ours);
+        }
     }
 
     #[test]

@@ -469,6 +469,10 @@ pub(super) mod tests {
     proptest! {
         #[test]
         fn edit_round_trips(edit in any_edit()) {
+            for (_, name, options) in &edit.created {
+                let definition = decode_definition(&encode_definition(name, options));
+                prop_assert_eq!(definition, Ok((name.clone(), options.clone())));
+            }
             prop_assert_eq!(VersionEdit::decode(&edit.encode()), Ok(edit));
         }
 
@@ -534,6 +538,21 @@ pub(super) mod tests {
         check_refused(&with_options(no_filter), "no filter");
         let removed = VersionEdit { removed: vec![(0, 7, 9)], ..VersionEdit::default() };
         check_refused(&removed, "level");
+    }
+
+    #[test]
+    fn edit_at_the_bounds_is_taken() {
+        let key = vec![b'k'; MAX_KEY_LEN];
+        let table = TableMeta {
+            entries: 3,
+            keys: 3,
+            tombstones: 3,
+            smallest_seqno: MAX_SEQNO,
+            largest_seqno: MAX_SEQNO,
+            ..sample_table(MAX_SEQNO, (&key, &key))
+        };
+        let edit = VersionEdit { added: vec![(u32::MAX, 6, table)], ..VersionEdit::default() };
+        assert_eq!(VersionEdit::decode(&edit.encode()), Ok(edit));
     }
 
     #[test]

@@ -95,3 +95,115 @@ fn lists(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<PathBuf>> {
     lists.sort_unstable();
     Ok(lists)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::{Fault, FaultMode, SimFileSystem};
+
+    const TABLE: FileKind = FileKind::Table(7);
+    const OTHER: FileKind = FileKind::Table(8);
+    const LOG: FileKind = FileKind::Wal(9);
+
+    /// A store of three files, made durable.
+    fn store() -> (SimFileSystem, &'static Path) {
+        let (fs, dir) = (SimFileSystem::new(), Path::new("/db"));
+        for dir in [dir.to_owned(), dir.join(LOST), dir.join(LOST).join(UNCERTAIN)] {
+            fs.create_dir(&dir).unwrap();
+        }
+        for kind in [TABLE, OTHER, LOG] {
+            let file = fs.create(&kind.path(dir)).unwrap();
+            file.append(kind.name().as_bytes()).unwrap();
+            file.sync().unwrap();
+        }
+        for dir in [Path::new("/").to_owned(), dir.to_owned(), dir.join(LOST)] {
+            fs.sync_dir(&dir).unwrap();
+        }
+        (fs, dir)
+    }
+
+    fn moves() -> Vec<Move> {
+        vec![(TABLE, "lost/000007.sst".into()), (LOG, "lost/uncertain/000009.wal.2".into())]
+    }
+
+    fn unfinished_of(fs: &SimFileSystem) -> Vec<Move> {
+        unfinished(fs, Path::new("/db"), &[LOG, TABLE, OTHER], |_| false).unwrap()
+    }
+
+    #[test]
+    fn moves_are_written_and_found_again() {
+        let (fs, dir) = store();
+        assert_eq!(unfinished_of(&fs), []);
+        write(&fs, dir, 130, &moves()).unwrap();
+        fs.sync_dir(&dir.join(LOST)).unwrap();
+        let fs = fs.crash(0);
+        let text = String::from_utf8(fs.read("/db/lost/moves-000130.txt").unwrap()).unwrap();
+        assert_eq!(text, "000007.sst\tlost/000007.sst\n000009.wal\tlost/uncertain/000009.wal.2\n");
+        assert_eq!(unfinished_of(&fs), moves());
+        // Files that are gone, or that the store needs, stay.
+        assert_eq!(unfinished(&fs, dir, &[TABLE], |_| false).unwrap(), moves()[..1]);
+        assert_eq!(unfinished(&fs, dir, &[LOG, TABLE], |kind| kind == TABLE).unwrap(), moves()[1..]);
+    }
+
+    #[test]
+    fn lines_that_no_repair_writes_move_nothing() {
+        let (fs, dir) = store();
+        let lines = [
+            "000007.sst",
+            "000007.sst\t",
+            "000007.sst\t000007.sst",
+            "000007.sst\t/db/lost/000007.sst",
+            "000007.sst\t../lost/000007.sst",
+            "000007.sst\tlost/..",
+            "000007.sst\tlost/000008.sst",
+            "000007.sst\tlost/deeper/000007.sst",
+            "000007.sst\tuncertain/000007.sst",
+            "words\tlost/words",
+        ];
+        fs.write(dir.join(LOST).join("moves-000130.txt"), lines.join("\n")).unwrap();
+        assert_eq!(unfinished_of(&fs), []);
+    }
+
+    #[test]
+    fn of_several_lists_the_oldest_counts() {
+        let (fs, dir) = store();
+        fs.write(dir.join(LOST).join("moves-000131.txt"), "000007.sst\tlost/000007.sst.2\n").unwrap();
+        write(&fs, dir, 130, &moves()).unwrap();
+        assert_eq!(unfinished_of(&fs), moves());
+    }
+
+    #[test]
+    fn finished_moves_survive_a_power_cut_and_leave_no_list() {
+        let (fs, dir) = store();
+        write(&fs, dir, 130, &moves()).unwrap();
+        fs.write(dir.join(LOST).join("report-000130.txt"), "a report").unwrap();
+        finish(&fs, dir, &moves()).unwrap();
+        assert_eq!(fs.list(&dir.join(LOST)).unwrap(), ["000007.sst", "report-000130.txt", "uncertain"]);
+        for seed in 0..20 {
+            let fs = fs.crash(seed);
+            assert_eq!(fs.read("/db/lost/000007.sst").unwrap(), b"000007.sst");
+            assert_eq!(fs.read("/db/lost/uncertain/000009.wal.2").unwrap(), b"000009.wal");
+            assert!(fs.file_len(TABLE.path(dir)).is_err() && fs.file_len(LOG.path(dir)).is_err());
+            assert!(fs.file_len(OTHER.path(dir)).is_ok());
+        }
+    }
+
+    #[test]
+    fn no_moves_need_no_sync() {
+        let (fs, dir) = store();
+        let before = fs.mutations();
+        finish(&fs, dir, &[]).unwrap();
+        assert_eq!(fs.mutations(), before);
+    }
+
+    #[test]
+    fn a_store_without_lost_files_has_no_moves_and_an_unreadable_one_fails() {
+        let fs = SimFileSystem::new();
+        fs.create_dir(Path::new("/db")).unwrap();
+        assert_eq!(unfinished_of(&fs), []);
+        finish(&fs, Path::new("/db"), &[]).unwrap();
+        let (fs, dir) = store();
+        fs.set_fault(Some(Fault { at: 1, mode: FaultMode::ReadError, sticky: true }));
+        assert!(unfinished(&fs, dir, &[TABLE], |_| false).is_err());
+    }
+}

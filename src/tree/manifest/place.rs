@@ -167,7 +167,7 @@ fn beginning(fs: &dyn FileSystem, path: &Path) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::format::header::FileHeader;
-    use crate::vfs::SimFileSystem;
+    use crate::vfs::{Fault, FaultMode, SimFileSystem};
 
     const DIR: &str = "/store";
 
@@ -254,6 +254,39 @@ mod tests {
         crate::vfs::OsFileSystem.create_dir(&dir.path().join("000007.sst")).unwrap();
         let error = find(&crate::vfs::OsFileSystem, dir.path()).unwrap_err();
         assert!(matches!(&error, Error::NotAStore { found, .. } if found.contains("000007.sst")), "{error}");
+    }
+
+    #[test]
+    fn a_failed_read_is_not_taken_for_an_absent_file() {
+        let fs = || {
+            let fs = SimFileSystem::new();
+            fs.create_dir(Path::new(DIR)).unwrap();
+            fs
+        };
+        let store = fs();
+        current::switch(&store, Path::new(DIR), 2).unwrap();
+        let header = FileHeader { number: 2, first: 1, ..FileHeader::default() };
+        let (empty_log, foreign, damaged) = (fs(), fs(), fs());
+        empty_log.write("/store/000003.wal", header.encode(Magic::Wal)).unwrap();
+        foreign.write("/store/CURRENT", "MANIFEST-000004\n").unwrap();
+        foreign.write("/store/IDENTITY", "0af5-11").unwrap();
+        damaged.write("/store/CURRENT", "tamis 1\n").unwrap();
+        damaged.write("/store/MANIFEST-000002", header.encode(Magic::Manifest)).unwrap();
+        for fs in [store, empty_log, foreign, damaged] {
+            let whole = find(&fs, Path::new(DIR)).map_err(|error| error.to_string());
+            for at in 1.. {
+                fs.set_fault(Some(Fault { at, mode: FaultMode::ReadError, sticky: false }));
+                let found = find(&fs, Path::new(DIR));
+                if !fs.fault_hit() {
+                    assert!(at > 1);
+                    break;
+                }
+                let error = found.unwrap_err();
+                assert!(matches!(error, Error::Io { .. }) || whole == Err(error.to_string()), "{at}: {error}");
+            }
+            fs.set_fault(Some(Fault { at: 1, mode: FaultMode::ReadError, sticky: false }));
+            assert!(current::begins_as_ours(&fs, Path::new(DIR)).is_err());
+        }
     }
 
     #[test]

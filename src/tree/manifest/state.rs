@@ -312,6 +312,7 @@ mod tests {
         let snapshot = VersionEdit::decode(&state.snapshot_edit().encode()).unwrap();
         assert_eq!(ManifestState::from_snapshot(&snapshot).as_ref(), Ok(&state));
         assert_eq!((state.min_log, state.flushed_seqno, state.take_number()), (13, 77, 101));
+        assert_eq!(state.take_number(), 102);
         let tables: Vec<_> = state.keyspaces[&0].tables().map(|(level, table)| (level, table.number)).collect();
         assert_eq!(tables, [(0, 10), (0, 11), (6, 12)]);
         assert!(state.has_table(14) && !state.has_table(13));
@@ -324,7 +325,10 @@ mod tests {
         let mut state = new_state();
         state.apply(&synced(13, 80)).unwrap();
         state.apply(&synced(15, 95)).unwrap();
-        assert_eq!(state.synced_log, Some(SyncedLog { number: 15, seqno: 95 }));
+        // The log may be stated again, alone or with a higher sequence number.
+        state.apply(&synced(15, 95)).unwrap();
+        state.apply(&synced(15, 96)).unwrap();
+        assert_eq!(state.synced_log, Some(SyncedLog { number: 15, seqno: 96 }));
         for (min_log, is_needed) in [(15, true), (16, false)] {
             state.apply(&VersionEdit { min_log: Some(min_log), ..VersionEdit::default() }).unwrap();
             assert_eq!(state.synced_log.is_some(), is_needed);
@@ -367,6 +371,18 @@ mod tests {
         check_refused(&[falling], "falls");
         let seed = VersionEdit { hash_seed: Some(43), ..VersionEdit::default() };
         check_refused(&[seed], "seed");
+    }
+
+    #[test]
+    fn there_are_at_most_so_many_keyspaces() {
+        let create = |ids: std::ops::Range<u32>| VersionEdit {
+            next_file_number: Some(1 << 20),
+            created: ids.map(|id| (id, format!("{id}"), KeyspaceOptions::new())).collect(),
+            ..VersionEdit::default()
+        };
+        // With the default keyspace.
+        check_refused(&[create(1..65_535), create(65_535..65_536)], "65535");
+        check_refused(&[create(1..65_537)], "65535");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::*;
 use crate::filter::FilterPolicy;
 use crate::format::record::MARKER_LEN;
 use crate::options::{Compression, KeyspaceOptions};
-use crate::vfs::OsFileSystem;
+use crate::vfs::{Fault, FaultMode, OsFileSystem, SimFileSystem};
 use crate::write::log::testing::{get_file, put_file, unhex};
 use crate::write::wal::SyncedLog;
 
@@ -125,6 +125,32 @@ fn flipped_byte_in_a_durable_edit_is_corruption() {
                 assert!(i >= bytes.len() - MARKER_LEN);
             }
         }
+    }
+}
+
+#[test]
+fn a_manifest_is_durable_if_it_ends_with_a_statement_of_that() {
+    let WrittenManifest { dir, .. } = write();
+    let bytes = get_file(&MANIFEST.path(dir.path()));
+    for (cut, is_durable) in [(0, true), (1, false), (MARKER_LEN, false)] {
+        put_file(&MANIFEST.path(dir.path()), &bytes[..bytes.len() - cut]);
+        assert_eq!(load(&OsFileSystem, dir.path()).unwrap().unwrap().is_durable, is_durable, "{cut}");
+    }
+}
+
+#[test]
+fn a_manifest_that_cannot_be_read_is_not_taken_for_a_missing_one() {
+    let fs = SimFileSystem::new();
+    let dir = Path::new("/");
+    ManifestWriter::create(&fs, dir, 3, &new_state()).unwrap();
+    for at in 1.. {
+        fs.set_fault(Some(Fault { at, mode: FaultMode::ReadError, sticky: false }));
+        let loaded = load_number(&fs, dir, 3);
+        if !fs.fault_hit() {
+            assert!(at > 1 && loaded.is_ok());
+            break;
+        }
+        assert!(matches!(loaded, Err(Error::Io { .. })), "{loaded:?}");
     }
 }
 

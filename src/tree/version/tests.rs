@@ -3,9 +3,11 @@ use std::path::Path;
 use super::*;
 use crate::filter::KeyHash;
 use crate::filter::{FilterPolicy, PrefixExtractor};
-use crate::format::key::ValueKind;
+use crate::format::key::{ValueKind, compare_entries};
 use crate::options::Compression;
 use crate::report::explain::FilterAnswer;
+use crate::sorted::iter::{InternalCursor, MergeCursor, head16, is_within};
+use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{ReadMode, TableBuilder, TableContext, TableOptions};
 use crate::vfs::{FileSystem, SimFileSystem};
 
@@ -227,4 +229,146 @@ fn filters_probed_together_answer_trace_and_count_as_one_by_one() {
         assert_eq!(table.ledger().reads, plain.ledger().reads);
     }
     assert!(counted.iter().all(|&count| count > 20), "{counted:?}");
+}
+
+/// Key, sequence number, kind, value; ordered as cursors visit them.
+type CursorEntry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
+
+/// Up to `most` versions of about half of 60 keys, numbered from `seqno` on.
+fn random_entries(random: &mut fastrand::Rng, mut seqno: SeqNo, most: usize) -> Vec<CursorEntry> {
+    let mut entries = Vec::new();
+    for key in 0..60 {
+        if random.bool() {
+            continue;
+        }
+        let mut versions = Vec::new();
+        for _ in 0..random.usize(1..=most) {
+            seqno += 1;
+            let kind = if random.u8(..5) == 0 { ValueKind::Delete } else { ValueKind::Put };
+            let value = if kind == ValueKind::Put { format!("value {seqno}") } else { String::new() };
+            versions.push((run_key(key), seqno, kind, value.into_bytes()));
+        }
+        entries.extend(versions.into_iter().rev());
+    }
+    entries
+}
+
+/// Moves `cursor` at random, and compares it with `list` after each move.
+fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, random: &mut fastrand::Rng) {
+    cursor.seek_to_first().unwrap();
+    let mut at = Some(0);
+    let (mut plain, mut firsts) = (0, 0);
+    let versions = |key: &[u8]| list.iter().filter(|entry| entry.0 == key).count();
+    for _ in 0..600 {
+        let forward = random.bool();
+        let step = |at: usize| if forward { Some(at + 1).filter(|at| *at < list.len()) } else { at.checked_sub(1) };
+        let (target, seen) = (run_key(random.u64(..61)), random.u64(..4000));
+        match (random.u8(..10), at) {
+            (0, _) => {
+                cursor.seek_to_first().unwrap();
+                at = Some(0);
+            }
+            (1, _) => {
+                cursor.seek_to_last().unwrap();
+                at = list.len().checked_sub(1);
+            }
+            (2, _) => {
+                cursor.seek(&target, seen).unwrap();
+                let before = |entry: &CursorEntry| compare_entries((&entry.0, entry.1), (&target, seen)).is_lt();
+                at = Some(list.partition_point(before)).filter(|at| *at < list.len());
+            }
+            (3, Some(mut i)) if is_run => {
+                let end = random.bool().then_some(&target[..]);
+                cursor.jump(end, seen, forward).unwrap();
+                at = loop {
+                    if list[i].1 > seen || !is_within(&list[i].0, end, forward) {
+                        break Some(i);
+                    }
+                    let Some(next) = step(i) else { break None };
+                    i = next;
+                };
+            }
+            (4, Some(mut i)) => {
+                let bound = head16(&target);
+                let steps = cursor.plain_steps(seen, bound, forward);
+                for _ in 0..steps {
+                    let next = step(i).unwrap();
+                    let (key, seqno, ..) = &list[next];
+                    let is_before = if forward { head16(key) < bound } else { head16(key) > bound };
+                    assert!(is_before && *seqno <= seen && *key != list[i].0 && versions(key) == 1);
+                    if !cursor.plain_step(forward) {
+                        break;
+                    }
+                    assert_eq!((cursor.key(), cursor.value()), (&key[..], &list[next].3[..]));
+                    (i, plain) = (next, plain + 1);
+                }
+                cursor.end_plain_steps().unwrap();
+                at = Some(i);
+            }
+            (_, Some(i)) => {
+                if forward { cursor.next() } else { cursor.prev() }.unwrap();
+                at = step(i);
+            }
+            (_, None) => {}
+        }
+        assert_eq!((cursor.valid(), cursor.head_if_valid()), (at.is_some(), at.map(|at| head16(&list[at].0))));
+        let Some(at) = at else { continue };
+        let (key, seqno, kind, value) = &list[at];
+        assert_eq!((cursor.key(), cursor.stamp(), cursor.value()), (&key[..], (*seqno, *kind), &value[..]));
+        assert_eq!(cursor.shows(seen), *seqno <= seen && *kind == ValueKind::Put);
+        assert!(cursor.counters().is_some());
+        if cursor.is_first_of_key() {
+            assert!(at == 0 || list[at - 1].0 != *key);
+            firsts += 1;
+        }
+    }
+    // Only tables without older versions have plain steps.
+    let is_plain = is_run && list.windows(2).all(|pair| pair[0].0 != pair[1].0);
+    assert!(firsts > 0 && (plain > 0 || !is_plain), "{firsts} {plain}");
+}
+
+#[test]
+fn cursors_walk_over_runs_as_over_a_sorted_list() {
+    for seed in 0..8 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let fs = SimFileSystem::new();
+        fs.create_dir(Path::new("/db")).unwrap();
+        let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 8 << 20, 8));
+        let options = TableOptions {
+            filter: FilterPolicy::DEFAULT,
+            prefix: None,
+            compression: Compression::None,
+            block_size: 256,
+            seed: SEED,
+            keyspace: 0,
+        };
+        let (mut lists, mut tables, mut number) = (Vec::new(), Vec::new(), 0);
+        // In the order of reads: level, number of tables, first number, most versions of a key.
+        for (level, count, seqno, most) in [(0, 1, 3000, 3), (0, 1, 2000, 1), (3, 3, 1000, 2), (6, 6, 0, 1)] {
+            let list = random_entries(&mut random, seqno, most);
+            let by_key: Vec<&[CursorEntry]> = list.chunk_by(|a, b| a.0 == b.0).collect();
+            for keys in by_key.chunks(by_key.len().div_ceil(count)) {
+                number += 1;
+                let mut builder = TableBuilder::new(context.fs(), context.dir(), number, options).unwrap();
+                for (key, seqno, kind, value) in keys.concat() {
+                    builder.add(&key, seqno, kind, &value).unwrap();
+                }
+                tables.push((level, Arc::new(Table::new(Arc::clone(&context), builder.finish().unwrap()))));
+            }
+            lists.push(list);
+        }
+        let version = Arc::new(Version::default().edited(&[], tables));
+        let mut sources = Vec::new();
+        version.cursors(true, None, &mut sources);
+        assert_eq!(sources.len(), lists.len());
+        // The second walk finds the blocks in memory.
+        for _ in 0..2 {
+            for (source, list) in sources.iter_mut().zip(&lists) {
+                walk(source, list, true, &mut random);
+            }
+        }
+        let mut all = lists.concat();
+        all.sort_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)));
+        walk(&mut MergingCursor::new(sources), &all, false, &mut random);
+    }
 }

@@ -8,7 +8,6 @@ use tempfile::TempDir;
 
 use super::reader::{End, LogReader, Step};
 use super::replay::{ApplyError, Replayed, replay};
-use super::salvage::{Needed, salvage};
 use super::testing::{get_file, put_file};
 use super::writer::{LogWriter, NewRecord};
 use crate::error::{Error, Result};
@@ -19,6 +18,8 @@ use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, of_version};
 use crate::format::key::MAX_SEQNO;
 use crate::format::record::RecordHeader;
 use crate::vfs::{Fault, FaultMode, FileSystem, OsFileSystem, SimFileSystem, read_small_file};
+
+mod salvage;
 
 /// What replay applied: the first ordinal and the payload of each record.
 type AppliedRecords = Vec<(u64, Vec<u8>)>;
@@ -144,6 +145,17 @@ fn log_cut_at_any_length_yields_the_records_before_the_cut() {
 }
 
 #[test]
+fn only_zeros_are_a_clean_end() {
+    let mut logs = TestLogs::new();
+    let end = append_four(&mut logs.create(8, 1, 0))[4];
+    let bytes = get_file(&logs.path(8));
+    for (rest, is_clean) in [(&[0; 40][..], true), (&[0, 7, 0, 7, 0], false), (&[0xff], false), (&[0, 1], false)] {
+        put_file(&logs.path(8), &[&bytes[..], rest].concat());
+        logs.check(&FOUR_FIRSTS, (!is_clean).then_some((8, end)));
+    }
+}
+
+#[test]
 fn flipped_byte_without_proof_ends_the_log() {
     let mut logs = TestLogs::new();
     let offsets = append_four(&mut logs.create(8, 1, 0));
@@ -230,6 +242,31 @@ fn proof_reaches_back_from_later_logs() {
 }
 
 #[test]
+fn durable_entries_that_appear_while_the_log_is_read_are_no_damage() {
+    let mut logs = TestLogs::new();
+    let mut log = logs.create(8, 1, 0);
+    let [_, second, _, fourth, _] = append_four(&mut log);
+    append(&mut log, b"eight", 1, 7);
+    let whole = get_file(&logs.path(8));
+    let without = |offsets: &[u64]| {
+        let mut bytes = whole.clone();
+        offsets.iter().for_each(|&at| bytes[usize::try_from(at).unwrap()] ^= 1);
+        put_file(&logs.path(8), &bytes);
+    };
+    without(&[second, fourth]);
+    let mut applied = Vec::new();
+    let files = [(8, logs.path(8))];
+    // An open file keeps its content: each reading finds what the one before it made.
+    let replayed = replay(&OsFileSystem, Magic::Wal, &files, 1, 0, &mut |record| {
+        applied.push(record.first);
+        without(&[fourth][..usize::from(record.first == 1)]);
+        Ok(())
+    });
+    assert_eq!(replayed.unwrap(), Replayed { next: 9, synced: 7, torn: None });
+    assert_eq!(applied, [1, 2, 4, 5, 8]);
+}
+
+#[test]
 fn several_logs_are_one_sequence() {
     let mut logs = TestLogs::new();
     let mut log = logs.create(3, 1, 0);
@@ -275,24 +312,13 @@ fn missing_log_ends_the_sequence_or_is_corruption() {
 }
 
 #[test]
-fn salvage_tells_of_each_hole_once_and_goes_on_behind_it() {
+fn logs_that_end_before_what_is_known_to_be_durable_are_corrupt() {
     let mut logs = TestLogs::new();
-    let end = *append_four(&mut logs.create(5, 1, 0)).last().unwrap();
-    for (number, first) in [(6, 30), (7, 40)] {
-        append(&mut logs.create(number, first, 0), b"x", 10, 0);
-    }
-    let paths: Vec<_> = logs.numbers.iter().map(|&n| (n, logs.path(n))).collect();
-    let mut firsts = Vec::new();
-    let needed = Needed { expected: 1, elsewhere: 0, certainly_elsewhere: 0 };
-    let salvaged = salvage(&OsFileSystem, Magic::Wal, &paths, needed, &mut |record| {
-        firsts.push(record.first);
-        Ok(())
-    });
-    let salvaged = salvaged.unwrap();
-    let behind = logs.replay(1).unwrap().1.next;
-    let [gap] = salvaged.gaps.as_slice() else { panic!("{:?}", salvaged.gaps) };
-    assert_eq!((&gap.file, gap.offset, gap.ordinals), (&logs.path(5), end, Some(30 - behind)));
-    assert_eq!((&firsts[firsts.len() - 2..], salvaged.next), (&[30, 40][..], 50));
+    let end = append_four(&mut logs.create(8, 1, 0))[4];
+    let files = [(8, logs.path(8))];
+    let replay_to = |durable: u64| replay(&OsFileSystem, Magic::Wal, &files, 1, durable, &mut |_| Ok(())).map(drop);
+    replay_to(7).unwrap();
+    check_corrupt(replay_to(8), &logs.path(8), end);
 }
 
 #[test]
@@ -580,6 +606,19 @@ fn header_that_calls_its_own_records_durable_is_corruption() {
     let header = FileHeader { number: 5, first: 1, synced: 1, ..FileHeader::default() };
     put_file(&logs.path(5), &header.encode(Magic::Wal));
     logs.check_corrupt(5, 0);
+}
+
+#[test]
+fn a_log_begins_at_most_behind_the_last_ordinal() {
+    let logs = TestLogs::new();
+    for (first, is_sound) in [(MAX_SEQNO + 1, true), (MAX_SEQNO + 2, false)] {
+        let header = FileHeader { number: 5, first, ..FileHeader::default() };
+        put_file(&logs.path(5), &header.encode(Magic::Wal));
+        match is_sound {
+            true => assert_eq!(read_all(&logs.path(5)).unwrap(), (Vec::new(), End::Clean)),
+            false => check_corrupt(read_all(&logs.path(5)).map(drop), &logs.path(5), 0),
+        }
+    }
 }
 
 /// The payloads of all records of log 5, how it ends, and where.

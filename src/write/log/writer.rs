@@ -452,6 +452,16 @@ mod tests {
     }
 
     #[test]
+    fn a_log_states_nothing_before_its_header_is_written() {
+        let mut log = LogWriter { len: 0, next: 6, stated: 5, ..writer_that_fails_after(usize::MAX) };
+        assert_eq!((log.stated(), log.number()), (0, 8));
+        log.append([record(b"a")], 5).unwrap();
+        assert_eq!(log.stated(), 5);
+        log.append_marker(6).unwrap();
+        assert_eq!(log.stated(), 6);
+    }
+
+    #[test]
     fn buffer_of_a_long_record_is_given_back() {
         let mut log = writer_that_fails_after(usize::MAX);
         let long = vec![7; LARGE_PAYLOAD - 1];

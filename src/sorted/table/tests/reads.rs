@@ -221,6 +221,30 @@ fn no_more_files_stay_open_than_allowed() {
     assert_eq!(fs.reads() - before, 1);
 }
 
+#[test]
+fn sampled_keys_cut_a_table_into_pieces_of_the_wanted_size() {
+    let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(6000), 0);
+    let index = &table.resident().unwrap().index;
+    let lens: Vec<u64> = (0..index.len()).map(|i| index.handle(i).stored_len()).collect();
+    let (total, longest) = (lens.iter().sum::<u64>(), lens.iter().max().unwrap());
+    assert!(lens.len() > 20);
+    for step in [1, 3 * longest, 7 * longest, total, total + 1] {
+        let mut samples = vec![b"before".to_vec()];
+        table.sample_keys(step, &mut samples).unwrap();
+        assert_eq!(samples.remove(0), b"before");
+        let mut piece = 0;
+        let mut expected = Vec::new();
+        for (i, len) in lens.iter().enumerate() {
+            piece += len;
+            if piece >= step {
+                expected.push(index.separator(i));
+                piece = 0;
+            }
+        }
+        assert_eq!(samples, expected);
+    }
+}
+
 fn lock_of(fs: &SimFileSystem) -> Arc<dyn FileLock> {
     fs.lock(Path::new("/db/LOCK")).unwrap().unwrap().into()
 }
@@ -254,8 +278,10 @@ fn the_caller_removes_an_obsolete_table_without_readers() {
     assert_eq!(context.files().open_files(), 1);
     let number = table.retire();
     assert_eq!((number, context.files().open_files(), executor.pending()), (Some(NUMBER), 0, 0));
+    assert_eq!((context.graveyard().numbers(), context.graveyard().unlinked()), (vec![NUMBER], vec![]));
     context.janitor().remove(number);
     assert!(fs.file_len(PATH).is_err());
+    assert_eq!(context.graveyard().unlinked(), [NUMBER]);
 }
 
 #[test]
@@ -271,6 +297,18 @@ fn an_obsolete_table_that_outlives_its_store_leaves_the_directory_alone() {
     context.janitor().remove([NUMBER]);
     assert!(fs.file_len(PATH).is_ok());
     assert_eq!(executor.pending(), 0);
+}
+
+#[test]
+fn a_store_that_has_lost_its_lock_removes_no_file() {
+    let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(10), 1 << 20);
+    let context = Arc::clone(&table.fetcher().context);
+    context.janitor().start(Arc::new(SteppedExecutor::new()), lock_of(&fs));
+    let number = table.retire();
+    fs.remove(Path::new("/db/LOCK")).unwrap();
+    context.janitor().remove(number);
+    context.janitor().stop();
+    assert!(fs.file_len(PATH).is_ok());
 }
 
 #[test]
