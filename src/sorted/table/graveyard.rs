@@ -90,7 +90,7 @@ mod tests {
             graveyard.remove_file(&fs, dir, number);
         }
         assert_eq!(graveyard.unlinked(), [7, 8]);
-        assert!(fs.file_len(&FileKind::Table(7).path(dir)).is_err());
+        assert!(fs.file_len(FileKind::Table(7).path(dir)).is_err());
     }
 
     #[test]

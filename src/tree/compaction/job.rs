@@ -284,7 +284,7 @@ mod tests {
             start_level: 5,
             output_level: 6,
             inputs: vec![(5, 1), (5, 2), (6, 3), (6, 4)],
-            hull: Hull { smallest: number_key(0).into(), largest: number_key(7999).into() },
+            keys: KeySpan::closed(&number_key(0), &number_key(7999)),
             bytes: tables.iter().map(|(_, table)| table.meta().size).sum(),
             is_move: false,
             runs: (0, 0),
@@ -293,10 +293,10 @@ mod tests {
     }
 
     /// Number of keys in each part.
-    fn parts(task: &Task, version: &Version, stage: Part<'_>, table_size: u64) -> Vec<u64> {
+    fn parts(task: &Task, version: &Version, stage: KeySpan<&[u8]>, table_size: u64) -> Vec<u64> {
         let bounds = bounds(task, version, stage, table_size).unwrap();
         let number = |key: &[u8]| std::str::from_utf8(key).unwrap().parse::<u64>().unwrap();
-        let (first, last) = (stage.from.map_or(0, number), stage.to.map_or(8000, number));
+        let (first, last) = (stage.lower.map_or(0, number), stage.upper.map_or(8000, number));
         // A bound may be shorter than a key.
         let position = |bound: &Vec<u8>| (first..last).find(|&key| number_key(key) >= *bound).unwrap_or(last);
         let ends: Vec<u64> = [first].into_iter().chain(bounds.iter().map(position)).chain([last]).collect();
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_stage_is_cut_into_parts_that_write_one_table_each() {
         let (version, task) = two_levels();
-        let check = |stage: Part<'_>, bytes: u64, table_size: u64| {
+        let check = |stage: KeySpan<&[u8]>, bytes: u64, table_size: u64| {
             let parts = parts(&task, &version, stage, table_size);
             let expected = bytes * 8 / 7 / table_size;
             let count = parts.len() as u64;
@@ -315,20 +315,20 @@ mod tests {
             assert!(parts[..parts.len() - 1].iter().all(|keys| keys * 10 >= most * 7), "{parts:?}");
         };
         for table_size in [task.bytes / 5, task.bytes / 20, task.bytes / 100] {
-            check(Part::default(), task.bytes, table_size);
+            check(KeySpan::default(), task.bytes, table_size);
             let (from, to) = (number_key(1000), number_key(5000));
-            check(Part { from: Some(&from), to: Some(&to) }, task.bytes / 2, table_size);
+            check(KeySpan { lower: Some(&from), upper: Some(&to) }, task.bytes / 2, table_size);
         }
         // Of half of the inputs, in one level.
         let half = Task { inputs: vec![(5, 1), (5, 2)], ..task.clone() };
-        let count = parts(&half, &version, Part::default(), task.bytes / 50).len();
+        let count = parts(&half, &version, KeySpan::default(), task.bytes / 50).len();
         assert!((20..32).contains(&count), "{count}");
     }
 
     #[test]
     fn a_task_as_small_as_a_table_or_for_level_0_is_one_part() {
         let (version, task) = two_levels();
-        let count = |task: &Task, table_size: u64| parts(task, &version, Part::default(), table_size).len();
+        let count = |task: &Task, table_size: u64| parts(task, &version, KeySpan::default(), table_size).len();
         assert_eq!((count(&task, task.bytes * 2), count(&task, 1 << 10) > 10), (1, true));
         assert_eq!(count(&Task { bytes: 7 << 10, ..task.clone() }, 8 << 10), 1);
         assert!(count(&Task { bytes: (7 << 10) + 1, ..task.clone() }, 8 << 10) > 10);
