@@ -25,11 +25,12 @@ pub(crate) use source::ScanSource;
 
 use crate::error::Result;
 use crate::filter::{FilterBank, FirstProbes};
-use crate::format::key::{SeqNo, common_prefix_len, compare, head8, strip};
+use crate::format::key::{SeqNo, common_prefix_len, compare, equal, head8, strip};
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
 use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
+use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit, TableMeta};
 use crate::tree::manifest::LEVEL_COUNT;
 
@@ -328,14 +329,21 @@ impl Version {
 
     /// Whether a table holds a version of the key that is newer than `since`, whatever the read's
     /// snapshot. Tables without newer entries are not asked.
-    pub(crate) fn is_newer(&self, read: &PointRead<'_>, since: SeqNo, pin: &Pin<'_>) -> Result<bool> {
+    pub(crate) fn is_newer(&self, read: &PointRead<'_>, since: SeqNo) -> Result<bool> {
         let spans =
             |meta: &TableMeta| compare(&meta.smallest, read.key).is_le() && compare(read.key, &meta.largest).is_le();
-        let runs = self.levels[0].tables.iter().filter(|table| spans(table.meta()));
-        let sorted = self.sorted().filter_map(|level| level.tables.get(level.candidate(read.key)?));
-        for table in runs.chain(sorted).filter(|table| table.meta().largest_seqno > since) {
-            let newest = PointRead { snapshot: SeqNo::MAX, ..*read };
-            if table.get(&newest, pin, &mut Untraced)?.is_some_and(|hit| hit.seqno > since) {
+        let overlapping = &self.levels[0];
+        let runs = (0..overlapping.tables.len()).map(|at| (overlapping, at));
+        let runs = runs.filter(|(level, at)| spans(level.tables[*at].meta()));
+        let sorted = self.sorted().filter_map(|level| Some((level, level.candidate(read.key)?)));
+        for (level, at) in runs.chain(sorted) {
+            let table = &level.tables[at];
+            if table.meta().largest_seqno <= since || table.probe(read, &mut Untraced)?.is_none() {
+                continue;
+            }
+            let mut cursor = RunCursor::new(Arc::clone(&level.tables), at..at + 1, true);
+            cursor.seek(read.key, SeqNo::MAX)?;
+            if cursor.valid() && equal(cursor.key(), read.key) && cursor.seqno() > since {
                 return Ok(true);
             }
         }

@@ -61,9 +61,7 @@ impl Store {
         for read in reads.keys() {
             let tree = tree_of(view, read.keyspace, &read.name)?;
             let point = PointRead { key: &read.key, hash: read.hash, snapshot: SeqNo::MAX, mode };
-            if memtables().any(|memtable| read.newest_in(memtable) > since)
-                || self.tables.epoch().pin(|pin| tree.version.is_newer(&point, since, pin))?
-            {
+            if memtables().any(|memtable| read.newest_in(memtable) > since) || tree.version.is_newer(&point, since)? {
                 return Ok(Some(Refusal::of(read)));
             }
         }
