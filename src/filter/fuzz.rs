@@ -37,7 +37,7 @@ fn part_lens(mut blocks: &[u8]) -> Vec<usize> {
     let mut lens = Vec::new();
     while let Some(header) = blocks.first_chunk::<HEADER_LEN>() {
         let lines = Decoder::new(&header[40..]).u64().unwrap_or_default();
-        let len = lines.checked_mul(64).and_then(|len| usize::try_from(len + 64).ok());
+        let len = lines.checked_mul(64).and_then(|len| usize::try_from(len.checked_add(64)?).ok());
         match len.and_then(|len| Some((len, blocks.get(len..)?))) {
             Some((len, rest)) => {
                 lens.push(len);
