@@ -233,7 +233,7 @@ impl Transaction {
     fn own_or_note(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Option<Value>> {
         let own = self.overlay.get(keyspace.id, key);
         if own.is_none() {
-            self.guard_in(keyspace, key);
+            self.note_key(keyspace, key);
         }
         own
     }
@@ -315,23 +315,33 @@ impl Transaction {
     }
 
     /// Makes a key of the default keyspace conflict as if it had been read.
-    pub fn guard(&self, key: impl AsRef<[u8]>) {
-        self.guard_in(&self.default, key);
+    pub fn guard(&mut self, key: impl AsRef<[u8]>) {
+        self.note_key(&self.default, key.as_ref());
     }
 
     /// Makes a key of `keyspace` conflict as if it had been read.
-    pub fn guard_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
-        let hash = KeyHash::new(self.store().seed, key.as_ref());
-        self.overlay.reads.borrow_mut().add_key(read_in(keyspace), key.as_ref(), hash);
+    pub fn guard_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        self.overlay.batch.set_origin(keyspace.store().id);
+        self.note_key(keyspace, key.as_ref());
     }
 
     /// Makes a range of keys of the default keyspace conflict as if it had been read.
-    pub fn guard_range(&self, range: impl KeyRange) {
-        self.guard_range_in(&self.default, range);
+    pub fn guard_range(&mut self, range: impl KeyRange) {
+        self.note_range(&self.default, range);
     }
 
     /// Makes a range of keys of `keyspace` conflict as if it had been read.
-    pub fn guard_range_in(&self, keyspace: &Keyspace, range: impl KeyRange) {
+    pub fn guard_range_in(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
+        self.overlay.batch.set_origin(keyspace.store().id);
+        self.note_range(keyspace, range);
+    }
+
+    fn note_key(&self, keyspace: &Keyspace, key: &[u8]) {
+        let hash = KeyHash::new(self.store().seed, key);
+        self.overlay.reads.borrow_mut().add_key(read_in(keyspace), key, hash);
+    }
+
+    fn note_range(&self, keyspace: &Keyspace, range: impl KeyRange) {
         self.overlay.reads.borrow_mut().add_range(read_in(keyspace), KeySpan::of(range.into_bounds()));
     }
 
@@ -363,6 +373,9 @@ impl Transaction {
     /// Commits the transaction under `options`; see [`commit`](Transaction::commit).
     pub fn commit_with(self, options: WriteOptions) -> Result<SeqNo> {
         let (store, since) = (self.default.store(), self.snapshot.seqno());
+        if self.overlay.unnoted.get() > 0 {
+            return Err(Error::invalid("an iterator of the transaction was leaked: what it read is not known"));
+        }
         let (batch, mut reads) = self.overlay.into_parts();
         if batch.is_empty() {
             // Also in a store that takes no writes.

@@ -98,7 +98,7 @@ fn no_named_anomaly_can_happen() {
 /// Where a range ends, so does what counts as read.
 #[test]
 fn a_range_counts_as_read_as_far_as_its_iterator_got() {
-    type Read = fn(&Transaction);
+    type Read = fn(&mut Transaction);
     let first: Read = |tx| drop(tx.range("b"..).next());
     let last: Read = |tx| drop(tx.range(.."y").next_back());
     let both: Read = |tx| {
@@ -135,7 +135,7 @@ fn a_range_counts_as_read_as_far_as_its_iterator_got() {
             if name == "own write first" {
                 transaction.put("c", "own");
             }
-            read(&transaction);
+            read(&mut transaction);
             db.put(key, "new").unwrap();
             transaction.put("result", "1");
             assert_eq!(is_conflict(&transaction.commit()), conflicts, "{name}: {key:?}");
@@ -252,6 +252,14 @@ fn a_transaction_spans_keyspaces_of_its_store_only() {
     assert!(transaction.get_in(&foreign, "k").is_err());
     assert!(transaction.range_in(&foreign, ..).next().unwrap().is_err());
     transaction.put_in(&foreign, "k", "v");
+    assert!(matches!(transaction.commit(), Err(Error::InvalidArgument(_))));
+    let mut transaction = db.begin();
+    std::mem::forget(transaction.range(..));
+    transaction.put("k", "v");
+    assert!(matches!(transaction.commit(), Err(Error::InvalidArgument(_))), "it may have read anything");
+    let mut transaction = db.begin();
+    transaction.put("k", "v");
+    transaction.guard_in(&foreign, "k");
     assert!(matches!(transaction.commit(), Err(Error::InvalidArgument(_))));
 }
 

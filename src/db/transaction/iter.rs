@@ -55,6 +55,7 @@ impl Stored {
 impl<'t> TransactionIter<'t> {
     /// Iterates over `range` of a keyspace. `iter` must be the snapshot's iterator of that range.
     pub(super) fn new(overlay: &'t Overlay, of: ReadIn, range: KeySpan<Vec<u8>>, iter: Iter) -> TransactionIter<'t> {
+        overlay.unnoted.update(|count| count + 1);
         TransactionIter {
             overlay,
             of,
@@ -142,6 +143,7 @@ impl Drop for TransactionIter<'_> {
     /// Notes what was read.
     fn drop(&mut self) {
         let (range, lower, upper) = (std::mem::take(&mut self.range), &self.lower, &self.upper);
+        self.overlay.unnoted.update(|count| count - 1);
         let mut reads = self.overlay.reads.borrow_mut();
         if self.done {
             reads.add_range(self.of.clone(), range);

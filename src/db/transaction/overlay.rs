@@ -1,6 +1,6 @@
 //! [`Overlay`]: what a transaction has written, over the snapshot, and what it has read below.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
@@ -13,6 +13,9 @@ pub(super) struct Overlay {
     pub(super) batch: WriteBatch,
     own: RefCell<OwnWrites>,
     pub(super) reads: RefCell<ReadSet>,
+    /// Iterators that have not noted what they read. They borrow the overlay: when it is taken
+    /// apart, only one that was leaked is left.
+    pub(super) unnoted: Cell<usize>,
 }
 
 impl Overlay {
