@@ -30,6 +30,11 @@ impl Retries {
         self.keys.get((hash.value() % 64) as usize)?.try_lock_for(LONGEST_WAIT)
     }
 
+    /// Whether a transaction has met conflicts and runs again.
+    pub(super) fn has_transaction(&self) -> bool {
+        self.transactions.is_locked()
+    }
+
     /// The lock for transactions; `None` if it could not be had in time.
     pub(super) fn of_transaction(&self) -> Option<MutexGuard<'_, ()>> {
         self.transactions.try_lock_for(LONGEST_WAIT_OF_TRANSACTION)

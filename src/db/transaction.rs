@@ -36,7 +36,8 @@ use crate::write::batch::BatchMark;
 
 /// How often [`transact`](Db::transact) runs a transaction.
 const ATTEMPTS: u32 = 32;
-/// From this attempt on, transactions that meet conflicts run one after the other.
+/// From this attempt on, a transaction runs alone, as far as others also come by `transact`: they
+/// wait for it, also in their first attempt.
 const IN_TURN_FROM: u32 = 3;
 
 /// Reads and writes that take effect together and at one moment, or not at all.
@@ -141,7 +142,7 @@ impl Db {
     ) -> Result<R, E> {
         let mut turn = None;
         for attempt in 1.. {
-            if attempt >= IN_TURN_FROM {
+            if attempt >= IN_TURN_FROM || self.store().retries.has_transaction() {
                 turn = turn.or_else(|| self.store().retries.of_transaction());
             }
             let mut transaction = self.begin();

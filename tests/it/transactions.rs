@@ -18,6 +18,14 @@ fn store() -> Db {
     db
 }
 
+fn in_threads(count: usize, work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        (0..count).for_each(|_| {
+            scope.spawn(&work);
+        });
+    });
+}
+
 fn is_conflict(result: &tamis::Result<u64>) -> bool {
     matches!(result, Err(Error::Conflict { .. }))
 }
@@ -324,6 +332,18 @@ fn transact_repeats_conflicts_and_nothing_else() {
     });
     assert!(matches!(result, Err(Error::Conflict { .. })));
     assert_eq!(runs, 32);
+
+    // Nobody starves, however many threads want the same keys.
+    in_threads(8, || {
+        for _ in 0..2000 {
+            db.transact(|tx| {
+                let sum = read(tx, "y").parse::<u64>().unwrap_or(0) + 1;
+                tx.put("y", sum.to_string());
+                Ok::<_, Error>(())
+            })
+            .unwrap();
+        }
+    });
 
     // One within another ends.
     db.transact(|outer| {
