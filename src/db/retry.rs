@@ -10,7 +10,7 @@ use crate::filter::KeyHash;
 /// How long a writer waits for a lock before it goes on without. The holder may be the same thread,
 /// in a closure that updates the key again, or in a transaction within a transaction.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
-const LONGEST_WAIT_OF_TRANSACTION: Duration = Duration::from_millis(10);
+const WAIT_OF_TRANSACTION: Duration = Duration::from_millis(10);
 
 pub(super) struct Retries {
     /// For updates of a key, chosen by its hash.
@@ -35,8 +35,9 @@ impl Retries {
         self.transactions.is_locked()
     }
 
-    /// The lock for transactions; `None` if it could not be had in time.
-    pub(super) fn of_transaction(&self) -> Option<MutexGuard<'_, ()>> {
-        self.transactions.try_lock_for(LONGEST_WAIT_OF_TRANSACTION)
+    /// The lock for transactions; `None` if it could not be had in time. Each attempt waits twice
+    /// as long as the one before, up to 64 times: many threads may wait.
+    pub(super) fn of_transaction(&self, attempt: u32) -> Option<MutexGuard<'_, ()>> {
+        self.transactions.try_lock_for(WAIT_OF_TRANSACTION * (1 << attempt.min(6)))
     }
 }

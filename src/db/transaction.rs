@@ -143,7 +143,7 @@ impl Db {
         let mut turn = None;
         for attempt in 1.. {
             if attempt >= IN_TURN_FROM || self.store().retries.has_transaction() {
-                turn = turn.or_else(|| self.store().retries.of_transaction());
+                turn = turn.or_else(|| self.store().retries.of_transaction(attempt));
             }
             let mut transaction = self.begin();
             let result = work(&mut transaction)?;
@@ -193,7 +193,9 @@ impl Keyspace {
             let Some((key, value)) = entry.transpose()? else { return Ok(None) };
             transaction.delete_in(self, &key);
             match transaction.commit_with(options) {
-                Err(Error::Conflict { .. }) => turn = turn.or_else(|| self.store().retries.of_transaction()),
+                Err(Error::Conflict { .. }) => {
+                    turn = turn.or_else(|| self.store().retries.of_transaction(IN_TURN_FROM))
+                }
                 committed => return committed.map(|_| Some((key, value))),
             }
         }
