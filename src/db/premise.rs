@@ -104,8 +104,7 @@ impl<'a> Premise<'a> {
                 if let Some(keys) = reads.few_keys() {
                     return keys.iter().find(|read| read.newest_in(memtable) > *since).map(Refusal::of);
                 }
-                let newer = memtable.entries_from(*settled).filter(|entry| entry.seqno > *since);
-                for (i, entry) in newer.enumerate() {
+                for (i, entry) in memtable.entries_newer(*settled, *since).enumerate() {
                     if i == *most_entries {
                         return Some(Refusal::Stale);
                     }
@@ -116,5 +115,80 @@ impl<'a> Premise<'a> {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::read_set::ReadIn;
+    use crate::format::key::ValueKind;
+    use crate::format::span::KeySpan;
+    use crate::memory::pool::MemtablePool;
+
+    fn put(memtable: &Memtable, seqno: SeqNo, key: &[u8]) {
+        memtable.writer().insert(0, key, seqno, ValueKind::Put, b"");
+    }
+
+    /// A memtable with entries 1 to 3, which were visible at the moment, and entries 4 to 6, of
+    /// which 4 was: it had not been noted yet.
+    fn scene() -> (Arc<Memtable>, Moment) {
+        let memtable = Arc::new(Memtable::new(1, 4096, 0, &MemtablePool::new(0)));
+        [(1, "a"), (2, "b"), (3, "c")].iter().for_each(|(seqno, key)| put(&memtable, *seqno, key.as_bytes()));
+        memtable.settle();
+        let settled = memtable.settled();
+        [(4, "d"), (5, "e"), (6, "b")].iter().for_each(|(seqno, key)| put(&memtable, *seqno, key.as_bytes()));
+        (Arc::clone(&memtable), Moment { memtable, settled, seqno: 4 })
+    }
+
+    fn reads(keys: &[&str], ranges: &[(&str, &str)], absent: usize) -> Arc<ReadSet> {
+        let of = || ReadIn { keyspace: 0, name: Arc::from("default") };
+        let mut reads = ReadSet::default();
+        let absent: Vec<String> = (0..absent).map(|i| format!("absent {i}")).collect();
+        for key in keys.iter().copied().chain(absent.iter().map(String::as_str)) {
+            reads.add_key(of(), key.as_bytes(), KeyHash::new(0, key.as_bytes()));
+        }
+        for (lower, upper) in ranges {
+            reads.add_range(
+                of(),
+                KeySpan { lower: Some(lower.as_bytes().to_vec()), upper: Some(upper.as_bytes().to_vec()) },
+            );
+        }
+        reads.sort();
+        Arc::new(reads)
+    }
+
+    #[test]
+    fn a_premise_holds_unless_what_it_names_was_written_since() {
+        let (memtable, moment) = scene();
+        let written = |key: &str| Some(Refusal::Written(0, key.as_bytes().to_vec()));
+        for (key, refusal) in [("a", None), ("b", written("b")), ("d", None), ("e", written("e")), ("z", None)] {
+            let hash = KeyHash::new(0, key.as_bytes());
+            let premise = Premise::on_key(moment.clone(), 0, key.as_bytes(), hash);
+            assert_eq!(premise.refusal(&memtable), refusal, "{key}");
+            assert_eq!(premise.to_owned().refusal(&memtable), refusal, "{key}, queued");
+            assert_eq!(Premise::on_key(moment.clone(), 1, key.as_bytes(), hash).refusal(&memtable), None, "{key}");
+            // Few keys are looked up; for many, the entries are.
+            for absent in [0, 100] {
+                let premise = Premise::on_set(moment.clone(), reads(&[key], &[], absent), 10);
+                assert_eq!(premise.refusal(&memtable), refusal, "{key} and {absent} others");
+            }
+        }
+        for (range, refusal) in
+            [(("a", "b"), None), (("c", "e"), None), (("c", "f"), written("e")), (("", "z"), written("e"))]
+        {
+            let premise = Premise::on_set(moment.clone(), reads(&[], &[range], 0), 10);
+            assert_eq!(premise.refusal(&memtable), refusal, "{range:?}");
+        }
+    }
+
+    #[test]
+    fn a_premise_that_cannot_be_checked_is_stale() {
+        let (memtable, moment) = scene();
+        let other = Arc::new(Memtable::new(2, 4096, 0, &MemtablePool::new(0)));
+        let on_key = Premise::on_key(moment.clone(), 0, b"a", KeyHash::new(0, b"a"));
+        assert_eq!(on_key.refusal(&other), Some(Refusal::Stale));
+        let on_range = |most| Premise::on_set(moment.clone(), reads(&[], &[("x", "z")], 0), most).refusal(&memtable);
+        assert_eq!((on_range(1), on_range(2)), (Some(Refusal::Stale), None), "two entries are newer");
     }
 }

@@ -6,11 +6,11 @@
 //! then  x = (x + y) mod m,  y = (y + i + 1) mod m
 //! ```
 //!
-//! This is enhanced double hashing (Dillinger and Manolios, 2004): probe i is
-//! x + i·y + (i³ − i)/6 mod m. The cubic term keeps a key's probes apart when y is small or divides
-//! m. Two hashes give m² pairs: n keys add about n/m² to the textbook rate, 0.02 % in a single line
-//! and nothing in larger filters. Probing stops at the first unset bit. All of this is part of the
-//! format.
+//! This is enhanced double hashing (Dillinger and Manolios, 2004): probe i is x + i·y + (i³ −
+//! i)/6 mod m. The cubic term keeps a key's probes apart when y is small or divides m. Two
+//! hashes give m² pairs: n keys add about n/m² to the textbook rate, 0.02 % in a single line
+//! and nothing in larger filters. Probing stops at the first unset bit. All of this is part
+//! of the format.
 //!
 //! For comparison only: it has the rate of `split`, at two lines and two mispredicted branches per
 //! absent key.

@@ -60,7 +60,6 @@ pub(crate) struct WrittenEntry<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     pub(crate) hash: KeyHash,
-    pub(crate) seqno: SeqNo,
 }
 
 impl Memtable {
@@ -119,14 +118,14 @@ impl Memtable {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// The entries from a [`settled`](Memtable::settled) position on, in the order of their
-    /// numbers.
-    pub(crate) fn entries_from(&self, position: u32) -> impl Iterator<Item = WrittenEntry<'_>> {
-        self.entries.walk(position).map(|(_, entry)| WrittenEntry {
+    /// The entries newer than `since` from a [`settled`](Memtable::settled) position on, in the
+    /// order of their numbers.
+    pub(crate) fn entries_newer(&self, position: u32, since: SeqNo) -> impl Iterator<Item = WrittenEntry<'_>> {
+        let newer = self.entries.walk(position).map(|(_, entry)| entry).filter(move |entry| entry.seqno() > since);
+        newer.map(|entry| WrittenEntry {
             keyspace: entry.keyspace(),
             key: entry.key(),
             hash: KeyHash::new(self.seed, entry.key()),
-            seqno: entry.seqno(),
         })
     }
 
