@@ -59,7 +59,8 @@ impl Store {
         }
         // The log of the next newer memtable is the oldest still needed.
         let newer = view.sealed.len().checked_sub(2).and_then(|at| view.sealed.get(at)).unwrap_or(&view.active);
-        let flushed = memtable.last_seqno();
+        // A log that only lacked a feature may leave an empty memtable.
+        let flushed = memtable.last_seqno().max(self.sequence.flushed());
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         let bytes: u64 = added.iter().map(|(_, _, meta)| meta.size).sum();
         self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -122,6 +123,7 @@ impl Store {
             },
             table_size: self.options.table_size,
             snapshots: self.snapshots.all(),
+            operator: tree.options.merge_operator.clone(),
             new_number,
             cancelled,
             paranoid: self.options.paranoid,

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::filter::PrefixExtractor;
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, prefix_successor};
 use crate::format::span::KeySpan;
+use crate::operator::{NamedOperator, OperandChain, Resolved};
 use crate::report::stats::ReadEvent;
 use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
@@ -49,11 +50,15 @@ pub struct Cursor {
     /// hid.
     settled: SeqNo,
     gaps: Arc<Gaps>,
+    /// Combines operands, for the keyspace of this name.
+    operator: Option<NamedOperator>,
+    keyspace: Arc<str>,
     state: CursorState,
     /// Forward: the key whose older versions are skipped. Backward: the key of the entry being
     /// examined.
     marked: MarkedKey,
-    /// The current key and value in state `Backward`. During a move, `key` has other uses.
+    /// The current key and value in states `Merged` and `Backward`. During a move, `key` has other
+    /// uses.
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -65,6 +70,9 @@ enum CursorState {
     Forward,
     /// Like `Forward`, and the entry before is of another key.
     First,
+    /// `inner` stands behind the newest version of `key`, which is an operand: combining it with
+    /// older versions means passing them.
+    Merged,
     /// `inner` stands before all versions of `key`: finding a key's newest version backward means
     /// passing all of them.
     Backward,
@@ -107,7 +115,8 @@ impl Cursor {
         // A compaction drops an entry that `snapshot` sees only together with a newer one that it
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
-        Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps))
+        let (operator, keyspace) = (tree.options.merge_operator.clone(), Arc::clone(&tree.name));
+        Cursor { operator, keyspace, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
     }
 
     fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
@@ -115,8 +124,9 @@ impl Cursor {
     }
 
     fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
-        let (marked, key, value) = Default::default();
-        Cursor { inner, snapshot, settled, gaps, state: CursorState::Invalid, marked, key, value }
+        let (operator, keyspace, marked, key, value) = Default::default();
+        let state = CursorState::Invalid;
+        Cursor { inner, snapshot, settled, gaps, operator, keyspace, state, marked, key, value }
     }
 
     /// Whether the cursor stands on an entry.
@@ -130,7 +140,7 @@ impl Cursor {
         match self.state {
             CursorState::Invalid => None,
             CursorState::Forward | CursorState::First => Some(self.inner.key()),
-            CursorState::Backward => Some(&self.key),
+            CursorState::Merged | CursorState::Backward => Some(&self.key),
         }
     }
 
@@ -140,7 +150,7 @@ impl Cursor {
         match self.state {
             CursorState::Invalid => None,
             CursorState::Forward | CursorState::First => Some(self.inner.value()),
-            CursorState::Backward => Some(&self.value),
+            CursorState::Merged | CursorState::Backward => Some(&self.value),
         }
     }
 
@@ -228,6 +238,7 @@ impl Cursor {
                 }
                 self.settle_forward(true, end)
             }
+            CursorState::Merged => self.settle_forward(true, end),
             CursorState::Backward => {
                 self.inner.seek(&self.key, 0)?;
                 self.settle_forward(false, end)
@@ -256,6 +267,10 @@ impl Cursor {
             CursorState::Forward => self.turn_backward(end),
             CursorState::First => {
                 self.inner.prev()?;
+                self.settle_backward(end)
+            }
+            CursorState::Merged => {
+                self.inner.seek_before(&self.key, SeqNo::MAX)?;
                 self.settle_backward(end)
             }
             CursorState::Backward => self.settle_backward(end),
@@ -287,9 +302,12 @@ impl Cursor {
             let is_hidden = skip_key && self.marked.is_at(&self.inner);
             let too_new = self.inner.seqno() > self.snapshot;
             if !is_hidden && !too_new {
-                if self.inner.kind() == ValueKind::Put {
+                if self.inner.kind() != ValueKind::Delete {
                     self.note(&hidden, true, true, end);
-                    self.state = CursorState::Forward;
+                    self.state = match self.inner.kind() {
+                        ValueKind::Merge => self.merge_forward()?,
+                        _ => CursorState::Forward,
+                    };
                     return Ok(true);
                 }
                 skip_key = true;
@@ -342,21 +360,34 @@ impl Cursor {
             self.marked.mark(&self.inner);
             // The newest visible version comes last.
             let (mut visible, mut newest) = (false, 0);
+            // The operands since the newest put or delete, which is numbered `base`.
+            let (mut operands, mut base) = (Vec::new(), 0);
             loop {
                 if self.inner.seqno() <= self.snapshot {
                     newest = self.inner.seqno();
-                    visible = self.inner.kind() == ValueKind::Put;
-                    if visible {
-                        self.value.clear();
-                        self.value.extend_from_slice(self.inner.value());
+                    let kind = self.inner.kind();
+                    if kind == ValueKind::Merge {
+                        operands.push((newest, self.inner.value().to_vec()));
                     } else {
-                        self.count_tombstone();
+                        base = newest;
+                        operands.clear();
+                        visible = kind == ValueKind::Put;
+                        if visible {
+                            self.value.clear();
+                            self.value.extend_from_slice(self.inner.value());
+                        } else {
+                            self.count_tombstone();
+                        }
                     }
                 }
                 self.inner.prev()?;
                 if !self.inner.valid() || !self.marked.is_at(&self.inner) {
                     break;
                 }
+            }
+            if !operands.is_empty() {
+                self.merge_backward(&operands, visible.then_some(base))?;
+                visible = true;
             }
             if visible {
                 self.key.clear();
@@ -371,6 +402,45 @@ impl Cursor {
         }
         self.note(&hidden, false, false, end);
         Ok(false)
+    }
+
+    /// Combines the operand on which `inner` stands with the older versions of its key, and passes
+    /// them.
+    #[cold]
+    fn merge_forward(&mut self) -> Result<CursorState> {
+        self.marked.mark(&self.inner);
+        let mut chain = OperandChain::default();
+        while self.inner.valid() && !chain.is_complete() && self.marked.is_at(&self.inner) {
+            chain.push(self.inner.seqno(), self.inner.kind(), self.inner.value())?;
+            self.inner.next()?;
+        }
+        self.key.clear();
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        self.set_merged(&chain)?;
+        Ok(CursorState::Merged)
+    }
+
+    /// Combines operands of the marked key, oldest first, and `value` if it was put under number
+    /// `base`.
+    #[cold]
+    fn merge_backward(&mut self, operands: &[(SeqNo, Vec<u8>)], base: Option<SeqNo>) -> Result<()> {
+        let mut chain = OperandChain::default();
+        for (seqno, stored) in operands.iter().rev() {
+            chain.push(*seqno, ValueKind::Merge, stored)?;
+        }
+        if let Some(base) = base {
+            chain.push(base, ValueKind::Put, &self.value)?;
+        }
+        self.key.clear();
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        self.set_merged(&chain)
+    }
+
+    fn set_merged(&mut self, chain: &OperandChain) -> Result<()> {
+        self.value = match chain.resolve(self.operator.as_ref(), &self.keyspace, &self.key, true)? {
+            Resolved::Value(value) | Resolved::Operand(value) => value,
+        };
+        Ok(())
     }
 
     /// Passes the marked key, which is invisible. `newest` is the largest number among its entries

@@ -19,7 +19,7 @@ use crate::format::span::KeySpan;
 use crate::options::{KeyspaceOptions, LevelFilters};
 use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
 use crate::tree::version::Version;
-use crate::write::batch::WriteBatch;
+use crate::write::batch::{Write, WriteBatch};
 
 /// A handle to one keyspace of a store: a key-value map of its own, sharing the log and the order
 /// of writes with all others.
@@ -73,12 +73,25 @@ impl Keyspace {
     /// Sets a key to a value under `options`: with [`WriteOptions::sync`], durably. Returns the
     /// write's sequence number.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
-        self.store().write_one(self.id, key.as_ref(), Some(value.as_ref()), options)
+        self.store().write_one(self.id, key.as_ref(), Write::Put(value.as_ref()), options)
     }
 
     /// Deletes a key under `options`. Returns the write's sequence number.
     pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
-        self.store().write_one(self.id, key.as_ref(), None, options)
+        self.store().write_one(self.id, key.as_ref(), Write::Delete, options)
+    }
+
+    /// Merges an operand into the value of a key; see [`operator`](crate::operator). Returns the
+    /// write's sequence number.
+    ///
+    /// Fails with [`Error::MergeOperatorMissing`] if the keyspace has no merge operator.
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.merge_with(key, operand, WriteOptions::default())
+    }
+
+    /// Merges an operand into the value of a key under `options`; see [`merge`](Keyspace::merge).
+    pub fn merge_with(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
+        self.store().write_one(self.id, key.as_ref(), Write::Merge(operand.as_ref()), options)
     }
 
     /// Flushes all memtables, then compacts a range to the last level and drops what deletes and
@@ -137,6 +150,12 @@ impl WriteBatch {
         self.put_raw(keyspace.id, key.as_ref(), value.as_ref());
     }
 
+    /// Adds an operand to be merged into a key of `keyspace`; see [`operator`](crate::operator).
+    pub fn merge_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.set_origin(keyspace.store().id);
+        self.merge_raw(keyspace.id, key.as_ref(), operand.as_ref());
+    }
+
     /// Adds a delete of a key of `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.set_origin(keyspace.store().id);
@@ -158,10 +177,11 @@ impl Store {
         if let Some(options) = &options {
             options.validate()?;
         }
-        if let Some(tree) = self.view.load().tree_named(name)
-            && options.as_ref().is_none_or(|options| *options == tree.options)
-        {
-            return Ok((tree.id, Arc::clone(&tree.name)));
+        if let Some(tree) = self.view.load().tree_named(name) {
+            let succeeding = options.as_ref().map(|options| options.clone().succeeding(&tree.options)).transpose()?;
+            if succeeding.is_none_or(|options| options == tree.options) {
+                return Ok((tree.id, Arc::clone(&tree.name)));
+            }
         }
         self.gate.check_writable()?;
         self.define_keyspace(name, options)
@@ -173,7 +193,7 @@ impl Store {
         let (existing, count) = (view.tree_named(name).cloned(), view.trees.len());
         let tree = match (existing, options) {
             (Some(tree), None) => return Ok((tree.id, tree.name)),
-            (Some(tree), Some(options)) => Tree { options, ..tree },
+            (Some(tree), Some(options)) => Tree { options: options.succeeding(&tree.options)?, ..tree },
             (None, _) if count >= MAX_KEYSPACES => {
                 return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
             }

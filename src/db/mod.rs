@@ -61,7 +61,7 @@ pub use snapshot::Snapshot;
 pub use stalls::{Stall, WriteStalls};
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use transaction::{Savepoint, Transaction, TransactionIter};
-pub use update::{ByteOrder, Change, Integer, Mismatch, Updated};
+pub use update::{Change, Integer, Mismatch, Updated};
 pub use write::WriteOptions;
 
 use background::Waiting;
@@ -230,6 +230,20 @@ impl Db {
     /// Deletes a key; deleting an absent key is no error. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.delete(key)
+    }
+
+    /// Merges an operand into the value of a key; see [`operator`](crate::operator). Returns the
+    /// write's sequence number.
+    ///
+    /// Fails with [`Error::MergeOperatorMissing`](crate::Error::MergeOperatorMissing) if the
+    /// keyspace has no merge operator.
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.default.merge(key, operand)
+    }
+
+    /// Merges an operand into the value of a key under `options`; see [`merge`](Db::merge).
+    pub fn merge_with(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
+        self.default.merge_with(key, operand, options)
     }
 
     /// Sets a key to a value under `options`: with [`WriteOptions::sync`], durably. Returns the

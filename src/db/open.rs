@@ -23,7 +23,7 @@ use crate::exec::ThreadPool;
 use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, ValueKind};
 use crate::format::span::KeySpan;
 use crate::memory::pool::{CHUNK_LEN, MemtablePool};
 use crate::options::{Compression, Options};
@@ -62,12 +62,15 @@ impl Store {
                 (new_state(&options), 0, None)
             }
         };
+        find_operators(&mut state, &options);
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
-            && default.options != *wanted
         {
-            default.options = wanted.clone();
-            in_force = None;
+            let wanted = wanted.clone().succeeding(&default.options)?;
+            if wanted != default.options {
+                default.options = wanted;
+                in_force = None;
+            }
         }
         let files = list_files(&options, dir)?;
         // A stray file is removed below. A new manifest must record that its number was used, as no
@@ -190,6 +193,7 @@ struct ReadOnlyImage {
 fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<MemtablePool>) -> Result<Option<ReadOnlyImage>> {
     let fs = &*options.file_system;
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
+    find_operators(&mut state, options);
     let files = list_files(options, dir)?;
     let tables = new_tables(options, &fs.absolute(dir).during("resolve", dir)?);
     let sources = Sources { dir, manifest: number, files: &files, tables: &tables };
@@ -201,6 +205,15 @@ fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<MemtablePool>)
     // A log is removed only after an edit has declared its entries flushed.
     let flushed = manifest::load(fs, dir)?.map_or(0, |now| now.state.flushed_seqno);
     Ok((flushed <= recovered.last_seqno).then_some(ReadOnlyImage { state, tables, recovered }))
+}
+
+/// Finds the merge operators that keyspaces name.
+fn find_operators(state: &mut ManifestState, options: &Options) {
+    for keyspace in state.keyspaces.values_mut() {
+        if let Some(operator) = &mut keyspace.options.merge_operator {
+            *operator = options.operator_named(operator.name());
+        }
+    }
 }
 
 /// Opens up to `most` table files before a writing process removes them.
@@ -443,6 +456,7 @@ impl Recovery<'_> {
                 },
                 table_size: u64::MAX,
                 snapshots: Vec::new(),
+                operator: options_of.merge_operator.clone(),
                 new_number: &|| number,
                 cancelled: &|| false,
                 paranoid: self.options.paranoid,
@@ -517,13 +531,20 @@ impl Rebuilt<'_> {
         let size = self.recovery.options.memtable_size;
         while !group.is_empty() {
             let mut inserted = 0;
-            let mut writer = self.memtable().writer();
+            let memtable = Arc::clone(self.memtable());
+            let mut writer = memtable.writer();
             for Insertion { operation, hash, seqno, begins_in } in group {
                 // A batch is never split across memtables.
                 if begins_in.is_some() && writer.used() >= size {
                     break;
                 }
-                writer.insert_hashed(operation.keyspace, operation.key, *hash, *seqno, operation.kind, operation.value);
+                let Op { keyspace, kind, key, value } = *operation;
+                if kind == ValueKind::Merge {
+                    let fold = || self.state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
+                    writer.insert_operand(keyspace, key, *hash, *seqno, value, fold());
+                } else {
+                    writer.insert_hashed(keyspace, key, *hash, *seqno, kind, value);
+                }
                 inserted += 1;
             }
             drop(writer);

@@ -15,7 +15,7 @@ mod iter;
 mod overlay;
 
 pub use iter::TransactionIter;
-use overlay::Overlay;
+use overlay::{Overlay, OwnKeyspace, OwnWrite};
 
 use super::Db;
 use super::iter::{Iter, KeyRange};
@@ -231,14 +231,20 @@ impl Transaction {
         Ok(ReadTarget { snapshot: Some(self.snapshot.seqno()), ..keyspace.target() })
     }
 
-    /// Returns what the transaction itself did to a key: put a value, or deleted it. Otherwise
-    /// notes that the key is read.
-    fn own_or_note(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Option<Value>> {
+    /// Returns the writes of the transaction to a key, if there are any. Notes that the key is
+    /// read, unless they replace its value.
+    fn own_or_note(&self, keyspace: &Keyspace, key: &[u8]) -> Option<OwnWrite> {
         let own = self.overlay.get(keyspace.id, key);
-        if own.is_none() {
+        if own.as_ref().is_none_or(OwnWrite::needs_stored) {
             self.note_key(keyspace, key);
         }
         own
+    }
+
+    fn own_keyspace(&self, keyspace: &Keyspace) -> OwnKeyspace {
+        let view = self.store().view.load();
+        let operator = view.tree(keyspace.id).and_then(|tree| tree.options.merge_operator.clone());
+        OwnKeyspace { of: read_in(keyspace), operator }
     }
 
     fn iter_in(&self, keyspace: &Keyspace, range: KeySpan<Vec<u8>>) -> TransactionIter<'_> {
@@ -246,7 +252,7 @@ impl Transaction {
             Ok(target) => self.store().iter(target, range.clone(), ReadOptions::default()),
             Err(error) => Iter::failed(error),
         };
-        TransactionIter::new(&self.overlay, read_in(keyspace), range, iter)
+        TransactionIter::new(&self.overlay, self.own_keyspace(keyspace), range, iter)
     }
 
     /// Returns the value of a key of the default keyspace, or `None` if the key is absent.
@@ -257,9 +263,14 @@ impl Transaction {
     /// Returns the value of a key of `keyspace`, or `None` if the key is absent.
     pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let (target, key) = (self.target(keyspace)?, key.as_ref());
-        match self.own_or_note(keyspace, key) {
-            Some(own) => Ok(own),
-            None => self.store().get(target, key, ReadOptions::default(), &mut Untraced, |hit| hit.into_value()),
+        let own = self.own_or_note(keyspace, key);
+        let stored = match &own {
+            Some(own) if !own.needs_stored() => None,
+            _ => self.store().get(target, key, ReadOptions::default(), &mut Untraced, |hit| hit.into_value())?,
+        };
+        match own {
+            Some(own) => self.overlay.value(&own, &self.own_keyspace(keyspace), key, stored.as_deref()),
+            None => Ok(stored),
         }
     }
 
@@ -272,7 +283,7 @@ impl Transaction {
     pub fn contains_key_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         let (target, key) = (self.target(keyspace)?, key.as_ref());
         match self.own_or_note(keyspace, key) {
-            Some(own) => Ok(own.is_some()),
+            Some(own) => Ok(own.is_value()),
             None => self.store().contains_key(target, key),
         }
     }
@@ -305,6 +316,17 @@ impl Transaction {
     /// Sets a key of `keyspace` to a value.
     pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.overlay.batch.put_in(keyspace, key, value);
+    }
+
+    /// Merges an operand into a key of the default keyspace; see [`operator`](crate::operator). The
+    /// key counts as read only if the transaction reads it.
+    pub fn merge(&mut self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.overlay.batch.merge(key, operand);
+    }
+
+    /// Merges an operand into a key of `keyspace`; see [`merge`](Transaction::merge).
+    pub fn merge_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.overlay.batch.merge_in(keyspace, key, operand);
     }
 
     /// Deletes a key of the default keyspace.

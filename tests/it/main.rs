@@ -16,6 +16,7 @@ mod layers;
 mod ledger;
 mod levels;
 mod mapped_log;
+mod merge;
 mod model;
 mod parts;
 mod power_cut;

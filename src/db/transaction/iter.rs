@@ -1,8 +1,7 @@
 //! [`TransactionIter`]: a range of a snapshot with a transaction's own writes over it.
 
-use super::overlay::{Overlay, OwnWrites};
+use super::overlay::{Overlay, OwnKeyspace, OwnWrites};
 use crate::db::iter::Iter;
-use crate::db::read_set::ReadIn;
 use crate::error::Result;
 use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
@@ -15,7 +14,7 @@ use crate::sorted::value::Value;
 /// After an error it ends.
 pub struct TransactionIter<'t> {
     overlay: &'t Overlay,
-    of: ReadIn,
+    keyspace: OwnKeyspace,
     range: KeySpan<Vec<u8>>,
     /// Where the next entry from the front may begin, and where the next one from the back must
     /// end.
@@ -54,11 +53,16 @@ impl Stored {
 
 impl<'t> TransactionIter<'t> {
     /// Iterates over `range` of a keyspace. `iter` must be the snapshot's iterator of that range.
-    pub(super) fn new(overlay: &'t Overlay, of: ReadIn, range: KeySpan<Vec<u8>>, iter: Iter) -> TransactionIter<'t> {
+    pub(super) fn new(
+        overlay: &'t Overlay,
+        keyspace: OwnKeyspace,
+        range: KeySpan<Vec<u8>>,
+        iter: Iter,
+    ) -> TransactionIter<'t> {
         overlay.unnoted.update(|count| count + 1);
         TransactionIter {
             overlay,
-            of,
+            keyspace,
             lower: range.lower.clone().unwrap_or_default(),
             upper: range.upper.clone(),
             range,
@@ -72,7 +76,7 @@ impl<'t> TransactionIter<'t> {
     fn step(&mut self, own: &OwnWrites, forward: bool) -> Result<Option<(Value, Value)>> {
         self.stored.fill(forward)?;
         let stored = self.stored.next(forward);
-        let own = own.at_end(self.of.keyspace, &self.lower, self.upper.as_deref(), forward);
+        let own = own.at_end(self.keyspace.of.keyspace, &self.lower, self.upper.as_deref(), forward);
         let own_comes_first = match (own, &*stored) {
             (Some((own, _)), Some((key, _))) => {
                 if forward {
@@ -85,9 +89,10 @@ impl<'t> TransactionIter<'t> {
         };
         let (key, entry) = match own {
             Some((key, value)) if own_comes_first => {
-                // It replaces the stored entry of its key.
-                stored.take_if(|(stored, _)| **stored == *key);
-                (Value::copy_of(key), self.overlay.value(value))
+                // It replaces the stored entry of its key, or changes it.
+                let stored = stored.take_if(|(stored, _)| **stored == *key);
+                let stored = stored.as_ref().map(|(_, value)| &**value);
+                (Value::copy_of(key), self.overlay.value(value, &self.keyspace, key, stored)?)
             }
             _ => match stored.take() {
                 Some((key, value)) => (key, Some(value)),
@@ -146,14 +151,14 @@ impl Drop for TransactionIter<'_> {
         self.overlay.unnoted.update(|count| count - 1);
         let mut reads = self.overlay.reads.borrow_mut();
         if self.done {
-            reads.add_range(self.of.clone(), range);
+            reads.add_range(self.keyspace.of.clone(), range);
             return;
         }
         if range.lower.as_deref().unwrap_or_default() != &**lower {
-            reads.add_range(self.of.clone(), KeySpan { lower: range.lower, upper: Some(lower.clone()) });
+            reads.add_range(self.keyspace.of.clone(), KeySpan { lower: range.lower, upper: Some(lower.clone()) });
         }
         if range.upper != *upper {
-            reads.add_range(self.of.clone(), KeySpan { lower: upper.clone(), upper: range.upper });
+            reads.add_range(self.keyspace.of.clone(), KeySpan { lower: upper.clone(), upper: range.upper });
         }
     }
 }
