@@ -215,7 +215,7 @@ impl Cursor {
     /// Moves to the next entry. Stops searching at `end`, but may land on an entry there or after.
     #[inline]
     fn next_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        if self.state == CursorState::Forward && self.inner.step_plainly(true) {
+        if self.state == CursorState::Forward && self.inner.try_fast_step(true) {
             Ok(true)
         } else {
             self.next_entry(end)
@@ -224,7 +224,7 @@ impl Cursor {
 
     fn next_entry(&mut self, end: Option<&[u8]>) -> Result<bool> {
         let state = std::mem::replace(&mut self.state, CursorState::Invalid);
-        self.inner.catch_up()?;
+        self.inner.finish_fast_steps()?;
         match state {
             CursorState::Invalid => Ok(false),
             CursorState::Forward | CursorState::First => {
@@ -233,7 +233,7 @@ impl Cursor {
                 // Usually a key has one version, and it is visible.
                 if self.inner.valid() && self.inner.shows(self.snapshot) && !self.marked.is_at(&self.inner) {
                     self.state = CursorState::Forward;
-                    self.inner.expect_plain_steps(self.snapshot);
+                    self.inner.plan_fast_steps(self.snapshot);
                     return Ok(true);
                 }
                 self.settle_forward(true, end)
@@ -256,12 +256,16 @@ impl Cursor {
     /// it.
     #[inline]
     fn prev_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        if self.state == CursorState::First && self.inner.step_plainly(false) { Ok(true) } else { self.prev_entry(end) }
+        if self.state == CursorState::First && self.inner.try_fast_step(false) {
+            Ok(true)
+        } else {
+            self.prev_entry(end)
+        }
     }
 
     fn prev_entry(&mut self, end: Option<&[u8]>) -> Result<bool> {
         let state = std::mem::replace(&mut self.state, CursorState::Invalid);
-        self.inner.catch_up()?;
+        self.inner.finish_fast_steps()?;
         match state {
             CursorState::Invalid => Ok(false),
             CursorState::Forward => self.turn_backward(end),
@@ -346,7 +350,7 @@ impl Cursor {
         // Usually a key has one version, and it is visible: it is lent in place.
         if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() {
             self.state = CursorState::First;
-            self.inner.expect_plain_steps(self.snapshot);
+            self.inner.plan_fast_steps(self.snapshot);
             return Ok(true);
         }
         self.settle_backward_over_versions(end)

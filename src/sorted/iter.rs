@@ -52,12 +52,12 @@ pub(crate) trait Stamped: InternalCursor {
 
 impl<C: InternalCursor + ?Sized> Stamped for C {}
 
-/// What merging and scans ask of a source for speed: seeks in parts, steps that decode less, and
-/// jumps over what a scan need not see.
+/// What merges and scans ask of a source for speed: seeks in parts, fast steps, which decode only
+/// key and value, and jumps over entries that a scan need not see.
 ///
 /// ```text
 /// seek  = begin_seek continue_seek* end_seek
-/// plain = plain_steps plain_step* end_plain_steps       a position may replace end_plain_steps
+/// fast  = fast_steps fast_step* end_fast_steps        a position may replace end_fast_steps
 /// ```
 pub(crate) trait MergeCursor: InternalCursor {
     /// Moves to the first entry.
@@ -97,25 +97,24 @@ pub(crate) trait MergeCursor: InternalCursor {
         None
     }
 
-    /// A lower bound of the number of upcoming *plain* steps in a direction, as far as the cursor
-    /// knows without reading entries. A plain step leads to another key with a single version,
-    /// which `snapshot` sees, and whose head comes before `bound` in that direction. The entry may
-    /// be a tombstone.
+    /// Number of *fast steps* that the cursor can take next in a direction; a lower bound, known
+    /// without reading entries. Every fast step leads to another key. That key has a single version,
+    /// `snapshot` sees it, and its head comes before `bound` in that direction.
     #[inline]
-    fn plain_steps(&self, _snapshot: SeqNo, _bound: u128, _forward: bool) -> usize {
+    fn fast_steps(&self, _snapshot: SeqNo, _bound: u128, _forward: bool) -> usize {
         0
     }
 
-    /// Takes a plain step. Returns false and stays if it cannot, for instance before a tombstone.
+    /// Takes a fast step. Returns false and stays if it cannot: the next entry may be a tombstone.
     /// Afterwards only key and value may be read, until
-    /// [`end_plain_steps`](MergeCursor::end_plain_steps) or a seek.
+    /// [`end_fast_steps`](MergeCursor::end_fast_steps) or a seek.
     #[inline]
-    fn plain_step(&mut self, _forward: bool) -> bool {
+    fn fast_step(&mut self, _forward: bool) -> bool {
         false
     }
 
-    /// Decodes what plain steps skip of the current entry.
-    fn end_plain_steps(&mut self) -> Result<()> {
+    /// Decodes the rest of the current entry, which fast steps leave out.
+    fn end_fast_steps(&mut self) -> Result<()> {
         Ok(())
     }
 

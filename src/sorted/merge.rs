@@ -8,21 +8,22 @@ use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::report::stats::ReadCounters;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 
-/// Yields the entries of all children in order. An entry that several children hold (as levels do
-/// during a compaction) is yielded once for each, except after a turn at it.
+/// Yields the entries of all children in order. If several children hold the same entry, the cursor
+/// yields it once for each of them, or fewer times if it reverses there.
 ///
 /// The cursor is a loser tree: the children are the leaves of a tournament, each inner node keeps
 /// the loser of its match, and the winner is the current entry. After a step, the moved child
-/// replays its matches up to the root, one per level. Matches compare the 16-byte heads stored in
-/// the nodes, and whole keys only if heads are equal.
+/// replays its matches up to the root, one per level. Matches compare heads, the first 16 bytes of
+/// the keys ([`head16`](crate::format::key::head16)), which the nodes store. Only if two heads are
+/// equal do they compare whole keys.
 ///
-/// A child that wins repeatedly is compared only with the *challenger*, the first of all other
-/// children, which does not change meanwhile. A single child has no challenger and costs nothing to
-/// merge. If a child knows that its next steps end before the challenger, it takes [plain
-/// steps](MergeCursor::plain_steps) without updating the tree.
+/// While one child wins repeatedly, only it moves. It is then compared with the *challenger* alone,
+/// the first of all other children. A single child has no challenger and costs nothing to merge. A
+/// child that knows how many of its next entries come before the challenger takes [fast
+/// steps](MergeCursor::fast_steps) over them, without any comparison.
 ///
-/// Invariant: no child is before the current entry in the direction of travel. A turn moves every
-/// other child to the other side of it.
+/// Invariant: no child is before the current entry in the direction of travel. Reversing the
+/// direction moves every other child to the other side of that entry.
 pub(crate) struct MergingCursor<C> {
     children: Vec<C>,
     /// Inner nodes from 1 on; the children of node `i` are `2 * i` and `2 * i + 1`. The leaves
@@ -34,11 +35,12 @@ pub(crate) struct MergingCursor<C> {
     challenger: Option<Entrant>,
     /// Consecutive replays with the same winner.
     wins: u32,
-    /// Plain steps that the current child may still take.
-    plain: usize,
-    /// Whether plain steps were taken: `winner` holds the head from before the first of them until
-    /// the cursor [catches up](MergingCursor::catch_up).
-    is_ahead: bool,
+    /// Fast steps that the current child may still take.
+    fast_steps: usize,
+    /// Whether fast steps were taken. Until
+    /// [`finish_fast_steps`](MergingCursor::finish_fast_steps), `winner.head` is that of the entry
+    /// before them.
+    is_head_stale: bool,
     direction: MergeDirection,
 }
 
@@ -86,20 +88,19 @@ impl<C: MergeCursor> MergingCursor<C> {
             winner: Entrant::NONE,
             challenger: None,
             wins: 0,
-            plain: 0,
-            is_ahead: false,
+            fast_steps: 0,
+            is_head_stale: false,
             direction: MergeDirection::Forward,
         }
     }
 
-    /// Invalidates the cursor and drops any plain steps, before children are positioned anew.
+    /// Invalidates the cursor and forgets any fast steps. Precedes a new position of the children.
     fn invalidate(&mut self) {
         self.winner = Entrant::NONE;
-        (self.plain, self.is_ahead) = (0, false);
+        (self.fast_steps, self.is_head_stale) = (0, false);
     }
 
-    /// Positions every child with `position`, sets the direction of travel and plays the
-    /// tournament.
+    /// Moves every child with `position`, sets the direction of travel and plays the tournament.
     fn position(&mut self, direction: MergeDirection, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(position)?;
@@ -108,6 +109,8 @@ impl<C: MergeCursor> MergingCursor<C> {
         Ok(())
     }
 
+    /// Does all parts but the last of a seek in every child, part by part, so that the children's
+    /// cache misses overlap.
     fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(|child| child.begin_seek(key))?;
@@ -133,7 +136,7 @@ impl<C: MergeCursor> MergingCursor<C> {
     /// Reverses the direction of travel: every child but the current one moves to its last entry
     /// before the current entry, or to its first after it.
     #[cold]
-    fn turn(&mut self, direction: MergeDirection) -> Result<()> {
+    fn reverse(&mut self, direction: MergeDirection) -> Result<()> {
         let (key, seqno, current) = (self.key().to_vec(), self.seqno(), self.winner.child);
         self.invalidate();
         for (_, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != current) {
@@ -151,38 +154,39 @@ impl<C: MergeCursor> MergingCursor<C> {
         Ok(())
     }
 
-    /// Looks up how many plain steps the current child can take before the challenger. The cursor
-    /// must be valid.
+    /// Asks the current child how many [fast steps](MergeCursor::fast_steps) it can take before the
+    /// challenger's key. The cursor must be valid.
     #[inline]
-    pub(crate) fn expect_plain_steps(&mut self, snapshot: SeqNo) {
+    pub(crate) fn plan_fast_steps(&mut self, snapshot: SeqNo) {
         if let Some(challenger) = self.challenger {
-            let (bound, forward) = (challenger.head ^ self.direction.mask(), self.direction == MergeDirection::Forward);
-            self.plain = self.current().plain_steps(snapshot, bound, forward);
+            let bound = challenger.head ^ self.direction.mask();
+            let forward = self.direction == MergeDirection::Forward;
+            self.fast_steps = self.current().fast_steps(snapshot, bound, forward);
         }
     }
 
-    /// Takes a plain step if [`expect_plain_steps`](MergingCursor::expect_plain_steps) found one in
-    /// this direction and the child can take it; returns whether it did.
+    /// Takes one of the planned fast steps, if any are left in this direction and the child can
+    /// take it. Returns whether it did. Afterwards, only key and value may be read.
     #[inline]
-    pub(crate) fn step_plainly(&mut self, forward: bool) -> bool {
-        if self.plain == 0 || forward != (self.direction == MergeDirection::Forward) {
+    pub(crate) fn try_fast_step(&mut self, forward: bool) -> bool {
+        if self.fast_steps == 0 || forward != (self.direction == MergeDirection::Forward) {
             return false;
         }
-        let stepped = self.children[self.winner.child].plain_step(forward);
-        self.is_ahead |= stepped;
-        self.plain = if stepped { self.plain - 1 } else { 0 };
+        let stepped = self.children[self.winner.child].fast_step(forward);
+        self.is_head_stale |= stepped;
+        self.fast_steps = if stepped { self.fast_steps - 1 } else { 0 };
         stepped
     }
 
-    /// Ends plain steps. Required before any other move but a seek. An error leaves the cursor
-    /// invalid.
+    /// Ends fast steps: required before any other move but a seek, and before reading more than key
+    /// and value. An error leaves the cursor invalid.
     #[inline]
-    pub(crate) fn catch_up(&mut self) -> Result<()> {
-        self.plain = 0;
-        if self.is_ahead {
+    pub(crate) fn finish_fast_steps(&mut self) -> Result<()> {
+        self.fast_steps = 0;
+        if self.is_head_stale {
             let current = self.winner.child;
             self.invalidate();
-            self.children[current].end_plain_steps()?;
+            self.children[current].end_fast_steps()?;
             self.winner = self.entrant(current);
         }
         Ok(())
@@ -192,7 +196,7 @@ impl<C: MergeCursor> MergingCursor<C> {
     /// invalid.
     #[inline]
     fn step(&mut self, step: impl FnOnce(&mut C) -> Result<()>) -> Result<()> {
-        debug_assert!(!self.is_ahead, "plain steps end before others");
+        debug_assert!(!self.is_head_stale, "fast steps must be finished before another move");
         let current = self.winner.child;
         if let Err(error) = step(&mut self.children[current]) {
             self.winner = Entrant::NONE;
@@ -217,20 +221,20 @@ impl<C: MergeCursor> MergingCursor<C> {
         if a.head == b.head { self.precedes_by_key(a, b) } else { a.head < b.head }
     }
 
-    /// Decides between equal heads, which say nothing about longer keys, versions, trailing zeros,
-    /// or exhausted children.
+    /// Decides between equal heads: of keys that differ after 16 bytes or in trailing zeros, of
+    /// versions of one key, or of an exhausted child and a key that begins with 16 bytes 0xff.
     #[inline(never)]
     fn precedes_by_key(&self, a: Entrant, b: Entrant) -> bool {
         let entry = |entrant: Entrant| {
             let cursor = self.children.get(entrant.child).filter(|cursor| cursor.valid())?;
             Some((cursor.key(), cursor.seqno()))
         };
-        let ahead = match self.direction {
+        let first = match self.direction {
             MergeDirection::Forward => Ordering::Less,
             MergeDirection::Backward => Ordering::Greater,
         };
         match (entry(a), entry(b)) {
-            (Some(a), Some(b)) => compare_entries(a, b) == ahead,
+            (Some(a), Some(b)) => compare_entries(a, b) == first,
             (a, _) => a.is_some(),
         }
     }
@@ -256,6 +260,7 @@ impl<C: MergeCursor> MergingCursor<C> {
         }
     }
 
+    /// The leaf of child `i` is node `children.len() + i`.
     fn parent_of_leaf(&self, child: usize) -> usize {
         usize::midpoint(self.children.len(), child)
     }
@@ -275,7 +280,7 @@ impl<C: MergeCursor> MergingCursor<C> {
         select(waiting, entrant)
     }
 
-    /// Replays the matches of the last winner, which has moved, up to the root.
+    /// Replays the matches of the last winner, which has moved to `moved`, up to the root.
     fn replay(&mut self, moved: Entrant) {
         let mut winner = moved;
         let mut node = self.parent_of_leaf(moved.child);
@@ -334,7 +339,7 @@ impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
     #[inline]
     fn next(&mut self) -> Result<()> {
         if self.direction == MergeDirection::Backward {
-            self.turn(MergeDirection::Forward)?;
+            self.reverse(MergeDirection::Forward)?;
         }
         self.step(C::next)
     }
@@ -342,7 +347,7 @@ impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
     #[inline]
     fn prev(&mut self) -> Result<()> {
         if self.direction == MergeDirection::Forward {
-            self.turn(MergeDirection::Backward)?;
+            self.reverse(MergeDirection::Backward)?;
         }
         self.step(C::prev)
     }
@@ -368,10 +373,11 @@ impl<C: MergeCursor> MergeCursor for MergingCursor<C> {
         self.position(MergeDirection::Forward, C::seek_to_first)
     }
 
-    /// Only in the direction of travel. Other children may end up beyond the new current entry: if
-    /// the jump stops before `end`, the caller must seek before it moves on.
+    /// Every child jumps by itself. Therefore another child may jump past entries that come after
+    /// the new current entry: if the jump stops before `end`, the caller must seek before it moves
+    /// on. `forward` must be the direction of travel.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
-        debug_assert!(!self.is_ahead, "plain steps end before others");
+        debug_assert!(!self.is_head_stale, "fast steps must be finished before another move");
         debug_assert_eq!(forward, self.direction == MergeDirection::Forward);
         self.position(self.direction, |child| if child.valid() { child.jump(end, seen, forward) } else { Ok(()) })
     }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::reader::{PREFETCH_DISTANCE, PlainEntry};
+use super::reader::{KeyValueEntry, PREFETCH_DISTANCE};
 use super::view::CACHE_LINE;
 use super::{Block, CursorBlock};
 use crate::format::Decoded;
@@ -188,15 +188,15 @@ impl BlockCursor {
 
     /// Moves by one entry if that is a value with a short header, and decodes only its key. Returns
     /// false and stays otherwise: fall back to [`advance`](BlockCursor::advance) or
-    /// [`retreat`](BlockCursor::retreat). Until [`settle`](BlockCursor::settle), only key and value
-    /// may be read.
+    /// [`retreat`](BlockCursor::retreat). Until [`end_fast_steps`](BlockCursor::end_fast_steps),
+    /// only key and value may be read.
     #[inline]
-    pub(crate) fn plain_step(&mut self, forward: bool) -> bool {
+    pub(crate) fn fast_step(&mut self, forward: bool) -> bool {
         let position = if forward { self.position + 1 } else { self.position.wrapping_sub(1) };
         let Some(block) = self.block.as_ref().map(CursorBlock::block).filter(|_| position < self.len) else {
             return false;
         };
-        let Some(PlainEntry { rest, rest_len, value }) = block.plain_entry(position) else { return false };
+        let Some(KeyValueEntry { rest, rest_len, value }) = block.key_value_entry(position) else { return false };
         self.buffer.put(self.prefix_len, rest, rest_len);
         let end = if forward { value.end } else { value.start };
         block.prefetch_line(end, PREFETCH_DISTANCE - CACHE_LINE, forward);
@@ -207,9 +207,9 @@ impl BlockCursor {
         true
     }
 
-    /// Decodes the fields of the current entry that plain steps skip. An error invalidates the
+    /// Decodes the rest of the current entry, which fast steps leave out. An error invalidates the
     /// cursor.
-    pub(crate) fn settle(&mut self) -> Decoded<()> {
+    pub(crate) fn end_fast_steps(&mut self) -> Decoded<()> {
         self.move_to(self.position)
     }
 

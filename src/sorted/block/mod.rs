@@ -12,7 +12,14 @@
 //! | | 2n or 4n | offset of each entry from the start of the block |
 //! | | 4n | heads: [`head4`](crate::format::key::head4) of each key after the common prefix |
 //! | | | the common prefix |
-//! | | | the entries, which docs/FORMAT.md describes |
+//! | | | the entries, one after another, up to the end of the block |
+//!
+//! ```text
+//! entry = rest length: varint, value length: varint, (seqno - base) * 8 + kind: varint, rest, value
+//! ```
+//!
+//! The rest is the user key without the common prefix. Entries are ordered by user key, then newest
+//! first. Offsets are u32 if the block would otherwise exceed 65,536 bytes.
 //!
 //! The directory, all before the common prefix, has three flat arrays. A point look-up compares
 //! one-byte *fingerprints* of the keys' hashes. A seek compares *heads*, the four key bytes after

@@ -37,8 +37,8 @@ pub(super) struct BlockEntry<'a> {
     pub(super) value_len: usize,
 }
 
-/// A value entry as plain steps decode it: without its sequence number.
-pub(super) struct PlainEntry<'a> {
+/// Key and value of an entry that is no tombstone, as fast steps decode it.
+pub(super) struct KeyValueEntry<'a> {
     /// The key without the common prefix, `rest_len` bytes, followed by the rest of the block.
     pub(super) rest: &'a [u8],
     pub(super) rest_len: usize,
@@ -205,15 +205,15 @@ impl<'a> Block<'a> {
     /// number. An invalid number in a block whose checksum matches is therefore not detected here,
     /// but only by [`Block::entry`].
     #[inline(always)]
-    pub(super) fn plain_entry(&self, i: usize) -> Option<PlainEntry<'a>> {
+    pub(super) fn key_value_entry(&self, i: usize) -> Option<KeyValueEntry<'a>> {
         let (bytes, start) = (self.bytes(), self.offset(i));
         let header = bytes.get(start..)?.first_chunk().and_then(ShortHeader::short)?;
         let rest_start = start + header.len;
         let rest = bytes.get(rest_start..)?;
         let value_start = rest_start + header.rest_len;
         let value = value_start..value_start + header.value_len;
-        let is_plain = value.end <= bytes.len() && header.is_value();
-        is_plain.then_some(PlainEntry { rest, rest_len: header.rest_len, value })
+        let is_put = value.end <= bytes.len() && header.is_value();
+        is_put.then_some(KeyValueEntry { rest, rest_len: header.rest_len, value })
     }
 
     /// Decodes any entry, field by field: the fallback of [`Block::entry`], for long fields and

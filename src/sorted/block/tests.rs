@@ -165,8 +165,8 @@ fn check_kept(kept: CursorBlock, model: &BlockModel) {
         assert_eq!(cursor.retreat(), i > 0);
     }
 
-    check_plain_steps(&mut cursor, model, true);
-    check_plain_steps(&mut cursor, model, false);
+    check_fast_steps(&mut cursor, model, true);
+    check_fast_steps(&mut cursor, model, false);
 
     for key in probes(model) {
         for snapshot in [0, 1, 5, 20, 39, MAX_SEQNO - 1, MAX_SEQNO] {
@@ -178,8 +178,8 @@ fn check_kept(kept: CursorBlock, model: &BlockModel) {
     }
 }
 
-/// Goes through the block by plain steps, and by `advance` or `retreat` where there is none.
-fn check_plain_steps(cursor: &mut BlockCursor, model: &BlockModel, forward: bool) {
+/// Goes through the block by fast steps, and by `advance` or `retreat` where there is none.
+fn check_fast_steps(cursor: &mut BlockCursor, model: &BlockModel, forward: bool) {
     if forward {
         cursor.seek_to_first().unwrap()
     } else {
@@ -189,10 +189,10 @@ fn check_plain_steps(cursor: &mut BlockCursor, model: &BlockModel, forward: bool
     for (i, entry) in entries.iter().enumerate() {
         check_at(cursor, Some(entry));
         let is_last = i + 1 == entries.len();
-        if cursor.plain_step(forward) {
+        if cursor.fast_step(forward) {
             let (key, _, kind, value) = entries[i + 1];
             assert_eq!((cursor.key(), *kind, cursor.value()), (&key[..], ValueKind::Put, &value[..]));
-            cursor.settle().unwrap();
+            cursor.end_fast_steps().unwrap();
         } else {
             check_at(cursor, Some(entry));
             assert_eq!(if forward { cursor.advance() } else { cursor.retreat() }, !is_last);
@@ -271,16 +271,16 @@ fn exercise_kept(kept: CursorBlock) {
         }
         for forward in [false, true] {
             let _ = if forward { cursor.seek_to_first() } else { cursor.seek_to_last() };
-            while cursor.valid() && cursor.plain_step(forward) {
+            while cursor.valid() && cursor.fast_step(forward) {
                 let _ = (cursor.key(), cursor.value());
             }
-            let _ = cursor.settle();
+            let _ = cursor.end_fast_steps();
         }
     }
 }
 
 #[test]
-fn most_steps_in_a_usual_block_are_plain() {
+fn all_steps_in_a_usual_block_are_fast() {
     let entry = |i: u32| (format!("{i:016}").into_bytes(), u64::from(i * i % 1000), ValueKind::Put, vec![b'v'; 100]);
     let model: BlockModel = (1000..1034).map(entry).collect();
     let mut cursor = BlockCursor::new(build(&model));
@@ -292,7 +292,7 @@ fn most_steps_in_a_usual_block_are_plain() {
         }
         assert_eq!(cursor.left_before(farthest, forward), 33);
         assert_eq!(cursor.left_before(head16(nearest), forward), 0);
-        assert_eq!((0..40).filter(|_| cursor.plain_step(forward)).count(), 33);
+        assert_eq!((0..40).filter(|_| cursor.fast_step(forward)).count(), 33);
         assert_eq!(cursor.key(), nearest);
     }
 }

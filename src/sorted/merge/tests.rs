@@ -94,22 +94,18 @@ impl MergeCursor for ListCursor {
         self.seek(key, seqno)
     }
 
-    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+    fn fast_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
         let is_only = |entry: &ListEntry| self.entries.iter().filter(|other| other.0 == entry.0).count() == 1;
-        let is_plain = |entry: &&ListEntry| {
+        let is_fast = |entry: &&ListEntry| {
             let is_before = if forward { head16(&entry.0) < bound } else { head16(&entry.0) > bound };
             is_before && is_only(entry) && entry.1 <= snapshot
         };
         let (before, after) = (&self.entries[..self.at], &self.entries[self.at + 1..]);
-        if forward {
-            after.iter().take_while(is_plain).count()
-        } else {
-            before.iter().rev().take_while(is_plain).count()
-        }
+        if forward { after.iter().take_while(is_fast).count() } else { before.iter().rev().take_while(is_fast).count() }
     }
 
     /// Refuses to step onto some entries.
-    fn plain_step(&mut self, forward: bool) -> bool {
+    fn fast_step(&mut self, forward: bool) -> bool {
         let at = if forward { self.at + 1 } else { self.at - 1 };
         let is_free = !self.entries[at].1.is_multiple_of(8);
         if is_free {
@@ -118,7 +114,7 @@ impl MergeCursor for ListCursor {
         is_free
     }
 
-    fn end_plain_steps(&mut self) -> Result<()> {
+    fn end_fast_steps(&mut self) -> Result<()> {
         self.move_to(Some(self.at))
     }
 
@@ -147,11 +143,11 @@ enum CursorStep {
     SeekBefore(Vec<u8>, SeqNo),
     Next,
     Prev,
-    /// Up to this many plain steps in the direction of travel.
-    Plain(usize),
+    /// Up to this many fast steps in the direction of travel.
+    Fast(usize),
 }
 
-/// The snapshot for plain steps.
+/// The snapshot for fast steps.
 const SNAPSHOT: SeqNo = 30;
 
 fn step() -> impl Strategy<Value = CursorStep> {
@@ -163,7 +159,7 @@ fn step() -> impl Strategy<Value = CursorStep> {
         2 => (key(), seqno()).prop_map(|(key, seqno)| CursorStep::SeekBefore(key, seqno)),
         10 => Just(CursorStep::Next),
         10 => Just(CursorStep::Prev),
-        4 => (1usize..6).prop_map(CursorStep::Plain),
+        4 => (1usize..6).prop_map(CursorStep::Fast),
     ]
 }
 
@@ -190,13 +186,13 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[Cu
     let mut marked = MarkedKey::default();
     let before = |key: &[u8], seqno| model.partition_point(|(k, s)| compare_entries((k, *s), (key, seqno)).is_lt());
     for step in steps {
-        // A seek may come amid plain steps; any other move requires `catch_up` first.
+        // A seek may come amid fast steps; any other move requires `finish_fast_steps` first.
         if !matches!(step, CursorStep::First | CursorStep::Last | CursorStep::Seek(..) | CursorStep::SeekBefore(..))
-            && cursor.catch_up().is_err()
+            && cursor.finish_fast_steps().is_err()
         {
             at = None;
         }
-        let left = at.filter(|_| !cursor.is_ahead);
+        let left = at.filter(|_| !cursor.is_head_stale);
         if left.is_some() {
             marked.mark(cursor);
         }
@@ -225,12 +221,12 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[Cu
                 at = i.checked_sub(1);
                 cursor.prev()
             }
-            (CursorStep::Plain(most), Some(mut i)) => {
+            (CursorStep::Fast(most), Some(mut i)) => {
                 let forward = cursor.direction == MergeDirection::Forward;
-                cursor.expect_plain_steps(SNAPSHOT);
-                assert!(!cursor.step_plainly(!forward));
+                cursor.plan_fast_steps(SNAPSHOT);
+                assert!(!cursor.try_fast_step(!forward));
                 for _ in 0..*most {
-                    if !cursor.step_plainly(forward) {
+                    if !cursor.try_fast_step(forward) {
                         break;
                     }
                     i = if forward { i + 1 } else { i - 1 };
@@ -241,12 +237,12 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[Cu
                 at = Some(i);
                 Ok(())
             }
-            (CursorStep::Next | CursorStep::Prev | CursorStep::Plain(_), None) => Ok(()),
+            (CursorStep::Next | CursorStep::Prev | CursorStep::Fast(_), None) => Ok(()),
         };
         at = at.filter(|&i| i < model.len() && result.is_ok());
         assert_eq!(cursor.valid(), at.is_some(), "{step:?}");
         if let Some(i) = at
-            && cursor.is_ahead
+            && cursor.is_head_stale
         {
             assert_eq!(cursor.key(), model[i].0);
         } else if let Some(i) = at {

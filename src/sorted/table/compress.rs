@@ -1,4 +1,5 @@
-//! Compression of single blocks.
+//! Compression of single blocks. A compressed block is its raw length, `u32`, and the compressed
+//! bytes. Filter, properties and index are never compressed.
 
 use crate::format::coding::{Decoder, put_u32};
 use crate::format::{Decoded, Malformed};

@@ -303,23 +303,23 @@ impl MergeCursor for TableCursor {
     }
 
     #[inline]
-    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+    fn fast_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
         // The table's metadata is trusted, as everything under a checksum is.
         let meta = self.table.meta();
-        let are_plain = meta.keys == meta.entries && meta.largest_seqno <= snapshot;
-        if are_plain { self.block.left_before(bound, forward) } else { 0 }
+        let all_single_and_visible = meta.keys == meta.entries && meta.largest_seqno <= snapshot;
+        if all_single_and_visible { self.block.left_before(bound, forward) } else { 0 }
     }
 
     #[inline]
-    fn plain_step(&mut self, forward: bool) -> bool {
-        self.block.plain_step(forward) && {
+    fn fast_step(&mut self, forward: bool) -> bool {
+        self.block.fast_step(forward) && {
             self.look_ahead(forward);
             true
         }
     }
 
-    fn end_plain_steps(&mut self) -> Result<()> {
-        self.in_block(BlockCursor::settle)
+    fn end_fast_steps(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::end_fast_steps)
     }
 
     fn is_first_of_key(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The footer, which locates the other blocks of a table, and block handles.
+//! The footer, which locates the other blocks of a table; block handles; and the blocks' trailer.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -15,7 +15,13 @@
 //! | 84 | 4 | bound CRC of bytes 0..84, at the footer's file offset |
 //! | 88 | 8 | magic `tamisftr` |
 //!
-//! A handle is the offset of a block, `u64`, and its length without the trailer, `u32`.
+//! A handle is the offset of a block, `u64`, and its length without the trailer, `u32`. The trailer
+//! follows the block:
+//!
+//! | size | field |
+//! |---|---|
+//! | 1 | compression: 0 none, 1 LZ4, 2 zstd |
+//! | 4 | bound CRC of the block and the byte before, at the block's file offset |
 
 use std::path::Path;
 

@@ -3,7 +3,14 @@
 //! A [`TableBuilder`] writes a file once; nothing changes it afterwards. A [`Table`] answers reads
 //! from it: it asks the filter first, then the index, and then usually reads at most one data
 //! block. All bytes of a table enter the process through `fetch`, which verifies and counts them.
-//! docs/FORMAT.md describes the file; `footer`, `index`, `properties` and `origin` draw its parts.
+//!
+//! ```text
+//! table = file header, data block*, [filter block], properties block, index block, footer
+//! ```
+//!
+//! They follow each other without gaps, except that zeros up to the next multiple of 4096 may precede
+//! a data block. A trailer (see `footer`) follows every block. `format::header`, `sorted::block`,
+//! `filter::header`, `properties`, `origin`, `index` and `footer` draw the parts.
 
 mod builder;
 mod cache;

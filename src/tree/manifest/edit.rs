@@ -1,4 +1,38 @@
 //! [`VersionEdit`]: one change to the contents of a store, the payload of a manifest record.
+//!
+//! An edit is a sequence of fields `tag: varint, length: varint, bytes`. Integers inside are varints
+//! unless stated otherwise; a key or a name is `length: varint, bytes`.
+//!
+//! | tag | content | meaning |
+//! |---|---|---|
+//! | 1 | n | file numbers and keyspace ids below n may have been used |
+//! | 2 | n | logs below number n are no longer needed |
+//! | 3 | s | every entry up to sequence number s is in a table, or superseded by one that is |
+//! | 4 | seed: u64 | hash seed of the store's filters |
+//! | 5 | id, name, options | a keyspace exists from here on, or its options change |
+//! | 6 | id | the keyspace is dropped, and all its tables |
+//! | 7 | keyspace id, level, table | a table is added |
+//! | 8 | keyspace id, level, file number | a table is removed |
+//! | 9 | file number, s | the log exists and holds entry s, the last one synced; see FORMAT.md |
+//!
+//! Tags 1 to 4 and 9 occur at most once. Readers refuse unknown tags below 64 and skip others. The
+//! rules between edits are in `state`.
+//!
+//! ```text
+//! options    = block size, compression, policy, field*
+//! policy     = filter policy, bits per key in thousandths (binary fuse: bits of a fingerprint)
+//! field      = 1, length, by level   |   2, length, prefix extractor
+//! by level   = 1, policy{1,7}        from level 0; the last one holds for all further levels
+//!            | 2, thousandths of bits per key, share absent
+//!            | 3, bytes of all filters, share absent
+//! share absent = look-ups that find nothing, in thousandths of all
+//! table      = file number, size, file checksum, entries, distinct user keys, tombstones,
+//!              smallest seqno, largest seqno, smallest key, largest key
+//! ```
+//!
+//! Without field 1, all levels have the policy of the options; without field 2, there is no prefix
+//! extractor. Codes are those of [`Compression::code`], [`FilterPolicy::code`] and
+//! [`PrefixExtractor::code`].
 
 use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
@@ -14,7 +48,7 @@ pub(crate) const LEVEL_COUNT: usize = 7;
 /// Longest name of a keyspace, in bytes. Part of the format.
 pub(crate) const MAX_NAME_LEN: usize = 255;
 
-/// Tags of the fields, described in docs/FORMAT.md. Part of the format.
+/// Tags of the fields. Part of the format.
 mod tag {
     pub(super) const NEXT_FILE_NUMBER: u64 = 1;
     pub(super) const MIN_LOG: u64 = 2;

@@ -1,8 +1,9 @@
 //! The moves of a repair: files that it takes out of the store once its manifest is in force.
 //!
-//! The list is written to `lost/moves-000130.txt` before manifest 130 comes into force, and removed
-//! when all files have been moved. Until then, opening the store must finish the moves: the store
-//! needs none of these files, but the repair's report says that they are in `lost`.
+//! The repair writes the list to `lost/moves-000130.txt` before manifest 130 comes into force. Each
+//! line is a file's name, a tab, and its destination relative to the store's directory. The list is
+//! removed when all files have been moved. Until then, opening the store must finish the moves: the
+//! store needs none of these files, but the repair's report says that they are in `lost`.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -225,17 +225,17 @@ impl MergeCursor for RunCursor {
     }
 
     #[inline]
-    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
-        self.cursor.plain_steps(snapshot, bound, forward)
+    fn fast_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        self.cursor.fast_steps(snapshot, bound, forward)
     }
 
     #[inline]
-    fn plain_step(&mut self, forward: bool) -> bool {
-        self.cursor.plain_step(forward)
+    fn fast_step(&mut self, forward: bool) -> bool {
+        self.cursor.fast_step(forward)
     }
 
-    fn end_plain_steps(&mut self) -> Result<()> {
-        self.cursor.end_plain_steps()
+    fn end_fast_steps(&mut self) -> Result<()> {
+        self.cursor.end_fast_steps()
     }
 
     #[inline]

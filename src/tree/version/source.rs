@@ -90,17 +90,17 @@ impl MergeCursor for ScanSource {
     }
 
     #[inline]
-    fn plain_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
-        dispatch!(self, cursor => cursor.plain_steps(snapshot, bound, forward))
+    fn fast_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        dispatch!(self, cursor => cursor.fast_steps(snapshot, bound, forward))
     }
 
     #[inline]
-    fn plain_step(&mut self, forward: bool) -> bool {
-        dispatch!(self, cursor => cursor.plain_step(forward))
+    fn fast_step(&mut self, forward: bool) -> bool {
+        dispatch!(self, cursor => cursor.fast_step(forward))
     }
 
-    fn end_plain_steps(&mut self) -> Result<()> {
-        dispatch!(self, cursor => cursor.end_plain_steps())
+    fn end_fast_steps(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.end_fast_steps())
     }
 
     #[inline]

@@ -257,7 +257,7 @@ fn random_entries(random: &mut fastrand::Rng, mut seqno: SeqNo, most: usize) -> 
 fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, random: &mut fastrand::Rng) {
     cursor.seek_to_first().unwrap();
     let mut at = Some(0);
-    let (mut plain, mut firsts) = (0, 0);
+    let (mut fast, mut firsts) = (0, 0);
     let versions = |key: &[u8]| list.iter().filter(|entry| entry.0 == key).count();
     for _ in 0..600 {
         let forward = random.bool();
@@ -290,19 +290,19 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
             }
             (4, Some(mut i)) => {
                 let bound = head16(&target);
-                let steps = cursor.plain_steps(seen, bound, forward);
+                let steps = cursor.fast_steps(seen, bound, forward);
                 for _ in 0..steps {
                     let next = step(i).unwrap();
                     let (key, seqno, ..) = &list[next];
                     let is_before = if forward { head16(key) < bound } else { head16(key) > bound };
                     assert!(is_before && *seqno <= seen && *key != list[i].0 && versions(key) == 1);
-                    if !cursor.plain_step(forward) {
+                    if !cursor.fast_step(forward) {
                         break;
                     }
                     assert_eq!((cursor.key(), cursor.value()), (&key[..], &list[next].3[..]));
-                    (i, plain) = (next, plain + 1);
+                    (i, fast) = (next, fast + 1);
                 }
-                cursor.end_plain_steps().unwrap();
+                cursor.end_fast_steps().unwrap();
                 at = Some(i);
             }
             (_, Some(i)) => {
@@ -322,9 +322,9 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
             firsts += 1;
         }
     }
-    // Only tables without older versions have plain steps.
-    let is_plain = is_run && list.windows(2).all(|pair| pair[0].0 != pair[1].0);
-    assert!(firsts > 0 && (plain > 0 || !is_plain), "{firsts} {plain}");
+    // Only tables without older versions have fast steps.
+    let can_be_fast = is_run && list.windows(2).all(|pair| pair[0].0 != pair[1].0);
+    assert!(firsts > 0 && (fast > 0 || !can_be_fast), "{firsts} {fast}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A store of format 1 with every kind of file, as annotated hex in `tests/golden/store`.
 //!
-//! Two tests: the stored files can be opened and read, which must hold for ever; and the encoders
-//! of today write them byte for byte. Until format 1 is released, a change of the format changes
-//! the files:
+//! The stored files can be opened and read, which must hold for ever; the encoders of today write
+//! them byte for byte; and the examples in docs/FORMAT.md are part of them. Until format 1 is
+//! released, a change of the format changes the files, and then the examples:
 //!
 //! ```sh
 //! TAMIS_WRITE_GOLDEN=1 cargo test -p tamis --lib golden_store
@@ -265,6 +265,21 @@ fn golden_store_is_what_the_encoders_write() {
         assert_eq!(unhex(text), *bytes, "the annotation of {name} is complete");
         let (_, stored) = golden.iter().find(|(golden, _)| golden == name).unwrap();
         assert!(stored == bytes, "{name} is not what the encoders write; the head of this file says what to do");
+    }
+}
+
+/// The blocks of text in docs/FORMAT.md: a file's name, then lines of its annotated hex.
+#[test]
+fn golden_store_has_the_examples_of_the_format_document() {
+    let document = include_str!("../../../../docs/FORMAT.md");
+    let examples: Vec<_> =
+        document.split("```text\n").skip(1).map(|rest| rest.split_once("\n```").unwrap().0).collect();
+    assert!(examples.len() >= 3);
+    for example in examples {
+        let (name, lines) = example.split_once('\n').unwrap();
+        let path = golden_dir().join(format!("{name}.hex"));
+        let golden = String::from_utf8(read_small_file(&OsFileSystem::new(), &path, 1 << 20).unwrap()).unwrap();
+        assert!(golden.contains(&format!("{lines}\n")), "docs/FORMAT.md shows other bytes than {name}:\n{lines}");
     }
 }
 
