@@ -245,6 +245,14 @@ impl Store {
         self.install_keyspace(tree)
     }
 
+    /// The error of a write to a dropped keyspace.
+    #[cold]
+    pub(super) fn keyspace_dropped(&self, id: u32) -> Error {
+        let name = self.dropped.lock().iter().find(|(dropped, _)| *dropped == id).and_then(|(_, name)| name.upgrade());
+        // Only a batch can outlive all handles.
+        Error::KeyspaceDropped(name.map_or_else(|| format!("number {id}"), |name| name.to_string()))
+    }
+
     /// Drops a keyspace and all its tables; returns whether it existed.
     pub(super) fn drop_keyspace(self: &Arc<Self>, name: &str) -> Result<bool> {
         self.gate.check_writable()?;
@@ -255,8 +263,45 @@ impl Store {
         }
         let edit = VersionEdit { dropped: vec![tree.id], ..VersionEdit::default() };
         self.install(edit, |view| view.trees.retain(|other| other.id != tree.id))?;
+        let mut dropped = self.dropped.lock();
+        dropped.retain(|(_, name)| name.strong_count() > 0);
+        dropped.push((tree.id, Arc::downgrade(&tree.name)));
+        drop(dropped);
         // Its compaction debt no longer slows writers down.
         self.schedule();
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::vfs::SimFileSystem;
+
+    #[test]
+    fn a_write_to_a_dropped_keyspace_names_it_issue_13() {
+        let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
+        let [kept, gone] = ["kept", "gone"].map(|name| db.keyspace(name).unwrap());
+        assert!(db.drop_keyspace("gone").unwrap());
+        let names = |result: Result<SeqNo>| match result {
+            Err(Error::KeyspaceDropped(name)) => name,
+            other => format!("{other:?}"),
+        };
+        let mut batch = WriteBatch::new();
+        batch.put_in(&kept, "k", "v");
+        batch.delete_in(&gone, "k");
+        assert_eq!(
+            [gone.put("k", "v"), gone.delete("k"), db.write(batch.clone())].map(names),
+            ["gone"; 3].map(str::to_owned)
+        );
+        // Names are kept as long as a handle exists.
+        let id = gone.id;
+        drop(gone);
+        assert!(kept.put("k", "v").is_ok() && db.drop_keyspace("kept").unwrap());
+        assert_eq!(names(db.write(batch)), "kept");
+        let known: Vec<u32> = db.store().dropped.lock().iter().map(|(id, _)| *id).collect();
+        assert_eq!(known, [kept.id]);
+        assert_ne!(id, kept.id);
     }
 }

@@ -188,7 +188,7 @@ impl Store {
         }
         let view = self.view.load();
         match keyspaces.iter().find(|id| view.tree(**id).is_none()) {
-            Some(id) => Err(Error::KeyspaceDropped(format!("number {id}"))),
+            Some(&id) => Err(self.keyspace_dropped(id)),
             None => Ok(()),
         }
     }
