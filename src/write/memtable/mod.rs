@@ -17,6 +17,7 @@ use crate::memory::pool::MemtablePool;
 
 mod cursor;
 mod entries;
+mod estimate;
 mod index;
 mod order;
 #[cfg(test)]
