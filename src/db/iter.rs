@@ -1,6 +1,5 @@
 //! [`Cursor`] and [`Iter`]: ordered scans of a keyspace as of a snapshot.
 
-use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 use std::sync::Arc;
 
 use super::gaps::{Claim, Gaps};
@@ -551,57 +550,6 @@ impl Cursor {
     }
 }
 
-/// A range of keys: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..`, or a pair of [`Bound`]s, over any
-/// type that is bytes.
-pub trait KeyRange {
-    /// The bounds, owned.
-    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>);
-}
-
-impl KeyRange for RangeFull {
-    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        (Bound::Unbounded, Bound::Unbounded)
-    }
-}
-
-impl<K: AsRef<[u8]>> KeyRange for (Bound<K>, Bound<K>) {
-    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        let owned = |bound: Bound<K>| bound.map(|key| key.as_ref().to_vec());
-        (owned(self.0), owned(self.1))
-    }
-}
-
-impl<K: AsRef<[u8]>> KeyRange for Range<K> {
-    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        (Bound::Included(self.start), Bound::Excluded(self.end)).into_bounds()
-    }
-}
-
-impl<K: AsRef<[u8]>> KeyRange for RangeInclusive<K> {
-    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        let (start, end) = self.into_inner();
-        (Bound::Included(start), Bound::Included(end)).into_bounds()
-    }
-}
-
-impl<K: AsRef<[u8]>> KeyRange for RangeFrom<K> {
-    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        (Bound::Included(self.start), Bound::Unbounded).into_bounds()
-    }
-}
-
-impl<K: AsRef<[u8]>> KeyRange for RangeTo<K> {
-    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        (Bound::Unbounded, Bound::Excluded(self.end)).into_bounds()
-    }
-}
-
-impl<K: AsRef<[u8]>> KeyRange for RangeToInclusive<K> {
-    fn into_bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        (Bound::Unbounded, Bound::Included(self.end)).into_bounds()
-    }
-}
-
 /// The prefix that `extractor` finds in every key of `span`, if all have the same. That is the
 /// lower bound's prefix if the span ends before the keys of the next one.
 pub(super) fn common_prefix(span: &KeySpan<Vec<u8>>, extractor: PrefixExtractor) -> Option<&[u8]> {
@@ -621,6 +569,24 @@ pub(super) fn common_prefix(span: &KeySpan<Vec<u8>>, extractor: PrefixExtractor)
 /// Until dropped, it keeps the memtables and tables of the moment it was made, like a [`Cursor`].
 ///
 /// After an error it ends.
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// for key in ["a:1", "a:2", "a:3", "b:1", "c:1"] {
+///     db.put(key, "")?;
+/// }
+/// // The first key of each group, by a seek past the rest of the group.
+/// let mut iter = db.iter();
+/// let mut groups = Vec::new();
+/// while let Some((key, _)) = iter.next().transpose()? {
+///     groups.push(key[0]);
+///     iter.seek([key[0] + 1]);
+/// }
+/// assert_eq!(groups, b"abc");
+/// # Ok(()) }
+/// ```
 pub struct Iter {
     range: KeySpan<Vec<u8>>,
     /// Opens the cursor of one end on its first use.
@@ -628,6 +594,10 @@ pub struct Iter {
     /// Each stands on the last entry that its end returned.
     front: Option<Cursor>,
     back: Option<Cursor>,
+    /// Where a seek has moved an end to, until its next step: the inclusive lower bound of the
+    /// front, the exclusive upper bound of the back.
+    front_sought: Option<Vec<u8>>,
+    back_sought: Option<Vec<u8>>,
     /// Why the scan could not be opened; returned once.
     failure: Option<Error>,
     done: bool,
@@ -635,7 +605,8 @@ pub struct Iter {
 
 impl Iter {
     pub(super) fn new(range: KeySpan<Vec<u8>>, open: Box<dyn Fn() -> Cursor + Send>) -> Iter {
-        Iter { range, open, front: None, back: None, failure: None, done: false }
+        let (front, back, front_sought, back_sought) = Default::default();
+        Iter { range, open, front, back, front_sought, back_sought, failure: None, done: false }
     }
 
     /// An iterator that returns `error` and ends.
@@ -646,24 +617,63 @@ impl Iter {
         }
     }
 
+    /// Moves the front: [`next`](Iterator::next) will return the first entry of the range whose key
+    /// is `key` or greater. May go either way.
+    ///
+    /// The entries that the back has returned stay excluded, unless the iterator has ended. After
+    /// the end, a seek of one end puts the other one back to its bound.
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        self.seek_front(key.as_ref());
+    }
+
+    /// Moves the back: [`next_back`](DoubleEndedIterator::next_back) will return the last entry of
+    /// the range whose key is `key` or less. Otherwise like [`seek`](Iter::seek).
+    pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
+        self.seek_back_before(Some([key.as_ref(), &[0]].concat()));
+    }
+
+    pub(super) fn seek_front(&mut self, key: &[u8]) {
+        let lower = self.range.lower.as_deref().unwrap_or_default();
+        self.front_sought = Some(key.max(lower).to_vec());
+        if std::mem::take(&mut self.done) {
+            (self.back, self.back_sought) = (None, None);
+        }
+    }
+
+    /// Moves the back before `end`, or to its bound.
+    pub(super) fn seek_back_before(&mut self, end: Option<Vec<u8>>) {
+        if std::mem::take(&mut self.done) {
+            (self.front, self.front_sought) = (None, None);
+        }
+        self.back_sought = match (end, &self.range.upper) {
+            (Some(end), Some(upper)) if end > *upper => Some(upper.clone()),
+            (None, upper) => upper.clone(),
+            (end, _) => end,
+        };
+        if self.back_sought.is_none() {
+            self.back = None;
+        }
+    }
+
     fn advance_front(&mut self) -> Result<bool> {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
         let end = self.range.upper.as_deref();
         match &mut self.front {
-            Some(cursor) => cursor.next_before(end)?,
-            None => {
-                let cursor = self.front.insert((self.open)());
-                match &self.range.lower {
+            Some(cursor) if self.front_sought.is_none() => cursor.next_before(end)?,
+            front => {
+                let cursor = front.get_or_insert_with(&self.open);
+                match self.front_sought.take().as_deref().or(self.range.lower.as_deref()) {
                     Some(lower) => cursor.seek_within(lower, end)?,
                     None => cursor.seek_to_first_before(end)?,
                 }
             }
         };
-        // The scan ends at the last key that the other end returned, or at the range's end.
+        // The scan ends where the other end is, or at the range's end.
         let key = self.front.as_ref().and_then(Cursor::key);
-        let end = self.back.as_ref().and_then(Cursor::key).or(self.range.upper.as_deref());
+        let back = self.back_sought.as_deref().or_else(|| self.back.as_ref().and_then(Cursor::key));
+        let end = back.or(self.range.upper.as_deref());
         Ok(key.is_some_and(|key| end.is_none_or(|end| key < end)))
     }
 
@@ -673,19 +683,20 @@ impl Iter {
         }
         let end = self.range.lower.as_deref();
         match &mut self.back {
-            Some(cursor) => cursor.prev_from(end)?,
-            None => {
-                let cursor = self.back.insert((self.open)());
-                match &self.range.upper {
+            Some(cursor) if self.back_sought.is_none() => cursor.prev_from(end)?,
+            back => {
+                let cursor = back.get_or_insert_with(&self.open);
+                match self.back_sought.take().as_deref().or(self.range.upper.as_deref()) {
                     Some(upper) => cursor.seek_before(upper, end)?,
                     None => cursor.seek_to_last_from(end)?,
                 }
             }
         };
         let key = self.back.as_ref().and_then(Cursor::key);
+        let lower = self.front_sought.as_deref();
         Ok(key.is_some_and(|key| match self.front.as_ref().and_then(Cursor::key) {
-            Some(front) => key > front,
-            None => self.range.lower.as_deref().is_none_or(|lower| key >= lower),
+            Some(front) if lower.is_none() => key > front,
+            _ => lower.or(self.range.lower.as_deref()).is_none_or(|lower| key >= lower),
         }))
     }
 
@@ -736,6 +747,7 @@ impl std::iter::FusedIterator for Iter {}
 mod tests {
     use super::*;
     use crate::db::gaps::Gap;
+    use crate::db::range::KeyRange;
     use crate::db::view::{ReadView, Tree};
     use crate::memory::pool::MemtablePool;
     use crate::write::memtable::Memtable;
@@ -797,19 +809,5 @@ mod tests {
         ] {
             assert_eq!(common_prefix(&range, extractor), prefix, "{range:?} {extractor:?}");
         }
-    }
-
-    #[test]
-    fn every_form_of_range_becomes_half_open() {
-        let span = |lower: Option<&[u8]>, upper: Option<&[u8]>| KeySpan {
-            lower: lower.map(<[u8]>::to_vec),
-            upper: upper.map(<[u8]>::to_vec),
-        };
-        assert_eq!(KeySpan::of((..).into_bounds()), span(None, None));
-        assert_eq!(KeySpan::of(("a".."b").into_bounds()), span(Some(b"a"), Some(b"b")));
-        assert_eq!(KeySpan::of(("a"..="b").into_bounds()), span(Some(b"a"), Some(b"b\0")));
-        assert_eq!(KeySpan::of(("a"..).into_bounds()), span(Some(b"a"), None));
-        assert_eq!(KeySpan::of((..=[1u8]).into_bounds()), span(None, Some(&[1, 0])));
-        assert_eq!(KeySpan::of((Bound::Excluded("a"), Bound::Unbounded).into_bounds()), span(Some(b"a\0"), None));
     }
 }

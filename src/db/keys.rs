@@ -10,6 +10,18 @@ macro_rules! half {
         pub struct $name(pub(super) Iter);
 
         impl $name {
+            /// Moves the front to the first entry whose key is `key` or greater; see
+            /// [`Iter::seek`].
+            pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+                self.0.seek(key);
+            }
+
+            /// Moves the back to the last entry whose key is `key` or less; see
+            /// [`Iter::seek_back`].
+            pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
+                self.0.seek_back(key);
+            }
+
             fn copy(cursor: &Cursor) -> Option<Value> {
                 cursor.$get().map(Value::copy_of)
             }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::StoreHandle;
-use super::iter::KeyRange;
+use super::range::KeyRange;
 use super::read::ReadTarget;
 use super::reads::reads;
 use super::refilter::{FilterRebuild, Scope};
@@ -92,6 +92,30 @@ impl Keyspace {
     /// Merges an operand into the value of a key under `options`; see [`merge`](Keyspace::merge).
     pub fn merge_with(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
         self.store().write_one(self.id, key.as_ref(), Write::Merge(operand.as_ref()), options)
+    }
+
+    /// Writes every entry of the keyspace to tables. They are durable when this returns.
+    ///
+    /// One memtable and one log serve all keyspaces, so this also flushes what others have written
+    /// beside it: it saves nothing over [`Db::flush`](crate::Db::flush) while other keyspaces are
+    /// busy. It does nothing, and makes no small tables, if no memtable holds an entry of this
+    /// keyspace.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let users = db.keyspace("users")?;
+    /// let seqno = users.put("id7", "Ann")?;
+    /// users.flush()?;
+    /// assert!(db.flushed_seqno() >= seqno);
+    /// db.put("other", "1")?;
+    /// users.flush()?; // nothing to do
+    /// assert_eq!(db.flushed_seqno(), seqno);
+    /// # Ok(()) }
+    /// ```
+    pub fn flush(&self) -> Result<()> {
+        self.store().flush_keyspace(self.id, &self.name)
     }
 
     /// Flushes all memtables, then compacts a range to the last level and drops what deletes and

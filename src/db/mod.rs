@@ -16,6 +16,7 @@ mod catalog;
 mod commit;
 mod compact;
 mod counters;
+mod estimate;
 mod explain;
 mod flush;
 mod gaps;
@@ -30,6 +31,7 @@ mod logs;
 mod multi_get;
 mod open;
 mod premise;
+mod range;
 mod read;
 mod read_set;
 mod reads;
@@ -51,9 +53,10 @@ mod view;
 mod write;
 
 pub use held::HeldStats;
-pub use iter::{Cursor, Iter, KeyRange};
+pub use iter::{Cursor, Iter};
 pub use keys::{Keys, Values};
 pub use keyspace::Keyspace;
+pub use range::KeyRange;
 pub use read::ReadOptions;
 pub use refilter::FilterRebuild;
 pub use salvage::{SalvageIter, SkippedRange};
@@ -75,6 +78,7 @@ use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, Options};
 use crate::tree::manifest::DEFAULT_KEYSPACE;
+use crate::vfs::MemoryFileSystem;
 use crate::write::batch::WriteBatch;
 
 /// Shared by all handles, keyspaces and snapshots of a store. Dropping the last one closes the
@@ -149,6 +153,22 @@ impl Options {
     /// [`Error::Io`](crate::Error::Io).
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Db> {
         Ok(Db::of(Store::open_read_only(path.as_ref(), self)?))
+    }
+
+    /// Opens a new store in memory. It is gone once it is closed and its iterators are dropped.
+    ///
+    /// Everything works as on disk, at the speed of memory; syncs do nothing. To close and reopen a
+    /// store, or to bound what it takes, see [`MemoryFileSystem`].
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// let db = tamis::Options::new().open_in_memory()?;
+    /// db.put("apple", "1")?;
+    /// assert_eq!(db.get("apple")?.as_deref(), Some(&b"1"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn open_in_memory(self) -> Result<Db> {
+        self.file_system(Arc::new(MemoryFileSystem::new())).open("memory")
     }
 }
 

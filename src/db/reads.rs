@@ -6,8 +6,9 @@
 macro_rules! reads {
     ($handle:ident) => {
         const _: () = {
-            use crate::db::iter::{Cursor, Iter, KeyRange};
+            use crate::db::iter::{Cursor, Iter};
             use crate::db::keys::{Keys, Values};
+            use crate::db::range::KeyRange;
             use crate::db::read::ReadOptions;
             use crate::error::Result;
             use crate::format::span::KeySpan;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::iter::KeyRange;
 use super::keyspace::Keyspace;
+use super::range::KeyRange;
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};

@@ -18,8 +18,9 @@ pub use iter::TransactionIter;
 use overlay::{Overlay, OwnKeyspace, OwnWrite};
 
 use super::Db;
-use super::iter::{Iter, KeyRange};
+use super::iter::Iter;
 use super::keyspace::Keyspace;
+use super::range::KeyRange;
 use super::read::{ReadOptions, ReadTarget};
 use super::read_set::ReadIn;
 use super::snapshot::Snapshot;

@@ -394,6 +394,27 @@ impl Version {
         }
     }
 
+    /// About how many bytes of the tables are in `span`, and how many keys they have there. A
+    /// deleted key counts as −1. Reads no data block.
+    pub(crate) fn estimate(&self, span: KeySpan<&[u8]>) -> Result<(f64, f64)> {
+        let (mut bytes, mut keys) = (0.0, 0.0);
+        for (number, level) in self.levels.iter().enumerate() {
+            let is_before = |table: &Arc<Table>| span.lower.is_some_and(|lower| *table.meta().largest < *lower);
+            let start = if number == 0 { 0 } else { level.tables.partition_point(is_before) };
+            for table in &level.tables[start..] {
+                let meta = table.meta();
+                if meta.overlaps(&span) {
+                    let share = table.share(span)?;
+                    bytes += share * meta.size as f64;
+                    keys += share * (meta.keys as f64 - 2.0 * meta.tombstones as f64);
+                } else if number > 0 {
+                    break;
+                }
+            }
+        }
+        Ok((bytes, keys))
+    }
+
     /// The most cursors that [`cursors`](Version::cursors) adds.
     pub(crate) fn run_count(&self) -> usize {
         self.levels[0].tables.len() + self.sorted.len()

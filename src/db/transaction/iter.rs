@@ -8,13 +8,15 @@ use crate::sorted::value::Value;
 
 /// Iterates over the entries of a range as a transaction sees them, from both ends.
 ///
-/// What it has passed counts as read by the transaction: from either bound to the last entry
-/// returned from that side, and the whole range once it has ended.
+/// What it has passed counts as read by the transaction: from either bound, or the key sought, to
+/// the last entry returned from that side, and all that lay between once it has ended.
 ///
 /// After an error it ends.
 pub struct TransactionIter<'t> {
     overlay: &'t Overlay,
     keyspace: OwnKeyspace,
+    bounds: KeySpan<Vec<u8>>,
+    /// The part of `bounds` that the last seek has begun with.
     range: KeySpan<Vec<u8>>,
     /// Where the next entry from the front may begin, and where the next one from the back must
     /// end.
@@ -65,9 +67,58 @@ impl<'t> TransactionIter<'t> {
             keyspace,
             lower: range.lower.clone().unwrap_or_default(),
             upper: range.upper.clone(),
+            bounds: range.clone(),
             range,
             stored: Stored { iter, first: None, last: None },
             done: false,
+        }
+    }
+
+    /// Moves the front: [`next`](Iterator::next) will return the first entry of the range whose key
+    /// is `key` or greater. Like [`Iter::seek`](crate::Iter::seek).
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        let lower = self.bounds.lower.as_deref().unwrap_or_default();
+        let lower = key.as_ref().max(lower).to_vec();
+        let upper = if self.done { self.bounds.upper.clone() } else { self.upper.clone() };
+        self.continue_in(lower, upper);
+    }
+
+    /// Moves the back: [`next_back`](DoubleEndedIterator::next_back) will return the last entry of
+    /// the range whose key is `key` or less. Like [`Iter::seek_back`](crate::Iter::seek_back).
+    pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
+        let sought = [key.as_ref(), &[0]].concat();
+        let upper = match &self.bounds.upper {
+            Some(upper) if *upper < sought => upper.clone(),
+            _ => sought,
+        };
+        let lower = if self.done { self.bounds.lower.clone().unwrap_or_default() } else { self.lower.clone() };
+        self.continue_in(lower, Some(upper));
+    }
+
+    /// Notes what was read up to now, and goes on between these bounds.
+    fn continue_in(&mut self, lower: Vec<u8>, upper: Option<Vec<u8>>) {
+        self.note_reads();
+        self.done = false;
+        let Stored { iter, first, last } = &mut self.stored;
+        (*first, *last) = (None, None);
+        iter.seek_front(&lower);
+        iter.seek_back_before(upper.clone());
+        self.range = KeySpan { lower: Some(lower.clone()), upper: upper.clone() };
+        (self.lower, self.upper) = (lower, upper);
+    }
+
+    fn note_reads(&mut self) {
+        let (range, lower, upper) = (std::mem::take(&mut self.range), &self.lower, &self.upper);
+        let mut reads = self.overlay.reads.borrow_mut();
+        if self.done {
+            reads.add_range(self.keyspace.of.clone(), range);
+            return;
+        }
+        if range.lower.as_deref().unwrap_or_default() != &**lower {
+            reads.add_range(self.keyspace.of.clone(), KeySpan { lower: range.lower, upper: Some(lower.clone()) });
+        }
+        if range.upper != *upper {
+            reads.add_range(self.keyspace.of.clone(), KeySpan { lower: upper.clone(), upper: range.upper });
         }
     }
 
@@ -145,20 +196,8 @@ impl DoubleEndedIterator for TransactionIter<'_> {
 impl std::iter::FusedIterator for TransactionIter<'_> {}
 
 impl Drop for TransactionIter<'_> {
-    /// Notes what was read.
     fn drop(&mut self) {
-        let (range, lower, upper) = (std::mem::take(&mut self.range), &self.lower, &self.upper);
         self.overlay.unnoted.update(|count| count - 1);
-        let mut reads = self.overlay.reads.borrow_mut();
-        if self.done {
-            reads.add_range(self.keyspace.of.clone(), range);
-            return;
-        }
-        if range.lower.as_deref().unwrap_or_default() != &**lower {
-            reads.add_range(self.keyspace.of.clone(), KeySpan { lower: range.lower, upper: Some(lower.clone()) });
-        }
-        if range.upper != *upper {
-            reads.add_range(self.keyspace.of.clone(), KeySpan { lower: upper.clone(), upper: range.upper });
-        }
+        self.note_reads();
     }
 }

@@ -19,6 +19,7 @@ use crate::operator::{Fold, OperandChain, decode_operand, put_operand};
 
 mod cursor;
 mod entries;
+mod estimate;
 mod index;
 mod order;
 #[cfg(test)]
