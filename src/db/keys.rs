@@ -1,6 +1,7 @@
 //! [`Keys`] and [`Values`]: scans that copy one half of each entry.
 
-use super::iter::{Cursor, Iter};
+use super::cursor::Cursor;
+use super::iter::Iter;
 use crate::error::Result;
 use crate::sorted::value::Value;
 

@@ -16,6 +16,7 @@ mod catalog;
 mod commit;
 mod compact;
 mod counters;
+mod cursor;
 mod estimate;
 mod explain;
 mod flush;
@@ -52,8 +53,9 @@ mod update;
 mod view;
 mod write;
 
+pub use cursor::Cursor;
 pub use held::HeldStats;
-pub use iter::{Cursor, Iter};
+pub use iter::Iter;
 pub use keys::{Keys, Values};
 pub use keyspace::Keyspace;
 pub use range::KeyRange;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::iter::{Cursor, Iter, common_prefix};
+use super::cursor::Cursor;
+use super::iter::{Iter, common_prefix};
 use super::store::Store;
 use super::view::{Hit, ReadView, Tree};
 use crate::error::{Error, Result};

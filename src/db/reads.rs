@@ -6,7 +6,8 @@
 macro_rules! reads {
     ($handle:ident) => {
         const _: () = {
-            use crate::db::iter::{Cursor, Iter};
+            use crate::db::cursor::Cursor;
+            use crate::db::iter::Iter;
             use crate::db::keys::{Keys, Values};
             use crate::db::range::KeyRange;
             use crate::db::read::ReadOptions;
