@@ -84,7 +84,7 @@ impl Keyspace {
     /// Merges an operand into the value of a key; see [`operator`](crate::operator). Returns the
     /// write's sequence number.
     ///
-    /// Fails with [`Error::MergeOperatorMissing`] if the keyspace has no merge operator.
+    /// Fails with [`Error::InvalidArgument`] if the keyspace has no merge operator.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.merge_with(key, operand, WriteOptions::default())
     }

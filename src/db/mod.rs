@@ -257,8 +257,8 @@ impl Db {
     /// Merges an operand into the value of a key; see [`operator`](crate::operator). Returns the
     /// write's sequence number.
     ///
-    /// Fails with [`Error::MergeOperatorMissing`](crate::Error::MergeOperatorMissing) if the
-    /// keyspace has no merge operator.
+    /// Fails with [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the keyspace has no
+    /// merge operator.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.merge(key, operand)
     }

@@ -195,22 +195,22 @@ impl Store {
 
     /// Fails unless operands can be merged in a keyspace: what nobody can read is not written.
     fn check_mergeable(&self, keyspace: u32) -> Result<()> {
-        let view = self.view.load();
-        let Some(tree) = view.tree(keyspace) else { return Ok(()) };
-        match &tree.options.merge_operator {
-            Some(operator) if operator.is_known() => Ok(()),
-            operator => Err(Error::MergeOperatorMissing {
-                keyspace: tree.name.to_string(),
-                operator: operator.as_ref().map_or_else(String::new, |operator| operator.name().to_owned()),
-            }),
-        }
+        self.view.with(|view, _| {
+            let Some(tree) = view.tree(keyspace) else { return Ok(()) };
+            match &tree.options.merge_operator {
+                Some(operator) if operator.is_known() => Ok(()),
+                Some(operator) => Err(Error::MergeOperatorMissing {
+                    keyspace: tree.name.to_string(),
+                    operator: operator.name().to_owned(),
+                }),
+                None => Err(Error::invalid(format_args!("the keyspace {:?} has no merge operator", tree.name))),
+            }
+        })
     }
 
     /// What the memtable may do at once with an operand in a keyspace.
-    #[cold]
     fn fold_in(&self, keyspace: u32) -> Option<Fold> {
-        let view = self.view.load();
-        view.tree(keyspace)?.options.merge_operator.as_ref()?.fold()
+        self.view.with(|view, _| view.tree(keyspace)?.options.merge_operator.as_ref()?.fold())
     }
 
     fn commit(self: &Arc<Self>, encoded: Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {

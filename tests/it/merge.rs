@@ -177,7 +177,7 @@ fn an_operator_that_fails_or_panics_stops_reads_of_its_key_and_nothing_else() {
 fn a_keyspace_keeps_its_operator() {
     let fs = SimFileSystem::new();
     let db = options(&fs).open("/db").unwrap();
-    assert!(matches!(db.merge("key", "1"), Err(Error::MergeOperatorMissing { .. })));
+    assert!(matches!(db.merge("key", "1"), Err(Error::InvalidArgument(_))));
     let sets = db.keyspace_with("sets", with_operator(Union)).unwrap();
     sets.merge("key", Union::encode(["b"])).unwrap();
     assert!(matches!(db.keyspace_with("sets", with_operator(Append)), Err(Error::InvalidArgument(_))));
