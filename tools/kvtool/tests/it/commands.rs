@@ -42,9 +42,9 @@ fn an_operand_changes_the_value_as_the_keyspace_s_operator_says() {
     sandbox.check(&["merge", "db", "apple", ",blue"], DONE);
     assert_eq!(sandbox.text(&["get", "db", "apple"]), "red,green,blue\n");
     sandbox.check(&["merge", "db", "apple", "x", "--operator", "max"], USAGE);
-    sandbox.check(&["merge", "db", "n", "01ff", "--hex", "--operator", "add-big", "--keyspace", "numbers"], DONE);
-    sandbox.check(&["merge", "db", "n", "0001", "--hex", "--keyspace", "numbers"], DONE);
-    assert_eq!(sandbox.text(&["get", "db", "n", "--hex", "--keyspace", "numbers"]), "0200\n");
+    sandbox.check(&["merge", "db", "6e", "01ff", "--hex", "--operator", "add-big", "--keyspace", "numbers"], DONE);
+    sandbox.check(&["merge", "db", "6e", "0001", "--hex", "--keyspace", "numbers"], DONE);
+    assert_eq!(sandbox.text(&["get", "db", "6e", "--hex", "--keyspace", "numbers"]), "0200\n");
     assert!(sandbox.text(&["keyspaces", "db"]).contains("tamis.add.big"));
 }
 
