@@ -118,6 +118,14 @@ pub enum Error {
         /// What the operator said.
         reason: String,
     },
+    /// The compaction filter of a keyspace panicked. The compaction has changed nothing.
+    #[error("the compaction filter of keyspace {keyspace:?} panicked at key {}", key.escape_ascii())]
+    CompactionFilter {
+        /// The keyspace.
+        keyspace: String,
+        /// The key that the filter was asked about.
+        key: Vec<u8>,
+    },
     /// A keyspace has operands to be merged, and its merge operator is not known.
     #[error("keyspace {keyspace:?} needs its merge operator {operator:?}; pass it to `Options::merge_operator`")]
     MergeOperatorMissing {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::exec::Executor;
 use crate::filter::{FilterPolicy, PrefixExtractor};
-use crate::operator::{MergeOperator, NamedOperator};
+use crate::operator::{CompactionFilter, FilterHook, MergeOperator, NamedOperator};
 use crate::report::event::{Event, Listener};
 use crate::vfs::{FileSystem, OsFileSystem};
 
@@ -197,6 +197,8 @@ pub struct KeyspaceOptions {
     pub prefix: Option<PrefixExtractor>,
     /// How [`merge`](crate::Db::merge) changes values. Stored by name.
     pub(crate) merge_operator: Option<NamedOperator>,
+    /// What the caller has compactions do. Not stored.
+    pub(crate) compaction_filter: FilterHook,
 }
 
 impl Default for KeyspaceOptions {
@@ -208,6 +210,7 @@ impl Default for KeyspaceOptions {
             block_size: 4096,
             prefix: None,
             merge_operator: None,
+            compaction_filter: FilterHook::default(),
         }
     }
 }
@@ -252,6 +255,14 @@ impl KeyspaceOptions {
     /// leave it as it is, and an operator of another name is refused.
     pub fn merge_operator(mut self, operator: impl MergeOperator + 'static) -> Self {
         self.merge_operator = Some(NamedOperator::new(Arc::new(operator)));
+        self
+    }
+
+    /// Has compactions ask `filter` what to keep. It is not stored: it must be set again when the
+    /// store is opened, by [`Options::default_keyspace`] or
+    /// [`Db::keyspace_with`](crate::Db::keyspace_with).
+    pub fn compaction_filter(mut self, filter: impl CompactionFilter + 'static) -> Self {
+        self.compaction_filter = FilterHook::new(filter);
         self
     }
 

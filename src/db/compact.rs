@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Condvar, Mutex};
 
 use super::background::{Request, Urgent};
+use super::read::tree_of;
 use super::store::Store;
 use super::view::Tree;
 use crate::error::{Error, Result};
@@ -263,6 +264,7 @@ impl Store {
         let mut context = self.output_context(tree, *filter, *compression, &new_number, &cancelled);
         context.snapshots.clone_from(&compaction.snapshots);
         context.origin.level = task.output_level;
+        context.filter = tree.options.compaction_filter.clone();
         context.origin.inputs.clone_from(&compaction.inputs);
         if task.output_level == 0 {
             context.table_size = u64::MAX;
@@ -274,10 +276,11 @@ impl Store {
     /// any more.
     pub(super) fn compact_range(self: &Arc<Self>, keyspace: u32, name: &str, range: &KeySpan<Vec<u8>>) -> Result<()> {
         self.flush()?;
-        if self.view.load().tree(keyspace).is_none() {
-            return Err(Error::KeyspaceDropped(name.to_owned()));
-        }
-        let pick = |picker: &Picker<'_>| picker.pick_range(range);
+        // The compaction filter is asked about everything.
+        let rewrites_all = self
+            .view
+            .with(|view, _| tree_of(view, keyspace, name).map(|tree| tree.options.compaction_filter.is_set()))?;
+        let pick = |picker: &Picker<'_>| picker.pick_range(range, rewrites_all);
         self.run_requested(keyspace, Request::Compact, pick).map(drop)
     }
 }

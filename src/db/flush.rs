@@ -13,6 +13,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::filter::FilterPolicy;
 use crate::format::filename::FileKind;
 use crate::format::span::KeySpan;
+use crate::operator::FilterHook;
 use crate::options::Compression;
 use crate::sorted::table::{Origin, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
@@ -136,7 +137,7 @@ impl Store {
     /// Returns how to write tables of `tree`.
     pub(super) fn output_context<'a>(
         &'a self,
-        tree: &Tree,
+        tree: &'a Tree,
         filter: FilterPolicy,
         compression: Compression,
         new_number: &'a dyn Fn() -> u64,
@@ -155,6 +156,8 @@ impl Store {
             table_size: self.options.table_size,
             snapshots: self.snapshots.all(),
             operator: tree.options.merge_operator.clone(),
+            filter: FilterHook::default(),
+            keyspace: &tree.name,
             new_number,
             cancelled,
             paranoid: self.options.paranoid,

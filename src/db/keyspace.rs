@@ -203,7 +203,10 @@ impl Store {
         }
         if let Some(tree) = self.view.load().tree_named(name) {
             let succeeding = options.as_ref().map(|options| options.clone().succeeding(&tree.options)).transpose()?;
-            if succeeding.is_none_or(|options| options == tree.options) {
+            let is_same = |options: KeyspaceOptions| {
+                options == tree.options && options.compaction_filter.is_same(&tree.options.compaction_filter)
+            };
+            if succeeding.is_none_or(is_same) {
                 return Ok((tree.id, Arc::clone(&tree.name)));
             }
         }
@@ -232,7 +235,16 @@ impl Store {
                 gaps: Arc::default(),
             },
         };
-        self.install_keyspace(tree.clone())?;
+        let former = view.tree(tree.id).map(|former| &former.options);
+        if former == Some(&tree.options) {
+            // Only what is not stored has changed.
+            self.change_view(|view| {
+                let version = view.tree(tree.id).map(|tree| Arc::clone(&tree.version));
+                view.set_tree(Tree { version: version.unwrap_or_default(), ..tree.clone() });
+            });
+        } else {
+            self.install_keyspace(tree.clone())?;
+        }
         Ok((tree.id, tree.name))
     }
 

@@ -26,6 +26,7 @@ use crate::format::header::{FileHeader, Magic};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::format::span::KeySpan;
 use crate::memory::pool::{CHUNK_LEN, MemtablePool};
+use crate::operator::FilterHook;
 use crate::options::{Compression, Options};
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
@@ -68,9 +69,9 @@ impl Store {
         {
             let wanted = wanted.clone().succeeding(&default.options)?;
             if wanted != default.options {
-                default.options = wanted;
                 in_force = None;
             }
+            default.options = wanted;
         }
         let files = list_files(&options, dir)?;
         // A stray file is removed below. A new manifest must record that its number was used, as no
@@ -439,7 +440,7 @@ impl Recovery<'_> {
             // Entries of a keyspace that was dropped later are dropped with it.
             let Some(keyspace) = state.keyspaces.get(&id) else { continue };
             let options_of = keyspace.options.clone();
-            let definition = encode_definition(&keyspace.name, &options_of);
+            let (name, definition) = (keyspace.name.clone(), encode_definition(&keyspace.name, &options_of));
             // A filter budget would need the filter sizes of all tables, and no open waits to read
             // those. This run is small, so they count as 0.
             let filter = policy_of_output(&options_of, &keyspace.metas(), 0, keys, || 0, |_, _| false);
@@ -457,6 +458,8 @@ impl Recovery<'_> {
                 table_size: u64::MAX,
                 snapshots: Vec::new(),
                 operator: options_of.merge_operator.clone(),
+                filter: FilterHook::default(),
+                keyspace: &name,
                 new_number: &|| number,
                 cancelled: &|| false,
                 paranoid: self.options.paranoid,

@@ -261,7 +261,8 @@ impl Store {
             is_idle: view.sealed.is_empty() && view.active.is_empty(),
             oldest_snapshot,
             weights: &tree.version.weights(oldest_snapshot),
-            moves_to_last: tree.options.compression == Compression::None
+            moves_to_last: !tree.options.compaction_filter.is_set()
+                && tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,
         })
     }

@@ -1,5 +1,6 @@
-//! Merge operators: writes that say how a value changes, without reading it.
+//! Code of the caller that decides what values become: merge operators and compaction filters.
 //!
+//! A merge operator lets a write say how a value changes, without reading it.
 //! `merge(key, operand)` writes an *operand*. A read combines the operands of a key with the value
 //! that was put before them, if any; flushes and compactions combine them for good. What combining
 //! means is the keyspace's [`MergeOperator`], set by
@@ -21,6 +22,7 @@
 
 mod built_in;
 mod chain;
+mod filter;
 mod named;
 
 use std::fmt;
@@ -28,6 +30,8 @@ use std::fmt;
 pub(crate) use built_in::Fold;
 pub use built_in::{Add, Append, ByteOrder, Max, Min, Union};
 pub(crate) use chain::{OperandChain, Resolved, decode_operand, put_operand};
+pub(crate) use filter::FilterHook;
+pub use filter::{CompactionDecision, CompactionFilter};
 pub(crate) use named::NamedOperator;
 
 /// Combines the operands of a key.

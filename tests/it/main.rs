@@ -3,6 +3,7 @@
 
 mod beside_writer;
 mod closing;
+mod compaction_filter;
 mod concurrency;
 mod damage;
 mod estimates;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::retention::Retention;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
 use crate::format::span::KeySpan;
-use crate::operator::{NamedOperator, OperandChain, Resolved};
+use crate::operator::{CompactionDecision, FilterHook, NamedOperator, OperandChain, Resolved};
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
@@ -20,6 +20,10 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) snapshots: Vec<SeqNo>,
     /// Combines operands of merges. Without it they are written as they are.
     pub(crate) operator: Option<NamedOperator>,
+    /// Decides what becomes of values that are the newest of their keys.
+    pub(crate) filter: FilterHook,
+    /// The keyspace's name, for errors.
+    pub(crate) keyspace: &'a str,
     /// Takes the next file number.
     pub(crate) new_number: &'a dyn Fn() -> u64,
     /// Called every [`YIELD_INTERVAL`] bytes; true cancels the write. It may do more urgent work
@@ -121,6 +125,8 @@ struct RunWriter<'a> {
 struct CurrentKey {
     /// Whether the current table has a version of it: all of them go to one table.
     in_table: bool,
+    /// The number of its newest version in the input, 0 if unknown.
+    newest: SeqNo,
     /// Tombstones that hide no kept version so far.
     tombstones: Vec<SeqNo>,
     /// The newest versions of a stripe, if they begin with an operand, and their key.
@@ -166,7 +172,10 @@ impl<'a> RunWriter<'a> {
                 }
                 self.current.in_table = false;
                 self.current.tombstones.clear();
-                self.current.boundary = 0;
+                (self.current.newest, self.current.boundary) = (0, 0);
+            }
+            if self.current.newest == 0 {
+                self.current.newest = seqno;
             }
             if retention.must_keep(seqno) {
                 self.end_chain(lower, false)?;
@@ -181,17 +190,40 @@ impl<'a> RunWriter<'a> {
                 self.current.chain_key.clear();
                 self.current.chain_key.extend_from_slice(key);
                 self.extend_chain(lower, seqno, kind, cursor.value())?;
-            } else if kind == ValueKind::Delete && !lower.may_hold(key) {
-                // It is written only if an older version of the key is.
-                self.current.tombstones.push(seqno);
+            } else if kind == ValueKind::Delete {
+                self.write_delete(lower, key, seqno)?;
             } else {
-                self.write(lower, key, seqno, kind, cursor.value())?;
+                self.write_value(lower, key, seqno, cursor.value())?;
             }
             cursor.next()?;
         }
         self.end_chain(lower, true)?;
         self.finish_table(part.upper.map(<[u8]>::to_vec))?;
         Ok(true)
+    }
+
+    /// Writes a value of the current key, or what the compaction filter makes of it.
+    fn write_value(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
+        let newest_snapshot = self.context.snapshots.last().copied().unwrap_or(0);
+        if !self.context.filter.is_set() || seqno != self.current.newest || seqno <= newest_snapshot {
+            return self.write(lower, key, seqno, ValueKind::Put, value);
+        }
+        match self.context.filter.decide(key, value) {
+            Some(CompactionDecision::Keep) => self.write(lower, key, seqno, ValueKind::Put, value),
+            Some(CompactionDecision::Replace(value)) => self.write(lower, key, seqno, ValueKind::Put, &value),
+            Some(CompactionDecision::Drop) => self.write_delete(lower, key, seqno),
+            None => Err(Error::CompactionFilter { keyspace: self.context.keyspace.to_owned(), key: key.to_vec() }),
+        }
+    }
+
+    /// Writes a tombstone of the current key. Unless an older version may be below, it is written
+    /// only if an older one is.
+    fn write_delete(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo) -> Result<()> {
+        if lower.may_hold(key) {
+            return self.write(lower, key, seqno, ValueKind::Delete, &[]);
+        }
+        self.current.tombstones.push(seqno);
+        Ok(())
     }
 
     /// Writes an entry of the current key.
@@ -265,12 +297,11 @@ impl<'a> RunWriter<'a> {
         self.current.chain_key = key;
         match resolved {
             Some(resolved) => {
-                let (kind, value) = match &resolved {
-                    Resolved::Value(value) => (ValueKind::Put, value),
-                    Resolved::Operand(stored) => (ValueKind::Merge, stored),
-                };
                 let key = std::mem::take(&mut self.current.chain_key);
-                self.write(lower, &key, newest, kind, value)?;
+                match resolved {
+                    Resolved::Value(value) => self.write_value(lower, &key, newest, &value)?,
+                    Resolved::Operand(stored) => self.write(lower, &key, newest, ValueKind::Merge, &stored)?,
+                }
                 self.current.chain_key = key;
             }
             None => self.write_chain(lower, 0)?,
@@ -301,7 +332,11 @@ impl<'a> RunWriter<'a> {
         };
         let tables = self.context.tables;
         let number = (self.context.new_number)();
-        Ok(none.insert(TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?))
+        let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?;
+        if self.context.filter.is_set() {
+            builder.set_filtered();
+        }
+        Ok(none.insert(builder))
     }
 
     /// Ends the current table, if any, before one that begins with `key`.
@@ -433,6 +468,8 @@ mod tests {
             table_size,
             snapshots: snapshots.to_vec(),
             operator: Some(NamedOperator::new(Arc::new(Append))),
+            filter: FilterHook::default(),
+            keyspace: "ks",
             new_number: &|| last_number.replace(last_number.get() + 1) + 1,
             cancelled,
             paranoid: true,

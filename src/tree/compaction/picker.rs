@@ -570,7 +570,8 @@ impl<'a> Picker<'a> {
 
     /// The task that merges everything overlapping a range into the last level at once; `Done` if
     /// all of it is there, without droppable garbage.
-    pub(crate) fn pick_range(&self, range: &KeySpan<Vec<u8>>) -> Requested {
+    /// With `rewrites_all`, also what is there already.
+    pub(crate) fn pick_range(&self, range: &KeySpan<Vec<u8>>, rewrites_all: bool) -> Requested {
         let mut chosen: Vec<(usize, &TableMeta)> = Vec::new();
         // Data that moves down must not pass anything older. In level 0 that is any overlapping
         // run, which may overlap further runs; in lower levels, whatever the tables taken so far
@@ -592,7 +593,7 @@ impl<'a> Picker<'a> {
         let settled = |&(level, table): &(usize, &TableMeta)| {
             level == LAST && (garbage(table) == 0 || table.largest_seqno > self.oldest_snapshot)
         };
-        if chosen.iter().all(settled) {
+        if chosen.is_empty() || !rewrites_all && chosen.iter().all(settled) {
             return match self.running.is_empty() {
                 true => Requested::Done,
                 false => Requested::Wait,

@@ -471,7 +471,7 @@ fn tasks_that_run_at_the_same_time_do_not_disturb_each_other_issue_13() {
                     let (from, number, is_idle) = (dice.key(), dice.below(store.next_number + 1), dice.below(4) == 0);
                     let task = store.with_picker(&tasks, is_idle, |picker| match choice {
                         9 if dice.below(4) == 0 => match picker
-                            .pick_range(&KeySpan { lower: Some(from.to_be_bytes().to_vec()), upper: None })
+                            .pick_range(&KeySpan { lower: Some(from.to_be_bytes().to_vec()), upper: None }, false)
                         {
                             Requested::Task(task) => Some(task),
                             _ => None,

@@ -120,7 +120,7 @@ impl SimulatedTree {
             let weights = &TombstoneWeights::new();
             pick(&Picker { levels: &metas, running, base_size, is_idle, oldest_snapshot, moves_to_last, weights })
         };
-        let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default()) {
+        let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default(), false) {
             Requested::Task(task) => Some(task),
             _ => None,
         });

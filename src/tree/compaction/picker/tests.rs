@@ -244,7 +244,7 @@ fn a_range_takes_everything_that_overlaps_it_and_what_that_overlaps() {
     let tree = ["0:4 a c 1", "0:3 c f 1", "5:2 e h 1", "6:1 a b 1", "6:9 x z 1"];
     let pick = |from: &[u8], to: &[u8]| {
         with_picker(&tree, SeqNo::MAX, &[], |picker| {
-            match picker.pick_range(&KeySpan { lower: Some(from.to_vec()), upper: Some(to.to_vec()) }) {
+            match picker.pick_range(&KeySpan { lower: Some(from.to_vec()), upper: Some(to.to_vec()) }, false) {
                 Requested::Task(task) => words(&task),
                 other => format!("{other:?}"),
             }
@@ -485,7 +485,7 @@ fn tables_that_share_a_key_are_not_disjoint() {
 fn a_requested_range_excludes_its_end_and_is_done_without_reclaimable_garbage() {
     let asked = |tree: &[&str], oldest_snapshot, to: Option<&str>| {
         with_picker(tree, oldest_snapshot, &[], |picker| {
-            match picker.pick_range(&KeySpan { lower: None, upper: to.map(|to| to.as_bytes().to_vec()) }) {
+            match picker.pick_range(&KeySpan { lower: None, upper: to.map(|to| to.as_bytes().to_vec()) }, false) {
                 Requested::Task(task) => words(&task),
                 Requested::Done => "done".into(),
                 Requested::Wait => "wait".into(),

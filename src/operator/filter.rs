@@ -1,0 +1,101 @@
+//! [`CompactionFilter`]: the caller's say in what a compaction keeps.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Decides about entries that a compaction rewrites; set by
+/// [`KeyspaceOptions::compaction_filter`](crate::KeyspaceOptions::compaction_filter).
+///
+/// It is asked about a value if the compaction knows no newer version of the key and no snapshot
+/// sees it. A snapshot, iterator or transaction that begins later may see the entry before and
+/// after the decision. Flushes do not ask. An entry may be asked about several times, or not for a
+/// long time: [`compact_range`](crate::Keyspace::compact_range) asks about all of a range.
+///
+/// Several threads ask at once, each in ascending order of keys. If the filter panics, the
+/// compaction fails with [`Error::CompactionFilter`](crate::Error::CompactionFilter), nothing is
+/// lost, and the compaction is tried again later. It must not use the store.
+///
+/// Any function from key and value to a [`CompactionDecision`] is one:
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// use tamis::KeyspaceOptions;
+/// use tamis::operator::CompactionDecision;
+///
+/// let drafts = |_: &[u8], value: &[u8]| match value {
+///     b"draft" => CompactionDecision::Drop,
+///     _ => CompactionDecision::Keep,
+/// };
+/// let options = KeyspaceOptions::new().compaction_filter(drafts);
+/// let pages = db.keyspace_with("pages", options)?;
+/// pages.put("a", "draft")?;
+/// pages.put("b", "final")?;
+/// pages.compact_range(..)?;
+/// assert_eq!(pages.get("a")?, None);
+/// assert!(pages.contains_key("b")?);
+/// # Ok(()) }
+/// ```
+pub trait CompactionFilter: Send + Sync {
+    /// What becomes of an entry.
+    fn decide(&self, key: &[u8], value: &[u8]) -> CompactionDecision;
+}
+
+impl<F: Fn(&[u8], &[u8]) -> CompactionDecision + Send + Sync> CompactionFilter for F {
+    fn decide(&self, key: &[u8], value: &[u8]) -> CompactionDecision {
+        self(key, value)
+    }
+}
+
+/// What becomes of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CompactionDecision {
+    /// It stays.
+    Keep,
+    /// The key is deleted.
+    Drop,
+    /// The key has this value.
+    Replace(Vec<u8>),
+}
+
+/// The compaction filter of a keyspace, if it has one. It is not stored: options are equal whatever
+/// it is.
+#[derive(Clone, Default)]
+pub(crate) struct FilterHook(Option<Arc<dyn CompactionFilter>>);
+
+impl FilterHook {
+    pub(crate) fn new(filter: impl CompactionFilter + 'static) -> FilterHook {
+        FilterHook(Some(Arc::new(filter)))
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn is_same(&self, other: &FilterHook) -> bool {
+        match (&self.0, &other.0) {
+            (Some(this), Some(other)) => Arc::ptr_eq(this, other),
+            (this, other) => this.is_none() && other.is_none(),
+        }
+    }
+
+    /// Asks the filter. `None` if it panicked.
+    pub(crate) fn decide(&self, key: &[u8], value: &[u8]) -> Option<CompactionDecision> {
+        let Some(filter) = &self.0 else { return Some(CompactionDecision::Keep) };
+        catch_unwind(AssertUnwindSafe(|| filter.decide(key, value))).ok()
+    }
+}
+
+impl PartialEq for FilterHook {
+    fn eq(&self, _: &FilterHook) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for FilterHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_set() { "Some(..)" } else { "None" })
+    }
+}
