@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::output::{LowerLevels, OutputContext, Unknown, write_run};
+use super::output::{LowerLevels, OutputContext, UnknownLevels, write_run};
 use super::picker::Task;
 use crate::error::Result;
 use crate::format::span::KeySpan;
@@ -67,7 +67,7 @@ pub(crate) fn run(
     let mut cursor = MergingCursor::new(sources);
     if task.output_level == 0 {
         // Level 0 may hold older runs.
-        return write_run(&mut cursor, part, context, &mut Unknown);
+        return write_run(&mut cursor, part, context, &mut UnknownLevels);
     }
     write_run(&mut cursor, part, context, &mut TablesBelow::new(task, version, context.table_size))
 }
