@@ -15,7 +15,8 @@
 //! | | | the entries, one after another, up to the end of the block |
 //!
 //! ```text
-//! entry = rest length: varint, value length: varint, (seqno - base) << 3 | kind: varint, rest, value
+//! entry = rest length: varint, value length: varint, packed: varint, rest, value
+//! packed = (seqno - base) << 3 | kind
 //! ```
 //!
 //! The rest is the user key without the common prefix. Entries are ordered by user key, then newest
