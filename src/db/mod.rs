@@ -3,6 +3,7 @@
 //! - write: `write` (group commit) → WAL → memtable; `sync` makes it durable; `throttle` slows
 //!   writers down; `stalls` counts their waits.
 //! - read: `read` → `view` → memtables → versions.
+//! - open: `open` → `recovery`; and `close`.
 //! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in
 //!   `Store::install`.
 
@@ -310,15 +311,16 @@ impl Db {
     /// executor that leaves its jobs to callers, this runs them. A read-only store has no
     /// background work.
     ///
-    /// Fails if a flush or compaction fails meanwhile, and with [`Error::Closed`] if the store is
-    /// closed. Work that failed earlier is retried.
+    /// Fails if a flush or compaction fails meanwhile, and with
+    /// [`Error::Closed`](crate::Error::Closed) if the store is closed. Work that failed earlier is
+    /// retried.
     pub fn wait_for_compactions(&self) -> Result<()> {
         self.store().wait_for_compactions()
     }
 
     /// Closes the store: flushes all memtables, ends background work and releases the lock. Other
-    /// handles then fail with [`Error::Closed`]. Open iterators continue, and no file is removed
-    /// any more.
+    /// handles then fail with [`Error::Closed`](crate::Error::Closed). Open iterators continue, and
+    /// no file is removed any more.
     ///
     /// Closing happens once: every call, during or after it, waits for the end and returns its
     /// result. It may be called from within [`read`](Db::read), but not from a listener of
