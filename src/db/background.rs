@@ -95,7 +95,7 @@ pub(super) enum Work {
     /// Relief: a compaction of level 0 that writers may have to wait for.
     Relief(u32, Task),
     /// Requested by a caller that waits for the result.
-    Requested(u32, Task, Request, Outcome),
+    Requested(u32, Task, Request, RequestResult),
 }
 
 /// What to do with the tables of a requested task.
@@ -106,8 +106,8 @@ pub(super) enum Request {
     Refilter,
 }
 
-/// Result of requested work: the bytes of tables it wrote.
-pub(super) type Outcome = Arc<Mutex<Option<Result<u64>>>>;
+/// Where requested work leaves its result: the bytes of tables it wrote. `None` until it has ended.
+pub(super) type RequestResult = Arc<Mutex<Option<Result<u64>>>>;
 
 /// What a caller waits for. Failures of other work do not end its wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,8 +116,8 @@ pub(super) enum Waiting {
     Compaction,
     /// The end of all flushes and compactions.
     All,
-    /// A task whose `Outcome` says how it ended.
-    Outcome,
+    /// Requested work, whose `RequestResult` says how it ended.
+    Request,
 }
 
 /// Which urgent work a thread takes.

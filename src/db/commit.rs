@@ -34,7 +34,7 @@ impl Commit {
     /// Starts with a memtable that is empty, or holds what opening recovered, and a log that
     /// follows the one numbered `header.previous`.
     pub(super) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
-        memtable.settle();
+        memtable.mark_visible();
         Commit { memtable, header, log: None, reserved: 0 }
     }
 

@@ -23,17 +23,22 @@ use crate::tree::compaction::{job, stages};
 use crate::tree::manifest::VersionEdit;
 use crate::tree::version::LEVELS;
 
-/// Returns the filter policy of a task's output.
+/// The tables that a task takes.
+fn tables_of<'a>(tree: &'a Tree, task: &'a Task) -> impl Iterator<Item = &'a TableMeta> {
+    let taken = tree.version.tables().filter(|(level, table)| task.takes(*level, table.meta().number));
+    taken.map(|(_, table)| table.meta())
+}
+
+/// The filter policy of a task's output.
 fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
     let takes = |level: usize, number: u64| task.takes(level, number);
-    let inputs = tree.version.tables().map(|(level, table)| (level, table.meta()));
-    let keys = inputs.filter(|(level, meta)| takes(*level, meta.number)).map(|(_, meta)| meta.keys).sum();
+    let keys = tables_of(tree, task).map(|meta| meta.keys).sum();
     let held = || tree.filter_bytes(takes);
     policy_of_output(&tree.options, &tree.version.metas(), task.output_level.into(), keys, held, takes)
 }
 
-/// Returns the tables that a stage reads, or replaces because an earlier stage has read them.
-/// `done` are those that it replaces.
+/// The tables that a stage reads, or replaces because an earlier stage has read them. `done` are
+/// those that it replaces.
 fn inputs_of(
     task: &Task,
     levels: &[Vec<&TableMeta>; LEVELS],
@@ -123,14 +128,12 @@ impl Store {
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         if task.is_move {
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
-            let metas = tree.version.tables().map(|(level, table)| (level, table.meta()));
-            let moved =
-                metas.filter(|(level, meta)| task.takes(*level, meta.number)).map(|(_, meta)| meta.clone()).collect();
+            let moved = tables_of(&tree, task).cloned().collect();
             self.install_outputs(keyspace, task, task.inputs.clone(), moved)?;
             return Ok(0);
         }
         let filter = filter_of_output(&tree, task);
-        let ends = stages::stages(task, &tree.version.metas(), self.options.table_size);
+        let ends = stages::bounds(task, &tree.version.metas(), self.options.table_size);
         drop(tree);
         let (mut written, mut from) = (0, None);
         for to in ends.into_iter().map(Some).chain([None]) {
@@ -153,8 +156,8 @@ impl Store {
         // The current tree, so as not to keep tables that earlier stages have replaced.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         let levels = tree.version.metas();
-        self.check_space(stages::space(task, &levels, stage.borrowed()))?;
-        let done = stages::done(task, &levels, stage.upper.as_deref());
+        self.check_space(stages::space_needed(task, &levels, stage.borrowed()))?;
+        let done = stages::finished_inputs(task, &levels, stage.upper.as_deref());
         let replaced: u64 = done.iter().map(|(_, table)| table.size).sum();
         let inputs = inputs_of(task, &levels, &stage, &done);
         let done: Vec<(u8, u64)> = done.into_iter().map(|(level, table)| (level, table.number)).collect();
@@ -195,7 +198,7 @@ impl Store {
             level if level == LEVELS - 1 => tree.options.compression,
             _ => Compression::None,
         };
-        let compaction = Arc::new(StageMerge {
+        let merge = Arc::new(StageMerge {
             filter,
             tree,
             task: task.clone(),
@@ -209,10 +212,10 @@ impl Store {
             stage,
             bounds,
         });
-        let helpers = (compaction.parts() - 1).min(self.executor.parallelism().saturating_sub(1));
-        (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&compaction)));
-        while self.run_part(&compaction) {}
-        let results = compaction.wait();
+        let helpers = (merge.parts() - 1).min(self.executor.parallelism().saturating_sub(1));
+        (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&merge)));
+        while self.run_part(&merge) {}
+        let results = merge.wait();
         let (mut outputs, mut failure) = (Vec::new(), None);
         for result in results {
             match result {
@@ -221,55 +224,55 @@ impl Store {
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        if compaction.failed.load(Ordering::Relaxed) {
+        if merge.failed.load(Ordering::Relaxed) {
             outputs.iter().for_each(|meta| self.tables.remove_file(meta.number));
             return Err(failure.unwrap_or(Error::Closed));
         }
         Ok(outputs)
     }
 
-    /// Has another thread merge parts of a compaction. Each part is a separate job, so that a flush
+    /// Has another thread merge parts of a stage. Each part is a separate job, so that a flush
     /// waits for at most one. A job that starts too late finds no part, and keeps no table alive
     /// until then.
-    fn help_with(self: &Arc<Self>, compaction: Weak<StageMerge>) {
+    fn help_with(self: &Arc<Self>, merge: Weak<StageMerge>) {
         self.spawn_help(move |store| {
-            if let Some(running) = compaction.upgrade()
+            if let Some(running) = merge.upgrade()
                 && store.run_part(&running)
             {
                 drop(running);
-                store.help_with(compaction);
+                store.help_with(merge);
             }
         });
     }
 
     /// Merges the next part that no thread has taken; returns whether there was one.
-    fn run_part(self: &Arc<Self>, compaction: &StageMerge) -> bool {
-        let Some(i) = compaction.take_part() else { return false };
-        let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(compaction, i)));
+    fn run_part(self: &Arc<Self>, merge: &StageMerge) -> bool {
+        let Some(i) = merge.take_part() else { return false };
+        let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(merge, i)));
         let panicked = || Err(self.poison(Error::invalid("a compaction panicked; this is a bug in tamis")));
-        compaction.end(i, result.unwrap_or_else(|_| panicked()));
+        merge.end(i, result.unwrap_or_else(|_| panicked()));
         true
     }
 
-    fn rewrite_part(self: &Arc<Self>, compaction: &StageMerge, i: usize) -> PartResult {
-        let StageMerge { tree, task, filter, compression, .. } = compaction;
+    fn rewrite_part(self: &Arc<Self>, merge: &StageMerge, i: usize) -> PartResult {
+        let StageMerge { tree, task, filter, compression, .. } = merge;
         let new_number = || self.catalog.new_file_number();
         let cancelled = || {
             self.do_urgent(Urgent::All);
-            self.is_stopping() || compaction.failed.load(Ordering::Relaxed)
+            self.is_stopping() || merge.failed.load(Ordering::Relaxed)
         };
         if cancelled() {
             return Ok(None);
         }
         let mut context = self.output_context(tree, *filter, *compression, &new_number, &cancelled);
-        context.snapshots.clone_from(&compaction.snapshots);
+        context.snapshots.clone_from(&merge.snapshots);
         context.origin.level = task.output_level;
         context.filter = tree.options.compaction_filter.clone();
-        context.origin.inputs.clone_from(&compaction.inputs);
+        context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {
             context.table_size = u64::MAX;
         }
-        job::run(task, &tree.version, compaction.part(i), &context)
+        job::run(task, &tree.version, merge.part(i), &context)
     }
 
     /// Compacts a range to the last level, and drops versions and tombstones that no reader can see

@@ -1,15 +1,13 @@
-//! Counters of a store: background work, reads of retired tables, and what is replaced but in use.
+//! Counters of a store: background work, and reads of retired tables.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
+use super::held::Held;
 use super::locks::{LockRank, RankedMutex};
 use crate::report::stats::{FilterLedger, ReadCounters};
 use crate::sorted::table::Table;
-use crate::write::memtable::Memtable;
 
 /// Counts of background work since the store was opened, and of reads of retired tables.
 pub(super) struct Counters {
@@ -59,11 +57,11 @@ pub(super) struct Retired {
 impl Retired {
     fn add(&mut self, counters: Arc<ReadCounters>) {
         self.in_use.push(counters);
-        self.settle();
+        self.sum_ended();
     }
 
-    /// Sums up counters that can no longer change.
-    fn settle(&mut self) {
+    /// Adds up counters that can no longer change.
+    fn sum_ended(&mut self) {
         let sum = &mut self.sum;
         self.in_use.retain_mut(|counters| {
             let ended = Arc::get_mut(counters).is_some();
@@ -75,7 +73,7 @@ impl Retired {
     }
 
     pub(super) fn ledger(&mut self) -> FilterLedger {
-        self.settle();
+        self.sum_ended();
         self.in_use.iter().map(|counters| counters.ledger()).chain([self.sum]).sum()
     }
 }
@@ -96,63 +94,10 @@ impl RetiredTables {
             *id != keyspace
         });
         self.dropped.in_use.extend(tables.iter().map(|table| table.counters()).chain([Arc::clone(memtables)]));
-        self.dropped.settle();
+        self.dropped.sum_ended();
     }
 
     pub(super) fn level(&mut self, keyspace: u32, level: u8) -> FilterLedger {
         self.levels.get_mut(&(keyspace, level)).map(Retired::ledger).unwrap_or_default()
-    }
-}
-
-/// Memtables and tables that have left the view.
-#[derive(Default)]
-pub(super) struct Held(pub(super) Mutex<Replaced>);
-
-#[derive(Default)]
-pub(super) struct Replaced {
-    pub(super) memtables: Watched<Memtable>,
-    pub(super) tables: Watched<Table>,
-}
-
-/// Weak references, each with its bytes of memory and on disk when it was replaced.
-pub(super) struct Watched<T>(Vec<(Weak<T>, usize, u64)>);
-
-impl<T> Default for Watched<T> {
-    fn default() -> Watched<T> {
-        Watched(Vec::new())
-    }
-}
-
-impl<T> Watched<T> {
-    fn add(&mut self, item: &Arc<T>, memory: usize, disk: u64) {
-        // Freed ones are purged only when the list would have to grow: amortised, each costs one
-        // look, or the list doubles.
-        if self.0.len() == self.0.capacity() {
-            self.purge_freed();
-        }
-        self.0.push((Arc::downgrade(item), memory, disk));
-    }
-
-    fn purge_freed(&mut self) {
-        self.0.retain(|(item, ..)| item.strong_count() > 0);
-    }
-
-    /// Number, bytes of memory and bytes on disk of those still in use.
-    pub(super) fn count(&mut self) -> (usize, usize, u64) {
-        self.purge_freed();
-        let (memory, disk) = (self.0.iter().map(|item| item.1), self.0.iter().map(|item| item.2));
-        (self.0.len(), memory.sum(), disk.sum())
-    }
-}
-
-impl Held {
-    /// Notes a memtable that has been flushed.
-    pub(super) fn add_memtable(&self, memtable: &Arc<Memtable>) {
-        self.0.lock().memtables.add(memtable, memtable.allocated(), 0);
-    }
-
-    /// Notes a table that is in no version any more.
-    pub(super) fn add_table(&self, table: &Arc<Table>) {
-        self.0.lock().tables.add(table, table.resident_bytes(), table.meta().size);
     }
 }

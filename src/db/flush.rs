@@ -17,7 +17,7 @@ use crate::operator::FilterHook;
 use crate::options::Compression;
 use crate::sorted::table::{Origin, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, Unknown, write_run};
+use crate::tree::compaction::{OutputContext, UnknownLevels, write_run};
 use crate::tree::manifest::{VersionEdit, encode_definition};
 use crate::write::memtable::Memtable;
 
@@ -128,7 +128,8 @@ impl Store {
             let filter = policy_of_output(&tree.options, &tree.version.metas(), 0, keys, held, |_, _| false);
             let mut context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
             context.table_size = u64::MAX;
-            let tables = write_run(&mut memtable.flush_cursor(keyspace), KeySpan::default(), &context, &mut Unknown)?;
+            let tables =
+                write_run(&mut memtable.flush_cursor(keyspace), KeySpan::default(), &context, &mut UnknownLevels)?;
             added.extend(tables.into_iter().flatten().map(|meta| (keyspace, 0, meta)));
         }
         Ok(())

@@ -1,8 +1,13 @@
 //! Replaced memtables and tables that are still in use: memory and files that are not free yet.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::store::Store;
+use parking_lot::Mutex;
+
+use crate::memory::epoch::Unreclaimed;
+use crate::sorted::table::Table;
+use crate::write::memtable::Memtable;
 
 /// Memtables and tables that the store has replaced but that are still in use.
 ///
@@ -29,11 +34,62 @@ pub struct HeldStats {
     pub oldest_view: Option<Duration>,
 }
 
-impl Store {
-    pub(super) fn held(&self) -> HeldStats {
-        // Frees unused views first, so that they are not counted.
-        let views = self.view.kept();
-        let mut replaced = self.counters.held.0.lock();
+/// Memtables and tables that have left the view.
+#[derive(Default)]
+pub(super) struct Held(Mutex<Replaced>);
+
+#[derive(Default)]
+struct Replaced {
+    memtables: Watched<Memtable>,
+    tables: Watched<Table>,
+}
+
+/// Weak references, each with its bytes of memory and on disk when it was replaced.
+struct Watched<T>(Vec<(Weak<T>, usize, u64)>);
+
+impl<T> Default for Watched<T> {
+    fn default() -> Watched<T> {
+        Watched(Vec::new())
+    }
+}
+
+impl<T> Watched<T> {
+    fn add(&mut self, item: &Arc<T>, memory: usize, disk: u64) {
+        // Freed ones are purged only when the list would have to grow: amortised, each costs one
+        // look, or the list doubles.
+        if self.0.len() == self.0.capacity() {
+            self.purge_freed();
+        }
+        self.0.push((Arc::downgrade(item), memory, disk));
+    }
+
+    fn purge_freed(&mut self) {
+        self.0.retain(|(item, ..)| item.strong_count() > 0);
+    }
+
+    /// Number, bytes of memory and bytes on disk of those still in use.
+    fn count(&mut self) -> (usize, usize, u64) {
+        self.purge_freed();
+        let (memory, disk) = (self.0.iter().map(|item| item.1), self.0.iter().map(|item| item.2));
+        (self.0.len(), memory.sum(), disk.sum())
+    }
+}
+
+impl Held {
+    /// Notes a memtable that has been flushed.
+    pub(super) fn add_memtable(&self, memtable: &Arc<Memtable>) {
+        self.0.lock().memtables.add(memtable, memtable.allocated(), 0);
+    }
+
+    /// Notes a table that is in no version any more.
+    pub(super) fn add_table(&self, table: &Arc<Table>) {
+        self.0.lock().tables.add(table, table.resident_bytes(), table.meta().size);
+    }
+
+    /// What is still in use; `views` are the replaced views. Taking those first frees unused ones,
+    /// and what only they kept.
+    pub(super) fn stats(&self, views: Unreclaimed) -> HeldStats {
+        let mut replaced = self.0.lock();
         let (memtables, memtable_bytes, _) = replaced.memtables.count();
         let (tables, table_bytes, disk) = replaced.tables.count();
         HeldStats {

@@ -40,7 +40,7 @@ impl LiveLog {
 
 /// The logs in the store's directory.
 pub(super) struct LiveLogs {
-    /// LiveLogs that may hold writes that are not durable, oldest first.
+    /// Logs that may hold writes that are not durable, oldest first.
     unsynced: RankedMutex<Vec<LiveLog>>,
     /// Numbers of all logs, ascending.
     files: RankedMutex<Vec<u64>>,

@@ -3,16 +3,17 @@
 //! - write: `write` (group commit) → WAL → memtable; `sync` makes it durable; `throttle` slows
 //!   writers down; `stalls` counts their waits.
 //! - read: `read` → `view` → memtables → versions.
+//! - open: `open` → `recovery`; and `close`.
 //! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in
 //!   `Store::install`.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
 mod background;
 mod catalog;
+mod close;
 mod commit;
 mod compact;
 mod counters;
@@ -36,6 +37,7 @@ mod range;
 mod read;
 mod read_set;
 mod reads;
+mod recovery;
 mod refilter;
 mod retry;
 mod salvage;
@@ -69,13 +71,12 @@ pub use transaction::{Savepoint, Transaction, TransactionIter};
 pub use update::{Change, Integer, Mismatch, Updated};
 pub use write::WriteOptions;
 
-use background::Waiting;
 use read::ReadTarget;
 use reads::reads;
 use store::Store;
 use update::updates;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, Options};
@@ -346,15 +347,16 @@ impl Db {
     /// executor that leaves its jobs to callers, this runs them. A read-only store has no
     /// background work.
     ///
-    /// Fails if a flush or compaction fails meanwhile, and with [`Error::Closed`] if the store is
-    /// closed. Work that failed earlier is retried.
+    /// Fails if a flush or compaction fails meanwhile, and with
+    /// [`Error::Closed`](crate::Error::Closed) if the store is closed. Work that failed earlier is
+    /// retried.
     pub fn wait_for_compactions(&self) -> Result<()> {
         self.store().wait_for_compactions()
     }
 
     /// Closes the store: flushes all memtables, ends background work and releases the lock. Other
-    /// handles then fail with [`Error::Closed`]. Open iterators continue, and no file is removed
-    /// any more.
+    /// handles then fail with [`Error::Closed`](crate::Error::Closed). Open iterators continue, and
+    /// no file is removed any more.
     ///
     /// Closing happens once: every call, during or after it, waits for the end and returns its
     /// result. It may be called from within [`read`](Db::read), but not from a listener of
@@ -368,57 +370,3 @@ impl Db {
 
 reads!(Db);
 updates!(Db);
-
-impl Store {
-    /// Closes the store once. Every caller waits for the end and gets its result.
-    fn close(self: &Arc<Self>) -> Result<()> {
-        let shut_down = || {
-            // After a panic the store keeps its lock until it is dropped: background work may still
-            // be writing.
-            let panicked = |_| Err(self.poison(Error::invalid("closing the store panicked; this is a bug in tamis")));
-            catch_unwind(AssertUnwindSafe(|| self.shut_down())).unwrap_or_else(panicked)
-        };
-        self.gate.close_once(shut_down)
-    }
-
-    fn shut_down(self: &Arc<Self>) -> Result<()> {
-        let last = {
-            // Under the commit lock: every acknowledged write is in a memtable that is flushed
-            // below.
-            let mut commit = self.commit.lock();
-            self.gate.shut();
-            let Some(commit) = commit.as_mut() else { return Ok(()) };
-            let poison = self.gate.check_poison();
-            if poison.is_ok() && !commit.memtable.is_empty() {
-                self.rotate(commit);
-            }
-            poison
-        };
-        let flushed = last.and_then(|()| {
-            self.wait_for_progress(Waiting::Flush, |_| self.view.load().sealed.is_empty())?;
-            self.gate.check_poison()
-        });
-        self.stop_background();
-        self.tables.janitor().stop();
-        let commit = self.commit.lock().take();
-        let ended = match (&flushed, commit) {
-            // All entries are in tables. A final marker in the log says so, and exposes a manifest
-            // that has lost its last edits.
-            (Ok(()), Some(mut commit)) => {
-                if self.catalog.has_new_manifest() {
-                    let _ = self.append_marker(&mut commit);
-                }
-                Ok(())
-            }
-            // If the flush failed, at least make the log durable. Not possible while recovered
-            // entries wait for their flush.
-            (Err(_), Some(mut commit)) if !self.gate.is_poisoned() => {
-                self.sync_through(self.sequence.visible()).and_then(|()| self.append_marker(&mut commit))
-            }
-            _ => Ok(()),
-        };
-        self.catalog.close();
-        self.gate.release_lock();
-        flushed.and(ended)
-    }
-}

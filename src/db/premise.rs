@@ -9,8 +9,8 @@
 //!   snapshot and the moment, for which it may read blocks (`transaction/check.rs`), and leaves the
 //!   rest to the premise.
 //!
-//! While the memtable of the moment is the active one, it holds all writes since. When another one
-//! is, the premise is refused as [stale](Refusal::Stale), and the writer notes a new moment.
+//! While the memtable of the moment is the active one, it holds all writes since. Once it is
+//! sealed, the premise is refused as [stale](Refusal::Stale), and the writer notes a new moment.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::write::memtable::Memtable;
 pub(super) struct Moment {
     memtable: Arc<Memtable>,
     /// Entries of `memtable` before this position are not newer than `seqno`.
-    settled: u32,
+    mark: u32,
     /// The last visible write.
     pub(super) seqno: SeqNo,
 }
@@ -37,8 +37,8 @@ impl Moment {
     pub(super) fn of(view: &ReadView, sequence: &Sequence) -> Moment {
         let memtable = Arc::clone(&view.active);
         // The position first: what is before it was visible before it was noted.
-        let settled = memtable.settled();
-        Moment { memtable, settled, seqno: sequence.visible() }
+        let mark = memtable.visible_mark();
+        Moment { memtable, mark, seqno: sequence.visible() }
     }
 }
 
@@ -91,7 +91,7 @@ impl<'a> Premise<'a> {
     /// Why the premise does not hold; `None` if it holds. The caller holds the commit lock, and
     /// `active` is the memtable that it will write to.
     pub(super) fn refusal(&self, active: &Arc<Memtable>) -> Option<Refusal> {
-        let Moment { memtable, settled, seqno: since } = &self.moment;
+        let Moment { memtable, mark, seqno: since } = &self.moment;
         if !Arc::ptr_eq(memtable, active) {
             return Some(Refusal::Stale);
         }
@@ -104,7 +104,7 @@ impl<'a> Premise<'a> {
                 if let Some(keys) = reads.few_keys() {
                     return keys.iter().find(|read| read.newest_in(memtable) > *since).map(Refusal::of);
                 }
-                for (i, entry) in memtable.entries_newer(*settled, *since).enumerate() {
+                for (i, entry) in memtable.entries_newer(*mark, *since).enumerate() {
                     if i == *most_entries {
                         return Some(Refusal::Stale);
                     }
@@ -135,10 +135,10 @@ mod tests {
     fn scene() -> (Arc<Memtable>, Moment) {
         let memtable = Arc::new(Memtable::new(1, 4096, 0, &MemtablePool::new(0)));
         [(1, "a"), (2, "b"), (3, "c")].iter().for_each(|(seqno, key)| put(&memtable, *seqno, key.as_bytes()));
-        memtable.settle();
-        let settled = memtable.settled();
+        memtable.mark_visible();
+        let mark = memtable.visible_mark();
         [(4, "d"), (5, "e"), (6, "b")].iter().for_each(|(seqno, key)| put(&memtable, *seqno, key.as_bytes()));
-        (Arc::clone(&memtable), Moment { memtable, settled, seqno: 4 })
+        (Arc::clone(&memtable), Moment { memtable, mark, seqno: 4 })
     }
 
     fn reads(keys: &[&str], ranges: &[(&str, &str)], absent: usize) -> Arc<ReadSet> {

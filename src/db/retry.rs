@@ -1,5 +1,5 @@
-//! [`Retries`]: locks that writers take after a conflict, so that few work on the same data at a
-//! time. They make conflicts rare; correctness does not depend on them.
+//! [`Retries`]: locks that writers take after a conflict, so that few of them retry on the same
+//! data at a time. They make conflicts rare; correctness does not depend on them.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::filter::KeyHash;
 
-/// How long a writer waits for a lock before it goes on without. The holder may be the same thread,
-/// in a closure that updates the key again, or in a transaction within a transaction.
+/// How long a writer waits for a lock before it retries without it. The holder may be the same
+/// thread: in a closure that updates the key again, or in a transaction within a transaction.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 const WAIT_OF_TRANSACTION: Duration = Duration::from_millis(10);
 
 pub(super) struct Retries {
-    /// For updates of a key, chosen by its hash.
+    /// For updates of a key: the key's hash chooses one.
     keys: [Mutex<()>; 64],
     transactions: Mutex<()>,
 }
@@ -25,7 +25,7 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// The lock for updates of a key; `None` if it could not be had in time.
+    /// The lock for updates of a key; `None` if it was not free in time.
     pub(super) fn of_key(&self, hash: KeyHash) -> Option<MutexGuard<'_, ()>> {
         self.keys.get((hash.value() % 64) as usize)?.try_lock_for(LONGEST_WAIT)
     }
@@ -35,8 +35,8 @@ impl Retries {
         self.transactions.is_locked()
     }
 
-    /// The lock for transactions; `None` if it could not be had in time. Each attempt waits twice
-    /// as long as the one before, up to 64 times: many threads may wait.
+    /// The lock for transactions; `None` if it was not free in time. Each attempt waits twice as
+    /// long as the one before, up to 64 times as long as the first: many threads may wait.
     pub(super) fn of_transaction(&self, attempt: u32) -> Option<MutexGuard<'_, ()>> {
         self.transactions.try_lock_for(WAIT_OF_TRANSACTION * (1 << attempt.min(6)))
     }

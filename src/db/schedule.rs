@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::background::{Jobs, Outcome, Request, Urgent, Waiting, Work, WorkKind};
+use super::background::{Jobs, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
@@ -52,11 +52,11 @@ impl<'a> Reservation<'a> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut background = self.0.background.lock();
-        if let Some(at) = background.reserved.iter().position(|id| *id == self.1) {
-            background.reserved.swap_remove(at);
+        let mut jobs = self.0.background.lock();
+        if let Some(at) = jobs.reserved.iter().position(|id| *id == self.1) {
+            jobs.reserved.swap_remove(at);
         }
-        drop(background);
+        drop(jobs);
         // Work that became due meanwhile has not been begun.
         self.0.schedule();
     }
@@ -86,12 +86,12 @@ impl Store {
     }
 
     fn begin_work(&self) -> Option<Work> {
-        let mut background = self.background.lock();
+        let mut jobs = self.background.lock();
         if self.is_stopping() || self.gate.is_read_only() || self.gate.is_poisoned() {
             return None;
         }
-        let work = self.next_work(&mut background)?;
-        background.unfinished += 1;
+        let work = self.next_work(&mut jobs)?;
+        jobs.unfinished += 1;
         Some(work)
     }
 
@@ -100,32 +100,32 @@ impl Store {
     /// executor's job holds only a weak reference to the store.
     fn spawn(self: &Arc<Self>, work: Work) {
         let (store, priority) = (Arc::downgrade(self), work.priority());
-        let mut background = self.background.lock();
+        let mut jobs = self.background.lock();
         if self.is_stopping() {
-            drop(background);
+            drop(jobs);
             return self.abandon(work);
         }
         if work.is_urgent() {
-            background.urgent.push(work);
+            jobs.urgent.push(work);
             self.background.urgent_waiting.store(true, Ordering::Relaxed);
-            drop(background);
+            drop(jobs);
             let job = move || _ = store.upgrade().map(|store| store.do_urgent(Urgent::All));
             return self.executor.spawn(priority, Box::new(job));
         }
-        let number = background.next_job;
-        background.next_job += 1;
-        background.queued.push((number, work));
-        drop(background);
+        let number = jobs.next_job;
+        jobs.next_job += 1;
+        jobs.queued.push((number, work));
+        drop(jobs);
         let job = move || _ = store.upgrade().map(|store| store.run_queued(number));
         self.executor.spawn(priority, Box::new(job));
     }
 
     /// Runs the work of a job, unless it was abandoned.
     fn run_queued(self: &Arc<Self>, number: u64) {
-        let mut background = self.background.lock();
-        let Some(at) = background.queued.iter().position(|(queued, _)| *queued == number) else { return };
-        let (_, work) = background.queued.swap_remove(at);
-        drop(background);
+        let mut jobs = self.background.lock();
+        let Some(at) = jobs.queued.iter().position(|(queued, _)| *queued == number) else { return };
+        let (_, work) = jobs.queued.swap_remove(at);
+        drop(jobs);
         let _ended = JobGuard(self);
         self.run_work(&work);
     }
@@ -145,14 +145,14 @@ impl Store {
         if !self.background.urgent_waiting.load(Ordering::Relaxed) {
             return false;
         }
-        let mut background = self.background.lock();
+        let mut jobs = self.background.lock();
         let is_flush = |work: &Work| matches!(work, Work::Flush);
-        let flush = background.urgent.iter().position(is_flush);
-        let other = (which == Urgent::All && !background.urgent.is_empty()).then_some(0);
+        let flush = jobs.urgent.iter().position(is_flush);
+        let other = (which == Urgent::All && !jobs.urgent.is_empty()).then_some(0);
         let Some(at) = flush.or(other) else { return false };
-        let work = background.urgent.remove(at);
-        self.background.urgent_waiting.store(!background.urgent.is_empty(), Ordering::Relaxed);
-        drop(background);
+        let work = jobs.urgent.remove(at);
+        self.background.urgent_waiting.store(!jobs.urgent.is_empty(), Ordering::Relaxed);
+        drop(jobs);
         let _ended = JobGuard(self);
         self.run_work(&work);
         true
@@ -163,12 +163,12 @@ impl Store {
         let store = Arc::downgrade(self);
         let job = move || {
             let Some(store) = store.upgrade() else { return };
-            let mut background = store.background.lock();
+            let mut jobs = store.background.lock();
             if store.is_stopping() {
                 return;
             }
-            background.unfinished += 1;
-            drop(background);
+            jobs.unfinished += 1;
+            drop(jobs);
             let _ended = JobGuard(&store);
             help(&store);
         };
@@ -179,34 +179,34 @@ impl Store {
         self.background.stopping.load(Ordering::Acquire)
     }
 
-    fn next_work(&self, background: &mut Jobs) -> Option<Work> {
+    fn next_work(&self, jobs: &mut Jobs) -> Option<Work> {
         let view = self.view.load();
-        if !background.flushing && !view.sealed.is_empty() && !background.is_backing_off(WorkKind::Flush) {
-            background.flushing = true;
+        if !jobs.flushing && !view.sealed.is_empty() && !jobs.is_backing_off(WorkKind::Flush) {
+            jobs.flushing = true;
             return Some(Work::Flush);
         }
-        let trees = || view.trees.iter().filter(|tree| !background.is_backing_off(WorkKind::Compaction(tree.id)));
-        if background.compactions.len() < self.executor.parallelism().saturating_sub(1).max(1) {
-            let candidates = trees().filter(|tree| !background.reserved.contains(&tree.id)).filter_map(|tree| {
-                let (score, task) = self.with_picker(tree, background, |picker| picker.pick())?;
+        let trees = || view.trees.iter().filter(|tree| !jobs.is_backing_off(WorkKind::Compaction(tree.id)));
+        if jobs.compactions.len() < self.executor.parallelism().saturating_sub(1).max(1) {
+            let candidates = trees().filter(|tree| !jobs.reserved.contains(&tree.id)).filter_map(|tree| {
+                let (score, task) = self.with_picker(tree, jobs, |picker| picker.pick())?;
                 Some((score, tree.id, task))
             });
             if let Some((_, keyspace, task)) = candidates.max_by_key(|(score, ..)| *score) {
-                background.compactions.push((keyspace, task.clone()));
+                jobs.compactions.push((keyspace, task.clone()));
                 return Some(Work::Compaction(keyspace, task));
             }
         }
-        if background.relieving {
+        if jobs.relieving {
             return None;
         }
         // The keyspace with the most runs first: it is where writers are slowed down first.
         let relief = trees().filter_map(|tree| {
-            let task = self.with_picker(tree, background, |picker| picker.pick_relief())?;
+            let task = self.with_picker(tree, jobs, |picker| picker.pick_relief())?;
             Some((tree.version.levels()[0].tables().len(), tree.id, task))
         });
         let (_, keyspace, task) = relief.max_by_key(|(runs, ..)| *runs)?;
-        background.relieving = true;
-        background.compactions.push((keyspace, task.clone()));
+        jobs.relieving = true;
+        jobs.compactions.push((keyspace, task.clone()));
         Some(Work::Relief(keyspace, task))
     }
 
@@ -220,43 +220,43 @@ impl Store {
         pick: impl Fn(&Picker<'_>) -> Requested,
     ) -> Result<Option<u64>> {
         let reservation = Reservation::new(self, keyspace);
-        let outcome = Outcome::default();
+        let outcome = RequestResult::default();
         loop {
-            let mut background = self.background.lock();
+            let mut jobs = self.background.lock();
             self.gate.check_writable()?;
             if self.is_stopping() {
                 return Err(Error::Closed);
             }
             let view = self.view.load();
             let Some(tree) = view.tree(keyspace) else { return Ok(None) };
-            match self.with_picker(tree, &background, &pick) {
+            match self.with_picker(tree, &jobs, &pick) {
                 Requested::Done => return Ok(None),
                 Requested::Task(task) => {
-                    background.compactions.push((keyspace, task.clone()));
-                    background.unfinished += 1;
-                    drop(background);
+                    jobs.compactions.push((keyspace, task.clone()));
+                    jobs.unfinished += 1;
+                    drop(jobs);
                     self.spawn(Work::Requested(keyspace, task, request, Arc::clone(&outcome)));
                     break;
                 }
                 Requested::Wait => {}
             }
-            let running = background.running(keyspace);
-            drop(background);
+            let running = jobs.running(keyspace);
+            drop(jobs);
             drop(view);
-            self.wait_for_progress(Waiting::Outcome, |background| background.running(keyspace) != running)?;
+            self.wait_for_progress(Waiting::Request, |jobs| jobs.running(keyspace) != running)?;
         }
         drop(reservation);
-        self.wait_for_progress(Waiting::Outcome, |_| outcome.lock().is_some())?;
+        self.wait_for_progress(Waiting::Request, |_| outcome.lock().is_some())?;
         let result = outcome.lock().take();
         result.transpose()
     }
 
-    fn with_picker<R>(&self, tree: &Tree, background: &Jobs, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
+    fn with_picker<R>(&self, tree: &Tree, jobs: &Jobs, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
         let view = self.view.load();
         let oldest_snapshot = self.snapshots.oldest();
         pick(&Picker {
             levels: &tree.version.metas(),
-            running: &background.running(tree.id),
+            running: &jobs.running(tree.id),
             base_size: self.base_size(),
             is_idle: view.sealed.is_empty() && view.active.is_empty(),
             oldest_snapshot,
@@ -288,13 +288,13 @@ impl Store {
     }
 
     fn finish(&self, work: &Work, result: Result<u64>) {
-        let mut background = self.background.lock();
-        background.ended(work, &result);
-        self.background.retry_wanted.store(!background.failed.is_empty(), Ordering::Relaxed);
+        let mut jobs = self.background.lock();
+        jobs.ended(work, &result);
+        self.background.retry_wanted.store(!jobs.failed.is_empty(), Ordering::Relaxed);
         if let Work::Requested(.., outcome) = work {
             *outcome.lock() = Some(result);
         }
-        drop(background);
+        drop(jobs);
         self.background.done.notify_all();
     }
 
@@ -305,42 +305,42 @@ impl Store {
         // compactions may: there may be no free thread for them, as another store's work can hold
         // an executor that stores share.
         let urgent = match waiting {
-            Waiting::Outcome | Waiting::Compaction => Urgent::All,
+            Waiting::Request | Waiting::Compaction => Urgent::All,
             Waiting::Flush | Waiting::All => Urgent::Flush,
         };
         let is_awaited = |kind: &WorkKind| match waiting {
             Waiting::Flush => *kind == WorkKind::Flush,
             Waiting::Compaction => *kind != WorkKind::Flush,
             Waiting::All => true,
-            Waiting::Outcome => false,
+            Waiting::Request => false,
         };
         let failures_before = {
-            let mut background = self.background.lock();
+            let mut jobs = self.background.lock();
             // A waiting caller wants a retry now, without back-off.
-            background.failed.retain(|kind, _| !is_awaited(kind));
-            background.failures
+            jobs.failed.retain(|kind, _| !is_awaited(kind));
+            jobs.failures
         };
         loop {
             self.schedule();
-            let mut background = self.background.lock();
-            if done(&background) {
+            let mut jobs = self.background.lock();
+            if done(&jobs) {
                 return Ok(());
             }
             self.gate.check_poison()?;
             let mut failures =
-                background.failed.iter().filter(|(kind, failure)| is_awaited(kind) && failure.number > failures_before);
+                jobs.failed.iter().filter(|(kind, failure)| is_awaited(kind) && failure.number > failures_before);
             if let Some((_, failure)) = failures.next() {
                 return Err(failure.error.clone());
             }
-            if background.unfinished == 0 && self.is_stopping() {
+            if jobs.unfinished == 0 && self.is_stopping() {
                 return Err(Error::Closed);
             }
             let help = || self.do_urgent(urgent) || self.executor.step();
-            if background.unlocked(help) || done(&background) {
+            if jobs.unlocked(help) || done(&jobs) {
                 continue;
             }
             // The timeout covers events that no job's end announces, such as the end of a back-off.
-            background.wait_for(&self.background.done, Duration::from_millis(100));
+            jobs.wait_for(&self.background.done, Duration::from_millis(100));
         }
     }
 
@@ -352,7 +352,7 @@ impl Store {
         }
         // `wait_for_progress` begins all due work just before it evaluates this, except work in
         // back-off. A job that ends begins the work that is due after it.
-        self.wait_for_progress(Waiting::All, |background| background.unfinished == 0 && background.failed.is_empty())?;
+        self.wait_for_progress(Waiting::All, |jobs| jobs.unfinished == 0 && jobs.failed.is_empty())?;
         // On a stepped executor, removes jobs whose work other threads have done.
         while self.executor.step() {}
         // A poisoned or closing store begins no more work, so due work may remain.
@@ -364,37 +364,37 @@ impl Store {
 
     /// Stops background work from being begun, and waits until none runs. Used when closing.
     pub(super) fn stop_background(&self) {
-        let mut background = self.background.lock();
+        let mut jobs = self.background.lock();
         self.background.stopping.store(true, Ordering::Release);
-        let queued = std::mem::take(&mut background.queued).into_iter().map(|(_, work)| work);
-        let not_begun: Vec<Work> = queued.chain(std::mem::take(&mut background.urgent)).collect();
+        let queued = std::mem::take(&mut jobs.queued).into_iter().map(|(_, work)| work);
+        let not_begun: Vec<Work> = queued.chain(std::mem::take(&mut jobs.urgent)).collect();
         self.background.urgent_waiting.store(false, Ordering::Relaxed);
-        drop(background);
+        drop(jobs);
         not_begun.into_iter().for_each(|work| self.abandon(work));
         loop {
             if self.executor.step() {
                 continue;
             }
-            let mut background = self.background.lock();
-            if background.unfinished == 0 {
+            let mut jobs = self.background.lock();
+            if jobs.unfinished == 0 {
                 return;
             }
-            background.wait_for(&self.background.done, Duration::from_millis(100));
+            jobs.wait_for(&self.background.done, Duration::from_millis(100));
         }
     }
 
-    /// The most recent background failure whose kind of work has not succeeded since.
+    /// The most recent jobs failure whose kind of work has not succeeded since.
     pub(super) fn background_error(&self) -> Option<Error> {
-        let background = self.background.lock();
-        let last = background.failed.values().max_by_key(|failure| failure.number);
+        let jobs = self.background.lock();
+        let last = jobs.failed.values().max_by_key(|failure| failure.number);
         last.map(|failure| failure.error.clone())
     }
 
     /// Bytes to be compacted, over all keyspaces.
     pub(super) fn debt(&self) -> Debt {
-        let background = self.background.lock();
+        let jobs = self.background.lock();
         let view = self.view.load();
-        let debts = view.trees.iter().map(|tree| self.with_picker(tree, &background, |picker| picker.debt()));
+        let debts = view.trees.iter().map(|tree| self.with_picker(tree, &jobs, |picker| picker.debt()));
         debts.fold(Debt::default(), |sum, debt| Debt {
             data: sum.data.saturating_add(debt.data),
             garbage: sum.garbage.saturating_add(debt.garbage),

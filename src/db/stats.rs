@@ -208,7 +208,7 @@ impl Store {
         let snapshots = self.snapshots.count();
         let write_stalls = self.stalls.read();
         let delays = [write_stalls.slowed, write_stalls.flush, write_stalls.compaction];
-        let held = self.held();
+        let held = self.counters.held.stats(self.view.kept());
         let mut retired = self.counters.retired.lock();
         let view = self.view.load();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

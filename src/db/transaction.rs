@@ -37,8 +37,8 @@ use crate::write::batch::BatchMark;
 
 /// How often [`transact`](Db::transact) runs a transaction.
 const ATTEMPTS: u32 = 32;
-/// From this attempt on, a transaction runs alone, as far as others also come by `transact`: they
-/// wait for it, also in their first attempt.
+/// From this attempt on, a transaction holds the lock for transactions. Other callers of `transact`
+/// then wait for it before they begin.
 const IN_TURN_FROM: u32 = 3;
 
 /// Reads and writes that take effect together and at one moment, or not at all.
@@ -219,8 +219,8 @@ impl Transaction {
         self.default.store()
     }
 
-    /// What the transaction sees without its own writes. Reads through it are not
-    /// checked at the commit.
+    /// What the transaction sees without its own writes. Reads through it are not checked at the
+    /// commit.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
@@ -416,7 +416,7 @@ impl Transaction {
             return store.write(batch, options);
         }
         reads.sort();
-        store.write_under(batch, options, Arc::new(reads), since)
+        store.write_if_unchanged(batch, options, Arc::new(reads), since)
     }
 }
 

@@ -105,7 +105,7 @@ macro_rules! integers {
 integers!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128);
 
 impl Store {
-    /// Changes a key as `change` says, which gets its current value and may be called again.
+    /// Changes a key. `change` gets its current value and says what to do; it may be called again.
     pub(super) fn update(
         self: &Arc<Self>,
         target: ReadTarget<'_>,

@@ -108,7 +108,7 @@ impl Store {
             }
             return Ok(self.sequence.visible());
         }
-        self.write_plainly(Encoded::of(batch, options.sync))
+        self.write_unconditionally(Encoded::of(batch, options.sync))
     }
 
     /// Fails if the batch cannot be written.
@@ -139,13 +139,13 @@ impl Store {
             }
         };
         with_encoded(keyspace, key, operation, |payload| {
-            self.write_plainly(Encoded::new(payload, 1, options.sync).with_features(features))
+            self.write_unconditionally(Encoded::new(payload, 1, options.sync).with_features(features))
         })
     }
 
     /// Commits a batch without a premise.
     #[inline(always)]
-    fn write_plainly(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
+    fn write_unconditionally(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
         match self.write_encoded(encoded, None)? {
             Outcome::Committed(last) => Ok(last),
             Outcome::Refused(_) => Err(Error::invalid("a write without a premise was refused; this is a bug in tamis")),
@@ -282,7 +282,8 @@ impl Store {
         }
     }
 
-    /// Commits `own` and `queued` as one group, if `premise` holds.
+    /// Commits `own` and `queued` as one group, if `premise` holds. Returns the outcome of `own`,
+    /// if there is one.
     fn commit_group(
         self: &Arc<Self>,
         commit: &mut Option<Commit>,
@@ -291,27 +292,22 @@ impl Store {
         queued: &[Arc<QueuedWrite>],
     ) -> Result<Outcome> {
         let group = own.into_iter().chain(queued.iter().map(|write| &write.encoded));
-        let result = self.append_and_apply(commit, premise, group);
-        let mut last = match &result {
-            Ok(Outcome::Committed(before)) => *before,
-            _ => 0,
+        let group_outcome = self.append_and_apply(commit, premise, group);
+        // The group took as many sequence numbers as it has operations, the last one last.
+        let mut after = queued.iter().map(|write| u64::from(write.encoded.count)).sum::<u64>();
+        let outcome = |after: u64| match &group_outcome {
+            Ok(Outcome::Committed(last)) => Ok(Outcome::Committed(last - after)),
+            failed => failed.clone(),
         };
-        let mut outcome = |count: u32| {
-            last += u64::from(count);
-            match &result {
-                Ok(Outcome::Committed(_)) => Ok(Outcome::Committed(last)),
-                refused => refused.clone(),
-            }
-        };
-        let own_outcome = own.map(|own| outcome(own.count));
+        let own_outcome = outcome(after);
         for write in queued {
-            *write.result.lock() = Some(outcome(write.encoded.count));
+            after -= u64::from(write.encoded.count);
+            *write.result.lock() = Some(outcome(after));
         }
-        own_outcome.unwrap_or(result)
+        own_outcome
     }
 
-    /// Appends a group to the log and inserts it into the memtable, if `premise` holds. Returns
-    /// the last sequence number *before* the group.
+    /// Appends a group to the log and inserts it into the memtable, if `premise` holds.
     fn append_and_apply<'a>(
         self: &Arc<Self>,
         commit: &mut Option<Commit>,
@@ -364,8 +360,8 @@ impl Store {
         std::mem::forget(unfinished);
         self.stalls.count(Cause::Memtable, waited);
         self.sequence.publish(seqno);
-        commit.memtable.settle();
-        Ok(Outcome::Committed(before))
+        commit.memtable.mark_visible();
+        Ok(Outcome::Committed(seqno))
     }
 
     /// Ensures that the memtable has space for `bytes` and the log for `log_bytes` and a sync

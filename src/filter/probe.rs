@@ -1,4 +1,4 @@
-//! [`Probe`]: how the lines of a filter are asked, one key or many keys at a time.
+//! [`FilterProbe`]: how the lines of a filter are asked, one key or many keys at a time.
 
 use super::avx2::{Avx2, Line64};
 use super::batch::Alive;
@@ -56,18 +56,18 @@ impl ProbeLine for AtomicLine {
 
 /// A Bloom filter's layout, and AVX2 if the layout, the lines and the processor allow it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Probe {
+pub(super) struct FilterProbe {
     layout: Layout,
     fast: Option<(Avx2, Groups)>,
 }
 
-impl Probe {
-    pub(super) fn new<L: ProbeLine>(layout: Layout) -> Probe {
+impl FilterProbe {
+    pub(super) fn new<L: ProbeLine>(layout: Layout) -> FilterProbe {
         let fast = match layout {
             Layout::Split(groups) => L::avx2().map(|avx2| (avx2, groups)),
             Layout::Standard { .. } => None,
         };
-        Probe { layout, fast }
+        FilterProbe { layout, fast }
     }
 
     /// Whether all bits of a key are set.
@@ -101,7 +101,7 @@ impl Probe {
     }
 }
 
-/// [`Probe::ask`] for a binary fuse.
+/// [`FilterProbe::ask`] for a binary fuse.
 pub(super) fn ask_fuse(shape: FuseShape, lines: &[FilterLine], hashes: &[u64], answers: &mut [bool]) {
     let mut alive = Alive::new(hashes, answers);
     alive.each(|hash| shape.lines_of(hash).into_iter().for_each(|line| prefetch_line(lines, line)));
@@ -123,10 +123,10 @@ mod tests {
     #[test]
     fn a_split_filter_uses_avx2_where_lines_and_processor_allow_it() {
         let (split, standard) = (Layout::Split(Groups::for_probes(7)), Layout::Standard { probes: 7 });
-        let has = |probe: Probe| probe.fast.is_some();
-        assert_eq!(has(Probe::new::<FilterLine>(split)), Avx2::detect().is_some());
-        assert_eq!(has(Probe::new::<[u8; 64]>(split)), Avx2::detect().is_some());
-        assert!(!has(Probe::new::<AtomicLine>(split)));
-        assert!(!has(Probe::new::<FilterLine>(standard)));
+        let has = |probe: FilterProbe| probe.fast.is_some();
+        assert_eq!(has(FilterProbe::new::<FilterLine>(split)), Avx2::detect().is_some());
+        assert_eq!(has(FilterProbe::new::<[u8; 64]>(split)), Avx2::detect().is_some());
+        assert!(!has(FilterProbe::new::<AtomicLine>(split)));
+        assert!(!has(FilterProbe::new::<FilterLine>(standard)));
     }
 }

@@ -98,8 +98,8 @@ pub(crate) trait MergeCursor: InternalCursor {
     }
 
     /// Number of *fast steps* that the cursor can take next in a direction; a lower bound, known
-    /// without reading entries. Every fast step leads to another key. That key has a single version,
-    /// `snapshot` sees it, and its head comes before `bound` in that direction.
+    /// without reading entries. Every fast step leads to another key. That key has a single
+    /// version, `snapshot` sees it, and its head comes before `bound` in that direction.
     #[inline]
     fn fast_steps(&self, _snapshot: SeqNo, _bound: u128, _forward: bool) -> usize {
         0

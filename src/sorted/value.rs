@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::sorted::block::{BlockRef, Borrowed, CursorBlock, LookupBlock, MappedBlock};
+use crate::sorted::block::{BlockRef, BorrowedFrame, CursorBlock, LookupBlock, MappedBlock};
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
@@ -13,9 +13,9 @@ use crate::sorted::block::{BlockRef, Borrowed, CursorBlock, LookupBlock, MappedB
 #[derive(Clone)]
 pub struct Value(Repr);
 
-/// Length from which values pin their block. Below it, a copy is cheaper than a reference count
+/// Length from which a value keeps its block. Below it, a copy is cheaper than a reference count
 /// that several readers share.
-const PIN_FROM: usize = 4096;
+const KEEP_FROM: usize = 4096;
 /// Longest value that is stored inline, without an allocation.
 const INLINE: usize = 30;
 
@@ -28,7 +28,7 @@ enum Repr {
     /// A clone copies the bytes, which takes no longer than counting a reference up and down.
     Owned(Box<[u8]>),
     Shared(Arc<[u8]>),
-    Pinned {
+    InBlock {
         block: BlockRef,
         start: u32,
         len: u32,
@@ -44,19 +44,19 @@ impl Value {
                 inline[..bytes.len()].copy_from_slice(bytes);
                 Value(Repr::Inline { len, bytes: inline })
             }
-            (_, ..PIN_FROM) => Value(Repr::Owned(bytes.into())),
+            (_, ..KEEP_FROM) => Value(Repr::Owned(bytes.into())),
             _ => Value(Repr::Shared(bytes.into())),
         }
     }
 }
 
-/// A value where a read found it in a table, not yet copied or pinned.
+/// A value where a read found it in a table, not yet copied or kept.
 pub(crate) enum FoundValue<'a> {
     /// `len` bytes at `start` of a block in a mapped file, which is borrowed. A [`Value`] never
     /// keeps the file: after the call, only cursors read pages that the disk may fail to deliver.
     Mapped { block: MappedBlock<'a>, start: u32, len: u32 },
     /// `len` bytes at `start` of a cached block.
-    Cached { block: Borrowed<'a>, start: u32, len: u32 },
+    Cached { block: BorrowedFrame<'a>, start: u32, len: u32 },
     /// `len` bytes at `start` of a block that this read fetched.
     Read { block: BlockRef, start: u32, len: u32 },
 }
@@ -81,15 +81,15 @@ impl<'a> FoundValue<'a> {
         }
     }
 
-    /// Copies the value, or pins its block if the value is long and not in a mapped file.
+    /// Copies the value, or keeps its block if the value is long and not in a mapped file.
     #[inline]
     pub(crate) fn into_value(self) -> Value {
         match self {
-            FoundValue::Cached { block, start, len } if len as usize >= PIN_FROM => {
-                Value(Repr::Pinned { block: block.counted(), start, len })
+            FoundValue::Cached { block, start, len } if len as usize >= KEEP_FROM => {
+                Value(Repr::InBlock { block: block.counted(), start, len })
             }
-            FoundValue::Read { block, start, len } if len as usize >= PIN_FROM => {
-                Value(Repr::Pinned { block, start, len })
+            FoundValue::Read { block, start, len } if len as usize >= KEEP_FROM => {
+                Value(Repr::InBlock { block, start, len })
             }
             found => Value::copy_of(found.bytes()),
         }
@@ -128,7 +128,7 @@ impl Deref for Value {
             Repr::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
             Repr::Owned(bytes) => bytes,
             Repr::Shared(bytes) => bytes,
-            Repr::Pinned { block, start, len } => block.block().part(*start, *len),
+            Repr::InBlock { block, start, len } => block.block().part(*start, *len),
         }
     }
 }
@@ -142,7 +142,7 @@ impl AsRef<[u8]> for Value {
 impl From<Vec<u8>> for Value {
     fn from(bytes: Vec<u8>) -> Value {
         match bytes.len() {
-            INLINE.. if bytes.len() < PIN_FROM => Value(Repr::Owned(bytes.into())),
+            INLINE.. if bytes.len() < KEEP_FROM => Value(Repr::Owned(bytes.into())),
             _ => Value::copy_of(&bytes),
         }
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn values_of_every_length_come_back_and_are_cloned() {
         assert_eq!(size_of::<Value>(), 32);
-        for len in [0, 1, INLINE, INLINE + 1, 255, 256, PIN_FROM - 1, PIN_FROM, 100_000] {
+        for len in [0, 1, INLINE, INLINE + 1, 255, 256, KEEP_FROM - 1, KEEP_FROM, 100_000] {
             let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
             let value = Value::copy_of(&bytes);
             assert_eq!(value, bytes);
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn long_values_pin_their_block_and_short_ones_do_not() {
-        for (value_len, pins) in [(PIN_FROM - 1, false), (PIN_FROM, true)] {
+        for (value_len, pins) in [(KEEP_FROM - 1, false), (KEEP_FROM, true)] {
             let mut builder = BlockBuilder::new();
             builder.add(b"key", 1, ValueKind::Put, &vec![7; value_len], 0, usize::MAX);
             let mut bytes = Vec::new();

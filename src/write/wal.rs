@@ -36,7 +36,7 @@ pub(crate) fn create(
     Ok(match mode {
         WalMode::Auto => {
             let part = memtable_size as u64 / STEPS_PER_LOG;
-            log.prepared_by(part.clamp(*STEP.start(), *STEP.end()))
+            log.with_prepared_space(part.clamp(*STEP.start(), *STEP.end()))
         }
         WalMode::Write => log,
     })

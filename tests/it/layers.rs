@@ -18,15 +18,21 @@ fn layers() -> Vec<String> {
     list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, out);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            out.push(path);
+/// The source files in directories of the repository and below.
+fn sources(dirs: &[&str]) -> Vec<PathBuf> {
+    fn add(dir: &Path, out: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                add(&path, out);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                out.push(path);
+            }
         }
     }
+    let mut out = Vec::new();
+    dirs.iter().for_each(|dir| add(&root().join(dir), &mut out));
+    out
 }
 
 /// A path of modules, from the crate's root.
@@ -41,7 +47,15 @@ fn module_of(path: &Path) -> Module {
     module
 }
 
-fn is_test(attributes: &[syn::Attribute]) -> bool {
+/// Whether an item is compiled for tests only.
+fn is_test(item: &syn::Item) -> bool {
+    let attributes = match item {
+        syn::Item::Mod(item) => &item.attrs,
+        syn::Item::Fn(item) => &item.attrs,
+        syn::Item::Use(item) => &item.attrs,
+        syn::Item::Impl(item) => &item.attrs,
+        _ => return false,
+    };
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg") && {
             let condition = attribute.parse_args::<syn::Meta>().unwrap();
@@ -99,14 +113,7 @@ impl Uses {
 
 impl<'a> Visit<'a> for Uses {
     fn visit_item(&mut self, item: &'a syn::Item) {
-        let attributes = match item {
-            syn::Item::Mod(item) => &item.attrs,
-            syn::Item::Fn(item) => &item.attrs,
-            syn::Item::Use(item) => &item.attrs,
-            syn::Item::Impl(item) => &item.attrs,
-            _ => return syn::visit::visit_item(self, item),
-        };
-        if !is_test(attributes) {
+        if !is_test(item) {
             syn::visit::visit_item(self, item);
         }
     }
@@ -153,8 +160,7 @@ fn exports(files: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, Module> {
 
 /// The modules that each module's file uses.
 fn dependencies() -> BTreeMap<Module, BTreeSet<Module>> {
-    let mut paths = Vec::new();
-    sources(&root().join("src"), &mut paths);
+    let mut paths = sources(&["src"]);
     paths.retain(|path| !path.iter().any(|part| part == "tests" || part == "tests.rs"));
     let parse = |path: &PathBuf| (module_of(path), syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap());
     let files: BTreeMap<Module, syn::File> = paths.iter().map(parse).collect();
@@ -225,11 +231,7 @@ fn files_use_each_other_in_one_direction() {
 
 #[test]
 fn no_file_is_longer_than_800_lines() {
-    let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
-    sources(&root().join("tools"), &mut files);
-    sources(&root().join("tests"), &mut files);
-    for path in files {
+    for path in sources(&["src", "tools", "tests"]) {
         let lines = fs::read_to_string(&path).unwrap().lines().count();
         assert!(lines <= 800, "{} has {lines} lines", path.display());
     }
@@ -240,18 +242,14 @@ fn no_file_is_longer_than_800_lines() {
 fn prose_ends_by_column_100() {
     let mut wide = Vec::new();
     let mut check = |path: &Path, number: usize, line: &str| {
-        if line.chars().count() > 100 {
+        if line.len() > 100 {
             wide.push(format!("{}:{}", path.strip_prefix(root()).unwrap().display(), number + 1));
         }
     };
-    let mut files = Vec::new();
-    for dir in ["src", "tools", "tests", "benches", "examples", "fuzz/fuzz_targets"] {
-        sources(&root().join(dir), &mut files);
-    }
-    for path in &files {
-        let text = fs::read_to_string(path).unwrap();
+    for path in sources(&["src", "tools", "tests", "benches", "examples", "fuzz/fuzz_targets"]) {
+        let text = fs::read_to_string(&path).unwrap();
         let comments = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
-        comments.for_each(|(number, line)| check(path, number, line));
+        comments.for_each(|(number, line)| check(&path, number, line));
     }
     let above = ["", "docs", "tools/bench", "tools/costs", "tools/kvtool", "tools/peers"];
     let documents = above.iter().flat_map(|dir| fs::read_dir(root().join(dir)).unwrap());
@@ -276,12 +274,7 @@ struct ByteOrders {
 
 impl<'a> Visit<'a> for ByteOrders {
     fn visit_item(&mut self, item: &'a syn::Item) {
-        let attributes = match item {
-            syn::Item::Mod(item) => &item.attrs,
-            syn::Item::Fn(item) => &item.attrs,
-            _ => return syn::visit::visit_item(self, item),
-        };
-        if !is_test(attributes) {
+        if !is_test(item) {
             syn::visit::visit_item(self, item);
         }
     }
@@ -297,9 +290,7 @@ impl<'a> Visit<'a> for ByteOrders {
 
 #[test]
 fn only_format_names_a_byte_order() {
-    let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
-    for path in files {
+    for path in sources(&["src"]) {
         let module = module_of(&path);
         let is_of_tests = module.iter().any(|part| ["tests", "fuzz", "testing"].contains(&part.as_str()))
             || ["churn", "simulation"].contains(&module[module.len().saturating_sub(1)..].concat().as_str());
@@ -316,9 +307,7 @@ fn only_format_names_a_byte_order() {
 #[test]
 fn unsafe_code_stands_only_where_architecture_says() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
-    for path in files {
+    for path in sources(&["src"]) {
         let relative = path.strip_prefix(root()).unwrap().display().to_string();
         let code = fs::read_to_string(&path).unwrap();
         let kinds = ["unsafe {", "unsafe impl", "unsafe fn", "unsafe extern"];

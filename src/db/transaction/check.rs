@@ -17,14 +17,14 @@ use crate::sorted::table::{PointRead, ReadMode};
 use crate::tree::version::ScanSource;
 use crate::write::batch::WriteBatch;
 
-/// Entries that a commit looks at under the commit lock. If more were written since it looked
-/// without the lock, it first looks at them without the lock again, a few times.
+/// Most entries that a commit checks under the commit lock. If more were written since the check
+/// without the lock, that check is repeated, up to `ROUNDS` times.
 const MOST_ENTRIES: usize = 4096;
 const ROUNDS: u32 = 3;
 
 impl Store {
     /// Writes a batch if nothing that `reads` covers was written after `since`.
-    pub(super) fn write_under(
+    pub(super) fn write_if_unchanged(
         self: &Arc<Self>,
         batch: WriteBatch,
         options: WriteOptions,
@@ -36,7 +36,7 @@ impl Store {
         for round in 1.. {
             let view = self.view.load();
             let moment = Moment::of(&view, &self.sequence);
-            if let Some(refusal) = self.newer(&view, &reads, since)? {
+            if let Some(refusal) = self.find_newer(&view, &reads, since)? {
                 return Err(conflict(&view, refusal));
             }
             since = moment.seqno;
@@ -53,7 +53,7 @@ impl Store {
 
     /// Looks for a write after `since` to something that `reads` covers, in `view`. May read
     /// blocks.
-    fn newer(&self, view: &ReadView, reads: &ReadSet, since: SeqNo) -> Result<Option<Refusal>> {
+    fn find_newer(&self, view: &ReadView, reads: &ReadSet, since: SeqNo) -> Result<Option<Refusal>> {
         let memtables = || view.memtables().filter(|memtable| memtable.last_seqno() > since);
         let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
         for read in reads.keys() {

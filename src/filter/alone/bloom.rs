@@ -11,7 +11,7 @@ use crate::filter::hasher::{FilterHash, HashFunction, HashedKey, HashedKeys, Key
 use crate::filter::header::{self, FilterContent, FilterHeader};
 use crate::filter::layout::Layout;
 use crate::filter::line::{Fill, FilterLine, LINE_LEN, ReadLine};
-use crate::filter::probe::Probe;
+use crate::filter::probe::FilterProbe;
 use crate::filter::shape::{BloomLayout, BloomSize};
 use crate::filter::sizing::MAX_LINES;
 use crate::filter::split::Groups;
@@ -56,7 +56,7 @@ const COLLECTED_RATE: f64 = 0.01;
 pub struct BloomFilter<H = KeyHasher, L = Owned> {
     pub(super) store: L,
     pub(super) size: BloomSize,
-    probe: Probe,
+    probe: FilterProbe,
     hasher: H,
     /// Number of set bits when the filter is full.
     full_ones: u64,
@@ -259,7 +259,7 @@ fn ones_at_capacity(size: BloomSize) -> u64 {
 #[expect(private_bounds, reason = "the places of lines are those of this crate")]
 impl<H: FilterHash, L: LineStore> BloomFilter<H, L> {
     pub(super) fn from_parts(size: BloomSize, store: L, hasher: H) -> BloomFilter<H, L> {
-        let (probe, full_ones) = (Probe::new::<L::Line>(size.layout), ones_at_capacity(size));
+        let (probe, full_ones) = (FilterProbe::new::<L::Line>(size.layout), ones_at_capacity(size));
         BloomFilter { store, size, probe, hasher, full_ones }
     }
 

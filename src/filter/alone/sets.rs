@@ -64,11 +64,11 @@ impl<H: FilterHash, L: LineStore> BloomFilter<H, L> {
     /// [intersection](BloomFilter::intersection) as a filter is larger, by the bits that
     /// different keys have in common.
     ///
-    /// Its standard error, in keys, is √(m · (eᵘ − eᵃ − eᵇ + 2eᶜ − 1 − c)) / d. There
-    /// a, b, u and c are d/m times the keys in A, in B, in A ∪ B and in A ∩ B, and m and d are
-    /// those of the [estimate](BloomFilter::estimated_keys). With m = 10 bits per key of A, k = 7
-    /// and B of its size: 0.25 √n for equal sets of n keys, 0.46 √n for sets without common keys.
-    /// A few hundred common keys in sets of millions therefore do not show.
+    /// Its standard error, in keys, is √(m · (eᵘ − eᵃ − eᵇ + 2eᶜ − 1 − c)) / d.
+    /// There a, b, u and c are d/m times the keys in A, in B, in A ∪ B and in A ∩ B, and m and
+    /// d are those of the [estimate](BloomFilter::estimated_keys). With m = 10 bits per key of A,
+    /// k = 7 and B of its size: 0.25 √n for equal sets of n keys, 0.46 √n for sets without
+    /// common keys. A few hundred common keys in sets of millions therefore do not show.
     pub fn estimated_intersection<M: LineStore>(&self, other: &BloomFilter<H, M>) -> Result<f64> {
         let union = self.estimated_union(other)?;
         Ok(self.estimated_keys() + other.estimated_keys() - union).map(|keys| if keys < 0.0 { 0.0 } else { keys })

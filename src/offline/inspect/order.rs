@@ -40,7 +40,7 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
     for (rank, mut source) in sources.into_iter().enumerate() {
         source.seek_to_first()?;
         if source.valid() {
-            heap.push(Ranked { rank, source });
+            heap.push(HeapEntry { rank, source });
         }
     }
     // Rank and sequence number of the current key's newest version, and the last entry seen. Later
@@ -88,28 +88,28 @@ struct LastEntry {
 }
 
 /// A valid cursor over one source. Ordered so that the heap's maximum has the smallest entry.
-struct Ranked {
+struct HeapEntry {
     rank: usize,
     source: ScanSource,
 }
 
-impl Ord for Ranked {
-    fn cmp(&self, other: &Ranked) -> Ordering {
+impl Ord for HeapEntry {
+    fn cmp(&self, other: &HeapEntry) -> Ordering {
         let (a, b) = (&self.source, &other.source);
         compare_entries((b.key(), b.seqno()), (a.key(), a.seqno())).then_with(|| other.rank.cmp(&self.rank))
     }
 }
 
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Ranked) -> Option<Ordering> {
+impl PartialOrd for HeapEntry {
+    fn partial_cmp(&self, other: &HeapEntry) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Ranked) -> bool {
+impl PartialEq for HeapEntry {
+    fn eq(&self, other: &HeapEntry) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Ranked {}
+impl Eq for HeapEntry {}

@@ -14,7 +14,7 @@ use crate::options::{Compression, KeyspaceOptions};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, Unknown, write_run};
+use crate::tree::compaction::{OutputContext, UnknownLevels, write_run};
 use crate::tree::manifest::{LEVEL_COUNT, encode_definition};
 
 /// A table that was read from front to back.
@@ -190,7 +190,7 @@ impl TableWriter<'_> {
             paranoid: true,
             origin: Origin { keyspace: encode_definition(name, options), level, by_repair: true, ..origin },
         };
-        Ok(write_run(cursor, KeySpan::default(), &context, &mut Unknown)?.unwrap_or_default())
+        Ok(write_run(cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default())
     }
 }
 

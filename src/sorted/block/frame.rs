@@ -295,8 +295,8 @@ impl BlockRef {
     }
 
     /// An uncounted reference.
-    pub(crate) fn borrow(&self) -> Borrowed<'_> {
-        Borrowed(self.0, PhantomData)
+    pub(crate) fn borrow(&self) -> BorrowedFrame<'_> {
+        BorrowedFrame(self.0, PhantomData)
     }
 }
 
@@ -328,13 +328,13 @@ impl Drop for BlockRef {
 
 /// An uncounted reference. A count held elsewhere, or the epoch, keeps the block alive for `'a`.
 #[derive(Clone, Copy)]
-pub(crate) struct Borrowed<'a>(FramePtr, PhantomData<&'a FramedBlock>);
+pub(crate) struct BorrowedFrame<'a>(FramePtr, PhantomData<&'a FramedBlock>);
 
-impl<'a> Borrowed<'a> {
+impl<'a> BorrowedFrame<'a> {
     /// SAFETY: `raw` must come from [`BlockRef::into_raw`], and its count must be held throughout
     /// `'a`.
-    pub(crate) unsafe fn from_raw(raw: NonNull<()>) -> Borrowed<'a> {
-        Borrowed(FramePtr(raw.cast()), PhantomData)
+    pub(crate) unsafe fn from_raw(raw: NonNull<()>) -> BorrowedFrame<'a> {
+        BorrowedFrame(FramePtr(raw.cast()), PhantomData)
     }
 
     #[inline]
@@ -413,7 +413,7 @@ mod tests {
         let block = BlockRef::copy_of(&bytes(b"value")).unwrap();
         let raw = NonNull::new(block.clone().into_raw()).unwrap();
         // SAFETY: the count of `raw` is still held.
-        let counted = unsafe { Borrowed::from_raw(raw) }.counted();
+        let counted = unsafe { BorrowedFrame::from_raw(raw) }.counted();
         assert!(counted.into_frame().is_none() && block.into_frame().is_none());
         // SAFETY: `raw` becomes a reference only here.
         let last = unsafe { BlockRef::from_raw(raw) };

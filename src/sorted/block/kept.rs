@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::Block;
-use super::frame::{BlockRef, Borrowed};
+use super::frame::{BlockRef, BorrowedFrame};
 use super::view::BlockHeader;
 use crate::format::Decoded;
 use crate::vfs::Mapping;
@@ -92,7 +92,7 @@ impl From<BlockRef> for CursorBlock {
 /// A block held for the duration of one read.
 pub(crate) enum LookupBlock<'a> {
     /// Cached: the reader's pin keeps it alive.
-    Borrowed(Borrowed<'a>),
+    Borrowed(BorrowedFrame<'a>),
     /// Read from the file, whether the cache admitted it or not.
     Counted(BlockRef),
     /// In a mapped file, which the borrowed table keeps mapped.

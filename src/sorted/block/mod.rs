@@ -15,7 +15,8 @@
 //! | | | the entries, one after another, up to the end of the block |
 //!
 //! ```text
-//! entry = rest length: varint, value length: varint, (seqno - base) * 8 + kind: varint, rest, value
+//! entry = rest length: varint, value length: varint, packed: varint, rest, value
+//! packed = (seqno - base) << 3 | kind
 //! ```
 //!
 //! The rest is the user key without the common prefix. Entries are ordered by user key, then newest
@@ -45,7 +46,7 @@ mod view;
 
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::BlockCursor;
-pub(crate) use frame::{BlockRef, Borrowed, Frame, FramedBlock};
+pub(crate) use frame::{BlockRef, BorrowedFrame, Frame, FramedBlock};
 pub(crate) use kept::{CursorBlock, LookupBlock, MappedBlock};
 pub(crate) use reader::BlockHit;
 pub(crate) use view::{Block, prefetch_block};

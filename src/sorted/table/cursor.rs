@@ -20,7 +20,7 @@ pub(crate) struct TableCursor {
     fill_cache: bool,
     counting: Counting,
     /// Whether the cursor reads the whole table, or a large part of it.
-    of_all: bool,
+    reads_whole_table: bool,
     /// Position in the block entered last; at first in none. The cursor is valid when this is.
     block: BlockCursor,
     /// Position of that block in the index.
@@ -61,7 +61,7 @@ impl TableCursor {
             table,
             fill_cache,
             counting: Counting::Read,
-            of_all: false,
+            reads_whole_table: false,
             block: BlockCursor::default(),
             position: 0,
             sought: 0,
@@ -87,7 +87,7 @@ impl TableCursor {
 
     /// Makes this the cursor of a compaction, which reads the whole table, or a large part of it.
     pub(crate) fn for_compaction(self) -> TableCursor {
-        TableCursor { fill_cache: false, of_all: true, ..self.uncounted() }
+        TableCursor { fill_cache: false, reads_whole_table: true, ..self.uncounted() }
     }
 
     /// Counts the cursor's reads as `counting` says.
@@ -111,16 +111,16 @@ impl TableCursor {
         if !self.is_in(i) {
             let resident = self.table.resident()?;
             let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
-            let of_all = self.of_all;
-            let ahead = self.ahead.get_or_insert_with(|| match of_all {
-                true => ReadAhead::of_all(limit),
+            let reads_whole_table = self.reads_whole_table;
+            let ahead = self.ahead.get_or_insert_with(|| match reads_whole_table {
+                true => ReadAhead::for_whole_table(limit),
                 false => ReadAhead::new(limit, fill_cache),
             });
             ahead.step_to(i);
             let kept = match &resident.mapped {
                 None => self.table.kept_block(resident, i, self.counting, None)?,
-                Some(mapped) if mapped.is_verified(i) && !of_all => {
-                    ahead.ask_for(mapped, resident.index.handle(i));
+                Some(mapped) if mapped.is_verified(i) && !reads_whole_table => {
+                    ahead.prefetch_mapped(mapped, resident.index.handle(i));
                     self.table.kept_block(resident, i, self.counting, self.block.leave())?
                 }
                 // A block's first read comes from the file. A compaction reads each file once, in
@@ -175,8 +175,8 @@ impl TableCursor {
         // A position outside of the table is never in memory.
         let i = if forward { self.position.wrapping_add(1) } else { self.position.wrapping_sub(1) };
         self.table.fetcher().context.epoch().pin(|pin| match resident.in_memory(i, pin) {
-            Some(near) if left == DIRECTORY_AHEAD => near.prefetch(),
-            Some(near) => near.block().iter().for_each(|block| block.prefetch_end(forward)),
+            Some(block) if left == DIRECTORY_AHEAD => block.prefetch(),
+            Some(block) => block.block().iter().for_each(|block| block.prefetch_end(forward)),
             None => {}
         });
     }

@@ -87,7 +87,7 @@ impl Fetcher {
     /// Hints to the file system that `part` will be read soon, if the file is open.
     pub(super) fn will_need(&self, part: Range<u64>) {
         if !part.is_empty()
-            && let Some(file) = self.context.files.held(self.number)
+            && let Some(file) = self.context.files.get_if_open(self.number)
         {
             file.will_need(part);
         }
@@ -255,7 +255,7 @@ pub(super) struct ReadAhead {
     len: usize,
     buffer: Vec<u8>,
     /// Range that the system was last asked to prefetch.
-    asked: Range<u64>,
+    prefetched: Range<u64>,
     /// Whether the scan has waited for the device.
     has_waited: bool,
 }
@@ -264,7 +264,7 @@ impl ReadAhead {
     const LEAST: u64 = 32 << 10;
     const MOST: u64 = 256 << 10;
     /// Window for a cursor over a whole table, or over a part of a compaction.
-    const OF_ALL: u64 = 256 << 10;
+    const WHOLE_TABLE: u64 = 256 << 10;
     /// Number of blocks in a row that make a scan long.
     const PATIENCE: u32 = 2;
     /// [`ReadAhead::PATIENCE`] of a scan that fills the cache: its single reads stay there, and
@@ -285,14 +285,14 @@ impl ReadAhead {
             start: 0,
             len: 0,
             buffer: Vec::new(),
-            asked: 0..0,
+            prefetched: 0..0,
             has_waited: false,
         }
     }
 
     /// For a cursor over a whole table: reads ahead from the first block on.
-    pub(super) fn of_all(limit: u64) -> ReadAhead {
-        let window = ReadAhead::OF_ALL;
+    pub(super) fn for_whole_table(limit: u64) -> ReadAhead {
+        let window = ReadAhead::WHOLE_TABLE;
         ReadAhead { patience: 0, window, least: window, most: window, ..ReadAhead::new(limit, false) }
     }
 
@@ -306,7 +306,7 @@ impl ReadAhead {
         } else {
             (self.run, self.forward) = (u32::from(is_neighbour), forward);
             self.window = self.least;
-            self.asked = 0..0;
+            self.prefetched = 0..0;
         }
     }
 
@@ -337,13 +337,13 @@ impl ReadAhead {
     }
 
     /// Prefetches the next window of a long scan over a mapped file, which reads by touching pages.
-    pub(super) fn ask_for(&mut self, mapped: &Mapped, handle: BlockHandle) {
+    pub(super) fn prefetch_mapped(&mut self, mapped: &Mapped, handle: BlockHandle) {
         if self.is_long()
-            && !self.asked.contains(&handle.offset)
+            && !self.prefetched.contains(&handle.offset)
             && let Some(window) = self.next_window(handle)
         {
             mapped.will_need(window.start, window.end);
-            self.asked = window;
+            self.prefetched = window;
         }
     }
 
@@ -360,21 +360,21 @@ impl ReadAhead {
             let bytes = &mut self.buffer[..len];
             // A failure here may lie beyond the requested block: the caller then reads that block
             // alone.
-            let (asked, has_waited) = (&mut self.asked, &mut self.has_waited);
-            let mut ask = || {
-                if !asked.contains(&u64::midpoint(window.start, window.end)) {
+            let (prefetched, has_waited) = (&mut self.prefetched, &mut self.has_waited);
+            let mut prefetch = || {
+                if !prefetched.contains(&u64::midpoint(window.start, window.end)) {
                     fetcher.will_need(window.clone());
                 }
                 fetcher.will_need(following.clone());
-                *asked = following.clone();
+                *prefetched = following.clone();
             };
             if *has_waited {
-                ask();
+                prefetch();
                 fetcher.fill(bytes, window.start, None).ok()?;
             } else {
                 let mut before_wait = || {
                     *has_waited = true;
-                    ask();
+                    prefetch();
                 };
                 fetcher.fill(bytes, window.start, Some(&mut before_wait)).ok()?;
             }

@@ -54,7 +54,7 @@ impl FilePool {
     }
 
     /// The file of a table, if the pool holds it open.
-    pub(super) fn held(&self, number: u64) -> Option<Arc<dyn ReadableFile>> {
+    pub(super) fn get_if_open(&self, number: u64) -> Option<Arc<dyn ReadableFile>> {
         self.files.lock().get(&number).cloned()
     }
 
@@ -101,10 +101,10 @@ mod tests {
         for number in [1, 2, 3, 1, 4] {
             pool.get(number, || Ok(file())).unwrap();
         }
-        let held: Vec<bool> = (1..=4).map(|number| pool.held(number).is_some()).collect();
+        let held: Vec<bool> = (1..=4).map(|number| pool.get_if_open(number).is_some()).collect();
         assert_eq!(held, [true, false, true, true]);
         pool.remove(3);
-        assert_eq!((pool.open_files(), pool.held(3).is_none()), (2, true));
+        assert_eq!((pool.open_files(), pool.get_if_open(3).is_none()), (2, true));
     }
 
     #[test]

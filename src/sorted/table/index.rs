@@ -170,7 +170,7 @@ impl Index {
         self.handles.len()
     }
 
-    /// BlockHandle of the block at position `i`, which must be less than [`Index::len`].
+    /// The handle of the block at position `i`, which must be less than [`Index::len`].
     pub(super) fn handle(&self, i: usize) -> BlockHandle {
         self.handles[i]
     }
@@ -191,15 +191,15 @@ impl Index {
     }
 
     /// Position of the first block that may hold `key` or a greater key; [`Index::len`] if all
-    /// blocks end before it. Calls `near` before the last step of the search, with the positions
-    /// among which the result is.
+    /// blocks end before it. Calls `prefetch_among` before the last step of the search, with the
+    /// positions among which the result is.
     #[inline]
-    pub(super) fn find(&self, key: &[u8], near: impl FnOnce(Range<usize>)) -> usize {
+    pub(super) fn find(&self, key: &[u8], prefetch_among: impl FnOnce(Range<usize>)) -> usize {
         let Some(rest) = strip(key, &self.prefix) else {
             return if compare(key, &self.prefix).is_lt() { 0 } else { self.len() };
         };
         let head = head8(rest);
-        let start = self.heads.count_less(head, near);
+        let start = self.heads.count_less(head, prefetch_among);
         if self.heads.get(start) == Some(head) { self.find_tie(start, head, rest) } else { start }
     }
 

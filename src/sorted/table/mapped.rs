@@ -23,15 +23,15 @@ const MOST: usize = 16 << 10;
 
 /// Whether tables are mapped. Its clones count the mapped tables.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Permit(Option<Arc<()>>);
+pub(super) struct MapPermit(Option<Arc<()>>);
 
-impl Permit {
-    pub(super) fn new(wanted: bool) -> Permit {
-        Permit(wanted.then(Arc::default))
+impl MapPermit {
+    pub(super) fn new(wanted: bool) -> MapPermit {
+        MapPermit(wanted.then(Arc::default))
     }
 
     /// A permit for another table, within the limit. Two racing calls may exceed it by one.
-    fn another(&self) -> Option<Permit> {
+    fn another(&self) -> Option<MapPermit> {
         let count = self.0.as_ref()?;
         (Arc::strong_count(count) <= MOST).then(|| self.clone())
     }
@@ -41,7 +41,7 @@ pub(super) struct Mapped {
     file: Arc<dyn Mapping>,
     /// One bit per block.
     verified: Box<[AtomicU64]>,
-    _permit: Permit,
+    _permit: MapPermit,
 }
 
 /// Bits of a word.
@@ -52,7 +52,7 @@ const BITS: usize = u64::BITS as usize;
 pub(super) struct InPlace<'p> {
     file: &'p Arc<dyn Mapping>,
     /// The file's bytes from the block on.
-    room: &'p [u8],
+    rest_of_file: &'p [u8],
     start: usize,
     len: usize,
 }
@@ -60,7 +60,7 @@ pub(super) struct InPlace<'p> {
 impl Mapped {
     /// Maps the file of a table of `size` bytes with `blocks` data blocks. `None` if mapping is
     /// off, over the limit, or not possible.
-    pub(super) fn new(permit: &Permit, file: &dyn ReadableFile, size: u64, blocks: usize) -> Option<Mapped> {
+    pub(super) fn new(permit: &MapPermit, file: &dyn ReadableFile, size: u64, blocks: usize) -> Option<Mapped> {
         let permit = permit.another()?;
         // SAFETY: a table's file is written once, under a name that is used once, and is mapped
         // only when it is complete. From then on tamis only reads it, until it removes the name.
@@ -92,7 +92,7 @@ impl Mapped {
         }
         let BlockHandle { offset, len } = index.handle(i);
         let start = usize::try_from(offset).ok()?;
-        Some(InPlace { file: &self.file, room: self.file.bytes().get(start..)?, start, len: len as usize })
+        Some(InPlace { file: &self.file, rest_of_file: self.file.bytes().get(start..)?, start, len: len as usize })
     }
 
     /// Notes that the block at position `i` was read, is stored uncompressed, and verified.
@@ -114,7 +114,7 @@ impl<'p> InPlace<'p> {
     /// Prefetches the part of the block that a read touches first.
     #[inline]
     pub(super) fn prefetch(self) {
-        prefetch_block(self.room);
+        prefetch_block(self.rest_of_file);
     }
 
     /// The block. Its checksum has been verified; its header is still checked, as for every
@@ -138,9 +138,9 @@ mod tests {
 
     #[test]
     fn no_more_tables_are_mapped_than_a_process_can_bear() {
-        assert!(Permit::new(false).another().is_none());
-        let all = Permit::new(true);
-        let mut given: Vec<Permit> = std::iter::from_fn(|| all.another()).collect();
+        assert!(MapPermit::new(false).another().is_none());
+        let all = MapPermit::new(true);
+        let mut given: Vec<MapPermit> = std::iter::from_fn(|| all.another()).collect();
         assert_eq!(given.len(), MOST);
         given.pop();
         given.extend(all.another());

@@ -8,9 +8,9 @@
 //! table = file header, data block*, [filter block], properties block, index block, footer
 //! ```
 //!
-//! They follow each other without gaps, except that zeros up to the next multiple of 4096 may precede
-//! a data block. A trailer (see `footer`) follows every block. `format::header`, `sorted::block`,
-//! `filter::header`, `properties`, `origin`, `index` and `footer` draw the parts.
+//! They follow each other without gaps, except that zeros up to the next multiple of 4096 may
+//! precede a data block. A trailer (see `footer`) follows every block. `format::header`,
+//! `sorted::block`, `filter::header`, `properties`, `origin`, `index` and `footer` draw the parts.
 
 mod builder;
 mod cache;
@@ -57,7 +57,7 @@ pub(crate) use reader::{PointRead, Probe, ReadMode, Table, TableHit};
 pub(crate) use salvage::{SalvageCursor, SalvageTable};
 
 use self::janitor::Janitor;
-use self::mapped::Permit;
+use self::mapped::MapPermit;
 use crate::error::{IoContext, Result};
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::filename::FileKind;
@@ -122,7 +122,7 @@ pub(crate) struct TableContext {
     janitor: Arc<Janitor>,
     graveyard: Arc<Graveyard>,
     /// Whether uncompressed tables are mapped, and how many are.
-    map_tables: Permit,
+    map_tables: MapPermit,
     listener: Listener,
 }
 
@@ -139,14 +139,14 @@ impl TableContext {
             epoch,
             memory: Arc::default(),
             files: FilePool::new(max_open_files),
-            map_tables: Permit::default(),
+            map_tables: MapPermit::default(),
             listener: Listener::default(),
         }
     }
 
     /// Maps the files of uncompressed tables, if `wanted`.
     pub(crate) fn with_mmap_reads(self, wanted: bool) -> TableContext {
-        TableContext { map_tables: Permit::new(wanted), ..self }
+        TableContext { map_tables: MapPermit::new(wanted), ..self }
     }
 
     /// Reports events to `listener`.

@@ -35,7 +35,7 @@ pub(crate) struct Table {
     opening: Mutex<()>,
     obsolete: AtomicBool,
     /// Whether an excess of false positives has been reported.
-    excess_told: AtomicBool,
+    excess_reported: AtomicBool,
 }
 
 /// A point read.
@@ -118,7 +118,7 @@ impl Table {
             resident: OnceLock::new(),
             opening: Mutex::new(()),
             obsolete: AtomicBool::new(false),
-            excess_told: AtomicBool::new(false),
+            excess_reported: AtomicBool::new(false),
         }
     }
 
@@ -277,15 +277,15 @@ impl Table {
         counting: Counting,
         pin: &'p Pin<'_>,
     ) -> Option<ResidentBlock<'p>> {
-        let near = resident.in_memory(i, pin)?;
-        near.prefetch();
-        if let ResidentBlock::Cached(block) = near {
+        let block = resident.in_memory(i, pin)?;
+        block.prefetch();
+        if let ResidentBlock::Cached(block) = block {
             block.framed().set_referenced();
         }
         if counting != Counting::Uncounted {
             self.count(ReadEvent::CacheHit);
         }
-        Some(near)
+        Some(block)
     }
 
     /// Reads the data block at position `i` from the file.
@@ -374,11 +374,11 @@ impl Table {
     /// two, compares the rate with the design.
     fn count_false_positive(&self) {
         let count = self.fetcher.counters.count_look_up(ReadEvent::FalsePositive);
-        if !count.is_power_of_two() || self.excess_told.load(Ordering::Relaxed) {
+        if !count.is_power_of_two() || self.excess_reported.load(Ordering::Relaxed) {
             return;
         }
         let ledger = self.ledger();
-        if ledger.is_excessive() && !self.excess_told.swap(true, Ordering::Relaxed) {
+        if ledger.is_excessive() && !self.excess_reported.swap(true, Ordering::Relaxed) {
             let (table, ledger) = (self.fetcher.path.clone(), Box::new(ledger));
             self.fetcher.context.listener.notify(&Event::FilterExcessive { table, ledger });
         }
@@ -414,7 +414,7 @@ impl Table {
                     self.fetcher.counters.expect(FilterRates { keys, design, expected });
                 }
             }
-            // Told without the lock: the listener may read the table.
+            // Without the lock: the listener may read the table.
             TableFilter::Degraded(reason) => {
                 let (table, reason) = (self.fetcher.path.clone(), reason.clone());
                 self.fetcher.context.listener.notify(&Event::FilterDegraded { table, reason });
@@ -473,8 +473,8 @@ impl<'p> Probe<'p> {
     #[inline]
     pub(crate) fn prefetch_block(&self, pin: &Pin<'_>) -> bool {
         match self.resident.in_memory(self.position, pin) {
-            Some(near) => {
-                near.prefetch();
+            Some(block) => {
+                block.prefetch();
                 true
             }
             None => self.position == self.resident.index.len(),

@@ -93,7 +93,7 @@ impl Table {
         let data_end = resident.index.data_end();
         let mut checksum = FileChecksum::default();
         checksum_range(&mut checksum, fetcher, 0..FILE_HEADER_LEN as u64)?;
-        let mut ahead = ReadAhead::of_all(data_end);
+        let mut ahead = ReadAhead::for_whole_table(data_end);
         for i in 0..resident.index.len() {
             if cancelled() {
                 return Ok(None);

@@ -14,7 +14,7 @@ use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::memory::epoch::Pin;
 use crate::options::Compression;
-use crate::sorted::block::{Block, Borrowed};
+use crate::sorted::block::{Block, BorrowedFrame};
 
 pub(super) struct Resident {
     pub(super) footer: Footer,
@@ -29,7 +29,7 @@ pub(super) struct Resident {
 /// A block that is in memory.
 #[derive(Clone, Copy)]
 pub(super) enum ResidentBlock<'p> {
-    Cached(Borrowed<'p>),
+    Cached(BorrowedFrame<'p>),
     Mapped(InPlace<'p>),
 }
 
@@ -166,9 +166,9 @@ impl Resident {
     /// [`Index::find`]; also prefetches what locates the block.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> usize {
-        self.index.find(key, |near| match &self.mapped {
-            None => self.slots.prefetch(near),
-            Some(_) => self.index.prefetch_handles(near),
+        self.index.find(key, |positions| match &self.mapped {
+            None => self.slots.prefetch(positions),
+            Some(_) => self.index.prefetch_handles(positions),
         })
     }
 

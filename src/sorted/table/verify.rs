@@ -29,7 +29,7 @@ impl Table {
         let filter = usable_filter(resident)?;
 
         let mut checker = TableChecker::default();
-        let mut ahead = ReadAhead::of_all(resident.index.data_end());
+        let mut ahead = ReadAhead::for_whole_table(resident.index.data_end());
         let mut end = FILE_HEADER_LEN as u64;
         for i in 0..resident.index.len() {
             ahead.step_to(i);

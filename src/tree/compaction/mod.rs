@@ -12,4 +12,4 @@ pub(crate) mod picker;
 mod retention;
 pub(crate) mod stages;
 
-pub(crate) use output::{OutputContext, Unknown, write_run};
+pub(crate) use output::{OutputContext, UnknownLevels, write_run};

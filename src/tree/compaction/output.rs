@@ -59,9 +59,9 @@ pub(crate) trait LowerLevels {
 
 /// Everything below is older and unknown, as for a flush: every tombstone stays, and one run is one
 /// table.
-pub(crate) struct Unknown;
+pub(crate) struct UnknownLevels;
 
-impl LowerLevels for Unknown {
+impl LowerLevels for UnknownLevels {
     fn may_hold(&mut self, _key: &[u8]) -> bool {
         true
     }

@@ -590,10 +590,10 @@ impl<'a> Picker<'a> {
                 }
             }
         }
-        let settled = |&(level, table): &(usize, &TableMeta)| {
+        let is_in_place = |&(level, table): &(usize, &TableMeta)| {
             level == LAST && (garbage(table) == 0 || table.largest_seqno > self.oldest_snapshot)
         };
-        if chosen.is_empty() || !rewrites_all && chosen.iter().all(settled) {
+        if chosen.is_empty() || !rewrites_all && chosen.iter().all(is_in_place) {
             return match self.running.is_empty() {
                 true => Requested::Done,
                 false => Requested::Wait,

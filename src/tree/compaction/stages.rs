@@ -21,7 +21,7 @@ const TABLES_PER_STAGE: u64 = 16;
 
 /// The keys that separate the stages of `task`, ascending. Each is the first key of an output-level
 /// table, so that one stage reads all of a table.
-pub(crate) fn stages(task: &Task, levels: &LevelMetas<'_>, table_size: u64) -> Vec<Vec<u8>> {
+pub(crate) fn bounds(task: &Task, levels: &LevelMetas<'_>, table_size: u64) -> Vec<Vec<u8>> {
     // A run of level 0 is one table.
     if task.output_level == 0 {
         return Vec::new();
@@ -42,12 +42,16 @@ pub(crate) fn stages(task: &Task, levels: &LevelMetas<'_>, table_size: u64) -> V
     ends
 }
 
-/// Which inputs of `task`, with their levels, may be removed once everything before `end` has been
-/// rewritten. `None` stands for the end of the key space.
+/// The inputs of `task`, with their levels, that may be removed once everything before `end` has
+/// been rewritten. `None` stands for the end of the key space.
 ///
 /// An input is removed if it ends before `end` and overlaps no older input that stays. Otherwise it
 /// may hide a version in that older input, which the output, at a lower level, would not hide.
-pub(crate) fn done<'a>(task: &Task, levels: &LevelMetas<'a>, end: Option<&'a [u8]>) -> Vec<(u8, &'a TableMeta)> {
+pub(crate) fn finished_inputs<'a>(
+    task: &Task,
+    levels: &LevelMetas<'a>,
+    end: Option<&'a [u8]>,
+) -> Vec<(u8, &'a TableMeta)> {
     let (mut end, mut removable) = (end, Vec::new());
     for level in (task.start_level..=task.output_level).rev() {
         // In level 0, the oldest first.
@@ -64,7 +68,7 @@ pub(crate) fn done<'a>(task: &Task, levels: &LevelMetas<'a>, end: Option<&'a [u8
 
 /// Disk space needed before a stage of `task` begins: what the stage may write before it frees
 /// anything, and all of level 0, which is freed last.
-pub(crate) fn space(task: &Task, levels: &LevelMetas<'_>, stage: KeySpan<&[u8]>) -> u64 {
+pub(crate) fn space_needed(task: &Task, levels: &LevelMetas<'_>, stage: KeySpan<&[u8]>) -> u64 {
     let read = |level: u8| inputs(task, levels, level).filter(move |table| level == 0 || table.overlaps(&stage));
     (task.start_level..=task.output_level).flat_map(read).map(|table| table.size).sum()
 }
@@ -122,7 +126,7 @@ mod tests {
             ('a'..='t').zip(1..).map(|(key, number)| (6, number, key, key)).collect();
         let ends = |tables: &[(u8, u64, char, char)], table_size: u64| {
             with_task(tables, |task, levels| {
-                let ends = stages(task, levels, table_size);
+                let ends = bounds(task, levels, table_size);
                 ends.into_iter().map(|end| String::from_utf8(end).unwrap()).collect::<String>()
             })
         };
@@ -152,7 +156,8 @@ mod tests {
         with_task(&tables, |task, levels| {
             let removable = |end: Option<&'static str>| {
                 let end = end.map(str::as_bytes);
-                let mut removable: Vec<u64> = done(task, levels, end).iter().map(|(_, table)| table.number).collect();
+                let mut removable: Vec<u64> =
+                    finished_inputs(task, levels, end).iter().map(|(_, table)| table.number).collect();
                 removable.sort_unstable();
                 removable
             };
@@ -162,13 +167,14 @@ mod tests {
             assert_eq!(removable(None), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
             assert!(removable(Some("a")).is_empty());
             let space = |from: Option<&str>, to: Option<&str>| {
-                space(task, levels, KeySpan { lower: from.map(str::as_bytes), upper: to.map(str::as_bytes) })
+                space_needed(task, levels, KeySpan { lower: from.map(str::as_bytes), upper: to.map(str::as_bytes) })
             };
             // Level 0 and tables 6, 5, 4, 3 and 2; level 0 and tables 5, 3 and 1.
             assert_eq!((space(None, Some("g")), space(Some("g"), None), space(None, None)), (80, 60, 90));
         });
         with_task(&[(0, 9, 'a', 'c'), (5, 3, 'd', 'm'), (6, 2, 'a', 'f')], |task, levels| {
-            let removable: Vec<u64> = done(task, levels, Some(b"g")).iter().map(|(_, table)| table.number).collect();
+            let removable: Vec<u64> =
+                finished_inputs(task, levels, Some(b"g")).iter().map(|(_, table)| table.number).collect();
             assert_eq!(removable, [2, 9], "it hides nothing of table 3");
         });
     }

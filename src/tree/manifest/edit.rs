@@ -1,7 +1,7 @@
 //! [`VersionEdit`]: one change to the contents of a store, the payload of a manifest record.
 //!
-//! An edit is a sequence of fields `tag: varint, length: varint, bytes`. Integers inside are varints
-//! unless stated otherwise; a key or a name is `length: varint, bytes`.
+//! An edit is a sequence of fields `tag: varint, length: varint, bytes`. Integers inside are
+//! varints unless stated otherwise; a key or a name is `length: varint, bytes`.
 //!
 //! | tag | content | meaning |
 //! |---|---|---|

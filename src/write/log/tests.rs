@@ -638,7 +638,7 @@ fn write_log(fs: &dyn FileSystem, path: &Path, step: Option<u64>, records: &[(Ve
     let header = FileHeader { number: 5, first: 1, ..FileHeader::default() };
     let mut log = LogWriter::create(fs, path, Magic::Wal, header)?;
     if let Some(step) = step {
-        log = log.prepared_by(step);
+        log = log.with_prepared_space(step);
     }
     for (payload, lazily) in records {
         let record = NewRecord { payload, payload_crc: crc(payload), count: 1 };

@@ -145,7 +145,7 @@ impl LogWriter {
 
     /// Prepares the file ahead of its records, up to `step` bytes at a time, where the file system
     /// gains from that.
-    pub(crate) fn prepared_by(mut self, step: u64) -> LogWriter {
+    pub(crate) fn with_prepared_space(mut self, step: u64) -> LogWriter {
         self.prepared_space =
             Some(PreparedSpace { step, prepared: 0, can_prepare: true, window: None, can_map: true, calls_until: 0 });
         self
@@ -194,7 +194,7 @@ impl LogWriter {
                 count: record.count,
                 synced: self.statement(synced),
             };
-            if self.buffer.is_empty() && self.store(&header, record.payload) {
+            if self.buffer.is_empty() && self.append_to_window(&header, record.payload) {
                 continue;
             }
             if record.payload.len() >= LARGE_PAYLOAD {
@@ -251,7 +251,7 @@ impl LogWriter {
     }
 
     /// Appends a record through the window, if there is one with enough space left.
-    fn store(&mut self, header: &RecordHeader, payload: &[u8]) -> bool {
+    fn append_to_window(&mut self, header: &RecordHeader, payload: &[u8]) -> bool {
         let Some(prepared_space) = &mut self.prepared_space else { return false };
         let Some(window) = &mut prepared_space.window else { return false };
         let head = header.encode(self.number, self.len);

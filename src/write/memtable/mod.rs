@@ -54,8 +54,8 @@ pub(crate) struct Memtable {
     log_number: u64,
     entry_count: AtomicU64,
     last_seqno: AtomicU64,
-    /// Entries before this position were visible to readers when it was noted.
-    settled: AtomicU32,
+    /// Entries before this position were visible to readers when it was marked.
+    visible_mark: AtomicU32,
 }
 
 /// An entry of a memtable, without its value.
@@ -78,7 +78,7 @@ impl Memtable {
             log_number,
             entry_count: AtomicU64::new(0),
             last_seqno: AtomicU64::new(0),
-            settled: AtomicU32::new(0),
+            visible_mark: AtomicU32::new(0),
         }
     }
 
@@ -110,18 +110,18 @@ impl Memtable {
         self.last_seqno.load(Ordering::Relaxed)
     }
 
-    /// Notes that everything inserted so far is visible to readers.
-    pub(crate) fn settle(&self) {
-        self.settled.store(self.entries.end(), Ordering::Release);
+    /// Marks everything inserted so far as visible to readers.
+    pub(crate) fn mark_visible(&self) {
+        self.visible_mark.store(self.entries.end(), Ordering::Release);
     }
 
-    /// The position up to which [`settle`](Memtable::settle) was called last. Whoever reads the
-    /// visible sequence number after this call finds no greater number before the position.
-    pub(crate) fn settled(&self) -> u32 {
-        self.settled.load(Ordering::Acquire)
+    /// The position marked last by [`mark_visible`](Memtable::mark_visible). A thread that reads
+    /// the visible sequence number after this call finds no greater number before the position.
+    pub(crate) fn visible_mark(&self) -> u32 {
+        self.visible_mark.load(Ordering::Acquire)
     }
 
-    /// The entries newer than `since` from a [`settled`](Memtable::settled) position on, in the
+    /// The entries newer than `since` after a [`visible_mark`](Memtable::visible_mark), in the
     /// order of their numbers.
     pub(crate) fn entries_newer(&self, position: u32, since: SeqNo) -> impl Iterator<Item = WrittenEntry<'_>> {
         let newer = self.entries.walk(position).map(|(_, entry)| entry).filter(move |entry| entry.seqno() > since);

@@ -7,7 +7,7 @@
 //!
 //! What is applied, in which order, and with which error it ends does not depend on there being a
 //! thread:
-//! - Stretches are applied in log order, whichever thread does it, and none after one that failed.
+//! - Groups of batches are applied in log order, by either thread, and none after one that failed.
 //! - An error of applying takes precedence over one of reading, because everything read before an
 //!   error is applied first.
 

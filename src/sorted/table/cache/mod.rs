@@ -28,6 +28,7 @@ use crate::sorted::block::{BlockRef, Frame};
 const MAX_SHARDS: usize = 16;
 /// A smaller cache has fewer shards, so that each still holds many blocks.
 const MIN_SHARD_BYTES: usize = 256 << 10;
+
 /// The cache of a store. A lock guards each shard and is held while a block is admitted or
 /// inserted; hits take none. Capacity 0 keeps nothing.
 pub(crate) struct BlockCache {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::reclaim::Unlinked;
 use crate::memory::epoch::{Epoch, Pin};
 use crate::memory::pool::{TableArray, TableMemory};
-use crate::sorted::block::{BlockRef, Borrowed, FramedBlock};
+use crate::sorted::block::{BlockRef, BorrowedFrame, FramedBlock};
 
 /// One slot per data block of a table, by position in the index.
 pub(crate) struct BlockSlots {
@@ -53,13 +53,13 @@ impl BlockSlots {
 
     /// The block at position `i`, if it is in memory.
     #[inline]
-    pub(in crate::sorted::table) fn get<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<Borrowed<'p>> {
+    pub(in crate::sorted::table) fn get<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<BorrowedFrame<'p>> {
         assert!(pin.is_of(&self.epoch), "a pin of another store");
         let raw = block_in(self.slots.get(i)?.load(Ordering::Acquire))?;
         // SAFETY: a `Linked`, an `Unlinked` or a `RetiredBlocks` owns the reference that the
         // pointer was made of. The last one gives it up only when no reader is pinned that came
         // before the block was unlinked. This reader is pinned, and stays so through `'p`.
-        Some(unsafe { Borrowed::from_raw(raw) })
+        Some(unsafe { BorrowedFrame::from_raw(raw) })
     }
 
     /// Prefetches the slots at these positions.

@@ -42,13 +42,13 @@ impl Heads {
         Heads { len: numbers.len(), lowest, upper: upper.into() }
     }
 
-    /// Number of elements less than `number`. Calls `near` before the last step, with the positions
-    /// among which the result is, unless it is past the end.
+    /// Number of elements less than `number`. Calls `prefetch_among` before the last step, with the
+    /// positions among which the result is, unless it is past the end.
     #[inline]
-    pub(super) fn count_less(&self, number: u64, near: impl FnOnce(Range<usize>)) -> usize {
+    pub(super) fn count_less(&self, number: u64, prefetch_among: impl FnOnce(Range<usize>)) -> usize {
         let Some(at) = self.descend(number) else { return self.len };
         let Some(node) = self.lowest.get(at) else { return self.len };
-        near(at * WIDTH..self.len.min(at * WIDTH + WIDTH));
+        prefetch_among(at * WIDTH..self.len.min(at * WIDTH + WIDTH));
         (at * WIDTH + node.count_less(number)).min(self.len)
     }
 
@@ -132,10 +132,10 @@ mod tests {
             numbers.sort_unstable();
             let heads = Heads::new(&numbers, None);
             for number in numbers.iter().copied().chain([number]) {
-                let mut near = 0..0;
-                let count = heads.count_less(number, |range| near = range);
+                let mut prefetch_among = 0..0;
+                let count = heads.count_less(number, |range| prefetch_among = range);
                 prop_assert_eq!(count, numbers.partition_point(|&other| other < number));
-                prop_assert!(count == numbers.len() || near.contains(&count) || count == near.end);
+                prop_assert!(count == numbers.len() || prefetch_among.contains(&count) || count == prefetch_among.end);
             }
             for i in 0..numbers.len() + 2 {
                 prop_assert_eq!(heads.get(i), numbers.get(i).copied());

@@ -8,8 +8,8 @@
 use crate::format::key::SeqNo;
 use crate::sorted::table::TableMeta;
 
-/// LiveEntries that are obsolete once everything older is in the same table: tombstones and older
-/// versions.
+/// Number of entries that are obsolete once everything older is in the same table: tombstones and
+/// older versions.
 pub(super) fn garbage(table: &TableMeta) -> u64 {
     table.tombstones.saturating_add(table.entries.saturating_sub(table.keys))
 }
@@ -30,8 +30,8 @@ pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo) -> u
     let (mut beneath, mut freed) = (LiveEntries::default(), 0u64);
     // Below level 0, tables of one level delete nothing from each other.
     for run in oldest_first.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
-        let settled = || run.iter().filter(|(_, table)| table.largest_seqno <= oldest_snapshot);
-        let tombstones = settled().fold(0, |sum: u64, (_, table)| sum.saturating_add(table.tombstones));
+        let droppable = || run.iter().filter(|(_, table)| table.largest_seqno <= oldest_snapshot);
+        let tombstones = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(table.tombstones));
         freed = freed.saturating_add(beneath.take(tombstones));
         for (_, table) in run {
             let mut entries = LiveEntries {

@@ -1,0 +1,74 @@
+//! Closing a store: no more writes, a last flush, the end of background work, and only then the
+//! lock.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::background::Waiting;
+use super::store::Store;
+use crate::error::{Error, Result};
+
+impl Store {
+    /// Closes the store once. Every caller waits for the end and gets its result.
+    pub(super) fn close(self: &Arc<Self>) -> Result<()> {
+        let shut_down = || {
+            // After a panic the store keeps its lock until it is dropped: background work may still
+            // be writing.
+            let panicked = |_| Err(self.poison(Error::invalid("closing the store panicked; this is a bug in tamis")));
+            catch_unwind(AssertUnwindSafe(|| self.shut_down())).unwrap_or_else(panicked)
+        };
+        self.gate.close_once(shut_down)
+    }
+
+    fn shut_down(self: &Arc<Self>) -> Result<()> {
+        let sealed = self.end_writes();
+        if self.gate.is_read_only() {
+            return Ok(());
+        }
+        let flushed = sealed.and_then(|()| self.await_last_flush());
+        self.stop_background();
+        self.tables.janitor().stop();
+        let log_ended = self.end_log(flushed.is_ok());
+        self.catalog.close();
+        self.gate.release_lock();
+        flushed.and(log_ended)
+    }
+
+    /// Refuses operations from now on, and seals the memtable, which holds every acknowledged write
+    /// that is in no table. Fails if the store is poisoned.
+    fn end_writes(self: &Arc<Self>) -> Result<()> {
+        let mut commit = self.commit.lock();
+        self.gate.shut();
+        self.gate.check_poison()?;
+        if let Some(commit) = commit.as_mut()
+            && !commit.memtable.is_empty()
+        {
+            self.rotate(commit);
+        }
+        Ok(())
+    }
+
+    fn await_last_flush(self: &Arc<Self>) -> Result<()> {
+        self.wait_for_progress(Waiting::Flush, |_| self.view.load().sealed.is_empty())?;
+        self.gate.check_poison()
+    }
+
+    fn end_log(self: &Arc<Self>, is_flushed: bool) -> Result<()> {
+        let Some(mut commit) = self.commit.lock().take() else { return Ok(()) };
+        if is_flushed {
+            // All entries are in tables. A final marker in the log says so, and exposes a manifest
+            // that has lost its last edits.
+            if self.catalog.has_new_manifest() {
+                let _ = self.append_marker(&mut commit);
+            }
+            return Ok(());
+        }
+        if self.gate.is_poisoned() {
+            return Ok(());
+        }
+        // The flush failed: at least make the log durable. This fails while recovered entries wait
+        // for their flush.
+        self.sync_through(self.sequence.visible())?;
+        self.append_marker(&mut commit)
+    }
+}

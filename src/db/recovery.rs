@@ -1,0 +1,353 @@
+//! Recovery: replays the logs that the manifest still needs.
+//!
+//! Full memtables rebuilt from the logs become new tables, or stay in memory for a read-only open.
+//! The last memtable, which is not full, stays in memory with its logs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, IoContext, Result};
+use crate::filter::KeyHash;
+use crate::format::filename::FileKind;
+use crate::format::header::Magic;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::format::span::KeySpan;
+use crate::memory::pool::MemtablePool;
+use crate::operator::FilterHook;
+use crate::options::{Compression, Options};
+use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
+use crate::tree::compaction::filters::policy_of_output;
+use crate::tree::compaction::{OutputContext, UnknownLevels, write_run};
+use crate::tree::manifest::{ManifestState, encode_definition};
+use crate::write::batch::Op;
+use crate::write::log::reader::LogReader;
+use crate::write::memtable::Memtable;
+use crate::write::wal::{self, BatchGroup, ManifestLogs};
+
+/// New file numbers follow the greatest number in the directory, but only up to half of what the
+/// format allows: a stray file must not use up the numbers.
+const MAX_COUNTED_NUMBER: u64 = 1 << 55;
+
+/// Where recovery puts the entries of the logs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeepIn {
+    /// Full memtables go to new tables of level 0, added to the state; the last one stays in
+    /// memory.
+    Tables,
+    /// All stay in memtables; nothing is written.
+    Memory,
+}
+
+pub(super) struct Recovered {
+    pub(super) last_seqno: SeqNo,
+    /// Tables hold every entry up to this one.
+    pub(super) flushed: SeqNo,
+    /// The entries after `flushed`, oldest memtable first.
+    pub(super) memtables: Vec<Arc<Memtable>>,
+    /// The logs that were replayed, ascending.
+    pub(super) logs: Vec<u64>,
+}
+
+/// The files that a store is opened from.
+///
+/// A manifest that has lost its last edits looks like one that never had them. It shows in the
+/// files: a table or log that the manifest names is missing, and a newer table that it does not
+/// name holds the entries. The error then blames the manifest, and otherwise the missing file.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'a> {
+    pub(super) dir: &'a Path,
+    /// Number of the manifest.
+    pub(super) manifest: u64,
+    /// Files in the directory, sorted.
+    pub(super) files: &'a [FileKind],
+    pub(super) tables: &'a Arc<TableContext>,
+}
+
+impl Sources<'_> {
+    /// Refuses a store that lacks a table, before anything in its directory is changed.
+    pub(super) fn check_tables(&self, state: &ManifestState) -> Result<()> {
+        let mut named = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+        let is_missing = |meta: &TableMeta| self.files.binary_search(&FileKind::Table(meta.number)).is_err();
+        let Some((_, meta)) = named.find(|(_, meta)| is_missing(meta)) else { return Ok(()) };
+        let missing = FileKind::Table(meta.number);
+        // Other unnamed tables may be left over from work that a crash cut off.
+        let is_later = |number: &u64| {
+            let Ok(table) = SalvageTable::open(self.tables, *number, None) else { return false };
+            let origin = table.origin();
+            let took_place = origin.inputs.iter().any(|input| input.is_replaced && input.number == meta.number);
+            !origin.by_repair && (took_place || origin.flushed > state.flushed_seqno)
+        };
+        match self.unnamed_tables(state).find(is_later) {
+            Some(newer) => {
+                let newer = FileKind::Table(newer).name();
+                Err(self.outdated(format_args!(
+                    "it names {}, which is gone, and not {newer}, which is newer",
+                    missing.name()
+                )))
+            }
+            None => {
+                let rule = "the manifest names this table, but there is no such file";
+                Err(Error::corruption(&missing.path(self.dir), 0, rule))
+            }
+        }
+    }
+
+    /// Tables in the directory that the manifest does not name.
+    fn unnamed_tables(&self, state: &ManifestState) -> impl Iterator<Item = u64> {
+        self.files.iter().filter_map(|kind| match *kind {
+            FileKind::Table(number) if !state.has_table(number) => Some(number),
+            _ => None,
+        })
+    }
+
+    /// Returns the error to report when replaying `logs` failed with `error`. That is the
+    /// manifest's if all logs begin after the missing entry and an unnamed table holds it.
+    fn explain(&self, error: Error, state: &ManifestState, logs: &[u64]) -> Error {
+        if !error.is_corruption() {
+            return error;
+        }
+        let missing = state.flushed_seqno + 1;
+        let begins_after = |&log: &u64| {
+            let reader = LogReader::open(self.tables.fs(), &FileKind::Wal(log).path(self.dir), Magic::Wal, log);
+            reader.is_ok_and(|reader| reader.header().is_ok_and(|header| header.first > missing))
+        };
+        let holds_missing = |number: &u64| {
+            let table = Table::alone(Arc::clone(self.tables), *number, false);
+            table.is_ok_and(|table| table.meta().largest_seqno >= missing)
+        };
+        match self.unnamed_tables(state).find(holds_missing) {
+            Some(table) if logs.iter().all(begins_after) => {
+                let table = FileKind::Table(table).name();
+                self.outdated(format_args!(
+                    "entry {missing} is in no log, and {table}, which it does not name, has later ones"
+                ))
+            }
+            _ => error,
+        }
+    }
+
+    fn outdated(&self, proof: impl std::fmt::Display) -> Error {
+        let rule = format!("the manifest has lost its last edits, or an older one is in force: {proof}");
+        Error::corruption(&FileKind::Manifest(self.manifest).path(self.dir), 0, rule)
+    }
+}
+
+/// The inputs of recovery.
+pub(super) struct Recovery<'a> {
+    pub(super) sources: Sources<'a>,
+    pub(super) options: &'a Options,
+    pub(super) memory: &'a Arc<MemtablePool>,
+    pub(super) keep: KeepIn,
+}
+
+impl Recovery<'_> {
+    /// Replays the logs that `state` still needs. File numbers seen in the directory count as used:
+    /// they may belong to files that no edit has named yet.
+    pub(super) fn recover(&self, state: &mut ManifestState) -> Result<Recovered> {
+        for kind in self.sources.files {
+            if let FileKind::Table(number) = *kind
+                && !state.has_table(number)
+            {
+                self.sources.tables.graveyard().bury(number);
+            }
+        }
+        let known_ids = state.next_file_number;
+        let numbers = self.sources.files.iter().filter_map(|kind| kind.number());
+        let seen = numbers.filter(|&number| number <= MAX_COUNTED_NUMBER).max().unwrap_or(0);
+        state.next_file_number = known_ids.max(seen + 1);
+        let unused = state.next_file_number;
+        self.replay_logs(state, known_ids).inspect_err(|_| {
+            // A failed open leaves no new tables behind, however often it is tried.
+            (unused..state.next_file_number).for_each(|number| self.sources.tables.remove_file(number));
+        })
+    }
+
+    fn replay_logs(&self, state: &mut ManifestState, known_ids: u64) -> Result<Recovered> {
+        let Recovery { sources: Sources { dir, .. }, options, keep, .. } = *self;
+        let mut logs: Vec<u64> = self
+            .sources
+            .files
+            .iter()
+            .filter_map(|kind| match *kind {
+                FileKind::Wal(number) if number >= state.min_log => Some(number),
+                _ => None,
+            })
+            .collect();
+        logs.sort_unstable();
+
+        // The recovered memtables carry this number for all logs. It is less than that of any log
+        // to be begun.
+        let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));
+        let known = ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
+        let mut rebuilt = Rebuilt {
+            recovery: self,
+            state,
+            known_ids,
+            newest,
+            current: None,
+            full: Vec::new(),
+            flushed: known.flushed,
+        };
+        // An executor that runs one job at a time is for callers that need a deterministic order.
+        let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
+        let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
+        let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
+        let Rebuilt { state, current, mut full, mut flushed, .. } = rebuilt;
+        let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
+        match current {
+            Some(memtable) => full.push(memtable),
+            None => flushed = end.last_seqno,
+        }
+        if keep == KeepIn::Tables && flushed > known.flushed {
+            options.file_system.sync_dir(dir).during("sync", dir)?;
+        }
+        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, logs })
+    }
+
+    /// Writes a recovered memtable to tables of level 0.
+    fn write_recovered(&self, memtable: &Arc<Memtable>, state: &mut ManifestState) -> Result<()> {
+        for (id, keys) in memtable.keyspaces() {
+            // Entries of a keyspace that was dropped later are dropped with it.
+            let Some(keyspace) = state.keyspaces.get(&id) else { continue };
+            let options_of = keyspace.options.clone();
+            let (name, definition) = (keyspace.name.clone(), encode_definition(&keyspace.name, &options_of));
+            // A filter budget would need the filter sizes of all tables, and no open waits to read
+            // those. This run is small, so they count as 0.
+            let filter = policy_of_output(&options_of, &keyspace.metas(), 0, keys, || 0, |_, _| false);
+            let number = state.take_number();
+            let context = OutputContext {
+                tables: self.sources.tables,
+                options: TableOptions {
+                    filter,
+                    prefix: options_of.prefix,
+                    compression: Compression::None,
+                    block_size: options_of.block_size,
+                    seed: state.hash_seed,
+                    keyspace: id,
+                },
+                table_size: u64::MAX,
+                snapshots: Vec::new(),
+                operator: options_of.merge_operator.clone(),
+                filter: FilterHook::default(),
+                keyspace: &name,
+                new_number: &|| number,
+                cancelled: &|| false,
+                paranoid: self.options.paranoid,
+                origin: Origin { keyspace: definition, flushed: state.flushed_seqno, ..Origin::default() },
+            };
+            let written = write_run(&mut memtable.flush_cursor(id), KeySpan::default(), &context, &mut UnknownLevels)?;
+            for meta in written.into_iter().flatten() {
+                state.add_table(id, 0, meta).map_err(Error::invalid)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The memtables rebuilt from the logs read so far.
+struct Rebuilt<'a> {
+    recovery: &'a Recovery<'a>,
+    state: &'a mut ManifestState,
+    /// Every keyspace id is below this.
+    known_ids: u64,
+    /// The log number that the memtables carry.
+    newest: u64,
+    /// The memtable being filled. Created with the first batch: returning an unused one to the pool
+    /// costs more than the rest of an open.
+    current: Option<Arc<Memtable>>,
+    full: Vec<Arc<Memtable>>,
+    /// Tables hold every entry up to this one.
+    flushed: SeqNo,
+}
+
+/// An operation read from a log.
+struct Insertion<'a> {
+    operation: Op<'a>,
+    hash: KeyHash,
+    seqno: SeqNo,
+    /// The number of the log if this is the first operation of its batch.
+    begins_in: Option<u64>,
+}
+
+/// Operations inserted at a time. Their index slots are prefetched first, so that the cache misses
+/// overlap.
+const GROUP: usize = 32;
+
+impl Rebuilt<'_> {
+    fn add(&mut self, batches: BatchGroup<'_>) -> Result<()> {
+        let Sources { dir, .. } = self.recovery.sources;
+        let mut group = Vec::with_capacity(GROUP);
+        for batch in batches.batches() {
+            for (seqno, operation) in (batch.first..).zip(batch.operations()) {
+                let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
+                // Dropped keyspaces have lower ids too: the manifest names a keyspace before the
+                // first write to it.
+                if u64::from(operation.keyspace) >= self.known_ids {
+                    let (id, log) = (operation.keyspace, FileKind::Wal(batch.log).name());
+                    let proof = format_args!("{log} names keyspace {id} at offset {}", batch.offset);
+                    return Err(self.recovery.sources.outdated(proof));
+                }
+                if group.len() == GROUP {
+                    self.insert(&group)?;
+                    group.clear();
+                }
+                let hash = KeyHash::new(self.state.hash_seed, operation.key);
+                self.memtable().prefetch(operation.keyspace, hash);
+                let begins_in = (seqno == batch.first).then_some(batch.log);
+                group.push(Insertion { operation, hash, seqno, begins_in });
+            }
+        }
+        self.insert(&group)
+    }
+
+    fn insert(&mut self, mut group: &[Insertion<'_>]) -> Result<()> {
+        let size = self.recovery.options.memtable_size;
+        while !group.is_empty() {
+            let mut inserted = 0;
+            let memtable = Arc::clone(self.memtable());
+            let mut writer = memtable.writer();
+            for Insertion { operation, hash, seqno, begins_in } in group {
+                // A batch is never split across memtables.
+                if begins_in.is_some() && writer.used() >= size {
+                    break;
+                }
+                let Op { keyspace, kind, key, value } = *operation;
+                if kind == ValueKind::Merge {
+                    let fold = || self.state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
+                    writer.insert_operand(keyspace, key, *hash, *seqno, value, fold());
+                } else {
+                    writer.insert_hashed(keyspace, key, *hash, *seqno, kind, value);
+                }
+                inserted += 1;
+            }
+            drop(writer);
+            group = &group[inserted..];
+            if let Some(log) = group.first().and_then(|next| next.begins_in) {
+                self.finish_memtable(log)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn memtable(&mut self) -> &Arc<Memtable> {
+        let Recovery { options, memory, .. } = self.recovery;
+        let new = || Arc::new(Memtable::new(self.newest, options.memtable_size, self.state.hash_seed, memory));
+        self.current.get_or_insert_with(new)
+    }
+
+    /// Finishes the current memtable, which is full. The next entries are in `log`.
+    fn finish_memtable(&mut self, log: u64) -> Result<()> {
+        let Some(memtable) = self.current.take() else { return Ok(()) };
+        match self.recovery.keep {
+            KeepIn::Tables => {
+                self.recovery.write_recovered(&memtable, self.state)?;
+                self.flushed = memtable.last_seqno();
+                // Earlier logs are in tables, or void. Void ones must never be read again, beside
+                // logs that another crash has cut short.
+                self.state.min_log = log;
+            }
+            KeepIn::Memory => self.full.push(memtable),
+        }
+        Ok(())
+    }
+}
