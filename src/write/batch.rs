@@ -489,4 +489,46 @@ mod tests {
         batch.set_origin(8);
         assert!(matches!(batch.validate(7), Err(Error::InvalidArgument(_))));
     }
+
+    /// The operations after `mark`: keyspace, key, and the value of a put.
+    fn listed(batch: &WriteBatch, mark: &BatchMark) -> Vec<(u32, Vec<u8>, Option<Vec<u8>>)> {
+        let writes = batch.writes_from(mark);
+        writes
+            .map(|(keyspace, key, value)| (keyspace, key.to_vec(), value.map(|at| batch.bytes(at).to_vec())))
+            .collect()
+    }
+
+    #[test]
+    fn a_batch_lists_what_follows_a_mark_and_rewinds_to_it() {
+        let mut batch = WriteBatch::new();
+        let start = batch.mark();
+        batch.put("a", "one");
+        batch.put_raw(7, b"b", b"two");
+        let (before, mark) = (batch.clone(), batch.mark());
+        batch.delete_raw(9, b"a");
+        batch.put_raw(300, b"c", b"three");
+        batch.put_raw(7, b"", b"");
+        let after = batch.mark();
+        let put = |keyspace, key: &str, value: &str| (keyspace, key.into(), Some(value.into()));
+        let later = [(9, b"a".to_vec(), None), put(300, "c", "three"), put(7, "", "")];
+        assert_eq!(listed(&batch, &mark), later);
+        assert_eq!(listed(&batch, &start), [&[put(0, "a", "one"), put(7, "b", "two")], &later[..]].concat());
+        assert_eq!(listed(&batch, &after), []);
+        for _ in 0..2 {
+            assert!(batch.rewind(&mark));
+            assert_eq!((batch.payload(), batch.len(), batch.keyspaces()), (before.payload(), 2, &[7][..]));
+        }
+        assert!(!batch.rewind(&after), "the batch is shorter");
+        assert_eq!((batch.payload(), batch.mark()), (before.payload(), mark));
+    }
+
+    #[test]
+    fn a_rewind_forgets_later_violations_and_no_earlier_ones() {
+        let mut batch = WriteBatch::new();
+        let start = batch.mark();
+        batch.put(vec![0; MAX_KEY_LEN + 1], "");
+        let violated = batch.mark();
+        assert!(batch.rewind(&violated) && batch.validate(7).is_err());
+        assert!(batch.rewind(&start) && batch.validate(7).is_ok());
+    }
 }

@@ -123,11 +123,12 @@ impl MergeCursor for ListCursor {
     }
 }
 
-/// Few distinct keys, so that children share them: short keys, runs of zeros of every length, keys
-/// of about head length, and long keys with a common head.
+/// Few distinct keys, so that children share them: short keys of low and of high bytes, runs of zeros
+/// of every length, keys of about head length, and long keys with a common head.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         vec(0u8..3, 0..3),
+        vec(0xf0u8..0xf3, 1..3),
         (0usize..19).prop_map(|len| vec![0; len]),
         (15usize..18).prop_map(|len| vec![0xff; len]),
         (0u8..4).prop_map(|last| [&b"0123456789abcde"[..], &[last]].concat()),

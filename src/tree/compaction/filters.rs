@@ -243,4 +243,37 @@ mod tests {
         let half = with_tree(&tables, |levels| policy_of_output(&options, levels, 0, 10, || bytes, |_, _| false));
         assert_eq!(half.bits_per_key(), 24.0);
     }
+
+    #[test]
+    fn a_flush_adds_a_run_to_level_0() {
+        let options = budget(FilterBudget::bits_per_key(4.0));
+        let runs = [(0, 9, 1000), (0, 8, 1000)];
+        let of_third = with_tree(&runs, |levels| policy_of_output(&options, levels, 0, 1000, || 0, |_, _| false));
+        assert_eq!(of_third, FilterPolicy::Bloom { bits_per_key: 4.0 }, "three equal runs");
+    }
+
+    #[test]
+    fn above_the_last_level_and_in_level_0_the_overdraft_is_larger() {
+        let bytes = filter_bytes(FilterPolicy::DEFAULT, TREE.iter().map(|(.., keys)| keys).sum());
+        let has_filter = |tables: &[(usize, u64, u64)], level| {
+            let options = budget(FilterBudget::bytes(bytes));
+            let held = || bytes + bytes / 4;
+            with_tree(tables, |levels| policy_of_output(&options, levels, level, 50, held, |_, _| false))
+                != FilterPolicy::None
+        };
+        assert_eq!([0, 4, 5, 6].map(|level| has_filter(&TREE, level)), [true, true, true, false]);
+        assert!(has_filter(&TREE[..2], 0), "level 0 alone");
+    }
+
+    #[test]
+    fn a_filter_that_does_not_fit_shrinks_by_quarter_bits() {
+        let bloom = |bits_per_key: f32| FilterPolicy::Bloom { bits_per_key };
+        let keys = 1_000_000;
+        for bits in [1.0, 1.25, 5.0, 9.75, 10.0] {
+            let bytes = filter_bytes(bloom(bits), keys);
+            assert_eq!(at_most(bloom(10.0), keys, bytes), bloom(bits));
+            let less = if bits > 1.0 { bloom(bits - 0.25) } else { FilterPolicy::None };
+            assert_eq!(at_most(bloom(10.0), keys, bytes - 1), less);
+        }
+    }
 }

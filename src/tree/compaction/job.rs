@@ -151,13 +151,15 @@ impl LowerLevels for TablesBelow<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::path::Path;
 
     use super::*;
     use crate::filter::FilterPolicy;
-    use crate::format::key::ValueKind;
+    use crate::format::key::{SeqNo, ValueKind};
     use crate::options::Compression;
-    use crate::sorted::table::{TableBuilder, TableContext, TableOptions};
+    use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
+    use crate::sorted::table::{Origin, TableBuilder, TableContext, TableOptions};
     use crate::vfs::{FileSystem, SimFileSystem};
 
     /// A level of tables with these smallest and largest keys.
@@ -262,6 +264,15 @@ mod tests {
         }
     }
 
+    const OPTIONS: TableOptions = TableOptions {
+        filter: FilterPolicy::None,
+        prefix: None,
+        compression: Compression::None,
+        block_size: 256,
+        seed: 0,
+        keyspace: 0,
+    };
+
     fn number_key(i: u64) -> Vec<u8> {
         format!("{i:06}").into_bytes()
     }
@@ -271,14 +282,7 @@ mod tests {
         let fs = SimFileSystem::new();
         fs.create_dir(Path::new("/db")).unwrap();
         let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 0, 8));
-        let options = TableOptions {
-            filter: FilterPolicy::None,
-            prefix: None,
-            compression: Compression::None,
-            block_size: 256,
-            seed: 0,
-            keyspace: 0,
-        };
+        let options = OPTIONS;
         let tables: [(u8, u64, std::ops::Range<u64>); 4] =
             [(5, 1, 0..4000), (5, 2, 4000..8000), (6, 3, 0..4000), (6, 4, 4000..8000)];
         let tables = tables.map(|(level, number, keys)| {
@@ -343,5 +347,65 @@ mod tests {
         let run = Task { start_level: 0, output_level: 0, ..task.clone() };
         assert_eq!(count(&run, 1 << 10), 1);
         assert!(count(&task, 0) > 100);
+    }
+
+    #[test]
+    fn a_tombstone_stays_while_an_older_run_or_a_lower_level_may_hold_its_key_issue_13() {
+        let fs = SimFileSystem::new();
+        fs.create_dir(Path::new("/db")).unwrap();
+        let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 0, 8));
+        let table = |level: u8, number: u64, key: &str, seqno: SeqNo, kind| {
+            let mut builder = TableBuilder::new(context.fs(), context.dir(), number, OPTIONS).unwrap();
+            builder.add(key.as_bytes(), seqno, kind, b"").unwrap();
+            (level, Arc::new(Table::new(Arc::clone(&context), builder.finish().unwrap())))
+        };
+        let (put, delete) = (ValueKind::Put, ValueKind::Delete);
+        let tables = vec![
+            table(0, 4, "k", 40, delete),
+            table(0, 3, "x", 30, put),
+            table(0, 2, "k", 20, put),
+            table(0, 1, "l", 10, delete),
+            table(6, 5, "l", 5, put),
+        ];
+        let version = Version::default().edited(&[], tables);
+        let last_number = Cell::new(10);
+        // What a merge of these runs writes, as "key number".
+        let merged = |runs: &[u64], output_level: u8| -> Vec<String> {
+            let task = Task {
+                start_level: 0,
+                output_level,
+                inputs: runs.iter().map(|&run| (0, run)).collect(),
+                keys: KeySpan::closed(b"k", b"x"),
+                bytes: 100,
+                is_move: false,
+                runs: (10, 40),
+            };
+            let output = OutputContext {
+                tables: &context,
+                options: OPTIONS,
+                table_size: 1 << 20,
+                snapshots: Vec::new(),
+                new_number: &|| last_number.replace(last_number.get() + 1) + 1,
+                cancelled: &|| false,
+                paranoid: false,
+                origin: Origin::default(),
+            };
+            let tables = run(&task, &version, KeySpan::default(), &output).unwrap().unwrap();
+            let entries = tables.into_iter().flat_map(|meta| {
+                let mut cursor = RunCursor::for_compaction([Arc::new(Table::new(Arc::clone(&context), meta))].into());
+                cursor.seek_to_first().unwrap();
+                let mut entries = Vec::new();
+                while cursor.valid() {
+                    entries.push(format!("{} {}", cursor.key().escape_ascii(), cursor.seqno()));
+                    cursor.next().unwrap();
+                }
+                entries
+            });
+            entries.collect()
+        };
+        assert_eq!(merged(&[3, 4], 0), ["k 40", "x 30"], "run 2 is older");
+        assert_eq!(merged(&[1, 2, 3, 4], 0), ["k 40", "l 10", "x 30"]);
+        assert_eq!(merged(&[1, 2, 3, 4], 5), ["l 10", "x 30"], "level 6 holds `l`");
+        assert_eq!(merged(&[1, 2, 3, 4], 6), ["x 30"]);
     }
 }

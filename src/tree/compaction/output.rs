@@ -381,6 +381,7 @@ mod tests {
     use crate::operator::Append;
     use crate::options::Compression;
     use crate::sorted::iter::InternalCursor;
+    use crate::sorted::table::{Input, SalvageTable};
     use crate::tree::version::RunCursor;
     use crate::vfs::{FileSystem, SimFileSystem};
 
@@ -473,7 +474,7 @@ mod tests {
             new_number: &|| last_number.replace(last_number.get() + 1) + 1,
             cancelled,
             paranoid: true,
-            origin: Origin::default(),
+            origin: Origin { inputs: vec![Input { number: 1, is_replaced: true }], ..Origin::default() },
         };
         let metas = write_run(&mut cursor, part, &context, below).unwrap()?;
         let tables = metas.into_iter().map(|meta| {
@@ -606,5 +607,30 @@ mod tests {
         assert!(
             written(&context(), &entries, KeySpan::default(), small, &mut marked(&[]), &|| false).unwrap().len() > 10
         );
+    }
+
+    #[test]
+    fn the_ranges_that_tables_stand_for_meet_at_short_keys_and_fill_the_part() {
+        let entries = ["ab", "abc", "abdzz", "abdzzx", "b"].map(|key| put(key, 1, 1));
+        let ranges = |part: KeySpan<&[u8]>, cuts| -> Vec<(String, String)> {
+            let tables = context();
+            let written = written(&tables, &entries, part, ALL, &mut marked(cuts), &|| false).unwrap();
+            let text =
+                |key: &Option<Vec<u8>>| key.as_ref().map_or("-".into(), |key| String::from_utf8_lossy(key).into());
+            let range = |number: u64| {
+                let table = SalvageTable::open(&tables, number, None).unwrap();
+                (text(&table.origin().from), text(&table.origin().to))
+            };
+            (2..).take(written.len()).map(range).collect()
+        };
+        let pairs = |ranges: &[(&str, &str)]| -> Vec<(String, String)> {
+            ranges.iter().map(|(from, to)| ((*from).to_owned(), (*to).to_owned())).collect()
+        };
+        assert_eq!(ranges(KeySpan::default(), &[]), pairs(&[("-", "-")]));
+        assert_eq!(ranges(KeySpan::default(), &["abdzz", "b"]), pairs(&[("-", "abd"), ("abd", "b"), ("b", "-")]));
+        // The bound is the key itself where the last key is its beginning.
+        assert_eq!(ranges(KeySpan::default(), &["abdzzx"]), pairs(&[("-", "abdzzx"), ("abdzzx", "-")]));
+        let part = KeySpan { lower: Some(&b"aba"[..]), upper: Some(&b"az"[..]) };
+        assert_eq!(ranges(part, &["abdzz"]), pairs(&[("aba", "abd"), ("abd", "az")]));
     }
 }

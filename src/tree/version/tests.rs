@@ -262,7 +262,9 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
     for _ in 0..600 {
         let forward = random.bool();
         let step = |at: usize| if forward { Some(at + 1).filter(|at| *at < list.len()) } else { at.checked_sub(1) };
-        let (target, seen) = (run_key(random.u64(..61)), random.u64(..4000));
+        let target = run_key(random.u64(..61));
+        // Often exactly that of an entry.
+        let seen = if random.bool() { list[random.usize(..list.len())].1 } else { random.u64(..4000) };
         match (random.u8(..10), at) {
             (0, _) => {
                 cursor.seek_to_first().unwrap();
@@ -371,4 +373,18 @@ fn cursors_walk_over_runs_as_over_a_sorted_list() {
         all.sort_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)));
         walk(&mut MergingCursor::new(sources), &all, false, &mut random);
     }
+}
+
+#[test]
+fn weights_are_kept_for_one_oldest_snapshot_and_computed_anew_for_another() {
+    let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+    let version = Version::default().edited(&[], vec![(5, table(&context, 9, "a", "b"))]);
+    let weigh = |oldest_snapshot, weight| {
+        let weights = version.weights(oldest_snapshot);
+        *weights.get_or_init(|| BTreeMap::from([(9, weight)])).values().next().unwrap()
+    };
+    assert_eq!([weigh(3, 1), weigh(3, 2)], [1, 1]);
+    assert_eq!([weigh(4, 3), weigh(4, 4), weigh(3, 5)], [3, 3, 5]);
+    // The newest entry has number 9: later snapshots see all, like none at all.
+    assert_eq!([weigh(9, 6), weigh(10, 7), weigh(SeqNo::MAX, 8)], [6, 6, 6]);
 }

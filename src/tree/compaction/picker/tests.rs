@@ -90,7 +90,7 @@ fn disjoint_runs_are_moved() {
 #[test]
 fn a_large_last_level_gets_a_level_above_it() {
     let targets = |size: u64| with_picker(&[&format!("6:1 a z {size}")], 0, &[], |p| p.level_targets());
-    assert_eq!(targets(500).base_level, 6);
+    assert_eq!([500, 512, 513].map(|size| targets(size).base_level), [6, 6, 5]);
     assert_eq!(targets(5_000).base_level, 5);
     assert_eq!(targets(5_000).sizes[5], 500 * MIB);
     assert_eq!(targets(500_000).base_level, 3);
@@ -259,6 +259,9 @@ fn a_range_takes_everything_that_overlaps_it_and_what_that_overlaps() {
 #[test]
 fn runs_that_are_small_beside_the_base_level_are_merged_with_others_of_their_size() {
     assert_eq!(picked(&with_runs(12, "a c 1", &["6:20 a c 300"]), &[]), format!("0->0: {TWELVE}"));
+    // From a quarter of a full level 0 on, they become a run of a free level.
+    let outputs = [15, 16].map(|count| picked(&with_runs(count, "a c 1", &["6:20 a c 300"]), &[])[..4].to_owned());
+    assert_eq!(outputs, ["0->0", "0->5"]);
     // No level is free.
     let mut tree = with_runs(11, "a c 1", &["0:0 a c 9", "1:21 a c 1", "6:20 a c 500"]);
     assert_eq!(
@@ -333,6 +336,12 @@ fn level_0_is_relieved_while_a_task_takes_its_oldest_runs_issue_13() {
         relief(&large.chain(tree(18)).collect::<Vec<_>>(), std::slice::from_ref(&task))
     };
     assert_eq!((with_large(7).as_str(), with_large(8).starts_with("0->0")), ("nothing", true));
+    // Two memtables, here 10.67 MiB, are worth one run less: 48 MiB for five runs less, but not 54.
+    let with_six = |size: u64| {
+        let six = (19..=24).rev().map(|number| format!("0:{number} a c {size}"));
+        relief(&six.chain(tree(18)).collect::<Vec<_>>(), std::slice::from_ref(&task))
+    };
+    assert_eq!([8, 9].map(with_six), ["0->0: 0/19 0/20 0/21 0/22 0/23 0/24", "nothing"]);
 }
 
 #[test]
@@ -343,7 +352,25 @@ fn older_runs_go_down_while_newer_ones_are_merged_issue_13() {
         build_task(0, 0, &newest, false).unwrap()
     });
     assert_eq!(picked(&tree, std::slice::from_ref(&merge)), format!("0->6: {TWELVE} 6/0"));
+    // Neither do runs pass one that is rewritten in its place.
+    let rewrite = with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_table(13) {
+        Requested::Task(task) => task,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(picked(&tree, &[rewrite]), format!("0->6: {TWELVE} 6/0"));
+    // The others wait if the move does not pay off.
+    let tree = with_runs(23, "a c 1", &["6:0 a c 300"]);
+    let merge = with_picker(&tree, SeqNo::MAX, &[], |picker| {
+        let newest: Vec<(usize, &TableMeta)> = picker.levels[0][..11].iter().map(|&run| (0, run)).collect();
+        build_task(0, 0, &newest, false).unwrap()
+    });
+    assert_eq!(picked(&tree, &[merge]), "nothing");
     // A run between two others passes neither.
+    let tree = with_runs(24, "a c 16", &["6:0 a c 100"]);
+    let merge = with_picker(&tree, SeqNo::MAX, &[], |picker| {
+        let newest: Vec<(usize, &TableMeta)> = picker.levels[0][..12].iter().map(|&run| (0, run)).collect();
+        build_task(0, 0, &newest, false).unwrap()
+    });
     let between =
         with_picker(&tree, SeqNo::MAX, &[], |picker| build_task(0, 5, &[(0, picker.levels[0][12])], false).unwrap());
     assert!(between.conflicts(&Task { output_level: 4, ..between.clone() }) && !between.conflicts(&merge));
@@ -468,6 +495,9 @@ fn a_table_is_moved_to_the_last_level_only_where_that_is_allowed() {
     let runs: Vec<String> = ('a'..='l').rev().map(|key| format!("0:{} {key} {key} 8", key as u32)).collect();
     let runs: Vec<&str> = runs.iter().map(String::as_str).collect();
     assert_eq!([true, false].map(|allowed| move_of(&runs, allowed)), [(6, true), (6, false)]);
+    // Level 0, into level 5.
+    let runs = [&runs[..], &["6:1 x z 1000"]].concat();
+    assert_eq!([true, false].map(|allowed| move_of(&runs, allowed)), [(5, true), (5, true)]);
 }
 
 #[test]
@@ -499,4 +529,47 @@ fn a_requested_range_excludes_its_end_and_is_done_without_reclaimable_garbage() 
     assert_eq!(asked(&garbage, SeqNo::MAX, None), "6->6: 6/1");
     assert_eq!(asked(&garbage, 199, None), "6->6: 6/1", "no entry is newer than the snapshot");
     assert_eq!(asked(&garbage, 198, None), "done");
+}
+
+#[test]
+fn merging_more_runs_may_be_cheaper_for_each_run_removed() {
+    let runs = |sizes: [u64; 3]| {
+        let tree: Vec<String> = (1..=3).rev().zip(sizes).map(|(run, size)| format!("0:{run} a c {size}")).collect();
+        with_picker(&tree, SeqNo::MAX, &[], |picker| words(&picker.pick_runs(2).unwrap()))
+    };
+    // Two runs cost 2 MiB for one less; three cost 7 or 9, for two less: a quarter counts.
+    assert_eq!([runs([1, 1, 5]), runs([1, 1, 7])], ["0->0: 0/1 0/2 0/3", "0->0: 0/2 0/3"]);
+}
+
+#[test]
+fn what_a_merge_frees_below_its_output_counts_once() {
+    let freed = |tree: &[&str]| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            let down = picker.all_above(&picker.level_targets(), 0).unwrap();
+            (down.freed_now / MIB, down.freed / MIB)
+        })
+    };
+    let runs = ["0:3 a c 1 100", "0:2 a c 1 100"];
+    assert_eq!(freed(&[runs[0], runs[1], "6:1 a c 100"]), (100, 100), "no more than there is");
+    assert_eq!(freed(&[runs[0], "6:1 a c 1000"]), (0, 1000), "level 5 is between");
+}
+
+#[test]
+fn an_idle_store_merges_what_little_it_has_if_most_of_it_is_garbage() {
+    let idle = |tree: &[&str], base_size: u64| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            let task = Picker { is_idle: true, base_size, ..picker }.pick();
+            task.map_or("nothing".into(), |(_, task)| words(&task))
+        })
+    };
+    let merged = "0->6: 0/1 6/2";
+    // A run alone stays unless a tenth of what is read is freed: here, 20 and 21 of 200 MiB.
+    assert_eq!(idle(&["0:1 a c 100 20", "6:2 a c 100"], 64 * MIB), "nothing");
+    assert_eq!(idle(&["0:1 a c 100 21", "6:2 a c 100"], 64 * MIB), merged);
+    // Less than a memtable is merged if more than half is freed: 1.5 and 1.52 of 3 MiB.
+    assert_eq!(idle(&["0:1 a c 1 75", "6:2 a c 2"], 64 * MIB), "nothing");
+    assert_eq!(idle(&["0:1 a c 1 76", "6:2 a c 2"], 64 * MIB), merged);
+    // With memtables of 341 MiB, 3.6 MiB are next to nothing.
+    assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * MIB), merged);
+    assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * 64 * MIB), "nothing");
 }
