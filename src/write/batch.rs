@@ -490,11 +490,14 @@ mod tests {
         assert!(matches!(batch.validate(7), Err(Error::InvalidArgument(_))));
     }
 
-    /// The operations after `mark`: keyspace, key, and the value of a put.
+    /// The operations after `mark`: keyspace, key, and the value or operand.
     fn listed(batch: &WriteBatch, mark: &BatchMark) -> Vec<(u32, Vec<u8>, Option<Vec<u8>>)> {
         let writes = batch.writes_from(mark);
         writes
-            .map(|(keyspace, key, value)| (keyspace, key.to_vec(), value.map(|at| batch.bytes(at).to_vec())))
+            .map(|(keyspace, key, kind, at)| {
+                let value = (kind != ValueKind::Delete).then(|| batch.bytes(at).to_vec());
+                (keyspace, key.to_vec(), value)
+            })
             .collect()
     }
 
@@ -506,8 +509,9 @@ mod tests {
         batch.put_raw(7, b"b", b"two");
         let (before, mark) = (batch.clone(), batch.mark());
         batch.delete_raw(9, b"a");
-        batch.put_raw(300, b"c", b"three");
+        batch.merge_raw(300, b"c", b"three");
         batch.put_raw(7, b"", b"");
+        assert_eq!(batch.merged(), [300]);
         let after = batch.mark();
         let put = |keyspace, key: &str, value: &str| (keyspace, key.into(), Some(value.into()));
         let later = [(9, b"a".to_vec(), None), put(300, "c", "three"), put(7, "", "")];
@@ -517,6 +521,7 @@ mod tests {
         for _ in 0..2 {
             assert!(batch.rewind(&mark));
             assert_eq!((batch.payload(), batch.len(), batch.keyspaces()), (before.payload(), 2, &[7][..]));
+            assert_eq!(batch.merged(), [0; 0]);
         }
         assert!(!batch.rewind(&after), "the batch is shorter");
         assert_eq!((batch.payload(), batch.mark()), (before.payload(), mark));

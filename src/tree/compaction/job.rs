@@ -157,6 +157,7 @@ mod tests {
     use super::*;
     use crate::filter::FilterPolicy;
     use crate::format::key::{SeqNo, ValueKind};
+    use crate::operator::FilterHook;
     use crate::options::Compression;
     use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
     use crate::sorted::table::{Origin, TableBuilder, TableContext, TableOptions};
@@ -385,6 +386,9 @@ mod tests {
                 options: OPTIONS,
                 table_size: 1 << 20,
                 snapshots: Vec::new(),
+                operator: None,
+                filter: FilterHook::default(),
+                keyspace: "ks",
                 new_number: &|| last_number.replace(last_number.get() + 1) + 1,
                 cancelled: &|| false,
                 paranoid: false,
