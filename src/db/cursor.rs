@@ -46,9 +46,8 @@ pub struct Cursor {
     /// hid.
     settled: SeqNo,
     gaps: Arc<Gaps>,
-    /// Combines operands, for the keyspace of this name.
-    operator: Option<NamedOperator>,
-    keyspace: Arc<str>,
+    /// Combines operands; with the name of its keyspace.
+    operator: Option<(NamedOperator, Arc<str>)>,
     state: CursorState,
     /// Forward: the key whose older versions are skipped. Backward: the key of the entry being
     /// examined.
@@ -111,8 +110,8 @@ impl Cursor {
         // A compaction drops an entry that `snapshot` sees only together with a newer one that it
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
-        let (operator, keyspace) = (tree.options.merge_operator.clone(), Arc::clone(&tree.name));
-        Cursor { operator, keyspace, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
+        let operator = tree.options.merge_operator.as_ref().map(|operator| (operator.clone(), Arc::clone(&tree.name)));
+        Cursor { operator, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
     }
 
     pub(super) fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
@@ -120,9 +119,8 @@ impl Cursor {
     }
 
     fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
-        let (operator, keyspace, marked, key, value) = Default::default();
-        let state = CursorState::Invalid;
-        Cursor { inner, snapshot, settled, gaps, operator, keyspace, state, marked, key, value }
+        let (operator, marked, key, value) = Default::default();
+        Cursor { inner, snapshot, settled, gaps, operator, state: CursorState::Invalid, marked, key, value }
     }
 
     /// Whether the cursor stands on an entry.
@@ -437,7 +435,8 @@ impl Cursor {
     }
 
     fn set_merged(&mut self, chain: &OperandChain) -> Result<()> {
-        self.value = match chain.resolve(self.operator.as_ref(), &self.keyspace, &self.key, true)? {
+        let (operator, keyspace) = self.operator.as_ref().map(|(operator, name)| (operator, &**name)).unzip();
+        self.value = match chain.resolve(operator, keyspace.unwrap_or_default(), &self.key, true)? {
             Resolved::Value(value) | Resolved::Operand(value) => value,
         };
         Ok(())

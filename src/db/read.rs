@@ -100,7 +100,7 @@ impl Store {
             // The view first, the sequence number second: see `ReadView`.
             let snapshot = target.snapshot.unwrap_or_else(|| self.sequence.visible());
             let read = PointRead { key, hash, snapshot, mode: options.mode() };
-            Ok(view.get(tree_of(view, target.keyspace, target.name)?, &read, pin, trace)?.map(take))
+            view.get(tree_of(view, target.keyspace, target.name)?, &read, pin, trace, take)
         })
     }
 
@@ -130,7 +130,7 @@ impl Store {
             match hit {
                 Hit::Memtable { memtable, seqno, .. } => Kept::InMemtable(Arc::clone(memtable), seqno),
                 Hit::Table(value) => Kept::InTable(value.keep()),
-                Hit::Merged(value) => Kept::Merged(value),
+                Hit::Merged(value) => Kept::Merged(value.to_vec()),
             }
         })?;
         Ok(match kept {

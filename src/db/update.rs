@@ -10,7 +10,6 @@ use super::commit::{Encoded, Outcome};
 use super::premise::{Moment, Premise};
 use super::read::{ReadOptions, ReadTarget, tree_of};
 use super::store::Store;
-use super::view::Hit;
 use super::write::{WriteOptions, with_encoded};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
@@ -120,8 +119,8 @@ impl Store {
             let (before, moment) = self.view.with(|view, pin| {
                 let moment = Moment::of(view, &self.sequence);
                 let read = PointRead { key, hash, snapshot: moment.seqno, mode: ReadOptions::default().mode() };
-                let hit = view.get(tree_of(view, target.keyspace, target.name)?, &read, pin, &mut Untraced)?;
-                Ok((hit.map(Hit::into_value), moment))
+                let tree = tree_of(view, target.keyspace, target.name)?;
+                Ok((view.get(tree, &read, pin, &mut Untraced, |hit| hit.into_value())?, moment))
             })?;
             let after = match change(before.as_deref())? {
                 Change::Keep => {

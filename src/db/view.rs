@@ -50,7 +50,7 @@ pub(super) enum Hit<'p> {
     },
     Table(FoundValue<'p>),
     /// Operands and the value that they change, combined.
-    Merged(Vec<u8>),
+    Merged(&'p [u8]),
 }
 
 impl Hit<'_> {
@@ -68,7 +68,7 @@ impl Hit<'_> {
         match self {
             Hit::Memtable { value, .. } => Value::copy_of(value),
             Hit::Table(value) => value.into_value(),
-            Hit::Merged(value) => Value::from(value),
+            Hit::Merged(value) => Value::copy_of(value),
         }
     }
 }
@@ -105,15 +105,16 @@ impl ReadView {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// Returns the value of a key as the read sees it.
+    /// Calls `take` with the value of a key as the read sees it.
     #[inline]
-    pub(super) fn get<'p>(
+    pub(super) fn get<'p, R>(
         &'p self,
         tree: &'p Tree,
         read: &PointRead<'p>,
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
-    ) -> Result<Option<Hit<'p>>> {
+        take: impl FnOnce(Hit<'_>) -> R,
+    ) -> Result<Option<R>> {
         // Prefetch the first cache line of every source before searching any, so that the cache
         // misses overlap.
         if tree.version.run_count() > 0 {
@@ -131,7 +132,7 @@ impl ReadView {
             return match entry.kind {
                 ValueKind::Put => {
                     trace.leave(Found::Value(entry.value.len()));
-                    Ok(Some(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value }))
+                    Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
                 ValueKind::Delete => {
                     trace.leave(Found::Deleted);
@@ -139,17 +140,15 @@ impl ReadView {
                 }
                 ValueKind::Merge => {
                     trace.leave(Found::Operand);
-                    self.merged(tree, read).map(|value| Some(Hit::Merged(value)))
+                    Ok(Some(take(Hit::Merged(&self.merged(tree, read)?))))
                 }
             };
         }
-        match tree.version.get(read, pin, &candidates, trace)? {
-            Some(TableHit { kind: ValueKind::Put, value, .. }) => Ok(Some(Hit::Table(value))),
-            Some(TableHit { kind: ValueKind::Merge, .. }) => {
-                self.merged(tree, read).map(|value| Some(Hit::Merged(value)))
-            }
-            Some(TableHit { kind: ValueKind::Delete, .. }) | None => Ok(None),
-        }
+        Ok(match tree.version.get(read, pin, &candidates, trace)? {
+            Some(TableHit { kind: ValueKind::Put, value, .. }) => Some(take(Hit::Table(value))),
+            Some(TableHit { kind: ValueKind::Merge, .. }) => Some(take(Hit::Merged(&self.merged(tree, read)?))),
+            Some(TableHit { kind: ValueKind::Delete, .. }) | None => None,
+        })
     }
 
     /// The value of a key whose newest version is an operand.

@@ -24,10 +24,9 @@ use crate::filter::KeyHash;
 use crate::format::header::{FileHeader, features};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
-use crate::operator::Fold;
 use crate::write::batch::{BatchReader, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
-use crate::write::memtable::Memtable;
+use crate::write::memtable::{Memtable, MemtableWriter};
 use crate::write::wal;
 
 /// Upper bound of the size of a file header and a sync marker.
@@ -208,9 +207,11 @@ impl Store {
         })
     }
 
-    /// What the memtable may do at once with an operand in a keyspace.
-    fn fold_in(&self, keyspace: u32) -> Option<Fold> {
-        self.view.with(|view, _| view.tree(keyspace)?.options.merge_operator.as_ref()?.fold())
+    #[inline(never)]
+    fn insert_operand(&self, writer: &mut MemtableWriter<'_>, operation: &Op<'_>, seqno: SeqNo) {
+        let Op { keyspace, key, value, .. } = *operation;
+        let fold = self.view.with(|view, _| view.tree(keyspace)?.options.merge_operator.as_ref()?.fold());
+        writer.insert_operand(keyspace, key, KeyHash::new(self.seed, key), seqno, value, fold);
     }
 
     fn commit(self: &Arc<Self>, encoded: Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
@@ -347,11 +348,9 @@ impl Store {
                 let operation = operation.map_err(Error::invalid)?;
                 seqno += 1;
                 let Op { keyspace, kind, key, value } = operation;
-                if kind == ValueKind::Merge {
-                    let hash = KeyHash::new(self.seed, key);
-                    writer.insert_operand(keyspace, key, hash, seqno, value, self.fold_in(keyspace));
-                } else {
-                    writer.insert(keyspace, key, seqno, kind, value);
+                match kind {
+                    ValueKind::Put | ValueKind::Delete => writer.insert(keyspace, key, seqno, kind, value),
+                    ValueKind::Merge => self.insert_operand(&mut writer, &operation, seqno),
                 }
             }
         }

@@ -123,8 +123,8 @@ impl MergeCursor for ListCursor {
     }
 }
 
-/// Few distinct keys, so that children share them: short keys of low and of high bytes, runs of zeros
-/// of every length, keys of about head length, and long keys with a common head.
+/// Few distinct keys, so that children share them: short keys of low and of high bytes, runs of
+/// zeros of every length, keys of about head length, and long keys with a common head.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         vec(0u8..3, 0..3),

@@ -203,9 +203,18 @@ impl<'a> RunWriter<'a> {
     }
 
     /// Writes a value of the current key, or what the compaction filter makes of it.
+    #[inline]
     fn write_value(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
+        if self.context.filter.is_set() {
+            return self.write_filtered(lower, key, seqno, value);
+        }
+        self.write(lower, key, seqno, ValueKind::Put, value)
+    }
+
+    #[cold]
+    fn write_filtered(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
         let newest_snapshot = self.context.snapshots.last().copied().unwrap_or(0);
-        if !self.context.filter.is_set() || seqno != self.current.newest || seqno <= newest_snapshot {
+        if seqno != self.current.newest || seqno <= newest_snapshot {
             return self.write(lower, key, seqno, ValueKind::Put, value);
         }
         match self.context.filter.decide(key, value) {
@@ -227,6 +236,7 @@ impl<'a> RunWriter<'a> {
     }
 
     /// Writes an entry of the current key.
+    #[inline]
     fn write(
         &mut self,
         lower: &mut impl LowerLevels,
@@ -243,8 +253,10 @@ impl<'a> RunWriter<'a> {
             }
             self.current.in_table = true;
         }
-        for tombstone in std::mem::take(&mut self.current.tombstones) {
-            self.builder()?.add(key, tombstone, ValueKind::Delete, &[])?;
+        if !self.current.tombstones.is_empty() {
+            for tombstone in std::mem::take(&mut self.current.tombstones) {
+                self.builder()?.add(key, tombstone, ValueKind::Delete, &[])?;
+            }
         }
         self.builder()?.add(key, seqno, kind, value)
     }
@@ -274,10 +286,14 @@ impl<'a> RunWriter<'a> {
 
     /// Writes the chain of operands, if there is one: combined, if that is possible. `is_last` says
     /// that the inputs hold no older version of the key.
+    #[inline]
     fn end_chain(&mut self, lower: &mut impl LowerLevels, is_last: bool) -> Result<()> {
-        if self.current.chain.is_empty() {
-            return Ok(());
-        }
+        if self.current.chain.is_empty() { Ok(()) } else { self.write_combined(lower, is_last) }
+    }
+
+    /// Writes the chain of operands as [`end_chain`](RunWriter::end_chain) does.
+    #[cold]
+    fn write_combined(&mut self, lower: &mut impl LowerLevels, is_last: bool) -> Result<()> {
         let key = std::mem::take(&mut self.current.chain_key);
         let chain = &self.current.chain;
         let is_whole = is_last && !chain.is_complete() && !lower.may_hold(&key);

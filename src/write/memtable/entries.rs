@@ -377,8 +377,13 @@ impl<'a> EntryRef<'a> {
     }
 
     pub(super) fn kind(self) -> ValueKind {
-        // A memtable holds what was decoded before: there are no other kinds.
-        ValueKind::decode(self.header().seqno_and_kind & 0xff).unwrap_or(ValueKind::Delete)
+        const PUT: u64 = ValueKind::Put as u64;
+        const MERGE: u64 = ValueKind::Merge as u64;
+        match self.header().seqno_and_kind & 0xff {
+            PUT => ValueKind::Put,
+            MERGE => ValueKind::Merge,
+            _ => ValueKind::Delete,
+        }
     }
 
     pub(super) fn keyspace(self) -> u32 {

@@ -228,6 +228,7 @@ impl MemtableWriter<'_> {
 
     /// Inserts an operand of a merge. If possible, `fold` combines it with the key's newest version
     /// here. Readers of older versions still find them.
+    #[inline(never)]
     pub(crate) fn insert_operand(
         &mut self,
         keyspace: u32,
@@ -262,6 +263,7 @@ impl MemtableWriter<'_> {
     }
 
     /// Like [`insert`](MemtableWriter::insert), for a key whose hash is known.
+    #[inline]
     pub(crate) fn insert_hashed(
         &mut self,
         keyspace: u32,
