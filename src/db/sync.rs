@@ -164,4 +164,26 @@ mod tests {
         assert!(matches!(db.put("k", "w"), Err(Error::Poisoned(_))));
         assert_eq!((db.synced_seqno(), store.syncing.lock().waiting), (0, 0));
     }
+
+    #[test]
+    fn a_sync_waits_until_tables_hold_what_was_recovered_and_begins_no_log() {
+        let open = |fs: &SimFileSystem| {
+            let options = Options::new().file_system(Arc::new(fs.clone())).memtable_size(64 << 10);
+            options.executor(Arc::new(SteppedExecutor::new())).open("/db").unwrap()
+        };
+        let fs = SimFileSystem::new();
+        let db = open(&fs);
+        db.put("k", "v").unwrap();
+        let fs = fs.kill();
+        let db = open(&fs);
+        let logs = || fs.paths().into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "wal"));
+        let found: Vec<_> = logs().collect();
+        assert!(!db.store().sequence.is_recovery_flushed());
+        db.sync().unwrap();
+        assert!(db.store().sequence.is_recovery_flushed());
+        assert!(logs().all(|log| found.contains(&log)), "the store is idle");
+        for seed in 0..20 {
+            assert_eq!(open(&fs.crash(seed)).get("k").unwrap().as_deref(), Some(&b"v"[..]), "{seed}");
+        }
+    }
 }

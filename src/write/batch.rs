@@ -490,15 +490,10 @@ mod tests {
         assert!(matches!(batch.validate(7), Err(Error::InvalidArgument(_))));
     }
 
-    /// The operations after `mark`: keyspace, key, and the value or operand.
-    fn listed(batch: &WriteBatch, mark: &BatchMark) -> Vec<(u32, Vec<u8>, Option<Vec<u8>>)> {
+    /// The operations after `mark`: keyspace, key, kind, and value or operand.
+    fn listed(batch: &WriteBatch, mark: &BatchMark) -> Vec<(u32, Vec<u8>, ValueKind, Vec<u8>)> {
         let writes = batch.writes_from(mark);
-        writes
-            .map(|(keyspace, key, kind, at)| {
-                let value = (kind != ValueKind::Delete).then(|| batch.bytes(at).to_vec());
-                (keyspace, key.to_vec(), value)
-            })
-            .collect()
+        writes.map(|(keyspace, key, kind, at)| (keyspace, key.to_vec(), kind, batch.bytes(at).to_vec())).collect()
     }
 
     #[test]
@@ -509,19 +504,23 @@ mod tests {
         batch.put_raw(7, b"b", b"two");
         let (before, mark) = (batch.clone(), batch.mark());
         batch.delete_raw(9, b"a");
-        batch.merge_raw(300, b"c", b"three");
-        batch.put_raw(7, b"", b"");
-        assert_eq!(batch.merged(), [300]);
+        batch.put_raw(300, b"c", b"three");
+        batch.merge_raw(7, b"", b"");
         let after = batch.mark();
-        let put = |keyspace, key: &str, value: &str| (keyspace, key.into(), Some(value.into()));
-        let later = [(9, b"a".to_vec(), None), put(300, "c", "three"), put(7, "", "")];
+        let write = |keyspace, key: &str, kind, value: &str| (keyspace, key.into(), kind, value.into());
+        let earlier = [write(0, "a", ValueKind::Put, "one"), write(7, "b", ValueKind::Put, "two")];
+        let later = [
+            write(9, "a", ValueKind::Delete, ""),
+            write(300, "c", ValueKind::Put, "three"),
+            write(7, "", ValueKind::Merge, ""),
+        ];
         assert_eq!(listed(&batch, &mark), later);
-        assert_eq!(listed(&batch, &start), [&[put(0, "a", "one"), put(7, "b", "two")], &later[..]].concat());
+        assert_eq!(listed(&batch, &start), [&earlier[..], &later[..]].concat());
         assert_eq!(listed(&batch, &after), []);
         for _ in 0..2 {
             assert!(batch.rewind(&mark));
-            assert_eq!((batch.payload(), batch.len(), batch.keyspaces()), (before.payload(), 2, &[7][..]));
-            assert_eq!(batch.merged(), [0; 0]);
+            assert_eq!((batch.payload(), batch.len()), (before.payload(), 2));
+            assert_eq!((batch.keyspaces(), batch.merged()), (&[7][..], &[][..]));
         }
         assert!(!batch.rewind(&after), "the batch is shorter");
         assert_eq!((batch.payload(), batch.mark()), (before.payload(), mark));

@@ -159,6 +159,7 @@ mod tests {
     use crate::format::key::{SeqNo, ValueKind};
     use crate::operator::FilterHook;
     use crate::options::Compression;
+    use crate::report::stats::ReadStats;
     use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
     use crate::sorted::table::{Origin, TableBuilder, TableContext, TableOptions};
     use crate::vfs::{FileSystem, SimFileSystem};
@@ -411,5 +412,7 @@ mod tests {
         assert_eq!(merged(&[1, 2, 3, 4], 0), ["k 40", "l 10", "x 30"]);
         assert_eq!(merged(&[1, 2, 3, 4], 5), ["l 10", "x 30"], "level 6 holds `l`");
         assert_eq!(merged(&[1, 2, 3, 4], 6), ["x 30"]);
+        let is_unread = |table: &Arc<Table>| table.ledger().reads == ReadStats::default();
+        assert!(version.tables().all(|(_, table)| is_unread(table)), "merges count as no one's reads");
     }
 }

@@ -388,3 +388,74 @@ fn weights_are_kept_for_one_oldest_snapshot_and_computed_anew_for_another() {
     // The newest entry has number 9: later snapshots see all, like none at all.
     assert_eq!([weigh(9, 6), weigh(10, 7), weigh(SeqNo::MAX, 8)], [6, 6, 6]);
 }
+
+/// A version of [`runs`], whose tables have two keys and one sequence number each.
+fn version_of_runs() -> Arc<Version> {
+    let fs = SimFileSystem::new();
+    fs.create_dir(Path::new("/db")).unwrap();
+    let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 8 << 20, 8));
+    Arc::new(Version::default().edited(&[], runs(&context)))
+}
+
+#[test]
+fn a_key_is_newer_exactly_if_a_table_has_a_later_version_of_it() {
+    let version = version_of_runs();
+    for (key, since) in (0..14).flat_map(|key| (690..=1000).step_by(3).map(move |since| (key, since))) {
+        let key = run_key(key);
+        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
+        let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot: 0, mode };
+        let has_newer =
+            |meta: &TableMeta| meta.largest_seqno > since && (*meta.smallest == *key || *meta.largest == *key);
+        let expected = version.tables().any(|(_, table)| has_newer(table.meta()));
+        assert_eq!(version.is_newer(&read, since).unwrap(), expected, "{} {since}", key.escape_ascii());
+    }
+}
+
+#[test]
+fn cursors_over_newer_entries_visit_the_tables_that_may_have_some_and_no_others() {
+    let version = version_of_runs();
+    let spans = [(0, 14), (0, 1), (5, 6), (4, 7), (11, 12), (12, 13), (13, 14)];
+    for (since, (from, to)) in (690..=1000).step_by(3).flat_map(|since| spans.map(|span| (since, span))) {
+        let span = KeySpan { lower: Some(run_key(from)), upper: Some(run_key(to)) };
+        let may_hold = |meta: &TableMeta| {
+            meta.largest_seqno > since && *meta.smallest < *run_key(to) && *run_key(from) <= *meta.largest
+        };
+        let metas = version.tables().map(|(_, table)| table.meta());
+        let expected: Vec<u64> = metas.filter(|meta| may_hold(meta)).map(|meta| meta.number).collect();
+        let mut sources = Vec::new();
+        version.cursors_newer(since, &span, &mut sources);
+        let found = sources.iter().flat_map(|source| match source {
+            ScanSource::Run(cursor) => &cursor.tables[cursor.run.clone()],
+            ScanSource::Memtable(_) => panic!("a run"),
+        });
+        let found: Vec<u64> = found.map(|table| table.meta().number).collect();
+        assert_eq!(found, expected, "{since} {span:?}");
+    }
+}
+
+#[test]
+fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
+    let fs = SimFileSystem::new();
+    fs.create_dir(Path::new("/db")).unwrap();
+    let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 8 << 20, 8));
+    let options = TableOptions {
+        filter: FilterPolicy::None,
+        prefix: None,
+        compression: Compression::None,
+        block_size: 4096,
+        seed: SEED,
+        keyspace: 0,
+    };
+    let mut builder = TableBuilder::new(context.fs(), context.dir(), 1, options).unwrap();
+    builder.add(b"a", 5, ValueKind::Put, b"value").unwrap();
+    builder.add(b"b", 6, ValueKind::Delete, b"").unwrap();
+    builder.add(b"c", 9, ValueKind::Put, b"later").unwrap();
+    let table = Table::new(Arc::clone(&context), builder.finish().unwrap());
+    for (key, found) in [("a", Found::Value(5)), ("aa", Found::Absent), ("b", Found::Deleted), ("c", Found::Newer)] {
+        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
+        let read = PointRead { key: key.as_bytes(), hash: KeyHash::new(SEED, key.as_bytes()), snapshot: 8, mode };
+        let mut events = Vec::new();
+        context.epoch().pin(|pin| table.get(&read, pin, &mut events).unwrap().is_some());
+        assert_eq!(events.last(), Some(&TraceEvent::Leave(found)), "{key}");
+    }
+}

@@ -115,6 +115,14 @@ mod tests {
     }
 
     #[test]
+    fn tables_of_one_level_delete_nothing_from_each_other() {
+        for tables in [["6: 100 100 0 2000", "6: 100 100 100 2000"], ["5: 100 100 100 2000", "5: 100 100 0 2000"]] {
+            assert_eq!(freed_of(&tables, SeqNo::MAX), 0, "{tables:?}");
+        }
+        assert_eq!(freed_of(&["0: 100 100 100 2000", "0: 100 100 0 2000"], SeqNo::MAX), 2000, "two runs");
+    }
+
+    #[test]
     fn what_a_snapshot_may_see_frees_nothing() {
         let tables = ["0: 100 100 100 2000", "0: 50 50 50 1000", "6: 1000 1000 0 120000"];
         assert_eq!([0, 1, 2, 3, 4].map(|snapshot| freed_of(&tables, snapshot)), [0, 0, 6000, 18_000, 18_000]);

@@ -5,17 +5,18 @@ use crate::format::span::KeySpan;
 
 const MIB: u64 = 1 << 20;
 
-/// A table "number smallest largest size-in-MiB [tombstones]" of 100 entries.
+/// A table "number smallest largest size-in-MiB [tombstones [older versions]]" of 100 entries.
 fn table(line: &str) -> TableMeta {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number: u64 = words[0].parse().unwrap();
+    let count = |at: usize| words.get(at).map_or(0, |word| word.parse().unwrap());
     TableMeta {
         number,
         size: words[3].parse::<u64>().unwrap() * MIB,
         checksum: 0,
         entries: 100,
-        keys: 100,
-        tombstones: words.get(4).map_or(0, |w| w.parse().unwrap()),
+        keys: 100 - count(5),
+        tombstones: count(4),
         smallest_seqno: number * 100,
         largest_seqno: number * 100 + 99,
         smallest: words[1].as_bytes().into(),
@@ -24,7 +25,7 @@ fn table(line: &str) -> TableMeta {
 }
 
 /// Calls `check` with a picker for the tree in `levels` ("level: number smallest largest size
-/// [tombstones]", newest first in level 0).
+/// ...", newest first in level 0).
 fn with_picker<R>(
     levels: &[impl AsRef<str>],
     oldest_snapshot: SeqNo,
@@ -158,6 +159,10 @@ fn tombstones_move_down_and_vanish_in_the_last_level() {
     // 60 of the 100 entries beneath are dropped: 96 MiB.
     assert_eq!(picked(&["0:1 a c 16 60", "6:2 b d 160"], &[]), "0->6: 0/1 6/2");
     assert_eq!(picked(&["0:1 a c 16 20", "6:2 b d 160"], &[]), "nothing", "too much would be rewritten");
+    // More than a quarter of what is read must be freed: 8 and 8.16 of 32 MiB.
+    assert_eq!(picked(&["0:1 a c 16 50", "6:2 b d 16"], &[]), "nothing");
+    assert_eq!(picked(&["0:1 a c 16 51", "6:2 b d 16"], &[]), "0->6: 0/1 6/2");
+    assert_eq!(picked(&["0:1 a c 16 0 60", "6:2 b d 16"], &[]), "nothing", "older versions alone can wait");
     assert_eq!(picked(&["5:1 a c 16 60", "6:2 d e 3000"], &[]), "5->6 move: 5/1");
     assert_eq!(picked(&["5:1 a c 16 60", "5:3 d e 16", "6:2 a c 100"], &[]), "5->6: 5/1 5/3 6/2");
     assert_eq!(picked(&["5:1 a c 16 20", "6:2 b d 160"], &[]), "nothing", "also from a free level");
@@ -220,6 +225,7 @@ fn runs_of_free_levels_stay_until_the_store_is_idle() {
         "0->0: 0/30 0/31",
         "none is free"
     );
+    assert_eq!(pick(&["0:31 a c 3", "0:30 d f 3", "1:21 a f 25", "6:20 a f 300"], true), "0->0: 0/30 0/31", "no move");
     assert_eq!(pick(&["0:31 a c 3", "0:30 a c 3", "4:21 a c 24", "6:20 a c 300"], true), "0->4: 0/30 0/31 4/21");
     assert_eq!(pick(&["0:30 a c 3", "5:21 a c 3", "6:20 a c 40"], true), "0->6: 0/30 5/21 6/20");
     // A worthwhile task waits for a running one, and so does a less worthwhile one.
@@ -477,6 +483,9 @@ fn debt_is_a_full_level_0_and_what_exceeds_the_targets_of_levels() {
         let tree = [format!("5:3 a c {table}"), "6:1 a c 1000".into()];
         assert_eq!(debt(&tree), Debt { data: data * MIB, garbage: garbage * MIB }, "{table}");
     }
+    let tree = ["5:3 a c 50 10", "6:1 a c 1000"];
+    let garbage = |oldest_snapshot| with_picker(&tree, oldest_snapshot, &[], |picker| picker.debt().garbage);
+    assert_eq!([398, 399].map(garbage), [0, 50 * MIB], "a snapshot sees what 399 deletes, or all of it");
 }
 
 #[test]
@@ -572,4 +581,35 @@ fn an_idle_store_merges_what_little_it_has_if_most_of_it_is_garbage() {
     // With memtables of 341 MiB, 3.6 MiB are next to nothing.
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * MIB), merged);
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * 64 * MIB), "nothing");
+}
+
+#[test]
+fn moving_garbage_down_may_cost_more_when_idle_or_when_the_last_level_drops_it() {
+    let pick = |tree: &[String], is_idle| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            Picker { is_idle, ..picker }.pick().map_or("nothing".into(), |(_, task)| words(&task))
+        })
+    };
+    let tree = |tables: &[&str]| tables.iter().map(|&table| table.to_owned()).collect::<Vec<_>>();
+    // 50 MiB are moved and freed. In the last level, 70 of the 110 read are written; in level 5,
+    // all.
+    assert_eq!(pick(&tree(&["5:1 a c 10 40", "6:2 a c 100", "6:3 x z 1000"]), false), "5->6: 5/1 6/2");
+    assert_eq!(pick(&tree(&["4:1 a c 10 40", "5:2 a c 100", "6:3 x z 10240"]), false), "nothing");
+    // With few tombstones, a tenth of what is read must be freed when idle: 11 and 12 of 110 MiB.
+    for (tombstones, idle, busy) in
+        [(11, "nothing", "nothing"), (12, "5->6: 5/1 6/2", "nothing"), (25, "5->6: 5/1 6/2", "nothing")]
+    {
+        let tree = tree(&[&format!("5:1 a c 10 {tombstones}"), "6:2 a c 100", "6:3 x z 1000"]);
+        assert_eq!((pick(&tree, true).as_str(), pick(&tree, false).as_str()), (idle, busy), "{tombstones}");
+    }
+    // A table of 1 MiB over many as large: a mostly dead one may cost 16 times what it moves and
+    // frees, others 8 times.
+    for (tombstones, below, is_picked) in
+        [(60, 20, true), (60, 26, false), (50, 11, true), (50, 13, false), (30, 9, true), (30, 12, false)]
+    {
+        let last = (0..below).map(|i| format!("6:{} b{i:02} b{i:02}x 1", 10 + i));
+        let tree = [format!("5:1 a c 1 {tombstones}")].into_iter().chain(last).chain(["6:99 x z 1000".into()]);
+        let tree: Vec<String> = tree.collect();
+        assert_eq!(pick(&tree, true) != "nothing", is_picked, "{tombstones} over {below}");
+    }
 }
