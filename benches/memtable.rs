@@ -35,6 +35,9 @@ mod memory {
     pub(crate) mod thread;
 }
 
+#[path = "../src/operator/mod.rs"]
+mod operator;
+
 #[path = "../src/report"]
 mod report {
     pub(crate) mod stats;

@@ -17,7 +17,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use tamis::{ByteOrder, Change, Db, Error, WriteBatch};
+use tamis::operator::Add;
+use tamis::{ByteOrder, Change, Db, Error, KeyspaceOptions, Options, WriteBatch};
 
 const ROUNDS: usize = 5;
 /// Per round and way.
@@ -52,6 +53,10 @@ fn update(db: &Db, _: &Mutex<()>, rng: &mut fastrand::Rng, keys: u64) {
 
 fn fetch_add(db: &Db, _: &Mutex<()>, rng: &mut fastrand::Rng, keys: u64) {
     db.fetch_add(key(rng.u64(0..keys)), 1u64, ByteOrder::Little).unwrap();
+}
+
+fn merge(db: &Db, _: &Mutex<()>, rng: &mut fastrand::Rng, keys: u64) {
+    db.merge(key(rng.u64(0..keys)), 1u64.to_le_bytes()).unwrap();
 }
 
 fn compare_and_swap(db: &Db, _: &Mutex<()>, rng: &mut fastrand::Rng, keys: u64) {
@@ -96,8 +101,9 @@ fn transfer(db: &Db, _: &Mutex<()>, rng: &mut fastrand::Rng, keys: u64) {
     .unwrap();
 }
 
-const INCREMENTS: [(&str, Operation); 5] = [
+const INCREMENTS: [(&str, Operation); 6] = [
     ("put", put),
+    ("merge", merge),
     ("mutex, get, put", locked_increment),
     ("update", update),
     ("fetch_add", fetch_add),
@@ -150,7 +156,8 @@ fn main() {
         None => tempfile::tempdir(),
     };
     let dir = dir.unwrap();
-    let db = Db::open(dir.path().join("db")).unwrap();
+    let counters = KeyspaceOptions::new().merge_operator(Add::LITTLE);
+    let db = Options::new().default_keyspace(counters).open(dir.path().join("db")).unwrap();
     for first in (0..1_000_000).step_by(1000) {
         let mut batch = WriteBatch::new();
         (first..first + 1000).for_each(|n| batch.put(key(n), 1000u64.to_le_bytes()));

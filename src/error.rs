@@ -107,6 +107,25 @@ pub enum Error {
         /// The key, or one of them.
         key: Vec<u8>,
     },
+    /// The merge operator of a keyspace cannot combine the operands of a key. Other keys can be
+    /// read; putting or deleting this one mends it.
+    #[error("the operands of key {} of keyspace {keyspace:?} cannot be merged: {reason}", key.escape_ascii())]
+    Merge {
+        /// The keyspace of the key.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+        /// What the operator said.
+        reason: String,
+    },
+    /// A keyspace has operands to be merged, and its merge operator is not known.
+    #[error("keyspace {keyspace:?} needs its merge operator {operator:?}; pass it to `Options::merge_operator`")]
+    MergeOperatorMissing {
+        /// The keyspace.
+        keyspace: String,
+        /// The operator's name; empty if the keyspace never had one.
+        operator: String,
+    },
     /// The keyspace was dropped.
     #[error("the keyspace {0:?} was dropped")]
     KeyspaceDropped(String),

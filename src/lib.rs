@@ -33,6 +33,7 @@ pub mod filter;
 mod format;
 mod memory;
 mod offline;
+pub mod operator;
 mod options;
 mod report;
 mod sorted;
@@ -41,9 +42,9 @@ pub mod vfs;
 mod write;
 
 pub use db::{
-    ByteOrder, Change, Cursor, Db, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keys, Keyspace, KeyspaceStats,
-    LevelStats, MemoryStats, Mismatch, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats,
-    TableStats, Transaction, TransactionIter, Updated, Values, WriteOptions, WriteStalls,
+    Change, Cursor, Db, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keys, Keyspace, KeyspaceStats, LevelStats,
+    MemoryStats, Mismatch, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, TableStats,
+    Transaction, TransactionIter, Updated, Values, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
@@ -54,6 +55,7 @@ pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 pub use offline::fuzz;
 pub use offline::inspect;
 pub use offline::repair::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairOptions, RepairReport, repair};
+pub use operator::ByteOrder;
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, WalMode,
 };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::exec::Executor;
 use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::operator::{MergeOperator, NamedOperator};
 use crate::report::event::{Event, Listener};
 use crate::vfs::{FileSystem, OsFileSystem};
 
@@ -194,6 +195,8 @@ pub struct KeyspaceOptions {
     /// grow by the distinct prefixes. May be changed at any time: such scans read older tables
     /// until compaction rewrites them. Default: none.
     pub prefix: Option<PrefixExtractor>,
+    /// How [`merge`](crate::Db::merge) changes values. Stored by name.
+    pub(crate) merge_operator: Option<NamedOperator>,
 }
 
 impl Default for KeyspaceOptions {
@@ -204,6 +207,7 @@ impl Default for KeyspaceOptions {
             compression: if cfg!(feature = "lz4") { Compression::Lz4 } else { Compression::None },
             block_size: 4096,
             prefix: None,
+            merge_operator: None,
         }
     }
 }
@@ -244,8 +248,34 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Sets the merge operator. Once a keyspace has one, it keeps it: options without an operator
+    /// leave it as it is, and an operator of another name is refused.
+    pub fn merge_operator(mut self, operator: impl MergeOperator + 'static) -> Self {
+        self.merge_operator = Some(NamedOperator::new(Arc::new(operator)));
+        self
+    }
+
+    /// The name of the merge operator, if there is one.
+    pub fn merge_operator_name(&self) -> Option<&str> {
+        self.merge_operator.as_ref().map(NamedOperator::name)
+    }
+
+    /// These options for a keyspace that has had `former` so far.
+    pub(crate) fn succeeding(mut self, former: &KeyspaceOptions) -> Result<KeyspaceOptions> {
+        match (&self.merge_operator, &former.merge_operator) {
+            (Some(new), Some(old)) if new.name() != old.name() => {
+                let (new, old) = (new.name(), old.name());
+                return Err(Error::invalid(format_args!("the keyspace's merge operator is {old:?}, not {new:?}")));
+            }
+            (Some(new), _) if new.is_known() => {}
+            (_, old) => self.merge_operator = old.clone(),
+        }
+        Ok(self)
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         self.filter.validate()?;
+        self.merge_operator.as_ref().map_or(Ok(()), NamedOperator::validate)?;
         self.prefix.map_or(Ok(()), PrefixExtractor::validate)?;
         self.level_filters.validate(self.filter)?;
         if !self.compression.is_available() {
@@ -292,6 +322,7 @@ pub struct Options {
     pub(crate) wal_mode: WalMode,
     pub(crate) hash_seed: Option<u64>,
     pub(crate) default_keyspace: Option<KeyspaceOptions>,
+    pub(crate) merge_operators: Vec<NamedOperator>,
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) executor: Option<Arc<dyn Executor>>,
     pub(crate) listener: Listener,
@@ -311,6 +342,7 @@ impl Default for Options {
             wal_mode: WalMode::Auto,
             hash_seed: None,
             default_keyspace: None,
+            merge_operators: Vec::new(),
             file_system: Arc::new(OsFileSystem::new()),
             executor: None,
             listener: Listener::default(),
@@ -331,6 +363,7 @@ impl fmt::Debug for Options {
             .field("paranoid", &self.paranoid)
             .field("wal_mode", &self.wal_mode)
             .field("default_keyspace", &self.default_keyspace)
+            .field("merge_operators", &self.merge_operators)
             .field("listener", &self.listener)
             .finish_non_exhaustive()
     }
@@ -440,6 +473,19 @@ impl Options {
     pub fn default_keyspace(mut self, options: KeyspaceOptions) -> Self {
         self.default_keyspace = Some(options);
         self
+    }
+
+    /// Makes a merge operator known to the keyspaces that name it. Those in
+    /// [`operator`](crate::operator) are known anyway.
+    pub fn merge_operator(mut self, operator: impl MergeOperator + 'static) -> Self {
+        self.merge_operators.push(NamedOperator::new(Arc::new(operator)));
+        self
+    }
+
+    /// The operator called `name`, as far as it is known.
+    pub(crate) fn operator_named(&self, name: &str) -> NamedOperator {
+        let given = self.merge_operators.iter().find(|operator| operator.name() == name);
+        given.cloned().unwrap_or_else(|| NamedOperator::stored(name))
     }
 
     /// Where files live. Default: [`OsFileSystem`].

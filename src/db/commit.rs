@@ -10,8 +10,9 @@ use parking_lot::Mutex;
 use super::premise::{Premise, Refusal};
 use crate::error::Result;
 use crate::format::checksum;
-use crate::format::header::FileHeader;
+use crate::format::header::{FileHeader, features};
 use crate::format::key::SeqNo;
+use crate::write::batch::WriteBatch;
 use crate::write::log::{LogWriter, NewRecord};
 use crate::write::memtable::Memtable;
 
@@ -57,6 +58,8 @@ impl Commit {
 pub(super) struct Encoded<'a> {
     pub(super) payload: Cow<'a, [u8]>,
     pub(super) count: u32,
+    /// What a reader of the log must understand to read the batch.
+    pub(super) features: u32,
     crc: u32,
     /// Whether the caller will sync.
     pub(super) sync: bool,
@@ -65,7 +68,21 @@ pub(super) struct Encoded<'a> {
 impl<'a> Encoded<'a> {
     pub(super) fn new(payload: Cow<'a, [u8]>, count: u32, sync: bool) -> Encoded<'a> {
         let crc = checksum::crc(&payload);
-        Encoded { payload, count, crc, sync }
+        Encoded { payload, count, features: 0, crc, sync }
+    }
+
+    pub(super) fn of(batch: WriteBatch, sync: bool) -> Encoded<'static> {
+        let (count, features) = (batch.count(), if batch.merged().is_empty() { 0 } else { features::MERGE });
+        Encoded::new(Cow::Owned(batch.into_payload()), count, sync).with_features(features)
+    }
+
+    /// A batch whose readers need `features`.
+    pub(super) fn with_features(self, features: u32) -> Encoded<'a> {
+        Encoded { features, ..self }
+    }
+
+    pub(super) fn borrowed(&self) -> Encoded<'_> {
+        Encoded { payload: Cow::Borrowed(&self.payload), ..*self }
     }
 
     pub(super) fn record(&self) -> NewRecord<'_> {

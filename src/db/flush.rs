@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::background::Waiting;
+use super::read::tree_of;
 use super::store::Store;
 use super::view::Tree;
 use crate::error::{Error, IoContext, Result};
@@ -35,8 +36,38 @@ impl Store {
             }
             commit.memtable.log_number()
         };
+        self.await_flush_before(last)
+    }
+
+    /// Writes the memtables that hold entries of a keyspace to tables, and waits for that.
+    pub(super) fn flush_keyspace(self: &Arc<Self>, keyspace: u32, name: &str) -> Result<()> {
+        self.gate.check_writable()?;
+        let holds = |memtable: &Memtable| memtable.keyspaces().iter().any(|(id, _)| *id == keyspace);
+        let view = self.view.load();
+        tree_of(&view, keyspace, name)?;
+        // Lists most of its entries before the lock is taken.
+        holds(&view.active);
+        drop(view);
+        let last = {
+            let mut commit = self.commit.lock();
+            let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
+            if holds(&commit.memtable) {
+                self.rotate(commit);
+                commit.memtable.log_number()
+            } else {
+                match self.view.load().sealed.iter().find(|memtable| holds(memtable)) {
+                    Some(memtable) => memtable.log_number() + 1,
+                    None => return Ok(()),
+                }
+            }
+        };
+        self.await_flush_before(last)
+    }
+
+    /// Waits until the memtables of logs before `log` are in tables.
+    fn await_flush_before(self: &Arc<Self>, log: u64) -> Result<()> {
         self.wait_for_progress(Waiting::Flush, |_| {
-            self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= last)
+            self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= log)
         })?;
         self.mark_synced()
     }
@@ -59,7 +90,8 @@ impl Store {
         }
         // The log of the next newer memtable is the oldest still needed.
         let newer = view.sealed.len().checked_sub(2).and_then(|at| view.sealed.get(at)).unwrap_or(&view.active);
-        let flushed = memtable.last_seqno();
+        // A log that only lacked a feature may leave an empty memtable.
+        let flushed = memtable.last_seqno().max(self.sequence.flushed());
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         let bytes: u64 = added.iter().map(|(_, _, meta)| meta.size).sum();
         self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -123,6 +155,7 @@ impl Store {
             },
             table_size: self.options.table_size,
             snapshots: self.snapshots.all(),
+            operator: tree.options.merge_operator.clone(),
             new_number,
             cancelled,
             paranoid: self.options.paranoid,

@@ -1,6 +1,7 @@
 //! [`Keys`] and [`Values`]: scans that copy one half of each entry.
 
-use super::iter::{Cursor, Iter};
+use super::cursor::Cursor;
+use super::iter::Iter;
 use crate::error::Result;
 use crate::sorted::value::Value;
 
@@ -10,6 +11,18 @@ macro_rules! half {
         pub struct $name(pub(super) Iter);
 
         impl $name {
+            /// Moves the front to the first entry whose key is `key` or greater; see
+            /// [`Iter::seek`].
+            pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+                self.0.seek(key);
+            }
+
+            /// Moves the back to the last entry whose key is `key` or less; see
+            /// [`Iter::seek_back`].
+            pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
+                self.0.seek_back(key);
+            }
+
             fn copy(cursor: &Cursor) -> Option<Value> {
                 cursor.$get().map(Value::copy_of)
             }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::StoreHandle;
-use super::iter::KeyRange;
+use super::range::KeyRange;
 use super::read::ReadTarget;
 use super::reads::reads;
 use super::refilter::{FilterRebuild, Scope};
@@ -19,7 +19,7 @@ use crate::format::span::KeySpan;
 use crate::options::{KeyspaceOptions, LevelFilters};
 use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
 use crate::tree::version::Version;
-use crate::write::batch::WriteBatch;
+use crate::write::batch::{Write, WriteBatch};
 
 /// A handle to one keyspace of a store: a key-value map of its own, sharing the log and the order
 /// of writes with all others.
@@ -73,12 +73,49 @@ impl Keyspace {
     /// Sets a key to a value under `options`: with [`WriteOptions::sync`], durably. Returns the
     /// write's sequence number.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
-        self.store().write_one(self.id, key.as_ref(), Some(value.as_ref()), options)
+        self.store().write_one(self.id, key.as_ref(), Write::Put(value.as_ref()), options)
     }
 
     /// Deletes a key under `options`. Returns the write's sequence number.
     pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
-        self.store().write_one(self.id, key.as_ref(), None, options)
+        self.store().write_one(self.id, key.as_ref(), Write::Delete, options)
+    }
+
+    /// Merges an operand into the value of a key; see [`operator`](crate::operator). Returns the
+    /// write's sequence number.
+    ///
+    /// Fails with [`Error::InvalidArgument`] if the keyspace has no merge operator.
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.merge_with(key, operand, WriteOptions::default())
+    }
+
+    /// Merges an operand into the value of a key under `options`; see [`merge`](Keyspace::merge).
+    pub fn merge_with(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
+        self.store().write_one(self.id, key.as_ref(), Write::Merge(operand.as_ref()), options)
+    }
+
+    /// Writes every entry of the keyspace to tables. They are durable when this returns.
+    ///
+    /// One memtable and one log serve all keyspaces, so this also flushes what others have written
+    /// beside it: it saves nothing over [`Db::flush`](crate::Db::flush) while other keyspaces are
+    /// busy. It does nothing, and makes no small tables, if no memtable holds an entry of this
+    /// keyspace.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let users = db.keyspace("users")?;
+    /// let seqno = users.put("id7", "Ann")?;
+    /// users.flush()?;
+    /// assert!(db.flushed_seqno() >= seqno);
+    /// db.put("other", "1")?;
+    /// users.flush()?; // nothing to do
+    /// assert_eq!(db.flushed_seqno(), seqno);
+    /// # Ok(()) }
+    /// ```
+    pub fn flush(&self) -> Result<()> {
+        self.store().flush_keyspace(self.id, &self.name)
     }
 
     /// Flushes all memtables, then compacts a range to the last level and drops what deletes and
@@ -137,6 +174,12 @@ impl WriteBatch {
         self.put_raw(keyspace.id, key.as_ref(), value.as_ref());
     }
 
+    /// Adds an operand to be merged into a key of `keyspace`; see [`operator`](crate::operator).
+    pub fn merge_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.set_origin(keyspace.store().id);
+        self.merge_raw(keyspace.id, key.as_ref(), operand.as_ref());
+    }
+
     /// Adds a delete of a key of `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.set_origin(keyspace.store().id);
@@ -158,10 +201,11 @@ impl Store {
         if let Some(options) = &options {
             options.validate()?;
         }
-        if let Some(tree) = self.view.load().tree_named(name)
-            && options.as_ref().is_none_or(|options| *options == tree.options)
-        {
-            return Ok((tree.id, Arc::clone(&tree.name)));
+        if let Some(tree) = self.view.load().tree_named(name) {
+            let succeeding = options.as_ref().map(|options| options.clone().succeeding(&tree.options)).transpose()?;
+            if succeeding.is_none_or(|options| options == tree.options) {
+                return Ok((tree.id, Arc::clone(&tree.name)));
+            }
         }
         self.gate.check_writable()?;
         self.define_keyspace(name, options)
@@ -173,7 +217,7 @@ impl Store {
         let (existing, count) = (view.tree_named(name).cloned(), view.trees.len());
         let tree = match (existing, options) {
             (Some(tree), None) => return Ok((tree.id, tree.name)),
-            (Some(tree), Some(options)) => Tree { options, ..tree },
+            (Some(tree), Some(options)) => Tree { options: options.succeeding(&tree.options)?, ..tree },
             (None, _) if count >= MAX_KEYSPACES => {
                 return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
             }
@@ -225,6 +269,14 @@ impl Store {
         self.install_keyspace(tree)
     }
 
+    /// The error of a write to a dropped keyspace.
+    #[cold]
+    pub(super) fn keyspace_dropped(&self, id: u32) -> Error {
+        let name = self.dropped.lock().iter().find(|(dropped, _)| *dropped == id).and_then(|(_, name)| name.upgrade());
+        // Only a batch can outlive all handles.
+        Error::KeyspaceDropped(name.map_or_else(|| format!("number {id}"), |name| name.to_string()))
+    }
+
     /// Drops a keyspace and all its tables; returns whether it existed.
     pub(super) fn drop_keyspace(self: &Arc<Self>, name: &str) -> Result<bool> {
         self.gate.check_writable()?;
@@ -235,8 +287,45 @@ impl Store {
         }
         let edit = VersionEdit { dropped: vec![tree.id], ..VersionEdit::default() };
         self.install(edit, |view| view.trees.retain(|other| other.id != tree.id))?;
+        let mut dropped = self.dropped.lock();
+        dropped.retain(|(_, name)| name.strong_count() > 0);
+        dropped.push((tree.id, Arc::downgrade(&tree.name)));
+        drop(dropped);
         // Its compaction debt no longer slows writers down.
         self.schedule();
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::vfs::SimFileSystem;
+
+    #[test]
+    fn a_write_to_a_dropped_keyspace_names_it_issue_13() {
+        let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
+        let [kept, gone] = ["kept", "gone"].map(|name| db.keyspace(name).unwrap());
+        assert!(db.drop_keyspace("gone").unwrap());
+        let names = |result: Result<SeqNo>| match result {
+            Err(Error::KeyspaceDropped(name)) => name,
+            other => format!("{other:?}"),
+        };
+        let mut batch = WriteBatch::new();
+        batch.put_in(&kept, "k", "v");
+        batch.delete_in(&gone, "k");
+        assert_eq!(
+            [gone.put("k", "v"), gone.delete("k"), db.write(batch.clone())].map(names),
+            ["gone"; 3].map(str::to_owned)
+        );
+        // Names are kept as long as a handle exists.
+        let id = gone.id;
+        drop(gone);
+        assert!(kept.put("k", "v").is_ok() && db.drop_keyspace("kept").unwrap());
+        assert_eq!(names(db.write(batch)), "kept");
+        let known: Vec<u32> = db.store().dropped.lock().iter().map(|(id, _)| *id).collect();
+        assert_eq!(known, [kept.id]);
+        assert_ne!(id, kept.id);
     }
 }

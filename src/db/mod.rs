@@ -17,6 +17,8 @@ mod close;
 mod commit;
 mod compact;
 mod counters;
+mod cursor;
+mod estimate;
 mod explain;
 mod flush;
 mod gaps;
@@ -31,6 +33,7 @@ mod logs;
 mod multi_get;
 mod open;
 mod premise;
+mod range;
 mod read;
 mod read_set;
 mod reads;
@@ -52,10 +55,12 @@ mod update;
 mod view;
 mod write;
 
+pub use cursor::Cursor;
 pub use held::HeldStats;
-pub use iter::{Cursor, Iter, KeyRange};
+pub use iter::Iter;
 pub use keys::{Keys, Values};
 pub use keyspace::Keyspace;
+pub use range::KeyRange;
 pub use read::ReadOptions;
 pub use refilter::FilterRebuild;
 pub use salvage::{SalvageIter, SkippedRange};
@@ -63,7 +68,7 @@ pub use snapshot::Snapshot;
 pub use stalls::{Stall, WriteStalls};
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use transaction::{Savepoint, Transaction, TransactionIter};
-pub use update::{ByteOrder, Change, Integer, Mismatch, Updated};
+pub use update::{Change, Integer, Mismatch, Updated};
 pub use write::WriteOptions;
 
 use read::ReadTarget;
@@ -76,6 +81,7 @@ use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, Options};
 use crate::tree::manifest::DEFAULT_KEYSPACE;
+use crate::vfs::MemoryFileSystem;
 use crate::write::batch::WriteBatch;
 
 /// Shared by all handles, keyspaces and snapshots of a store. Dropping the last one closes the
@@ -150,6 +156,22 @@ impl Options {
     /// [`Error::Io`](crate::Error::Io).
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Db> {
         Ok(Db::of(Store::open_read_only(path.as_ref(), self)?))
+    }
+
+    /// Opens a new store in memory. It is gone once it is closed and its iterators are dropped.
+    ///
+    /// Everything works as on disk, at the speed of memory; syncs do nothing. To close and reopen a
+    /// store, or to bound what it takes, see [`MemoryFileSystem`].
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// let db = tamis::Options::new().open_in_memory()?;
+    /// db.put("apple", "1")?;
+    /// assert_eq!(db.get("apple")?.as_deref(), Some(&b"1"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn open_in_memory(self) -> Result<Db> {
+        self.file_system(Arc::new(MemoryFileSystem::new())).open("memory")
     }
 }
 
@@ -231,6 +253,20 @@ impl Db {
     /// Deletes a key; deleting an absent key is no error. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.delete(key)
+    }
+
+    /// Merges an operand into the value of a key; see [`operator`](crate::operator). Returns the
+    /// write's sequence number.
+    ///
+    /// Fails with [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the keyspace has no
+    /// merge operator.
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.default.merge(key, operand)
+    }
+
+    /// Merges an operand into the value of a key under `options`; see [`merge`](Db::merge).
+    pub fn merge_with(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
+        self.default.merge_with(key, operand, options)
     }
 
     /// Sets a key to a value under `options`: with [`WriteOptions::sync`], durably. Returns the

@@ -28,22 +28,29 @@ impl Store {
         let reads: Vec<PointRead<'_>> = keys.iter().map(|key| read(key.as_ref())).collect();
 
         let mut values = vec![None; keys.len()];
+        // Keys whose newest version is an operand.
+        let mut merged = Vec::new();
         let mut pending: Vec<usize> = (0..keys.len()).collect();
         for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
             pending.retain(|&i| {
                 let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
-                if entry.kind == ValueKind::Put {
-                    values[i] = Some(Value::copy_of(entry.value));
+                match entry.kind {
+                    ValueKind::Put => values[i] = Some(Value::copy_of(entry.value)),
+                    ValueKind::Delete => {}
+                    ValueKind::Merge => merged.push(i),
                 }
                 false
             });
         }
-        let batch = MultiGet::new(&reads, pending, |i, hit| {
-            if hit.kind == ValueKind::Put {
-                values[i] = Some(hit.value.into_value());
-            }
+        let batch = MultiGet::new(&reads, pending, |i, hit| match hit.kind {
+            ValueKind::Put => values[i] = Some(hit.value.into_value()),
+            ValueKind::Delete => {}
+            ValueKind::Merge => merged.push(i),
         });
         batch.run(&tree.version, self.tables.epoch())?;
+        for i in merged {
+            values[i] = Some(Value::from(view.merged(tree, &reads[i])?));
+        }
         Ok(values)
     }
 }

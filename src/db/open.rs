@@ -143,19 +143,24 @@ struct StartState {
 impl StartState {
     fn load(dir: &Path, options: &Options) -> Result<StartState> {
         let fs = &*options.file_system;
-        let Some(Loaded { mut state, number, is_durable }) = manifest::load(fs, dir)? else {
-            sync_names_above(fs, dir)?;
-            return Ok(StartState { state: new_state(options), found: 0, may_stay: false });
+        let (mut state, found, mut may_stay) = match manifest::load(fs, dir)? {
+            Some(Loaded { state, number, is_durable }) => (state, number, is_durable),
+            None => {
+                sync_names_above(fs, dir)?;
+                (new_state(options), 0, false)
+            }
         };
-        let mut may_stay = is_durable;
+        find_operators(&mut state, options);
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
-            && default.options != *wanted
         {
-            default.options = wanted.clone();
-            may_stay = false;
+            let wanted = wanted.clone().succeeding(&default.options)?;
+            if wanted != default.options {
+                default.options = wanted;
+                may_stay = false;
+            }
         }
-        Ok(StartState { state, found: number, may_stay })
+        Ok(StartState { state, found, may_stay })
     }
 
     /// Looks for stray files: with numbers that the manifest does not know to be used. They are
@@ -219,6 +224,7 @@ struct ReadOnlyImage {
 fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<MemtablePool>) -> Result<Option<ReadOnlyImage>> {
     let fs = &*options.file_system;
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
+    find_operators(&mut state, options);
     let files = list_files(options, dir)?;
     let tables = new_tables(options, &fs.absolute(dir).during("resolve", dir)?);
     let sources = Sources { dir, manifest: number, files: &files, tables: &tables };
@@ -230,6 +236,15 @@ fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<MemtablePool>)
     // A log is removed only after an edit has declared its entries flushed.
     let flushed = manifest::load(fs, dir)?.map_or(0, |now| now.state.flushed_seqno);
     Ok((flushed <= recovered.last_seqno).then_some(ReadOnlyImage { state, tables, recovered }))
+}
+
+/// Finds the merge operators that keyspaces name.
+fn find_operators(state: &mut ManifestState, options: &Options) {
+    for keyspace in state.keyspaces.values_mut() {
+        if let Some(operator) = &mut keyspace.options.merge_operator {
+            *operator = options.operator_named(operator.name());
+        }
+    }
 }
 
 /// Opens up to `most` table files before a writing process removes them.

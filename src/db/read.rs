@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::iter::{Cursor, Iter, common_prefix};
+use super::cursor::Cursor;
+use super::iter::{Iter, common_prefix};
 use super::store::Store;
 use super::view::{Hit, ReadView, Tree};
 use crate::error::{Error, Result};
@@ -64,6 +65,7 @@ enum Kept {
     /// The first bytes of the caller's buffer, this many.
     Copied(usize),
     InTable(KeptValue),
+    Merged(Vec<u8>),
     /// The version of the key with this sequence number.
     InMemtable(Arc<Memtable>, SeqNo),
 }
@@ -128,12 +130,14 @@ impl Store {
             match hit {
                 Hit::Memtable { memtable, seqno, .. } => Kept::InMemtable(Arc::clone(memtable), seqno),
                 Hit::Table(value) => Kept::InTable(value.keep()),
+                Hit::Merged(value) => Kept::Merged(value),
             }
         })?;
         Ok(match kept {
             None => None,
             Some(Kept::Copied(len)) => Some(read(&buffer[..len])),
             Some(Kept::InTable(value)) => Some(read(value.bytes())),
+            Some(Kept::Merged(value)) => Some(read(&value)),
             Some(Kept::InMemtable(memtable, seqno)) => {
                 // Looked up again: the memtable still has the entry, and only a borrow of the
                 // memtable can lend its value.

@@ -6,8 +6,10 @@
 macro_rules! reads {
     ($handle:ident) => {
         const _: () = {
-            use crate::db::iter::{Cursor, Iter, KeyRange};
+            use crate::db::cursor::Cursor;
+            use crate::db::iter::Iter;
             use crate::db::keys::{Keys, Values};
+            use crate::db::range::KeyRange;
             use crate::db::read::ReadOptions;
             use crate::error::Result;
             use crate::format::span::KeySpan;

@@ -10,7 +10,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, ValueKind};
 use crate::format::span::KeySpan;
 use crate::memory::pool::MemtablePool;
 use crate::options::{Compression, Options};
@@ -226,6 +226,7 @@ impl Recovery<'_> {
                 },
                 table_size: u64::MAX,
                 snapshots: Vec::new(),
+                operator: options_of.merge_operator.clone(),
                 new_number: &|| number,
                 cancelled: &|| false,
                 paranoid: self.options.paranoid,
@@ -300,13 +301,20 @@ impl Rebuilt<'_> {
         let size = self.recovery.options.memtable_size;
         while !group.is_empty() {
             let mut inserted = 0;
-            let mut writer = self.memtable().writer();
+            let memtable = Arc::clone(self.memtable());
+            let mut writer = memtable.writer();
             for Insertion { operation, hash, seqno, begins_in } in group {
                 // A batch is never split across memtables.
                 if begins_in.is_some() && writer.used() >= size {
                     break;
                 }
-                writer.insert_hashed(operation.keyspace, operation.key, *hash, *seqno, operation.kind, operation.value);
+                let Op { keyspace, kind, key, value } = *operation;
+                if kind == ValueKind::Merge {
+                    let fold = || self.state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
+                    writer.insert_operand(keyspace, key, *hash, *seqno, value, fold());
+                } else {
+                    writer.insert_hashed(keyspace, key, *hash, *seqno, kind, value);
+                }
                 inserted += 1;
             }
             drop(writer);

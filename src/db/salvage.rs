@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::iter::KeyRange;
 use super::keyspace::Keyspace;
+use super::range::KeyRange;
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 use crate::format::span::KeySpan;
+use crate::operator::{NamedOperator, OperandChain, Resolved};
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
 use crate::write::memtable::MemtableCursor;
@@ -39,8 +40,13 @@ pub struct SalvageIter {
     _tables: Vec<Arc<Table>>,
     upper: Option<Vec<u8>>,
     visible: SeqNo,
-    /// The last key examined.
-    last: Option<Vec<u8>>,
+    /// The last key examined, if there is one.
+    last: Vec<u8>,
+    has_last: bool,
+    /// Its versions, if the newest is an operand.
+    chain: OperandChain,
+    operator: Option<NamedOperator>,
+    keyspace: Arc<str>,
     dir: PathBuf,
     missing: Vec<SkippedRange>,
     failed: bool,
@@ -86,6 +92,7 @@ impl Keyspace {
         let span = KeySpan::of(range.into_bounds());
         let view = store.view.load();
         let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
+        let (operator, keyspace) = (tree.options.merge_operator.clone(), Arc::clone(&tree.name));
         let visible = store.sequence.visible();
         let mut sources: Vec<SalvageInput> =
             view.memtables().map(|memtable| SalvageInput::Memory(memtable.cursor(self.id))).collect();
@@ -133,7 +140,11 @@ impl Keyspace {
             _tables: tables,
             upper: span.upper,
             visible,
-            last: None,
+            last: Vec::new(),
+            has_last: false,
+            chain: OperandChain::default(),
+            operator,
+            keyspace,
             dir,
             missing,
             failed: false,
@@ -168,16 +179,28 @@ impl SalvageIter {
                 let (a, b) = (a.cursor(), b.cursor());
                 compare_entries((a.key(), a.seqno()), (b.key(), b.seqno()))
             });
-            let Some(source) = first else { return Ok(None) };
-            let cursor = source.cursor_mut();
-            if self.upper.as_ref().is_some_and(|upper| cursor.key() >= upper.as_slice()) {
-                return Ok(None);
+            let cursor = first.map(SalvageInput::cursor_mut);
+            let upper = self.upper.as_deref();
+            let cursor = cursor.filter(|cursor| upper.is_none_or(|upper| cursor.key() < upper));
+            let key = cursor.as_ref().map(|cursor| cursor.key());
+            if !self.chain.is_empty() && key != Some(&*self.last) {
+                // The key has no further version.
+                let chain = std::mem::take(&mut self.chain);
+                let resolved = chain.resolve(self.operator.as_ref(), &self.keyspace, &self.last, true)?;
+                let (Resolved::Value(value) | Resolved::Operand(value)) = resolved;
+                return Ok(Some((self.last.clone(), value)));
             }
+            let Some(cursor) = cursor else { return Ok(None) };
+            let is_new_key = !self.has_last || self.last != cursor.key();
             let mut found = None;
-            if cursor.seqno() <= self.visible && self.last.as_deref() != Some(cursor.key()) {
-                self.last = Some(cursor.key().to_vec());
-                if cursor.kind() == ValueKind::Put {
-                    found = Some((cursor.key().to_vec(), cursor.value().to_vec()));
+            if cursor.seqno() <= self.visible && (is_new_key || !self.chain.is_empty()) {
+                if is_new_key {
+                    (self.has_last, self.last) = (true, cursor.key().to_vec());
+                }
+                match cursor.kind() {
+                    ValueKind::Put if is_new_key => found = Some((self.last.clone(), cursor.value().to_vec())),
+                    ValueKind::Delete if is_new_key => {}
+                    kind => self.chain.push(cursor.seqno(), kind, cursor.value())?,
                 }
             }
             cursor.next()?;

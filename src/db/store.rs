@@ -5,8 +5,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use super::background::Background;
 use super::catalog::{Catalog, Manifest};
@@ -63,6 +65,8 @@ pub(super) struct Store {
     pub(super) retries: Retries,
     /// Held while a keyspace is created, changed or dropped.
     pub(super) defining: RankedMutex<()>,
+    /// Ids of dropped keyspaces, with their names as long as handles keep them.
+    pub(super) dropped: Mutex<Vec<(u32, Weak<str>)>>,
     pub(super) syncing: Syncing,
 
     pub(super) background: Background,
@@ -120,6 +124,7 @@ impl Store {
             queue: Queue::default(),
             retries: Retries::default(),
             defining: RankedMutex::new(LockRank::Defining, ()),
+            dropped: Mutex::default(),
             syncing: Syncing::default(),
             background: Background::default(),
             throttle: Throttle::default(),

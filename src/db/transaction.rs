@@ -1,10 +1,10 @@
 //! [`Transaction`]: reads and writes that commit together, or not at all.
 //!
 //! Optimistic: a transaction holds no lock. It reads at a snapshot, through its own writes, and
-//! remembers what it has read. When it commits, the store checks that nobody has written any of
-//! that since the snapshot (see `premise`). All that the transaction read is therefore as it would
-//! read it at the moment of its commit: transactions are serialisable, in the order of their
-//! sequence numbers, and strictly so, because a commit returns after its writes are visible.
+//! remembers what it has read. When it commits, the store checks that none of that has been written
+//! since the snapshot (see `premise`). A repeated read at the moment of the commit would therefore
+//! return the same. Transactions are serialisable in the order of their sequence numbers, and
+//! strictly so, because a commit returns after its writes are visible.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ mod iter;
 mod overlay;
 
 pub use iter::TransactionIter;
-use overlay::Overlay;
+use overlay::{Overlay, OwnKeyspace, OwnWrite};
 
 use super::Db;
-use super::iter::{Iter, KeyRange};
+use super::iter::Iter;
 use super::keyspace::Keyspace;
+use super::range::KeyRange;
 use super::read::{ReadOptions, ReadTarget};
 use super::read_set::ReadIn;
 use super::snapshot::Snapshot;
@@ -43,12 +44,12 @@ const IN_TURN_FROM: u32 = 3;
 /// Reads and writes that take effect together and at one moment, or not at all.
 ///
 /// A transaction sees the store as of [`begin`](Db::begin), and its own writes. It holds no lock
-/// and keeps nobody waiting. [`commit`](Transaction::commit) fails with [`Error::Conflict`] if
-/// anybody has meanwhile written a key that it read, absent ones included, or any key in a range
-/// that it read. Transactions that commit are serialisable: the store is as if each had run alone
-/// at the moment of its commit.
+/// and delays no other thread. [`commit`](Transaction::commit) fails with [`Error::Conflict`] if a
+/// key that it read, absent ones included, or any key in a range that it read has been written
+/// meanwhile. Transactions that commit are serialisable: the store is as if each had run alone at
+/// the moment of its commit.
 ///
-/// - Keys that are only written conflict with nobody; of two such writes, the later commit counts.
+/// - Keys that are only written cause no conflict; of two such writes, the later commit counts.
 ///   [`guard`](Transaction::guard) makes a key or a range conflict without reading it.
 /// - A range counts as read up to where its iterator got, or wholly, once it has ended.
 /// - Keys read back after the transaction has put or deleted them are not read from the store.
@@ -231,14 +232,20 @@ impl Transaction {
         Ok(ReadTarget { snapshot: Some(self.snapshot.seqno()), ..keyspace.target() })
     }
 
-    /// Returns what the transaction itself did to a key: put a value, or deleted it. Otherwise
-    /// notes that the key is read.
-    fn own_or_note(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Option<Value>> {
+    /// Returns the writes of the transaction to a key, if there are any. Notes that the key is
+    /// read, unless they replace its value.
+    fn own_or_note(&self, keyspace: &Keyspace, key: &[u8]) -> Option<OwnWrite> {
         let own = self.overlay.get(keyspace.id, key);
-        if own.is_none() {
+        if own.as_ref().is_none_or(OwnWrite::needs_stored) {
             self.note_key(keyspace, key);
         }
         own
+    }
+
+    fn own_keyspace(&self, keyspace: &Keyspace) -> OwnKeyspace {
+        let view = self.store().view.load();
+        let operator = view.tree(keyspace.id).and_then(|tree| tree.options.merge_operator.clone());
+        OwnKeyspace { of: read_in(keyspace), operator }
     }
 
     fn iter_in(&self, keyspace: &Keyspace, range: KeySpan<Vec<u8>>) -> TransactionIter<'_> {
@@ -246,7 +253,7 @@ impl Transaction {
             Ok(target) => self.store().iter(target, range.clone(), ReadOptions::default()),
             Err(error) => Iter::failed(error),
         };
-        TransactionIter::new(&self.overlay, read_in(keyspace), range, iter)
+        TransactionIter::new(&self.overlay, self.own_keyspace(keyspace), range, iter)
     }
 
     /// Returns the value of a key of the default keyspace, or `None` if the key is absent.
@@ -257,9 +264,14 @@ impl Transaction {
     /// Returns the value of a key of `keyspace`, or `None` if the key is absent.
     pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let (target, key) = (self.target(keyspace)?, key.as_ref());
-        match self.own_or_note(keyspace, key) {
-            Some(own) => Ok(own),
-            None => self.store().get(target, key, ReadOptions::default(), &mut Untraced, |hit| hit.into_value()),
+        let own = self.own_or_note(keyspace, key);
+        let stored = match &own {
+            Some(own) if !own.needs_stored() => None,
+            _ => self.store().get(target, key, ReadOptions::default(), &mut Untraced, |hit| hit.into_value())?,
+        };
+        match own {
+            Some(own) => self.overlay.value(&own, &self.own_keyspace(keyspace), key, stored.as_deref()),
+            None => Ok(stored),
         }
     }
 
@@ -272,7 +284,7 @@ impl Transaction {
     pub fn contains_key_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         let (target, key) = (self.target(keyspace)?, key.as_ref());
         match self.own_or_note(keyspace, key) {
-            Some(own) => Ok(own.is_some()),
+            Some(own) => Ok(own.is_value()),
             None => self.store().contains_key(target, key),
         }
     }
@@ -305,6 +317,17 @@ impl Transaction {
     /// Sets a key of `keyspace` to a value.
     pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.overlay.batch.put_in(keyspace, key, value);
+    }
+
+    /// Merges an operand into a key of the default keyspace; see [`operator`](crate::operator). The
+    /// key counts as read only if the transaction reads it.
+    pub fn merge(&mut self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.overlay.batch.merge(key, operand);
+    }
+
+    /// Merges an operand into a key of `keyspace`; see [`merge`](Transaction::merge).
+    pub fn merge_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.overlay.batch.merge_in(keyspace, key, operand);
     }
 
     /// Deletes a key of the default keyspace.

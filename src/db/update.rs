@@ -1,8 +1,9 @@
 //! Read, modify, write: operations on one key that are atomic against all other writers.
 //!
 //! Each reads the key, computes the new value without a lock, and writes it under the [`Premise`]
-//! that nobody has written the key since. If somebody has, it starts again: of several writers, one
-//! always succeeds. The others then take turns, so that no more than two work on a key at a time.
+//! that the key has not been written since. If it has, the operation starts again: of several
+//! writers, one always succeeds. The others then take turns, so that no more than two work on a key
+//! at a time.
 
 use std::sync::Arc;
 
@@ -15,9 +16,11 @@ use super::write::{WriteOptions, with_encoded};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, equal};
+use crate::operator::ByteOrder;
 use crate::report::explain::Untraced;
 use crate::sorted::table::PointRead;
 use crate::sorted::value::Value;
+use crate::write::batch::Write;
 
 /// What [`update`](crate::Db::update) does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,21 +55,12 @@ pub struct Mismatch {
     pub current: Option<Value>,
 }
 
-/// The order of the bytes of an integer in a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ByteOrder {
-    /// The least significant byte first.
-    Little,
-    /// The most significant byte first. Unsigned integers in this order sort as their bytes do.
-    Big,
-}
-
 /// The integers that [`fetch_add`](crate::Db::fetch_add) adds to: `u8` to `u128` and `i8` to
 /// `i128`.
 pub trait Integer: sealed::Integer {}
 
 mod sealed {
-    use super::ByteOrder;
+    use crate::operator::ByteOrder;
 
     pub trait Integer: Copy {
         const ZERO: Self;
@@ -141,8 +135,9 @@ impl Store {
                 Change::Put(value) => Some(value),
                 Change::Delete => None,
             };
+            let write = after.as_deref().map_or(Write::Delete, Write::Put);
             let premise = Premise::on_key(moment, target.keyspace, key, hash);
-            let outcome = with_encoded(target.keyspace, key, after.as_deref(), |payload| {
+            let outcome = with_encoded(target.keyspace, key, write, |payload| {
                 self.write_encoded(Encoded::new(payload, 1, options.sync), Some(&premise))
             })?;
             match outcome {
@@ -206,10 +201,11 @@ impl Store {
 macro_rules! updates {
     ($handle:ident) => {
         const _: () = {
-            use crate::db::update::{ByteOrder, Change, Integer, Mismatch, Updated};
+            use crate::db::update::{Change, Integer, Mismatch, Updated};
             use crate::db::write::WriteOptions;
             use crate::error::Result;
             use crate::format::key::SeqNo;
+            use crate::operator::ByteOrder;
 
             impl $handle {
                 /// Changes a key in a way that depends on its value, atomically against all other

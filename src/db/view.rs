@@ -6,10 +6,11 @@ use super::gaps::Gaps;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::epoch::Pin;
+use crate::operator::{OperandChain, Resolved};
 use crate::options::KeyspaceOptions;
 use crate::report::explain::{Found, ReadSource, ReadTrace};
 use crate::sorted::merge::MergingCursor;
-use crate::sorted::table::{PointRead, PrefixProbe};
+use crate::sorted::table::{PointRead, PrefixProbe, TableHit};
 use crate::sorted::value::{FoundValue, Value};
 use crate::tree::version::{ScanSource, Version};
 use crate::write::memtable::Memtable;
@@ -42,8 +43,14 @@ pub(super) struct Tree {
 
 /// A value in place, where a read found it.
 pub(super) enum Hit<'p> {
-    Memtable { memtable: &'p Arc<Memtable>, seqno: SeqNo, value: &'p [u8] },
+    Memtable {
+        memtable: &'p Arc<Memtable>,
+        seqno: SeqNo,
+        value: &'p [u8],
+    },
     Table(FoundValue<'p>),
+    /// Operands and the value that they change, combined.
+    Merged(Vec<u8>),
 }
 
 impl Hit<'_> {
@@ -52,6 +59,7 @@ impl Hit<'_> {
         match self {
             Hit::Memtable { value, .. } => value,
             Hit::Table(value) => value.bytes(),
+            Hit::Merged(value) => value,
         }
     }
 
@@ -60,6 +68,7 @@ impl Hit<'_> {
         match self {
             Hit::Memtable { value, .. } => Value::copy_of(value),
             Hit::Table(value) => value.into_value(),
+            Hit::Merged(value) => Value::from(value),
         }
     }
 }
@@ -119,15 +128,46 @@ impl ReadView {
                 trace.leave(Found::Absent);
                 continue;
             };
-            if entry.kind != ValueKind::Put {
-                trace.leave(Found::Deleted);
-                return Ok(None);
-            }
-            trace.leave(Found::Value(entry.value.len()));
-            return Ok(Some(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value }));
+            return match entry.kind {
+                ValueKind::Put => {
+                    trace.leave(Found::Value(entry.value.len()));
+                    Ok(Some(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value }))
+                }
+                ValueKind::Delete => {
+                    trace.leave(Found::Deleted);
+                    Ok(None)
+                }
+                ValueKind::Merge => {
+                    trace.leave(Found::Operand);
+                    self.merged(tree, read).map(|value| Some(Hit::Merged(value)))
+                }
+            };
         }
-        let hit = tree.version.get(read, pin, &candidates, trace)?;
-        Ok(hit.filter(|hit| hit.kind == ValueKind::Put).map(|hit| Hit::Table(hit.value)))
+        match tree.version.get(read, pin, &candidates, trace)? {
+            Some(TableHit { kind: ValueKind::Put, value, .. }) => Ok(Some(Hit::Table(value))),
+            Some(TableHit { kind: ValueKind::Merge, .. }) => {
+                self.merged(tree, read).map(|value| Some(Hit::Merged(value)))
+            }
+            Some(TableHit { kind: ValueKind::Delete, .. }) | None => Ok(None),
+        }
+    }
+
+    /// The value of a key whose newest version is an operand.
+    #[cold]
+    pub(super) fn merged(&self, tree: &Tree, read: &PointRead<'_>) -> Result<Vec<u8>> {
+        let mut chain = OperandChain::default();
+        for memtable in self.memtables() {
+            memtable.collect(tree.id, read.key, read.hash, read.snapshot, &mut chain)?;
+            if chain.is_complete() {
+                break;
+            }
+        }
+        if !chain.is_complete() {
+            tree.version.collect(read, &mut chain)?;
+        }
+        match chain.resolve(tree.options.merge_operator.as_ref(), &tree.name, read.key, true)? {
+            Resolved::Value(value) | Resolved::Operand(value) => Ok(value),
+        }
     }
 
     /// Returns a snapshot that is not newer than the view and sees the same of it as `snapshot`.

@@ -20,10 +20,12 @@ use super::stalls::Cause;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
 use crate::error::{Error, IoContext, Result};
-use crate::format::header::FileHeader;
-use crate::format::key::{MAX_SEQNO, SeqNo};
+use crate::filter::KeyHash;
+use crate::format::header::{FileHeader, features};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
-use crate::write::batch::{BatchReader, WriteBatch, encode_op};
+use crate::operator::Fold;
+use crate::write::batch::{BatchReader, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
 use crate::write::memtable::Memtable;
 use crate::write::wal;
@@ -82,14 +84,14 @@ thread_local! {
 pub(super) fn with_encoded<R>(
     keyspace: u32,
     key: &[u8],
-    value: Option<&[u8]>,
+    operation: Write<'_>,
     write: impl FnOnce(Cow<'_, [u8]>) -> Result<R>,
 ) -> Result<R> {
     // Taken, not borrowed: a nested write, as by a listener, finds an empty one. In an ending
     // thread there is none.
     let mut payload = ENCODED.try_with(Cell::take).unwrap_or_default();
     payload.clear();
-    let result = encode_op(&mut payload, keyspace, key, value).and_then(|()| write(Cow::Borrowed(&payload)));
+    let result = encode_op(&mut payload, keyspace, key, operation).and_then(|()| write(Cow::Borrowed(&payload)));
     if payload.capacity() <= KEPT_LEN {
         let _ = ENCODED.try_with(|encoded| encoded.set(payload));
     }
@@ -106,30 +108,39 @@ impl Store {
             }
             return Ok(self.sequence.visible());
         }
-        let count = batch.count();
-        self.write_unconditionally(Encoded::new(Cow::Owned(batch.into_payload()), count, options.sync))
+        self.write_unconditionally(Encoded::of(batch, options.sync))
     }
 
     /// Fails if the batch cannot be written.
     pub(super) fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
         self.gate.check_writable()?;
         batch.validate(self.id)?;
-        self.check_keyspaces(batch.keyspaces())
+        self.check_keyspaces(batch.keyspaces())?;
+        batch.merged().iter().try_for_each(|id| self.check_mergeable(*id))
     }
 
-    /// Writes a single operation: a put if `value` is given, otherwise a delete.
+    /// Writes a single operation.
     pub(super) fn write_one(
         self: &Arc<Self>,
         keyspace: u32,
         key: &[u8],
-        value: Option<&[u8]>,
+        operation: Write<'_>,
         options: WriteOptions,
     ) -> Result<SeqNo> {
         self.gate.check_writable()?;
         if keyspace != 0 {
             self.check_keyspaces(&[keyspace])?;
         }
-        with_encoded(keyspace, key, value, |payload| self.write_unconditionally(Encoded::new(payload, 1, options.sync)))
+        let features = match operation {
+            Write::Put(_) | Write::Delete => 0,
+            Write::Merge(_) => {
+                self.check_mergeable(keyspace)?;
+                features::MERGE
+            }
+        };
+        with_encoded(keyspace, key, operation, |payload| {
+            self.write_unconditionally(Encoded::new(payload, 1, options.sync).with_features(features))
+        })
     }
 
     /// Commits a batch without a premise.
@@ -177,9 +188,30 @@ impl Store {
         }
         let view = self.view.load();
         match keyspaces.iter().find(|id| view.tree(**id).is_none()) {
-            Some(id) => Err(Error::KeyspaceDropped(format!("number {id}"))),
+            Some(&id) => Err(self.keyspace_dropped(id)),
             None => Ok(()),
         }
+    }
+
+    /// Fails unless operands can be merged in a keyspace: an operand that no read could merge is
+    /// not written.
+    fn check_mergeable(&self, keyspace: u32) -> Result<()> {
+        self.view.with(|view, _| {
+            let Some(tree) = view.tree(keyspace) else { return Ok(()) };
+            match &tree.options.merge_operator {
+                Some(operator) if operator.is_known() => Ok(()),
+                Some(operator) => Err(Error::MergeOperatorMissing {
+                    keyspace: tree.name.to_string(),
+                    operator: operator.name().to_owned(),
+                }),
+                None => Err(Error::invalid(format_args!("the keyspace {:?} has no merge operator", tree.name))),
+            }
+        })
+    }
+
+    /// What the memtable may do at once with an operand in a keyspace.
+    fn fold_in(&self, keyspace: u32) -> Option<Fold> {
+        self.view.with(|view, _| view.tree(keyspace)?.options.merge_operator.as_ref()?.fold())
     }
 
     fn commit(self: &Arc<Self>, encoded: Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
@@ -290,6 +322,7 @@ impl Store {
         let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
         let log_bytes = len(MAX_RECORD_HEADER_LEN);
         self.ensure_space(commit, len(0), log_bytes)?;
+        self.ensure_features(commit, group.clone().fold(0, |features, encoded| features | encoded.features));
         let log = self.reserved_log(commit, log_bytes as u64)?;
         let before = log.next() - 1;
         let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
@@ -314,7 +347,13 @@ impl Store {
             for operation in BatchReader::new(&encoded.payload, encoded.count) {
                 let operation = operation.map_err(Error::invalid)?;
                 seqno += 1;
-                writer.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
+                let Op { keyspace, kind, key, value } = operation;
+                if kind == ValueKind::Merge {
+                    let hash = KeyHash::new(self.seed, key);
+                    writer.insert_operand(keyspace, key, hash, seqno, value, self.fold_in(keyspace));
+                } else {
+                    writer.insert(keyspace, key, seqno, kind, value);
+                }
             }
         }
         let waited = writer.waited();
@@ -351,6 +390,17 @@ impl Store {
         }
     }
 
+    /// Ensures that the log's header says that its readers need `features`. Later logs say so too:
+    /// what was used once is likely used again.
+    fn ensure_features(self: &Arc<Self>, commit: &mut Commit, features: u32) {
+        if features & !commit.header.features != 0 {
+            if commit.log.is_some() {
+                self.rotate(commit);
+            }
+            commit.header.features |= features;
+        }
+    }
+
     /// Seals the memtable and its log, and starts new ones.
     pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) {
         let number = self.catalog.new_file_number();
@@ -359,6 +409,7 @@ impl Store {
             first: commit.next(),
             previous: commit.header.number,
             previous_len: commit.log_len(),
+            features: commit.header.features,
             ..FileHeader::default()
         };
         let memtable = Arc::new(Memtable::new(number, self.options.memtable_size, self.seed, &self.memory));

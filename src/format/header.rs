@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 8 | magic: `tamiswal`, `tamisman` or `tamissst` |
 //! | 8 | 4 | format version, 1 |
-//! | 12 | 4 | required features, 0 in version 1; a reader that lacks one refuses the file |
+//! | 12 | 4 | required features: logs, see [`features`]; a reader that lacks one refuses the file |
 //! | 16 | 8 | file number |
 //! | 24 | 8 | logs: ordinal of the first record |
 //! | 32 | 8 | logs: highest ordinal on stable storage when the file was created |
@@ -30,8 +30,16 @@ use crate::error::{Error, Result};
 pub(crate) const FILE_HEADER_LEN: usize = 64;
 /// The only version so far. Part of the format.
 pub(crate) const FORMAT_VERSION: u32 = 1;
-/// Required-feature bits that this version understands. Part of the format.
-pub(crate) const KNOWN_FEATURES: u32 = 0;
+/// Required-feature bits of a log's header and of a table's footer. Part of the format.
+///
+/// A file has the bits of what it uses, so that a version of tamis that lacks a feature reads all
+/// files that do without it.
+pub(crate) mod features {
+    /// Operands of merges.
+    pub(crate) const MERGE: u32 = 2;
+    /// All bits that this version understands.
+    pub(crate) const KNOWN: u32 = MERGE;
+}
 
 /// The kind of a file that has a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +64,8 @@ impl Magic {
 /// Decoded header. In a table, all but `number` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct FileHeader {
+    /// Required [`features`]; 0 in manifests and tables.
+    pub(crate) features: u32,
     pub(crate) number: u64,
     /// Ordinal of the first record.
     pub(crate) first: u64,
@@ -72,6 +82,7 @@ impl FileHeader {
         let mut out = [0; FILE_HEADER_LEN];
         out[..8].copy_from_slice(magic.bytes());
         set_u32(&mut out, 8, FORMAT_VERSION);
+        set_u32(&mut out, 12, self.features);
         set_u64(&mut out, 16, self.number);
         set_u64(&mut out, 24, self.first);
         set_u64(&mut out, 32, self.synced);
@@ -104,17 +115,18 @@ impl FileHeader {
         }
         let mut fields = Decoder::new(&bytes[8..]);
         let mut decode = || {
-            let (version, features) = (fields.u32()?, fields.u32()?);
+            let version = fields.u32()?;
             let header = FileHeader {
+                features: fields.u32()?,
                 number: fields.u64()?,
                 first: fields.u64()?,
                 synced: fields.u64()?,
                 previous: fields.u64()?,
                 previous_len: fields.u64()?,
             };
-            Ok((version, features, header, fields.u32()?, fields.u32()?))
+            Ok((version, header, fields.u32()?, fields.u32()?))
         };
-        let (version, features, header, reserved, crc) = decode().map_err(|e: super::Malformed| corrupt(e.0))?;
+        let (version, header, reserved, crc) = decode().map_err(|e: super::Malformed| corrupt(e.0))?;
         let unsupported = |what, found: u32, known: u32| Error::Unsupported {
             file: file.to_owned(),
             what,
@@ -127,8 +139,8 @@ impl FileHeader {
         if version != FORMAT_VERSION {
             return Err(unsupported("format version", version, FORMAT_VERSION));
         }
-        if features & !KNOWN_FEATURES != 0 {
-            return Err(unsupported("required features", features, KNOWN_FEATURES));
+        if header.features & !features::KNOWN != 0 {
+            return Err(unsupported("required features", header.features, features::KNOWN));
         }
         if header.number != number {
             return Err(corrupt("the number in the file header is not the one in the file's name"));
@@ -155,7 +167,7 @@ mod tests {
     use super::*;
 
     fn sample() -> FileHeader {
-        FileHeader { number: 8, first: 101, synced: 90, previous: 5, previous_len: 4096 }
+        FileHeader { features: features::MERGE, number: 8, first: 101, synced: 90, previous: 5, previous_len: 4096 }
     }
 
     #[test]

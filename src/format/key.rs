@@ -16,6 +16,8 @@ pub(crate) const MAX_SEQNO: SeqNo = (1 << 56) - 1;
 pub const MAX_KEY_LEN: usize = 1 << 20;
 /// Longest value, in bytes.
 pub const MAX_VALUE_LEN: usize = 1 << 30;
+/// Longest operand of a merge, in bytes: it is stored as a value, after a varint.
+pub(crate) const MAX_OPERAND_LEN: usize = MAX_VALUE_LEN - 16;
 /// Longest encoded batch, in bytes.
 pub(crate) const MAX_BATCH_LEN: usize = (1 << 31) - 1;
 
@@ -27,6 +29,8 @@ pub(crate) enum ValueKind {
     Delete = 0,
     /// The key has the entry's value.
     Put = 1,
+    /// An operand changes the key's value; see [`operator`](crate::operator).
+    Merge = 3,
 }
 
 impl ValueKind {
@@ -34,6 +38,7 @@ impl ValueKind {
         match byte {
             0 => Ok(ValueKind::Delete),
             1 => Ok(ValueKind::Put),
+            3 => Ok(ValueKind::Merge),
             _ => Err(Malformed("an entry is of an unknown kind")),
         }
     }

@@ -86,6 +86,9 @@ pub enum Found {
     Value(usize),
     /// A tombstone: the key was deleted.
     Deleted,
+    /// An operand of a merge. The read went on to older operands and to the value that they change;
+    /// those steps are not listed.
+    Operand,
 }
 
 /// The cost of opening a table: reading its header, footer, properties, index and filter, which
@@ -166,6 +169,7 @@ impl fmt::Display for Found {
             Found::Newer => f.write_str("only versions newer than the snapshot"),
             Found::Value(len) => write!(f, "value of {len} bytes"),
             Found::Deleted => f.write_str("deleted"),
+            Found::Operand => f.write_str("operand of a merge"),
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::filter::{FilterBank, FirstProbes};
 use crate::format::key::{SeqNo, common_prefix_len, compare, equal, head8, strip};
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
+use crate::operator::OperandChain;
 use crate::options::FilterMode;
 use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::iter::{InternalCursor, Stamped};
@@ -330,6 +331,44 @@ impl Version {
     /// Whether a table holds a version of the key that is newer than `since`, whatever the read's
     /// snapshot. Tables without newer entries are not asked.
     pub(crate) fn is_newer(&self, read: &PointRead<'_>, since: SeqNo) -> Result<bool> {
+        let mut is_newer = false;
+        self.each_table(read, |tables, at| {
+            if tables[at].meta().largest_seqno <= since || tables[at].probe(read, &mut Untraced)?.is_none() {
+                return Ok(false);
+            }
+            let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, true);
+            cursor.seek(read.key, SeqNo::MAX)?;
+            is_newer = cursor.valid() && equal(cursor.key(), read.key) && cursor.seqno() > since;
+            Ok(is_newer)
+        })?;
+        Ok(is_newer)
+    }
+
+    /// Adds the versions of the key that the read sees to `chain`, newest source first, until it is
+    /// complete.
+    pub(crate) fn collect(&self, read: &PointRead<'_>, chain: &mut OperandChain) -> Result<()> {
+        self.each_table(read, |tables, at| {
+            let table = &tables[at];
+            if table.probe(read, &mut Untraced)?.is_none() {
+                return Ok(false);
+            }
+            let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, read.mode.fill_cache);
+            cursor.seek(read.key, read.snapshot)?;
+            while cursor.valid() && equal(cursor.key(), read.key) && !chain.is_complete() {
+                chain.push(cursor.seqno(), cursor.kind(), cursor.value())?;
+                cursor.next()?;
+            }
+            Ok(chain.is_complete())
+        })
+    }
+
+    /// Calls `visit` with each table whose range holds the read's key, newest source first, until
+    /// it returns true.
+    fn each_table(
+        &self,
+        read: &PointRead<'_>,
+        mut visit: impl FnMut(&Arc<[Arc<Table>]>, usize) -> Result<bool>,
+    ) -> Result<()> {
         let spans =
             |meta: &TableMeta| compare(&meta.smallest, read.key).is_le() && compare(read.key, &meta.largest).is_le();
         let overlapping = &self.levels[0];
@@ -337,17 +376,11 @@ impl Version {
         let runs = runs.filter(|(level, at)| spans(level.tables[*at].meta()));
         let sorted = self.sorted().filter_map(|level| Some((level, level.candidate(read.key)?)));
         for (level, at) in runs.chain(sorted) {
-            let table = &level.tables[at];
-            if table.meta().largest_seqno <= since || table.probe(read, &mut Untraced)?.is_none() {
-                continue;
-            }
-            let mut cursor = RunCursor::new(Arc::clone(&level.tables), at..at + 1, true);
-            cursor.seek(read.key, SeqNo::MAX)?;
-            if cursor.valid() && equal(cursor.key(), read.key) && cursor.seqno() > since {
-                return Ok(true);
+            if visit(&level.tables, at)? {
+                break;
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Adds a cursor to `out` for each table that may hold entries of `span` newer than `since`.
@@ -359,6 +392,27 @@ impl Version {
                 }
             }
         }
+    }
+
+    /// About how many bytes of the tables are in `span`, and how many keys they have there. A
+    /// deleted key counts as −1. Reads no data block.
+    pub(crate) fn estimate(&self, span: KeySpan<&[u8]>) -> Result<(f64, f64)> {
+        let (mut bytes, mut keys) = (0.0, 0.0);
+        for (number, level) in self.levels.iter().enumerate() {
+            let is_before = |table: &Arc<Table>| span.lower.is_some_and(|lower| *table.meta().largest < *lower);
+            let start = if number == 0 { 0 } else { level.tables.partition_point(is_before) };
+            for table in &level.tables[start..] {
+                let meta = table.meta();
+                if meta.overlaps(&span) {
+                    let share = table.share(span)?;
+                    bytes += share * meta.size as f64;
+                    keys += share * (meta.keys as f64 - 2.0 * meta.tombstones as f64);
+                } else if number > 0 {
+                    break;
+                }
+            }
+        }
+        Ok((bytes, keys))
     }
 
     /// The most cursors that [`cursors`](Version::cursors) adds.

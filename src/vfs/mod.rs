@@ -1,8 +1,8 @@
 //! The file-system interface: every byte that tamis reads or writes goes through [`FileSystem`].
 //!
-//! [`OsFileSystem`] is the real one. [`SimFileSystem`] is in memory; it can forget, tear and
-//! reorder what was not synced, and fail on cue. tamis tests itself on it, and programs that embed
-//! tamis may, too.
+//! [`OsFileSystem`] is the real one. [`MemoryFileSystem`] holds stores that need not outlive the
+//! process. [`SimFileSystem`] is for tests: it can forget, tear and reorder what was not synced,
+//! and fail on cue. tamis tests itself on it, and programs that embed tamis may, too.
 
 use std::fmt::Debug;
 use std::io;
@@ -12,9 +12,11 @@ use std::sync::Arc;
 
 use crate::format::filename::FileKind;
 
+mod memory;
 mod os;
 mod sim;
 
+pub use memory::MemoryFileSystem;
 pub use os::OsFileSystem;
 pub(crate) use os::is_out_of_descriptors;
 pub use sim::{Fault, FaultMode, SimFileSystem};

@@ -3,6 +3,7 @@
 //! ```text
 //! payload = op*
 //! op      = kind: u8, keyspace id: varint, key length: varint, key, [value length: varint, value]
+//!           kind 0 is a delete, without a value; 1 a put; 3 a merge, with its operand as the value
 //! ```
 
 use std::fmt;
@@ -10,7 +11,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::format::coding::{Decoder, put_bytes, put_varint, varint_len};
-use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_VALUE_LEN, ValueKind};
+use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind};
 use crate::format::{Decoded, Malformed};
 
 /// Puts and deletes that become visible, and survive a crash, together or not at all.
@@ -25,6 +26,8 @@ pub struct WriteBatch {
     origin: Option<u64>,
     /// Ids of the keyspaces that operations use, without the default one.
     keyspaces: Vec<u32>,
+    /// Ids of the keyspaces in which operations merge.
+    merged: Vec<u32>,
     /// The first limit that an operation broke. Later operations are dropped: the batch will be
     /// refused.
     violation: Option<Error>,
@@ -39,6 +42,11 @@ impl WriteBatch {
     /// Sets `key` to `value` in the default keyspace.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.put_raw(0, key.as_ref(), value.as_ref());
+    }
+
+    /// Merges an operand into `key` in the default keyspace; see [`operator`](crate::operator).
+    pub fn merge(&mut self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.merge_raw(0, key.as_ref(), operand.as_ref());
     }
 
     /// Removes `key` from the default keyspace. An absent key is no error.
@@ -68,27 +76,35 @@ impl WriteBatch {
         self.count = 0;
         self.origin = None;
         self.keyspaces.clear();
+        self.merged.clear();
         self.violation = None;
     }
 
     pub(crate) fn put_raw(&mut self, keyspace: u32, key: &[u8], value: &[u8]) {
-        self.push(keyspace, key, Some(value));
+        self.push(keyspace, key, Write::Put(value));
+    }
+
+    pub(crate) fn merge_raw(&mut self, keyspace: u32, key: &[u8], operand: &[u8]) {
+        self.push(keyspace, key, Write::Merge(operand));
     }
 
     pub(crate) fn delete_raw(&mut self, keyspace: u32, key: &[u8]) {
-        self.push(keyspace, key, None);
+        self.push(keyspace, key, Write::Delete);
     }
 
-    fn push(&mut self, keyspace: u32, key: &[u8], value: Option<&[u8]>) {
+    fn push(&mut self, keyspace: u32, key: &[u8], write: Write<'_>) {
         if self.violation.is_some() {
             return;
         }
-        if let Err(error) = encode_op(&mut self.payload, keyspace, key, value) {
+        if let Err(error) = encode_op(&mut self.payload, keyspace, key, write) {
             self.violation = Some(error);
             return;
         }
         if keyspace != 0 && !self.keyspaces.contains(&keyspace) {
             self.keyspaces.push(keyspace);
+        }
+        if matches!(write, Write::Merge(_)) && !self.merged.contains(&keyspace) {
+            self.merged.push(keyspace);
         }
         self.count += 1;
     }
@@ -117,6 +133,11 @@ impl WriteBatch {
         &self.keyspaces
     }
 
+    /// Ids of the keyspaces in which operations merge.
+    pub(crate) fn merged(&self) -> &[u32] {
+        &self.merged
+    }
+
     /// The payload of the WAL record.
     #[cfg(test)]
     pub(crate) fn payload(&self) -> &[u8] {
@@ -141,6 +162,7 @@ pub(crate) struct BatchMark {
     bytes: usize,
     count: u32,
     keyspaces: usize,
+    merged: usize,
     is_violated: bool,
 }
 
@@ -151,6 +173,7 @@ impl WriteBatch {
             bytes: self.payload.len(),
             count: self.count,
             keyspaces: self.keyspaces.len(),
+            merged: self.merged.len(),
             is_violated: self.violation.is_some(),
         }
     }
@@ -164,22 +187,22 @@ impl WriteBatch {
         self.payload.truncate(mark.bytes);
         self.count = mark.count;
         self.keyspaces.truncate(mark.keyspaces);
+        self.merged.truncate(mark.merged);
         if !mark.is_violated {
             self.violation = None;
         }
         true
     }
 
-    /// The operations after `mark`: keyspace, key and, for a put, where the value is in the
+    /// The operations after `mark`: keyspace, key, kind, and where the value or operand is in the
     /// [payload](WriteBatch::bytes).
-    pub(crate) fn writes_from(&self, mark: &BatchMark) -> impl Iterator<Item = (u32, &[u8], Option<Range<usize>>)> {
+    pub(crate) fn writes_from(&self, mark: &BatchMark) -> impl Iterator<Item = (u32, &[u8], ValueKind, Range<usize>)> {
         let mut reader = BatchReader::new(self.bytes(mark.bytes..self.payload.len()), self.count - mark.count);
         std::iter::from_fn(move || {
             // Only what this process has encoded is in a batch.
             let op = reader.next()?.ok()?;
             let end = self.payload.len() - reader.rest.remaining();
-            let value = (op.kind == ValueKind::Put).then(|| end - op.value.len()..end);
-            Some((op.keyspace, op.key, value))
+            Some((op.keyspace, op.key, op.kind, end - op.value.len()..end))
         })
     }
 
@@ -198,34 +221,56 @@ impl fmt::Debug for WriteBatch {
     }
 }
 
-/// Appends an operation to a payload: a put if there is a value, else a delete. Fails if it exceeds
-/// a limit.
-pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-    check_op(payload.len(), keyspace, key, value)?;
-    let kind = match value {
-        Some(_) => ValueKind::Put,
-        None => ValueKind::Delete,
-    };
-    payload.push(kind as u8);
+/// What an operation does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Write<'a> {
+    Put(&'a [u8]),
+    Delete,
+    Merge(&'a [u8]),
+}
+
+impl<'a> Write<'a> {
+    fn kind(self) -> ValueKind {
+        match self {
+            Write::Put(_) => ValueKind::Put,
+            Write::Delete => ValueKind::Delete,
+            Write::Merge(_) => ValueKind::Merge,
+        }
+    }
+
+    /// The value or the operand.
+    fn value(self) -> Option<&'a [u8]> {
+        match self {
+            Write::Put(value) | Write::Merge(value) => Some(value),
+            Write::Delete => None,
+        }
+    }
+}
+
+/// Appends an operation to a payload. Fails if it exceeds a limit.
+pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<()> {
+    check_op(payload.len(), keyspace, key, write)?;
+    payload.push(write.kind() as u8);
     put_varint(payload, keyspace.into());
     put_bytes(payload, key);
-    if let Some(value) = value {
+    if let Some(value) = write.value() {
         put_bytes(payload, value);
     }
     Ok(())
 }
 
 /// Checks the limits for an operation that is added to a batch of `batch_len` bytes.
-fn check_op(batch_len: usize, keyspace: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<()> {
     if key.len() > MAX_KEY_LEN {
         return Err(Error::invalid(format_args!("a key takes up to {MAX_KEY_LEN} bytes, not {}", key.len())));
     }
-    let value_len = value.map_or(0, <[u8]>::len);
-    if value_len > MAX_VALUE_LEN {
-        return Err(Error::invalid(format_args!("a value takes up to {MAX_VALUE_LEN} bytes, not {value_len}")));
+    let value_len = write.value().map_or(0, <[u8]>::len);
+    let limit = if let Write::Merge(_) = write { MAX_OPERAND_LEN } else { MAX_VALUE_LEN };
+    if value_len > limit {
+        return Err(Error::invalid(format_args!("a value takes up to {limit} bytes, not {value_len}")));
     }
     let mut len = 1 + varint_len(keyspace.into()) + varint_len(key.len() as u64) + key.len();
-    if value.is_some() {
+    if write.value().is_some() {
         len += varint_len(value_len as u64) + value_len;
     }
     if len > MAX_BATCH_LEN - batch_len {
@@ -269,13 +314,13 @@ impl<'a> BatchReader<'a> {
         let keyspace = self.rest.varint_u32()?;
         let key = self.rest.bytes()?;
         let value = match kind {
-            ValueKind::Put => self.rest.bytes()?,
+            ValueKind::Put | ValueKind::Merge => self.rest.bytes()?,
             ValueKind::Delete => &[],
         };
         if key.len() > MAX_KEY_LEN {
             return Err(Malformed("a key is longer than 1 MiB"));
         }
-        if value.len() > MAX_VALUE_LEN {
+        if value.len() > MAX_VALUE_LEN || kind == ValueKind::Merge && value.len() > MAX_OPERAND_LEN {
             return Err(Malformed("a value is longer than 1 GiB"));
         }
         Ok(Op { keyspace, kind, key, value })
@@ -427,10 +472,10 @@ mod tests {
     fn value_and_batch_limits_hold_to_the_byte() {
         // Zeroed memory that is never touched costs nothing.
         let value = vec![0; MAX_VALUE_LEN + 1];
-        assert!(check_op(0, 0, b"k", Some(&value)).is_err());
-        assert!(check_op(0, 0, b"k", Some(&value[1..])).is_ok());
-        assert!(check_op(MAX_BATCH_LEN - 6, 0, b"k", Some(b"v")).is_ok());
-        assert!(check_op(MAX_BATCH_LEN - 5, 0, b"k", Some(b"v")).is_err());
+        assert!(check_op(0, 0, b"k", Write::Put(&value)).is_err());
+        assert!(check_op(0, 0, b"k", Write::Put(&value[1..])).is_ok());
+        assert!(check_op(MAX_BATCH_LEN - 6, 0, b"k", Write::Put(b"v")).is_ok());
+        assert!(check_op(MAX_BATCH_LEN - 5, 0, b"k", Write::Put(b"v")).is_err());
     }
 
     #[test]

@@ -119,7 +119,7 @@ mod tests {
     use crate::write::log::testing::{get_file, unhex};
 
     fn write(dir: &Path) {
-        let header = FileHeader { number: 8, first: 101, synced: 90, previous: 5, previous_len: 4096 };
+        let header = FileHeader { features: 0, number: 8, first: 101, synced: 90, previous: 5, previous_len: 4096 };
         let mut log = create(&OsFileSystem, dir, header, WalMode::Write, 0).unwrap();
         let mut first = WriteBatch::new();
         first.put(b"apple", b"red");

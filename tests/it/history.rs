@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tamis::operator::Append;
 use tamis::vfs::{Fault, SimFileSystem};
 use tamis::{
     Db, Error, Executor, FilterPolicy, Keyspace, KeyspaceOptions, LevelFilters, Result, SeqNo, Snapshot,
     SteppedExecutor, WriteBatch, WriteOptions,
 };
 
-use crate::ledger::{Incarnation, Ledger, LedgerOp};
+use crate::ledger::{Effect, Incarnation, Ledger, LedgerOp};
 use crate::support::{tiny_keyspace, tiny_options};
 use crate::trace::{Trace, TraceEvent, TracedCall, file_number};
 
@@ -145,7 +146,7 @@ impl History {
 
     /// Mostly without filters, which have tests of their own and take a quarter of the time here.
     fn keyspace_options(&mut self) -> KeyspaceOptions {
-        let options = tiny_keyspace(&mut self.rng);
+        let options = tiny_keyspace(&mut self.rng).merge_operator(Append);
         if self.rng.u8(0..8) == 0 {
             return options;
         }
@@ -237,11 +238,19 @@ impl History {
         value
     }
 
+    /// Whether the last value is merged into its key instead of replacing what it holds.
+    fn merges(&self, keyspace: &Keyspace) -> bool {
+        self.values.is_multiple_of(4) && keyspace.options().unwrap().merge_operator_name().is_some()
+    }
+
     fn put(&mut self, db: &Db) -> Result<()> {
         let (incarnation, keyspace) = self.keyspace(db);
         let (key, value) = (self.key(), self.value());
-        let result = keyspace.put(&key, &value);
-        self.ledger.wrote(vec![(incarnation, key, Some(value))], &result);
+        let (result, effect) = match self.merges(&keyspace) {
+            true => (keyspace.merge(&key, &value), Effect::Merge(value)),
+            false => (keyspace.put(&key, &value), Effect::Put(value)),
+        };
+        self.ledger.wrote(vec![(incarnation, key, effect)], &result);
         result.map(drop)
     }
 
@@ -249,7 +258,7 @@ impl History {
         let (incarnation, keyspace) = self.keyspace(db);
         let key = self.key();
         let result = keyspace.delete(&key);
-        self.ledger.wrote(vec![(incarnation, key, None)], &result);
+        self.ledger.wrote(vec![(incarnation, key, Effect::Delete)], &result);
         result.map(drop)
     }
 
@@ -266,11 +275,16 @@ impl History {
             let key = if is_marker { marker.clone() } else { self.key() };
             if !is_marker && self.rng.u8(0..4) == 0 {
                 batch.delete_in(&keyspace, &key);
-                ops.push((incarnation, key, None));
+                ops.push((incarnation, key, Effect::Delete));
             } else {
                 let value = self.value();
-                batch.put_in(&keyspace, &key, &value);
-                ops.push((incarnation, key, Some(value)));
+                if !is_marker && self.merges(&keyspace) {
+                    batch.merge_in(&keyspace, &key, &value);
+                    ops.push((incarnation, key, Effect::Merge(value)));
+                } else {
+                    batch.put_in(&keyspace, &key, &value);
+                    ops.push((incarnation, key, Effect::Put(value)));
+                }
             }
         }
         let sync = self.rng.u8(0..3) == 0;

@@ -11,8 +11,17 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 /// A keyspace from its creation to its drop; a later one of the same name is another.
 pub type Incarnation = u32;
 
-/// One operation of a write: keyspace, key, and the new value or `None` for a delete.
-pub type LedgerOp = (Incarnation, Vec<u8>, Option<Vec<u8>>);
+/// One operation of a write: keyspace, key, and what happens to it.
+pub type LedgerOp = (Incarnation, Vec<u8>, Effect);
+
+/// What an operation does to its key.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    Put(Vec<u8>),
+    Delete,
+    /// The operand is appended to the value.
+    Merge(Vec<u8>),
+}
 
 /// A write, which takes effect whole or not at all.
 #[derive(Debug)]
@@ -175,12 +184,13 @@ impl Ledger {
     fn contents(&self, seqno: SeqNo) -> BTreeMap<Incarnation, Map> {
         let mut contents = BTreeMap::<Incarnation, Map>::new();
         let writes = self.writes.iter().chain(&self.write_in_doubt).filter(|write| write.last <= seqno);
-        for (incarnation, key, value) in writes.flat_map(|write| &write.ops) {
+        for (incarnation, key, effect) in writes.flat_map(|write| &write.ops) {
             let map = contents.entry(*incarnation).or_default();
-            match value {
-                Some(value) => map.insert(key.clone(), value.clone()),
-                None => map.remove(key),
-            };
+            match effect {
+                Effect::Put(value) => drop(map.insert(key.clone(), value.clone())),
+                Effect::Delete => drop(map.remove(key)),
+                Effect::Merge(operand) => map.entry(key.clone()).or_default().extend_from_slice(operand),
+            }
         }
         contents
     }

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use tamis::operator::{Append, Max};
 use tamis::vfs::SimFileSystem;
-use tamis::{Cursor, Db, Executor, FilterMode, Keyspace, ReadOptions, Snapshot, Value, WriteBatch, WriteOptions};
+use tamis::{
+    Cursor, Db, Executor, FilterMode, Keyspace, KeyspaceOptions, ReadOptions, Snapshot, Value, WriteBatch, WriteOptions,
+};
 
 use crate::support::{count_from_env, for_each_seed, tiny_keyspace, tiny_options};
 
@@ -28,13 +31,31 @@ struct ModelledStore {
     mmap_reads: bool,
 }
 
+/// Options with the keyspace's merge operator: one that memtables apply at once, or one that they
+/// do not.
+fn with_operator(name: &str, options: KeyspaceOptions) -> KeyspaceOptions {
+    match name {
+        "ks1" => options.merge_operator(Max),
+        _ => options.merge_operator(Append),
+    }
+}
+
+fn merge_into(name: &str, map: &mut Map, key: Vec<u8>, operand: Vec<u8>) {
+    let value = map.entry(key).or_default();
+    match name {
+        "ks1" => *value = operand.max(std::mem::take(value)),
+        _ => value.extend(operand),
+    }
+}
+
 impl ModelledStore {
     fn new(seed: u64) -> ModelledStore {
         let mut rng = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         let (options, executor) = tiny_options(&fs, &mut rng);
         let mmap_reads = seed.is_multiple_of(2);
-        let db = options.mmap_reads(mmap_reads).default_keyspace(tiny_keyspace(&mut rng)).open("/db").unwrap();
+        let default = with_operator("default", tiny_keyspace(&mut rng));
+        let db = options.mmap_reads(mmap_reads).default_keyspace(default).open("/db").unwrap();
         let prefix = if rng.u8(0..4) == 0 { vec![b'p'; rng.usize(1..300)] } else { Vec::new() };
         let key_space = 1 << rng.u32(3..12);
         let model = Model::from([("default".to_owned(), Map::new())]);
@@ -81,11 +102,17 @@ impl ModelledStore {
 
     fn step(&mut self) {
         match self.rng.u8(0..100) {
-            0..30 => {
+            0..20 => {
                 let (name, keyspace) = self.keyspace();
                 let (key, value) = (self.key(), self.value());
                 keyspace.put(&key, &value).unwrap();
                 self.model.get_mut(&name).unwrap().insert(key, value);
+            }
+            20..30 => {
+                let (name, keyspace) = self.keyspace();
+                let (key, operand) = (self.key(), self.value());
+                keyspace.merge(&key, &operand).unwrap();
+                merge_into(&name, self.model.get_mut(&name).unwrap(), key, operand);
             }
             30..42 => {
                 let (name, keyspace) = self.keyspace();
@@ -136,9 +163,9 @@ impl ModelledStore {
             93 => {
                 let name = format!("ks{}", self.rng.u8(0..3));
                 match self.rng.bool() {
-                    true => drop(self.db().keyspace(&name).unwrap()),
-                    false => {
-                        let options = tiny_keyspace(&mut self.rng);
+                    true if self.model.contains_key(&name) => drop(self.db().keyspace(&name).unwrap()),
+                    _ => {
+                        let options = with_operator(&name, tiny_keyspace(&mut self.rng));
                         let keyspace = self.db().keyspace_with(&name, options.clone()).unwrap();
                         assert_eq!(keyspace.options().unwrap(), options);
                     }
@@ -203,13 +230,20 @@ impl ModelledStore {
             let (name, keyspace) = self.keyspace();
             let key = self.key();
             let map = next.get_mut(&name).unwrap();
-            if self.rng.u8(0..3) == 0 {
-                batch.delete_in(&keyspace, &key);
-                map.remove(&key);
-            } else {
-                let value = self.value();
-                batch.put_in(&keyspace, &key, &value);
-                map.insert(key, value);
+            let value = self.value();
+            match self.rng.u8(0..3) {
+                0 => {
+                    batch.delete_in(&keyspace, &key);
+                    map.remove(&key);
+                }
+                1 => {
+                    batch.merge_in(&keyspace, &key, &value);
+                    merge_into(&name, map, key, value);
+                }
+                _ => {
+                    batch.put_in(&keyspace, &key, &value);
+                    map.insert(key, value);
+                }
             }
         }
         let before = self.db().last_seqno();

@@ -1,6 +1,5 @@
 //! The commit of a transaction: checks what was written since its snapshot, then writes.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::db::commit::{Encoded, Outcome};
@@ -33,7 +32,7 @@ impl Store {
         mut since: SeqNo,
     ) -> Result<SeqNo> {
         self.check_batch(&batch)?;
-        let (count, payload) = (batch.count(), batch.into_payload());
+        let encoded = Encoded::of(batch, options.sync);
         for round in 1.. {
             let view = self.view.load();
             let moment = Moment::of(&view, &self.sequence);
@@ -43,8 +42,7 @@ impl Store {
             since = moment.seqno;
             let most_entries = if round <= ROUNDS { MOST_ENTRIES } else { usize::MAX };
             let premise = Premise::on_set(moment, Arc::clone(&reads), most_entries);
-            let encoded = Encoded::new(Cow::Borrowed(&payload), count, options.sync);
-            match self.write_encoded(encoded, Some(&premise))? {
+            match self.write_encoded(encoded.borrowed(), Some(&premise))? {
                 Outcome::Committed(last) => return Ok(last),
                 Outcome::Refused(Refusal::Stale) => {}
                 Outcome::Refused(refusal) => return Err(conflict(&view, refusal)),

@@ -1,21 +1,22 @@
 //! [`TransactionIter`]: a range of a snapshot with a transaction's own writes over it.
 
-use super::overlay::{Overlay, OwnWrites};
+use super::overlay::{Overlay, OwnKeyspace, OwnWrites};
 use crate::db::iter::Iter;
-use crate::db::read_set::ReadIn;
 use crate::error::Result;
 use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
 
 /// Iterates over the entries of a range as a transaction sees them, from both ends.
 ///
-/// What it has passed counts as read by the transaction: from either bound to the last entry
-/// returned from that side, and the whole range once it has ended.
+/// What it has passed counts as read by the transaction: from either bound, or the key sought, to
+/// the last entry returned from that side, and all that lay between once it has ended.
 ///
 /// After an error it ends.
 pub struct TransactionIter<'t> {
     overlay: &'t Overlay,
-    of: ReadIn,
+    keyspace: OwnKeyspace,
+    bounds: KeySpan<Vec<u8>>,
+    /// The part of `bounds` that the last seek has begun with.
     range: KeySpan<Vec<u8>>,
     /// Where the next entry from the front may begin, and where the next one from the back must
     /// end.
@@ -54,16 +55,70 @@ impl Stored {
 
 impl<'t> TransactionIter<'t> {
     /// Iterates over `range` of a keyspace. `iter` must be the snapshot's iterator of that range.
-    pub(super) fn new(overlay: &'t Overlay, of: ReadIn, range: KeySpan<Vec<u8>>, iter: Iter) -> TransactionIter<'t> {
+    pub(super) fn new(
+        overlay: &'t Overlay,
+        keyspace: OwnKeyspace,
+        range: KeySpan<Vec<u8>>,
+        iter: Iter,
+    ) -> TransactionIter<'t> {
         overlay.unnoted.update(|count| count + 1);
         TransactionIter {
             overlay,
-            of,
+            keyspace,
             lower: range.lower.clone().unwrap_or_default(),
             upper: range.upper.clone(),
+            bounds: range.clone(),
             range,
             stored: Stored { iter, first: None, last: None },
             done: false,
+        }
+    }
+
+    /// Moves the front: [`next`](Iterator::next) will return the first entry of the range whose key
+    /// is `key` or greater. Like [`Iter::seek`](crate::Iter::seek).
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        let lower = self.bounds.lower.as_deref().unwrap_or_default();
+        let lower = key.as_ref().max(lower).to_vec();
+        let upper = if self.done { self.bounds.upper.clone() } else { self.upper.clone() };
+        self.continue_in(lower, upper);
+    }
+
+    /// Moves the back: [`next_back`](DoubleEndedIterator::next_back) will return the last entry of
+    /// the range whose key is `key` or less. Like [`Iter::seek_back`](crate::Iter::seek_back).
+    pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
+        let sought = [key.as_ref(), &[0]].concat();
+        let upper = match &self.bounds.upper {
+            Some(upper) if *upper < sought => upper.clone(),
+            _ => sought,
+        };
+        let lower = if self.done { self.bounds.lower.clone().unwrap_or_default() } else { self.lower.clone() };
+        self.continue_in(lower, Some(upper));
+    }
+
+    /// Notes what was read up to now, and goes on between these bounds.
+    fn continue_in(&mut self, lower: Vec<u8>, upper: Option<Vec<u8>>) {
+        self.note_reads();
+        self.done = false;
+        let Stored { iter, first, last } = &mut self.stored;
+        (*first, *last) = (None, None);
+        iter.seek_front(&lower);
+        iter.seek_back_before(upper.clone());
+        self.range = KeySpan { lower: Some(lower.clone()), upper: upper.clone() };
+        (self.lower, self.upper) = (lower, upper);
+    }
+
+    fn note_reads(&mut self) {
+        let (range, lower, upper) = (std::mem::take(&mut self.range), &self.lower, &self.upper);
+        let mut reads = self.overlay.reads.borrow_mut();
+        if self.done {
+            reads.add_range(self.keyspace.of.clone(), range);
+            return;
+        }
+        if range.lower.as_deref().unwrap_or_default() != &**lower {
+            reads.add_range(self.keyspace.of.clone(), KeySpan { lower: range.lower, upper: Some(lower.clone()) });
+        }
+        if range.upper != *upper {
+            reads.add_range(self.keyspace.of.clone(), KeySpan { lower: upper.clone(), upper: range.upper });
         }
     }
 
@@ -72,7 +127,7 @@ impl<'t> TransactionIter<'t> {
     fn step(&mut self, own: &OwnWrites, forward: bool) -> Result<Option<(Value, Value)>> {
         self.stored.fill(forward)?;
         let stored = self.stored.next(forward);
-        let own = own.at_end(self.of.keyspace, &self.lower, self.upper.as_deref(), forward);
+        let own = own.at_end(self.keyspace.of.keyspace, &self.lower, self.upper.as_deref(), forward);
         let own_comes_first = match (own, &*stored) {
             (Some((own, _)), Some((key, _))) => {
                 if forward {
@@ -85,9 +140,10 @@ impl<'t> TransactionIter<'t> {
         };
         let (key, entry) = match own {
             Some((key, value)) if own_comes_first => {
-                // It replaces the stored entry of its key.
-                stored.take_if(|(stored, _)| **stored == *key);
-                (Value::copy_of(key), self.overlay.value(value))
+                // It replaces the stored entry of its key, or changes it.
+                let stored = stored.take_if(|(stored, _)| **stored == *key);
+                let stored = stored.as_ref().map(|(_, value)| &**value);
+                (Value::copy_of(key), self.overlay.value(value, &self.keyspace, key, stored)?)
             }
             _ => match stored.take() {
                 Some((key, value)) => (key, Some(value)),
@@ -140,20 +196,8 @@ impl DoubleEndedIterator for TransactionIter<'_> {
 impl std::iter::FusedIterator for TransactionIter<'_> {}
 
 impl Drop for TransactionIter<'_> {
-    /// Notes what was read.
     fn drop(&mut self) {
-        let (range, lower, upper) = (std::mem::take(&mut self.range), &self.lower, &self.upper);
         self.overlay.unnoted.update(|count| count - 1);
-        let mut reads = self.overlay.reads.borrow_mut();
-        if self.done {
-            reads.add_range(self.of.clone(), range);
-            return;
-        }
-        if range.lower.as_deref().unwrap_or_default() != &**lower {
-            reads.add_range(self.of.clone(), KeySpan { lower: range.lower, upper: Some(lower.clone()) });
-        }
-        if range.upper != *upper {
-            reads.add_range(self.of.clone(), KeySpan { lower: upper.clone(), upper: range.upper });
-        }
+        self.note_reads();
     }
 }

@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
-use crate::db::read_set::ReadSet;
+use crate::db::read_set::{ReadIn, ReadSet};
+use crate::error::Result;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::operator::{NamedOperator, OperandChain, Resolved, put_operand};
 use crate::sorted::value::Value;
 use crate::write::batch::{BatchMark, WriteBatch};
 
@@ -26,14 +29,44 @@ impl Overlay {
         read(&own)
     }
 
-    /// The value of a write.
-    pub(super) fn value(&self, value: &OwnValue) -> Option<Value> {
-        value.clone().map(|at| Value::copy_of(self.batch.bytes(at)))
+    /// What the transaction did to a key, if it wrote it.
+    pub(super) fn get(&self, keyspace: u32, key: &[u8]) -> Option<OwnWrite> {
+        self.with_own(|own| own.get(keyspace, key).cloned())
     }
 
-    /// What the transaction did last to a key: `Some(None)` is a delete.
-    pub(super) fn get(&self, keyspace: u32, key: &[u8]) -> Option<Option<Value>> {
-        self.with_own(|own| own.get(keyspace, key).map(|value| self.value(value)))
+    /// The value of a key after `own`, whose value in the snapshot is `stored`. A write that
+    /// replaces the value does not need `stored`.
+    pub(super) fn value(
+        &self,
+        own: &OwnWrite,
+        keyspace: &OwnKeyspace,
+        key: &[u8],
+        stored: Option<&[u8]>,
+    ) -> Result<Option<Value>> {
+        let base = match &own.base {
+            OwnBase::Stored => stored,
+            OwnBase::Put(at) => Some(self.batch.bytes(at.clone())),
+            OwnBase::Deleted => None,
+        };
+        if own.operands.is_empty() {
+            return Ok(base.map(Value::copy_of));
+        }
+        let mut chain = OperandChain::default();
+        // Numbers of their own, in the order of the writes.
+        let mut seqno = own.operands.len() as SeqNo + 1;
+        let mut stored = Vec::new();
+        for at in own.operands.iter().rev() {
+            stored.clear();
+            put_operand(&mut stored, seqno, seqno, self.batch.bytes(at.clone()));
+            chain.push(seqno, ValueKind::Merge, &stored)?;
+            seqno -= 1;
+        }
+        if let Some(base) = base {
+            chain.push(seqno, ValueKind::Put, base)?;
+        }
+        match chain.resolve(keyspace.operator.as_ref(), &keyspace.of.name, key, true)? {
+            Resolved::Value(value) | Resolved::Operand(value) => Ok(Some(Value::from(value))),
+        }
     }
 
     /// Takes back the writes after `mark`. Returns false, and does nothing, if there is no such
@@ -51,14 +84,48 @@ impl Overlay {
     }
 }
 
-/// Where the value of a put is in the payload of its batch; `None` for a delete.
-pub(super) type OwnValue = Option<Range<usize>>;
+/// A keyspace that a transaction reads, with its merge operator.
+#[derive(Clone)]
+pub(super) struct OwnKeyspace {
+    pub(super) of: ReadIn,
+    pub(super) operator: Option<NamedOperator>,
+}
 
-/// The last write of each key in a batch. Made when a read first needs it, and brought up to date
+/// The writes of a transaction to one key.
+#[derive(Clone)]
+pub(super) struct OwnWrite {
+    base: OwnBase,
+    /// Where the operands merged since are in the payload of the batch.
+    operands: Vec<Range<usize>>,
+}
+
+/// What operands change.
+#[derive(Clone)]
+enum OwnBase {
+    /// What the snapshot holds.
+    Stored,
+    /// A value that the transaction has put, at this position in the payload of its batch.
+    Put(Range<usize>),
+    Deleted,
+}
+
+impl OwnWrite {
+    /// Whether the value depends on what the snapshot holds.
+    pub(super) fn needs_stored(&self) -> bool {
+        matches!(self.base, OwnBase::Stored)
+    }
+
+    /// Whether the key has a value after the writes.
+    pub(super) fn is_value(&self) -> bool {
+        !matches!(self.base, OwnBase::Deleted) || !self.operands.is_empty()
+    }
+}
+
+/// The writes of a batch, by key. Made when a read first needs it, and brought up to date
 /// by later reads: a transaction that only writes pays nothing.
 #[derive(Default)]
 pub(super) struct OwnWrites {
-    keyspaces: BTreeMap<u32, BTreeMap<Vec<u8>, OwnValue>>,
+    keyspaces: BTreeMap<u32, BTreeMap<Vec<u8>, OwnWrite>>,
     /// Up to here the batch is indexed.
     indexed: BatchMark,
 }
@@ -68,14 +135,24 @@ impl OwnWrites {
     fn index(&mut self, batch: &WriteBatch) {
         let end = batch.mark();
         if self.indexed != end {
-            for (keyspace, key, value) in batch.writes_from(&self.indexed) {
-                self.keyspaces.entry(keyspace).or_default().insert(key.to_vec(), value);
+            for (keyspace, key, kind, at) in batch.writes_from(&self.indexed) {
+                let writes = self.keyspaces.entry(keyspace).or_default();
+                let base = match kind {
+                    ValueKind::Put => OwnBase::Put(at),
+                    ValueKind::Delete => OwnBase::Deleted,
+                    ValueKind::Merge => {
+                        let first = || OwnWrite { base: OwnBase::Stored, operands: Vec::new() };
+                        writes.entry(key.to_vec()).or_insert_with(first).operands.push(at);
+                        continue;
+                    }
+                };
+                writes.insert(key.to_vec(), OwnWrite { base, operands: Vec::new() });
             }
             self.indexed = end;
         }
     }
 
-    fn get(&self, keyspace: u32, key: &[u8]) -> Option<&OwnValue> {
+    fn get(&self, keyspace: u32, key: &[u8]) -> Option<&OwnWrite> {
         self.keyspaces.get(&keyspace)?.get(key)
     }
 
@@ -86,7 +163,7 @@ impl OwnWrites {
         lower: &[u8],
         upper: Option<&[u8]>,
         forward: bool,
-    ) -> Option<(&[u8], &OwnValue)> {
+    ) -> Option<(&[u8], &OwnWrite)> {
         if upper.is_some_and(|upper| upper <= lower) {
             return None;
         }

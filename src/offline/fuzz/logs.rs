@@ -12,7 +12,7 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::format::record::RecordHeader;
 use crate::tree::manifest::{self, ManifestState, VersionEdit};
 use crate::vfs::{FileSystem, SimFileSystem};
-use crate::write::batch::{BatchReader, encode_op};
+use crate::write::batch::{BatchReader, Write, encode_op};
 use crate::write::log::reader::{LogReader, Step};
 use crate::write::wal::{self, ManifestLogs};
 
@@ -37,7 +37,7 @@ pub(super) fn seal_log(bytes: &mut [u8], magic: Magic, number: u64) {
     let field = |at: usize| Decoder::new(&header[at..]).u64().expect("within the header");
     let (first, synced) = (field(24) % (1 << 40), field(32) % (1 << 40));
     let (previous, previous_len) = (field(40), field(48));
-    *header = FileHeader { number, first, synced, previous, previous_len }.encode(magic);
+    *header = FileHeader { features: 0, number, first, synced, previous, previous_len }.encode(magic);
     let mut offset = FILE_HEADER_LEN;
     while let Some(len) = seal_record(&mut bytes[offset..], number, offset as u64) {
         offset += len;
@@ -147,8 +147,12 @@ pub(super) fn batch(_sealed: bool, data: &[u8]) -> bool {
     assert_eq!(operations.len(), usize::from(count));
     let mut again = Vec::new();
     for op in operations {
-        let value = (op.kind == ValueKind::Put).then_some(op.value);
-        encode_op(&mut again, op.keyspace, op.key, value).expect("within the limits");
+        let write = match op.kind {
+            ValueKind::Put => Write::Put(op.value),
+            ValueKind::Delete => Write::Delete,
+            ValueKind::Merge => Write::Merge(op.value),
+        };
+        encode_op(&mut again, op.keyspace, op.key, write).expect("within the limits");
     }
     assert_eq!(again, payload, "one batch has one encoding");
     true

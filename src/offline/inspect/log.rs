@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::WriteKind;
 use super::{FileKind, LogHeader, wrong_kind};
 use crate::error::Result;
 use crate::format::header::Magic;
@@ -80,7 +81,9 @@ pub struct Operation {
     pub keyspace: u32,
     /// The key.
     pub key: Vec<u8>,
-    /// The value; `None` for a delete.
+    /// What it does to the key.
+    pub kind: WriteKind,
+    /// The value or the operand; `None` for a delete.
     pub value: Option<Vec<u8>>,
 }
 
@@ -234,7 +237,8 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
                 seqno,
                 keyspace: operation.keyspace,
                 key: operation.key.to_vec(),
-                value: (operation.kind == ValueKind::Put).then(|| operation.value.to_vec()),
+                kind: operation.kind.into(),
+                value: (operation.kind != ValueKind::Delete).then(|| operation.value.to_vec()),
             })
         })
         .collect()

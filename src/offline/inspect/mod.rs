@@ -28,6 +28,7 @@ mod log;
 mod order;
 mod table;
 mod verify;
+mod write_kind;
 
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 pub use self::log::{Change, Content, LogEnd, LogFile, LogRecord, Operation};
 pub use self::table::{DataBlock, Entries, Entry, Handle, TableFile, TableProperties};
 pub use self::verify::{Finding, FindingKind, Verified};
+pub use self::write_kind::WriteKind;
 pub use crate::format::filename::FileKind;
 
 use crate::error::{Error, IoContext, Result};

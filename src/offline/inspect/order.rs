@@ -49,7 +49,9 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
         let (key, seqno, kind) = (ranked.source.key(), ranked.source.seqno(), ranked.source.kind());
         let is_same_key = last.seqno > 0 && last.key == key;
         if is_same_key && last.seqno == seqno {
-            if last.kind != kind || last.value != ranked.source.value() {
+            // A compaction in stages may have combined an operand that its input still holds.
+            let is_merged = last.kind == ValueKind::Merge || kind == ValueKind::Merge;
+            if !is_merged && (last.kind != kind || last.value != ranked.source.value()) {
                 return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: seqno }));
             }
         } else {

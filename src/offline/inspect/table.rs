@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::WriteKind;
 use crate::error::{Error, Result};
 use crate::filter::FilterState;
 use crate::format::filename::FileKind;
 use crate::format::key::{SeqNo, ValueKind};
+use crate::operator::decode_operand;
 use crate::options::Compression;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table, TableContext};
@@ -51,6 +53,8 @@ pub struct TableProperties {
     pub keys: u64,
     /// Tombstones.
     pub tombstones: u64,
+    /// Entries that are operands of merges.
+    pub operands: u64,
     /// Data blocks.
     pub data_blocks: u64,
     /// Bytes of all user keys.
@@ -118,8 +122,12 @@ pub struct Entry {
     pub key: Vec<u8>,
     /// The sequence number.
     pub seqno: SeqNo,
-    /// The value; `None` for a tombstone.
+    /// What it does to the key.
+    pub kind: WriteKind,
+    /// The value or the operand; `None` for a tombstone.
     pub value: Option<Vec<u8>>,
+    /// The oldest write that the entry stands for: several operands may have been combined.
+    pub oldest: SeqNo,
 }
 
 impl TableFile {
@@ -170,6 +178,7 @@ fn properties(table: &Table) -> Result<TableProperties> {
         entries: properties.entries,
         keys: properties.keys,
         tombstones: properties.tombstones,
+        operands: properties.operands,
         data_blocks: properties.data_blocks,
         key_bytes: properties.key_bytes,
         value_bytes: properties.value_bytes,
@@ -263,11 +272,15 @@ impl Iterator for Entries {
         if self.state == ScanState::Done || !self.cursor.valid() {
             return None;
         }
-        let entry = Entry {
-            key: self.cursor.key().to_vec(),
-            seqno: self.cursor.seqno(),
-            value: (self.cursor.kind() == ValueKind::Put).then(|| self.cursor.value().to_vec()),
+        let (seqno, kind, stored) = (self.cursor.seqno(), self.cursor.kind(), self.cursor.value());
+        let (oldest, value) = match kind {
+            ValueKind::Put => (seqno, Some(stored)),
+            ValueKind::Delete => (seqno, None),
+            // The block has been verified.
+            ValueKind::Merge => decode_operand(seqno, stored).map_or((seqno, None), |(at, bytes)| (at, Some(bytes))),
         };
+        let (key, value) = (self.cursor.key().to_vec(), value.map(<[u8]>::to_vec));
+        let entry = Entry { key, seqno, kind: kind.into(), value, oldest };
         if let Err(error) = self.cursor.next() {
             self.state = ScanState::Done;
             return Some(Err(error));

@@ -128,7 +128,8 @@ fn log_of_a_running_store_is_read_record_by_record() {
         contents.push(record.content);
     }
     let operation = |seqno, key: &[u8], value: Option<&[u8]>| {
-        Content::Batch(vec![Operation { seqno, keyspace: 0, key: key.into(), value: value.map(Into::into) }])
+        let kind = if value.is_some() { WriteKind::Put } else { WriteKind::Delete };
+        Content::Batch(vec![Operation { seqno, keyspace: 0, key: key.into(), kind, value: value.map(Into::into) }])
     };
     assert_eq!(contents, [operation(1, b"apple", Some(b"1")), operation(2, b"pear", None), Content::SyncMarker]);
     assert_eq!(log.end(), Some(&LogEnd::Clean));

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use super::tables::{TableWriter, TargetKeyspace};
 use crate::error::Result;
+use crate::filter::KeyHash;
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Origin, TableMeta};
@@ -157,7 +158,12 @@ pub(super) fn write(
             memtable = new();
         }
         let mut inserter = memtable.writer();
-        inserter.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
+        if operation.kind == ValueKind::Merge {
+            let hash = KeyHash::new(writer.seed, operation.key);
+            inserter.insert_operand(operation.keyspace, operation.key, hash, seqno, operation.value, None);
+        } else {
+            inserter.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
+        }
         Ok(())
     })?;
     flush(&memtable)?;

@@ -153,7 +153,8 @@ pub(super) struct TargetKeyspace<'a> {
 }
 
 impl TableWriter<'_> {
-    /// Writes the newest version of each key of `cursor` to new tables; tombstones stay.
+    /// Writes the newest version of each key of `cursor` to new tables, with the older ones that
+    /// its operands change; tombstones stay.
     pub(super) fn write(
         &self,
         cursor: &mut impl MergeCursor,
@@ -179,6 +180,8 @@ impl TableWriter<'_> {
             },
             table_size,
             snapshots: Vec::new(),
+            // What is combined here could be in another table as well.
+            operator: None,
             new_number: self.new_number,
             cancelled: &|| false,
             paranoid: true,

@@ -10,6 +10,7 @@ use crate::format::coding::{Decoder, get_u16, get_u32, get_u64};
 use crate::format::key::{HEAD4_LEN, MAX_SEQNO, SeqNo, ValueKind, equal};
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
+use crate::operator::decode_operand;
 
 /// Distance in bytes at which a cursor prefetches entries.
 pub(super) const PREFETCH_DISTANCE: usize = 6 * CACHE_LINE;
@@ -192,6 +193,7 @@ impl<'a> Block<'a> {
                 && header.value_len <= bytes.len() - value_start
                 && seqno <= MAX_SEQNO
                 && let Ok(kind) = ValueKind::decode(packed & 7)
+                && kind != ValueKind::Merge
             {
                 return Ok(BlockEntry { rest, seqno, kind, value_start, value_len: header.value_len });
             }
@@ -214,8 +216,8 @@ impl<'a> Block<'a> {
         is_put.then_some(KeyValueEntry { rest, rest_len: header.rest_len, value })
     }
 
-    /// Decodes any entry, field by field: the fallback of [`Block::entry`], which finds out what is
-    /// wrong.
+    /// Decodes any entry, field by field: the fallback of [`Block::entry`], for long fields and
+    /// operands, which finds out what is wrong.
     #[cold]
     fn decode_entry(&self, i: usize) -> Decoded<BlockEntry<'a>> {
         let bytes = self.bytes().get(self.offset(i)..).ok_or(Malformed("an entry lies outside of its block"))?;
@@ -229,7 +231,11 @@ impl<'a> Block<'a> {
             .checked_add(packed >> 3)
             .filter(|&seqno| seqno <= MAX_SEQNO)
             .ok_or(Malformed("a sequence number exceeds 56 bits"))?;
-        Ok(BlockEntry { rest, seqno, kind: ValueKind::decode(packed & 7)?, value_start, value_len })
+        let kind = ValueKind::decode(packed & 7)?;
+        if kind == ValueKind::Merge {
+            decode_operand(seqno, &self.bytes()[value_start..value_start + value_len])?;
+        }
+        Ok(BlockEntry { rest, seqno, kind, value_start, value_len })
     }
 
     /// Prefetches the lines for a cursor that moves to position `i`: the entry there and some

@@ -310,6 +310,7 @@ impl<'a> TableFileWriter<'a> {
             size: self.offset() + FOOTER_LEN as u64,
             entries: properties.entries,
             seed: properties.seed,
+            features: properties.features(),
         };
         self.buffer.extend_from_slice(&footer.encode());
         self.append()?;

@@ -9,7 +9,8 @@
 //! | 32 | 12 | handle of the index block |
 //! | 44 | 12 | handle of the filter block; offset 0 when there is none |
 //! | 56 | 12 | handle of the properties block |
-//! | 68 | 12 | zero |
+//! | 68 | 4 | required [`features`]; a reader that lacks one refuses the file |
+//! | 72 | 8 | zero |
 //! | 80 | 4 | format version, 1 |
 //! | 84 | 4 | bound CRC of bytes 0..84, at the footer's file offset |
 //! | 88 | 8 | magic `tamisftr` |
@@ -28,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::format::Decoded;
 use crate::format::checksum::bound_crc;
 use crate::format::coding::{Decoder, set_u32, set_u64};
-use crate::format::header::{FILE_HEADER_LEN, FORMAT_VERSION};
+use crate::format::header::{FILE_HEADER_LEN, FORMAT_VERSION, features};
 
 /// Length of the footer. Part of the format.
 pub(crate) const FOOTER_LEN: usize = 96;
@@ -85,6 +86,8 @@ pub(crate) struct Footer {
     pub(crate) index: BlockHandle,
     pub(crate) filter: Option<BlockHandle>,
     pub(crate) properties: BlockHandle,
+    /// Required [`features`].
+    pub(crate) features: u32,
 }
 
 impl Footer {
@@ -104,6 +107,7 @@ impl Footer {
         out[32..44].copy_from_slice(&self.index.encode());
         out[44..56].copy_from_slice(&self.filter.unwrap_or_default().encode());
         out[56..68].copy_from_slice(&self.properties.encode());
+        set_u32(&mut out, 68, self.features);
         set_u32(&mut out, 80, FORMAT_VERSION);
         let crc = bound_crc(self.number, self.size - FOOTER_LEN as u64, &out[..CHECKED_LEN]);
         set_u32(&mut out, 84, crc);
@@ -125,13 +129,17 @@ impl Footer {
         if crc != bound_crc(number, offset, &bytes[..CHECKED_LEN]) {
             return Err(corrupt("the checksum of the footer does not match"));
         }
+        let unsupported = |what, found: u32, known: u32| Error::Unsupported {
+            file: file.to_owned(),
+            what,
+            found: found.into(),
+            known: known.into(),
+        };
         if version != FORMAT_VERSION {
-            return Err(Error::Unsupported {
-                file: file.to_owned(),
-                what: "format version",
-                found: version.into(),
-                known: FORMAT_VERSION.into(),
-            });
+            return Err(unsupported("format version", version, FORMAT_VERSION));
+        }
+        if footer.features & !features::KNOWN != 0 {
+            return Err(unsupported("required features", footer.features, features::KNOWN));
         }
         if footer.number != number {
             return Err(corrupt("the number in the footer is not the one in the file's name"));
@@ -156,8 +164,9 @@ fn decode_fields(bytes: &[u8; FOOTER_LEN]) -> Decoded<(Footer, &[u8], u32, u32)>
         index: BlockHandle::decode(&mut fields)?,
         filter: Some(BlockHandle::decode(&mut fields)?).filter(|handle| handle.offset != 0),
         properties: BlockHandle::decode(&mut fields)?,
+        features: fields.u32()?,
     };
-    Ok((footer, fields.take(12)?, fields.u32()?, fields.u32()?))
+    Ok((footer, fields.take(8)?, fields.u32()?, fields.u32()?))
 }
 
 #[cfg(test)]
@@ -174,6 +183,7 @@ mod tests {
             index: handle(9000, 995),
             filter: Some(handle(7000, 500)),
             properties: handle(8000, 100),
+            features: features::MERGE,
         }
     }
 

@@ -17,6 +17,7 @@ mod cache;
 mod compress;
 mod cursor;
 mod describe;
+mod estimate;
 mod fetch;
 mod files;
 mod footer;

@@ -22,11 +22,13 @@
 //! | 19 | distinct user keys |
 //! | 20 | XXH3 of the filter block, 64 bits, seed 0, as `u64`; absent if there is no filter |
 //! | 21 to 28 | [`Origin`](super::Origin) |
+//! | 29 | operands of merges; absent if there are none |
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::TableMeta;
 use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint_field};
+use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 
@@ -41,6 +43,8 @@ pub(crate) struct Properties {
     /// Distinct user keys.
     pub(crate) keys: u64,
     pub(crate) tombstones: u64,
+    /// Entries that are operands of merges.
+    pub(crate) operands: u64,
     pub(crate) data_blocks: u64,
     /// Bytes of all user keys.
     pub(crate) key_bytes: u64,
@@ -78,6 +82,7 @@ pub(super) fn filter_hash(block: &[u8]) -> u64 {
 }
 
 const FILTER_HASH: u64 = 20;
+const OPERANDS: u64 = 29;
 /// One bit per mandatory tag.
 const MANDATORY_TAGS: u32 = (1 << FILTER_HASH) - 2;
 
@@ -107,10 +112,16 @@ impl Properties {
         self.entries += 1;
         self.keys += u64::from(is_new_key);
         self.tombstones += u64::from(kind == ValueKind::Delete);
+        self.operands += u64::from(kind == ValueKind::Merge);
         self.key_bytes += key.len() as u64;
         self.value_bytes += value.len() as u64;
         self.smallest_seqno = self.smallest_seqno.min(seqno);
         self.largest_seqno = self.largest_seqno.max(seqno);
+    }
+
+    /// The [`features`] that a reader of the entries needs.
+    pub(super) fn features(&self) -> u32 {
+        if self.operands > 0 { features::MERGE } else { 0 }
     }
 
     /// Counts a data block of `len` bytes before compression.
@@ -145,6 +156,9 @@ impl Properties {
         if let Some(hash) = self.filter_hash {
             put_u64_field(&mut out, FILTER_HASH, hash);
         }
+        if self.operands > 0 {
+            put_varint_field(&mut out, OPERANDS, self.operands);
+        }
         out
     }
 
@@ -153,7 +167,7 @@ impl Properties {
         let mut seen = 0u32;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=FILTER_HASH).contains(&tag) {
+            if !(1..=FILTER_HASH).contains(&tag) && tag != OPERANDS {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -196,7 +210,8 @@ impl Properties {
             17 => self.filter_keys = content.varint()?,
             18 => self.keyspace = content.varint_u32()?,
             19 => self.keys = content.varint()?,
-            _ => self.filter_hash = Some(content.u64()?),
+            FILTER_HASH => self.filter_hash = Some(content.u64()?),
+            _ => self.operands = content.varint()?,
         }
         Ok(())
     }
@@ -213,6 +228,7 @@ mod tests {
             entries: 100,
             keys: 90,
             tombstones: 3,
+            operands: 2,
             data_blocks: 4,
             key_bytes: 1000,
             value_bytes: 9000,
@@ -254,7 +270,7 @@ mod tests {
             fields.field().unwrap();
             let end = bytes.len() - fields.remaining();
             let without = [&bytes[..start], &bytes[end..]].concat();
-            let is_mandatory = u64::from(bytes[start]) != FILTER_HASH;
+            let is_mandatory = ![FILTER_HASH, OPERANDS].contains(&u64::from(bytes[start]));
             assert_eq!(Properties::decode(&without).is_err(), is_mandatory);
             let twice = [&bytes[..], &bytes[start..end]].concat();
             assert!(Properties::decode(&twice).is_err());

@@ -510,6 +510,7 @@ impl<'p> Probe<'p> {
         }
         trace.leave(match &lookup {
             Lookup::Found(hit) if hit.kind == ValueKind::Put => Found::Value(hit.value.bytes().len()),
+            Lookup::Found(hit) if hit.kind == ValueKind::Merge => Found::Operand,
             Lookup::Found(_) => Found::Deleted,
             Lookup::Newer => Found::Newer,
             Lookup::Absent => Found::Absent,

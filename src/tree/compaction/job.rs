@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use super::output::{LowerLevels, OutputContext, UnknownLevels, write_run};
+use super::output::{LowerLevels, OutputContext, write_run};
 use super::picker::Task;
 use crate::error::Result;
+use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{Table, TableMeta};
-use crate::tree::version::{RunCursor, ScanSource, Version};
+use crate::tree::version::{Level, RunCursor, ScanSource, Version};
 
 /// A table of the output level may overlap this many times its own size in the level below, so that
 /// its own compaction stays small (LevelDB's limit, `MaxGrandParentOverlapBytes`).
@@ -65,15 +66,14 @@ pub(crate) fn run(
         }
     }
     let mut cursor = MergingCursor::new(sources);
-    if task.output_level == 0 {
-        // Level 0 may hold older runs.
-        return write_run(&mut cursor, part, context, &mut UnknownLevels);
-    }
     write_run(&mut cursor, part, context, &mut TablesBelow::new(task, version, context.table_size))
 }
 
-/// The tables below the output level that overlap the task's key range.
+/// The tables below the output that overlap the task's key range.
 struct TablesBelow<'a> {
+    /// Whether the output stays in level 0: it is one table and keeps every tombstone.
+    is_run: bool,
+    /// Older runs of level 0 count as a level each.
     levels: Vec<LevelBelow<'a>>,
     /// The next level after the output, for the limit on overlap.
     next: LevelBelow<'a>,
@@ -104,19 +104,19 @@ impl LevelBelow<'_> {
 
 impl<'a> TablesBelow<'a> {
     fn new(task: &Task, version: &'a Version, table_size: u64) -> TablesBelow<'a> {
-        let level = |number: usize| LevelBelow {
-            tables: version
-                .levels()
-                .get(number)
-                .map(|level| {
-                    level.tables().iter().map(|table| table.meta()).filter(|meta| meta.overlaps(&task.keys)).collect()
-                })
-                .unwrap_or_default(),
+        let overlapping = |tables: &'a [Arc<Table>]| LevelBelow {
+            tables: tables.iter().map(|table| table.meta()).filter(|meta| meta.overlaps(&task.keys)).collect(),
             at: 0,
         };
+        let level = |number: usize| overlapping(version.levels().get(number).map_or(&[], Level::tables));
         let output = usize::from(task.output_level);
+        let is_run = output == 0;
+        let runs = version.levels()[0].tables();
+        let last_input = runs.iter().rposition(|run| task.takes(0, run.meta().number)).map_or(runs.len(), |at| at + 1);
+        let older_runs = runs[last_input..].chunks(1).map(overlapping).filter(|_| is_run);
         TablesBelow {
-            levels: (output + 1..version.levels().len()).map(level).collect(),
+            is_run,
+            levels: older_runs.chain((output + 1..version.levels().len()).map(level)).collect(),
             next: level(output + 1),
             overlapped: 0,
             max_overlapped: table_size.saturating_mul(MAX_OVERLAP_BELOW),
@@ -126,13 +126,20 @@ impl<'a> TablesBelow<'a> {
 
 impl LowerLevels for TablesBelow<'_> {
     fn may_hold(&mut self, key: &[u8]) -> bool {
+        self.is_run || self.may_hold_since(key, 0)
+    }
+
+    fn may_hold_since(&mut self, key: &[u8], seqno: SeqNo) -> bool {
         self.levels.iter_mut().any(|level| {
             level.advance(key);
-            level.tables.get(level.at).is_some_and(|table| *table.smallest <= *key)
+            level.tables.get(level.at).is_some_and(|table| *table.smallest <= *key && table.largest_seqno >= seqno)
         })
     }
 
     fn cut_before(&mut self, key: &[u8]) -> bool {
+        if self.is_run {
+            return false;
+        }
         self.overlapped += self.next.advance(key);
         self.overlapped > self.max_overlapped
     }
@@ -172,6 +179,7 @@ mod tests {
 
     fn below(levels: &[Vec<TableMeta>]) -> TablesBelow<'_> {
         TablesBelow {
+            is_run: false,
             levels: levels.iter().map(|metas| LevelBelow { tables: metas.iter().collect(), at: 0 }).collect(),
             next: LevelBelow { tables: Vec::new(), at: 0 },
             overlapped: 0,
@@ -209,7 +217,7 @@ mod tests {
         // Tables of 100 bytes that end with b, d, f and so on.
         let level = level(&[("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"), ("i", "j"), ("k", "l"), ("m", "n")]);
         let next = LevelBelow { tables: level.iter().collect(), at: 0 };
-        let mut below = TablesBelow { levels: Vec::new(), next, overlapped: 0, max_overlapped: 200 };
+        let mut below = TablesBelow { is_run: false, levels: Vec::new(), next, overlapped: 0, max_overlapped: 200 };
         let mut cut = |key: &str| below.cut_before(key.as_bytes());
         // A table is passed when a key is behind its end.
         assert_eq!(["a", "b", "c", "d", "e", "f"].map(&mut cut), [false; 6]);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::retention::Retention;
 use crate::error::Result;
-use crate::format::key::common_prefix_len;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
 use crate::format::span::KeySpan;
+use crate::operator::{NamedOperator, OperandChain, Resolved};
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
@@ -18,6 +18,8 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) table_size: u64,
     /// Live snapshots, ascending.
     pub(crate) snapshots: Vec<SeqNo>,
+    /// Combines operands of merges. Without it they are written as they are.
+    pub(crate) operator: Option<NamedOperator>,
     /// Takes the next file number.
     pub(crate) new_number: &'a dyn Fn() -> u64,
     /// Called every [`YIELD_INTERVAL`] bytes; true cancels the write. It may do more urgent work
@@ -36,6 +38,13 @@ pub(crate) trait LowerLevels {
     /// order.
     fn may_hold(&mut self, key: &[u8]) -> bool;
 
+    /// Whether a level below the output may hold a version of `key` numbered `seqno` or later.
+    /// Keys come in ascending order.
+    ///
+    /// Versions below are older, except for what a compaction in stages has written of inputs that
+    /// stayed.
+    fn may_hold_since(&mut self, key: &[u8], seqno: SeqNo) -> bool;
+
     /// Whether to begin a new table with `key`, because the current one overlaps too much of the
     /// next level.
     fn cut_before(&mut self, key: &[u8]) -> bool;
@@ -44,12 +53,17 @@ pub(crate) trait LowerLevels {
     fn table_ended(&mut self);
 }
 
-/// The levels below are unknown, as in a flush: every tombstone stays, and one run is one table.
+/// Everything below is older and unknown, as for a flush: every tombstone stays, and one run is one
+/// table.
 pub(crate) struct UnknownLevels;
 
 impl LowerLevels for UnknownLevels {
     fn may_hold(&mut self, _key: &[u8]) -> bool {
         true
+    }
+
+    fn may_hold_since(&mut self, _key: &[u8], _seqno: SeqNo) -> bool {
+        false
     }
 
     fn cut_before(&mut self, _key: &[u8]) -> bool {
@@ -61,6 +75,9 @@ impl LowerLevels for UnknownLevels {
 
 /// Bytes of entries read between two calls of `cancelled`. An urgent flush waits this long.
 const YIELD_INTERVAL: usize = 256 << 10;
+/// Bytes of operands that a writer collects before it combines them, unless their result is as
+/// long.
+const CHAIN_LEN: usize = 1 << 20;
 /// Bytes that an entry counts for in addition to its key and value.
 const ENTRY_COST: usize = 64;
 
@@ -76,7 +93,7 @@ pub(crate) fn write_run(
     lower: &mut impl LowerLevels,
 ) -> Result<Option<Vec<TableMeta>>> {
     let from = part.lower.map(<[u8]>::to_vec);
-    let mut writer = RunWriter { context, builder: None, from, done: Vec::new() };
+    let mut writer = RunWriter { context, builder: None, from, done: Vec::new(), current: CurrentKey::default() };
     match writer.write_all(cursor, part, lower) {
         Ok(true) => Ok(Some(writer.done)),
         Ok(false) => {
@@ -96,6 +113,27 @@ struct RunWriter<'a> {
     /// Start of the key range of the current table, or of the next one.
     from: Option<Vec<u8>>,
     done: Vec<TableMeta>,
+    current: CurrentKey,
+}
+
+/// The key whose versions are being written.
+#[derive(Default)]
+struct CurrentKey {
+    /// Whether the current table has a version of it: all of them go to one table.
+    in_table: bool,
+    /// Tombstones that hide no kept version so far.
+    tombstones: Vec<SeqNo>,
+    /// The newest versions of a stripe, if they begin with an operand, and their key.
+    chain: OperandChain,
+    chain_key: Vec<u8>,
+    /// Bytes of the chain when it was last combined.
+    combined_len: usize,
+    /// Whether a part of the chain has been written as it was: the rest must be as well.
+    is_split: bool,
+    /// The oldest number that an operand written so far stands for. A memtable may have combined
+    /// operands on both sides of a snapshot. What the snapshot sees of them must not be combined
+    /// with anything older: readers of the operand skip it.
+    boundary: SeqNo,
 }
 
 impl<'a> RunWriter<'a> {
@@ -107,11 +145,7 @@ impl<'a> RunWriter<'a> {
         lower: &mut impl LowerLevels,
     ) -> Result<bool> {
         let mut retention = Retention::new(self.context.snapshots.clone());
-        // Whether the current table has a version of the current key: all of them go to one table.
-        let mut in_table = false;
         let mut since_yield = 0;
-        // Tombstones of the current key that hide no kept version so far.
-        let mut tombstones: Vec<SeqNo> = Vec::new();
         match part.lower {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
             None => cursor.seek_to_first()?,
@@ -126,36 +160,134 @@ impl<'a> RunWriter<'a> {
                 }
             }
             if retention.enter(key) {
+                self.end_chain(lower, true)?;
                 if part.upper.is_some_and(|to| key >= to) {
                     break;
                 }
-                in_table = false;
-                tombstones.clear();
+                self.current.in_table = false;
+                self.current.tombstones.clear();
+                self.current.boundary = 0;
             }
-            let mut keep = retention.must_keep(seqno);
-            if keep && kind == ValueKind::Delete && !lower.may_hold(key) {
+            if retention.must_keep(seqno) {
+                self.end_chain(lower, false)?;
+            } else if self.current.chain.is_empty() || self.current.chain.is_complete() {
+                // A newer version hides it.
+                cursor.next()?;
+                continue;
+            } else if seqno < self.current.boundary && self.current.boundary <= self.current.chain.newest() {
+                self.end_chain(lower, false)?;
+            }
+            if kind == ValueKind::Merge || !self.current.chain.is_empty() {
+                self.current.chain_key.clear();
+                self.current.chain_key.extend_from_slice(key);
+                self.extend_chain(lower, seqno, kind, cursor.value())?;
+            } else if kind == ValueKind::Delete && !lower.may_hold(key) {
                 // It is written only if an older version of the key is.
-                tombstones.push(seqno);
-                keep = false;
-            }
-            if keep {
-                if !in_table {
-                    let cut = lower.cut_before(key);
-                    if cut || self.is_full() {
-                        self.finish_before(key)?;
-                        lower.table_ended();
-                    }
-                    in_table = true;
-                }
-                for tombstone in tombstones.drain(..) {
-                    self.builder()?.add(key, tombstone, ValueKind::Delete, &[])?;
-                }
-                self.builder()?.add(key, seqno, kind, cursor.value())?;
+                self.current.tombstones.push(seqno);
+            } else {
+                self.write(lower, key, seqno, kind, cursor.value())?;
             }
             cursor.next()?;
         }
+        self.end_chain(lower, true)?;
         self.finish_table(part.upper.map(<[u8]>::to_vec))?;
         Ok(true)
+    }
+
+    /// Writes an entry of the current key.
+    fn write(
+        &mut self,
+        lower: &mut impl LowerLevels,
+        key: &[u8],
+        seqno: SeqNo,
+        kind: ValueKind,
+        value: &[u8],
+    ) -> Result<()> {
+        if !self.current.in_table {
+            let cut = lower.cut_before(key);
+            if cut || self.is_full() {
+                self.finish_before(key)?;
+                lower.table_ended();
+            }
+            self.current.in_table = true;
+        }
+        for tombstone in std::mem::take(&mut self.current.tombstones) {
+            self.builder()?.add(key, tombstone, ValueKind::Delete, &[])?;
+        }
+        self.builder()?.add(key, seqno, kind, value)
+    }
+
+    /// Adds a version to the chain of operands. A chain that grows too long is combined, or
+    /// written as far as it is known.
+    fn extend_chain(
+        &mut self,
+        lower: &mut impl LowerLevels,
+        seqno: SeqNo,
+        kind: ValueKind,
+        stored: &[u8],
+    ) -> Result<()> {
+        let CurrentKey { chain, chain_key, is_split, combined_len, .. } = &mut self.current;
+        if chain.len() > CHAIN_LEN.max(2 * *combined_len) {
+            let may_combine = !*is_split && !lower.may_hold_since(chain_key, chain.oldest());
+            if may_combine && chain.shorten(self.context.operator.as_ref(), chain_key) {
+                *combined_len = chain.len();
+            } else {
+                // The last version stays: the next one may replace it.
+                *is_split = true;
+                self.write_chain(lower, 1)?;
+            }
+        }
+        self.current.chain.push(seqno, kind, stored)
+    }
+
+    /// Writes the chain of operands, if there is one: combined, if that is possible. `is_last` says
+    /// that the inputs hold no older version of the key.
+    fn end_chain(&mut self, lower: &mut impl LowerLevels, is_last: bool) -> Result<()> {
+        if self.current.chain.is_empty() {
+            return Ok(());
+        }
+        let key = std::mem::take(&mut self.current.chain_key);
+        let chain = &self.current.chain;
+        let is_whole = is_last && !chain.is_complete() && !lower.may_hold(&key);
+        // If the operands are below as well, combined with others, they must stay recognisable.
+        let is_separate = is_whole || chain.is_complete() || !lower.may_hold_since(&key, chain.oldest());
+        let resolved = match self.context.operator.as_ref() {
+            // The operands of a chain that cannot be combined are kept: reads will say why.
+            Some(operator) if is_separate && !self.current.is_split => {
+                chain.resolve(Some(operator), "", &key, is_whole).ok()
+            }
+            _ => None,
+        };
+        let newest = chain.newest();
+        if !matches!(resolved, Some(Resolved::Value(_))) {
+            self.current.boundary = chain.oldest();
+        }
+        self.current.chain_key = key;
+        match resolved {
+            Some(resolved) => {
+                let (kind, value) = match &resolved {
+                    Resolved::Value(value) => (ValueKind::Put, value),
+                    Resolved::Operand(stored) => (ValueKind::Merge, stored),
+                };
+                let key = std::mem::take(&mut self.current.chain_key);
+                self.write(lower, &key, newest, kind, value)?;
+                self.current.chain_key = key;
+            }
+            None => self.write_chain(lower, 0)?,
+        }
+        self.current.chain.clear();
+        (self.current.combined_len, self.current.is_split) = (0, false);
+        Ok(())
+    }
+
+    /// Writes the versions in the chain as they are, all but the last `count`.
+    fn write_chain(&mut self, lower: &mut impl LowerLevels, count: usize) -> Result<()> {
+        let key = std::mem::take(&mut self.current.chain_key);
+        for (seqno, kind, stored) in self.current.chain.take_newest(count) {
+            self.write(lower, &key, seqno, kind, &stored)?;
+        }
+        self.current.chain_key = key;
+        Ok(())
     }
 
     fn is_full(&self) -> bool {
@@ -211,6 +343,7 @@ mod tests {
 
     use super::*;
     use crate::filter::FilterPolicy;
+    use crate::operator::Append;
     use crate::options::Compression;
     use crate::sorted::iter::InternalCursor;
     use crate::tree::version::RunCursor;
@@ -227,6 +360,10 @@ mod tests {
     impl LowerLevels for Marked {
         fn may_hold(&mut self, key: &[u8]) -> bool {
             key.contains(&b'h')
+        }
+
+        fn may_hold_since(&mut self, key: &[u8], _seqno: SeqNo) -> bool {
+            key.contains(&b'i')
         }
 
         fn cut_before(&mut self, key: &[u8]) -> bool {
@@ -254,6 +391,11 @@ mod tests {
         (key.as_ref().to_vec(), seqno, ValueKind::Put, value_len)
     }
 
+    /// An operand of one byte that stands for itself alone.
+    fn merge(key: &str, seqno: SeqNo) -> Entry {
+        (key.as_bytes().to_vec(), seqno, ValueKind::Merge, 2)
+    }
+
     fn delete(key: &str, seqno: SeqNo) -> Entry {
         (key.as_bytes().to_vec(), seqno, ValueKind::Delete, 0)
     }
@@ -275,7 +417,9 @@ mod tests {
     ) -> Option<Vec<Vec<Entry>>> {
         let mut builder = TableBuilder::new(tables.fs(), tables.dir(), 1, OPTIONS).unwrap();
         for (key, seqno, kind, value_len) in entries {
-            builder.add(key, *seqno, *kind, &vec![7; *value_len]).unwrap();
+            // The first byte of a stored operand says what it stands for.
+            let value = [&vec![0; usize::from(*kind == ValueKind::Merge)][..], &vec![7; *value_len]].concat();
+            builder.add(key, *seqno, *kind, &value[..*value_len]).unwrap();
         }
         let cursor_over = |meta: TableMeta| {
             let table = Arc::new(Table::new(Arc::clone(tables), meta));
@@ -288,6 +432,7 @@ mod tests {
             options: OPTIONS,
             table_size,
             snapshots: snapshots.to_vec(),
+            operator: Some(NamedOperator::new(Arc::new(Append))),
             new_number: &|| last_number.replace(last_number.get() + 1) + 1,
             cancelled,
             paranoid: true,
@@ -354,6 +499,30 @@ mod tests {
         assert_eq!(kept(&[25]), [&seen[..], &[delete("h", 33), put("h", 24, 1)]].concat());
         // It sees that `a` was deleted, and so do all others: nothing of the key is left.
         assert_eq!(kept(&[15])[0], put("d", 23, 1));
+    }
+
+    #[test]
+    fn operands_are_combined_within_stripes_unless_they_are_below_as_well() {
+        let kept = |entries: &[Entry], snapshots: &[SeqNo]| {
+            let limits = (u64::MAX, snapshots);
+            let tables = written(&context(), entries, KeySpan::default(), limits, &mut marked(&[]), &|| false);
+            tables.unwrap().concat()
+        };
+        let combined = |key: &str, seqno: SeqNo, len: usize| (key.as_bytes().to_vec(), seqno, ValueKind::Merge, len);
+        // Nothing is below `a`: its operands are its value.
+        assert_eq!(kept(&[merge("a", 9), merge("a", 7)], &[]), [put("a", 9, 2)]);
+        assert_eq!(kept(&[merge("a", 9), put("a", 7, 5), put("a", 3, 1)], &[]), [put("a", 9, 6)]);
+        assert_eq!(kept(&[merge("a", 9), delete("a", 7), put("a", 3, 1)], &[]), [put("a", 9, 1)]);
+        assert_eq!(kept(&[delete("a", 9), merge("a", 7)], &[]), []);
+        // The level below holds keys with `h`, and versions as new as these of keys with `i`.
+        assert_eq!(kept(&[merge("h", 9), merge("h", 7)], &[]), [combined("h", 9, 3)]);
+        assert_eq!(kept(&[merge("h", 9), put("h", 7, 5)], &[]), [put("h", 9, 6)]);
+        let below = [merge("hi", 9), merge("hi", 7), merge("hi", 5)];
+        assert_eq!(kept(&below, &[]), below);
+        assert_eq!(kept(&[&below[..], &[put("hi", 3, 1)]].concat(), &[]), [put("hi", 9, 4)]);
+        // A snapshot sees the older operands alone.
+        let entries = [merge("h", 9), merge("h", 8), merge("h", 7), merge("h", 6), put("h", 5, 1), put("h", 4, 1)];
+        assert_eq!(kept(&entries, &[7]), [combined("h", 9, 3), put("h", 7, 3)]);
     }
 
     #[test]

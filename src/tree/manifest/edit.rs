@@ -21,7 +21,7 @@
 //! ```text
 //! options    = block size, compression, policy, field*
 //! policy     = filter policy, bits per key in thousandths (binary fuse: bits of a fingerprint)
-//! field      = 1, length, by level   |   2, length, prefix extractor
+//! field      = 1, length, by level   |   2, length, prefix extractor   |   3, length, name
 //! by level   = 1, policy{1,7}        from level 0; the last one holds for all further levels
 //!            | 2, thousandths of bits per key, share absent
 //!            | 3, bytes of all filters, share absent
@@ -31,13 +31,14 @@
 //! ```
 //!
 //! Without field 1, all levels have the policy of the options; without field 2, there is no prefix
-//! extractor. Codes are those of [`Compression::code`], [`FilterPolicy::code`] and
-//! [`PrefixExtractor::code`].
+//! extractor; field 3 names the merge operator, if there is one. Codes are those of
+//! [`Compression::code`], [`FilterPolicy::code`] and [`PrefixExtractor::code`].
 
 use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
+use crate::operator::NamedOperator;
 use crate::options::{BudgetLimit, Compression, FilterBudget, KeyspaceOptions, LevelFilters};
 use crate::sorted::table::TableMeta;
 use crate::write::wal::SyncedLog;
@@ -206,6 +207,7 @@ fn name(content: &mut Decoder<'_>) -> Decoded<String> {
 mod option_tag {
     pub(super) const LEVEL_FILTERS: u64 = 1;
     pub(super) const PREFIX: u64 = 2;
+    pub(super) const MERGE_OPERATOR: u64 = 3;
 }
 
 /// Kinds of level filters: the first number of the field. Part of the format.
@@ -237,6 +239,9 @@ fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_policy(out, options.filter);
     if let Some(extractor) = options.prefix {
         put_varint_field(out, option_tag::PREFIX, extractor.code().into());
+    }
+    if let Some(operator) = &options.merge_operator {
+        put_field(out, option_tag::MERGE_OPERATOR, operator.name().as_bytes());
     }
     let mut content = Vec::new();
     match &options.level_filters {
@@ -270,18 +275,19 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     let compression = Compression::from_code(content.varint()?);
     let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
     let filter = policy(content)?;
-    let (mut level_filters, mut prefix) = (None, None);
+    let (mut level_filters, mut prefix, mut merge_operator) = (None, None, None);
     while let Some((tag, mut field)) = content.field()? {
         match tag {
             option_tag::LEVEL_FILTERS => set_once(&mut level_filters, levels_of_filters(&mut field, filter)?)?,
             option_tag::PREFIX => set_once(&mut prefix, extractor(&mut field)?)?,
+            option_tag::MERGE_OPERATOR => set_once(&mut merge_operator, operator(&mut field)?)?,
             tag::OPTIONAL.. => continue,
             _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
         }
         field.finish()?;
     }
     let level_filters = level_filters.unwrap_or_default();
-    Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix })
+    Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix, merge_operator })
 }
 
 fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<LevelFilters> {
@@ -348,6 +354,16 @@ fn policy(content: &mut Decoder<'_>) -> Decoded<FilterPolicy> {
 fn extractor(content: &mut Decoder<'_>) -> Decoded<PrefixExtractor> {
     let extractor = u16::try_from(content.varint()?).ok().and_then(PrefixExtractor::from_code);
     extractor.ok_or(Malformed("a prefix extractor is of an unknown kind"))
+}
+
+/// The operator is known if it comes with the store, until the store's options supply others.
+fn operator(content: &mut Decoder<'_>) -> Decoded<NamedOperator> {
+    let name = content.take(content.remaining())?;
+    if !(1..=MAX_NAME_LEN).contains(&name.len()) {
+        return Err(Malformed("a merge operator's name is not 1 to 255 bytes long"));
+    }
+    let name = std::str::from_utf8(name).map_err(|_| Malformed("a merge operator's name is not UTF-8"))?;
+    Ok(NamedOperator::stored(name))
 }
 
 fn put_table(out: &mut Vec<u8>, table: &TableMeta) {
@@ -452,7 +468,8 @@ pub(super) mod tests {
                     (LevelFilters::Budget(_), FilterPolicy::None) => FilterPolicy::DEFAULT,
                     (_, filter) => filter,
                 };
-                KeyspaceOptions { filter, level_filters, compression, block_size, prefix }
+                let merge_operator = None;
+                KeyspaceOptions { filter, level_filters, compression, block_size, prefix, merge_operator }
             },
         )
     }

@@ -34,8 +34,8 @@ pub(crate) fn write(fs: &dyn FileSystem, dir: &Path, number: u64, moves: &[Move]
     file.sync().during("sync", &path)
 }
 
-/// Unfinished moves of interrupted repairs, for those of `files` that the store does not need, in
-/// the order of `files`.
+/// Unfinished moves of interrupted repairs, sorted by file name, for those of `files` that the
+/// store does not need. `files` must be sorted.
 pub(crate) fn unfinished(
     fs: &dyn FileSystem,
     dir: &Path,

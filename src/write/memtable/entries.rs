@@ -377,7 +377,8 @@ impl<'a> EntryRef<'a> {
     }
 
     pub(super) fn kind(self) -> ValueKind {
-        if self.header().seqno_and_kind & 0xff == ValueKind::Put as u64 { ValueKind::Put } else { ValueKind::Delete }
+        // A memtable holds what was decoded before: there are no other kinds.
+        ValueKind::decode(self.header().seqno_and_kind & 0xff).unwrap_or(ValueKind::Delete)
     }
 
     pub(super) fn keyspace(self) -> u32 {

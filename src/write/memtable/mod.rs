@@ -11,12 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::MemtablePool;
+use crate::operator::{Fold, OperandChain, decode_operand, put_operand};
 
 mod cursor;
 mod entries;
+mod estimate;
 mod index;
 mod order;
 #[cfg(test)]
@@ -131,7 +134,8 @@ impl Memtable {
 
     /// Locks the memtable for inserts.
     pub(crate) fn writer(&self) -> MemtableWriter<'_> {
-        MemtableWriter { memtable: self, writer: self.entries.writer(), entry_count: 0, last_seqno: 0 }
+        let stored = Vec::new();
+        MemtableWriter { memtable: self, writer: self.entries.writer(), entry_count: 0, last_seqno: 0, stored }
     }
 
     /// Prefetches the index slot that [`Memtable::get`] reads first.
@@ -147,6 +151,29 @@ impl Memtable {
             self.index.find(slot_hash(keyspace, hash), |position| self.entries.entry(position).is_of(keyspace, key))?;
         let entry = self.entries.version(self.entries.entry(newest), snapshot)?;
         Some(MemEntry { seqno: entry.seqno(), kind: entry.kind(), value: entry.value() })
+    }
+
+    /// Adds the versions of `key` that `snapshot` sees to `chain`, newest first, until it is
+    /// complete.
+    pub(crate) fn collect(
+        &self,
+        keyspace: u32,
+        key: &[u8],
+        hash: KeyHash,
+        snapshot: SeqNo,
+        chain: &mut OperandChain,
+    ) -> Result<()> {
+        let is_key = |position| self.entries.entry(position).is_of(keyspace, key);
+        let Some(newest) = self.index.find(slot_hash(keyspace, hash), is_key) else { return Ok(()) };
+        let mut next = self.entries.version(self.entries.entry(newest), snapshot);
+        while let Some(entry) = next {
+            chain.push(entry.seqno(), entry.kind(), entry.value())?;
+            if chain.is_complete() {
+                break;
+            }
+            next = self.entries.version(entry, chain.oldest() - 1);
+        }
+        Ok(())
     }
 
     /// Ids of the keyspaces that have entries, ascending, each with its number of distinct keys.
@@ -178,6 +205,8 @@ pub(crate) struct MemtableWriter<'a> {
     writer: EntryWriter<'a>,
     entry_count: u64,
     last_seqno: SeqNo,
+    /// Buffer for an operand as it is stored.
+    stored: Vec<u8>,
 }
 
 impl MemtableWriter<'_> {
@@ -191,10 +220,45 @@ impl MemtableWriter<'_> {
         self.writer.waited()
     }
 
-    /// Inserts an entry. Sequence numbers must ascend from call to call.
+    /// Inserts a put or a delete. Sequence numbers must ascend from call to call.
     #[inline]
     pub(crate) fn insert(&mut self, keyspace: u32, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
         self.insert_hashed(keyspace, key, KeyHash::new(self.memtable.seed, key), seqno, kind, value);
+    }
+
+    /// Inserts an operand of a merge. If possible, `fold` combines it with the key's newest version
+    /// here. Readers of older versions still find them.
+    pub(crate) fn insert_operand(
+        &mut self,
+        keyspace: u32,
+        key: &[u8],
+        hash: KeyHash,
+        seqno: SeqNo,
+        operand: &[u8],
+        fold: Option<Fold>,
+    ) {
+        let memtable = self.memtable;
+        let is_key = |position| memtable.entries.entry(position).is_of(keyspace, key);
+        let newest = memtable.index.find(slot_hash(keyspace, hash), is_key).map(|at| memtable.entries.entry(at));
+        let folded = fold.zip(newest).and_then(|(fold, newest)| {
+            let (oldest, older) = match newest.kind() {
+                ValueKind::Delete => return None,
+                ValueKind::Put => (0, newest.value()),
+                ValueKind::Merge => decode_operand(newest.seqno(), newest.value()).ok()?,
+            };
+            Some((oldest, fold.apply(older, operand).ok()?))
+        });
+        let mut stored = std::mem::take(&mut self.stored);
+        stored.clear();
+        match &folded {
+            Some((0, value)) => self.insert_hashed(keyspace, key, hash, seqno, ValueKind::Put, value.bytes()),
+            folded => {
+                let (oldest, operand) = folded.as_ref().map_or((seqno, operand), |(at, folded)| (*at, folded.bytes()));
+                put_operand(&mut stored, seqno, oldest, operand);
+                self.insert_hashed(keyspace, key, hash, seqno, ValueKind::Merge, &stored);
+            }
+        }
+        self.stored = stored;
     }
 
     /// Like [`insert`](MemtableWriter::insert), for a key whose hash is known.

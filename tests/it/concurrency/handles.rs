@@ -134,6 +134,59 @@ fn store_is_open_for_writing_once() {
     assert!(db.keyspace("more").unwrap().contains_key("key").unwrap());
 }
 
+const RELATIVE_DIR: &str = "TAMIS_RELATIVE_DIR";
+
+#[test]
+#[ignore = "a process that changes its working directory; cargo test --test it relative_path"]
+fn process_that_changes_its_directory() {
+    let Ok(dir) = std::env::var(RELATIVE_DIR) else { return };
+    let options = || Options::new().memtable_size(16 << 10).table_size(16 << 10).max_open_files(8);
+    let cd = |dir: &Path| std::env::set_current_dir(dir).unwrap();
+    let value = |round: u32, n: u32| format!("{round} {n} {}", "v".repeat(50));
+    let (home, away) = (Path::new(&dir), &Path::new(&dir).join("away"));
+    cd(home);
+    let db = options().open("db").unwrap();
+    db.put("first", "1").unwrap();
+    cd(away);
+    for round in 0..3 {
+        for n in 0..2000u32 {
+            db.put(n.to_be_bytes(), value(round, n)).unwrap();
+        }
+        db.sync().unwrap();
+        db.compact_range(..).unwrap();
+    }
+    cd(home);
+    let reader = options().open_read_only("db").unwrap();
+    cd(away);
+    for db in [db, reader] {
+        for n in 0..2000u32 {
+            assert_eq!(db.get(n.to_be_bytes()).unwrap().as_deref(), Some(value(2, n).as_bytes()));
+        }
+        assert_eq!(count_entries(db.iter()), 2001);
+        db.close().unwrap();
+    }
+    let left: Vec<_> = std::fs::read_dir(away).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    println!("\nleft nothing");
+}
+
+/// A process has one working directory, so another process changes it.
+#[test]
+fn store_opened_by_a_relative_path_stays_there_when_the_directory_changes_issue_13() {
+    let _watchdog = Watchdog::new("relative path");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("away")).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "concurrency::handles::process_that_changes_its_directory", "--nocapture"])
+        .env(RELATIVE_DIR, dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("left nothing"), "{output:?}");
+    let db = Db::open(dir.path().join("db")).unwrap();
+    assert_eq!(count_entries(db.iter()), 2001);
+}
+
 #[test]
 fn iterators_outlive_the_handle_and_its_files() {
     outlive_the_handle(options(Arc::new(SimFileSystem::new())), Path::new("/db"));

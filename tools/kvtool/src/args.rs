@@ -98,6 +98,9 @@ impl Common {
 pub(crate) enum Command {
     /// Set a key to a value, durably; creates the store and the keyspace if absent
     Put(Put),
+    /// Merge an operand into the value of a key, durably; creates the store and the keyspace if
+    /// absent
+    Merge(Merge),
     /// Print the value of a key, or look up many keys
     Get(Get),
     /// Delete a key, durably; deleting an absent key succeeds
@@ -176,6 +179,33 @@ pub(crate) struct Put {
     /// Use the bytes of FILE as the value (`-` for standard input), including a final newline
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Merge {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    pub(crate) key: OsString,
+    pub(crate) operand: OsString,
+    /// The keyspace's merge operator. A keyspace that has one keeps it
+    #[arg(long, value_enum)]
+    pub(crate) operator: Option<Operator>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Operator {
+    /// Add little-endian integers of 1 to 16 bytes
+    AddLittle,
+    /// Add big-endian integers of 1 to 16 bytes
+    AddBig,
+    /// Keep the greatest operand
+    Max,
+    /// Keep the least operand
+    Min,
+    /// Append operands
+    Append,
+    /// Unite sets: members in ascending order, each after its length
+    Union,
 }
 
 #[derive(Debug, Group)]

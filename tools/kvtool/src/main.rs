@@ -25,6 +25,7 @@ fn main() -> ExitCode {
     let Args { command, common } = Args::parse();
     let result = match command {
         Command::Put(args) => commands::put::put(&common, args),
+        Command::Merge(args) => commands::put::merge(&common, args),
         Command::Get(args) => commands::get::run(&common, args),
         Command::Delete(args) => commands::put::delete(&common, args),
         Command::Scan(args) => commands::scan::run(&common, args),

@@ -174,7 +174,7 @@ fn a_table_need_not_say_the_hash_of_its_filter() {
     let block = bytes[start..start + handle.len as usize].to_vec();
     let at = block.windows(2).position(|field| field == [20, 8]).unwrap();
     // Replace the tag by an unknown one.
-    let renamed = [&block[..at], &[29], &block[at + 1..]].concat();
+    let renamed = [&block[..at], &[60], &block[at + 1..]].concat();
     put_block(&mut bytes, handle, &renamed);
     fs.write(PATH, &bytes[..]).unwrap();
     let table = open(&fs, &TableMeta { checksum: file_checksum(&bytes), ..meta }, 0);

@@ -103,8 +103,8 @@ fn operation_line(common: &Common, operation: &Operation, full: bool) -> String 
     };
     let place = format!("    {}\tkeyspace {}", operation.seqno, operation.keyspace);
     match &operation.value {
-        Some(value) => format!("{place}\tput\t{}\t{}", show(&operation.key), show(value)),
-        None => format!("{place}\tdelete\t{}", show(&operation.key)),
+        Some(value) => format!("{place}\t{}\t{}\t{}", operation.kind, show(&operation.key), show(value)),
+        None => format!("{place}\t{}\t{}", operation.kind, show(&operation.key)),
     }
 }
 
@@ -162,7 +162,7 @@ fn operation_json(common: &Common, operation: &Operation) -> Value {
     json!({
         "seqno": operation.seqno,
         "keyspace": operation.keyspace,
-        "kind": if operation.value.is_some() { "put" } else { "delete" },
+        "kind": operation.kind.to_string(),
         "key": json_bytes(common.form(), &operation.key),
         "value": operation.value.as_ref().map(|value| json_bytes(common.form(), value)),
     })

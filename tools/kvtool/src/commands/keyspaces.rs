@@ -25,12 +25,14 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
             "compression": compression_in_words(options.compression),
             "block_size": options.block_size,
             "prefix": options.prefix.map(|prefix| prefix.to_string()),
+            "merge_operator": options.merge_operator_name(),
         }));
         rows.push(vec![
             stats.name.clone(),
             filter_in_words(&options),
             compression_in_words(options.compression).to_owned(),
             size(options.block_size.into()),
+            options.merge_operator_name().unwrap_or("none").to_owned(),
             count(tables as u64),
             size(stats.size()),
         ]);
@@ -39,7 +41,11 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
     if common.json {
         output.json(json!({ "keyspaces": documents }))?;
     } else {
-        output.line(table(3, &["keyspace", "filter", "compression", "block", "tables", "size"], rows))?;
+        output.line(table(
+            4,
+            &["keyspace", "filter", "compression", "block", "merge operator", "tables", "size"],
+            rows,
+        ))?;
     }
     output.finish()
 }

@@ -1,14 +1,15 @@
-//! `put` and `delete`.
+//! `put`, `merge` and `delete`.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use serde_json::json;
+use tamis::operator::{Add, Append, Max, Min, Union};
 use tamis::{Db, MAX_VALUE_LEN, SeqNo, WriteBatch, WriteOptions};
 
 use super::store::{existing_keyspace, open_existing, open_to_write};
-use crate::args::{Common, Delete, Put};
+use crate::args::{Common, Delete, Merge, Operator, Put};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::Output;
 
@@ -26,6 +27,26 @@ pub(crate) fn put(common: &Common, args: Put) -> Result<()> {
     let (db, keyspace) = open_to_write(&args.db, common)?;
     let mut batch = WriteBatch::new();
     batch.put_in(&keyspace, key, value);
+    write(common, db, batch)
+}
+
+pub(crate) fn merge(common: &Common, args: Merge) -> Result<()> {
+    let (key, operand) = (common.bytes("KEY", &args.key)?, common.bytes("OPERAND", &args.operand)?);
+    let (db, mut keyspace) = open_to_write(&args.db, common)?;
+    if let Some(operator) = args.operator {
+        let options = keyspace.options()?;
+        let options = match operator {
+            Operator::AddLittle => options.merge_operator(Add::LITTLE),
+            Operator::AddBig => options.merge_operator(Add::BIG),
+            Operator::Max => options.merge_operator(Max),
+            Operator::Min => options.merge_operator(Min),
+            Operator::Append => options.merge_operator(Append),
+            Operator::Union => options.merge_operator(Union),
+        };
+        keyspace = db.keyspace_with(keyspace.name(), options)?;
+    }
+    let mut batch = WriteBatch::new();
+    batch.merge_in(&keyspace, key, operand);
     write(common, db, batch)
 }
 

@@ -45,12 +45,13 @@ pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let kind = if entry.value.is_some() { "put" } else { "delete" };
+            let kind = entry.kind.to_string();
             let value = entry.value.unwrap_or_default();
             if common.json {
                 output.json(json!({
                     "key": json_bytes(common.form(), &entry.key),
                     "seqno": entry.seqno,
+                    "oldest": entry.oldest,
                     "kind": kind,
                     "value": json_bytes(common.form(), &value),
                 }))?;

@@ -34,6 +34,21 @@ fn a_put_value_is_found_until_it_is_deleted() {
 }
 
 #[test]
+fn an_operand_changes_the_value_as_the_keyspace_s_operator_says() {
+    let sandbox = Sandbox::new();
+    sandbox.check(&["put", "db", "apple", "red"], DONE);
+    sandbox.check(&["merge", "db", "apple", ",green"], USAGE);
+    sandbox.check(&["merge", "db", "apple", ",green", "--operator", "append"], DONE);
+    sandbox.check(&["merge", "db", "apple", ",blue"], DONE);
+    assert_eq!(sandbox.text(&["get", "db", "apple"]), "red,green,blue\n");
+    sandbox.check(&["merge", "db", "apple", "x", "--operator", "max"], USAGE);
+    sandbox.check(&["merge", "db", "n", "01ff", "--hex", "--operator", "add-big", "--keyspace", "numbers"], DONE);
+    sandbox.check(&["merge", "db", "n", "0001", "--hex", "--keyspace", "numbers"], DONE);
+    assert_eq!(sandbox.text(&["get", "db", "n", "--hex", "--keyspace", "numbers"]), "0200\n");
+    assert!(sandbox.text(&["keyspaces", "db"]).contains("tamis.add.big"));
+}
+
+#[test]
 fn value_from_standard_input_is_taken_byte_by_byte() {
     let sandbox = Sandbox::new();
     let value: Vec<u8> = (0..=255).chain(*b"\n").collect();

@@ -1,0 +1,589 @@
+//! [`Cursor`]: a position in a keyspace as of a snapshot.
+
+use std::sync::Arc;
+
+use super::gaps::{Claim, Gaps};
+use super::view::Tree;
+use crate::error::Result;
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
+use crate::operator::{NamedOperator, OperandChain, Resolved};
+use crate::report::stats::ReadEvent;
+use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
+use crate::sorted::merge::MergingCursor;
+use crate::tree::version::ScanSource;
+
+/// After this many invisible entries, a cursor seeks past the key's other versions instead of
+/// stepping.
+const SEEK_AFTER: u32 = 8;
+
+/// A cursor asks [`Gaps`] after this many invisible keys in a row. Stepping over them costs about
+/// as much as asking and jumping.
+const ASK_AFTER: u32 = 16;
+
+/// A position among the entries that a snapshot sees; it moves in both directions.
+///
+/// Key and value are borrowed from the cursor, not copied. A cursor outlives the handle it came
+/// from. Until dropped, it keeps the memtables and tables of the moment it was made;
+/// [`Stats::held`](crate::Stats::held) counts those that the store has replaced since.
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// db.put("apple", "1")?;
+/// db.put("pear", "2")?;
+/// let mut cursor = db.cursor()?;
+/// cursor.seek("b")?;
+/// assert_eq!(cursor.key(), Some(&b"pear"[..]));
+/// cursor.prev()?;
+/// assert_eq!(cursor.value(), Some(&b"1"[..]));
+/// # Ok(()) }
+/// ```
+pub struct Cursor {
+    inner: MergingCursor<ScanSource>,
+    snapshot: SeqNo,
+    /// Compactions may have dropped entries numbered up to this, together with the entries they
+    /// hid.
+    settled: SeqNo,
+    gaps: Arc<Gaps>,
+    /// Combines operands, for the keyspace of this name.
+    operator: Option<NamedOperator>,
+    keyspace: Arc<str>,
+    state: CursorState,
+    /// Forward: the key whose older versions are skipped. Backward: the key of the entry being
+    /// examined.
+    marked: MarkedKey,
+    /// The current key and value in states `Merged` and `Backward`. During a move, `key` has other
+    /// uses.
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CursorState {
+    Invalid,
+    /// `inner` stands on the current entry.
+    Forward,
+    /// Like `Forward`, and the entry before is of another key.
+    First,
+    /// `inner` stands behind the newest version of `key`, which is an operand: combining it with
+    /// older versions means passing them.
+    Merged,
+    /// `inner` stands before all versions of `key`: finding a key's newest version backward means
+    /// passing all of them.
+    Backward,
+}
+
+/// Consecutive keys that one move passes because the snapshot sees nothing of them.
+#[derive(Default)]
+struct HiddenKeys {
+    /// Keys passed since [`Gaps`] was last asked.
+    passed: u32,
+    /// Where a claim would begin: the inclusive lower bound going forward, the exclusive upper
+    /// bound going backward.
+    start: Option<Arc<[u8]>>,
+    /// Largest sequence number visible to the snapshot among the entries passed since `start`.
+    newest: SeqNo,
+    /// Whether a claim would add to what [`Gaps`] knows.
+    adds_claim: bool,
+}
+
+impl HiddenKeys {
+    fn begin(&mut self, start: &[u8]) {
+        (self.start, self.newest) = (Some(start.into()), 0);
+    }
+}
+
+/// How a cursor proceeds after an invisible key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Passing {
+    /// It steps to the next entry.
+    Step,
+    /// It has jumped to the next entry already.
+    Jumped,
+    /// It has reached the end of its range.
+    Ended,
+}
+
+impl Cursor {
+    /// The sources' view must not be older than `snapshot`; see `ReadView::clamp`.
+    pub(super) fn new(inner: MergingCursor<ScanSource>, snapshot: SeqNo, tree: &Tree) -> Cursor {
+        // A compaction drops an entry that `snapshot` sees only together with a newer one that it
+        // sees too: it either knows of the snapshot, or reads nothing newer.
+        let settled = tree.version.largest_seqno().min(snapshot);
+        let (operator, keyspace) = (tree.options.merge_operator.clone(), Arc::clone(&tree.name));
+        Cursor { operator, keyspace, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
+    }
+
+    pub(super) fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
+        Cursor::with(inner, snapshot, 0, Arc::default())
+    }
+
+    fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
+        let (operator, keyspace, marked, key, value) = Default::default();
+        let state = CursorState::Invalid;
+        Cursor { inner, snapshot, settled, gaps, operator, keyspace, state, marked, key, value }
+    }
+
+    /// Whether the cursor stands on an entry.
+    pub fn is_valid(&self) -> bool {
+        self.state != CursorState::Invalid
+    }
+
+    /// The key of the entry, or `None` if the cursor stands on none.
+    #[inline]
+    pub fn key(&self) -> Option<&[u8]> {
+        match self.state {
+            CursorState::Invalid => None,
+            CursorState::Forward | CursorState::First => Some(self.inner.key()),
+            CursorState::Merged | CursorState::Backward => Some(&self.key),
+        }
+    }
+
+    /// The value of the entry, or `None` if the cursor stands on none.
+    #[inline]
+    pub fn value(&self) -> Option<&[u8]> {
+        match self.state {
+            CursorState::Invalid => None,
+            CursorState::Forward | CursorState::First => Some(self.inner.value()),
+            CursorState::Merged | CursorState::Backward => Some(&self.value),
+        }
+    }
+
+    /// Moves to the first entry. Like all moves, returns whether there is one.
+    pub fn seek_to_first(&mut self) -> Result<bool> {
+        self.seek_to_first_before(None)
+    }
+
+    /// Moves to the first entry if it is before `end`.
+    pub(super) fn seek_to_first_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        self.state = CursorState::Invalid;
+        self.inner.seek_to_first()?;
+        self.settle_forward(false, end)
+    }
+
+    /// Moves to the last entry.
+    pub fn seek_to_last(&mut self) -> Result<bool> {
+        self.seek_to_last_from(None)
+    }
+
+    /// Moves to the last entry if it is at `end` or after.
+    pub(super) fn seek_to_last_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        self.state = CursorState::Invalid;
+        self.inner.seek_to_last()?;
+        self.settle_backward(end)
+    }
+
+    /// Moves to the first entry whose key is `key` or greater.
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.seek_within(key.as_ref(), None)
+    }
+
+    /// Moves to the first entry whose key is `key` or greater, if it is before `end`.
+    pub(super) fn seek_within(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
+        self.state = CursorState::Invalid;
+        self.inner.seek(key, self.snapshot)?;
+        self.settle_forward(false, end)
+    }
+
+    /// Moves to the last entry whose key is `key` or less.
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.state = CursorState::Invalid;
+        // No entry has sequence number 0: this is after every version of the key.
+        self.inner.seek_before(key.as_ref(), 0)?;
+        self.settle_backward(None)
+    }
+
+    /// Moves to the last entry whose key is less than `key`, if it is at `end` or after.
+    pub(super) fn seek_before(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
+        self.state = CursorState::Invalid;
+        self.inner.seek_before(key, SeqNo::MAX)?;
+        self.settle_backward(end)
+    }
+
+    /// Moves to the next entry. An invalid cursor stays invalid.
+    #[expect(clippy::should_implement_trait, reason = "the field's name; a lending cursor cannot be an Iterator")]
+    #[inline]
+    pub fn next(&mut self) -> Result<bool> {
+        self.next_before(None)
+    }
+
+    /// Moves to the next entry. Stops searching at `end`, but may land on an entry there or after.
+    #[inline]
+    pub(super) fn next_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        if self.state == CursorState::Forward && self.inner.try_fast_step(true) {
+            Ok(true)
+        } else {
+            self.next_entry(end)
+        }
+    }
+
+    fn next_entry(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        let state = std::mem::replace(&mut self.state, CursorState::Invalid);
+        self.inner.finish_fast_steps()?;
+        match state {
+            CursorState::Invalid => Ok(false),
+            CursorState::Forward | CursorState::First => {
+                self.marked.mark(&self.inner);
+                self.inner.next()?;
+                // Usually a key has one version, and it is visible.
+                if self.inner.valid() && self.inner.shows(self.snapshot) && !self.marked.is_at(&self.inner) {
+                    self.state = CursorState::Forward;
+                    self.inner.plan_fast_steps(self.snapshot);
+                    return Ok(true);
+                }
+                self.settle_forward(true, end)
+            }
+            CursorState::Merged => self.settle_forward(true, end),
+            CursorState::Backward => {
+                self.inner.seek(&self.key, 0)?;
+                self.settle_forward(false, end)
+            }
+        }
+    }
+
+    /// Moves to the previous entry. An invalid cursor stays invalid.
+    #[inline]
+    pub fn prev(&mut self) -> Result<bool> {
+        self.prev_from(None)
+    }
+
+    /// Moves to the previous entry. Stops searching before `end`, but may land on an entry before
+    /// it.
+    #[inline]
+    pub(super) fn prev_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        if self.state == CursorState::First && self.inner.try_fast_step(false) {
+            Ok(true)
+        } else {
+            self.prev_entry(end)
+        }
+    }
+
+    fn prev_entry(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        let state = std::mem::replace(&mut self.state, CursorState::Invalid);
+        self.inner.finish_fast_steps()?;
+        match state {
+            CursorState::Invalid => Ok(false),
+            CursorState::Forward => self.turn_backward(end),
+            CursorState::First => {
+                self.inner.prev()?;
+                self.settle_backward(end)
+            }
+            CursorState::Merged => {
+                self.inner.seek_before(&self.key, SeqNo::MAX)?;
+                self.settle_backward(end)
+            }
+            CursorState::Backward => self.settle_backward(end),
+        }
+    }
+
+    /// Moves from the current entry, on which `inner` stands, to the one before.
+    fn turn_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        self.marked.mark(&self.inner);
+        // Versions too new for the snapshot may stand before this one.
+        let mut passed = 0;
+        while self.inner.valid() && self.marked.is_at(&self.inner) {
+            passed += 1;
+            if passed <= SEEK_AFTER {
+                self.inner.prev()?;
+            } else {
+                self.inner.seek_before(self.marked.key(&mut [0; HEAD16_LEN]), SeqNo::MAX)?;
+            }
+        }
+        self.settle_backward(end)
+    }
+
+    /// Moves forward from `inner` to the first visible entry. With `skip_key`, skips versions of
+    /// the marked key. Stops searching some time after `end`.
+    fn settle_forward(&mut self, mut skip_key: bool, end: Option<&[u8]>) -> Result<bool> {
+        let mut hidden = HiddenKeys::default();
+        let mut passed = 0;
+        while self.inner.valid() {
+            let is_hidden = skip_key && self.marked.is_at(&self.inner);
+            let too_new = self.inner.seqno() > self.snapshot;
+            if !is_hidden && !too_new {
+                if self.inner.kind() != ValueKind::Delete {
+                    self.note(&hidden, true, true, end);
+                    self.state = match self.inner.kind() {
+                        ValueKind::Merge => self.merge_forward()?,
+                        _ => CursorState::Forward,
+                    };
+                    return Ok(true);
+                }
+                skip_key = true;
+                passed = 0;
+                self.marked.mark(&self.inner);
+                self.count_tombstone();
+                match self.pass(&mut hidden, self.inner.seqno(), true, end)? {
+                    Passing::Step => {}
+                    Passing::Jumped => continue,
+                    Passing::Ended => break,
+                }
+            }
+            passed += 1;
+            if passed <= SEEK_AFTER {
+                self.inner.next()?;
+                continue;
+            }
+            passed = 0;
+            if is_hidden {
+                self.inner.seek(self.marked.key(&mut [0; HEAD16_LEN]), 0)?;
+            } else {
+                // Too new, and not of the marked key.
+                skip_key = false;
+                self.marked.mark(&self.inner);
+                self.inner.seek(self.marked.key(&mut [0; HEAD16_LEN]), self.snapshot)?;
+            }
+        }
+        self.note(&hidden, false, true, end);
+        Ok(false)
+    }
+
+    /// Moves backward from `inner`, which stands on the last version of a key, to the first key
+    /// with a visible value. Stops searching some time before `end`.
+    #[inline]
+    fn settle_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        // Usually a key has one version, and it is visible: it is lent in place.
+        if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() {
+            self.state = CursorState::First;
+            self.inner.plan_fast_steps(self.snapshot);
+            return Ok(true);
+        }
+        self.settle_backward_over_versions(end)
+    }
+
+    /// Handles keys with several versions. Copies the visible value: only after passing all
+    /// versions is it known to be the newest.
+    fn settle_backward_over_versions(&mut self, end: Option<&[u8]>) -> Result<bool> {
+        let mut hidden = HiddenKeys::default();
+        while self.inner.valid() {
+            self.marked.mark(&self.inner);
+            // The newest visible version comes last.
+            let (mut visible, mut newest) = (false, 0);
+            // The operands since the newest put or delete, which is numbered `base`.
+            let (mut operands, mut base) = (Vec::new(), 0);
+            loop {
+                if self.inner.seqno() <= self.snapshot {
+                    newest = self.inner.seqno();
+                    let kind = self.inner.kind();
+                    if kind == ValueKind::Merge {
+                        operands.push((newest, self.inner.value().to_vec()));
+                    } else {
+                        base = newest;
+                        operands.clear();
+                        visible = kind == ValueKind::Put;
+                        if visible {
+                            self.value.clear();
+                            self.value.extend_from_slice(self.inner.value());
+                        } else {
+                            self.count_tombstone();
+                        }
+                    }
+                }
+                self.inner.prev()?;
+                if !self.inner.valid() || !self.marked.is_at(&self.inner) {
+                    break;
+                }
+            }
+            if !operands.is_empty() {
+                self.merge_backward(&operands, visible.then_some(base))?;
+                visible = true;
+            }
+            if visible {
+                self.key.clear();
+                self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+                self.note(&hidden, true, false, end);
+                self.state = CursorState::Backward;
+                return Ok(true);
+            }
+            if self.pass(&mut hidden, newest, false, end)? == Passing::Ended {
+                break;
+            }
+        }
+        self.note(&hidden, false, false, end);
+        Ok(false)
+    }
+
+    /// Combines the operand on which `inner` stands with the older versions of its key, and passes
+    /// them.
+    #[cold]
+    fn merge_forward(&mut self) -> Result<CursorState> {
+        self.marked.mark(&self.inner);
+        let mut chain = OperandChain::default();
+        while self.inner.valid() && !chain.is_complete() && self.marked.is_at(&self.inner) {
+            chain.push(self.inner.seqno(), self.inner.kind(), self.inner.value())?;
+            self.inner.next()?;
+        }
+        self.key.clear();
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        self.set_merged(&chain)?;
+        Ok(CursorState::Merged)
+    }
+
+    /// Combines operands of the marked key, oldest first, and `value` if it was put under number
+    /// `base`.
+    #[cold]
+    fn merge_backward(&mut self, operands: &[(SeqNo, Vec<u8>)], base: Option<SeqNo>) -> Result<()> {
+        let mut chain = OperandChain::default();
+        for (seqno, stored) in operands.iter().rev() {
+            chain.push(*seqno, ValueKind::Merge, stored)?;
+        }
+        if let Some(base) = base {
+            chain.push(base, ValueKind::Put, &self.value)?;
+        }
+        self.key.clear();
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        self.set_merged(&chain)
+    }
+
+    fn set_merged(&mut self, chain: &OperandChain) -> Result<()> {
+        self.value = match chain.resolve(self.operator.as_ref(), &self.keyspace, &self.key, true)? {
+            Resolved::Value(value) | Resolved::Operand(value) => value,
+        };
+        Ok(())
+    }
+
+    /// Passes the marked key, which is invisible. `newest` is the largest number among its entries
+    /// that the snapshot sees.
+    #[inline]
+    fn pass(&mut self, hidden: &mut HiddenKeys, newest: SeqNo, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
+        hidden.passed += 1;
+        hidden.newest = hidden.newest.max(newest);
+        if hidden.passed < ASK_AFTER { Ok(Passing::Step) } else { self.jump(hidden, forward, end) }
+    }
+
+    /// Jumps over the gap after the marked key, if there is one.
+    #[cold]
+    fn jump(&mut self, hidden: &mut HiddenKeys, forward: bool, end: Option<&[u8]>) -> Result<Passing> {
+        hidden.passed = 0;
+        self.key.clear();
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        if !is_within(&self.key, end, forward) {
+            return Ok(Passing::Ended);
+        }
+        // The least key after it, or all keys before it.
+        self.key.extend(forward.then_some(0));
+        let Some(gap) = self.gaps.find(&self.key, self.snapshot, forward) else {
+            match hidden.start {
+                Some(_) => hidden.adds_claim = true,
+                None => hidden.begin(&self.key),
+            }
+            return Ok(Passing::Step);
+        };
+        let to = match (gap.end.as_deref(), end) {
+            (Some(gap), Some(end)) => Some(if forward { gap.min(end) } else { gap.max(end) }),
+            (gap, end) => gap.or(end),
+        };
+        // The scan sees no entries newer than the snapshot.
+        let seen = if self.snapshot <= gap.claim.to { SeqNo::MAX } else { gap.claim.to };
+        if self.inner.valid() {
+            self.inner.jump(to, seen, forward)?;
+        }
+        let stopped_short = self.inner.valid() && is_within(self.inner.key(), to, forward);
+        if stopped_short {
+            self.gather(forward)?;
+        }
+        if hidden.start.is_none() && !stopped_short {
+            if gap.claim.to < self.snapshot {
+                let (low, high) = if forward { (&*self.key, to) } else { (to.unwrap_or_default(), Some(&*self.key)) };
+                self.gaps.extend(low, high, gap.claim.to, self.claim(0));
+            }
+            to.into_iter().for_each(|to| hidden.begin(to));
+        } else {
+            if hidden.start.is_none() {
+                hidden.begin(&self.key);
+            }
+            hidden.newest = hidden.newest.max(gap.claim.from);
+            hidden.adds_claim = true;
+        }
+        Ok(Passing::Jumped)
+    }
+
+    /// Moves all sources to where the first of them stopped. After a jump others may stand further
+    /// on, past tombstones that hide what comes next in the first one.
+    fn gather(&mut self, forward: bool) -> Result<()> {
+        let is_passed = self.marked.is_at(&self.inner);
+        let key = self.inner.key().to_vec();
+        match forward {
+            // No entry has sequence number 0: this is after every version of the key.
+            true => self.inner.seek(&key, if is_passed { 0 } else { SeqNo::MAX }),
+            false => self.inner.seek_before(&key, 0),
+        }
+    }
+
+    /// Notes for later scans that the keys of `hidden` are invisible. They end at the entry that
+    /// was found, or at the end of the range.
+    #[inline]
+    fn note(&mut self, hidden: &HiddenKeys, found: bool, forward: bool, end: Option<&[u8]>) {
+        if hidden.adds_claim {
+            self.note_claim(hidden, found, forward, end);
+        }
+    }
+
+    #[cold]
+    fn note_claim(&mut self, hidden: &HiddenKeys, found: bool, forward: bool, end: Option<&[u8]>) {
+        let Some(start) = hidden.start.as_deref() else { return };
+        let claim = self.claim(hidden.newest);
+        if forward {
+            let found = found.then(|| self.inner.key());
+            self.gaps.claim(start, found.into_iter().chain(end).min(), claim);
+        } else {
+            // The least key after the one found.
+            let found = found.then(|| [&self.key[..], &[0]].concat());
+            let low = found.as_deref().into_iter().chain(end).max();
+            self.gaps.claim(low.unwrap_or_default(), Some(start), claim);
+        }
+    }
+
+    /// The claim of this scan for keys of which it saw nothing and no entry newer than `newest`.
+    fn claim(&self, newest: SeqNo) -> Claim {
+        Claim { from: newest.max(self.settled), to: self.snapshot }
+    }
+
+    #[inline]
+    fn count_tombstone(&self) {
+        let counters = self.inner.counters().unwrap_or(&self.gaps.counters);
+        counters.count(ReadEvent::TombstonePassed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::gaps::Gap;
+    use crate::db::view::{ReadView, Tree};
+    use crate::memory::pool::MemtablePool;
+    use crate::write::memtable::Memtable;
+
+    /// Reads load the view first and the snapshot second. Between the two, memtable 2 may replace
+    /// memtable 1 as the active one.
+    #[test]
+    fn a_scan_whose_view_is_older_than_its_snapshot_uses_no_gap_that_is_newer_than_the_view() {
+        let memtable = Arc::new(Memtable::new(1, 4096, 0, &MemtablePool::new(0)));
+        let mut writer = memtable.writer();
+        (0..40).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 1, ValueKind::Put, b""));
+        (0..35).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 41, ValueKind::Delete, b""));
+        drop(writer);
+        let (options, version, gaps) = Default::default();
+        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps };
+        let view = ReadView { active: memtable, sealed: Vec::new(), trees: Vec::new() };
+        // In memtable 2, entries 76 to 80 delete the other keys. A scan at 80 has found nothing.
+        let later = Claim { from: 80, to: 80 };
+        tree.gaps.claim(b"", None, later);
+        let cursor = |gaps: &Arc<Gaps>| {
+            let tree = Tree { gaps: Arc::clone(gaps), ..tree.clone() };
+            Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), &tree)
+        };
+        let (mut forward, mut backward) = (cursor(&tree.gaps), cursor(&tree.gaps));
+        assert!(forward.seek_to_first().unwrap());
+        assert_eq!(forward.key(), Some(&[35][..]));
+        assert!(backward.seek_to_last().unwrap() && backward.seek_for_prev([37]).unwrap());
+        assert_eq!(backward.key(), Some(&[37][..]));
+        assert_eq!(tree.gaps.find(&[20], 80, true), Some(Gap { end: None, claim: later }), "the later claim stays");
+        // What the scan notes itself does not cover memtable 2.
+        let gaps = Arc::default();
+        assert!(cursor(&gaps).seek_to_first().unwrap());
+        let gap = gaps.find(&[20], 75, true).expect("the scan passed more than it notes");
+        assert_eq!((gap.end.as_deref(), gap.claim), (Some(&[35][..]), Claim { from: 75, to: 75 }));
+    }
+}

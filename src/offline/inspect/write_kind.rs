@@ -1,0 +1,37 @@
+//! [`WriteKind`]: what a write does to its key.
+
+use std::fmt;
+
+use crate::format::key::ValueKind;
+
+/// What a write does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WriteKind {
+    /// It sets the key to a value.
+    Put,
+    /// It deletes the key: a tombstone.
+    Delete,
+    /// It changes the key's value by an operand.
+    Merge,
+}
+
+impl From<ValueKind> for WriteKind {
+    fn from(kind: ValueKind) -> WriteKind {
+        match kind {
+            ValueKind::Put => WriteKind::Put,
+            ValueKind::Delete => WriteKind::Delete,
+            ValueKind::Merge => WriteKind::Merge,
+        }
+    }
+}
+
+impl fmt::Display for WriteKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WriteKind::Put => "put",
+            WriteKind::Delete => "delete",
+            WriteKind::Merge => "merge",
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! Merge operators: writes that say how a value changes, without reading it.
+//!
+//! `merge(key, operand)` writes an *operand*. A read combines the operands of a key with the value
+//! that was put before them, if any; flushes and compactions combine them for good. What combining
+//! means is the keyspace's [`MergeOperator`], set by
+//! [`KeyspaceOptions::merge_operator`](crate::KeyspaceOptions::merge_operator).
+//!
+//! ```
+//! # fn main() -> tamis::Result<()> {
+//! # let dir = tempfile::tempdir().expect("a temporary directory");
+//! # let db = tamis::Db::open(dir.path().join("db"))?;
+//! use tamis::{KeyspaceOptions, operator::Add};
+//!
+//! let views = db.keyspace_with("views", KeyspaceOptions::new().merge_operator(Add::LITTLE))?;
+//! for _ in 0..3 {
+//!     views.merge("page 1", 1u64.to_le_bytes())?;
+//! }
+//! assert_eq!(views.get("page 1")?.as_deref(), Some(&3u64.to_le_bytes()[..]));
+//! # Ok(()) }
+//! ```
+
+mod built_in;
+mod chain;
+mod named;
+
+use std::fmt;
+
+pub(crate) use built_in::Fold;
+pub use built_in::{Add, Append, ByteOrder, Max, Min, Union};
+pub(crate) use chain::{OperandChain, Resolved, decode_operand, put_operand};
+pub(crate) use named::NamedOperator;
+
+/// Combines the operands of a key.
+///
+/// It must be associative: operands are combined in groups, in their order, when and where it suits
+/// the store. A value that was put counts as the first operand, and the first operand of a key
+/// without a value is its value. The same operands must always give the same result.
+///
+/// ```
+/// use tamis::operator::{MergeError, MergeOperator};
+///
+/// /// Values are numbers as decimal digits, and add up.
+/// struct Decimal;
+///
+/// impl MergeOperator for Decimal {
+///     fn name(&self) -> &str {
+///         "example.decimal"
+///     }
+///
+///     fn merge(
+///         &self,
+///         _key: &[u8],
+///         operands: &[&[u8]],
+///         out: &mut Vec<u8>,
+///     ) -> Result<(), MergeError> {
+///         let number = |bytes: &&[u8]| std::str::from_utf8(bytes).ok()?.parse::<u64>().ok();
+///         let numbers = operands.iter().map(number).collect::<Option<Vec<u64>>>();
+///         let sum: u64 = numbers.ok_or_else(|| MergeError::new("not a number"))?.iter().sum();
+///         out.extend_from_slice(sum.to_string().as_bytes());
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait MergeOperator: Send + Sync {
+    /// The operator's name, 1 to 255 bytes. The store keeps it with the keyspace, and refuses an
+    /// operator of another name. Names that begin with `tamis.` are those of this module.
+    fn name(&self) -> &str;
+
+    /// Appends to `out`, which is empty, what `operands` make together: at least two, oldest first.
+    ///
+    /// After an error, or a panic, a read of the key fails with
+    /// [`Error::Merge`](crate::Error::Merge), and a compaction keeps the operands as they are. It
+    /// is called without locks, in threads that read and in those that compact, and must not use
+    /// the store.
+    fn merge(&self, key: &[u8], operands: &[&[u8]], out: &mut Vec<u8>) -> Result<(), MergeError>;
+}
+
+/// Why operands cannot be combined.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MergeError(String);
+
+impl MergeError {
+    /// An error with this reason.
+    pub fn new(reason: impl fmt::Display) -> MergeError {
+        MergeError(reason.to_string())
+    }
+}
