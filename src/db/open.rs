@@ -143,12 +143,14 @@ struct StartState {
 impl StartState {
     fn load(dir: &Path, options: &Options) -> Result<StartState> {
         let fs = &*options.file_system;
-        let Some(Loaded { mut state, number, is_durable }) = manifest::load(fs, dir)? else {
-            sync_names_above(fs, dir)?;
-            return Ok(StartState { state: new_state(options), found: 0, may_stay: false });
+        let (mut state, found, mut may_stay) = match manifest::load(fs, dir)? {
+            Some(Loaded { state, number, is_durable }) => (state, number, is_durable),
+            None => {
+                sync_names_above(fs, dir)?;
+                (new_state(options), 0, false)
+            }
         };
         find_operators(&mut state, options);
-        let mut may_stay = is_durable;
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
         {
@@ -156,7 +158,7 @@ impl StartState {
             may_stay &= wanted == default.options;
             default.options = wanted;
         }
-        Ok(StartState { state, found: number, may_stay })
+        Ok(StartState { state, found, may_stay })
     }
 
     /// Looks for stray files: with numbers that the manifest does not know to be used. They are
