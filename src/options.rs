@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::exec::Executor;
 use crate::filter::{FilterPolicy, PrefixExtractor};
-use crate::operator::{CompactionFilter, FilterHook, MergeOperator, NamedOperator};
+use crate::operator::{CompactionFilter, CompactionHook, MergeOperator, NamedOperator};
 use crate::report::event::{Event, Listener};
 use crate::vfs::{FileSystem, OsFileSystem};
 
@@ -198,7 +198,7 @@ pub struct KeyspaceOptions {
     /// How [`merge`](crate::Db::merge) changes values. Stored by name.
     pub(crate) merge_operator: Option<NamedOperator>,
     /// What the caller has compactions do. Not stored.
-    pub(crate) compaction_filter: FilterHook,
+    pub(crate) compaction_filter: CompactionHook,
 }
 
 impl Default for KeyspaceOptions {
@@ -210,7 +210,7 @@ impl Default for KeyspaceOptions {
             block_size: 4096,
             prefix: None,
             merge_operator: None,
-            compaction_filter: FilterHook::default(),
+            compaction_filter: CompactionHook::default(),
         }
     }
 }
@@ -262,7 +262,7 @@ impl KeyspaceOptions {
     /// store is opened, by [`Options::default_keyspace`] or
     /// [`Db::keyspace_with`](crate::Db::keyspace_with).
     pub fn compaction_filter(mut self, filter: impl CompactionFilter + 'static) -> Self {
-        self.compaction_filter = FilterHook::new(filter);
+        self.compaction_filter = CompactionHook::new(filter);
         self
     }
 

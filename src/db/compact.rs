@@ -180,7 +180,13 @@ impl Store {
             added: outputs.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
             ..VersionEdit::default()
         };
-        self.install(edit, |_| {})
+        self.install(edit, |view| {
+            if let Some(tree) = view.tree(keyspace).filter(|tree| tree.options.compaction_filter.is_set()) {
+                // A key that the filter has dropped is gone for new scans, but not for old ones.
+                let gaps = Arc::new(tree.gaps.emptied());
+                view.set_tree(Tree { gaps, ..tree.clone() });
+            }
+        })
     }
 
     /// Merges the inputs of a task within a stage, in parts and with the help of free threads.
@@ -267,7 +273,7 @@ impl Store {
         let mut context = self.output_context(tree, *filter, *compression, &new_number, &cancelled);
         context.snapshots.clone_from(&merge.snapshots);
         context.origin.level = task.output_level;
-        context.filter = tree.options.compaction_filter.clone();
+        context.hook = tree.options.compaction_filter.clone();
         context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {
             context.table_size = u64::MAX;
@@ -279,11 +285,14 @@ impl Store {
     /// any more.
     pub(super) fn compact_range(self: &Arc<Self>, keyspace: u32, name: &str, range: &KeySpan<Vec<u8>>) -> Result<()> {
         self.flush()?;
-        // The compaction filter is asked about everything.
-        let rewrites_all = self
+        let has_hook = self
             .view
             .with(|view, _| tree_of(view, keyspace, name).map(|tree| tree.options.compaction_filter.is_set()))?;
-        let pick = |picker: &Picker<'_>| picker.pick_range(range, rewrites_all);
+        if has_hook {
+            // It is not asked about everything while tables above the last level stay.
+            self.run_requested(keyspace, Request::Compact, |picker| picker.pick_range(range, false))?;
+        }
+        let pick = |picker: &Picker<'_>| picker.pick_range(range, has_hook);
         self.run_requested(keyspace, Request::Compact, pick).map(drop)
     }
 }

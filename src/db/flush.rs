@@ -13,7 +13,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::filter::FilterPolicy;
 use crate::format::filename::FileKind;
 use crate::format::span::KeySpan;
-use crate::operator::FilterHook;
+use crate::operator::CompactionHook;
 use crate::options::Compression;
 use crate::sorted::table::{Origin, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
@@ -157,7 +157,7 @@ impl Store {
             table_size: self.options.table_size,
             snapshots: self.snapshots.all(),
             operator: tree.options.merge_operator.clone(),
-            filter: FilterHook::default(),
+            hook: CompactionHook::default(),
             keyspace: &tree.name,
             new_number,
             cancelled,

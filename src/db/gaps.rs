@@ -7,7 +7,8 @@
 //!
 //! A [`Claim`] states a fact about a range of keys: a snapshot `from` or later sees no entry there
 //! numbered `to` or less. Later writes have greater numbers, and flushes and compactions keep the
-//! numbers of entries. Therefore nothing invalidates a claim until the store is closed. A scan at
+//! numbers of entries. Therefore nothing invalidates a claim until the store is closed, but for a
+//! compaction filter: a keyspace that has one gets a new memo with each compaction. A scan at
 //! snapshot `from` or later jumps over the range and looks only at entries numbered above `to`, in
 //! memtables and tables alike.
 //!
@@ -42,6 +43,13 @@ pub(super) struct Gaps {
     pieces: Mutex<Pieces>,
     /// Counters of scans in memtables; tables have their own.
     pub(super) counters: Arc<ReadCounters>,
+}
+
+impl Gaps {
+    /// A memo without claims, with the same counters.
+    pub(super) fn emptied(&self) -> Gaps {
+        Gaps { pieces: Mutex::default(), counters: Arc::clone(&self.counters) }
+    }
 }
 
 /// A snapshot `from` or later sees no entry of a range that is numbered `to` or less.

@@ -13,7 +13,7 @@ use crate::format::header::Magic;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::format::span::KeySpan;
 use crate::memory::pool::MemtablePool;
-use crate::operator::FilterHook;
+use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
@@ -228,7 +228,7 @@ impl Recovery<'_> {
                 table_size: u64::MAX,
                 snapshots: Vec::new(),
                 operator: options_of.merge_operator.clone(),
-                filter: FilterHook::default(),
+                hook: CompactionHook::default(),
                 keyspace: &name,
                 new_number: &|| number,
                 cancelled: &|| false,

@@ -63,18 +63,18 @@ pub enum CompactionDecision {
 /// The compaction filter of a keyspace, if it has one. It is not stored: options are equal whatever
 /// it is.
 #[derive(Clone, Default)]
-pub(crate) struct FilterHook(Option<Arc<dyn CompactionFilter>>);
+pub(crate) struct CompactionHook(Option<Arc<dyn CompactionFilter>>);
 
-impl FilterHook {
-    pub(crate) fn new(filter: impl CompactionFilter + 'static) -> FilterHook {
-        FilterHook(Some(Arc::new(filter)))
+impl CompactionHook {
+    pub(crate) fn new(filter: impl CompactionFilter + 'static) -> CompactionHook {
+        CompactionHook(Some(Arc::new(filter)))
     }
 
     pub(crate) fn is_set(&self) -> bool {
         self.0.is_some()
     }
 
-    pub(crate) fn is_same(&self, other: &FilterHook) -> bool {
+    pub(crate) fn is_same(&self, other: &CompactionHook) -> bool {
         match (&self.0, &other.0) {
             (Some(this), Some(other)) => Arc::ptr_eq(this, other),
             (this, other) => this.is_none() && other.is_none(),
@@ -88,13 +88,13 @@ impl FilterHook {
     }
 }
 
-impl PartialEq for FilterHook {
-    fn eq(&self, _: &FilterHook) -> bool {
+impl PartialEq for CompactionHook {
+    fn eq(&self, _: &CompactionHook) -> bool {
         true
     }
 }
 
-impl fmt::Debug for FilterHook {
+impl fmt::Debug for CompactionHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_set() { "Some(..)" } else { "None" })
     }

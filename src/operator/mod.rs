@@ -30,7 +30,7 @@ use std::fmt;
 pub(crate) use built_in::Fold;
 pub use built_in::{Add, Append, ByteOrder, Max, Min, Union};
 pub(crate) use chain::{OperandChain, Resolved, decode_operand, put_operand};
-pub(crate) use filter::FilterHook;
+pub(crate) use filter::CompactionHook;
 pub use filter::{CompactionDecision, CompactionFilter};
 pub(crate) use named::NamedOperator;
 

@@ -30,8 +30,6 @@ pub(super) struct Contradiction {
 
 /// Merges all entries of `tables` (level and table) and returns the first contradiction.
 pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option<Contradiction>> {
-    let is_filtered = |(_, table): &(u8, Arc<Table>)| table.properties().is_ok_and(|properties| properties.filtered);
-    let any_filtered = tables.iter().any(is_filtered);
     let version = Arc::new(Version::default().edited(&[], tables));
     let mut sources = Vec::new();
     // In the order in which reads visit them.
@@ -51,10 +49,9 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
         let (key, seqno, kind) = (ranked.source.key(), ranked.source.seqno(), ranked.source.kind());
         let is_same_key = last.seqno > 0 && last.key == key;
         if is_same_key && last.seqno == seqno {
-            // A compaction in stages may have combined an operand that its input still holds, or
-            // its filter may have changed a value.
-            let may_differ = any_filtered || last.kind == ValueKind::Merge || kind == ValueKind::Merge;
-            if !may_differ && (last.kind != kind || last.value != ranked.source.value()) {
+            // A compaction in stages may have combined an operand that its input still holds.
+            let is_operand = last.kind == ValueKind::Merge || kind == ValueKind::Merge;
+            if !is_operand && (last.kind != kind || last.value != ranked.source.value()) {
                 return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: seqno }));
             }
         } else {

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
-use crate::operator::FilterHook;
+use crate::operator::CompactionHook;
 use crate::options::{Compression, KeyspaceOptions};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
@@ -183,7 +183,7 @@ impl TableWriter<'_> {
             snapshots: Vec::new(),
             // What is combined here could be in another table as well.
             operator: None,
-            filter: FilterHook::default(),
+            hook: CompactionHook::default(),
             keyspace: name,
             new_number: self.new_number,
             cancelled: &|| false,

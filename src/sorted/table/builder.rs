@@ -90,11 +90,6 @@ impl<'a> TableBuilder<'a> {
         origin.encode(&mut self.origin);
     }
 
-    /// Records that a compaction filter is asked about the entries.
-    pub(crate) fn set_filtered(&mut self) {
-        self.properties.filtered = true;
-    }
-
     /// The last key added.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
         self.block.last().map(|(key, _)| key)

@@ -23,7 +23,6 @@
 //! | 20 | XXH3 of the filter block, 64 bits, seed 0, as `u64`; absent if there is no filter |
 //! | 21 to 28 | [`Origin`](super::Origin) |
 //! | 29 | operands of merges; absent if there are none |
-//! | 30 | 1 if a compaction filter was asked about the entries; otherwise absent |
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -44,9 +43,6 @@ pub(crate) struct Properties {
     /// Distinct user keys.
     pub(crate) keys: u64,
     pub(crate) tombstones: u64,
-    /// Whether a compaction filter was asked about the entries. An input that stayed may then hold
-    /// other values under the same sequence numbers.
-    pub(crate) filtered: bool,
     /// Entries that are operands of merges.
     pub(crate) operands: u64,
     pub(crate) data_blocks: u64,
@@ -87,7 +83,6 @@ pub(super) fn filter_hash(block: &[u8]) -> u64 {
 
 const FILTER_HASH: u64 = 20;
 const OPERANDS: u64 = 29;
-const FILTERED: u64 = 30;
 /// One bit per mandatory tag.
 const MANDATORY_TAGS: u32 = (1 << FILTER_HASH) - 2;
 
@@ -164,9 +159,6 @@ impl Properties {
         if self.operands > 0 {
             put_varint_field(&mut out, OPERANDS, self.operands);
         }
-        if self.filtered {
-            put_varint_field(&mut out, FILTERED, 1);
-        }
         out
     }
 
@@ -175,7 +167,7 @@ impl Properties {
         let mut seen = 0u32;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=FILTER_HASH).contains(&tag) && ![OPERANDS, FILTERED].contains(&tag) {
+            if !(1..=FILTER_HASH).contains(&tag) && tag != OPERANDS {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -219,8 +211,7 @@ impl Properties {
             18 => self.keyspace = content.varint_u32()?,
             19 => self.keys = content.varint()?,
             FILTER_HASH => self.filter_hash = Some(content.u64()?),
-            OPERANDS => self.operands = content.varint()?,
-            _ => self.filtered = content.varint()? == 1,
+            _ => self.operands = content.varint()?,
         }
         Ok(())
     }
@@ -238,7 +229,6 @@ mod tests {
             keys: 90,
             tombstones: 3,
             operands: 2,
-            filtered: true,
             data_blocks: 4,
             key_bytes: 1000,
             value_bytes: 9000,
@@ -280,7 +270,7 @@ mod tests {
             fields.field().unwrap();
             let end = bytes.len() - fields.remaining();
             let without = [&bytes[..start], &bytes[end..]].concat();
-            let is_mandatory = ![FILTER_HASH, OPERANDS, FILTERED].contains(&u64::from(bytes[start]));
+            let is_mandatory = ![FILTER_HASH, OPERANDS].contains(&u64::from(bytes[start]));
             assert_eq!(Properties::decode(&without).is_err(), is_mandatory);
             let twice = [&bytes[..], &bytes[start..end]].concat();
             assert!(Properties::decode(&twice).is_err());

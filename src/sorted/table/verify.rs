@@ -164,7 +164,6 @@ impl TableChecker {
             filter_keys: stated.filter_keys,
             filter_hash: stated.filter_hash,
             keyspace: stated.keyspace,
-            filtered: stated.filtered,
             ..self.properties
         };
         found == *stated

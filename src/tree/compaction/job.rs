@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::merge::MergingCursor;
-use crate::sorted::table::{Table, TableMeta};
+use crate::sorted::table::{Input, Table, TableMeta};
 use crate::tree::version::{Level, RunCursor, ScanSource, Version};
 
 /// A table of the output level may overlap this many times its own size in the level below, so that
@@ -66,7 +66,31 @@ pub(crate) fn run(
         }
     }
     let mut cursor = MergingCursor::new(sources);
-    write_run(&mut cursor, part, context, &mut TablesBelow::new(task, version, context.table_size))
+    let mut below = TablesBelow::new(task, version, context.table_size);
+    if context.hook.is_set() {
+        below.above = staying(task, version, &context.origin.inputs);
+    }
+    write_run(&mut cursor, part, context, &mut below)
+}
+
+/// The tables from level 0 to the output level that a task does not replace, level by level, and run
+/// by run in level 0. Runs older than the inputs are below the output.
+fn staying<'a>(task: &Task, version: &'a Version, inputs: &[Input]) -> Vec<LevelBelow<'a>> {
+    let is_replaced = |number: u64| inputs.iter().any(|input| input.is_replaced && input.number == number);
+    let runs = version.levels()[0].tables();
+    let newer = match task.output_level {
+        0 => runs.iter().rposition(|run| task.takes(0, run.meta().number)).unwrap_or(0),
+        _ => runs.len(),
+    };
+    let sorted = &version.levels()[1..=usize::from(task.output_level)];
+    let levels = runs[..newer].chunks(1).chain(sorted.iter().map(Level::tables));
+    let overlapping = |table: &&TableMeta| !is_replaced(table.number) && table.overlaps(&task.keys);
+    levels
+        .map(|tables| LevelBelow {
+            tables: tables.iter().map(|table| table.meta()).filter(overlapping).collect(),
+            at: 0,
+        })
+        .collect()
 }
 
 /// The tables below the output that overlap the task's key range.
@@ -75,6 +99,8 @@ struct TablesBelow<'a> {
     is_run: bool,
     /// Older runs of level 0 count as a level each.
     levels: Vec<LevelBelow<'a>>,
+    /// See [`staying`]; empty unless there is a compaction filter.
+    above: Vec<LevelBelow<'a>>,
     /// The next level after the output, for the limit on overlap.
     next: LevelBelow<'a>,
     overlapped: u64,
@@ -116,6 +142,7 @@ impl<'a> TablesBelow<'a> {
         let older_runs = runs[last_input..].chunks(1).map(overlapping).filter(|_| is_run);
         TablesBelow {
             is_run,
+            above: Vec::new(),
             levels: older_runs.chain((output + 1..version.levels().len()).map(level)).collect(),
             next: level(output + 1),
             overlapped: 0,
@@ -133,6 +160,13 @@ impl LowerLevels for TablesBelow<'_> {
         self.levels.iter_mut().any(|level| {
             level.advance(key);
             level.tables.get(level.at).is_some_and(|table| *table.smallest <= *key && table.largest_seqno >= seqno)
+        })
+    }
+
+    fn may_stay_above(&mut self, key: &[u8], seqno: SeqNo) -> bool {
+        self.above.iter_mut().any(|level| {
+            level.advance(key);
+            level.tables.get(level.at).is_some_and(|table| *table.smallest <= *key && table.smallest_seqno <= seqno)
         })
     }
 
@@ -157,7 +191,7 @@ mod tests {
     use super::*;
     use crate::filter::FilterPolicy;
     use crate::format::key::{SeqNo, ValueKind};
-    use crate::operator::FilterHook;
+    use crate::operator::CompactionHook;
     use crate::options::Compression;
     use crate::report::stats::ReadStats;
     use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
@@ -184,6 +218,7 @@ mod tests {
     fn below(levels: &[Vec<TableMeta>]) -> TablesBelow<'_> {
         TablesBelow {
             is_run: false,
+            above: Vec::new(),
             levels: levels.iter().map(|metas| LevelBelow { tables: metas.iter().collect(), at: 0 }).collect(),
             next: LevelBelow { tables: Vec::new(), at: 0 },
             overlapped: 0,
@@ -221,7 +256,14 @@ mod tests {
         // Tables of 100 bytes that end with b, d, f and so on.
         let level = level(&[("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"), ("i", "j"), ("k", "l"), ("m", "n")]);
         let next = LevelBelow { tables: level.iter().collect(), at: 0 };
-        let mut below = TablesBelow { is_run: false, levels: Vec::new(), next, overlapped: 0, max_overlapped: 200 };
+        let mut below = TablesBelow {
+            is_run: false,
+            above: Vec::new(),
+            levels: Vec::new(),
+            next,
+            overlapped: 0,
+            max_overlapped: 200,
+        };
         let mut cut = |key: &str| below.cut_before(key.as_bytes());
         // A table is passed when a key is behind its end.
         assert_eq!(["a", "b", "c", "d", "e", "f"].map(&mut cut), [false; 6]);
@@ -388,7 +430,7 @@ mod tests {
                 table_size: 1 << 20,
                 snapshots: Vec::new(),
                 operator: None,
-                filter: FilterHook::default(),
+                hook: CompactionHook::default(),
                 keyspace: "ks",
                 new_number: &|| last_number.replace(last_number.get() + 1) + 1,
                 cancelled: &|| false,

@@ -6,7 +6,7 @@ use super::retention::Retention;
 use crate::error::{Error, Result};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
 use crate::format::span::KeySpan;
-use crate::operator::{CompactionDecision, FilterHook, NamedOperator, OperandChain, Resolved};
+use crate::operator::{CompactionDecision, CompactionHook, NamedOperator, OperandChain, Resolved};
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
@@ -21,7 +21,7 @@ pub(crate) struct OutputContext<'a> {
     /// Combines operands of merges. Without it they are written as they are.
     pub(crate) operator: Option<NamedOperator>,
     /// Decides what becomes of values that are the newest of their keys.
-    pub(crate) filter: FilterHook,
+    pub(crate) hook: CompactionHook,
     /// The keyspace's name, for errors.
     pub(crate) keyspace: &'a str,
     /// Takes the next file number.
@@ -49,6 +49,11 @@ pub(crate) trait LowerLevels {
     /// stayed.
     fn may_hold_since(&mut self, key: &[u8], seqno: SeqNo) -> bool;
 
+    /// Whether a table that stays, at the output level or above it, may hold a version of `key`
+    /// numbered `seqno` or less. Keys come in ascending order. Asked only if there is a compaction
+    /// filter.
+    fn may_stay_above(&mut self, key: &[u8], seqno: SeqNo) -> bool;
+
     /// Whether to begin a new table with `key`, because the current one overlaps too much of the
     /// next level.
     fn cut_before(&mut self, key: &[u8]) -> bool;
@@ -67,6 +72,10 @@ impl LowerLevels for UnknownLevels {
     }
 
     fn may_hold_since(&mut self, _key: &[u8], _seqno: SeqNo) -> bool {
+        false
+    }
+
+    fn may_stay_above(&mut self, _key: &[u8], _seqno: SeqNo) -> bool {
         false
     }
 
@@ -205,19 +214,22 @@ impl<'a> RunWriter<'a> {
     /// Writes a value of the current key, or what the compaction filter makes of it.
     #[inline]
     fn write_value(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
-        if self.context.filter.is_set() {
-            return self.write_filtered(lower, key, seqno, value);
+        if self.context.hook.is_set() {
+            return self.write_decided(lower, key, seqno, value);
         }
         self.write(lower, key, seqno, ValueKind::Put, value)
     }
 
+    /// Writes what the compaction filter makes of a value. It is not asked about a value that a
+    /// table above may hold as well, or change by an operand that is combined here already.
     #[cold]
-    fn write_filtered(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
+    fn write_decided(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
         let newest_snapshot = self.context.snapshots.last().copied().unwrap_or(0);
-        if seqno != self.current.newest || seqno <= newest_snapshot {
+        let is_newest = seqno == self.current.newest && seqno > newest_snapshot;
+        if !is_newest || lower.may_stay_above(key, seqno) {
             return self.write(lower, key, seqno, ValueKind::Put, value);
         }
-        match self.context.filter.decide(key, value) {
+        match self.context.hook.decide(key, value) {
             Some(CompactionDecision::Keep) => self.write(lower, key, seqno, ValueKind::Put, value),
             Some(CompactionDecision::Replace(value)) => self.write(lower, key, seqno, ValueKind::Put, &value),
             Some(CompactionDecision::Drop) => self.write_delete(lower, key, seqno),
@@ -348,11 +360,7 @@ impl<'a> RunWriter<'a> {
         };
         let tables = self.context.tables;
         let number = (self.context.new_number)();
-        let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?;
-        if self.context.filter.is_set() {
-            builder.set_filtered();
-        }
-        Ok(none.insert(builder))
+        Ok(none.insert(TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?))
     }
 
     /// Ends the current table, if any, before one that begins with `key`.
@@ -418,6 +426,10 @@ mod tests {
             key.contains(&b'i')
         }
 
+        fn may_stay_above(&mut self, key: &[u8], _seqno: SeqNo) -> bool {
+            key.contains(&b's')
+        }
+
         fn cut_before(&mut self, key: &[u8]) -> bool {
             self.cuts.iter().any(|cut| cut.as_bytes() == key)
         }
@@ -463,9 +475,21 @@ mod tests {
         tables: &Arc<TableContext>,
         entries: &[Entry],
         part: KeySpan<&[u8]>,
+        limits: (u64, &[SeqNo]),
+        below: &mut Marked,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Option<Vec<Vec<Entry>>> {
+        written_by(tables, entries, part, limits, below, cancelled, CompactionHook::default())
+    }
+
+    fn written_by(
+        tables: &Arc<TableContext>,
+        entries: &[Entry],
+        part: KeySpan<&[u8]>,
         (table_size, snapshots): (u64, &[SeqNo]),
         below: &mut Marked,
         cancelled: &dyn Fn() -> bool,
+        hook: CompactionHook,
     ) -> Option<Vec<Vec<Entry>>> {
         let mut builder = TableBuilder::new(tables.fs(), tables.dir(), 1, OPTIONS).unwrap();
         for (key, seqno, kind, value_len) in entries {
@@ -485,7 +509,7 @@ mod tests {
             table_size,
             snapshots: snapshots.to_vec(),
             operator: Some(NamedOperator::new(Arc::new(Append))),
-            filter: FilterHook::default(),
+            hook,
             keyspace: "ks",
             new_number: &|| last_number.replace(last_number.get() + 1) + 1,
             cancelled,
@@ -577,6 +601,29 @@ mod tests {
         // A snapshot sees the older operands alone.
         let entries = [merge("h", 9), merge("h", 8), merge("h", 7), merge("h", 6), put("h", 5, 1), put("h", 4, 1)];
         assert_eq!(kept(&entries, &[7]), [combined("h", 9, 3), put("h", 7, 3)]);
+    }
+
+    #[test]
+    fn a_compaction_filter_decides_about_the_newest_value_of_a_key_unless_it_stays_above() {
+        let decide = |_: &[u8], value: &[u8]| match value.len() {
+            1 => CompactionDecision::Drop,
+            2 => CompactionDecision::Replace(vec![7; 3]),
+            _ => CompactionDecision::Keep,
+        };
+        let kept = |entries: &[Entry], snapshots: &[SeqNo]| {
+            let (limits, hook) = ((u64::MAX, snapshots), CompactionHook::new(decide));
+            let tables = context();
+            written_by(&tables, entries, KeySpan::default(), limits, &mut marked(&[]), &|| false, hook)
+                .unwrap()
+                .concat()
+        };
+        let values = [put("a", 9, 1), put("b", 9, 2), put("c", 9, 5), put("s", 9, 1)];
+        assert_eq!(kept(&values, &[]), [put("b", 9, 3), put("c", 9, 5), put("s", 9, 1)]);
+        assert_eq!(kept(&values, &[9]), values, "a snapshot sees them");
+        assert_eq!(kept(&[put("h", 9, 1)], &[]), [delete("h", 9)], "an older version may be below");
+        assert_eq!(kept(&[put("a", 9, 1), put("a", 7, 1)], &[8]), [delete("a", 9), put("a", 7, 1)]);
+        assert_eq!(kept(&[put("a", 9, 5), put("a", 7, 1)], &[8]), [put("a", 9, 5), put("a", 7, 1)], "not the newest");
+        assert_eq!(kept(&[merge("a", 9), put("a", 7, 1)], &[]), [put("a", 9, 3)], "combined");
     }
 
     #[test]

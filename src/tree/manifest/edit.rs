@@ -38,7 +38,7 @@ use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
-use crate::operator::{FilterHook, NamedOperator};
+use crate::operator::{CompactionHook, NamedOperator};
 use crate::options::{BudgetLimit, Compression, FilterBudget, KeyspaceOptions, LevelFilters};
 use crate::sorted::table::TableMeta;
 use crate::write::wal::SyncedLog;
@@ -287,7 +287,7 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
         field.finish()?;
     }
     let level_filters = level_filters.unwrap_or_default();
-    let compaction_filter = FilterHook::default();
+    let compaction_filter = CompactionHook::default();
     Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix, merge_operator, compaction_filter })
 }
 
