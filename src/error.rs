@@ -108,7 +108,8 @@ pub enum Error {
         key: Vec<u8>,
     },
     /// The merge operator of a keyspace cannot combine the operands of a key. Other keys can be
-    /// read; putting or deleting this one mends it.
+    /// read; putting or deleting this one mends it. A scan ends here; a seek of the iterator to a
+    /// key behind this one goes on.
     #[error("the operands of key {} of keyspace {keyspace:?} cannot be merged: {reason}", key.escape_ascii())]
     Merge {
         /// The keyspace of the key.
@@ -118,7 +119,8 @@ pub enum Error {
         /// What the operator said.
         reason: String,
     },
-    /// The compaction filter of a keyspace panicked. The compaction has changed nothing.
+    /// The compaction filter of a keyspace panicked, and its compaction ended. It is tried again
+    /// later; while none succeeds, writers wait for it in the end.
     #[error("the compaction filter of keyspace {keyspace:?} panicked at key {}", key.escape_ascii())]
     CompactionFilter {
         /// The keyspace.

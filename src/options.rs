@@ -260,7 +260,8 @@ impl KeyspaceOptions {
 
     /// Has compactions ask `filter` what to keep. It is not stored: it must be set again when the
     /// store is opened, by [`Options::default_keyspace`] or
-    /// [`Db::keyspace_with`](crate::Db::keyspace_with).
+    /// [`Db::keyspace_with`](crate::Db::keyspace_with). Until then, and until the store is closed,
+    /// options without a filter leave the one in force.
     pub fn compaction_filter(mut self, filter: impl CompactionFilter + 'static) -> Self {
         self.compaction_filter = CompactionHook::new(filter);
         self
@@ -280,6 +281,9 @@ impl KeyspaceOptions {
             }
             (Some(new), _) if new.is_known() => {}
             (_, old) => self.merge_operator = old.clone(),
+        }
+        if !self.compaction_filter.is_set() {
+            self.compaction_filter = former.compaction_filter.clone();
         }
         Ok(self)
     }
@@ -495,7 +499,9 @@ impl Options {
 
     /// The operator called `name`, as far as it is known.
     pub(crate) fn operator_named(&self, name: &str) -> NamedOperator {
-        let given = self.merge_operators.iter().find(|operator| operator.name() == name);
+        let default = self.default_keyspace.as_ref().and_then(|options| options.merge_operator.as_ref());
+        let mut given = self.merge_operators.iter().chain(default);
+        let given = given.find(|operator| operator.name() == name);
         given.cloned().unwrap_or_else(|| NamedOperator::stored(name))
     }
 

@@ -6,7 +6,7 @@ use super::gaps::{Claim, Gaps};
 use super::view::Tree;
 use crate::error::Result;
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
-use crate::operator::{NamedOperator, OperandChain, Resolved};
+use crate::operator::{NamedOperator, OperandChain, Resolved, oldest_of_operand};
 use crate::report::stats::ReadEvent;
 use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
@@ -91,6 +91,23 @@ impl HiddenKeys {
     fn begin(&mut self, start: &[u8]) {
         (self.start, self.newest) = (Some(start.into()), 0);
     }
+}
+
+/// An operand that a cursor has passed going backward.
+struct OlderOperand {
+    seqno: SeqNo,
+    oldest: SeqNo,
+    stored: Vec<u8>,
+}
+
+/// Adds an operand to those that a cursor has passed going backward, and removes those that it
+/// stands for.
+#[cold]
+fn push_operand(operands: &mut Vec<OlderOperand>, seqno: SeqNo, stored: &[u8]) -> Result<()> {
+    let oldest = oldest_of_operand(seqno, stored)?;
+    while operands.pop_if(|last| last.seqno >= oldest && last.oldest >= oldest).is_some() {}
+    operands.push(OlderOperand { seqno, oldest, stored: stored.to_vec() });
+    Ok(())
 }
 
 /// How a cursor proceeds after an invisible key.
@@ -365,7 +382,7 @@ impl Cursor {
                     newest = self.inner.seqno();
                     let kind = self.inner.kind();
                     if kind == ValueKind::Merge {
-                        operands.push((newest, self.inner.value().to_vec()));
+                        push_operand(&mut operands, newest, self.inner.value())?;
                     } else {
                         base = newest;
                         operands.clear();
@@ -408,12 +425,18 @@ impl Cursor {
     fn merge_forward(&mut self) -> Result<CursorState> {
         self.marked.mark(&self.inner);
         let mut chain = OperandChain::default();
-        while self.inner.valid() && !chain.is_complete() && self.marked.is_at(&self.inner) {
-            chain.push(self.inner.seqno(), self.inner.kind(), self.inner.value())?;
-            self.inner.next()?;
-        }
         self.key.clear();
         self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        let mut covered = 0;
+        while self.inner.valid() && !chain.is_complete() && self.marked.is_at(&self.inner) {
+            covered = if self.inner.seqno() < chain.oldest() { 0 } else { covered + 1 };
+            chain.push(self.inner.seqno(), self.inner.kind(), self.inner.value())?;
+            // A memtable may hold many versions that the newest stands for.
+            match covered {
+                ..=SEEK_AFTER => self.inner.next()?,
+                _ => self.inner.seek(&self.key, chain.oldest() - 1)?,
+            }
+        }
         self.set_merged(&chain)?;
         Ok(CursorState::Merged)
     }
@@ -421,9 +444,9 @@ impl Cursor {
     /// Combines operands of the marked key, oldest first, and `value` if it was put under number
     /// `base`.
     #[cold]
-    fn merge_backward(&mut self, operands: &[(SeqNo, Vec<u8>)], base: Option<SeqNo>) -> Result<()> {
+    fn merge_backward(&mut self, operands: &[OlderOperand], base: Option<SeqNo>) -> Result<()> {
         let mut chain = OperandChain::default();
-        for (seqno, stored) in operands.iter().rev() {
+        for OlderOperand { seqno, stored, .. } in operands.iter().rev() {
             chain.push(*seqno, ValueKind::Merge, stored)?;
         }
         if let Some(base) = base {

@@ -18,7 +18,7 @@ use crate::write::memtable::MemtableCursor;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SkippedRange {
-    /// The table's file.
+    /// The table's file; the store's directory if the operands of a key cannot be merged.
     pub file: PathBuf,
     /// Offset and length of the part in the file.
     pub offset: u64,
@@ -186,9 +186,20 @@ impl SalvageIter {
             if !self.chain.is_empty() && key != Some(&*self.last) {
                 // The key has no further version.
                 let chain = std::mem::take(&mut self.chain);
-                let resolved = chain.resolve(self.operator.as_ref(), &self.keyspace, &self.last, true)?;
-                let (Resolved::Value(value) | Resolved::Operand(value)) = resolved;
-                return Ok(Some((self.last.clone(), value)));
+                match chain.resolve(self.operator.as_ref(), &self.keyspace, &self.last, true) {
+                    Ok(Resolved::Value(value) | Resolved::Operand(value)) => {
+                        return Ok(Some((self.last.clone(), value)));
+                    }
+                    Err(error) => self.missing.push(SkippedRange {
+                        file: self.dir.clone(),
+                        offset: 0,
+                        bytes: 0,
+                        from: Some(self.last.clone()),
+                        to: Some(self.last.clone()),
+                        why: error.to_string(),
+                    }),
+                }
+                continue;
             }
             let Some(cursor) = cursor else { return Ok(None) };
             let is_new_key = !self.has_last || self.last != cursor.key();

@@ -24,6 +24,7 @@ use crate::filter::KeyHash;
 use crate::format::header::{FileHeader, features};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
+use crate::operator::NamedOperator;
 use crate::write::batch::{BatchReader, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
 use crate::write::memtable::{Memtable, MemtableWriter};
@@ -97,6 +98,11 @@ pub(super) fn with_encoded<R>(
     result
 }
 
+fn check_operand(operator: Option<&NamedOperator>, key: &[u8], operand: &[u8]) -> Result<()> {
+    let checked = operator.map_or(Ok(()), |operator| operator.check(key, operand));
+    checked.map_err(|reason| Error::invalid(format_args!("an operand of key {}: {reason}", key.escape_ascii())))
+}
+
 impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
@@ -115,7 +121,10 @@ impl Store {
         self.gate.check_writable()?;
         batch.validate(self.id)?;
         self.check_keyspaces(batch.keyspaces())?;
-        batch.merged().iter().try_for_each(|id| self.check_mergeable(*id))
+        batch.merged().iter().try_for_each(|id| {
+            let operator = self.operator_of(*id)?;
+            batch.operands_of(*id).try_for_each(|(key, operand)| check_operand(operator.as_ref(), key, operand))
+        })
     }
 
     /// Writes a single operation.
@@ -132,8 +141,8 @@ impl Store {
         }
         let features = match operation {
             Write::Put(_) | Write::Delete => 0,
-            Write::Merge(_) => {
-                self.check_mergeable(keyspace)?;
+            Write::Merge(operand) => {
+                check_operand(self.operator_of(keyspace)?.as_ref(), key, operand)?;
                 features::MERGE
             }
         };
@@ -192,13 +201,13 @@ impl Store {
         }
     }
 
-    /// Fails unless operands can be merged in a keyspace: an operand that no read could merge is
-    /// not written.
-    fn check_mergeable(&self, keyspace: u32) -> Result<()> {
+    /// The merge operator of a keyspace, `None` if the keyspace is gone. Fails unless it is known:
+    /// what nobody can read is not written.
+    fn operator_of(&self, keyspace: u32) -> Result<Option<NamedOperator>> {
         self.view.with(|view, _| {
-            let Some(tree) = view.tree(keyspace) else { return Ok(()) };
+            let Some(tree) = view.tree(keyspace) else { return Ok(None) };
             match &tree.options.merge_operator {
-                Some(operator) if operator.is_known() => Ok(()),
+                Some(operator) if operator.is_known() => Ok(Some(operator.clone())),
                 Some(operator) => Err(Error::MergeOperatorMissing {
                     keyspace: tree.name.to_string(),
                     operator: operator.name().to_owned(),

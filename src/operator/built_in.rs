@@ -95,6 +95,10 @@ impl MergeOperator for Add {
         }
     }
 
+    fn check(&self, _key: &[u8], operand: &[u8]) -> Result<(), MergeError> {
+        Sum::new(operand).map(drop)
+    }
+
     fn merge(&self, _key: &[u8], operands: &[&[u8]], out: &mut Vec<u8>) -> Result<(), MergeError> {
         let Some((first, rest)) = operands.split_first() else { return Ok(()) };
         let mut sum = Sum::new(first)?;
@@ -140,6 +144,10 @@ impl MergeOperator for Append {
 impl MergeOperator for Union {
     fn name(&self) -> &str {
         "tamis.union"
+    }
+
+    fn check(&self, _key: &[u8], operand: &[u8]) -> Result<(), MergeError> {
+        Union::members(operand).try_for_each(|member| member.map(drop))
     }
 
     fn merge(&self, _key: &[u8], operands: &[&[u8]], out: &mut Vec<u8>) -> Result<(), MergeError> {

@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::NamedOperator;
 use crate::error::{Error, Result};
 use crate::format::coding::{Decoder, put_varint};
-use crate::format::key::{MAX_OPERAND_LEN, SeqNo, ValueKind};
+use crate::format::key::{MAX_OPERAND_LEN, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 
 /// Appends an operand as entry `seqno` stores it, which stands for all from `oldest` on.
@@ -29,6 +29,15 @@ pub(crate) fn decode_operand(seqno: SeqNo, stored: &[u8]) -> Decoded<(SeqNo, &[u
     let oldest = seqno.checked_sub(span).filter(|&oldest| oldest > 0);
     let oldest = oldest.ok_or(Malformed("an operand stands for numbers below 1"))?;
     Ok((oldest, fields.take(fields.remaining())?))
+}
+
+/// The oldest number that an operand stands for. The entry has been verified.
+pub(crate) fn oldest_of_operand(seqno: SeqNo, stored: &[u8]) -> Result<SeqNo> {
+    decode_operand(seqno, stored).map(|(oldest, _)| oldest).map_err(bug)
+}
+
+fn bug(rule: Malformed) -> Error {
+    Error::invalid(format_args!("{}; this is a bug in tamis", rule.0))
 }
 
 /// The versions of a key from the newest that a reader sees to the value that the operands change,
@@ -95,7 +104,6 @@ impl OperandChain {
 
     /// Adds a version of the key, as an entry stores it. The entry has been verified.
     pub(crate) fn push(&mut self, seqno: SeqNo, kind: ValueKind, stored: &[u8]) -> Result<()> {
-        let bug = |rule: Malformed| Error::invalid(format_args!("{}; this is a bug in tamis", rule.0));
         let (oldest, bytes) = match kind {
             ValueKind::Merge => decode_operand(seqno, stored).map_err(bug)?,
             ValueKind::Put | ValueKind::Delete => (0, stored),
@@ -137,11 +145,13 @@ impl OperandChain {
                 })?
             }
         };
-        if merged.len() > MAX_OPERAND_LEN {
-            let reason = format!("the result has {} bytes; a value takes up to {MAX_OPERAND_LEN}", merged.len());
+        let is_value = is_whole || self.is_complete();
+        let limit = if is_value { MAX_VALUE_LEN } else { MAX_OPERAND_LEN };
+        if merged.len() > limit {
+            let reason = format!("the result has {} bytes, more than {limit}", merged.len());
             return Err(Error::Merge { keyspace: keyspace.to_owned(), key: key.to_vec(), reason });
         }
-        if is_whole || self.is_complete() {
+        if is_value {
             return Ok(Resolved::Value(merged));
         }
         let mut stored = Vec::with_capacity(merged.len() + 1);

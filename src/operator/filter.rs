@@ -8,9 +8,11 @@ use std::sync::Arc;
 /// [`KeyspaceOptions::compaction_filter`](crate::KeyspaceOptions::compaction_filter).
 ///
 /// It is asked about a value if the compaction knows no newer version of the key and no snapshot
-/// sees it. A snapshot, iterator or transaction that begins later may see the entry before and
-/// after the decision. Flushes do not ask. An entry may be asked about several times, or not for a
-/// long time: [`compact_range`](crate::Keyspace::compact_range) asks about all of a range.
+/// sees it. The store may hold a newer version elsewhere, or operands to be merged into the value:
+/// a filter that drops counters of 0 drops some that have just grown, whose next value then counts
+/// from the operands alone. Who begins to read later may see the entry before and after the
+/// decision. Flushes do not ask. An entry may be asked about several times, or not for a long time:
+/// [`compact_range`](crate::Keyspace::compact_range) asks about all of a range.
 ///
 /// Several threads ask at once, each in ascending order of keys. If the filter panics, the
 /// compaction fails with [`Error::CompactionFilter`](crate::Error::CompactionFilter), nothing is
@@ -56,7 +58,7 @@ pub enum CompactionDecision {
     Keep,
     /// The key is deleted.
     Drop,
-    /// The key has this value.
+    /// The key has this value, of up to [`MAX_VALUE_LEN`](crate::MAX_VALUE_LEN) bytes.
     Replace(Vec<u8>),
 }
 

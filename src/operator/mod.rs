@@ -29,12 +29,15 @@ use std::fmt;
 
 pub(crate) use built_in::Fold;
 pub use built_in::{Add, Append, ByteOrder, Max, Min, Union};
-pub(crate) use chain::{OperandChain, Resolved, decode_operand, put_operand};
+pub(crate) use chain::{OperandChain, Resolved, decode_operand, oldest_of_operand, put_operand};
 pub(crate) use filter::CompactionHook;
 pub use filter::{CompactionDecision, CompactionFilter};
 pub(crate) use named::NamedOperator;
 
 /// Combines the operands of a key.
+///
+/// A read combines all operands since the last flush or compaction of the key; only those of `Add`,
+/// `Max` and `Min` are combined in memory already.
 ///
 /// It must be associative: operands are combined in groups, in their order, when and where it suits
 /// the store. A value that was put counts as the first operand, and the first operand of a key
@@ -67,8 +70,15 @@ pub(crate) use named::NamedOperator;
 /// ```
 pub trait MergeOperator: Send + Sync {
     /// The operator's name, 1 to 255 bytes. The store keeps it with the keyspace, and refuses an
-    /// operator of another name. Names that begin with `tamis.` are those of this module.
+    /// operator of another name; operators of one name count as the same. Names that begin with
+    /// `tamis.` are reserved.
     fn name(&self) -> &str;
+
+    /// Whether an operand is one that the operator can read. A merge of any other is refused with
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument). By default all are.
+    fn check(&self, _key: &[u8], _operand: &[u8]) -> Result<(), MergeError> {
+        Ok(())
+    }
 
     /// Appends to `out`, which is empty, what `operands` make together: at least two, oldest first.
     ///

@@ -53,10 +53,21 @@ impl NamedOperator {
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
+        if self.name.starts_with("tamis.") && NamedOperator::stored(&self.name).operator.is_none() {
+            return Err(Error::invalid("a merge operator's name must not begin with \"tamis.\""));
+        }
         match self.name.len() {
             1..=MAX_NAME_LEN => Ok(()),
             len => Err(Error::invalid(format_args!("a merge operator's name takes 1 to 255 bytes, not {len}"))),
         }
+    }
+
+    /// Fails if the operator cannot read an operand, or panics. An operator that is not known
+    /// reads everything.
+    pub(crate) fn check(&self, key: &[u8], operand: &[u8]) -> Result<(), MergeError> {
+        let Some(operator) = &self.operator else { return Ok(()) };
+        let checked = catch_unwind(AssertUnwindSafe(|| operator.check(key, operand)));
+        checked.unwrap_or_else(|_| Err(MergeError::new("the operator panicked")))
     }
 
     /// Makes one operand of at least two, oldest first. `None` if the operator is not known.

@@ -196,7 +196,10 @@ impl WriteBatch {
 
     /// The operations after `mark`: keyspace, key, kind, and where the value or operand is in the
     /// [payload](WriteBatch::bytes).
-    pub(crate) fn writes_from(&self, mark: &BatchMark) -> impl Iterator<Item = (u32, &[u8], ValueKind, Range<usize>)> {
+    pub(crate) fn writes_from<'a>(
+        &'a self,
+        mark: &BatchMark,
+    ) -> impl Iterator<Item = (u32, &'a [u8], ValueKind, Range<usize>)> + use<'a> {
         let mut reader = BatchReader::new(self.bytes(mark.bytes..self.payload.len()), self.count - mark.count);
         std::iter::from_fn(move || {
             // Only what this process has encoded is in a batch.
@@ -204,6 +207,13 @@ impl WriteBatch {
             let end = self.payload.len() - reader.rest.remaining();
             Some((op.keyspace, op.key, op.kind, end - op.value.len()..end))
         })
+    }
+
+    /// Keys and operands of the merges in a keyspace.
+    pub(crate) fn operands_of(&self, keyspace: u32) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let merges = self.writes_from(&BatchMark::default());
+        let merges = merges.filter(move |(of, _, kind, _)| *of == keyspace && *kind == ValueKind::Merge);
+        merges.map(|(_, key, _, at)| (key, self.bytes(at)))
     }
 
     /// A part of the payload.

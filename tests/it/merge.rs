@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tamis::inspect::{Inspector, WriteKind};
-use tamis::operator::{Add, Append, MergeError, MergeOperator, Union};
+use tamis::operator::{Add, Append, Max, MergeError, MergeOperator, Union};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Db, Error, Found, KeyspaceOptions, Options, TableStats, WriteBatch};
 
@@ -272,6 +272,53 @@ impl MergeOperator for Concat {
     }
 }
 
+/// Many versions of a key in one memtable, in a scan in either direction.
+#[test]
+fn a_scan_passes_the_versions_of_a_hot_counter_at_once() {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).memtable_size(64 << 20).default_keyspace(with_operator(Add::LITTLE)).open("/db").unwrap();
+    for key in ["a", "b", "c"] {
+        (0..50_000).for_each(|_| {
+            db.merge(key, 1u64.to_le_bytes()).unwrap();
+        });
+    }
+    let sums = |iter: &mut dyn Iterator<Item = tamis::Result<(tamis::Value, tamis::Value)>>| {
+        iter.map(|entry| u64::from_le_bytes(entry.unwrap().1[..].try_into().unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(sums(&mut db.iter()), [50_000; 3]);
+    assert_eq!(sums(&mut db.iter().rev()), [50_000; 3]);
+    let mut cursor = db.cursor().unwrap();
+    assert!(cursor.seek("b").unwrap() && cursor.prev().unwrap() && cursor.next().unwrap());
+    assert_eq!(cursor.key(), Some(&b"b"[..]));
+    // A long value is not written again for each short operand.
+    let long = with_operator(Max);
+    let maxima = db.keyspace_with("max", long).unwrap();
+    maxima.put("key", vec![255; 1 << 20]).unwrap();
+    (0..2000).for_each(|_| {
+        maxima.merge("key", "short").unwrap();
+    });
+    assert!(db.stats().flushes == 0, "{:?}", db.stats().memory);
+    assert_eq!(maxima.get("key").unwrap().map(|value| value.len()), Some(1 << 20));
+}
+
+#[test]
+fn names_of_operators_are_checked() {
+    struct Named(&'static str);
+    impl MergeOperator for Named {
+        fn name(&self) -> &str {
+            self.0
+        }
+        fn merge(&self, _: &[u8], _: &[&[u8]], _: &mut Vec<u8>) -> Result<(), MergeError> {
+            Ok(())
+        }
+    }
+    let db = options(&SimFileSystem::new()).open("/db").unwrap();
+    for name in ["", "tamis.mine"] {
+        assert!(matches!(db.keyspace_with("ks", with_operator(Named(name))), Err(Error::InvalidArgument(_))), "{name}");
+    }
+    db.keyspace_with("ks", with_operator(Named("mine"))).unwrap();
+}
+
 #[test]
 fn a_transaction_reads_its_own_operands_and_conflicts_only_over_what_it_reads() {
     let fs = SimFileSystem::new();
@@ -340,9 +387,24 @@ fn updates_read_what_operands_make() {
     assert!(db.compare_and_swap("n", Some(8u32.to_be_bytes()), None::<&[u8]>).unwrap().is_ok());
     db.merge("n", 4u32.to_be_bytes()).unwrap();
     assert_eq!(db.get("n").unwrap().as_deref(), Some(&4u32.to_be_bytes()[..]));
-    // An operand that does not fit is an error of its key.
+    // What no operator of its kind can read is refused, alone and in a batch.
+    assert!(matches!(db.merge("n", [0; 17]), Err(Error::InvalidArgument(_))));
+    let mut batch = WriteBatch::new();
+    batch.put("other", "1");
+    batch.merge("n", b"");
+    assert!(matches!(db.write(batch), Err(Error::InvalidArgument(_))));
+    assert_eq!(db.get("other").unwrap(), None);
+    // An operand that does not fit is an error of its key. A scan goes on behind it.
     db.merge("n", b"short").unwrap();
     assert!(matches!(db.get("n"), Err(Error::Merge { .. })));
+    db.put("o", "next").unwrap();
+    let mut iter = db.iter();
+    assert!(matches!(iter.next(), Some(Err(Error::Merge { .. }))));
+    iter.seek("n\0");
+    assert_eq!(&iter.next().unwrap().unwrap().0[..], b"o");
+    let mut salvaged = db.default_keyspace().salvage(..).unwrap();
+    assert_eq!(salvaged.next().unwrap().unwrap().0, b"o");
+    assert!(salvaged.next().is_none() && salvaged.skipped().len() == 1);
     db.put("n", 1u32.to_be_bytes()).unwrap();
     assert!(db.get("n").unwrap().is_some());
 }

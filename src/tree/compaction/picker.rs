@@ -570,7 +570,7 @@ impl<'a> Picker<'a> {
 
     /// The task that merges everything overlapping a range into the last level at once; `Done` if
     /// all of it is there, without droppable garbage.
-    /// With `rewrites_all`, also what is there already.
+    /// With `rewrites_all`, the task also rewrites what is there already.
     pub(crate) fn pick_range(&self, range: &KeySpan<Vec<u8>>, rewrites_all: bool) -> Requested {
         let mut chosen: Vec<(usize, &TableMeta)> = Vec::new();
         // Data that moves down must not pass anything older. In level 0 that is any overlapping

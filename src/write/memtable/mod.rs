@@ -34,6 +34,9 @@ use order::LazyOrder;
 /// which spreads small numbers.
 const KEYSPACE_MUL: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// Bytes by which a value may exceed an operand that is combined with it at once.
+const LONGER_VALUE: usize = 64;
+
 /// The newest visible version of a key in a memtable.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MemEntry<'a> {
@@ -247,6 +250,10 @@ impl MemtableWriter<'_> {
                 ValueKind::Put => (0, newest.value()),
                 ValueKind::Merge => decode_operand(newest.seqno(), newest.value()).ok()?,
             };
+            // A long value would be written again for each short operand.
+            if older.len() > operand.len() + LONGER_VALUE {
+                return None;
+            }
             Some((oldest, fold.apply(older, operand).ok()?))
         });
         let mut stored = std::mem::take(&mut self.stored);
