@@ -62,6 +62,52 @@ pub(crate) struct Needed {
     pub(crate) certainly_elsewhere: u64,
 }
 
+impl Needed {
+    /// Number of ordinals in `from..to` that are nowhere else, if any.
+    fn missing(&self, from: u64, to: u64) -> Option<u64> {
+        count(from.max(self.elsewhere + 1), to)
+    }
+
+    /// Number of ordinals in `from..to` that may be nowhere else, if any.
+    fn in_doubt(&self, from: u64, to: u64) -> Option<u64> {
+        count(from.max(self.certainly_elsewhere + 1), to)
+    }
+}
+
+/// Number of ordinals in `from..to`, if any.
+fn count(from: u64, to: u64) -> Option<u64> {
+    to.checked_sub(from).filter(|count| *count > 0)
+}
+
+/// Collects the gaps of one log.
+struct LogGaps<'a> {
+    file: PathBuf,
+    /// File length.
+    len: u64,
+    needed: Needed,
+    gaps: &'a mut Vec<LogGap>,
+}
+
+impl LogGaps<'_> {
+    /// Adds a gap of `bytes` at `offset`, in which that many ordinals are missing.
+    fn add(&mut self, offset: u64, bytes: u64, ordinals: Option<u64>, rule: &str) {
+        let (file, rule) = (self.file.clone(), rule.to_owned());
+        self.gaps.push(LogGap { file, offset, bytes, ordinals, rule, may_be_elsewhere: false });
+    }
+
+    /// Adds a gap from `offset` to the end of the file, where ordinals `from..to` should be, unless
+    /// all of them are elsewhere.
+    fn add_rest(&mut self, offset: u64, from: u64, to: u64, rule: &str) {
+        let missing = self.needed.missing(from, to);
+        let ordinals = missing.or_else(|| self.needed.in_doubt(from, to));
+        if ordinals.is_some() {
+            let (file, rule) = (self.file.clone(), rule.to_owned());
+            let (bytes, may_be_elsewhere) = (self.len.saturating_sub(offset), missing.is_none());
+            self.gaps.push(LogGap { file, offset, bytes, ordinals, rule, may_be_elsewhere });
+        }
+    }
+}
+
 /// Passes the records of `logs` (numbers ascending, with their paths) that are not known from
 /// elsewhere to `apply`, in order.
 pub(crate) fn salvage(
@@ -105,42 +151,20 @@ fn salvage_log(
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
     salvaged: &mut Salvaged,
 ) -> Result<u64> {
-    let (path, len) = (reader.path().to_owned(), reader.len());
-    let gap = |offset: u64, bytes: u64, ordinals: Option<u64>, rule: &str| LogGap {
-        file: path.clone(),
-        offset,
-        bytes,
-        ordinals,
-        rule: rule.to_owned(),
-        may_be_elsewhere: false,
-    };
-    // Number of ordinals in `from..to` that are nowhere, if any.
-    let missing = |from: u64, to: u64| to.checked_sub(from.max(needed.elsewhere + 1)).filter(|missing| *missing > 0);
-    // A gap of this log that lacks `from..to`, unless all of it is elsewhere.
-    let lacking = |offset: u64, from: u64, to: u64, rule: &str| {
-        let unsure = || to.checked_sub(from.max(needed.certainly_elsewhere + 1)).filter(|missing| *missing > 0);
-        let bytes = len.saturating_sub(offset);
-        match missing(from, to) {
-            Some(missing) => Some(gap(offset, bytes, Some(missing), rule)),
-            None => {
-                unsure().map(|missing| LogGap { may_be_elsewhere: true, ..gap(offset, bytes, Some(missing), rule) })
-            }
-        }
-    };
+    let len = reader.len();
+    let mut gaps = LogGaps { file: reader.path().to_owned(), len, needed, gaps: &mut salvaged.gaps };
     let is_newest = end == u64::MAX;
     let spans = reader.spans()?;
     let header = reader.header().ok().copied();
     let stated = header.map(|header| header.first).or_else(|| first_before(end, &spans).filter(|_| is_followed));
-    let mut gaps = Vec::new();
     let mut next = at;
     if let Some(first) = stated {
-        if let Some(missing) = missing(at, first) {
-            gaps.push(gap(0, 0, Some(missing), "the log before this one is missing, or its end is"));
+        if let Some(missing) = needed.missing(at, first) {
+            gaps.add(0, 0, Some(missing), "the log before this one is missing, or its end is");
         }
         next = first;
     } else if !is_newest {
-        let rule = "the log has lost its header: which of its records are new is not known";
-        salvaged.gaps.extend(lacking(0, at, end, rule));
+        gaps.add_rest(0, at, end, "the log has lost its header: which of its records are new is not known");
         return Ok(end.max(at));
     }
     let mut next_offset = FILE_HEADER_LEN as u64;
@@ -167,8 +191,7 @@ fn salvage_log(
             break;
         }
         if is_after_gap {
-            let missing = Some(first - next).filter(|missing| *missing > 0);
-            gaps.push(gap(next_offset, span.offset - next_offset, missing, "no record verifies here"));
+            gaps.add(next_offset, span.offset - next_offset, count(next, first), "no record verifies here");
         }
         reader.read_span(span, first, &mut |record| {
             let after = record.first + u64::from(record.count);
@@ -184,17 +207,16 @@ fn salvage_log(
     // statement says that it was durable.
     if is_newest {
         if next_offset < len && reader.states_durable_after(next_offset, next)? {
-            gaps.push(gap(next_offset, len - next_offset, None, "no record verifies from here on"));
+            gaps.add(next_offset, len - next_offset, None, "no record verifies from here on");
         } else {
             let rule = "the log ends here, but a table has later entries";
-            gaps.extend(lacking(next_offset, next, needed.elsewhere + 1, rule));
+            gaps.add_rest(next_offset, next, needed.elsewhere + 1, rule);
         }
     } else if is_followed {
-        gaps.extend(lacking(next_offset, next, end, "no record verifies from here on"));
+        gaps.add_rest(next_offset, next, end, "no record verifies from here on");
     }
-    salvaged.gaps.extend(gaps);
     salvaged.next = salvaged.next.max(next);
-    // What is missing up to the next log has been told; one without a header may have it.
+    // What is missing up to the next log is in `gaps`; a next log without a header may have it.
     Ok(match is_followed {
         true => end,
         false if is_newest => next,
