@@ -1,8 +1,8 @@
 //! [`Premise`]: what a write assumes about the store, checked when it commits.
 //!
-//! A write that depends on a read carries a premise: since the read, nobody has written what it
-//! read. The check is exact, reads no block, and needs no list of commits. It runs under the commit
-//! lock, and only over what came after a [`Moment`] that the writer noted without the lock:
+//! A write that depends on a read carries a premise: what it read has not been written since. The
+//! check is exact, reads no block, and needs no list of commits. It runs under the commit lock, and
+//! only over what came after a [`Moment`] that the writer noted without the lock:
 //!
 //! - For a single key, the moment is that of the read itself.
 //! - A transaction reads at a snapshot. At its end it notes a moment, checks everything between the
@@ -69,13 +69,13 @@ impl Refusal {
 }
 
 impl<'a> Premise<'a> {
-    /// Nobody has written `key` since `moment`.
+    /// The premise that `key` has not been written since `moment`.
     pub(super) fn on_key(moment: Moment, keyspace: u32, key: &'a [u8], hash: KeyHash) -> Premise<'a> {
         Premise { moment, reads: Reads::Key { keyspace, key: Cow::Borrowed(key), hash } }
     }
 
-    /// Nobody has written what `reads` covers since `moment`. Stale if more than about
-    /// `most_entries` entries would have to be looked at.
+    /// The premise that nothing `reads` covers has been written since `moment`. It is stale if more
+    /// than about `most_entries` entries have to be checked.
     pub(super) fn on_set(moment: Moment, reads: Arc<ReadSet>, most_entries: usize) -> Premise<'a> {
         Premise { moment, reads: Reads::Set { reads, most_entries } }
     }

@@ -1,10 +1,10 @@
 //! [`Transaction`]: reads and writes that commit together, or not at all.
 //!
 //! Optimistic: a transaction holds no lock. It reads at a snapshot, through its own writes, and
-//! remembers what it has read. When it commits, the store checks that nobody has written any of
-//! that since the snapshot (see `premise`). All that the transaction read is therefore as it would
-//! read it at the moment of its commit: transactions are serialisable, in the order of their
-//! sequence numbers, and strictly so, because a commit returns after its writes are visible.
+//! remembers what it has read. When it commits, the store checks that none of that has been written
+//! since the snapshot (see `premise`). A repeated read at the moment of the commit would therefore
+//! return the same. Transactions are serialisable in the order of their sequence numbers, and
+//! strictly so, because a commit returns after its writes are visible.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,12 +44,12 @@ const IN_TURN_FROM: u32 = 3;
 /// Reads and writes that take effect together and at one moment, or not at all.
 ///
 /// A transaction sees the store as of [`begin`](Db::begin), and its own writes. It holds no lock
-/// and keeps nobody waiting. [`commit`](Transaction::commit) fails with [`Error::Conflict`] if
-/// anybody has meanwhile written a key that it read, absent ones included, or any key in a range
-/// that it read. Transactions that commit are serialisable: the store is as if each had run alone
-/// at the moment of its commit.
+/// and delays no other thread. [`commit`](Transaction::commit) fails with [`Error::Conflict`] if a
+/// key that it read, absent ones included, or any key in a range that it read has been written
+/// meanwhile. Transactions that commit are serialisable: the store is as if each had run alone at
+/// the moment of its commit.
 ///
-/// - Keys that are only written conflict with nobody; of two such writes, the later commit counts.
+/// - Keys that are only written cause no conflict; of two such writes, the later commit counts.
 ///   [`guard`](Transaction::guard) makes a key or a range conflict without reading it.
 /// - A range counts as read up to where its iterator got, or wholly, once it has ended.
 /// - Keys read back after the transaction has put or deleted them are not read from the store.

@@ -1,8 +1,9 @@
 //! Read, modify, write: operations on one key that are atomic against all other writers.
 //!
 //! Each reads the key, computes the new value without a lock, and writes it under the [`Premise`]
-//! that nobody has written the key since. If somebody has, it starts again: of several writers, one
-//! always succeeds. The others then take turns, so that no more than two work on a key at a time.
+//! that the key has not been written since. If it has, the operation starts again: of several
+//! writers, one always succeeds. The others then take turns, so that no more than two work on a key
+//! at a time.
 
 use std::sync::Arc;
 

@@ -192,7 +192,8 @@ impl Store {
         }
     }
 
-    /// Fails unless operands can be merged in a keyspace: what nobody can read is not written.
+    /// Fails unless operands can be merged in a keyspace: an operand that no read could merge is
+    /// not written.
     fn check_mergeable(&self, keyspace: u32) -> Result<()> {
         self.view.with(|view, _| {
             let Some(tree) = view.tree(keyspace) else { return Ok(()) };

@@ -21,7 +21,7 @@
 //! ```text
 //! options    = block size, compression, policy, field*
 //! policy     = filter policy, bits per key in thousandths (binary fuse: bits of a fingerprint)
-//! field      = 1, length, by level   |   2, length, prefix extractor
+//! field      = 1, length, by level   |   2, length, prefix extractor   |   3, length, name
 //! by level   = 1, policy{1,7}        from level 0; the last one holds for all further levels
 //!            | 2, thousandths of bits per key, share absent
 //!            | 3, bytes of all filters, share absent
@@ -31,8 +31,8 @@
 //! ```
 //!
 //! Without field 1, all levels have the policy of the options; without field 2, there is no prefix
-//! extractor. Codes are those of [`Compression::code`], [`FilterPolicy::code`] and
-//! [`PrefixExtractor::code`].
+//! extractor; field 3 names the merge operator, if there is one. Codes are those of
+//! [`Compression::code`], [`FilterPolicy::code`] and [`PrefixExtractor::code`].
 
 use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};

@@ -3,8 +3,8 @@
 //! The stored files can be opened and read, which must hold for ever; the encoders of today write
 //! them byte for byte; and the examples in docs/FORMAT.md are part of them. Until format 1 is
 //! released, a change of the format changes the files (CONTRIBUTING.md has the command) and then
-//! the examples. After that the files stay. If encoders then write other bytes that readers of format 1
-//! understand, only the second test gets its own files.
+//! the examples. After that the files stay. If encoders then write other bytes that readers of
+//! format 1 understand, only the second test gets its own files.
 //!
 //! Tables with binary fuse filters are missing, because a fuse filter takes 10,000 keys:
 //! `filter::tests::fuse` pins a block.
