@@ -426,8 +426,8 @@ fn writes_continue_when_nothing_steps_the_executor() {
     let stats = db.stats();
     assert!(stats.flushes > 100 && stats.compactions > 0, "{stats:?}");
     assert!(stats.delayed_writes > 0, "{stats:?}");
-    // Writes stop at 48 runs. On a slow machine the throttle, which goes by the clock, does not stop
-    // them earlier. Two memtables may wait for their flush by then.
+    // Writes stop at 48 runs. On a slow machine the throttle, which goes by the clock, does not
+    // stop them earlier. Two memtables may wait for their flush by then.
     assert!(stats.keyspaces[0].levels[0].tables.len() <= 50, "{stats:?}");
 }
 
