@@ -318,7 +318,7 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
         let (key, seqno, kind, value) = &list[at];
         assert_eq!((cursor.key(), cursor.stamp(), cursor.value()), (&key[..], (*seqno, *kind), &value[..]));
         assert_eq!(cursor.shows(seen), *seqno <= seen && *kind == ValueKind::Put);
-        assert!(cursor.counters().is_some());
+        assert!(cursor.counters().is_some() && cursor.head() == head16(key));
         if cursor.is_first_of_key() {
             assert!(at == 0 || list[at - 1].0 != *key);
             firsts += 1;
@@ -409,6 +409,14 @@ fn a_key_is_newer_exactly_if_a_table_has_a_later_version_of_it() {
         let expected = version.tables().any(|(_, table)| has_newer(table.meta()));
         assert_eq!(version.is_newer(&read, since).unwrap(), expected, "{} {since}", key.escape_ascii());
     }
+    // A table with newer entries of other keys.
+    let (_context, table) = table_of(&[("a", 5, ValueKind::Put), ("b", 9, ValueKind::Put)]);
+    let version = Version::default().edited(&[], vec![(6, table)]);
+    for (since, expected) in [(4, true), (5, false), (6, false)] {
+        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
+        let read = PointRead { key: b"a", hash: KeyHash::new(SEED, b"a"), snapshot: 0, mode };
+        assert_eq!(version.is_newer(&read, since).unwrap(), expected, "{since}");
+    }
 }
 
 #[test]
@@ -433,8 +441,8 @@ fn cursors_over_newer_entries_visit_the_tables_that_may_have_some_and_no_others(
     }
 }
 
-#[test]
-fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
+/// A table without a filter, in a file system of its own. Every value is `value`.
+fn table_of(entries: &[(&str, SeqNo, ValueKind)]) -> (Arc<TableContext>, Arc<Table>) {
     let fs = SimFileSystem::new();
     fs.create_dir(Path::new("/db")).unwrap();
     let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 8 << 20, 8));
@@ -447,10 +455,17 @@ fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
         keyspace: 0,
     };
     let mut builder = TableBuilder::new(context.fs(), context.dir(), 1, options).unwrap();
-    builder.add(b"a", 5, ValueKind::Put, b"value").unwrap();
-    builder.add(b"b", 6, ValueKind::Delete, b"").unwrap();
-    builder.add(b"c", 9, ValueKind::Put, b"later").unwrap();
-    let table = Table::new(Arc::clone(&context), builder.finish().unwrap());
+    for &(key, seqno, kind) in entries {
+        let value: &[u8] = if kind == ValueKind::Put { b"value" } else { b"" };
+        builder.add(key.as_bytes(), seqno, kind, value).unwrap();
+    }
+    let table = Arc::new(Table::new(Arc::clone(&context), builder.finish().unwrap()));
+    (context, table)
+}
+
+#[test]
+fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
+    let (context, table) = table_of(&[("a", 5, ValueKind::Put), ("b", 6, ValueKind::Delete), ("c", 9, ValueKind::Put)]);
     for (key, found) in [("a", Found::Value(5)), ("aa", Found::Absent), ("b", Found::Deleted), ("c", Found::Newer)] {
         let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
         let read = PointRead { key: key.as_bytes(), hash: KeyHash::new(SEED, key.as_bytes()), snapshot: 8, mode };
