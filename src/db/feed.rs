@@ -16,9 +16,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 mod batch;
+mod syncer;
 
 pub use batch::{ChangeBatch, Operation, OperationKind};
 
+use self::syncer::Syncer;
 use super::logs::{LogPart, Pin};
 use super::snapshot::Snapshot;
 use super::store::Store;
@@ -28,10 +30,6 @@ use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::write::log::reader::{End, LogReader, Step};
-
-/// While a durable reader waits and others write without sync, it syncs for them at this interval.
-/// Its lag is this and the time of a sync.
-const SYNC_EVERY: Duration = Duration::from_millis(5);
 
 /// A reader that has just caught up looks again after this time, before it asks to be woken: waking
 /// it for each write would cost the writers a system call each.
@@ -114,14 +112,14 @@ type Names = BTreeMap<u32, Option<Arc<str>>>;
 ///
 /// Creating and dropping keyspaces are no changes of this feed.
 pub struct Changes {
+    /// Started when the reader first waits for unsynced writes. Dropped before the store may close.
+    syncer: Option<Syncer>,
     pin: LogPin,
     /// Number of the next operation.
     next: SeqNo,
     is_visible: bool,
     log: Option<OpenLog>,
     names: Arc<Names>,
-    /// When a sync for this reader began.
-    synced: Option<Instant>,
     /// Whether there was a batch since the last wait.
     is_busy: bool,
     has_failed: bool,
@@ -134,10 +132,10 @@ struct OpenLog {
 
 impl Changes {
     fn new(handle: &Arc<StoreHandle>, since: SeqNo) -> Result<Changes> {
-        let (log, names, synced) = Default::default();
+        let (syncer, log, names) = Default::default();
         let pin = LogPin::new(handle, since)?;
         let next = since + 1;
-        Ok(Changes { pin, next, is_visible: false, log, names, synced, is_busy: false, has_failed: false })
+        Ok(Changes { syncer, pin, next, is_visible: false, log, names, is_busy: false, has_failed: false })
     }
 
     /// Also gives out what the store may lose in a power cut. The feed is then ahead of
@@ -162,8 +160,8 @@ impl Changes {
 
     /// Returns the next batch, or waits for it, for `timeout` at most. `None` after that time.
     ///
-    /// A store that is written without syncs is synced every 5 ms while a durable reader waits, so
-    /// that the reader lags by that and the time of a sync.
+    /// A store that is written without syncs is synced every 5 ms while a durable reader waits, by
+    /// a thread of this value, so that the reader lags by that and one or two syncs.
     ///
     /// Fails with [`Error::Closed`] when the store is closed.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<ChangeBatch>> {
@@ -180,18 +178,18 @@ impl Changes {
         }
     }
 
-    /// Waits some time for the next batch, or makes it durable.
+    /// Waits some time for the next batch, or has it made durable.
     fn wait(&mut self, left: Duration) -> Result<()> {
         let store = Arc::clone(self.store());
         let is_written = || store.sequence.visible() >= self.next;
         if !self.is_visible && is_written() {
-            let since = self.synced.map_or(SYNC_EVERY, |synced| synced.elapsed());
-            if since < SYNC_EVERY {
-                std::thread::sleep((SYNC_EVERY - since).min(left));
-                return Ok(());
+            if self.syncer.is_none() {
+                self.syncer = Syncer::start(&store);
             }
-            self.synced = Some(Instant::now());
-            return store.sync_through(store.sequence.visible());
+            return match &self.syncer {
+                Some(syncer) => syncer.wait(left, || store.sequence.durable() >= self.next),
+                None => store.sync_through(store.sequence.visible()),
+            };
         }
         if std::mem::take(&mut self.is_busy) {
             std::thread::sleep(PAUSE.min(left));
@@ -203,14 +201,17 @@ impl Changes {
 
     /// Returns the next batch if the bound covers it.
     fn poll(&mut self) -> Result<Option<ChangeBatch>> {
-        let store = Arc::clone(self.store());
+        let store = self.store();
         store.gate.check_open()?;
         let bound = if self.is_visible { store.sequence.visible() } else { store.sequence.durable() };
         if self.next > bound {
             return Ok(None);
         }
+        if let Some(syncer) = &self.syncer {
+            syncer.keep_going();
+        }
         loop {
-            if let Some(batch) = self.read(&store)? {
+            if let Some(batch) = self.read()? {
                 self.pin.advance(self.seqno());
                 self.is_busy = true;
                 return Ok(Some(batch));
@@ -219,7 +220,8 @@ impl Changes {
     }
 
     /// Reads the next record. `None` if it is not a batch to give out, or if the log ends.
-    fn read(&mut self, store: &Store) -> Result<Option<ChangeBatch>> {
+    fn read(&mut self) -> Result<Option<ChangeBatch>> {
+        let store = &*self.pin.handle.store;
         let OpenLog { part, reader } = match &mut self.log {
             Some(log) => log,
             none => none.insert(open_log(store, &self.pin, self.next)?),
@@ -243,7 +245,7 @@ impl Changes {
                         after - 1
                     )));
                 }
-                let batch = ChangeBatch::new(&record, |ids| names_with(store, &mut self.names, ids))?;
+                let batch = ChangeBatch::new(&record, &mut self.names, |id| name_of(store, id))?;
                 self.next = after;
                 return Ok(Some(batch));
             }
@@ -288,14 +290,9 @@ fn log_gone(store: &Store, wanted: SeqNo) -> Error {
     Error::LogGone { wanted, oldest }
 }
 
-/// `names` with those of all keyspaces in the record.
-fn names_with(store: &Store, names: &mut Arc<Names>, ids: &[u32]) -> Arc<Names> {
-    if ids.iter().any(|id| !names.contains_key(id)) {
-        let view = store.view.load();
-        let name = |id: &u32| (*id, view.tree(*id).map(|tree| Arc::clone(&tree.name)));
-        Arc::make_mut(names).extend(ids.iter().map(name));
-    }
-    Arc::clone(names)
+/// The name of a keyspace, unless it was dropped.
+fn name_of(store: &Store, id: u32) -> Option<Arc<str>> {
+    store.view.load().tree(id).map(|tree| Arc::clone(&tree.name))
 }
 
 impl Iterator for Changes {

@@ -22,8 +22,12 @@ fn open(fs: &SimFileSystem) -> Db {
     options(fs).open("/db").unwrap()
 }
 
-/// Sequence number, keyspace, key and value of each operation.
-fn listed(batch: &ChangeBatch) -> Vec<(SeqNo, String, Vec<u8>, Option<Vec<u8>>)> {
+mod killed;
+
+/// Sequence number, keyspace, key and value of an operation.
+type Listed = (SeqNo, String, Vec<u8>, Option<Vec<u8>>);
+
+fn listed(batch: &ChangeBatch) -> Vec<Listed> {
     let of = |Operation { seqno, keyspace, kind, .. }: Operation<'_>| match kind {
         OperationKind::Put { key, value } => (seqno, keyspace.to_owned(), key.to_vec(), Some(value.to_vec())),
         OperationKind::Delete { key } => (seqno, keyspace.to_owned(), key.to_vec(), None),
@@ -38,10 +42,10 @@ fn numbers(changes: &mut Changes) -> Vec<(SeqNo, SeqNo)> {
 }
 
 /// Fills a memtable and more, in batches of three.
-fn fill(db: &Db, batches: usize) {
+fn fill(db: &Db, batches: u8) {
     for i in 0..batches {
         let mut batch = WriteBatch::new();
-        (0..3).for_each(|j| batch.put([b'f', j], [i as u8; 100]));
+        (0..3).for_each(|j| batch.put([b'f', j], [i; 100]));
         db.write(batch).unwrap();
     }
 }
@@ -291,14 +295,12 @@ fn content(db: &Db) -> Content {
 
 /// A store that follows another one, and keeps its position with the data.
 struct Follower {
-    fs: SimFileSystem,
     db: Db,
 }
 
 impl Follower {
-    fn open(fs: SimFileSystem) -> Follower {
-        let db = stepped_options(&fs).0.memtable_size(8192).open("/copy").unwrap();
-        Follower { fs, db }
+    fn open(fs: &SimFileSystem) -> Follower {
+        Follower { db: stepped_options(fs).0.memtable_size(8192).open("/copy").unwrap() }
     }
 
     fn seqno(&self) -> SeqNo {
@@ -358,7 +360,8 @@ fn a_follower_stays_equal_through_rotations_kills_and_power_cuts() {
             (options.open("/db").unwrap(), executor)
         };
         let (mut db, mut executor) = open(&fs);
-        let mut follower = Follower::open(SimFileSystem::new());
+        let mut follower_fs = SimFileSystem::new();
+        let mut follower = Follower::open(&follower_fs);
         // What the source held after each of its writes.
         let mut history = BTreeMap::from([(0, Content::new())]);
         // A log that survived a kill may be lost in a power cut although tables have its entries.
@@ -391,8 +394,8 @@ fn a_follower_stays_equal_through_rotations_kills_and_power_cuts() {
                     assert_eq!(content(&follower.db), history[&follower.seqno()]);
                 }
                 21 => {
-                    let fs = &follower.fs;
-                    follower = Follower::open(if rng.bool() { fs.kill() } else { fs.crash(rng.u64(..)) });
+                    follower_fs = if rng.bool() { follower_fs.kill() } else { follower_fs.crash(rng.u64(..)) };
+                    follower = Follower::open(&follower_fs);
                     assert_eq!(content(&follower.db), history[&follower.seqno()]);
                 }
                 22 if may_lose_log => {

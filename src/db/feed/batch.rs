@@ -50,18 +50,21 @@ pub enum OperationKind<'a> {
 }
 
 impl ChangeBatch {
-    /// Copies a batch from the log and checks all of it; `names` returns the names of keyspaces,
-    /// among them those of the ids given.
-    pub(super) fn new(record: &Record<'_>, names: impl FnOnce(&[u32]) -> Arc<Names>) -> Result<ChangeBatch> {
-        let mut ids = Vec::new();
+    /// Copies a batch from the log and checks all of it. Adds the names of its keyspaces to
+    /// `names`, where they are not known yet.
+    pub(super) fn new(
+        record: &Record<'_>,
+        names: &mut Arc<Names>,
+        name_of: impl Fn(u32) -> Option<Arc<str>>,
+    ) -> Result<ChangeBatch> {
         for operation in BatchReader::new(record.payload, record.count) {
             let keyspace = operation.map_err(|rule| record.corruption(rule))?.keyspace;
-            if !ids.contains(&keyspace) {
-                ids.push(keyspace);
+            if !names.contains_key(&keyspace) {
+                Arc::make_mut(names).insert(keyspace, name_of(keyspace));
             }
         }
         let Record { first, count, payload, .. } = *record;
-        Ok(ChangeBatch { first, count, payload: payload.to_vec(), names: names(&ids) })
+        Ok(ChangeBatch { first, count, payload: payload.to_vec(), names: Arc::clone(names) })
     }
 
     /// Sequence number of the first operation.
