@@ -110,7 +110,8 @@ type Names = BTreeMap<u32, Option<Arc<str>>>;
 /// It holds a [`LogPin`]: the log files that it has not read are kept. If it falls too far behind,
 /// it fails with [`Error::LogGone`].
 ///
-/// Creating and dropping keyspaces are no changes of this feed.
+/// Creating and dropping keyspaces are no changes of this feed, and neither is what a compaction
+/// filter drops or replaces.
 pub struct Changes {
     /// Started when the reader first waits for unsynced writes. Dropped before the store may close.
     syncer: Option<Syncer>,
@@ -345,6 +346,7 @@ impl Db {
     /// for operation in batch.operations() {
     ///     match operation.kind {
     ///         OperationKind::Put { key, value } => println!("{key:?} is {value:?}"),
+    ///         OperationKind::Merge { key, operand } => println!("{key:?} changes by {operand:?}"),
     ///         OperationKind::Delete { key } => println!("{key:?} is gone"),
     ///         _ => println!("an operation that this program does not know"),
     ///     }

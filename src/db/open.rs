@@ -198,9 +198,7 @@ fn remove_unneeded(
 ) -> Result<()> {
     let needed = |kind: &FileKind| match *kind {
         FileKind::Manifest(number) => number == manifest.number,
-        FileKind::Wal(number) => {
-            number >= manifest.state.min_log || log_files.iter().any(|log| log.number() == number)
-        }
+        FileKind::Wal(number) => number >= manifest.state.min_log || log_files.iter().any(|log| log.number() == number),
         FileKind::Table(number) => manifest.state.has_table(number),
         FileKind::CurrentTemp => false,
         FileKind::Current | FileKind::Lock => true,

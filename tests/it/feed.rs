@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tamis::operator::Add;
 use tamis::vfs::SimFileSystem;
 use tamis::{
-    ChangeBatch, Changes, Db, Error, Executor, Operation, OperationKind, Options, Result, SeqNo, WalMode, WriteBatch,
+    ChangeBatch, Changes, Db, Error, Executor, KeyspaceOptions, Operation, OperationKind, Options, Result, SeqNo,
+    WalMode, WriteBatch,
 };
 
 use crate::support::{Scene, WAL_MODES, Watchdog, count_from_env, for_each_seed, stepped_options};
@@ -77,6 +79,28 @@ fn batches_come_whole_and_in_order_with_numbers_and_keyspaces() {
         db.delete("b").unwrap();
         assert_eq!(numbers(&mut changes), [(5, 5)]);
     }
+}
+
+#[test]
+fn merges_come_as_operands_and_need_their_operator() {
+    let with_operator = || KeyspaceOptions::new().merge_operator(Add::LITTLE);
+    let db = open(&SimFileSystem::new());
+    let sums = db.keyspace_with("sums", with_operator()).unwrap();
+    let mut changes = db.changes_since(0).unwrap().visible();
+    sums.merge("k", 5u64.to_le_bytes()).unwrap();
+    sums.merge("k", 7u64.to_le_bytes()).unwrap();
+    let batches: Vec<ChangeBatch> = changes.by_ref().map(Result::unwrap).collect();
+    let kinds: Vec<_> = batches.iter().flat_map(|batch| batch.operations().map(|operation| operation.kind)).collect();
+    let merge = |operand| OperationKind::Merge { key: b"k", operand };
+    assert_eq!(kinds, [merge(&5u64.to_le_bytes()), merge(&7u64.to_le_bytes())]);
+    let copy = open(&SimFileSystem::new());
+    let refused = copy.write(batches[0].to_write_batch(&copy).unwrap()).unwrap_err();
+    assert!(matches!(&refused, Error::InvalidArgument(what) if what.contains("no merge operator")), "{refused}");
+    let copied = copy.keyspace_with("sums", with_operator()).unwrap();
+    for batch in &batches {
+        copy.write(batch.to_write_batch(&copy).unwrap()).unwrap();
+    }
+    assert_eq!(copied.get("k").unwrap().as_deref(), Some(&12u64.to_le_bytes()[..]));
 }
 
 #[test]

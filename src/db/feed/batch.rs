@@ -42,6 +42,13 @@ pub enum OperationKind<'a> {
         /// The value.
         value: &'a [u8],
     },
+    /// Merges an operand into a key; see [`operator`](crate::operator).
+    Merge {
+        /// The key.
+        key: &'a [u8],
+        /// The operand.
+        operand: &'a [u8],
+    },
     /// Deletes a key, which may be absent.
     Delete {
         /// The key.
@@ -86,6 +93,7 @@ impl ChangeBatch {
             let key = operation.key;
             let kind = match operation.kind {
                 ValueKind::Put => OperationKind::Put { key, value: operation.value },
+                ValueKind::Merge => OperationKind::Merge { key, operand: operation.value },
                 ValueKind::Delete => OperationKind::Delete { key },
             };
             Some(Operation { seqno, keyspace, kind })
@@ -93,7 +101,8 @@ impl ChangeBatch {
     }
 
     /// The same operations as a batch for `store`, whose keyspaces have the same names. Missing
-    /// ones are created, with default options.
+    /// ones are created, with default options. Keyspaces with merges need their merge operator
+    /// there too.
     ///
     /// A follower that adds its position, [`last_seqno`](ChangeBatch::last_seqno), to the batch
     /// before it writes it, continues after a crash where it was.
@@ -105,6 +114,7 @@ impl ChangeBatch {
             let of = keyspace.insert(former.map_or_else(|| store.keyspace(operation.keyspace), Ok)?);
             match operation.kind {
                 OperationKind::Put { key, value } => batch.put_in(of, key, value),
+                OperationKind::Merge { key, operand } => batch.merge_in(of, key, operand),
                 OperationKind::Delete { key } => batch.delete_in(of, key),
             }
         }
