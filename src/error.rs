@@ -136,6 +136,17 @@ pub enum Error {
         /// The operator's name; empty if the keyspace never had one.
         operator: String,
     },
+    /// The log no longer has the changes that a reader asked for. Begin again with
+    /// [`Db::follow`](crate::Db::follow).
+    #[error(
+        "the log has no changes before number {oldest}, and {wanted} was asked for; copy the store and follow it from there"
+    )]
+    LogGone {
+        /// The first sequence number asked for.
+        wanted: u64,
+        /// The first sequence number that can still be read.
+        oldest: u64,
+    },
     /// The keyspace was dropped.
     #[error("the keyspace {0:?} was dropped")]
     KeyspaceDropped(String),

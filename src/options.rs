@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::exec::Executor;
@@ -317,6 +318,21 @@ pub enum WalMode {
     Write,
 }
 
+/// How long log files are kept that recovery does not need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeepLog {
+    pub(crate) bytes: u64,
+    pub(crate) age: Duration,
+    /// Bytes kept for pins.
+    pub(crate) pinned: u64,
+}
+
+impl Default for KeepLog {
+    fn default() -> KeepLog {
+        KeepLog { bytes: 0, age: Duration::ZERO, pinned: 1 << 30 }
+    }
+}
+
 /// Options of a store.
 ///
 /// ```no_run
@@ -335,6 +351,7 @@ pub struct Options {
     pub(crate) background_threads: usize,
     pub(crate) paranoid: bool,
     pub(crate) wal_mode: WalMode,
+    pub(crate) keep_log: KeepLog,
     pub(crate) hash_seed: Option<u64>,
     pub(crate) default_keyspace: Option<KeyspaceOptions>,
     pub(crate) merge_operators: Vec<NamedOperator>,
@@ -355,6 +372,7 @@ impl Default for Options {
             background_threads: 2,
             paranoid: false,
             wal_mode: WalMode::Auto,
+            keep_log: KeepLog::default(),
             hash_seed: None,
             default_keyspace: None,
             merge_operators: Vec::new(),
@@ -377,6 +395,7 @@ impl fmt::Debug for Options {
             .field("background_threads", &self.background_threads)
             .field("paranoid", &self.paranoid)
             .field("wal_mode", &self.wal_mode)
+            .field("keep_log", &self.keep_log)
             .field("default_keyspace", &self.default_keyspace)
             .field("merge_operators", &self.merge_operators)
             .field("listener", &self.listener)
@@ -474,6 +493,24 @@ impl Options {
     /// How the write-ahead log is written. Default: [`WalMode::Auto`].
     pub fn wal_mode(mut self, mode: WalMode) -> Self {
         self.wal_mode = mode;
+        self
+    }
+
+    /// Keeps log files for [`Db::changes_since`](crate::Db::changes_since) after their entries are
+    /// in tables: up to `bytes` bytes of them, each for `age` at most. Default: none.
+    ///
+    /// Opening a store keeps them as well, and their age counts anew. What exceeds either bound is
+    /// removed with the next flush. A kept log is synced before the flush that makes it obsolete.
+    pub fn keep_log(mut self, bytes: u64, age: Duration) -> Self {
+        (self.keep_log.bytes, self.keep_log.age) = (bytes, age);
+        self
+    }
+
+    /// Bytes of log files that a [`LogPin`](crate::LogPin), or a [`Changes`](crate::Changes), may
+    /// keep after their entries are in tables. Beyond that it is revoked, so that a stuck reader
+    /// does not fill the disk. Default: 1 GiB.
+    pub fn max_pinned_log(mut self, bytes: u64) -> Self {
+        self.keep_log.pinned = bytes;
         self
     }
 

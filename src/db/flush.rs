@@ -74,7 +74,7 @@ impl Store {
     }
 
     /// Flushes the oldest full memtable, if there is one; returns the bytes of tables it wrote.
-    pub(super) fn flush_oldest(&self) -> Result<u64> {
+    pub(super) fn flush_oldest(self: &Arc<Self>) -> Result<u64> {
         let view = self.view.load();
         let Some(memtable) = view.sealed.last() else { return Ok(0) };
         self.check_space(memtable.used() as u64)?;
@@ -88,6 +88,11 @@ impl Store {
                 self.tables.remove_file(meta.number);
             }
             return Err(error);
+        }
+        // A log that stays must not lose what the tables have. Logs found on opening cannot be
+        // synced any more: see `await_recovered`.
+        if memtable.last_seqno() > self.sequence.recovered() && self.logs.are_kept() {
+            self.sync_through(memtable.last_seqno())?;
         }
         // The log of the next newer memtable is the oldest still needed.
         let newer = view.sealed.len().checked_sub(2).and_then(|at| view.sealed.get(at)).unwrap_or(&view.active);

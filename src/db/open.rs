@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::catalog::Manifest;
 use super::commit::Commit;
+use super::logs::{LogFile, survey};
 use super::recovery::{KeepIn, Recovered, Recovery, Sources};
 use super::store::{Opened, Store};
 use super::view::{ReadView, Tree};
@@ -53,9 +54,8 @@ impl Store {
         // Without recovered memtables, tables hold all entries.
         let min_log = if view.sealed.is_empty() { log_number } else { start.state.min_log };
         let manifest = start.put_in_force(&*options.file_system, &dir, recovered.flushed, min_log)?;
-        remove_unneeded(&*options.file_system, &dir, &files, &manifest, &tables)?;
-        let mut log_files = recovered.logs;
-        log_files.retain(|number| *number >= manifest.state.min_log);
+        let log_files = found_logs(&dir, &options, &files, &manifest, recovered.last_seqno);
+        remove_unneeded(&*options.file_system, &dir, &files, &manifest, &log_files, &tables)?;
 
         let store = Arc::new(Store::new(Opened {
             dir,
@@ -180,6 +180,14 @@ impl StartState {
     }
 }
 
+/// The logs among `files` that recovery may need or that are kept, of a store whose last write is
+/// `last`.
+fn found_logs(dir: &Path, options: &Options, files: &[FileKind], manifest: &Manifest, last: SeqNo) -> Vec<LogFile> {
+    let number = |kind: &FileKind| if let FileKind::Wal(number) = kind { Some(*number) } else { None };
+    let numbers: Vec<u64> = files.iter().filter_map(number).collect();
+    survey(&*options.file_system, dir, &numbers, manifest.state.min_log, last, options.keep_log)
+}
+
 /// Finishes the moves of an interrupted repair, then removes the files that the store does not
 /// need.
 fn remove_unneeded(
@@ -187,11 +195,12 @@ fn remove_unneeded(
     dir: &Path,
     files: &[FileKind],
     manifest: &Manifest,
+    log_files: &[LogFile],
     tables: &TableContext,
 ) -> Result<()> {
     let needed = |kind: &FileKind| match *kind {
         FileKind::Manifest(number) => number == manifest.number,
-        FileKind::Wal(number) => number >= manifest.state.min_log,
+        FileKind::Wal(number) => number >= manifest.state.min_log || log_files.iter().any(|log| log.number() == number),
         FileKind::Table(number) => manifest.state.has_table(number),
         FileKind::CurrentTemp => false,
         FileKind::Current | FileKind::Lock => true,

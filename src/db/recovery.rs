@@ -44,8 +44,6 @@ pub(super) struct Recovered {
     pub(super) flushed: SeqNo,
     /// The entries after `flushed`, oldest memtable first.
     pub(super) memtables: Vec<Arc<Memtable>>,
-    /// The logs that were replayed, ascending.
-    pub(super) logs: Vec<u64>,
 }
 
 /// The files that a store is opened from.
@@ -201,7 +199,7 @@ impl Recovery<'_> {
         if keep == KeepIn::Tables && flushed > known.flushed {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
-        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, logs })
+        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full })
     }
 
     /// Writes a recovered memtable to tables of level 0.

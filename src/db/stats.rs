@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::counters::RetiredTables;
 use super::held::HeldStats;
+use super::logs::LogStats;
 use super::stalls::WriteStalls;
 use super::store::Store;
 use super::view::{ReadView, Tree};
@@ -27,6 +28,8 @@ pub struct Stats {
     pub flushed_seqno: SeqNo,
     /// Live snapshots.
     pub snapshots: usize,
+    /// Log files, and those kept for the change feed.
+    pub log: LogStats,
     /// Memory, by purpose.
     pub memory: MemoryStats,
     /// Memtables and tables that were replaced but are still in use; neither `memory` nor level
@@ -218,6 +221,7 @@ impl Store {
             synced_seqno: self.sequence.durable(),
             flushed_seqno: self.sequence.flushed(),
             snapshots,
+            log: self.logs.stats(),
             memory: MemoryStats {
                 memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
                 pool: self.memory.idle(),

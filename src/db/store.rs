@@ -17,9 +17,10 @@ use super::counters::Counters;
 use super::gate::Gate;
 use super::live::LiveSnapshots;
 use super::locks::{LockRank, RankedMutex};
-use super::logs::LiveLogs;
+use super::logs::{LiveLogs, LogFile};
 use super::retry::Retries;
 use super::sequence::Sequence;
+use super::signal::Signal;
 use super::stalls::Stalls;
 use super::throttle::Throttle;
 use super::turns::Syncing;
@@ -68,6 +69,8 @@ pub(super) struct Store {
     /// Ids of dropped keyspaces, with their names as long as handles keep them.
     pub(super) dropped: Mutex<Vec<(u32, Weak<str>)>>,
     pub(super) syncing: Syncing,
+    /// Wakes readers of the change feed.
+    pub(super) signal: Signal,
 
     pub(super) background: Background,
     pub(super) throttle: Throttle,
@@ -94,7 +97,7 @@ pub(super) struct Opened {
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
     pub(super) flushed: SeqNo,
-    pub(super) log_files: Vec<u64>,
+    pub(super) log_files: Vec<LogFile>,
     pub(super) next_file: u64,
     pub(super) commit: Option<Commit>,
     pub(super) manifest: Option<Manifest>,
@@ -107,6 +110,7 @@ impl Store {
         Store {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             fs: Arc::clone(&opened.options.file_system),
+            logs: LiveLogs::found(opened.log_files, opened.options.keep_log),
             gate: Gate::new(opened.dir.clone(), opened.lock),
             dir: opened.dir,
             options: opened.options,
@@ -118,7 +122,6 @@ impl Store {
             view_change: RankedMutex::new(LockRank::ViewChange, ()),
             sequence: Sequence::new(opened.last_seqno, opened.flushed),
             snapshots: LiveSnapshots::default(),
-            logs: LiveLogs::found(opened.log_files),
             catalog: Catalog::new(opened.manifest, opened.next_file),
             commit: RankedMutex::new(LockRank::Commit, opened.commit),
             queue: Queue::default(),
@@ -126,6 +129,7 @@ impl Store {
             defining: RankedMutex::new(LockRank::Defining, ()),
             dropped: Mutex::default(),
             syncing: Syncing::default(),
+            signal: Signal::default(),
             background: Background::default(),
             throttle: Throttle::default(),
             stalls: Stalls::default(),

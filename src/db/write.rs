@@ -369,6 +369,7 @@ impl Store {
         std::mem::forget(unfinished);
         self.stalls.count(Cause::Memtable, waited);
         self.sequence.publish(seqno);
+        self.signal.wake();
         commit.memtable.mark_visible();
         Ok(Outcome::Committed(seqno))
     }

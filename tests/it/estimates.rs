@@ -19,7 +19,7 @@ fn key(i: u64) -> [u8; 8] {
 }
 
 fn fill(db: &Db, keys: u64) {
-    (0..keys).for_each(|i| drop(db.put(key(i), [7; 100]).unwrap()));
+    (0..keys).for_each(|i| _ = db.put(key(i), [7; 100]).unwrap());
 }
 
 #[test]
@@ -54,18 +54,18 @@ fn memtables_deletes_and_keyspaces_count() {
     assert_eq!(db.approximate_size(key(20)..key(30)).unwrap(), 1080);
     assert_eq!((other.approximate_len(..).unwrap(), other.approximate_size(..).unwrap()), (1, 2));
     // A counter is one key, however often it is written.
-    (0..100).for_each(|i: u32| drop(other.put("k", i.to_be_bytes()).unwrap()));
+    (0..100).for_each(|i: u32| _ = other.put("k", i.to_be_bytes()).unwrap());
     assert_eq!(other.approximate_len(..).unwrap(), 1);
     db.flush().unwrap();
     // Deleted in the memtable, then in a table.
-    (0..50).for_each(|i| drop(db.delete(key(i)).unwrap()));
+    (0..50).for_each(|i| _ = db.delete(key(i)).unwrap());
     for _ in 0..2 {
         assert_eq!(db.approximate_len(..).unwrap(), 50);
         assert!(db.approximate_len(key(0)..key(40)).unwrap() <= 2 * PER_BLOCK);
         db.flush().unwrap();
     }
     // Deletes of absent keys: no fewer than none.
-    (1000..2000).for_each(|i| drop(db.delete(key(i)).unwrap()));
+    (1000..2000).for_each(|i| _ = db.delete(key(i)).unwrap());
     assert_eq!(db.approximate_len(key(1000)..).unwrap(), 0);
     db.compact_range(..).unwrap();
     assert_eq!(db.approximate_len(..).unwrap(), 50);

@@ -9,6 +9,7 @@ mod damage;
 mod estimates;
 mod explain;
 mod faults;
+mod feed;
 mod foreign;
 mod garbage;
 mod held;

@@ -49,6 +49,7 @@ impl Window<'_> {
 }
 
 /// The iterators that can be moved.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Moved<'t> {
     Plain(Iter),
     Keys(Keys),

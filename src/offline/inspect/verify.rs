@@ -384,7 +384,8 @@ impl Verifier<'_> {
         };
         for name in names {
             let path = self.dir.join(&name);
-            let belongs = match FileKind::parse(&name) {
+            let kind = FileKind::parse(&name);
+            let belongs = match kind {
                 // The directory into which a repair moves files.
                 None if name == LOST => continue,
                 None => {
@@ -398,7 +399,13 @@ impl Verifier<'_> {
                 Some(FileKind::Table(number)) => state.has_table(number),
             };
             if !belongs && !self.is_being_written() {
-                self.report_fault(&path, 0, FindingKind::Leftover, "no version names it; opening the store removes it");
+                let what = match kind {
+                    Some(FileKind::Wal(_)) => {
+                        "recovery does not need it; opening the store removes or keeps it by option"
+                    }
+                    _ => "no version names it; opening the store removes it",
+                };
+                self.report_fault(&path, 0, FindingKind::Leftover, what);
             }
         }
         Ok(())

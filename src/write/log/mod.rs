@@ -19,11 +19,13 @@
 pub(crate) mod reader;
 mod replay;
 mod salvage;
+mod tail;
 mod writer;
 
 pub(crate) use reader::Record;
 pub(crate) use replay::{ApplyError, replay};
 pub(crate) use salvage::{LogGap, Needed, open_damaged, salvage};
+pub(crate) use tail::LogTail;
 pub(crate) use writer::{LogWriter, NewRecord};
 
 #[cfg(test)]

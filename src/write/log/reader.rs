@@ -132,6 +132,16 @@ impl LogReader {
         &self.path
     }
 
+    /// Allows reading up to `len`. Bytes beyond it are never read: a writer may be changing them.
+    pub(crate) fn limit(&mut self, len: u64) {
+        self.len = len;
+    }
+
+    /// Continues with the record at `offset`, whose first ordinal is `next`.
+    pub(crate) fn skip_to(&mut self, next: u64, offset: u64) {
+        (self.next, self.offset) = (next, offset);
+    }
+
     /// The first ordinal of the next record.
     pub(crate) fn next(&self) -> u64 {
         self.next

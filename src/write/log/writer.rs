@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::tail::LogTail;
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
@@ -64,6 +65,7 @@ pub(crate) struct LogWriter {
     header: [u8; FILE_HEADER_LEN],
     buffer: Vec<u8>,
     prepared_space: Option<PreparedSpace>,
+    tail: Arc<LogTail>,
     /// Time that appends have spent in calls of the file system.
     waited: Duration,
     failed: Option<Error>,
@@ -138,6 +140,7 @@ impl LogWriter {
             header: header.encode(magic),
             buffer: Vec::new(),
             prepared_space: None,
+            tail: Arc::default(),
             waited: Duration::ZERO,
             failed: None,
         })
@@ -211,6 +214,7 @@ impl LogWriter {
             self.flush_buffer()?;
         }
         self.next = next;
+        self.tail.publish(self.len, next);
         Ok(first..next)
     }
 
@@ -279,6 +283,7 @@ impl LogWriter {
         self.push_header(&header);
         self.flush_buffer()?;
         self.stated = self.stated.max(synced);
+        self.tail.publish(self.len, self.next);
         Ok(())
     }
 
@@ -293,6 +298,11 @@ impl LogWriter {
     /// The file, for another thread to sync during appends.
     pub(crate) fn file(&self) -> Arc<dyn WritableFile> {
         Arc::clone(&self.file)
+    }
+
+    /// Tells other threads how far the log has been written.
+    pub(crate) fn tail(&self) -> Arc<LogTail> {
+        Arc::clone(&self.tail)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -416,6 +426,7 @@ mod tests {
             header: [0; FILE_HEADER_LEN],
             buffer: Vec::new(),
             prepared_space: None,
+            tail: Arc::default(),
             waited: Duration::ZERO,
             failed: None,
         }

@@ -2,6 +2,7 @@
 //! of an engine are not compared.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,27 @@ pub trait Engine: Sized + Sync {
     /// Deletes a key, as durably as [`put`](Engine::put) writes.
     fn delete(&self, key: &[u8]) -> Result<()>;
 
+    /// Adds 1 to the counter at `key`, 8 bytes, little-endian, 0 while it is absent. Atomic against
+    /// all other increments and transfers.
+    ///
+    /// By default what applications write for engines without such an operation: a get and a put
+    /// under `lock`, which is the same in all calls.
+    fn increment(&self, key: &[u8], lock: &Mutex<()>) -> Result<()> {
+        let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counter(&mut self.reader()?, key)?;
+        self.put(key, &(count + 1).to_le_bytes())
+    }
+
+    /// Moves 1 between two counters, if the first one has it. Atomic like
+    /// [`increment`](Engine::increment), and by default made in the same way.
+    fn transfer(&self, from: &[u8], to: &[u8], lock: &Mutex<()>) -> Result<()> {
+        let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reader = self.reader()?;
+        let (giver, taker) = (counter(&mut reader, from)?, counter(&mut reader, to)?);
+        let Some(left) = giver.checked_sub(1) else { return Ok(()) };
+        self.put_batch(&[(from, &left.to_le_bytes()), (to, &(taker + 1).to_le_bytes())])
+    }
+
     /// A reader that sees all earlier writes.
     fn reader(&self) -> Result<Self::Reader<'_>>;
 
@@ -60,6 +82,18 @@ pub trait Engine: Sized + Sync {
 
     /// Closes the store, so that the next [`open`](Engine::open) has nothing to recover.
     fn close(self) -> Result<()>;
+}
+
+/// The counter at `key`.
+pub(crate) fn counter(reader: &mut impl Reader, key: &[u8]) -> Result<u64> {
+    let mut count = 0;
+    reader.get(key, |value| count = count_in(value))?;
+    Ok(count)
+}
+
+/// The counter in a value; 0 if it has less than 8 bytes.
+pub(crate) fn count_in(value: &[u8]) -> u64 {
+    value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// The direction of a scan.

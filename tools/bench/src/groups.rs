@@ -72,6 +72,22 @@ pub enum Workload {
     ReadWhileWriting,
     /// Pops the first entry, repeatedly, from a queue of a thousand.
     Queue,
+    /// Increments of a thousand counters.
+    Increment,
+    /// [`Increment`] in eight threads.
+    Increment8,
+    /// Transfers between 10 accounts.
+    Transfer10,
+    /// [`Transfer10`] in eight threads.
+    Transfer10By8,
+    /// Transfers between a thousand accounts.
+    Transfer1K,
+    /// [`Transfer1K`] in eight threads.
+    Transfer1KBy8,
+    /// Transfers between a million accounts.
+    Transfer1M,
+    /// [`Transfer1M`] in eight threads.
+    Transfer1MBy8,
     /// Opening a closed store.
     Open,
     /// Opening after the process was killed with 40 MiB of entries in its log.
@@ -81,7 +97,7 @@ pub enum Workload {
 use Workload::*;
 
 /// All workloads with their names.
-const WORKLOADS: [(Workload, &str); 34] = [
+const WORKLOADS: [(Workload, &str); 42] = [
     (FillSeq, "fillseq"),
     (FillBatch, "fillbatch"),
     (FillRandom, "fillrandom"),
@@ -114,6 +130,14 @@ const WORKLOADS: [(Workload, &str); 34] = [
     (YcsbF, "ycsbF"),
     (ReadWhileWriting, "readwhilewriting"),
     (Queue, "queue"),
+    (Increment, "increment"),
+    (Increment8, "increment8t"),
+    (Transfer10, "transfer-10"),
+    (Transfer10By8, "transfer-10-8t"),
+    (Transfer1K, "transfer-1k"),
+    (Transfer1KBy8, "transfer-1k-8t"),
+    (Transfer1M, "transfer-1m"),
+    (Transfer1MBy8, "transfer-1m-8t"),
     (Open, "open"),
     (OpenKilled, "open-killed"),
 ];
@@ -143,6 +167,8 @@ impl Workload {
     pub(crate) fn writes(self) -> bool {
         self.only_writes()
             || matches!(self, BulkLoad | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting | Queue)
+            || matches!(self, Increment | Increment8 | Transfer10 | Transfer10By8)
+            || matches!(self, Transfer1K | Transfer1KBy8 | Transfer1M | Transfer1MBy8)
     }
 
     /// Whether it ends after every key had its turn; the others run until time is up.
@@ -345,6 +371,27 @@ pub const GROUPS: &[Group] = &[
         about: "a queue of a thousand entries in an empty store; latencies are those of pops only",
         settings: GroupSettings { keys_percent: 20, ..USUAL },
         scenes: &[Scene { fill: None, unmeasured_fill: true, preparation: Preparation::AsFilled, work: &[Queue] }],
+    },
+    Group {
+        name: "updates",
+        about: "writes that depend on reads: increments of 1,000 counters, transfers between accounts, by 1 and 8 \
+                threads; engines without such operations take a mutex around gets and puts",
+        settings: GroupSettings { keys_percent: 20, ..USUAL },
+        scenes: &[Scene {
+            fill: None,
+            unmeasured_fill: true,
+            preparation: Preparation::AsFilled,
+            work: &[
+                Increment,
+                Increment8,
+                Transfer10,
+                Transfer10By8,
+                Transfer1K,
+                Transfer1KBy8,
+                Transfer1M,
+                Transfer1MBy8,
+            ],
+        }],
     },
 ];
 

@@ -1,12 +1,15 @@
 //! tamis as an [`Engine`].
 
 use std::path::Path;
+use std::sync::Mutex;
 
-use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+use tamis::{
+    ByteOrder, Compression, Db, Error, FilterPolicy, KeyspaceOptions, Options, ReadOptions, WriteBatch, WriteOptions,
+};
 
 use crate::Result;
 use crate::contest::{Contestant, Kind};
-use crate::engine::{Direction, Engine, Reader, Settings};
+use crate::engine::{Direction, Engine, Reader, Settings, count_in};
 
 /// tamis with default options.
 pub const TAMIS: Contestant = Contestant::new::<Tamis>("tamis", Kind::Tamis, "this version, with its default options");
@@ -72,6 +75,24 @@ impl<const MAPPED: bool> Engine for TamisStore<MAPPED> {
 
     fn delete(&self, key: &[u8]) -> Result<()> {
         self.db.delete(key)?;
+        Ok(())
+    }
+
+    fn increment(&self, key: &[u8], _: &Mutex<()>) -> Result<()> {
+        self.db.fetch_add(key, 1u64, ByteOrder::Little)?;
+        Ok(())
+    }
+
+    fn transfer(&self, from: &[u8], to: &[u8], _: &Mutex<()>) -> Result<()> {
+        self.db.transact(|tx| {
+            let count = |value: Option<tamis::Value>| value.map_or(0, |value| count_in(&value));
+            let (giver, taker) = (count(tx.get(from)?), count(tx.get(to)?));
+            if let Some(left) = giver.checked_sub(1) {
+                tx.put(from, left.to_le_bytes());
+                tx.put(to, (taker + 1).to_le_bytes());
+            }
+            Ok::<_, Error>(())
+        })?;
         Ok(())
     }
 

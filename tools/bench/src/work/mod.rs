@@ -1,5 +1,6 @@
 //! The workloads, which run on an open store while it is measured.
 
+mod counters;
 mod fill;
 mod mixed;
 mod queue;
@@ -108,6 +109,14 @@ impl<E: Engine> Bench<'_, E> {
             Workload::YcsbF => self.ycsb(&mixed::YCSB_F),
             Workload::ReadWhileWriting => self.read_while_writing(),
             Workload::Queue => self.queue(),
+            Workload::Increment => self.increment(1),
+            Workload::Increment8 => self.increment(8),
+            Workload::Transfer10 => self.transfer(10, 1),
+            Workload::Transfer10By8 => self.transfer(10, 8),
+            Workload::Transfer1K => self.transfer(1000, 1),
+            Workload::Transfer1KBy8 => self.transfer(1000, 8),
+            Workload::Transfer1M => self.transfer(1_000_000, 1),
+            Workload::Transfer1MBy8 => self.transfer(1_000_000, 8),
             Workload::Compact | Workload::Open | Workload::OpenKilled => {
                 Err(format!("{} does not run on an open store", workload.name()).into())
             }

@@ -1,0 +1,129 @@
+//! A follower: a second store that stays equal to the first, across restarts of both.
+//!
+//! `cargo run --example follower`
+//!
+//! The follower applies the change feed batch by batch, and writes its position with each batch. A
+//! batch and the position are one atomic write, so that a follower that was killed continues where
+//! it was: no batch is lost or applied twice. If it was away for longer than the source keeps its
+//! log, it copies the source and follows from there.
+#![allow(clippy::unwrap_used, reason = "an example")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tamis::{Db, Error, Keyspace, Options, Result, SeqNo, WriteBatch};
+
+/// The copy, and a keyspace of its own for the position.
+struct Follower {
+    copy: Db,
+    state: Keyspace,
+}
+
+impl Follower {
+    fn open(dir: &Path) -> Result<Follower> {
+        let copy = Db::open(dir)?;
+        let state = copy.keyspace("follower: state")?;
+        Ok(Follower { copy, state })
+    }
+
+    /// Everything up to this number of the source is in the copy. `None` before the first copy.
+    fn position(&self) -> Result<Option<SeqNo>> {
+        let position = self.state.get("position")?;
+        Ok(position.map(|bytes| SeqNo::from_be_bytes(bytes.as_ref().try_into().unwrap())))
+    }
+
+    fn apply(&self, mut batch: WriteBatch, position: SeqNo) -> Result<()> {
+        batch.put_in(&self.state, "position", position.to_be_bytes());
+        self.copy.write(batch)?;
+        Ok(())
+    }
+
+    /// Replaces the copy by the source as it is now. Until that is complete there is no position,
+    /// so that a copy that was interrupted begins again.
+    fn copy_all(&self, source: &Db) -> Result<()> {
+        let (snapshot, _changes) = source.follow()?;
+        self.state.delete("position")?;
+        for name in source.keyspace_names()? {
+            let (from, to) = (snapshot.keyspace(&source.keyspace(&name)?), self.copy.keyspace(&name)?);
+            for key in to.keys(..) {
+                to.delete(key?)?;
+            }
+            for entry in from.iter() {
+                let (key, value) = entry?;
+                to.put(key, value)?;
+            }
+        }
+        self.apply(WriteBatch::new(), snapshot.seqno())
+    }
+
+    /// Follows the source until it stops, and until it has all of it.
+    fn run(&self, source: &Db, stopped: &AtomicBool) -> Result<()> {
+        let mut changes = loop {
+            let changes = match self.position()? {
+                Some(position) => source.changes_since(position),
+                None => Err(Error::LogGone { wanted: 1, oldest: 1 }),
+            };
+            match changes {
+                Err(Error::LogGone { .. }) => self.copy_all(source)?,
+                changes => break changes?,
+            }
+        };
+        while !stopped.load(Ordering::Relaxed) || changes.seqno() < source.last_seqno() {
+            if let Some(batch) = changes.next_timeout(Duration::from_millis(10))? {
+                self.apply(batch.to_write_batch(&self.copy)?, batch.last_seqno())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Source and follower in `dir`, opened, used and closed three times.
+fn run(dir: &Path) -> Result<(usize, usize)> {
+    let mut entries = (0, 0);
+    for round in 0..3u32 {
+        let source = Options::new().keep_log(64 << 20, Duration::from_secs(3600)).open(dir.join("source"))?;
+        let users = source.keyspace("users")?;
+        // The follower is not there yet: it finds this in the log, or copies it.
+        for i in 0..1000u32 {
+            users.put((round * 1000 + i).to_be_bytes(), format!("user {i}"))?;
+        }
+        let follower = Follower::open(&dir.join("copy"))?;
+        let stopped = AtomicBool::new(false);
+        std::thread::scope(|scope| -> Result<()> {
+            let following = scope.spawn(|| follower.run(&source, &stopped));
+            for i in 0..1000u32 {
+                users.delete((round * 1000 + i).to_be_bytes())?;
+                source.put(i.to_be_bytes(), round.to_be_bytes())?;
+            }
+            users.put("last round", round.to_be_bytes())?;
+            stopped.store(true, Ordering::Relaxed);
+            following.join().unwrap()
+        })?;
+        println!("round {round}: the follower is at {:?} of {}", follower.position()?, source.last_seqno());
+        let copied = follower.copy.keyspace("users")?;
+        entries = (
+            users.keys(..).count() + source.keys(..).count(),
+            copied.keys(..).count() + follower.copy.keys(..).count(),
+        );
+    }
+    Ok(entries)
+}
+
+fn main() -> Result<()> {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, copy) = run(dir.path())?;
+    println!("{source} entries, {copy} in the copy");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_copy_has_what_the_source_has() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(run(dir.path()).unwrap(), (1001, 1001));
+    }
+}

@@ -1,0 +1,402 @@
+//! The change feed: batches in the order of their numbers, read from the log files.
+//!
+//! A reader pulls. It reads log files by position, up to the length that the writer has published
+//! (`write::log::LogTail`), and gives out what its bound covers: by default what is durable, so
+//! that a follower never has what its source may lose. Writers do not know readers; they pay for
+//! one load while nobody waits. A reader that falls behind costs disk space, up to a limit, and
+//! nothing else.
+//!
+//! The bound is read before the length: everything up to it lies before the length. A log ends
+//! where the next one begins. If it ends earlier, numbers are missing: an error, never an end.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+mod batch;
+mod syncer;
+
+pub use batch::{ChangeBatch, Operation, OperationKind};
+
+use self::syncer::Syncer;
+use super::logs::{LogPart, Pin};
+use super::snapshot::Snapshot;
+use super::store::Store;
+use super::{Db, StoreHandle};
+use crate::error::{Error, Result};
+use crate::format::filename::FileKind;
+use crate::format::header::Magic;
+use crate::format::key::SeqNo;
+use crate::write::log::reader::{End, LogReader, Step};
+
+/// A reader that has just caught up looks again after this time, before it asks to be woken: waking
+/// it for each write would cost the writers a system call each.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A claim to the log: what was written after [`seqno`](LogPin::seqno) can be read by
+/// [`Db::changes_since`], also later.
+///
+/// It is owned, keeps the store open, and lasts until it is dropped. It does not outlive the
+/// process; for that there is [`Options::keep_log`](crate::Options::keep_log). Once it keeps more
+/// than [`Options::max_pinned_log`](crate::Options::max_pinned_log), it is revoked, and the log
+/// files are removed.
+pub struct LogPin {
+    handle: Arc<StoreHandle>,
+    pin: Arc<Pin>,
+}
+
+impl LogPin {
+    fn new(handle: &Arc<StoreHandle>, seqno: SeqNo) -> Result<LogPin> {
+        let store = &handle.store;
+        store.gate.check_open()?;
+        if store.gate.is_read_only() {
+            return Err(Error::ReadOnly(store.path().to_owned()));
+        }
+        let visible = store.sequence.visible();
+        if seqno > visible {
+            return Err(Error::invalid(format_args!(
+                "changes since number {seqno} were asked for, but the last write is number {visible}; is this another \
+                 store, or has it lost unsynced writes that the reader has seen?"
+            )));
+        }
+        match store.logs.pin(seqno, visible) {
+            Ok(pin) => Ok(LogPin { handle: Arc::clone(handle), pin }),
+            Err(oldest) => Err(Error::LogGone { wanted: seqno + 1, oldest }),
+        }
+    }
+
+    /// Changes after this number are kept.
+    pub fn seqno(&self) -> SeqNo {
+        self.pin.seqno.load(Ordering::Relaxed)
+    }
+
+    /// Gives up the changes up to `seqno`. The next flush removes what nobody needs any more. A
+    /// number that is not greater has no effect.
+    pub fn advance(&self, seqno: SeqNo) {
+        self.pin.seqno.fetch_max(seqno, Ordering::Relaxed);
+    }
+
+    /// Whether the pin has exceeded its limit and keeps nothing any more.
+    pub fn is_revoked(&self) -> bool {
+        self.pin.is_revoked.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for LogPin {
+    fn drop(&mut self) {
+        self.handle.store.logs.unpin(&self.pin);
+    }
+}
+
+impl fmt::Debug for LogPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogPin").field("seqno", &self.seqno()).field("is_revoked", &self.is_revoked()).finish()
+    }
+}
+
+/// The names of keyspaces by id, as far as they were needed; `None` for one that was dropped.
+type Names = BTreeMap<u32, Option<Arc<str>>>;
+
+/// The changes of a store, batch by batch, in the order in which they were written.
+///
+/// [`next_timeout`](Changes::next_timeout) waits for the next batch. As an iterator it does not
+/// wait: it ends when it has caught up, and goes on when there is more.
+///
+/// It gives out what is durable, unless it is [`visible`](Changes::visible). A follower of durable
+/// changes stays a prefix of its source whatever happens to either.
+///
+/// It holds a [`LogPin`]: the log files that it has not read are kept. If it falls too far behind,
+/// it fails with [`Error::LogGone`].
+///
+/// Creating and dropping keyspaces are no changes of this feed, and neither is what a compaction
+/// filter drops or replaces.
+pub struct Changes {
+    /// Started when the reader first waits for unsynced writes. Dropped before the store may close.
+    syncer: Option<Syncer>,
+    pin: LogPin,
+    /// Number of the next operation.
+    next: SeqNo,
+    is_visible: bool,
+    log: Option<OpenLog>,
+    names: Arc<Names>,
+    /// Whether there was a batch since the last wait.
+    is_busy: bool,
+    has_failed: bool,
+}
+
+struct OpenLog {
+    part: LogPart,
+    reader: LogReader,
+}
+
+impl Changes {
+    fn new(handle: &Arc<StoreHandle>, since: SeqNo) -> Result<Changes> {
+        let (syncer, log, names) = Default::default();
+        let pin = LogPin::new(handle, since)?;
+        let next = since + 1;
+        Ok(Changes { syncer, pin, next, is_visible: false, log, names, is_busy: false, has_failed: false })
+    }
+
+    /// Also gives out what the store may lose in a power cut. The feed is then ahead of
+    /// [`Db::synced_seqno`], and no sync is made for it.
+    ///
+    /// After a power cut the numbers of lost writes are given out again. A follower that has
+    /// applied them differs from its source from then on, and nothing tells it so.
+    pub fn visible(mut self) -> Changes {
+        self.is_visible = true;
+        self
+    }
+
+    /// Number of the last operation that was given out. After a restart,
+    /// [`Db::changes_since`] with this number continues.
+    pub fn seqno(&self) -> SeqNo {
+        self.next - 1
+    }
+
+    fn store(&self) -> &Arc<Store> {
+        &self.pin.handle.store
+    }
+
+    /// Returns the next batch, or waits for it, for `timeout` at most. `None` after that time.
+    ///
+    /// A store that is written without syncs is synced every 5 ms while a durable reader waits, by
+    /// a thread of this value, so that the reader lags by that and one or two syncs.
+    ///
+    /// Fails with [`Error::Closed`] when the store is closed.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<ChangeBatch>> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(batch) = self.poll()? {
+                return Ok(Some(batch));
+            }
+            let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.wait(left)?;
+        }
+    }
+
+    /// Waits some time for the next batch, or has it made durable.
+    fn wait(&mut self, left: Duration) -> Result<()> {
+        let store = Arc::clone(self.store());
+        let is_written = || store.sequence.visible() >= self.next;
+        if !self.is_visible && is_written() {
+            if self.syncer.is_none() {
+                self.syncer = Syncer::start(&store);
+            }
+            return match &self.syncer {
+                Some(syncer) => syncer.wait(left, || store.sequence.durable() >= self.next),
+                None => store.sync_through(store.sequence.visible()),
+            };
+        }
+        if std::mem::take(&mut self.is_busy) {
+            std::thread::sleep(PAUSE.min(left));
+        } else {
+            store.signal.wait(left, is_written);
+        }
+        Ok(())
+    }
+
+    /// Returns the next batch if the bound covers it.
+    fn poll(&mut self) -> Result<Option<ChangeBatch>> {
+        let store = self.store();
+        store.gate.check_open()?;
+        let bound = if self.is_visible { store.sequence.visible() } else { store.sequence.durable() };
+        if self.next > bound {
+            return Ok(None);
+        }
+        if let Some(syncer) = &self.syncer {
+            syncer.keep_going();
+        }
+        loop {
+            if let Some(batch) = self.read()? {
+                self.pin.advance(self.seqno());
+                self.is_busy = true;
+                return Ok(Some(batch));
+            }
+        }
+    }
+
+    /// Reads the next record. `None` if it is not a batch to give out, or if the log ends.
+    fn read(&mut self) -> Result<Option<ChangeBatch>> {
+        let store = &*self.pin.handle.store;
+        let OpenLog { part, reader } = match &mut self.log {
+            Some(log) => log,
+            none => none.insert(open_log(store, &self.pin, self.next)?),
+        };
+        if reader.next() >= part.end {
+            self.log = None;
+            return Ok(None);
+        }
+        reader.limit(part.tail.len());
+        let end = match reader.read()? {
+            Step::Record(record) => {
+                let after = record.first + u64::from(record.count);
+                if after <= self.next {
+                    return Ok(None);
+                }
+                if record.first < self.next {
+                    return Err(Error::invalid(format_args!(
+                        "number {} is within the batch from {} to {}: changes are asked for since the end of a batch",
+                        self.next - 1,
+                        record.first,
+                        after - 1
+                    )));
+                }
+                let batch = ChangeBatch::new(&record, &mut self.names, |id| name_of(store, id))?;
+                self.next = after;
+                return Ok(Some(batch));
+            }
+            Step::End(end) => end,
+        };
+        match store.logs.part(self.next) {
+            // The log was sealed, and this one follows.
+            Some(later) if later.number != part.number => self.log = None,
+            _ if part.is_found => return Err(log_gone(store, self.next)),
+            _ => {
+                let reason = match &end {
+                    End::Clean => "the log ends here",
+                    End::Bad { reason, .. } => reason,
+                };
+                let rule = format!("{reason}, and entry {} is missing", self.next);
+                return Err(Error::corruption(reader.path(), reader.offset(), rule));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Opens the log that holds `next`, at or before it.
+fn open_log(store: &Store, pin: &LogPin, next: SeqNo) -> Result<OpenLog> {
+    let part = store.logs.part(next).ok_or_else(|| log_gone(store, next))?;
+    let path = FileKind::Wal(part.number).path(&store.dir);
+    let reader = LogReader::open(&*store.fs, &path, Magic::Wal, part.number);
+    // Without a pin, a flush may have removed the file meanwhile.
+    let mut reader = reader.map_err(|error| if pin.is_revoked() { log_gone(store, next) } else { error })?;
+    if let Err(rule) = reader.header() {
+        return Err(Error::corruption(&path, 0, rule));
+    }
+    if let Some((first, offset)) = part.tail.mark_before(next) {
+        reader.skip_to(first, offset);
+    }
+    Ok(OpenLog { part, reader })
+}
+
+/// The error for a log that no longer has `wanted`.
+fn log_gone(store: &Store, wanted: SeqNo) -> Error {
+    let oldest = store.logs.next_beginning(wanted).unwrap_or_else(|| store.sequence.visible() + 1);
+    Error::LogGone { wanted, oldest }
+}
+
+/// The name of a keyspace, unless it was dropped.
+fn name_of(store: &Store, id: u32) -> Option<Arc<str>> {
+    store.view.load().tree(id).map(|tree| Arc::clone(&tree.name))
+}
+
+impl Iterator for Changes {
+    type Item = Result<ChangeBatch>;
+
+    /// Returns the next batch. `None` if there is none yet, and for ever after an error.
+    fn next(&mut self) -> Option<Result<ChangeBatch>> {
+        if self.has_failed {
+            return None;
+        }
+        let next = self.poll();
+        self.has_failed = next.is_err();
+        next.transpose()
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes").field("seqno", &self.seqno()).field("is_visible", &self.is_visible).finish()
+    }
+}
+
+impl Db {
+    /// The changes after number `since`, in order: all writes to all keyspaces, batch by batch.
+    ///
+    /// They are read from the log. Ordinarily it has what is not in tables yet;
+    /// [`Options::keep_log`](crate::Options::keep_log) keeps more, and so does a
+    /// [`LogPin`]. Fails with [`Error::LogGone`] if changes after `since` are no longer there, and
+    /// with [`Error::InvalidArgument`] if `since` is beyond the last write. `since` must be the end
+    /// of a batch, as [`ChangeBatch::last_seqno`] or a write has returned it, or 0.
+    ///
+    /// [`Db::follow`] begins with a copy of the store.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use std::time::Duration;
+    /// use tamis::{OperationKind, WriteBatch};
+    ///
+    /// let mut changes = db.changes_since(db.last_seqno())?;
+    /// let users = db.keyspace("users")?;
+    /// let mut batch = WriteBatch::new();
+    /// batch.put_in(&users, "id7", "Ann");
+    /// batch.delete("apple");
+    /// let last = db.write(batch)?;
+    ///
+    /// let batch = changes.next_timeout(Duration::from_secs(10))?.expect("something was written");
+    /// assert_eq!(batch.last_seqno(), last);
+    /// for operation in batch.operations() {
+    ///     match operation.kind {
+    ///         OperationKind::Put { key, value } => println!("{key:?} is {value:?}"),
+    ///         OperationKind::Merge { key, operand } => println!("{key:?} changes by {operand:?}"),
+    ///         OperationKind::Delete { key } => println!("{key:?} is gone"),
+    ///         _ => println!("an operation that this program does not know"),
+    ///     }
+    /// }
+    /// assert!(changes.next().is_none(), "nothing else was written");
+    /// # Ok(()) }
+    /// ```
+    pub fn changes_since(&self, since: SeqNo) -> Result<Changes> {
+        Changes::new(&self.default_keyspace().handle, since)
+    }
+
+    /// A snapshot of the store, and the changes after it. Whoever copies the snapshot and then
+    /// applies the changes, has a copy of the store that stays one. What the snapshot sees is made
+    /// durable first.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// # let copy = tamis::Options::new().open_in_memory()?;
+    /// # use std::time::Duration;
+    /// db.put("apple", "1")?;
+    /// let (snapshot, mut changes) = db.follow()?;
+    /// for entry in snapshot.iter() {
+    ///     let (key, value) = entry?;
+    ///     copy.put(key, value)?;
+    /// }
+    /// db.put("pear", "2")?;
+    /// while changes.seqno() < db.last_seqno() {
+    ///     if let Some(batch) = changes.next_timeout(Duration::from_secs(1))? {
+    ///         copy.write(batch.to_write_batch(&copy)?)?;
+    ///     }
+    /// }
+    /// assert_eq!(copy.get("pear")?.as_deref(), Some(&b"2"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn follow(&self) -> Result<(Snapshot, Changes)> {
+        let handle = &self.default_keyspace().handle;
+        // Before the snapshot: the log that holds what follows it must stay.
+        let pin = LogPin::new(handle, self.last_seqno())?;
+        let snapshot = self.snapshot();
+        handle.store.sync_through(snapshot.seqno())?;
+        let changes = Changes::new(handle, snapshot.seqno())?;
+        drop(pin);
+        Ok((snapshot, changes))
+    }
+
+    /// Keeps the log after number `since` until the result is dropped. Fails like
+    /// [`Db::changes_since`].
+    pub fn pin_log(&self, since: SeqNo) -> Result<LogPin> {
+        LogPin::new(&self.default_keyspace().handle, since)
+    }
+}

@@ -1,0 +1,129 @@
+//! [`ChangeBatch`]: a batch as it was written.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Names;
+use crate::db::Db;
+use crate::db::keyspace::Keyspace;
+use crate::error::Result;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::write::batch::{BatchReader, WriteBatch};
+use crate::write::log::Record;
+
+/// A batch of the change feed: what one write has written, whole.
+pub struct ChangeBatch {
+    first: SeqNo,
+    count: u32,
+    payload: Vec<u8>,
+    names: Arc<Names>,
+}
+
+/// One operation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Operation<'a> {
+    /// Its sequence number.
+    pub seqno: SeqNo,
+    /// Name of the keyspace.
+    pub keyspace: &'a str,
+    /// What was done.
+    pub kind: OperationKind<'a>,
+}
+
+/// What an operation does to its keyspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperationKind<'a> {
+    /// Sets a key to a value.
+    Put {
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+    },
+    /// Merges an operand into a key; see [`operator`](crate::operator).
+    Merge {
+        /// The key.
+        key: &'a [u8],
+        /// The operand.
+        operand: &'a [u8],
+    },
+    /// Deletes a key, which may be absent.
+    Delete {
+        /// The key.
+        key: &'a [u8],
+    },
+}
+
+impl ChangeBatch {
+    /// Copies a batch from the log and checks all of it. Adds the names of its keyspaces to
+    /// `names`, where they are not known yet.
+    pub(super) fn new(
+        record: &Record<'_>,
+        names: &mut Arc<Names>,
+        name_of: impl Fn(u32) -> Option<Arc<str>>,
+    ) -> Result<ChangeBatch> {
+        for operation in BatchReader::new(record.payload, record.count) {
+            let keyspace = operation.map_err(|rule| record.corruption(rule))?.keyspace;
+            if !names.contains_key(&keyspace) {
+                Arc::make_mut(names).insert(keyspace, name_of(keyspace));
+            }
+        }
+        let Record { first, count, payload, .. } = *record;
+        Ok(ChangeBatch { first, count, payload: payload.to_vec(), names: Arc::clone(names) })
+    }
+
+    /// Sequence number of the first operation.
+    pub fn first_seqno(&self) -> SeqNo {
+        self.first
+    }
+
+    /// Sequence number of the last operation, with which [`Db::changes_since`] continues.
+    pub fn last_seqno(&self) -> SeqNo {
+        self.first + u64::from(self.count) - 1
+    }
+
+    /// The operations, in order. Those of keyspaces that have been dropped since are left out.
+    pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {
+        // All of them were decoded before.
+        let operations = BatchReader::new(&self.payload, self.count).filter_map(|operation| operation.ok());
+        (self.first..).zip(operations).filter_map(|(seqno, operation)| {
+            let keyspace = self.names.get(&operation.keyspace)?.as_deref()?;
+            let key = operation.key;
+            let kind = match operation.kind {
+                ValueKind::Put => OperationKind::Put { key, value: operation.value },
+                ValueKind::Merge => OperationKind::Merge { key, operand: operation.value },
+                ValueKind::Delete => OperationKind::Delete { key },
+            };
+            Some(Operation { seqno, keyspace, kind })
+        })
+    }
+
+    /// The same operations as a batch for `store`, whose keyspaces have the same names. Missing
+    /// ones are created, with default options. Keyspaces with merges need their merge operator
+    /// there too.
+    ///
+    /// A follower that adds its position, [`last_seqno`](ChangeBatch::last_seqno), to the batch
+    /// before it writes it, continues after a crash where it was.
+    pub fn to_write_batch(&self, store: &Db) -> Result<WriteBatch> {
+        let mut batch = WriteBatch::new();
+        let mut keyspace: Option<Keyspace> = None;
+        for operation in self.operations() {
+            let former = keyspace.take().filter(|keyspace| keyspace.name() == operation.keyspace);
+            let of = keyspace.insert(former.map_or_else(|| store.keyspace(operation.keyspace), Ok)?);
+            match operation.kind {
+                OperationKind::Put { key, value } => batch.put_in(of, key, value),
+                OperationKind::Merge { key, operand } => batch.merge_in(of, key, operand),
+                OperationKind::Delete { key } => batch.delete_in(of, key),
+            }
+        }
+        Ok(batch)
+    }
+}
+
+impl fmt::Debug for ChangeBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChangeBatch").field("first", &self.first).field("last", &self.last_seqno()).finish()
+    }
+}

@@ -1,0 +1,90 @@
+//! [`Syncer`]: syncs the store while a durable reader waits for unsynced writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::db::signal::Signal;
+use crate::db::store::Store;
+use crate::error::{Error, Result};
+
+/// The least time between the beginnings of two syncs. A reader lags by this and one or two syncs.
+const SYNC_EVERY: Duration = Duration::from_millis(5);
+
+/// A thread that syncs for one reader. It is a thread of its own so that the next sync runs while
+/// the reader reads what the last one has made durable: at a million writes per second, reading
+/// takes as long as syncing.
+pub(super) struct Syncer {
+    shared: Arc<Shared>,
+    /// Joined when this is dropped.
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// The reader has looked for changes since the last sync began.
+    is_wanted: AtomicBool,
+    is_stopped: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    /// Wakes the reader after a sync.
+    synced: Signal,
+}
+
+impl Shared {
+    fn run(&self, store: &Arc<Store>) {
+        while !self.is_stopped.load(Ordering::Relaxed) {
+            let visible = store.sequence.visible();
+            if !self.is_wanted.swap(false, Ordering::AcqRel) || visible <= store.sequence.durable() {
+                // The reader asks again if there is more to sync.
+                std::thread::park();
+                continue;
+            }
+            let begin = Instant::now();
+            if let Err(error) = store.sync_through(visible) {
+                *self.failure.lock() = Some(error);
+            }
+            self.synced.wake();
+            std::thread::sleep(SYNC_EVERY.saturating_sub(begin.elapsed()));
+        }
+    }
+}
+
+impl Syncer {
+    /// Starts the thread; `None` if the system has none to give.
+    pub(super) fn start(store: &Arc<Store>) -> Option<Syncer> {
+        let shared = Arc::<Shared>::default();
+        let (of_thread, store) = (Arc::clone(&shared), Arc::clone(store));
+        let thread = std::thread::Builder::new().name("tamis feed".to_owned());
+        let thread = thread.spawn(move || of_thread.run(&store)).ok()?;
+        Some(Syncer { shared, thread: Some(thread) })
+    }
+
+    /// Has the next sync made as soon as the last one is old enough.
+    pub(super) fn keep_going(&self) {
+        self.shared.is_wanted.store(true, Ordering::Release);
+    }
+
+    /// Waits for the next sync, for `timeout` at most, unless `is_durable`. Returns its failure.
+    pub(super) fn wait(&self, timeout: Duration, is_durable: impl Fn() -> bool) -> Result<()> {
+        self.keep_going();
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+        self.shared.synced.wait(timeout, || is_durable() || self.shared.failure.lock().is_some());
+        self.shared.failure.lock().take().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic there has poisoned the store or was its own; either way the thread is gone.
+            let _ = thread.join();
+        }
+    }
+}

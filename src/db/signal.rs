@@ -1,0 +1,51 @@
+//! [`Signal`]: wakes readers of the change feed when something was written.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// A writer that commits while a thread arms the signal may miss it. A thread therefore looks again
+/// after this time, when every later writer sees it.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+
+/// The longest wait before a thread looks again, whether or not it was woken.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// Threads that wait for a write. While there are none, a writer pays for one load.
+// A cache line of its own: every writer reads it, and nobody changes it under load.
+#[derive(Default)]
+#[repr(align(64))]
+pub(super) struct Signal {
+    armed: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Signal {
+    /// Wakes all waiting threads.
+    #[inline]
+    pub(super) fn wake(&self) {
+        if self.armed.load(Ordering::Relaxed) {
+            self.wake_waiting();
+        }
+    }
+
+    #[cold]
+    fn wake_waiting(&self) {
+        let _guard = self.lock.lock();
+        self.armed.store(false, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is woken, for `timeout` at most, unless `is_ready`.
+    pub(super) fn wait(&self, timeout: Duration, is_ready: impl Fn() -> bool) {
+        let mut guard = self.lock.lock();
+        self.armed.store(true, Ordering::SeqCst);
+        for wait in [FIRST_LOOK, LONGEST_WAIT] {
+            if is_ready() || !self.changed.wait_for(&mut guard, wait.min(timeout)).timed_out() {
+                return;
+            }
+        }
+    }
+}
