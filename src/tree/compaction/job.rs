@@ -73,8 +73,8 @@ pub(crate) fn run(
     write_run(&mut cursor, part, context, &mut below)
 }
 
-/// The tables from level 0 to the output level that a task does not replace, level by level, and run
-/// by run in level 0. Runs older than the inputs are below the output.
+/// The tables from level 0 to the output level that a task does not replace, level by level, and
+/// run by run in level 0. Runs older than the inputs are below the output.
 fn staying<'a>(task: &Task, version: &'a Version, inputs: &[Input]) -> Vec<LevelBelow<'a>> {
     let is_replaced = |number: u64| inputs.iter().any(|input| input.is_replaced && input.number == number);
     let runs = version.levels()[0].tables();
