@@ -220,8 +220,17 @@ impl Changes {
         }
     }
 
-    /// Reads the next record. `None` if it is not a batch to give out, or if the log ends.
+    /// Reads the next record. `None` if it is not a batch to give out, or if the log ends. After an
+    /// error the next call begins with the same record.
     fn read(&mut self) -> Result<Option<ChangeBatch>> {
+        let batch = self.read_record();
+        if batch.is_err() {
+            self.log = None;
+        }
+        batch
+    }
+
+    fn read_record(&mut self) -> Result<Option<ChangeBatch>> {
         let store = &*self.pin.handle.store;
         let OpenLog { part, reader } = match &mut self.log {
             Some(log) => log,
@@ -246,6 +255,11 @@ impl Changes {
                         after - 1
                     )));
                 }
+                if record.first > self.next {
+                    let rule =
+                        format!("the record begins with entry {}, and entry {} is missing", record.first, self.next);
+                    return Err(Error::corruption(record.file, record.offset, rule));
+                }
                 let batch = ChangeBatch::new(&record, &mut self.names, |id| name_of(store, id))?;
                 self.next = after;
                 return Ok(Some(batch));
@@ -255,8 +269,7 @@ impl Changes {
         match store.logs.part(self.next) {
             // The log was sealed, and this one follows.
             Some(later) if later.number != part.number => self.log = None,
-            _ if part.is_found => return Err(log_gone(store, self.next)),
-            _ => {
+            Some(_) if !part.is_found => {
                 let reason = match &end {
                     End::Clean => "the log ends here",
                     End::Bad { reason, .. } => reason,
@@ -264,6 +277,7 @@ impl Changes {
                 let rule = format!("{reason}, and entry {} is missing", self.next);
                 return Err(Error::corruption(reader.path(), reader.offset(), rule));
             }
+            _ => return Err(log_gone(store, self.next)),
         }
         Ok(None)
     }

@@ -182,6 +182,7 @@ impl LiveLogs {
             kept -= gone.tail.len();
             taken.push(gone.number);
         }
+        logs.pins.retain(|pin| !pin.is_revoked.load(Ordering::Relaxed));
         taken
     }
 

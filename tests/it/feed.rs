@@ -225,10 +225,32 @@ fn a_pin_keeps_the_log_until_it_is_dropped_or_exceeds_its_limit() {
     let error = slow.find_map(Result::err).expect("its logs are gone");
     assert!(matches!(error, Error::LogGone { .. }), "{error}");
     assert!(slow.next().is_none());
-    drop((slow, pin));
+    // What is revoked keeps nothing any more, though nobody has dropped it.
     fill(&db, 1);
     db.flush().unwrap();
-    assert_eq!(db.stats().log.kept_bytes, 0);
+    assert_eq!((db.stats().log.kept_bytes, db.stats().log.oldest_pin), (0, None));
+    drop((slow, pin));
+    // A reader that is within the newest log when it is revoked.
+    fill(&db, 2);
+    let mut early = db.changes_since(db.last_seqno() - 6).unwrap().visible();
+    early.next().unwrap().unwrap();
+    for _ in 0..2 {
+        fill(&db, 250);
+        db.flush().unwrap();
+    }
+    let error = early.find_map(Result::err).expect("the next log is gone");
+    assert!(matches!(error, Error::LogGone { .. }), "{error}");
+}
+
+#[test]
+fn a_number_within_a_batch_is_refused_each_time() {
+    let db = options(&SimFileSystem::new()).open("/db").unwrap();
+    fill(&db, 3);
+    db.sync().unwrap();
+    let mut changes = db.changes_since(4).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(changes.next_timeout(Duration::ZERO), Err(Error::InvalidArgument(_))));
+    }
 }
 
 #[test]

@@ -37,7 +37,12 @@ impl Shared {
     fn run(&self, store: &Arc<Store>) {
         while !self.is_stopped.load(Ordering::Relaxed) {
             let visible = store.sequence.visible();
-            if !self.is_wanted.swap(false, Ordering::AcqRel) || visible <= store.sequence.durable() {
+            let is_wanted = self.is_wanted.swap(false, Ordering::AcqRel);
+            if !is_wanted || visible <= store.sequence.durable() {
+                if is_wanted {
+                    // Another sync was first.
+                    self.synced.wake();
+                }
                 // The reader asks again if there is more to sync.
                 std::thread::park();
                 continue;
