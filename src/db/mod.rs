@@ -359,8 +359,10 @@ impl Db {
     }
 
     /// Closes the store: flushes all memtables, ends background work and releases the lock. Other
-    /// handles then fail with [`Error::Closed`](crate::Error::Closed). Open iterators continue, and
-    /// no file is removed any more.
+    /// handles then fail with [`Error::Closed`](crate::Error::Closed). Open iterators continue, as
+    /// no file is removed until the store is opened again. That open removes replaced tables, and
+    /// an older iterator that has not opened such a file yet then fails with
+    /// [`Error::Io`](crate::Error::Io).
     ///
     /// Closing happens once: every call, during or after it, waits for the end and returns its
     /// result. It may be called from within [`read`](Db::read), but not from a listener of

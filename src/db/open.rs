@@ -13,6 +13,7 @@
 use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy, Unsupported};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::catalog::Manifest;
 use super::commit::Commit;
@@ -88,7 +89,8 @@ impl Store {
         options.validate()?;
         let memory = new_pool(&options);
         let mut last_failure = String::new();
-        for _ in 0..READ_ONLY_ATTEMPTS {
+        let begin = Instant::now();
+        while begin.elapsed() < READ_ONLY_PATIENCE {
             match read_beside_writer(dir, &options, &memory) {
                 Ok(Some(found)) => return found.into_store(options, memory),
                 Ok(None) => last_failure.clear(),
@@ -288,8 +290,9 @@ impl ReadOnlyImage {
     }
 }
 
-/// Attempts of a read-only open while the store changes.
-const READ_ONLY_ATTEMPTS: u32 = 100;
+/// How long a read-only open retries while the store changes. A writer with small memtables replaces
+/// files faster than some attempts read them, a hundred times in a row on a loaded machine.
+const READ_ONLY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A pool that keeps the memory of one memtable with its index and sort order. While one memtable
 /// is flushed, the active one reuses the memory of the one before.
