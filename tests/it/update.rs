@@ -1,4 +1,4 @@
-//! Do operations that read, modify and write a key lose nothing, whoever writes beside them?
+//! Do operations that read, modify and write a key lose nothing beside other writers?
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
