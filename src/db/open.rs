@@ -290,8 +290,8 @@ impl ReadOnlyImage {
     }
 }
 
-/// How long a read-only open retries while the store changes. A writer with small memtables replaces
-/// files faster than some attempts read them, a hundred times in a row on a loaded machine.
+/// How long a read-only open retries while the store changes. On a loaded machine, a writer with
+/// small memtables replaced files faster than a hundred attempts in a row read them.
 const READ_ONLY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A pool that keeps the memory of one memtable with its index and sort order. While one memtable

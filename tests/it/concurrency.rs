@@ -342,7 +342,8 @@ fn threads_that_sync_while_a_sync_fails_all_get_the_error_and_none_hangs() {
     let _watchdog = Watchdog::new("failing syncs");
     for round in 0..20 {
         let fs = SimFileSystem::new();
-        // Large, so that no put has to begin a log: that fails without harm, and then no thread syncs.
+        // Large, so that no put has to begin a log: that fails without harm, and then no thread
+        // syncs.
         let db = options(Arc::new(fs.clone())).memtable_size(64 << 20).open("/db").unwrap();
         let synced = AtomicU64::new(0);
         std::thread::scope(|scope| {
