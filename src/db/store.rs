@@ -147,6 +147,8 @@ impl Store {
         // Waiters check for poison under this lock: they either see it or are woken.
         drop(self.background.lock());
         self.background.done.notify_all();
+        // A reader of the change feed that has caught up looks for poison, too.
+        self.signal.wake();
         cause
     }
 
