@@ -497,18 +497,20 @@ impl Options {
     }
 
     /// Keeps log files for [`Db::changes_since`](crate::Db::changes_since) after their entries are
-    /// in tables: up to `bytes` bytes of them, each for `age` at most. Default: none.
+    /// in tables: up to `bytes` bytes and 1,000 files of them, each for `age` at most. Default:
+    /// none.
     ///
     /// Opening a store keeps them as well, and their age counts anew. What exceeds either bound is
     /// removed with the next flush. A kept log is synced before the flush that makes it obsolete.
+    /// If a kept log cannot be read, opening fails; opening without this option removes it.
     pub fn keep_log(mut self, bytes: u64, age: Duration) -> Self {
         (self.keep_log.bytes, self.keep_log.age) = (bytes, age);
         self
     }
 
     /// Bytes of log files that a [`LogPin`](crate::LogPin), or a [`Changes`](crate::Changes), may
-    /// keep after their entries are in tables. Beyond that it is revoked, so that a stuck reader
-    /// does not fill the disk. Default: 1 GiB.
+    /// keep after their entries are in tables. Beyond that, or beyond 1,000 files, it is revoked,
+    /// so that a stuck reader does not fill the disk. Default: 1 GiB.
     pub fn max_pinned_log(mut self, bytes: u64) -> Self {
         self.keep_log.pinned = bytes;
         self

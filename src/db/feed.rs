@@ -110,8 +110,16 @@ type Names = BTreeMap<u32, Option<Arc<str>>>;
 /// It holds a [`LogPin`]: the log files that it has not read are kept. If it falls too far behind,
 /// it fails with [`Error::LogGone`].
 ///
+/// When the store is closed, it fails with [`Error::Closed`], and what it has not read is read
+/// after the next opening, if [`Options::keep_log`](crate::Options::keep_log) keeps it. A store
+/// that takes no more writes after a failure gives out what it may, then fails with
+/// [`Error::Poisoned`].
+///
 /// Creating and dropping keyspaces are no changes of this feed, and neither is what a compaction
-/// filter drops or replaces.
+/// filter drops or replaces. A follower therefore keeps the entries of a dropped keyspace. It must
+/// learn of the drop by other means and drop its own keyspace, before it applies changes of a new
+/// keyspace of that name. An application that drops no keyspaces, or gives no name twice, need not
+/// care.
 pub struct Changes {
     /// Started when the reader first waits for unsynced writes. Dropped before the store may close.
     syncer: Option<Syncer>,
@@ -159,12 +167,15 @@ impl Changes {
         &self.pin.handle.store
     }
 
-    /// Returns the next batch, or waits for it, for `timeout` at most. `None` after that time.
+    /// Returns the next batch, or waits for it, for about `timeout` at most. `None` after that
+    /// time.
     ///
     /// A store that is written without syncs is synced every 5 ms while a durable reader waits, by
-    /// a thread of this value, so that the reader lags by that and one or two syncs.
+    /// a thread of this value, so that the reader lags by that and one or two syncs. A timeout of
+    /// zero is no wait and has no sync made: the reader then sees what others sync.
     ///
-    /// Fails with [`Error::Closed`] when the store is closed.
+    /// Fails with [`Error::Closed`] when the store is closed, and with [`Error::Poisoned`] when
+    /// nothing more can come because the store takes no more writes.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<ChangeBatch>> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -204,9 +215,11 @@ impl Changes {
     fn poll(&mut self) -> Result<Option<ChangeBatch>> {
         let store = self.store();
         store.gate.check_open()?;
+        // Before the bound: nothing is added to it after that.
+        let unpoisoned = store.gate.check_poison();
         let bound = if self.is_visible { store.sequence.visible() } else { store.sequence.durable() };
         if self.next > bound {
-            return Ok(None);
+            return unpoisoned.map(|()| None);
         }
         if let Some(syncer) = &self.syncer {
             syncer.keep_going();

@@ -80,7 +80,8 @@ impl Store {
         self.check_space(memtable.used() as u64)?;
         let mut added = Vec::new();
         let result = self.write_memtable(memtable, &view.trees, &mut added);
-        if result.is_ok() && !added.is_empty() {
+        // Even without new tables: the void logs that opening removed must not come back.
+        if result.is_ok() {
             self.sync_dir()?;
         }
         if let Err(error) = result {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::locks::{LockRank, RankedMutex};
+use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
@@ -14,6 +15,10 @@ use crate::options::KeepLog;
 use crate::vfs::{FileSystem, WritableFile};
 use crate::write::log::reader::LogReader;
 use crate::write::log::{LogTail, LogWriter};
+
+/// Logs that are kept after recovery has ceased to need them, at most. A store that is flushed
+/// often has short ones, and each takes more space than its records.
+const MAX_KEPT_FILES: usize = 1000;
 
 /// A log file that may need a sync.
 #[derive(Clone)]
@@ -47,9 +52,10 @@ impl LiveLog {
 #[derive(Debug)]
 pub(super) struct LogFile {
     number: u64,
-    /// Its sequence numbers, as far as they are valid. `None` if it holds nothing valid. A log of
-    /// this process has an open end; the next log's beginning ends it.
-    span: Option<(SeqNo, SeqNo)>,
+    /// Its first sequence number.
+    first: SeqNo,
+    /// The first sequence number that it does not have; `SeqNo::MAX` while it grows.
+    end: SeqNo,
     tail: Arc<LogTail>,
     /// Whether an earlier process wrote it.
     is_found: bool,
@@ -99,26 +105,13 @@ pub(super) struct LiveLogs {
     keep: KeepLog,
 }
 
-/// All logs, ascending by number, and who needs them. The valid spans follow each other without a
-/// gap.
+/// All logs, ascending by number, and who needs them. Each begins where the one before it ends.
 struct LogFiles {
     files: Vec<LogFile>,
     pins: Vec<Arc<Pin>>,
 }
 
 impl LogFiles {
-    /// The first number that the log at `at` does not have.
-    fn end(&self, at: usize) -> SeqNo {
-        let later = self.files[at + 1..].iter().find_map(|file| file.span);
-        let own = self.files[at].span.map_or(0, |(_, end)| end);
-        later.map_or(own, |(first, _)| first.min(own))
-    }
-
-    /// The first sequence number of all logs.
-    fn oldest(&self) -> Option<SeqNo> {
-        self.files.iter().find_map(|file| file.span).map(|(first, _)| first)
-    }
-
     /// Bytes of the logs that recovery does not need.
     fn kept_bytes(&self) -> u64 {
         self.files.iter().filter(|file| file.flushed.is_some()).map(|file| file.tail.len()).sum()
@@ -135,12 +128,31 @@ impl LiveLogs {
         }
     }
 
+    /// Their numbers, ascending.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.files.lock().files.iter().map(|file| file.number).collect()
+    }
+
+    /// Number and length of the newest log that holds entries, which the next log follows.
+    pub(super) fn newest(&self) -> Option<(u64, u64)> {
+        let logs = self.files.lock();
+        let newest = logs.files.iter().rfind(|file| file.first < file.end);
+        newest.map(|file| (file.number, file.tail.len()))
+    }
+
     /// Adds a log just created.
     pub(super) fn add(&self, log: &LogWriter) {
         self.unsynced.lock().push(LiveLog::of(log));
-        let span = Some((log.next(), SeqNo::MAX));
-        let file = LogFile { number: log.number(), span, tail: log.tail(), is_found: false, flushed: None };
+        let (number, first, tail) = (log.number(), log.next(), log.tail());
+        let file = LogFile { number, first, end: SeqNo::MAX, tail, is_found: false, flushed: None };
         self.files.lock().files.push(file);
+    }
+
+    /// Notes that the newest log ends before `end`.
+    pub(super) fn seal(&self, end: SeqNo) {
+        if let Some(newest) = self.files.lock().files.last_mut() {
+            newest.end = newest.end.min(end);
+        }
     }
 
     /// The logs that a sync must cover, oldest first.
@@ -168,18 +180,19 @@ impl LiveLogs {
         }
         let mut taken = Vec::new();
         let mut kept = logs.kept_bytes();
-        while let Some(LogFile { flushed: Some(flushed), .. }) = logs.files.first() {
-            let age = now.duration_since(*flushed);
-            let end = logs.end(0);
+        let mut count = logs.files.iter().filter(|file| file.flushed.is_some()).count();
+        while let Some(&LogFile { flushed: Some(flushed), end, .. }) = logs.files.first() {
+            let age = now.duration_since(flushed);
             let is_needed = |pin: &&Arc<Pin>| pin.seqno.load(Ordering::Relaxed).saturating_add(1) < end;
-            if kept <= self.keep.bytes && age <= self.keep.age
-                || kept <= self.keep.pinned && logs.pins.iter().any(|pin| is_needed(&pin))
-            {
+            let is_kept = kept <= self.keep.bytes && age <= self.keep.age
+                || kept <= self.keep.pinned && logs.pins.iter().any(|pin| is_needed(&pin));
+            if is_kept && count <= MAX_KEPT_FILES {
                 break;
             }
             logs.pins.iter().filter(is_needed).for_each(|pin| pin.is_revoked.store(true, Ordering::Relaxed));
             let gone = logs.files.remove(0);
             kept -= gone.tail.len();
+            count -= 1;
             taken.push(gone.number);
         }
         logs.pins.retain(|pin| !pin.is_revoked.load(Ordering::Relaxed));
@@ -193,9 +206,9 @@ impl LiveLogs {
 
     /// Claims the logs after `seqno`; `visible` is the last number written, or an earlier one. If
     /// they are gone, returns the first number that is left.
-    pub(super) fn pin(&self, seqno: SeqNo, visible: SeqNo) -> Result<Arc<Pin>, SeqNo> {
+    pub(super) fn pin(&self, seqno: SeqNo, visible: SeqNo) -> std::result::Result<Arc<Pin>, SeqNo> {
         let mut logs = self.files.lock();
-        let oldest = logs.oldest().unwrap_or(visible + 1);
+        let oldest = logs.files.first().map_or(visible + 1, |file| file.first);
         if seqno + 1 < oldest {
             return Err(oldest);
         }
@@ -211,16 +224,15 @@ impl LiveLogs {
     /// The log that holds `seqno`.
     pub(super) fn part(&self, seqno: SeqNo) -> Option<LogPart> {
         let logs = self.files.lock();
-        let at = logs.files.iter().rposition(|file| file.span.is_some_and(|(first, _)| first <= seqno))?;
-        let end = logs.end(at);
-        let LogFile { number, ref tail, is_found, .. } = logs.files[at];
+        let file = logs.files.iter().rfind(|file| file.first <= seqno)?;
+        let LogFile { number, end, ref tail, is_found, .. } = *file;
         (seqno < end).then(|| LogPart { number, tail: Arc::clone(tail), is_found, end })
     }
 
     /// The first sequence number after `seqno` with which a log begins.
     pub(super) fn next_beginning(&self, seqno: SeqNo) -> Option<SeqNo> {
         let logs = self.files.lock();
-        logs.files.iter().filter_map(|file| file.span).map(|(first, _)| first).find(|first| *first > seqno)
+        logs.files.iter().map(|file| file.first).find(|first| *first > seqno)
     }
 
     pub(super) fn stats(&self) -> LogStats {
@@ -235,11 +247,17 @@ impl LiveLogs {
     }
 }
 
-/// The logs `numbers` (ascending, all that there are) of a store whose last write is `last`, to be
-/// kept as `keep` says. Recovery needs those from `min_log` on.
+/// The logs among `numbers` (ascending, all that there are) of a store whose last write is `last`:
+/// those that recovery needs, from `min_log` on, and those to be kept as `keep` says.
 ///
 /// A log ends where the next valid one begins: see `write::log::replay`. What a log holds beyond
-/// that, or beyond `last`, was given up by a recovery.
+/// that, or beyond `last`, was given up by a recovery. A log that holds nothing else is *void* and
+/// is left out. Only the log after it shows that it is void, and a power cut may take the header of
+/// that one, if a killed process wrote it and a flush wrote its entries to tables. Therefore:
+///
+/// - A log's header names the log before it, also across processes. Others are not kept.
+/// - The newest logs, which none names, end the list if they have no header.
+/// - Opening removes void logs, durably before it or a flush removes the log after them.
 pub(super) fn survey(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -247,42 +265,50 @@ pub(super) fn survey(
     min_log: u64,
     last: SeqNo,
     keep: KeepLog,
-) -> Vec<LogFile> {
+) -> Result<Vec<LogFile>> {
     let now = Instant::now();
-    let (mut end, mut kept, mut is_chained) = (last + 1, 0, true);
+    let (mut next_first, mut kept) = (last + 1, 0);
     // Number and length of the log that the next newer one of the same process says it follows.
     let mut previous: Option<(u64, u64)> = None;
-    let mut found = Vec::new();
+    let mut found: Vec<LogFile> = Vec::new();
     for &number in numbers.iter().rev() {
         let is_needed = number >= min_log;
-        let reader = LogReader::open(fs, &FileKind::Wal(number).path(dir), Magic::Wal, number).ok();
-        let mut len = reader.as_ref().map_or(0, LogReader::len);
-        let header = reader.as_ref().and_then(|reader| reader.header().ok()).filter(|header| header.first <= end);
-        let header = header.filter(|_| is_chained && previous.is_none_or(|(previous, _)| previous == number));
-        let span = header.map(|header| {
-            // Behind what was written there may be zeros, prepared for more.
-            len = previous.map_or(len, |(_, previous_len)| len.min(previous_len));
-            previous = (header.previous > 0).then_some((header.previous, header.previous_len));
-            (header.first, std::mem::replace(&mut end, header.first))
-        });
-        // A log that a newer one follows is missing, or is too old to be kept.
-        is_chained &= span.is_some() || previous.is_none();
+        if !is_needed && keep.bytes == 0 {
+            break;
+        }
+        let reader = LogReader::open(fs, &FileKind::Wal(number).path(dir), Magic::Wal, number);
+        let reader = match reader {
+            Err(Error::Corruption { .. }) if !is_needed => None,
+            reader => Some(reader?),
+        };
+        let Some((reader, header)) = reader.as_ref().and_then(|reader| Some((reader, reader.header().ok()?))) else {
+            if !is_needed && previous.is_none() {
+                break;
+            }
+            continue;
+        };
+        if header.first > next_first {
+            continue;
+        }
+        let is_named = previous.is_none_or(|(previous, _)| previous == number);
+        // Behind what was written there may be zeros, prepared for more.
+        let len = previous.filter(|_| is_named).map_or(reader.len(), |(_, len)| reader.len().min(len));
         if !is_needed {
-            is_chained &= kept + len <= keep.bytes;
-            if span.is_none() || !is_chained {
+            if !is_named {
                 continue;
+            }
+            if found.len() >= MAX_KEPT_FILES || kept + len > keep.bytes {
+                break;
             }
             kept += len;
         }
+        if is_named {
+            previous = (header.previous > 0).then_some((header.previous, header.previous_len));
+        }
         let (tail, flushed) = (Arc::new(LogTail::of_len(len)), (!is_needed).then_some(now));
-        found.push(LogFile { number, span, tail, is_found: true, flushed });
+        let (first, end) = (header.first, std::mem::replace(&mut next_first, header.first));
+        found.push(LogFile { number, first, end, tail, is_found: true, flushed });
     }
     found.reverse();
-    found
-}
-
-impl LogFile {
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
+    Ok(found)
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::catalog::Manifest;
 use super::commit::Commit;
-use super::logs::{LogFile, survey};
+use super::logs::{LiveLogs, survey};
 use super::recovery::{KeepIn, Recovered, Recovery, Sources};
 use super::store::{Opened, Store};
 use super::view::{ReadView, Tree};
@@ -45,18 +45,25 @@ impl Store {
         let (tables, memory) = (new_tables(&options, &dir), new_pool(&options));
         let sources = Sources { dir: &dir, manifest: start.found, files: &files, tables: &tables };
         sources.check_tables(&start.state)?;
+        let (oldest_log, known_numbers) = (start.state.min_log, start.state.next_file_number);
         let recovery = Recovery { sources, options: &options, memory: &memory, keep: KeepIn::Tables };
         let recovered = recovery.recover(&mut start.state)?;
+        let logs = found_logs(&dir, &options, &files, oldest_log, recovered.last_seqno)?;
+        let void = void_logs(&files, oldest_log, &logs);
+        start.may_stay &= void.iter().all(|kind| kind.number() < Some(known_numbers));
 
         let (log_number, seed) = (start.state.take_number(), start.state.hash_seed);
-        let header = FileHeader { number: log_number, first: recovered.last_seqno + 1, ..FileHeader::default() };
+        let first = recovered.last_seqno + 1;
+        let (previous, previous_len) = logs.newest().unwrap_or_default();
+        let header = FileHeader { number: log_number, first, previous, previous_len, ..FileHeader::default() };
         let memtable = Arc::new(Memtable::new(log_number, options.memtable_size, seed, &memory));
         let view = view_of(&start.state, &tables, Arc::clone(&memtable), recovered.memtables);
         // Without recovered memtables, tables hold all entries.
         let min_log = if view.sealed.is_empty() { log_number } else { start.state.min_log };
         let manifest = start.put_in_force(&*options.file_system, &dir, recovered.flushed, min_log)?;
-        let log_files = found_logs(&dir, &options, &files, &manifest, recovered.last_seqno);
-        remove_unneeded(&*options.file_system, &dir, &files, &manifest, &log_files, &tables)?;
+        remove_void(&*options.file_system, &dir, &void)?;
+        logs.take_before(manifest.state.min_log);
+        remove_unneeded(&*options.file_system, &dir, &files, &manifest, &logs, &tables)?;
 
         let store = Arc::new(Store::new(Opened {
             dir,
@@ -64,7 +71,7 @@ impl Store {
             view,
             last_seqno: recovered.last_seqno,
             flushed: recovered.flushed,
-            log_files,
+            logs,
             next_file: manifest.state.next_file_number,
             commit: Some(Commit::new(memtable, header)),
             manifest: Some(manifest),
@@ -164,7 +171,8 @@ impl StartState {
     }
 
     /// Looks for stray files: with numbers that the manifest does not know to be used. They are
-    /// removed later, but a new manifest must record their numbers, as no later edit would.
+    /// removed later, but a new manifest must record their numbers, as no later edit would. Logs
+    /// stay until an edit, unless they are void.
     fn note_strays(&mut self, files: &[FileKind]) {
         let next = self.state.next_file_number;
         self.may_stay &= !files.iter().any(|kind| !matches!(kind, FileKind::Wal(_)) && kind.number() >= Some(next));
@@ -182,12 +190,34 @@ impl StartState {
     }
 }
 
-/// The logs among `files` that recovery may need or that are kept, of a store whose last write is
-/// `last`.
-fn found_logs(dir: &Path, options: &Options, files: &[FileKind], manifest: &Manifest, last: SeqNo) -> Vec<LogFile> {
-    let number = |kind: &FileKind| if let FileKind::Wal(number) = kind { Some(*number) } else { None };
-    let numbers: Vec<u64> = files.iter().filter_map(number).collect();
-    survey(&*options.file_system, dir, &numbers, manifest.state.min_log, last, options.keep_log)
+fn log_number(kind: &FileKind) -> Option<u64> {
+    if let FileKind::Wal(number) = kind { Some(*number) } else { None }
+}
+
+/// The logs among `files` from which the store was recovered, those from number `oldest` on, and
+/// those that are kept. The store's last write is `last`.
+fn found_logs(dir: &Path, options: &Options, files: &[FileKind], oldest: u64, last: SeqNo) -> Result<LiveLogs> {
+    let numbers: Vec<u64> = files.iter().filter_map(log_number).collect();
+    let found = survey(&*options.file_system, dir, &numbers, oldest, last, options.keep_log)?;
+    Ok(LiveLogs::found(found, options.keep_log))
+}
+
+/// Logs that recovery has read, those from number `oldest` on, and found to be void.
+fn void_logs(files: &[FileKind], oldest: u64, logs: &LiveLogs) -> Vec<FileKind> {
+    let counted = logs.numbers();
+    let is_void = |number: u64| number >= oldest && !counted.contains(&number);
+    files.iter().filter(|kind| log_number(kind).is_some_and(is_void)).copied().collect()
+}
+
+/// Removes void logs durably, before anything is removed that shows that they are void.
+fn remove_void(fs: &dyn FileSystem, dir: &Path, void: &[FileKind]) -> Result<()> {
+    if void.is_empty() {
+        return Ok(());
+    }
+    for path in void.iter().map(|kind| kind.path(dir)) {
+        fs.remove(&path).during("remove", &path)?;
+    }
+    fs.sync_dir(dir).during("sync", dir)
 }
 
 /// Finishes the moves of an interrupted repair, then removes the files that the store does not
@@ -197,12 +227,13 @@ fn remove_unneeded(
     dir: &Path,
     files: &[FileKind],
     manifest: &Manifest,
-    log_files: &[LogFile],
+    logs: &LiveLogs,
     tables: &TableContext,
 ) -> Result<()> {
+    let logs = logs.numbers();
     let needed = |kind: &FileKind| match *kind {
         FileKind::Manifest(number) => number == manifest.number,
-        FileKind::Wal(number) => number >= manifest.state.min_log || log_files.iter().any(|log| log.number() == number),
+        FileKind::Wal(number) => logs.contains(&number),
         FileKind::Table(number) => manifest.state.has_table(number),
         FileKind::CurrentTemp => false,
         FileKind::Current | FileKind::Lock => true,
@@ -274,7 +305,7 @@ impl ReadOnlyImage {
             view: view_of(&state, &tables, active, memtables.collect()),
             last_seqno: recovered.last_seqno,
             flushed: state.flushed_seqno,
-            log_files: Vec::new(),
+            logs: LiveLogs::found(Vec::new(), options.keep_log),
             next_file: state.next_file_number,
             commit: None,
             manifest: None,

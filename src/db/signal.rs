@@ -42,8 +42,8 @@ impl Signal {
     pub(super) fn wait(&self, timeout: Duration, is_ready: impl Fn() -> bool) {
         let mut guard = self.lock.lock();
         self.armed.store(true, Ordering::SeqCst);
-        for wait in [FIRST_LOOK, LONGEST_WAIT] {
-            if is_ready() || !self.changed.wait_for(&mut guard, wait.min(timeout)).timed_out() {
+        for wait in [FIRST_LOOK.min(timeout), LONGEST_WAIT.min(timeout.saturating_sub(FIRST_LOOK))] {
+            if wait.is_zero() || is_ready() || !self.changed.wait_for(&mut guard, wait).timed_out() {
                 return;
             }
         }

@@ -17,7 +17,7 @@ use super::counters::Counters;
 use super::gate::Gate;
 use super::live::LiveSnapshots;
 use super::locks::{LockRank, RankedMutex};
-use super::logs::{LiveLogs, LogFile};
+use super::logs::LiveLogs;
 use super::retry::Retries;
 use super::sequence::Sequence;
 use super::signal::Signal;
@@ -97,7 +97,7 @@ pub(super) struct Opened {
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
     pub(super) flushed: SeqNo,
-    pub(super) log_files: Vec<LogFile>,
+    pub(super) logs: LiveLogs,
     pub(super) next_file: u64,
     pub(super) commit: Option<Commit>,
     pub(super) manifest: Option<Manifest>,
@@ -110,7 +110,7 @@ impl Store {
         Store {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             fs: Arc::clone(&opened.options.file_system),
-            logs: LiveLogs::found(opened.log_files, opened.options.keep_log),
+            logs: opened.logs,
             gate: Gate::new(opened.dir.clone(), opened.lock),
             dir: opened.dir,
             options: opened.options,
@@ -147,6 +147,8 @@ impl Store {
         // Waiters check for poison under this lock: they either see it or are woken.
         drop(self.background.lock());
         self.background.done.notify_all();
+        // A reader of the change feed that has caught up looks for poison, too.
+        self.signal.wake();
         cause
     }
 

@@ -402,11 +402,16 @@ impl Store {
     /// Ensures that the log's header says that its readers need `features`. Later logs say so too:
     /// what was used once is likely used again.
     fn ensure_features(self: &Arc<Self>, commit: &mut Commit, features: u32) {
-        if features & !commit.header.features != 0 {
-            if commit.log.is_some() {
-                self.rotate(commit);
-            }
-            commit.header.features |= features;
+        if features & !commit.header.features == 0 {
+            return;
+        }
+        if commit.log_len() > 0 {
+            self.rotate(commit);
+        }
+        commit.header.features |= features;
+        // A log without its header: the write for which it was created found no space.
+        if let Some(log) = &mut commit.log {
+            log.require(commit.header.features);
         }
     }
 
@@ -422,6 +427,7 @@ impl Store {
             ..FileHeader::default()
         };
         let memtable = Arc::new(Memtable::new(number, self.options.memtable_size, self.seed, &self.memory));
+        self.logs.seal(header.first);
         let sealed = std::mem::replace(commit, Commit::new(Arc::clone(&memtable), header)).memtable;
         self.change_view(|view| {
             view.active = memtable;

@@ -24,6 +24,7 @@ fn open(fs: &SimFileSystem) -> Db {
     options(fs).open("/db").unwrap()
 }
 
+mod faults;
 mod killed;
 
 /// Sequence number, keyspace, key and value of an operation.
@@ -466,4 +467,33 @@ fn a_follower_stays_equal_through_rotations_kills_and_power_cuts() {
         assert_eq!((follower.seqno(), content(&follower.db)), (db.last_seqno(), content(&db)));
         assert_eq!(content(&db), *history.last_key_value().unwrap().1);
     });
+}
+
+#[test]
+fn kept_logs_are_bounded_in_number_too() {
+    let db = options(&SimFileSystem::new()).keep_log(u64::MAX, Duration::MAX).open("/db").unwrap();
+    let pin = db.pin_log(0).unwrap();
+    for _ in 0..1100 {
+        db.put("k", "v").unwrap();
+        db.flush().unwrap();
+    }
+    let stats = db.stats().log;
+    assert!(pin.is_revoked() && stats.kept_bytes < 200_000, "{stats:?}");
+    assert!((1000..=1001).contains(&stats.files), "{stats:?}");
+    assert_eq!(numbers(&mut db.changes_since(100).unwrap()).len(), 1000);
+}
+
+#[test]
+fn a_reader_that_has_read_all_needs_no_log() {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).max_pinned_log(1000).open("/db").unwrap();
+    let mut changes = db.changes_since(0).unwrap();
+    for i in 0..3u64 {
+        fill(&db, 10);
+        db.sync().unwrap();
+        assert_eq!(numbers(&mut changes).len(), 10);
+        // The flush seals the log, and no write begins the next one.
+        db.flush().unwrap();
+        assert_eq!((db.stats().log.kept_bytes, db.stats().log.oldest_pin), (0, Some(30 * (i + 1))));
+    }
 }

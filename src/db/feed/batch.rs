@@ -100,9 +100,10 @@ impl ChangeBatch {
         })
     }
 
-    /// The same operations as a batch for `store`, whose keyspaces have the same names. Missing
-    /// ones are created, with default options. Keyspaces with merges need their merge operator
-    /// there too.
+    /// Copies the operations to a batch for `store`, into its keyspaces of these names. Missing
+    /// keyspaces are created, with default options. Keyspaces with merges need their merge operator
+    /// there too. A keyspace that the source has dropped and created anew must be dropped in
+    /// `store` first: see [`Changes`](crate::Changes).
     ///
     /// A follower that adds its position, [`last_seqno`](ChangeBatch::last_seqno), to the batch
     /// before it writes it, continues after a crash where it was.

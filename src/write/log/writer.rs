@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::tail::LogTail;
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
-use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::format::header::{FileHeader, Magic};
 use crate::format::key::MAX_SEQNO;
 use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
 use crate::vfs::{FileSystem, Window, WritableFile};
@@ -62,7 +62,8 @@ pub(crate) struct LogWriter {
     /// Number of the [`STATEMENT_INTERVAL`] in which it was last stated.
     stated_interval: u64,
     /// Written with the first append.
-    header: [u8; FILE_HEADER_LEN],
+    header: FileHeader,
+    magic: Magic,
     buffer: Vec<u8>,
     prepared_space: Option<PreparedSpace>,
     tail: Arc<LogTail>,
@@ -137,7 +138,8 @@ impl LogWriter {
             next: header.first,
             stated: header.synced,
             stated_interval: 0,
-            header: header.encode(magic),
+            header,
+            magic,
             buffer: Vec::new(),
             prepared_space: None,
             tail: Arc::default(),
@@ -152,6 +154,12 @@ impl LogWriter {
         self.prepared_space =
             Some(PreparedSpace { step, prepared: 0, can_prepare: true, window: None, can_map: true, calls_until: 0 });
         self
+    }
+
+    /// Has the file's header state `features`, too. Nothing has been appended yet.
+    pub(crate) fn require(&mut self, features: u32) {
+        assert_eq!(self.len, 0, "the header has been written");
+        self.header.features |= features;
     }
 
     /// Appends `records`, by one write unless there are large ones. Returns their ordinals.
@@ -336,7 +344,7 @@ impl LogWriter {
     fn begin_buffer(&mut self) {
         self.buffer.clear();
         if self.len == 0 {
-            self.buffer.extend_from_slice(&self.header);
+            self.buffer.extend_from_slice(&self.header.encode(self.magic));
         }
     }
 
@@ -423,7 +431,8 @@ mod tests {
             next: 1,
             stated: 0,
             stated_interval: 0,
-            header: [0; FILE_HEADER_LEN],
+            header: FileHeader::default(),
+            magic: Magic::Wal,
             buffer: Vec::new(),
             prepared_space: None,
             tail: Arc::default(),
