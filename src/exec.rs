@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -27,6 +28,13 @@ pub trait Executor: Send + Sync {
     /// Queues a job.
     fn spawn(&self, priority: Priority, job: Job);
 
+    /// Runs a job once, about `delay` from now. Best effort: the default drops the job. A store
+    /// asks for this to drop what expires while nothing else happens; without it, the store does so
+    /// when other work ends or begins.
+    fn spawn_after(&self, delay: Duration, job: Job) {
+        drop((delay, job));
+    }
+
     /// Number of jobs that can run at the same time. With 1, a store runs nothing in parallel with
     /// its callers: opening recovers logs on the calling thread alone.
     fn parallelism(&self) -> usize;
@@ -40,6 +48,7 @@ pub trait Executor: Send + Sync {
 }
 
 /// An executor with its own threads. Dropping it runs the jobs still queued, then ends the threads.
+/// Jobs whose delay has not passed are dropped.
 ///
 /// Jobs of high priority go first. If there are several threads, one of them starts no compaction:
 /// it takes flushes, and otherwise helps with parts of running compactions. A flush therefore waits
@@ -60,6 +69,8 @@ struct PoolQueue {
     high: VecDeque<Job>,
     low: VecDeque<Job>,
     help: VecDeque<Job>,
+    /// Jobs with a delay, and when they become jobs of high priority.
+    delayed: Vec<(Instant, Job)>,
     closing: bool,
 }
 
@@ -72,6 +83,10 @@ enum Accepts {
 
 impl PoolQueue {
     fn pop(&mut self, accepts: Accepts) -> Option<Job> {
+        if !self.delayed.is_empty() {
+            let now = Instant::now();
+            self.high.extend(self.delayed.extract_if(.., |(at, _)| *at <= now).map(|(_, job)| job));
+        }
         let low = |queue: &mut PoolQueue| if accepts == Accepts::All { queue.low.pop_front() } else { None };
         self.high.pop_front().or_else(|| low(self)).or_else(|| self.help.pop_front())
     }
@@ -102,6 +117,8 @@ impl PoolShared {
                 let _ = MutexGuard::unlocked(&mut queue, || catch_unwind(AssertUnwindSafe(job)));
             } else if queue.closing {
                 return;
+            } else if let Some(at) = queue.delayed.iter().map(|(at, _)| *at).min() {
+                self.wake.wait_until(&mut queue, at);
             } else {
                 self.wake.wait(&mut queue);
             }
@@ -124,6 +141,14 @@ impl Executor for ThreadPool {
         drop(queue);
         // All threads, since not every thread takes every job.
         self.shared.wake.notify_all();
+    }
+
+    fn spawn_after(&self, delay: Duration, job: Job) {
+        // A time that the system cannot tell never comes.
+        if let Some(at) = Instant::now().checked_add(delay) {
+            self.shared.queue.lock().delayed.push((at, job));
+            self.shared.wake.notify_all();
+        }
     }
 
     fn parallelism(&self) -> usize {
@@ -268,6 +293,23 @@ mod tests {
         let (done, is_done) = std::sync::mpsc::channel();
         pool.spawn(Priority::High, Box::new(move || done.send(()).unwrap()));
         is_done.recv().unwrap();
+    }
+
+    #[test]
+    fn a_delayed_job_runs_later_or_ends_with_the_pool() {
+        let pool = ThreadPool::new(2);
+        let (done, is_done) = std::sync::mpsc::channel();
+        for (delay, name) in [(Duration::MAX, "never"), (Duration::from_secs(1 << 30), "far"), (Duration::ZERO, "now")]
+        {
+            let done = done.clone();
+            pool.spawn_after(delay, Box::new(move || done.send(name).unwrap()));
+        }
+        pool.spawn_after(Duration::from_millis(1), Box::new(move || done.send("soon").unwrap()));
+        let mut names = [is_done.recv().unwrap(), is_done.recv().unwrap()];
+        names.sort_unstable();
+        assert_eq!(names, ["now", "soon"]);
+        drop(pool);
+        assert!(is_done.recv().is_err(), "the others are dropped");
     }
 
     #[test]

@@ -42,10 +42,10 @@ pub mod vfs;
 mod write;
 
 pub use db::{
-    Change, ChangeBatch, Changes, Cursor, Db, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keys, Keyspace,
-    KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Mismatch, Operation, OperationKind, ReadOptions,
-    SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, TableStats, Transaction, TransactionIter, Updated,
-    Values, WriteOptions, WriteStalls,
+    Change, ChangeBatch, Changes, Cursor, Db, Expiry, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keys,
+    Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Mismatch, Operation, OperationKind,
+    ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, TableStats, Transaction,
+    TransactionIter, Updated, Values, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
 use crate::exec::Executor;
 use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::format::deadline::deadline_after;
 use crate::operator::{CompactionFilter, CompactionHook, MergeOperator, NamedOperator};
 use crate::report::event::{Event, Listener};
 use crate::vfs::{FileSystem, OsFileSystem};
@@ -196,6 +197,9 @@ pub struct KeyspaceOptions {
     /// grow by the distinct prefixes. May be changed at any time: such scans read older tables
     /// until compaction rewrites them. Default: none.
     pub prefix: Option<PrefixExtractor>,
+    /// How long a put without a deadline of its own lives, in whole milliseconds; see
+    /// [`ttl`](KeyspaceOptions::ttl). Default: `None`, for ever.
+    pub ttl: Option<Duration>,
     /// How [`merge`](crate::Db::merge) changes values. Stored by name.
     pub(crate) merge_operator: Option<NamedOperator>,
     /// What the caller has compactions do. Not stored.
@@ -210,6 +214,7 @@ impl Default for KeyspaceOptions {
             compression: if cfg!(feature = "lz4") { Compression::Lz4 } else { Compression::None },
             block_size: 4096,
             prefix: None,
+            ttl: None,
             merge_operator: None,
             compaction_filter: CompactionHook::default(),
         }
@@ -249,6 +254,19 @@ impl KeyspaceOptions {
     /// Sets how to take the prefix of a key.
     pub fn prefix(mut self, extractor: impl Into<Option<PrefixExtractor>>) -> Self {
         self.prefix = extractor.into();
+        self
+    }
+
+    /// Gives each put without a deadline of its own one: `ttl` after it is written, rounded up to
+    /// whole milliseconds; 0 is refused. See
+    /// [`put_with_expiry`](crate::Keyspace::put_with_expiry).
+    ///
+    /// What was put before keeps its deadline, or has none. All puts of a batch or transaction have
+    /// the same one. Merges have no deadline, and what was merged into a value stays when the value
+    /// expires: a keyspace that is written by merges alone, such as one of counters, keeps all of
+    /// its keys, whatever its ttl.
+    pub fn ttl(mut self, ttl: impl Into<Option<Duration>>) -> Self {
+        self.ttl = ttl.into().map(|ttl| Duration::from_millis(deadline_after(0, ttl)));
         self
     }
 
@@ -300,6 +318,9 @@ impl KeyspaceOptions {
         if !(256..=1 << 20).contains(&self.block_size) {
             return Err(Error::invalid(format_args!("block_size must be 256 bytes to 1 MiB, not {}", self.block_size)));
         }
+        if self.ttl.is_some_and(|ttl| ttl.is_zero()) {
+            return Err(Error::invalid("a ttl of 0 lets no value live: use None for values that do not expire"));
+        }
         Ok(())
     }
 }
@@ -333,6 +354,9 @@ impl Default for KeepLog {
     }
 }
 
+/// What tells the time.
+pub(crate) type ClockSource = dyn Fn() -> SystemTime + Send + Sync;
+
 /// Options of a store.
 ///
 /// ```no_run
@@ -357,6 +381,7 @@ pub struct Options {
     pub(crate) merge_operators: Vec<NamedOperator>,
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) executor: Option<Arc<dyn Executor>>,
+    pub(crate) clock: Option<Arc<ClockSource>>,
     pub(crate) listener: Listener,
 }
 
@@ -378,6 +403,7 @@ impl Default for Options {
             merge_operators: Vec::new(),
             file_system: Arc::new(OsFileSystem::new()),
             executor: None,
+            clock: None,
             listener: Listener::default(),
         }
     }
@@ -554,6 +580,23 @@ impl Options {
     /// share one. Only threads that prepare memory run beside it; they come and go.
     pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
         self.executor = Some(executor);
+        self
+    }
+
+    /// Tells by `clock` what has expired, instead of by the system's clock; for tests. It must
+    /// return soon and must not use the store.
+    ///
+    /// Either clock may go back: the store goes on with the latest time that it has seen, so that
+    /// what has expired does not come back. Flushes, compactions and closing store that time. After
+    /// a crash, the store goes on with the time of the last of them; a store that is open read-only
+    /// stores none.
+    ///
+    /// A clock that runs ahead expires data early, and compactions drop it for good. Once it is set
+    /// right, the store still goes on with the time that it has seen: deadlines before that time
+    /// count as past until the clock gets there, and a ttl counts from then.
+    /// [`Stats::clock_lag`](crate::Stats::clock_lag) tells how far the clock is behind.
+    pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        self.clock = Some(Arc::new(clock));
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use super::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
+use crate::format::deadline::NEVER;
 use crate::tree::compaction::picker::Task;
 
 /// Back-off of a kind of work after a failure, unless a caller waits for it.
@@ -29,6 +30,8 @@ pub(super) struct Background {
     /// Background work is to end as soon as it can. Set while `jobs` is locked: no job begins after
     /// that.
     pub(super) stopping: AtomicBool,
+    /// When the next wake is planned, as a deadline; [`NEVER`] if none is.
+    pub(super) wake_at: AtomicU64,
 }
 
 impl Default for Background {
@@ -39,6 +42,7 @@ impl Default for Background {
             retry_wanted: AtomicBool::default(),
             urgent_waiting: AtomicBool::default(),
             stopping: AtomicBool::default(),
+            wake_at: AtomicU64::new(NEVER),
         }
     }
 }

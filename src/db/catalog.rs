@@ -13,7 +13,8 @@ use crate::vfs::FileSystem;
 
 /// Upper bound of an edit's size on disk, except an edit that begins a new manifest.
 const MAX_EDIT_LEN: u64 = 1 << 20;
-/// A manifest is rewritten when it exceeds both this and four times its initial length.
+/// A manifest is rewritten when it exceeds both this and four times its initial length, and when an
+/// edit uses a feature that its header does not require.
 const ROTATION_LEN: u64 = 4 << 20;
 
 /// The manifest in force and the state it describes.
@@ -104,6 +105,7 @@ impl Catalog {
         manifest.state.apply(edit).map_err(|rule| Error::corruption(&old, len, rule))?;
         if let Some(writer) = &mut manifest.writer
             && len < manifest.rotate_at
+            && writer.admits(edit)
         {
             return writer.append(edit);
         }

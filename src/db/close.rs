@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::background::Waiting;
 use super::store::Store;
 use crate::error::{Error, Result};
+use crate::tree::manifest::VersionEdit;
 
 impl Store {
     /// Closes the store once. Every caller waits for the end and gets its result.
@@ -27,6 +28,7 @@ impl Store {
         }
         let flushed = sealed.and_then(|()| self.await_last_flush());
         self.stop_background();
+        let flushed = flushed.and_then(|()| self.store_time());
         self.tables.janitor().stop();
         let log_ended = self.end_log(flushed.is_ok());
         self.catalog.close();
@@ -51,6 +53,15 @@ impl Store {
     fn await_last_flush(self: &Arc<Self>) -> Result<()> {
         self.wait_for_progress(Waiting::Flush, |_| self.view.load().sealed.is_empty())?;
         self.gate.check_poison()
+    }
+
+    /// Stores the latest time by which a read may have found something expired.
+    fn store_time(&self) -> Result<()> {
+        let mark = self.clock.mark();
+        if !self.clock.has_deadlines() || mark <= self.catalog.lock()?.state.expired_by {
+            return Ok(());
+        }
+        self.install(VersionEdit { expired_by: Some(mark), ..VersionEdit::default() }, |_| ())
     }
 
     fn end_log(self: &Arc<Self>, is_flushed: bool) -> Result<()> {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::premise::{Premise, Refusal};
 use crate::error::Result;
 use crate::format::checksum;
-use crate::format::header::{FileHeader, features};
+use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
 use crate::write::batch::WriteBatch;
 use crate::write::log::{LogWriter, NewRecord};
@@ -72,7 +72,7 @@ impl<'a> Encoded<'a> {
     }
 
     pub(super) fn of(batch: WriteBatch, sync: bool) -> Encoded<'static> {
-        let (count, features) = (batch.count(), if batch.merged().is_empty() { 0 } else { features::MERGE });
+        let (count, features) = (batch.count(), batch.features());
         Encoded::new(Cow::Owned(batch.into_payload()), count, sync).with_features(features)
     }
 

@@ -13,6 +13,7 @@ use super::store::Store;
 use super::view::Tree;
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
+use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::options::Compression;
@@ -69,6 +70,8 @@ struct StageMerge {
     inputs: Vec<Input>,
     /// Live snapshots, the same for all parts.
     snapshots: Vec<SeqNo>,
+    /// What has expired by then is dropped; 0 if nothing has.
+    now: Deadline,
     /// The key range of the stage.
     stage: KeySpan<Vec<u8>>,
     /// The keys that separate its parts.
@@ -126,10 +129,17 @@ impl Store {
         // Only the tree, not the whole view: a long compaction would keep memtables and other
         // keyspaces' old tables alive.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
+        if task.is_drop {
+            let gone = tables_of(&tree, task).map(|meta| meta.size).sum();
+            self.install_outputs(keyspace, task, task.inputs.clone(), Vec::new(), Some(self.clock.now()))?;
+            self.counters.expired_tables.fetch_add(task.inputs.len() as u64, Ordering::Relaxed);
+            self.counters.compacted_bytes_in.fetch_add(gone, Ordering::Relaxed);
+            return Ok(0);
+        }
         if task.is_move {
-            self.counters.moves.fetch_add(1, Ordering::Relaxed);
             let moved = tables_of(&tree, task).cloned().collect();
-            self.install_outputs(keyspace, task, task.inputs.clone(), moved)?;
+            self.install_outputs(keyspace, task, task.inputs.clone(), moved, None)?;
+            self.counters.moves.fetch_add(1, Ordering::Relaxed);
             return Ok(0);
         }
         let filter = filter_of_output(&tree, task);
@@ -162,22 +172,34 @@ impl Store {
         let inputs = inputs_of(task, &levels, &stage, &done);
         let done: Vec<(u8, u64)> = done.into_iter().map(|(level, table)| (level, table.number)).collect();
         drop(levels);
-        let outputs = self.rewrite(tree, task, filter, stage, inputs)?;
+        let expiring = tables_of(&tree, task).filter(|meta| meta.deadlines.count > 0);
+        let first = expiring.map(|meta| meta.deadlines.first).min();
+        let now = first.map(|first| (first, self.clock.now())).filter(|(first, now)| first <= now).map(|(_, now)| now);
+        let outputs = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0))?;
         if !outputs.is_empty() {
             self.sync_dir()?;
         }
         let written = outputs.iter().map(|meta| meta.size).sum();
-        self.install_outputs(keyspace, task, done, outputs)?;
+        self.install_outputs(keyspace, task, done, outputs, now)?;
         self.counters.compacted_bytes_in.fetch_add(replaced, Ordering::Relaxed);
         self.counters.compacted_bytes_out.fetch_add(written, Ordering::Relaxed);
         Ok(written)
     }
 
-    /// Replaces the tables `done` by the outputs of a task.
-    fn install_outputs(&self, keyspace: u32, task: &Task, done: Vec<(u8, u64)>, outputs: Vec<TableMeta>) -> Result<()> {
+    /// Replaces the tables `done` by the outputs of a task, which may have dropped what had expired
+    /// at `now`.
+    fn install_outputs(
+        &self,
+        keyspace: u32,
+        task: &Task,
+        done: Vec<(u8, u64)>,
+        outputs: Vec<TableMeta>,
+        now: Option<Deadline>,
+    ) -> Result<()> {
         let edit = VersionEdit {
             removed: done.into_iter().map(|(level, number)| (keyspace, level, number)).collect(),
             added: outputs.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
+            expired_by: now,
             ..VersionEdit::default()
         };
         self.install(edit, |view| {
@@ -198,6 +220,7 @@ impl Store {
         filter: FilterPolicy,
         stage: KeySpan<Vec<u8>>,
         inputs: Vec<Input>,
+        now: Deadline,
     ) -> Result<Vec<TableMeta>> {
         let bounds = job::bounds(task, &tree.version, stage.borrowed(), self.options.table_size)?;
         let compression = match usize::from(task.output_level) {
@@ -211,6 +234,7 @@ impl Store {
             compression,
             inputs,
             snapshots: self.snapshots.all(),
+            now,
             next: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             ended: Mutex::new((0..=bounds.len()).map(|_| None).collect()),
@@ -273,6 +297,7 @@ impl Store {
         let mut context = self.output_context(tree, *filter, *compression, &new_number, &cancelled);
         context.snapshots.clone_from(&merge.snapshots);
         context.origin.level = task.output_level;
+        context.now = merge.now;
         context.hook = tree.options.compaction_filter.clone();
         context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {

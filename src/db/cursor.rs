@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::clock::{Clock, Now};
 use super::gaps::{Claim, Gaps};
 use super::view::Tree;
 use crate::error::Result;
+use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
 use crate::operator::{NamedOperator, OperandChain, Resolved, oldest_of_operand};
 use crate::report::stats::ReadEvent;
@@ -24,7 +26,8 @@ const ASK_AFTER: u32 = 16;
 ///
 /// Key and value are borrowed from the cursor, not copied. A cursor outlives the handle it came
 /// from. Until dropped, it keeps the memtables and tables of the moment it was made;
-/// [`Stats::held`](crate::Stats::held) counts those that the store has replaced since.
+/// [`Stats::held`](crate::Stats::held) counts those that the store has replaced since. Each seek
+/// judges deadlines by a new time, by which the steps after it go as well.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -48,6 +51,9 @@ pub struct Cursor {
     gaps: Arc<Gaps>,
     /// Combines operands; with the name of its keyspace.
     operator: Option<(NamedOperator, Arc<str>)>,
+    now: Now,
+    /// `None` in an empty cursor.
+    clock: Option<Arc<Clock>>,
     state: CursorState,
     /// Forward: the key whose older versions are skipped. Backward: the key of the entry being
     /// examined.
@@ -56,6 +62,8 @@ pub struct Cursor {
     /// uses.
     key: Vec<u8>,
     value: Vec<u8>,
+    /// The deadline of the current value in states `Merged` and `Backward`.
+    deadline: Option<Deadline>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,8 +71,12 @@ enum CursorState {
     Invalid,
     /// `inner` stands on the current entry.
     Forward,
+    /// Like `Forward`, and the entry has a deadline, which is not past.
+    Expiring,
     /// Like `Forward`, and the entry before is of another key.
     First,
+    /// Like `First`, and the entry has a deadline, which is not past.
+    FirstExpiring,
     /// `inner` stands behind the newest version of `key`, which is an operand: combining it with
     /// older versions means passing them.
     Merged,
@@ -123,12 +135,13 @@ enum Passing {
 
 impl Cursor {
     /// The sources' view must not be older than `snapshot`; see `ReadView::clamp`.
-    pub(super) fn new(inner: MergingCursor<ScanSource>, snapshot: SeqNo, tree: &Tree) -> Cursor {
+    pub(super) fn new(inner: MergingCursor<ScanSource>, snapshot: SeqNo, tree: &Tree, now: Now) -> Cursor {
         // A compaction drops an entry that `snapshot` sees only together with a newer one that it
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
         let operator = tree.options.merge_operator.as_ref().map(|operator| (operator.clone(), Arc::clone(&tree.name)));
-        Cursor { operator, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
+        let clock = Some(Arc::clone(&tree.clock));
+        Cursor { operator, now, clock, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
     }
 
     pub(super) fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
@@ -136,8 +149,30 @@ impl Cursor {
     }
 
     fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
-        let (operator, marked, key, value) = Default::default();
-        Cursor { inner, snapshot, settled, gaps, operator, state: CursorState::Invalid, marked, key, value }
+        let (operator, clock, marked, key, value, deadline) = Default::default();
+        let (now, state) = (Now::new(None), CursorState::Invalid);
+        Cursor { inner, snapshot, settled, gaps, operator, now, clock, state, marked, key, value, deadline }
+    }
+
+    /// Judges deadlines at the time of `other`, if that has read the clock and this cursor has not.
+    #[inline]
+    pub(super) fn share_time(&mut self, other: Option<&Cursor>) {
+        if let Some(other) = other {
+            self.now.share(other.now);
+        }
+    }
+
+    fn is_past(&mut self, deadline: Deadline) -> bool {
+        self.clock.as_ref().is_some_and(|clock| self.now.is_past(deadline, clock))
+    }
+
+    /// The deadline of the current value, if it has one.
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        match self.state {
+            CursorState::Expiring | CursorState::FirstExpiring => Some(split_expiring(self.inner.value()).0),
+            CursorState::Merged | CursorState::Backward => self.deadline,
+            CursorState::Invalid | CursorState::Forward | CursorState::First => None,
+        }
     }
 
     /// Whether the cursor stands on an entry.
@@ -150,8 +185,8 @@ impl Cursor {
     pub fn key(&self) -> Option<&[u8]> {
         match self.state {
             CursorState::Invalid => None,
-            CursorState::Forward | CursorState::First => Some(self.inner.key()),
             CursorState::Merged | CursorState::Backward => Some(&self.key),
+            _ => Some(self.inner.key()),
         }
     }
 
@@ -161,12 +196,14 @@ impl Cursor {
         match self.state {
             CursorState::Invalid => None,
             CursorState::Forward | CursorState::First => Some(self.inner.value()),
+            CursorState::Expiring | CursorState::FirstExpiring => Some(split_expiring(self.inner.value()).1),
             CursorState::Merged | CursorState::Backward => Some(&self.value),
         }
     }
 
     /// Moves to the first entry. Like all moves, returns whether there is one.
     pub fn seek_to_first(&mut self) -> Result<bool> {
+        self.now.renew();
         self.seek_to_first_before(None)
     }
 
@@ -179,6 +216,7 @@ impl Cursor {
 
     /// Moves to the last entry.
     pub fn seek_to_last(&mut self) -> Result<bool> {
+        self.now.renew();
         self.seek_to_last_from(None)
     }
 
@@ -191,6 +229,7 @@ impl Cursor {
 
     /// Moves to the first entry whose key is `key` or greater.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.now.renew();
         self.seek_within(key.as_ref(), None)
     }
 
@@ -203,6 +242,7 @@ impl Cursor {
 
     /// Moves to the last entry whose key is `key` or less.
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.now.renew();
         self.state = CursorState::Invalid;
         // No entry has sequence number 0: this is after every version of the key.
         self.inner.seek_before(key.as_ref(), 0)?;
@@ -238,13 +278,17 @@ impl Cursor {
         self.inner.finish_fast_steps()?;
         match state {
             CursorState::Invalid => Ok(false),
-            CursorState::Forward | CursorState::First => {
+            CursorState::Forward | CursorState::Expiring | CursorState::First | CursorState::FirstExpiring => {
                 self.marked.mark(&self.inner);
                 self.inner.next()?;
                 // Usually a key has one version, and it is visible.
                 if self.inner.valid() && self.inner.shows(self.snapshot) && !self.marked.is_at(&self.inner) {
                     self.state = CursorState::Forward;
                     self.inner.plan_fast_steps(self.snapshot);
+                    return Ok(true);
+                }
+                if self.inner.valid() && !self.marked.is_at(&self.inner) && self.shows_expiring() {
+                    self.state = CursorState::Expiring;
                     return Ok(true);
                 }
                 self.settle_forward(true, end)
@@ -279,8 +323,8 @@ impl Cursor {
         self.inner.finish_fast_steps()?;
         match state {
             CursorState::Invalid => Ok(false),
-            CursorState::Forward => self.turn_backward(end),
-            CursorState::First => {
+            CursorState::Forward | CursorState::Expiring => self.turn_backward(end),
+            CursorState::First | CursorState::FirstExpiring => {
                 self.inner.prev()?;
                 self.settle_backward(end)
             }
@@ -317,12 +361,21 @@ impl Cursor {
             let is_hidden = skip_key && self.marked.is_at(&self.inner);
             let too_new = self.inner.seqno() > self.snapshot;
             if !is_hidden && !too_new {
-                if self.inner.kind() != ValueKind::Delete {
+                let state = match self.inner.kind() {
+                    ValueKind::Put => Some(CursorState::Forward),
+                    ValueKind::Merge => Some(CursorState::Merged),
+                    ValueKind::ExpiringPut => {
+                        let (deadline, _) = split_expiring(self.inner.value());
+                        (!self.is_past(deadline)).then_some(CursorState::Expiring)
+                    }
+                    ValueKind::Delete => None,
+                };
+                if let Some(state) = state {
                     self.note(&hidden, true, true, end);
-                    self.state = match self.inner.kind() {
-                        ValueKind::Merge => self.merge_forward()?,
-                        _ => CursorState::Forward,
-                    };
+                    if state == CursorState::Merged {
+                        self.merge_forward()?;
+                    }
+                    self.state = state;
                     return Ok(true);
                 }
                 skip_key = true;
@@ -364,7 +417,20 @@ impl Cursor {
             self.inner.plan_fast_steps(self.snapshot);
             return Ok(true);
         }
+        if self.inner.valid() && self.shows_expiring() && self.inner.is_first_of_key() {
+            self.state = CursorState::FirstExpiring;
+            return Ok(true);
+        }
         self.settle_backward_over_versions(end)
+    }
+
+    /// Whether the entry is a value with a deadline that is not past, and the snapshot sees it,
+    /// unless a newer version hides it.
+    #[inline]
+    fn shows_expiring(&mut self) -> bool {
+        self.inner.kind() == ValueKind::ExpiringPut
+            && self.inner.seqno() <= self.snapshot
+            && !self.is_past(split_expiring(self.inner.value()).0)
     }
 
     /// Handles keys with several versions. Copies the visible value: only after passing all
@@ -377,6 +443,7 @@ impl Cursor {
             let (mut visible, mut newest) = (false, 0);
             // The operands since the newest put or delete, which is numbered `base`.
             let (mut operands, mut base) = (Vec::new(), 0);
+            self.deadline = None;
             loop {
                 if self.inner.seqno() <= self.snapshot {
                     newest = self.inner.seqno();
@@ -386,10 +453,17 @@ impl Cursor {
                     } else {
                         base = newest;
                         operands.clear();
-                        visible = kind == ValueKind::Put;
+                        (visible, self.deadline) = (kind == ValueKind::Put, None);
+                        if kind == ValueKind::ExpiringPut {
+                            let (deadline, _) = split_expiring(self.inner.value());
+                            visible = !self.is_past(deadline);
+                            self.deadline = Some(deadline);
+                        }
                         if visible {
+                            let stored = self.inner.value();
+                            let value = if self.deadline.is_some() { split_expiring(stored).1 } else { stored };
                             self.value.clear();
-                            self.value.extend_from_slice(self.inner.value());
+                            self.value.extend_from_slice(value);
                         } else {
                             self.count_tombstone();
                         }
@@ -399,6 +473,9 @@ impl Cursor {
                 if !self.inner.valid() || !self.marked.is_at(&self.inner) {
                     break;
                 }
+            }
+            if !visible {
+                self.deadline = None;
             }
             if !operands.is_empty() {
                 self.merge_backward(&operands, visible.then_some(base))?;
@@ -422,7 +499,7 @@ impl Cursor {
     /// Combines the operand on which `inner` stands with the older versions of its key, and passes
     /// them.
     #[cold]
-    fn merge_forward(&mut self) -> Result<CursorState> {
+    fn merge_forward(&mut self) -> Result<()> {
         self.marked.mark(&self.inner);
         let mut chain = OperandChain::default();
         self.key.clear();
@@ -437,8 +514,14 @@ impl Cursor {
                 _ => self.inner.seek(&self.key, chain.oldest() - 1)?,
             }
         }
-        self.set_merged(&chain)?;
-        Ok(CursorState::Merged)
+        self.deadline = chain.deadline();
+        if let Some(deadline) = self.deadline
+            && self.is_past(deadline)
+        {
+            self.deadline = None;
+            chain.expire();
+        }
+        self.set_merged(&chain)
     }
 
     /// Combines operands of the marked key, oldest first, and `value` if it was put under number
@@ -572,6 +655,7 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::clock::Clock;
     use crate::db::gaps::Gap;
     use crate::db::view::{ReadView, Tree};
     use crate::memory::pool::MemtablePool;
@@ -587,14 +671,15 @@ mod tests {
         (0..35).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 41, ValueKind::Delete, b""));
         drop(writer);
         let (options, version, gaps) = Default::default();
-        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps };
+        let clock = Arc::new(Clock::new(None, 0));
+        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock };
         let view = ReadView { active: memtable, sealed: Vec::new(), trees: Vec::new() };
         // In memtable 2, entries 76 to 80 delete the other keys. A scan at 80 has found nothing.
         let later = Claim { from: 80, to: 80 };
         tree.gaps.claim(b"", None, later);
         let cursor = |gaps: &Arc<Gaps>| {
             let tree = Tree { gaps: Arc::clone(gaps), ..tree.clone() };
-            Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), &tree)
+            Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), &tree, Now::new(None))
         };
         let (mut forward, mut backward) = (cursor(&tree.gaps), cursor(&tree.gaps));
         assert!(forward.seek_to_first().unwrap());

@@ -35,7 +35,8 @@ impl Store {
         let range = KeySpan::of(range.into_bounds());
         let mut estimate = Estimate::default();
         view.memtables().for_each(|memtable| estimate.add(memtable.estimate(tree.id, range.borrowed())));
-        estimate.add(tree.version.estimate(range.borrowed())?);
+        let now = if tree.version.has_deadlines() { self.clock.now() } else { 0 };
+        estimate.add(tree.version.estimate(range.borrowed(), now)?);
         Ok(estimate)
     }
 }
@@ -58,7 +59,7 @@ impl Keyspace {
     /// About how many keys are in a range. Reads no data block, whatever the length of the range.
     ///
     /// Tables answer from their metadata and, where a bound of the range lies within one, from its
-    /// index; memtables from a sample. The error has four sources:
+    /// index; memtables from a sample. The error has five sources:
     ///
     /// - At each bound of the range, less than the entries of one data block in every run: each
     ///   table of level 0, and each level below.
@@ -66,6 +67,8 @@ impl Keyspace {
     ///   large values in one half and small ones in the other may be off by that ratio.
     /// - A key with versions in several memtables, runs or levels counts once for each. A deleted
     ///   key counts as if there were exactly one. Compactions remove both.
+    /// - What has expired counts until a quarter of its table has, and in memtables. Compactions
+    ///   remove it.
     /// - A range with more than 256 entries in a memtable is sampled there, to a few percent.
     ///
     /// For the whole keyspace, after [`compact_range`](Keyspace::compact_range) and without

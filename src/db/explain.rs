@@ -6,6 +6,7 @@ use super::read::{ReadOptions, ReadTarget};
 use super::store::Store;
 use crate::error::Result;
 use crate::filter::KeyHash;
+use crate::format::deadline::{Deadline, time_of};
 use crate::report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep, ReadTrace};
 
 /// Collects the steps that a read reports, with their times.
@@ -65,6 +66,12 @@ impl ReadTrace for Recorder {
             step.time = self.last - self.entered;
         }
     }
+
+    fn deadline(&mut self, deadline: Deadline, is_past: bool) {
+        if let Some(step) = self.steps.last_mut().filter(|_| is_past) {
+            step.found = Some(Found::Expired(time_of(deadline)));
+        }
+    }
 }
 
 impl Store {
@@ -78,7 +85,7 @@ impl Store {
         let outcome = match read {
             Ok(Some(len)) => Ok(Found::Value(len)),
             Ok(None) => match recorder.steps.last().and_then(|step| step.found) {
-                Some(Found::Deleted) => Ok(Found::Deleted),
+                Some(found @ (Found::Deleted | Found::Expired(_))) => Ok(found),
                 _ => Ok(Found::Absent),
             },
             // Without a step the read never began.

@@ -164,6 +164,7 @@ impl Store {
             snapshots: self.snapshots.all(),
             operator: tree.options.merge_operator.clone(),
             hook: CompactionHook::default(),
+            now: 0,
             keyspace: &tree.name,
             new_number,
             cancelled,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::StoreHandle;
 use super::range::KeyRange;
@@ -14,6 +15,7 @@ use super::view::Tree;
 use super::write::WriteOptions;
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
+use crate::format::deadline::deadline_at;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::options::{KeyspaceOptions, LevelFilters};
@@ -45,7 +47,7 @@ impl Keyspace {
 
     /// The target of reads of the keyspace as it is now.
     pub(super) fn target(&self) -> ReadTarget<'_> {
-        ReadTarget { keyspace: self.id, name: &self.name, snapshot: None }
+        ReadTarget { keyspace: self.id, name: &self.name, snapshot: None, at: None }
     }
 
     /// The keyspace's name.
@@ -74,6 +76,43 @@ impl Keyspace {
     /// write's sequence number.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: WriteOptions) -> Result<SeqNo> {
         self.store().write_one(self.id, key.as_ref(), Write::Put(value.as_ref()), options)
+    }
+
+    /// Sets a key to a value until `deadline`. From then on no read returns the value, whatever
+    /// its snapshot, and the key counts as deleted. Returns the write's sequence number.
+    ///
+    /// Deadlines count whole milliseconds, rounded down. One that is past makes the put a delete.
+    /// Every put sets the deadline anew; one without a deadline has that of
+    /// [`WriteOptions::expiry`] or of [`KeyspaceOptions::ttl`](crate::KeyspaceOptions::ttl), or
+    /// none. A merge has no deadline: when the value that it changes has expired, what was merged
+    /// into it is left.
+    ///
+    /// An operation judges all deadlines by one time, which it takes when it meets the first one; a
+    /// transaction takes that of its begin. Compactions drop what has expired, without reading it
+    /// if all of a table has and nothing older is below. A table is rewritten when a quarter of its
+    /// entries has expired, a second or two later if the store is idle.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// let sessions = db.keyspace("sessions")?;
+    /// let now = SystemTime::now();
+    /// sessions.put_with_expiry("token 1", "Ann", now + Duration::from_secs(1800))?;
+    /// sessions.put_with_expiry("token 2", "Bob", now)?;
+    /// assert!(sessions.contains_key("token 1")?);
+    /// assert!(!sessions.contains_key("token 2")?);
+    /// # Ok(()) }
+    /// ```
+    pub fn put_with_expiry(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) -> Result<SeqNo> {
+        self.put_with(key, value, WriteOptions::new().expires_at(deadline))
     }
 
     /// Deletes a key under `options`. Returns the write's sequence number.
@@ -174,6 +213,19 @@ impl WriteBatch {
         self.put_raw(keyspace.id, key.as_ref(), value.as_ref());
     }
 
+    /// Adds a put of a key of `keyspace` that expires at `deadline`; see
+    /// [`Keyspace::put_with_expiry`].
+    pub fn put_with_expiry_in(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) {
+        self.set_origin(keyspace.store().id);
+        self.put_expiring_raw(keyspace.id, key.as_ref(), value.as_ref(), deadline_at(deadline));
+    }
+
     /// Adds an operand to be merged into a key of `keyspace`; see [`operator`](crate::operator).
     pub fn merge_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
         self.set_origin(keyspace.store().id);
@@ -233,8 +285,12 @@ impl Store {
                 options: options.unwrap_or_default(),
                 version: Arc::new(Version::default()),
                 gaps: Arc::default(),
+                clock: Arc::clone(&self.clock),
             },
         };
+        if tree.options.ttl.is_some() {
+            self.clock.note_ttl(tree.id);
+        }
         let former = view.tree(tree.id).map(|former| &former.options);
         if former == Some(&tree.options) {
             // Only what is not stored has changed.

@@ -10,9 +10,11 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 mod background;
 mod catalog;
+mod clock;
 mod close;
 mod commit;
 mod compact;
@@ -73,7 +75,7 @@ pub use stalls::{Stall, WriteStalls};
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
 pub use transaction::{Savepoint, Transaction, TransactionIter};
 pub use update::{Change, Integer, Mismatch, Updated};
-pub use write::WriteOptions;
+pub use write::{Expiry, WriteOptions};
 
 use read::ReadTarget;
 use reads::reads;
@@ -252,6 +254,16 @@ impl Db {
     /// Sets a key to a value, replacing any earlier value. Returns the write's sequence number.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.put(key, value)
+    }
+
+    /// Sets a key to a value until `deadline`; see [`Keyspace::put_with_expiry`].
+    pub fn put_with_expiry(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) -> Result<SeqNo> {
+        self.default.put_with_expiry(key, value, deadline)
     }
 
     /// Deletes a key; deleting an absent key is no error. Returns the write's sequence number.

@@ -1,10 +1,13 @@
 //! `multi_get`: reads many keys at once.
 
+use super::clock::Now;
 use super::read::{ReadOptions, ReadTarget, tree_of};
 use super::store::Store;
 use crate::error::Result;
 use crate::filter::KeyHash;
+use crate::format::deadline::split_expiring;
 use crate::format::key::ValueKind;
+use crate::report::explain::Untraced;
 use crate::sorted::table::PointRead;
 use crate::sorted::value::Value;
 use crate::tree::version::MultiGet;
@@ -27,6 +30,7 @@ impl Store {
         let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, mode };
         let reads: Vec<PointRead<'_>> = keys.iter().map(|key| read(key.as_ref())).collect();
 
+        let mut now = Now::new(target.at);
         let mut values = vec![None; keys.len()];
         // Keys whose newest version is an operand.
         let mut merged = Vec::new();
@@ -38,6 +42,10 @@ impl Store {
                     ValueKind::Put => values[i] = Some(Value::copy_of(entry.value)),
                     ValueKind::Delete => {}
                     ValueKind::Merge => merged.push(i),
+                    ValueKind::ExpiringPut => {
+                        let (deadline, value) = split_expiring(entry.value);
+                        values[i] = (!now.is_past(deadline, &tree.clock)).then(|| Value::copy_of(value));
+                    }
                 }
                 false
             });
@@ -46,10 +54,14 @@ impl Store {
             ValueKind::Put => values[i] = Some(hit.value.into_value()),
             ValueKind::Delete => {}
             ValueKind::Merge => merged.push(i),
+            ValueKind::ExpiringPut => {
+                let is_past = now.is_past(split_expiring(hit.value.bytes()).0, &tree.clock);
+                values[i] = (!is_past).then(|| hit.value.without_deadline().into_value());
+            }
         });
         batch.run(&tree.version, self.tables.epoch())?;
         for i in merged {
-            values[i] = Some(Value::from(view.merged(tree, &reads[i])?));
+            values[i] = Some(Value::from(view.merged(tree, &reads[i], &mut now, &mut Untraced)?));
         }
         Ok(values)
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::catalog::Manifest;
+use super::clock::Clock;
 use super::commit::Commit;
 use super::logs::{LiveLogs, survey};
 use super::recovery::{KeepIn, Recovered, Recovery, Sources};
@@ -57,7 +58,8 @@ impl Store {
         let (previous, previous_len) = logs.newest().unwrap_or_default();
         let header = FileHeader { number: log_number, first, previous, previous_len, ..FileHeader::default() };
         let memtable = Arc::new(Memtable::new(log_number, options.memtable_size, seed, &memory));
-        let view = view_of(&start.state, &tables, Arc::clone(&memtable), recovered.memtables);
+        let clock = clock_of(&options, &start.state, &recovered);
+        let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), recovered.memtables);
         // Without recovered memtables, tables hold all entries.
         let min_log = if view.sealed.is_empty() { log_number } else { start.state.min_log };
         let manifest = start.put_in_force(&*options.file_system, &dir, recovered.flushed, min_log)?;
@@ -68,6 +70,7 @@ impl Store {
         let store = Arc::new(Store::new(Opened {
             dir,
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads))),
+            clock,
             view,
             last_seqno: recovered.last_seqno,
             flushed: recovered.flushed,
@@ -296,13 +299,15 @@ fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -
 impl ReadOnlyImage {
     fn into_store(self, options: Options, memory: Arc<MemtablePool>) -> Result<Arc<Store>> {
         let ReadOnlyImage { state, tables, recovered } = self;
+        let clock = clock_of(&options, &state, &recovered);
         let mut memtables = recovered.memtables.into_iter().rev();
         let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
         let active = memtables.next().unwrap_or_else(new_memtable);
         let store = Store::new(Opened {
             dir: tables.dir().to_owned(),
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(1))),
-            view: view_of(&state, &tables, active, memtables.collect()),
+            view: view_of(&state, &clock, &tables, active, memtables.collect()),
+            clock,
             last_seqno: recovered.last_seqno,
             flushed: state.flushed_seqno,
             logs: LiveLogs::found(Vec::new(), options.keep_log),
@@ -365,8 +370,20 @@ fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
+fn clock_of(options: &Options, state: &ManifestState, recovered: &Recovered) -> Arc<Clock> {
+    let clock = Clock::new(options.clock.clone(), state.expired_by);
+    let with_ttl = state.keyspaces.iter().filter(|(_, keyspace)| keyspace.options.ttl.is_some());
+    with_ttl.for_each(|(id, _)| clock.note_ttl(*id));
+    let mut tables = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+    if recovered.has_deadlines || tables.any(|(_, table)| table.deadlines.count > 0) {
+        clock.note_deadlines();
+    }
+    Arc::new(clock)
+}
+
 fn view_of(
     state: &ManifestState,
+    clock: &Arc<Clock>,
     tables: &Arc<TableContext>,
     active: Arc<Memtable>,
     sealed: Vec<Arc<Memtable>>,
@@ -380,6 +397,7 @@ fn view_of(
             Version::default().edited(&[], keyspace.tables().map(|(level, meta)| (level, table(meta))).collect()),
         ),
         gaps: Arc::default(),
+        clock: Arc::clone(clock),
     });
     let trees = trees.collect();
     ReadView { active, sealed, trees }

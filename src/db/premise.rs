@@ -15,10 +15,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::clock::Clock;
 use super::read_set::{ReadKey, ReadSet};
 use super::sequence::Sequence;
 use super::view::ReadView;
 use crate::filter::KeyHash;
+use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
 use crate::write::memtable::Memtable;
 
@@ -46,6 +48,8 @@ impl Moment {
 pub(super) struct Premise<'a> {
     moment: Moment,
     reads: Reads<'a>,
+    /// The least deadline of a value that was read.
+    deadline: Deadline,
 }
 
 enum Reads<'a> {
@@ -58,6 +62,8 @@ enum Reads<'a> {
 pub(super) enum Refusal {
     /// It cannot be checked: its memtable has been sealed, or too much was written since.
     Stale,
+    /// A value that was read has expired.
+    Expired,
     /// This key of this keyspace was written.
     Written(u32, Vec<u8>),
 }
@@ -71,13 +77,18 @@ impl Refusal {
 impl<'a> Premise<'a> {
     /// The premise that `key` has not been written since `moment`.
     pub(super) fn on_key(moment: Moment, keyspace: u32, key: &'a [u8], hash: KeyHash) -> Premise<'a> {
-        Premise { moment, reads: Reads::Key { keyspace, key: Cow::Borrowed(key), hash } }
+        Premise { moment, reads: Reads::Key { keyspace, key: Cow::Borrowed(key), hash }, deadline: NEVER }
+    }
+
+    /// Adds that `deadline` is not past.
+    pub(super) fn until(self, deadline: Deadline) -> Premise<'a> {
+        Premise { deadline, ..self }
     }
 
     /// The premise that nothing `reads` covers has been written since `moment`. It is stale if more
     /// than about `most_entries` entries have to be checked.
     pub(super) fn on_set(moment: Moment, reads: Arc<ReadSet>, most_entries: usize) -> Premise<'a> {
-        Premise { moment, reads: Reads::Set { reads, most_entries } }
+        Premise { moment, reads: Reads::Set { reads, most_entries }, deadline: NEVER }
     }
 
     pub(super) fn to_owned(&self) -> Premise<'static> {
@@ -85,11 +96,16 @@ impl<'a> Premise<'a> {
             Reads::Key { keyspace, ref key, hash } => Reads::Key { keyspace, key: Cow::Owned(key.to_vec()), hash },
             Reads::Set { ref reads, most_entries } => Reads::Set { reads: Arc::clone(reads), most_entries },
         };
-        Premise { moment: self.moment.clone(), reads }
+        Premise { moment: self.moment.clone(), reads, deadline: self.deadline }
     }
 
-    /// Why the premise does not hold; `None` if it holds. The caller holds the commit lock, and
-    /// `active` is the memtable that it will write to.
+    /// Whether a value that was read has expired. Reads the clock only if one has a deadline.
+    pub(super) fn is_expired(&self, clock: &Clock) -> bool {
+        self.deadline != NEVER && self.deadline <= clock.now()
+    }
+
+    /// Why the premise does not hold, deadlines aside; `None` if it holds. The caller holds the
+    /// commit lock, and `active` is the memtable that it will write to.
     pub(super) fn refusal(&self, active: &Arc<Memtable>) -> Option<Refusal> {
         let Moment { memtable, mark, seqno: since } = &self.moment;
         if !Arc::ptr_eq(memtable, active) {

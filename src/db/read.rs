@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use super::clock::Now;
 use super::cursor::Cursor;
 use super::iter::{Iter, common_prefix};
 use super::store::Store;
 use super::view::{Hit, ReadView, Tree};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
-use crate::format::key::SeqNo;
+use crate::format::deadline::{Deadline, split_expiring};
+use crate::format::key::{SeqNo, ValueKind};
 use crate::format::span::KeySpan;
 use crate::options::FilterMode;
 use crate::report::explain::{ReadTrace, Untraced};
@@ -76,6 +78,8 @@ pub(super) struct ReadTarget<'a> {
     pub(super) keyspace: u32,
     pub(super) name: &'a str,
     pub(super) snapshot: Option<SeqNo>,
+    /// When deadlines are judged; `None` for the time of the read.
+    pub(super) at: Option<Deadline>,
 }
 
 pub(super) fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree> {
@@ -100,7 +104,7 @@ impl Store {
             // The view first, the sequence number second: see `ReadView`.
             let snapshot = target.snapshot.unwrap_or_else(|| self.sequence.visible());
             let read = PointRead { key, hash, snapshot, mode: options.mode() };
-            view.get(tree_of(view, target.keyspace, target.name)?, &read, pin, trace, take)
+            view.get(tree_of(view, target.keyspace, target.name)?, &read, target.at, pin, trace, take)
         })
     }
 
@@ -142,7 +146,10 @@ impl Store {
                 // Looked up again: the memtable still has the entry, and only a borrow of the
                 // memtable can lend its value.
                 let entry = memtable.get(target.keyspace, key, KeyHash::new(self.seed, key), seqno);
-                entry.map(|entry| read(entry.value))
+                entry.map(|entry| match entry.kind {
+                    ValueKind::ExpiringPut => read(split_expiring(entry.value).1),
+                    _ => read(entry.value),
+                })
             }
         })
     }
@@ -153,7 +160,7 @@ impl Store {
         let seqno = target.snapshot.unwrap_or_else(|| self.sequence.visible());
         let tree = tree_of(&view, target.keyspace, target.name)?;
         let sources = view.cursor(tree, options.fill_cache, None);
-        Ok(Cursor::new(sources, view.clamp(tree, seqno), tree))
+        Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, Now::new(target.at)))
     }
 
     pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, options: ReadOptions) -> Iter {
@@ -173,9 +180,10 @@ impl Store {
         };
         // Keeps only the parts of the view that this keyspace needs.
         let view = ReadView { active: Arc::clone(&view.active), sealed: view.sealed.clone(), trees: Vec::new() };
+        let now = Now::new(target.at);
         let open = move || {
             let sources = view.cursor(&tree, options.fill_cache, probe.as_ref());
-            Cursor::new(sources, view.clamp(&tree, seqno), &tree)
+            Cursor::new(sources, view.clamp(&tree, seqno), &tree, now)
         };
         Iter::new(range, Box::new(open))
     }

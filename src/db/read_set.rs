@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::filter::KeyHash;
+use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::write::memtable::Memtable;
@@ -16,6 +17,15 @@ const FEW_KEYS: usize = 64;
 pub(super) struct ReadSet {
     keys: Vec<ReadKey>,
     ranges: Vec<(ReadIn, KeySpan<Vec<u8>>)>,
+    /// The value with the least deadline, if any has one.
+    expiring: Option<Expiring>,
+}
+
+/// A value that was read and that expires.
+pub(super) struct Expiring {
+    pub(super) deadline: Deadline,
+    pub(super) keyspace: u32,
+    pub(super) key: Box<[u8]>,
 }
 
 /// The keyspace of a read.
@@ -51,6 +61,19 @@ impl ReadSet {
 
     pub(super) fn add_key(&mut self, of: ReadIn, key: &[u8], hash: KeyHash) {
         self.keys.push(ReadKey { keyspace: of.keyspace, name: of.name, key: key.into(), hash });
+    }
+
+    /// Adds a value that expires at `deadline`.
+    #[cold]
+    pub(super) fn add_deadline(&mut self, keyspace: u32, key: &[u8], deadline: Deadline) {
+        if self.expiring.as_ref().is_none_or(|former| deadline < former.deadline) {
+            self.expiring = Some(Expiring { deadline, keyspace, key: key.into() });
+        }
+    }
+
+    /// The value that expires first.
+    pub(super) fn expiring(&self) -> Option<&Expiring> {
+        self.expiring.as_ref()
     }
 
     pub(super) fn add_range(&mut self, of: ReadIn, range: KeySpan<Vec<u8>>) {

@@ -44,6 +44,8 @@ pub(super) struct Recovered {
     pub(super) flushed: SeqNo,
     /// The entries after `flushed`, oldest memtable first.
     pub(super) memtables: Vec<Arc<Memtable>>,
+    /// Whether one of these entries has a deadline.
+    pub(super) has_deadlines: bool,
 }
 
 /// The files that a store is opened from.
@@ -185,12 +187,13 @@ impl Recovery<'_> {
             current: None,
             full: Vec::new(),
             flushed: known.flushed,
+            has_deadlines: false,
         };
         // An executor that runs one job at a time is for callers that need a deterministic order.
         let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
         let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
         let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
-        let Rebuilt { state, current, mut full, mut flushed, .. } = rebuilt;
+        let Rebuilt { state, current, mut full, mut flushed, has_deadlines, .. } = rebuilt;
         let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
         match current {
             Some(memtable) => full.push(memtable),
@@ -199,7 +202,7 @@ impl Recovery<'_> {
         if keep == KeepIn::Tables && flushed > known.flushed {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
-        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full })
+        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, has_deadlines })
     }
 
     /// Writes a recovered memtable to tables of level 0.
@@ -227,6 +230,7 @@ impl Recovery<'_> {
                 snapshots: Vec::new(),
                 operator: options_of.merge_operator.clone(),
                 hook: CompactionHook::default(),
+                now: 0,
                 keyspace: &name,
                 new_number: &|| number,
                 cancelled: &|| false,
@@ -256,6 +260,8 @@ struct Rebuilt<'a> {
     full: Vec<Arc<Memtable>>,
     /// Tables hold every entry up to this one.
     flushed: SeqNo,
+    /// Whether an entry has a deadline.
+    has_deadlines: bool,
 }
 
 /// An operation read from a log.
@@ -310,6 +316,7 @@ impl Rebuilt<'_> {
                     break;
                 }
                 let Op { keyspace, kind, key, value } = *operation;
+                self.has_deadlines |= kind == ValueKind::ExpiringPut;
                 if kind == ValueKind::Merge {
                     let fold = || self.state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
                     writer.insert_operand(keyspace, key, *hash, *seqno, value, fold());

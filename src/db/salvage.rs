@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::keyspace::Keyspace;
 use super::range::KeyRange;
 use crate::error::{Error, Result};
+use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::filename::FileKind;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 use crate::format::span::KeySpan;
@@ -47,6 +48,8 @@ pub struct SalvageIter {
     chain: OperandChain,
     operator: Option<NamedOperator>,
     keyspace: Arc<str>,
+    /// What has expired by then counts as deleted.
+    now: Deadline,
     dir: PathBuf,
     missing: Vec<SkippedRange>,
     failed: bool,
@@ -133,6 +136,7 @@ impl Keyspace {
         for source in &mut sources {
             source.cursor_mut().seek(span.lower.as_deref().unwrap_or_default(), MAX_SEQNO)?;
         }
+        let now = store.clock.now();
         let dir = store.path().to_owned();
         let tables = levels.into_iter().flatten().collect();
         Ok(SalvageIter {
@@ -145,6 +149,7 @@ impl Keyspace {
             chain: OperandChain::default(),
             operator,
             keyspace,
+            now,
             dir,
             missing,
             failed: false,
@@ -211,6 +216,15 @@ impl SalvageIter {
                 match cursor.kind() {
                     ValueKind::Put if is_new_key => found = Some((self.last.clone(), cursor.value().to_vec())),
                     ValueKind::Delete if is_new_key => {}
+                    ValueKind::ExpiringPut if split_expiring(cursor.value()).0 <= self.now => {
+                        // Like a delete; what was merged into it stays.
+                        if !self.chain.is_empty() {
+                            self.chain.push(cursor.seqno(), ValueKind::Delete, &[])?;
+                        }
+                    }
+                    ValueKind::ExpiringPut if is_new_key => {
+                        found = Some((self.last.clone(), split_expiring(cursor.value()).1.to_vec()));
+                    }
                     kind => self.chain.push(cursor.seqno(), kind, cursor.value())?,
                 }
             }

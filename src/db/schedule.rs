@@ -13,7 +13,7 @@
 //!
 //! Every event that can make work due calls [`Store::schedule`]: sealing a memtable, the end of
 //! work, the end of a reservation, dropping a snapshot that held garbage, changing or dropping a
-//! keyspace, and opening the store.
+//! keyspace, opening the store, and the time at which a table has enough entries that have expired.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,9 +26,13 @@ use super::throttle;
 use super::view::Tree;
 use crate::error::{Error, Result};
 use crate::exec::Priority;
+use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
 use crate::tree::compaction::picker::{Debt, Picker, Requested, has_garbage};
+
+/// The longest time, in milliseconds, until a store looks again for what has expired.
+const LONGEST_SLEEP: Deadline = 60 * 60 * 1000;
 
 /// Counts a job as ended, even if it panics.
 struct JobGuard<'a>(&'a Store);
@@ -72,9 +76,41 @@ impl Store {
             }
             // A snapshot may have been dropped since the picker looked.
             if !self.note_held_garbage() {
-                return;
+                return self.plan_wake();
             }
         }
+    }
+
+    /// Has work scheduled again when the next table becomes due because of what has
+    /// expired by then.
+    fn plan_wake(self: &Arc<Self>) {
+        if !self.clock.has_deadlines() || self.is_stopping() || self.gate.is_read_only() {
+            return;
+        }
+        let now = self.clock.now();
+        let view = self.view.load();
+        let metas =
+            view.trees.iter().filter(|tree| tree.version.has_deadlines()).flat_map(|tree| tree.version.tables());
+        let Some(next) =
+            metas.filter_map(|(_, table)| table.meta().deadlines.next_due(table.meta().entries, now)).min()
+        else {
+            return;
+        };
+        // In whole seconds, and within an hour: few wakes are pending, however many tables there
+        // are and whatever the clock does meanwhile.
+        let at = next.min(now.saturating_add(LONGEST_SLEEP)).div_ceil(1000).saturating_mul(1000);
+        if self.background.wake_at.fetch_min(at, Ordering::AcqRel) <= at {
+            return;
+        }
+        let store = Arc::downgrade(self);
+        let wake = move || {
+            if let Some(store) = store.upgrade() {
+                store.background.wake_at.store(NEVER, Ordering::Release);
+                store.schedule();
+            }
+        };
+        // At least a second, even if the clock stands still.
+        self.executor.spawn_after(Duration::from_millis(at - now).max(Duration::from_secs(1)), Box::new(wake));
     }
 
     /// Retries failed work after its back-off. Every write calls this, so it costs one load while
@@ -260,6 +296,7 @@ impl Store {
             base_size: self.base_size(),
             is_idle: view.sealed.is_empty() && view.active.is_empty(),
             oldest_snapshot,
+            now: if tree.version.has_deadlines() { self.clock.now() } else { 0 },
             weights: &tree.version.weights(oldest_snapshot),
             moves_to_last: !tree.options.compaction_filter.is_set()
                 && tree.options.compression == Compression::None

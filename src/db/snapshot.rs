@@ -69,7 +69,7 @@ impl Snapshot {
     }
 
     fn target(&self) -> ReadTarget<'_> {
-        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.seqno()) }
+        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.seqno()), at: None }
     }
 
     /// Sequence number of the last write that the snapshot sees.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::counters::RetiredTables;
 use super::held::HeldStats;
@@ -47,6 +47,12 @@ pub struct Stats {
     pub compacted_bytes_out: u64,
     /// Compactions that only moved tables to another level.
     pub moves: u64,
+    /// Tables that went without being read, because all of their entries had expired.
+    pub expired_tables: u64,
+    /// How far the clock is behind the latest time that it has shown, by which deadlines are
+    /// judged: not zero after the clock has gone back, until it is there again. Zero in a store
+    /// without deadlines.
+    pub clock_lag: Duration,
     /// Bytes to compact until every level is within its target, plus deleted data that compactions
     /// will drop. 0 when no compaction is due or running.
     pub compaction_debt: u64,
@@ -118,6 +124,10 @@ pub struct TableStats {
     pub entries: u64,
     /// Tombstones.
     pub tombstones: u64,
+    /// Entries with a deadline.
+    pub expiring: u64,
+    /// The least and the greatest deadline, if there is one.
+    pub deadlines: Option<(SystemTime, SystemTime)>,
     /// Smallest key.
     pub smallest: Vec<u8>,
     /// Largest key.
@@ -237,6 +247,8 @@ impl Store {
             compacted_bytes_in: count(&self.counters.compacted_bytes_in),
             compacted_bytes_out: count(&self.counters.compacted_bytes_out),
             moves: count(&self.counters.moves),
+            expired_tables: count(&self.counters.expired_tables),
+            clock_lag: if self.clock.has_deadlines() { self.clock.lag() } else { Duration::ZERO },
             compaction_debt: debt.data.saturating_add(debt.garbage),
             write_pressure: self.throttle.pressure(),
             delayed_writes: delays.iter().map(|stall| stall.count).sum(),
@@ -257,6 +269,8 @@ fn keyspace_stats(view: &ReadView, retired: &mut RetiredTables) -> Vec<KeyspaceS
             size: meta.size,
             entries: meta.entries,
             tombstones: meta.tombstones,
+            expiring: meta.deadlines.count,
+            deadlines: meta.deadlines.range(),
             smallest: meta.smallest.to_vec(),
             largest: meta.largest.to_vec(),
             smallest_seqno: meta.smallest_seqno,

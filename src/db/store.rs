@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::background::Background;
 use super::catalog::{Catalog, Manifest};
+use super::clock::Clock;
 use super::commit::{Commit, Queue};
 use super::counters::Counters;
 use super::gate::Gate;
@@ -51,6 +52,7 @@ pub(super) struct Store {
     pub(super) seed: u64,
 
     pub(super) gate: Gate,
+    pub(super) clock: Arc<Clock>,
     pub(super) sequence: Sequence,
     pub(super) snapshots: LiveSnapshots,
     pub(super) logs: LiveLogs,
@@ -94,6 +96,7 @@ pub(super) struct Opened {
     pub(super) tables: Arc<TableContext>,
     pub(super) memory: Arc<MemtablePool>,
     pub(super) seed: u64,
+    pub(super) clock: Arc<Clock>,
     pub(super) view: ReadView,
     pub(super) last_seqno: SeqNo,
     pub(super) flushed: SeqNo,
@@ -113,6 +116,7 @@ impl Store {
             logs: opened.logs,
             gate: Gate::new(opened.dir.clone(), opened.lock),
             dir: opened.dir,
+            clock: opened.clock,
             options: opened.options,
             executor: opened.executor,
             memory: opened.memory,
@@ -192,6 +196,12 @@ impl Store {
         orphans.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
         edit.removed.retain(|(id, ..)| !gone(id));
         edit.next_file_number = Some(self.catalog.next_file_number());
+        // What reads have seen expired must not come back with a clock that goes back.
+        if edit.flushed_seqno.is_some() && self.clock.has_deadlines() {
+            edit.expired_by = edit.expired_by.max(Some(self.clock.mark()));
+        }
+        // Of two compactions, the one that began later may end first.
+        edit.expired_by = edit.expired_by.filter(|mark| *mark > manifest.state.expired_by);
 
         let written = self.catalog.write(&mut manifest, &*self.fs, &self.dir, &edit);
         written.map_err(|error| self.poison(error))?;

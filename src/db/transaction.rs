@@ -9,6 +9,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 mod check;
 mod iter;
@@ -18,6 +19,7 @@ pub use iter::TransactionIter;
 use overlay::{Overlay, OwnKeyspace, OwnWrite};
 
 use super::Db;
+use super::clock::LeastDeadline;
 use super::iter::Iter;
 use super::keyspace::Keyspace;
 use super::range::KeyRange;
@@ -25,12 +27,13 @@ use super::read::{ReadOptions, ReadTarget};
 use super::read_set::ReadIn;
 use super::snapshot::Snapshot;
 use super::store::Store;
+use super::view::Hit;
 use super::write::WriteOptions;
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
+use crate::format::deadline::NEVER;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
-use crate::report::explain::Untraced;
 use crate::sorted::value::Value;
 use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::write::batch::BatchMark;
@@ -54,6 +57,9 @@ const IN_TURN_FROM: u32 = 3;
 /// - A range counts as read up to where its iterator got, or wholly, once it has ended.
 /// - Keys read back after the transaction has put or deleted them are not read from the store.
 /// - [`snapshot`](Transaction::snapshot) reads without consequence, and without own writes.
+/// - Deadlines are judged by the time at which the transaction began. One that writes conflicts if
+///   a value that it has read expires before the commit: read again, the key is absent. Run again
+///   and again, a transaction that takes longer than the values that it reads live never commits.
 /// - A transaction that only reads always commits. What it read may not survive a power cut yet;
 ///   sync before acting on it elsewhere. A [synced](WriteOptions::sync) commit makes durable all
 ///   that the transaction read.
@@ -210,8 +216,9 @@ impl Transaction {
         Transaction {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             snapshot: default.snapshot(),
+            // After the snapshot.
+            overlay: Overlay::new(default.store().clock.now_if_needed()),
             default,
-            overlay: Overlay::default(),
         }
     }
 
@@ -229,7 +236,8 @@ impl Transaction {
         if keyspace.store().id != self.store().id {
             return Err(Error::invalid("the keyspace is of another store than the transaction"));
         }
-        Ok(ReadTarget { snapshot: Some(self.snapshot.seqno()), ..keyspace.target() })
+        let (snapshot, at) = (Some(self.snapshot.seqno()), Some(self.overlay.at));
+        Ok(ReadTarget { snapshot, at, ..keyspace.target() })
     }
 
     /// Returns the writes of the transaction to a key, if there are any. Notes that the key is
@@ -267,12 +275,22 @@ impl Transaction {
         let own = self.own_or_note(keyspace, key);
         let stored = match &own {
             Some(own) if !own.needs_stored() => None,
-            _ => self.store().get(target, key, ReadOptions::default(), &mut Untraced, |hit| hit.into_value())?,
+            _ => self.get_stored(target, key, |hit| hit.into_value())?,
         };
         match own {
             Some(own) => self.overlay.value(&own, &self.own_keyspace(keyspace), key, stored.as_deref()),
             None => Ok(stored),
         }
+    }
+
+    /// Reads a key in the snapshot, and notes the deadline of its value.
+    fn get_stored<R>(&self, target: ReadTarget<'_>, key: &[u8], take: impl FnOnce(Hit<'_>) -> R) -> Result<Option<R>> {
+        let mut deadline = LeastDeadline::default();
+        let found = self.store().get(target, key, ReadOptions::default(), &mut deadline, take)?;
+        if deadline.0 != NEVER {
+            self.overlay.reads.borrow_mut().add_deadline(target.keyspace, key, deadline.0);
+        }
+        Ok(found)
     }
 
     /// Returns whether a key of the default keyspace is present.
@@ -284,8 +302,8 @@ impl Transaction {
     pub fn contains_key_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         let (target, key) = (self.target(keyspace)?, key.as_ref());
         match self.own_or_note(keyspace, key) {
-            Some(own) => Ok(own.is_value()),
-            None => self.store().contains_key(target, key),
+            Some(own) => Ok(self.overlay.is_value(&own)),
+            None => Ok(self.get_stored(target, key, |_| ())?.is_some()),
         }
     }
 
@@ -317,6 +335,32 @@ impl Transaction {
     /// Sets a key of `keyspace` to a value.
     pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.overlay.batch.put_in(keyspace, key, value);
+    }
+
+    /// Sets a key of the default keyspace to a value until `deadline`; see
+    /// [`Keyspace::put_with_expiry`].
+    pub fn put_with_expiry(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, deadline: SystemTime) {
+        self.need_time();
+        self.overlay.batch.put_with_expiry(key, value, deadline);
+    }
+
+    /// Sets a key of `keyspace` to a value until `deadline`; see [`Keyspace::put_with_expiry`].
+    pub fn put_with_expiry_in(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) {
+        self.need_time();
+        self.overlay.batch.put_with_expiry_in(keyspace, key, value, deadline);
+    }
+
+    /// Reads the clock for the transaction's own deadlines, if nothing had one when it began.
+    fn need_time(&mut self) {
+        if self.overlay.at == 0 {
+            self.overlay.at = self.store().clock.now();
+        }
     }
 
     /// Merges an operand into a key of the default keyspace; see [`operator`](crate::operator). The
@@ -390,8 +434,9 @@ impl Transaction {
     /// Commits the transaction. Returns the sequence number of its last write; if it wrote nothing,
     /// the one it read at.
     ///
-    /// Fails with [`Error::Conflict`] if what it read was written meanwhile; nothing is written
-    /// then. After any other error the writes may be present on reopening, but never in part.
+    /// Fails with [`Error::Conflict`] if it wrote, and what it read was written meanwhile or has
+    /// expired; nothing is written then. After any other error the writes may be present on
+    /// reopening, but never in part.
     pub fn commit(self) -> Result<SeqNo> {
         self.commit_with(WriteOptions::default())
     }

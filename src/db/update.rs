@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::clock::LeastDeadline;
 use super::commit::{Encoded, Outcome};
 use super::premise::{Moment, Premise};
 use super::read::{ReadOptions, ReadTarget, tree_of};
@@ -16,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, equal};
 use crate::operator::ByteOrder;
-use crate::report::explain::Untraced;
 use crate::sorted::table::PointRead;
 use crate::sorted::value::Value;
 use crate::write::batch::Write;
@@ -117,11 +117,13 @@ impl Store {
         let hash = KeyHash::new(self.seed, key);
         let mut turn = None;
         loop {
+            let mut deadline = LeastDeadline::default();
             let (before, moment) = self.view.with(|view, pin| {
                 let moment = Moment::of(view, &self.sequence);
                 let read = PointRead { key, hash, snapshot: moment.seqno, mode: ReadOptions::default().mode() };
                 let tree = tree_of(view, target.keyspace, target.name)?;
-                Ok((view.get(tree, &read, pin, &mut Untraced, |hit| hit.into_value())?, moment))
+                let at = target.at;
+                Ok((view.get(tree, &read, at, pin, &mut deadline, |hit| hit.into_value())?, moment))
             })?;
             let after = match change(before.as_deref())? {
                 Change::Keep => {
@@ -135,9 +137,13 @@ impl Store {
                 Change::Delete => None,
             };
             let write = after.as_deref().map_or(Write::Delete, Write::Put);
-            let premise = Premise::on_key(moment, target.keyspace, key, hash);
+            let write = self.with_deadline(target.keyspace, write, options);
+            let premise = Premise::on_key(moment, target.keyspace, key, hash).until(deadline.0);
             let outcome = with_encoded(target.keyspace, key, write, |payload| {
-                self.write_encoded(Encoded::new(payload, 1, options.sync), Some(&premise))
+                self.write_encoded(
+                    Encoded::new(payload, 1, options.sync).with_features(write.features()),
+                    Some(&premise),
+                )
             })?;
             match outcome {
                 Outcome::Committed(seqno) => {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::clock::{Clock, Now};
 use super::gaps::Gaps;
 use crate::error::Result;
+use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::epoch::Pin;
 use crate::operator::{OperandChain, Resolved};
@@ -39,6 +41,8 @@ pub(super) struct Tree {
     pub(super) version: Arc<Version>,
     /// Ranges where scans found nothing; shared by all views of the keyspace.
     pub(super) gaps: Arc<Gaps>,
+    /// Of the store.
+    pub(super) clock: Arc<Clock>,
 }
 
 /// A value in place, where a read found it.
@@ -73,6 +77,14 @@ impl Hit<'_> {
     }
 }
 
+/// Whether the deadline of a value that a read has found is past at `at`, or else by the clock.
+#[inline(never)]
+fn is_past(tree: &Tree, deadline: Deadline, at: Option<Deadline>, trace: &mut impl ReadTrace) -> bool {
+    let is_past = Now::new(at).is_past(deadline, &tree.clock);
+    trace.deadline(deadline, is_past);
+    is_past
+}
+
 impl Tree {
     /// Bytes of the filters of all tables, except those for which `replaced` holds, given level and
     /// number.
@@ -105,12 +117,14 @@ impl ReadView {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// Calls `take` with the value of a key as the read sees it.
+    /// Calls `take` with the value of a key as the read sees it. Deadlines are judged at `at`, or
+    /// else by the clock.
     #[inline]
     pub(super) fn get<'p, R>(
         &'p self,
         tree: &'p Tree,
         read: &PointRead<'p>,
+        at: Option<Deadline>,
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
@@ -140,20 +154,38 @@ impl ReadView {
                 }
                 ValueKind::Merge => {
                     trace.leave(Found::Operand);
-                    Ok(Some(take(Hit::Merged(&self.merged(tree, read)?))))
+                    Ok(Some(take(Hit::Merged(&self.merged(tree, read, &mut Now::new(at), trace)?))))
+                }
+                ValueKind::ExpiringPut => {
+                    let (deadline, value) = split_expiring(entry.value);
+                    trace.leave(Found::Value(value.len()));
+                    let is_past = is_past(tree, deadline, at, trace);
+                    Ok((!is_past).then(|| take(Hit::Memtable { memtable, seqno: entry.seqno, value })))
                 }
             };
         }
         Ok(match tree.version.get(read, pin, &candidates, trace)? {
             Some(TableHit { kind: ValueKind::Put, value, .. }) => Some(take(Hit::Table(value))),
-            Some(TableHit { kind: ValueKind::Merge, .. }) => Some(take(Hit::Merged(&self.merged(tree, read)?))),
+            Some(TableHit { kind: ValueKind::Merge, .. }) => {
+                Some(take(Hit::Merged(&self.merged(tree, read, &mut Now::new(at), trace)?)))
+            }
+            Some(TableHit { kind: ValueKind::ExpiringPut, value, .. }) => {
+                let is_past = is_past(tree, split_expiring(value.bytes()).0, at, trace);
+                (!is_past).then(|| take(Hit::Table(value.without_deadline())))
+            }
             Some(TableHit { kind: ValueKind::Delete, .. }) | None => None,
         })
     }
 
     /// The value of a key whose newest version is an operand.
     #[cold]
-    pub(super) fn merged(&self, tree: &Tree, read: &PointRead<'_>) -> Result<Vec<u8>> {
+    pub(super) fn merged(
+        &self,
+        tree: &Tree,
+        read: &PointRead<'_>,
+        now: &mut Now,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Vec<u8>> {
         let mut chain = OperandChain::default();
         for memtable in self.memtables() {
             memtable.collect(tree.id, read.key, read.hash, read.snapshot, &mut chain)?;
@@ -163,6 +195,11 @@ impl ReadView {
         }
         if !chain.is_complete() {
             tree.version.collect(read, &mut chain)?;
+        }
+        match chain.deadline() {
+            Some(deadline) if now.is_past(deadline, &tree.clock) => chain.expire(),
+            Some(deadline) => trace.deadline(deadline, false),
+            None => {}
         }
         match chain.resolve(tree.options.merge_operator.as_ref(), &tree.name, read.key, true)? {
             Resolved::Value(value) | Resolved::Operand(value) => Ok(value),

@@ -9,19 +9,22 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
 use super::background::Waiting;
+use super::clock::Now;
 use super::commit::{Commit, Encoded, Outcome, QueuedWrite};
 use super::locks::RankedGuard;
-use super::premise::Premise;
+use super::premise::{Premise, Refusal};
 use super::stalls::Cause;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
-use crate::format::header::{FileHeader, features};
+use crate::format::deadline::{Deadline, deadline_after, deadline_at};
+use crate::format::header::{self, FileHeader};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::operator::NamedOperator;
@@ -50,12 +53,41 @@ pub struct WriteOptions {
     /// An unsynced write has been handed to the operating system: it survives the end of the
     /// process for any reason.
     pub sync: bool,
+    /// When puts without a deadline of their own expire, including those of batches, transactions,
+    /// updates and swaps. Merges never expire. Default: [`Expiry::Default`].
+    pub expiry: Expiry,
+}
+
+/// When a put expires; see [`put_with_expiry`](crate::Keyspace::put_with_expiry).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expiry {
+    /// As [`KeyspaceOptions::ttl`](crate::KeyspaceOptions::ttl) says; never if the keyspace has no
+    /// ttl.
+    #[default]
+    Default,
+    /// Never, even if the keyspace has a ttl.
+    Never,
+    /// At this time.
+    At(SystemTime),
 }
 
 impl WriteOptions {
     /// The defaults.
     pub const fn new() -> WriteOptions {
-        WriteOptions { sync: false }
+        WriteOptions { sync: false, expiry: Expiry::Default }
+    }
+
+    /// Sets when puts without a deadline of their own expire. A single merge with [`Expiry::At`] is
+    /// refused; the merges of a batch ignore it.
+    pub const fn expiry(mut self, expiry: Expiry) -> Self {
+        self.expiry = expiry;
+        self
+    }
+
+    /// Sets the time at which puts without a deadline of their own expire; see
+    /// [`expiry`](WriteOptions::expiry).
+    pub const fn expires_at(self, deadline: SystemTime) -> Self {
+        self.expiry(Expiry::At(deadline))
     }
 
     /// Sets whether the write returns only when it would survive a power cut.
@@ -106,6 +138,7 @@ fn check_operand(operator: Option<&NamedOperator>, key: &[u8], operand: &[u8]) -
 impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
+        let batch = self.batch_with_deadlines(batch, options);
         self.check_batch(&batch)?;
         if batch.is_empty() {
             if options.sync {
@@ -139,16 +172,51 @@ impl Store {
         if keyspace != 0 {
             self.check_keyspaces(&[keyspace])?;
         }
-        let features = match operation {
-            Write::Put(_) | Write::Delete => 0,
-            Write::Merge(operand) => {
-                check_operand(self.operator_of(keyspace)?.as_ref(), key, operand)?;
-                features::MERGE
+        if let Write::Merge(operand) = operation {
+            if let Expiry::At(_) = options.expiry {
+                return Err(Error::invalid("a merge cannot expire: only puts have deadlines"));
             }
-        };
+            check_operand(self.operator_of(keyspace)?.as_ref(), key, operand)?;
+        }
+        let operation = self.with_deadline(keyspace, operation, options);
         with_encoded(keyspace, key, operation, |payload| {
-            self.write_unconditionally(Encoded::new(payload, 1, options.sync).with_features(features))
+            self.write_unconditionally(Encoded::new(payload, 1, options.sync).with_features(operation.features()))
         })
+    }
+
+    /// The operation with the deadline that a put has by `options` or by its keyspace.
+    #[inline]
+    pub(super) fn with_deadline<'a>(&self, keyspace: u32, operation: Write<'a>, options: WriteOptions) -> Write<'a> {
+        match operation {
+            Write::Put(value) if options.expiry != Expiry::Default || self.clock.may_have_ttl(keyspace) => {
+                let deadline = self.default_deadline(keyspace, options, &mut Now::new(None));
+                deadline.map_or(operation, |deadline| Write::ExpiringPut(value, deadline))
+            }
+            operation => operation,
+        }
+    }
+
+    /// The batch with the deadlines that its puts have by `options` or by their keyspaces. All ttls
+    /// count from one time.
+    pub(super) fn batch_with_deadlines(&self, batch: WriteBatch, options: WriteOptions) -> WriteBatch {
+        let mut now = Now::new(None);
+        let may_have_one = |keyspace: &u32| options.expiry != Expiry::Default || self.clock.may_have_ttl(*keyspace);
+        let keyspaces = batch.keyspaces().iter().copied().chain([0]).filter(may_have_one);
+        let deadlines: Vec<(u32, Deadline)> =
+            keyspaces.filter_map(|id| Some((id, self.default_deadline(id, options, &mut now)?))).collect();
+        if deadlines.is_empty() { batch } else { batch.with_deadlines(&deadlines) }
+    }
+
+    #[cold]
+    fn default_deadline(&self, keyspace: u32, options: WriteOptions, now: &mut Now) -> Option<Deadline> {
+        match options.expiry {
+            Expiry::Never => None,
+            Expiry::At(time) => Some(deadline_at(time)),
+            Expiry::Default => {
+                let ttl = self.view.with(|view, _| view.tree(keyspace)?.options.ttl)?;
+                Some(deadline_after(now.get(&self.clock), ttl))
+            }
+        }
     }
 
     /// Commits a batch without a premise.
@@ -326,8 +394,13 @@ impl Store {
         group: impl Iterator<Item = &'a Encoded<'a>> + Clone,
     ) -> Result<Outcome> {
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        if let Some(refusal) = premise.and_then(|premise| premise.refusal(&commit.memtable)) {
-            return Ok(Outcome::Refused(refusal));
+        if let Some(premise) = premise {
+            if let Some(refusal) = premise.refusal(&commit.memtable) {
+                return Ok(Outcome::Refused(refusal));
+            }
+            if premise.is_expired(&self.clock) {
+                return Ok(Outcome::Refused(Refusal::Expired));
+            }
         }
         let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
         let log_bytes = len(MAX_RECORD_HEADER_LEN);
@@ -359,7 +432,9 @@ impl Store {
                 seqno += 1;
                 let Op { keyspace, kind, key, value } = operation;
                 match kind {
-                    ValueKind::Put | ValueKind::Delete => writer.insert(keyspace, key, seqno, kind, value),
+                    ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => {
+                        writer.insert(keyspace, key, seqno, kind, value);
+                    }
                     ValueKind::Merge => self.insert_operand(&mut writer, &operation, seqno),
                 }
             }
@@ -412,6 +487,9 @@ impl Store {
         // A log without its header: the write for which it was created found no space.
         if let Some(log) = &mut commit.log {
             log.require(commit.header.features);
+        }
+        if features & header::features::EXPIRY != 0 {
+            self.clock.note_deadlines();
         }
     }
 

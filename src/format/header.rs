@@ -30,15 +30,18 @@ use crate::error::{Error, Result};
 pub(crate) const FILE_HEADER_LEN: usize = 64;
 /// The only version so far. Part of the format.
 pub(crate) const FORMAT_VERSION: u32 = 1;
-/// Required-feature bits of a log's header and of a table's footer. Part of the format.
+/// Required-feature bits, in the header of a log or manifest and in the footer of a table. Part of
+/// the format.
 ///
 /// A file has the bits of what it uses, so that a version of tamis that lacks a feature reads all
 /// files that do without it.
 pub(crate) mod features {
     /// Operands of merges.
     pub(crate) const MERGE: u32 = 2;
+    /// Puts with a deadline; in a manifest, what it says of them.
+    pub(crate) const EXPIRY: u32 = 4;
     /// All bits that this version understands.
-    pub(crate) const KNOWN: u32 = MERGE;
+    pub(crate) const KNOWN: u32 = MERGE | EXPIRY;
 }
 
 /// The kind of a file that has a header.
@@ -64,7 +67,7 @@ impl Magic {
 /// Decoded header. In a table, all but `number` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct FileHeader {
-    /// Required [`features`]; 0 in manifests and tables.
+    /// Required [`features`]; 0 in tables, which have them in the footer.
     pub(crate) features: u32,
     pub(crate) number: u64,
     /// Ordinal of the first record.

@@ -31,6 +31,8 @@ pub(crate) enum ValueKind {
     Put = 1,
     /// An operand changes the key's value; see [`operator`](crate::operator).
     Merge = 3,
+    /// Like `Put`, until a [`deadline`](super::deadline); afterwards like `Delete`.
+    ExpiringPut = 5,
 }
 
 impl ValueKind {
@@ -39,6 +41,7 @@ impl ValueKind {
             0 => Ok(ValueKind::Delete),
             1 => Ok(ValueKind::Put),
             3 => Ok(ValueKind::Merge),
+            5 => Ok(ValueKind::ExpiringPut),
             _ => Err(Malformed("an entry is of an unknown kind")),
         }
     }

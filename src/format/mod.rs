@@ -6,6 +6,7 @@
 
 pub(crate) mod checksum;
 pub(crate) mod coding;
+pub(crate) mod deadline;
 pub(crate) mod filename;
 pub(crate) mod header;
 pub(crate) mod key;

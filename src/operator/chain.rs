@@ -13,6 +13,7 @@ use std::ops::Range;
 use super::NamedOperator;
 use crate::error::{Error, Result};
 use crate::format::coding::{Decoder, put_varint};
+use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::key::{MAX_OPERAND_LEN, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::{Decoded, Malformed};
 
@@ -60,7 +61,7 @@ struct Link {
     seqno: SeqNo,
     /// The oldest number that it stands for: 0 for a put or a delete, which ends the chain.
     oldest: SeqNo,
-    /// Its operand or value.
+    /// Its operand, or its value as the entry stores it.
     at: Range<usize>,
 }
 
@@ -106,7 +107,7 @@ impl OperandChain {
     pub(crate) fn push(&mut self, seqno: SeqNo, kind: ValueKind, stored: &[u8]) -> Result<()> {
         let (oldest, bytes) = match kind {
             ValueKind::Merge => decode_operand(seqno, stored).map_err(bug)?,
-            ValueKind::Put | ValueKind::Delete => (0, stored),
+            ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => (0, stored),
         };
         while self.links.last().is_some_and(|last| last.seqno < seqno || last.seqno == seqno && oldest < last.oldest) {
             self.links.pop();
@@ -119,6 +120,21 @@ impl OperandChain {
         Ok(())
     }
 
+    /// The deadline of the value that the operands change, if it has one.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        let base = self.links.last().filter(|link| link.kind == ValueKind::ExpiringPut)?;
+        Some(split_expiring(&self.bytes[base.at.clone()]).0)
+    }
+
+    /// Turns the value that the operands change into a delete, because it has expired. What was
+    /// merged into it stays: operands have no deadline, and when they were merged is not known.
+    pub(crate) fn expire(&mut self) {
+        if let Some(base) = self.links.last_mut().filter(|link| link.kind == ValueKind::ExpiringPut) {
+            base.kind = ValueKind::Delete;
+            base.at = 0..0;
+        }
+    }
+
     /// Combines the chain, which is not empty. With `is_whole`, there is nothing older.
     pub(crate) fn resolve(
         &self,
@@ -128,7 +144,11 @@ impl OperandChain {
         is_whole: bool,
     ) -> Result<Resolved> {
         let older_first = self.links.iter().rev().filter(|link| link.kind != ValueKind::Delete);
-        let operands: Vec<&[u8]> = older_first.map(|link| &self.bytes[link.at.clone()]).collect();
+        let operand = |link: &'_ Link| match (link.kind, &self.bytes[link.at.clone()]) {
+            (ValueKind::ExpiringPut, stored) => split_expiring(stored).1,
+            (_, operand) => operand,
+        };
+        let operands: Vec<&[u8]> = older_first.map(operand).collect();
         let merged = match *operands {
             [] => Vec::new(),
             [operand] => operand.to_vec(),
@@ -188,7 +208,9 @@ impl OperandChain {
             let mut stored = Vec::new();
             match kind {
                 ValueKind::Merge => put_operand(&mut stored, seqno, oldest, &self.bytes[at]),
-                ValueKind::Put | ValueKind::Delete => stored.extend_from_slice(&self.bytes[at]),
+                ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => {
+                    stored.extend_from_slice(&self.bytes[at]);
+                }
             }
             (seqno, kind, stored)
         });
@@ -218,7 +240,7 @@ mod tests {
             let mut stored = Vec::new();
             match kind {
                 ValueKind::Merge => put_operand(&mut stored, seqno, oldest, bytes.as_bytes()),
-                ValueKind::Put | ValueKind::Delete => stored.extend_from_slice(bytes.as_bytes()),
+                _ => stored.extend_from_slice(bytes.as_bytes()),
             }
             chain.push(seqno, kind, &stored).unwrap();
         }

@@ -58,7 +58,8 @@ pub enum CompactionDecision {
     Keep,
     /// The key is deleted.
     Drop,
-    /// The key has this value, of up to [`MAX_VALUE_LEN`](crate::MAX_VALUE_LEN) bytes.
+    /// The key has this value, of up to [`MAX_VALUE_LEN`](crate::MAX_VALUE_LEN) bytes, or 8 fewer
+    /// if the former one has a deadline, which stays.
     Replace(Vec<u8>),
 }
 

@@ -4,9 +4,10 @@
 //! calls compile to nothing. An explanation is therefore of the very path that reads take.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
+use crate::format::deadline::Deadline;
 
 /// What a point read consulted, in order, and its result.
 #[derive(Debug)]
@@ -86,6 +87,8 @@ pub enum Found {
     Value(usize),
     /// A tombstone: the key was deleted.
     Deleted,
+    /// A value that has expired, at this time: the key counts as deleted.
+    Expired(SystemTime),
     /// An operand of a merge. The read went on to older operands and to the value that they change;
     /// those steps are not listed.
     Operand,
@@ -139,9 +142,11 @@ impl Explanation {
         self.steps.iter().filter_map(|step| step.opened).map(|opening| opening.bytes).sum::<u64>() + self.block_bytes()
     }
 
-    /// Number of tombstones that the read met: at most one, since it hides everything older.
+    /// Number of tombstones and expired values that the read met: at most one, since it hides
+    /// everything older.
     pub fn tombstones_passed(&self) -> usize {
-        self.steps.iter().filter(|step| step.found == Some(Found::Deleted)).count()
+        let is_tombstone = |step: &&ReadStep| matches!(step.found, Some(Found::Deleted | Found::Expired(_)));
+        self.steps.iter().filter(is_tombstone).count()
     }
 
     /// Bytes of data blocks that were read from files.
@@ -169,6 +174,10 @@ impl fmt::Display for Found {
             Found::Newer => f.write_str("only versions newer than the snapshot"),
             Found::Value(len) => write!(f, "value of {len} bytes"),
             Found::Deleted => f.write_str("deleted"),
+            Found::Expired(at) => {
+                let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                write!(f, "expired at {}.{:03} (Unix time)", at.as_secs(), at.subsec_millis())
+            }
             Found::Operand => f.write_str("operand of a merge"),
         }
     }
@@ -208,6 +217,8 @@ pub(crate) trait ReadTrace {
     /// A block of `len` bytes at `offset` was found or read.
     fn block(&mut self, _offset: u64, _len: u64, _cached: bool) {}
     fn leave(&mut self, _found: Found) {}
+    /// What was found last has a deadline, which is past or not.
+    fn deadline(&mut self, _deadline: Deadline, _is_past: bool) {}
 }
 
 /// The trace of ordinary reads: records nothing.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::format::deadline::DEADLINE_LEN;
 use crate::sorted::block::{BlockRef, BorrowedFrame, CursorBlock, LookupBlock, MappedBlock};
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
@@ -70,6 +71,17 @@ impl<'a> FoundValue<'a> {
             LookupBlock::Counted(block) => FoundValue::Read { block, start, len },
             LookupBlock::Mapped(block) => FoundValue::Mapped { block, start, len },
         }
+    }
+
+    /// Without the deadline in front of it, which must be there.
+    pub(crate) fn without_deadline(mut self) -> FoundValue<'a> {
+        let (FoundValue::Mapped { start, len, .. }
+        | FoundValue::Cached { start, len, .. }
+        | FoundValue::Read { start, len, .. }) = &mut self;
+        // The length of a deadline.
+        let skipped = u32::try_from(DEADLINE_LEN).unwrap_or_default().min(*len);
+        (*start, *len) = (*start + skipped, *len - skipped);
+        self
     }
 
     #[inline]

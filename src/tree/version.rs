@@ -25,6 +25,7 @@ pub(crate) use source::ScanSource;
 
 use crate::error::Result;
 use crate::filter::{FilterBank, FirstProbes};
+use crate::format::deadline::Deadline;
 use crate::format::key::{SeqNo, common_prefix_len, compare, equal, head8, strip};
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
@@ -52,6 +53,8 @@ pub(crate) struct Version {
     /// The largest sequence number in the tables of this version and its predecessors, 0 without
     /// tables.
     largest_seqno: SeqNo,
+    /// Whether an entry in the tables has a deadline.
+    has_deadlines: bool,
     /// The last weights that a picker computed, with the oldest snapshot that they are for.
     weights: Mutex<(SeqNo, Arc<TombstoneWeights>)>,
 }
@@ -200,8 +203,10 @@ impl Version {
             }
             filters += level.len();
         }
-        let (levels, sorted) = (levels.map(level), sorted.into());
-        Version { levels, sorted, bank: OnceLock::new(), largest_seqno, weights: Mutex::default() }
+        let sorted = sorted.into();
+        let has_deadlines = levels.iter().flatten().any(|table| table.meta().deadlines.count > 0);
+        let levels = levels.map(level);
+        Version { levels, sorted, bank: OnceLock::new(), largest_seqno, has_deadlines, weights: Mutex::default() }
     }
 
     pub(crate) fn levels(&self) -> &[Level; LEVELS] {
@@ -211,6 +216,11 @@ impl Version {
     /// The largest sequence number in any table since the store was opened, 0 without tables.
     pub(crate) fn largest_seqno(&self) -> SeqNo {
         self.largest_seqno
+    }
+
+    /// Whether an entry in the tables has a deadline.
+    pub(crate) fn has_deadlines(&self) -> bool {
+        self.has_deadlines
     }
 
     pub(crate) fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
@@ -395,8 +405,8 @@ impl Version {
     }
 
     /// About how many bytes of the tables are in `span`, and how many keys they have there. A
-    /// deleted key counts as −1. Reads no data block.
-    pub(crate) fn estimate(&self, span: KeySpan<&[u8]>) -> Result<(f64, f64)> {
+    /// deleted key counts as −1, and what has expired at `now` not at all. Reads no data block.
+    pub(crate) fn estimate(&self, span: KeySpan<&[u8]>, now: Deadline) -> Result<(f64, f64)> {
         let (mut bytes, mut keys) = (0.0, 0.0);
         for (number, level) in self.levels.iter().enumerate() {
             let is_before = |table: &Arc<Table>| span.lower.is_some_and(|lower| *table.meta().largest < *lower);
@@ -406,7 +416,8 @@ impl Version {
                 if meta.overlaps(&span) {
                     let share = table.share(span)?;
                     bytes += share * meta.size as f64;
-                    keys += share * (meta.keys as f64 - 2.0 * meta.tombstones as f64);
+                    let expired = meta.deadlines.expired(meta.entries, now) as f64;
+                    keys += share * (meta.keys as f64 - 2.0 * meta.tombstones as f64 - expired);
                 } else if number > 0 {
                     break;
                 }

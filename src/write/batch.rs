@@ -3,14 +3,18 @@
 //! ```text
 //! payload = op*
 //! op      = kind: u8, keyspace id: varint, key length: varint, key, [value length: varint, value]
-//!           kind 0 is a delete, without a value; 1 a put; 3 a merge, with its operand as the value
+//!           kind 0 is a delete, without a value; 1 a put; 3 a merge, with its operand as the
+//!           value; 5 a put with a deadline in front of its value
 //! ```
 
 use std::fmt;
 use std::ops::Range;
+use std::time::SystemTime;
 
 use crate::error::{Error, Result};
 use crate::format::coding::{Decoder, put_bytes, put_varint, varint_len};
+use crate::format::deadline::{DEADLINE_LEN, Deadline, deadline_at, decode_expiring, put_expiring, split_expiring};
+use crate::format::header::features;
 use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind};
 use crate::format::{Decoded, Malformed};
 
@@ -28,6 +32,10 @@ pub struct WriteBatch {
     keyspaces: Vec<u32>,
     /// Ids of the keyspaces in which operations merge.
     merged: Vec<u32>,
+    /// Number of puts with a deadline.
+    expiring: u32,
+    /// Whether puts without a deadline never expire.
+    keeps_deadlines: bool,
     /// The first limit that an operation broke. Later operations are dropped: the batch will be
     /// refused.
     violation: Option<Error>,
@@ -42,6 +50,12 @@ impl WriteBatch {
     /// Sets `key` to `value` in the default keyspace.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.put_raw(0, key.as_ref(), value.as_ref());
+    }
+
+    /// Sets `key` to `value` in the default keyspace until `deadline`; see
+    /// [`Keyspace::put_with_expiry`](crate::Keyspace::put_with_expiry).
+    pub fn put_with_expiry(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, deadline: SystemTime) {
+        self.put_expiring_raw(0, key.as_ref(), value.as_ref(), deadline_at(deadline));
     }
 
     /// Merges an operand into `key` in the default keyspace; see [`operator`](crate::operator).
@@ -77,11 +91,17 @@ impl WriteBatch {
         self.origin = None;
         self.keyspaces.clear();
         self.merged.clear();
+        self.expiring = 0;
+        self.keeps_deadlines = false;
         self.violation = None;
     }
 
     pub(crate) fn put_raw(&mut self, keyspace: u32, key: &[u8], value: &[u8]) {
         self.push(keyspace, key, Write::Put(value));
+    }
+
+    pub(crate) fn put_expiring_raw(&mut self, keyspace: u32, key: &[u8], value: &[u8], deadline: Deadline) {
+        self.push(keyspace, key, Write::ExpiringPut(value, deadline));
     }
 
     pub(crate) fn merge_raw(&mut self, keyspace: u32, key: &[u8], operand: &[u8]) {
@@ -106,6 +126,7 @@ impl WriteBatch {
         if matches!(write, Write::Merge(_)) && !self.merged.contains(&keyspace) {
             self.merged.push(keyspace);
         }
+        self.expiring += u32::from(matches!(write, Write::ExpiringPut(..)));
         self.count += 1;
     }
 
@@ -138,6 +159,40 @@ impl WriteBatch {
         &self.merged
     }
 
+    /// The [`features`] that a reader of the batch needs.
+    pub(crate) fn features(&self) -> u32 {
+        let merge = if self.merged.is_empty() { 0 } else { features::MERGE };
+        merge | if self.expiring > 0 { features::EXPIRY } else { 0 }
+    }
+
+    /// Says that puts without a deadline never expire, whatever the options of the write.
+    pub(crate) fn keep_deadlines(&mut self) {
+        self.keeps_deadlines = true;
+    }
+
+    /// The batch with a deadline for each put that has none and whose keyspace is in the list.
+    pub(crate) fn with_deadlines(mut self, deadlines: &[(u32, Deadline)]) -> WriteBatch {
+        let all = BatchMark::default();
+        let deadline_of = |keyspace, kind| {
+            let mut of_puts = deadlines.iter().filter(|_| kind == ValueKind::Put);
+            of_puts.find(|(id, _)| *id == keyspace).map(|(_, deadline)| *deadline)
+        };
+        let is_due =
+            |(keyspace, _, kind, _): (u32, &[u8], ValueKind, Range<usize>)| deadline_of(keyspace, kind).is_some();
+        if self.keeps_deadlines || !self.writes_from(&all).any(is_due) {
+            return self;
+        }
+        let mut batch = WriteBatch { origin: self.origin, violation: self.violation.take(), ..WriteBatch::default() };
+        for (keyspace, key, kind, at) in self.writes_from(&all) {
+            let write = match (Write::of(kind, self.bytes(at)), deadline_of(keyspace, kind)) {
+                (Write::Put(value), Some(deadline)) => Write::ExpiringPut(value, deadline),
+                (write, _) => write,
+            };
+            batch.push(keyspace, key, write);
+        }
+        batch
+    }
+
     /// The payload of the WAL record.
     #[cfg(test)]
     pub(crate) fn payload(&self) -> &[u8] {
@@ -163,6 +218,7 @@ pub(crate) struct BatchMark {
     count: u32,
     keyspaces: usize,
     merged: usize,
+    expiring: u32,
     is_violated: bool,
 }
 
@@ -174,6 +230,7 @@ impl WriteBatch {
             count: self.count,
             keyspaces: self.keyspaces.len(),
             merged: self.merged.len(),
+            expiring: self.expiring,
             is_violated: self.violation.is_some(),
         }
     }
@@ -188,14 +245,15 @@ impl WriteBatch {
         self.count = mark.count;
         self.keyspaces.truncate(mark.keyspaces);
         self.merged.truncate(mark.merged);
+        self.expiring = mark.expiring;
         if !mark.is_violated {
             self.violation = None;
         }
         true
     }
 
-    /// The operations after `mark`: keyspace, key, kind, and where the value or operand is in the
-    /// [payload](WriteBatch::bytes).
+    /// The operations after `mark`: keyspace, key, kind, and where the value or operand, as entries
+    /// store it, is in the [payload](WriteBatch::bytes).
     pub(crate) fn writes_from<'a>(
         &'a self,
         mark: &BatchMark,
@@ -235,14 +293,39 @@ impl fmt::Debug for WriteBatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write<'a> {
     Put(&'a [u8]),
+    ExpiringPut(&'a [u8], Deadline),
     Delete,
     Merge(&'a [u8]),
 }
 
 impl<'a> Write<'a> {
+    /// The operation of this kind with these bytes, which a batch stores in place of a value.
+    pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Write<'a> {
+        match kind {
+            ValueKind::Put => Write::Put(stored),
+            ValueKind::Delete => Write::Delete,
+            ValueKind::Merge => Write::Merge(stored),
+            ValueKind::ExpiringPut => {
+                let (deadline, value) = split_expiring(stored);
+                Write::ExpiringPut(value, deadline)
+            }
+        }
+    }
+
+    /// The [`features`] that a reader of the operation needs.
+    #[inline]
+    pub(crate) fn features(self) -> u32 {
+        match self {
+            Write::Put(_) | Write::Delete => 0,
+            Write::ExpiringPut(..) => features::EXPIRY,
+            Write::Merge(_) => features::MERGE,
+        }
+    }
+
     fn kind(self) -> ValueKind {
         match self {
             Write::Put(_) => ValueKind::Put,
+            Write::ExpiringPut(..) => ValueKind::ExpiringPut,
             Write::Delete => ValueKind::Delete,
             Write::Merge(_) => ValueKind::Merge,
         }
@@ -251,9 +334,14 @@ impl<'a> Write<'a> {
     /// The value or the operand.
     fn value(self) -> Option<&'a [u8]> {
         match self {
-            Write::Put(value) | Write::Merge(value) => Some(value),
+            Write::Put(value) | Write::ExpiringPut(value, _) | Write::Merge(value) => Some(value),
             Write::Delete => None,
         }
+    }
+
+    /// Bytes in front of the value.
+    fn prefix_len(self) -> usize {
+        if let Write::ExpiringPut(..) = self { DEADLINE_LEN } else { 0 }
     }
 }
 
@@ -263,8 +351,13 @@ pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write:
     payload.push(write.kind() as u8);
     put_varint(payload, keyspace.into());
     put_bytes(payload, key);
-    if let Some(value) = write.value() {
-        put_bytes(payload, value);
+    match write {
+        Write::ExpiringPut(value, deadline) => {
+            put_varint(payload, (DEADLINE_LEN + value.len()) as u64);
+            put_expiring(payload, deadline, value);
+        }
+        Write::Put(value) | Write::Merge(value) => put_bytes(payload, value),
+        Write::Delete => {}
     }
     Ok(())
 }
@@ -275,13 +368,14 @@ fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Re
         return Err(Error::invalid(format_args!("a key takes up to {MAX_KEY_LEN} bytes, not {}", key.len())));
     }
     let value_len = write.value().map_or(0, <[u8]>::len);
-    let limit = if let Write::Merge(_) = write { MAX_OPERAND_LEN } else { MAX_VALUE_LEN };
+    let limit = if let Write::Merge(_) = write { MAX_OPERAND_LEN } else { MAX_VALUE_LEN - write.prefix_len() };
     if value_len > limit {
         return Err(Error::invalid(format_args!("a value takes up to {limit} bytes, not {value_len}")));
     }
     let mut len = 1 + varint_len(keyspace.into()) + varint_len(key.len() as u64) + key.len();
     if write.value().is_some() {
-        len += varint_len(value_len as u64) + value_len;
+        let stored_len = write.prefix_len() + value_len;
+        len += varint_len(stored_len as u64) + stored_len;
     }
     if len > MAX_BATCH_LEN - batch_len {
         return Err(Error::invalid(format_args!("a batch takes up to {MAX_BATCH_LEN} bytes")));
@@ -295,7 +389,7 @@ pub(crate) struct Op<'a> {
     pub(crate) keyspace: u32,
     pub(crate) kind: ValueKind,
     pub(crate) key: &'a [u8],
-    /// Empty for a delete.
+    /// As an entry stores it; empty for a delete.
     pub(crate) value: &'a [u8],
 }
 
@@ -324,9 +418,12 @@ impl<'a> BatchReader<'a> {
         let keyspace = self.rest.varint_u32()?;
         let key = self.rest.bytes()?;
         let value = match kind {
-            ValueKind::Put | ValueKind::Merge => self.rest.bytes()?,
+            ValueKind::Put | ValueKind::Merge | ValueKind::ExpiringPut => self.rest.bytes()?,
             ValueKind::Delete => &[],
         };
+        if kind == ValueKind::ExpiringPut {
+            decode_expiring(value)?;
+        }
         if key.len() > MAX_KEY_LEN {
             return Err(Malformed("a key is longer than 1 MiB"));
         }
@@ -405,6 +502,10 @@ mod tests {
         assert_eq!((batch.len(), batch.byte_size(), batch.is_empty()), (2, 18, false));
         batch.clear();
         assert_eq!((batch.len(), batch.byte_size(), batch.is_empty()), (0, 0, true));
+        batch.put_expiring_raw(0, b"k", b"v", 0x0102);
+        assert_eq!(batch.payload(), b"\x05\x00\x01k\x09\x02\x01\0\0\0\0\0\0v");
+        assert_eq!(batch.features(), features::EXPIRY);
+        assert!(decode(b"\x05\x00\x01k\x07\x02\x01\0\0\0\0\0", 1).is_err(), "seven bytes are no deadline");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Does damage to any file lead to correct data or to an error that names the file?
 //!
-//! One small store that has everything: tables on several levels, plain and compressed, a manifest
-//! of several edits, a sealed log and one in use, both synced except for a tail. The tests flip,
-//! cut, delete, swap and overwrite every file of it, and each time open the store and read it in
-//! every way. They accept no panic, no wrong data, and no allocation driven by a damaged length.
+//! One small store that has everything: tables on several levels, plain and compressed, values with
+//! deadlines, a manifest of several edits, a sealed log and one in use, both synced except for a
+//! tail. The tests flip, cut, delete, swap and overwrite every file of it, and each time open the
+//! store and read it in every way. They accept no panic, no wrong data, and no allocation driven by
+//! a damaged length.
 //! The one exception is a suffix: writes after the last sync may be gone, and so may the end of a
 //! log that was cut short.
 //!
@@ -16,6 +17,7 @@ use std::fmt::Debug;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tamis::inspect::{Content, Inspector};
 use tamis::vfs::{FileSystem, SimFileSystem};
@@ -138,7 +140,11 @@ impl BatchWriter<'_> {
                 self.model[at].remove(&key);
             } else {
                 let value = format!("{:04}", self.rng.u32(0..10_000)).repeat(self.rng.usize(0..12)).into_bytes();
-                batch.put_in(&keyspace, &key, &value);
+                match self.rng.u8(0..6) {
+                    // In the year 2109.
+                    0 => batch.put_with_expiry_in(&keyspace, &key, &value, UNIX_EPOCH + Duration::from_millis(1 << 42)),
+                    _ => batch.put_in(&keyspace, &key, &value),
+                }
                 self.model[at].insert(key, value);
             }
         }

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use tamis::operator::Append;
 use tamis::vfs::{Fault, SimFileSystem};
@@ -48,6 +50,12 @@ pub struct History {
     synced: SeqNo,
     /// Number of values so far; makes every value unique.
     values: u32,
+    /// What the store's clock shows: the time of the ledger.
+    clock: Arc<AtomicU64>,
+}
+
+fn time(millis: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
 }
 
 impl History {
@@ -62,6 +70,7 @@ impl History {
             rng: fastrand::Rng::with_seed(seed),
             db: None,
             executor: Arc::new(SteppedExecutor::new()),
+            clock: Arc::new(AtomicU64::new(ledger.now)),
             ledger,
             snapshots: Vec::new(),
             trouble: Trouble::None,
@@ -114,6 +123,8 @@ impl History {
     pub fn open(&mut self, floor: SeqNo) -> Result<()> {
         self.note_numbers();
         let (options, executor) = tiny_options(&self.fs, &mut self.rng);
+        let clock = Arc::clone(&self.clock);
+        let options = options.clock(move || time(clock.load(Ordering::Relaxed)));
         let options = options.file_system(Arc::new(self.trace.clone())).paranoid(self.rng.u8(0..8) == 0);
         let options = match self.rng.bool() {
             true => options.default_keyspace(self.keyspace_options()),
@@ -177,6 +188,8 @@ impl History {
     /// One operation, or an attempt to open the store if it is not open.
     pub fn step(&mut self) -> Result<()> {
         let choice = self.rng.u8(0..100);
+        self.ledger.now += u64::from(self.rng.u8(0..3));
+        self.clock.store(self.ledger.now, Ordering::Relaxed);
         let Some(db) = self.db.clone() else { return self.open_again() };
         let result = match choice {
             0..32 => self.put(&db),
@@ -243,12 +256,20 @@ impl History {
         self.values.is_multiple_of(4) && keyspace.options().unwrap().merge_operator_name().is_some()
     }
 
+    /// When the next value expires, if it does.
+    fn deadline(&mut self) -> Option<u64> {
+        (self.rng.u8(0..4) == 0).then(|| self.ledger.now + u64::from(self.rng.u8(0..40)))
+    }
+
     fn put(&mut self, db: &Db) -> Result<()> {
         let (incarnation, keyspace) = self.keyspace(db);
         let (key, value) = (self.key(), self.value());
-        let (result, effect) = match self.merges(&keyspace) {
-            true => (keyspace.merge(&key, &value), Effect::Merge(value)),
-            false => (keyspace.put(&key, &value), Effect::Put(value)),
+        let (result, effect) = match (self.merges(&keyspace), self.deadline()) {
+            (true, _) => (keyspace.merge(&key, &value), Effect::Merge(value)),
+            (false, None) => (keyspace.put(&key, &value), Effect::Put(value)),
+            (false, Some(deadline)) => {
+                (keyspace.put_with_expiry(&key, &value, time(deadline)), Effect::PutUntil(value, deadline))
+            }
         };
         self.ledger.wrote(vec![(incarnation, key, effect)], &result);
         result.map(drop)
@@ -281,6 +302,9 @@ impl History {
                 if !is_marker && self.merges(&keyspace) {
                     batch.merge_in(&keyspace, &key, &value);
                     ops.push((incarnation, key, Effect::Merge(value)));
+                } else if !is_marker && let Some(deadline) = self.deadline() {
+                    batch.put_with_expiry_in(&keyspace, &key, &value, time(deadline));
+                    ops.push((incarnation, key, Effect::PutUntil(value, deadline)));
                 } else {
                     batch.put_in(&keyspace, &key, &value);
                     ops.push((incarnation, key, Effect::Put(value)));

@@ -18,6 +18,8 @@ pub type LedgerOp = (Incarnation, Vec<u8>, Effect);
 #[derive(Clone, Debug)]
 pub enum Effect {
     Put(Vec<u8>),
+    /// A put that expires at this time.
+    PutUntil(Vec<u8>, u64),
     Delete,
     /// The operand is appended to the value.
     Merge(Vec<u8>),
@@ -44,6 +46,41 @@ pub struct Ledger {
     change_in_doubt: Option<(String, Option<Incarnation>)>,
     incarnations: Incarnation,
     durable: SeqNo,
+    /// What the store's clock shows, in milliseconds.
+    pub now: u64,
+}
+
+/// What a key holds.
+#[derive(Default)]
+struct Held {
+    value: Option<Vec<u8>>,
+    /// When the value expires, and what has been merged into it, which stays then.
+    expiry: Option<(u64, Option<Vec<u8>>)>,
+}
+
+impl Held {
+    fn change(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Put(value) => *self = Held { value: Some(value.clone()), expiry: None },
+            Effect::PutUntil(value, deadline) => {
+                *self = Held { value: Some(value.clone()), expiry: Some((*deadline, None)) };
+            }
+            Effect::Delete => *self = Held::default(),
+            Effect::Merge(operand) => {
+                self.value.get_or_insert_default().extend_from_slice(operand);
+                if let Some((_, merged)) = &mut self.expiry {
+                    merged.get_or_insert_default().extend_from_slice(operand);
+                }
+            }
+        }
+    }
+
+    fn at(self, now: u64) -> Option<Vec<u8>> {
+        match self.expiry {
+            Some((deadline, merged)) if deadline <= now => merged,
+            _ => self.value,
+        }
+    }
 }
 
 impl Ledger {
@@ -56,6 +93,7 @@ impl Ledger {
             change_in_doubt: None,
             incarnations: 1,
             durable: 0,
+            now: 0,
         }
     }
 
@@ -180,16 +218,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// The entries of every keyspace that ever existed, after the writes up to `seqno`.
+    /// The entries of every keyspace that ever existed, after the writes up to `seqno`, without
+    /// what has expired by now.
     fn contents(&self, seqno: SeqNo) -> BTreeMap<Incarnation, Map> {
-        let mut contents = BTreeMap::<Incarnation, Map>::new();
+        let mut held = BTreeMap::<(Incarnation, Vec<u8>), Held>::new();
         let writes = self.writes.iter().chain(&self.write_in_doubt).filter(|write| write.last <= seqno);
         for (incarnation, key, effect) in writes.flat_map(|write| &write.ops) {
-            let map = contents.entry(*incarnation).or_default();
-            match effect {
-                Effect::Put(value) => drop(map.insert(key.clone(), value.clone())),
-                Effect::Delete => drop(map.remove(key)),
-                Effect::Merge(operand) => map.entry(key.clone()).or_default().extend_from_slice(operand),
+            held.entry((*incarnation, key.clone())).or_default().change(effect);
+        }
+        let mut contents = BTreeMap::<Incarnation, Map>::new();
+        for ((incarnation, key), held) in held {
+            if let Some(value) = held.at(self.now) {
+                contents.entry(incarnation).or_default().insert(key, value);
             }
         }
         contents

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use tamis::operator::{Append, Max};
 use tamis::vfs::SimFileSystem;
@@ -16,6 +18,27 @@ use crate::support::{count_from_env, for_each_seed, tiny_keyspace, tiny_options}
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 type Model = BTreeMap<String, Map>;
+/// Values with a deadline, by keyspace and key: when they expire, and what has been merged into
+/// them since and stays.
+type Expiring = BTreeMap<(String, Vec<u8>), (u64, Option<Vec<u8>>)>;
+
+/// Takes from the model what has expired at `now`.
+fn expire(model: &mut Model, expiring: &mut Expiring, now: u64) {
+    let (due, later) = std::mem::take(expiring).into_iter().partition(|(_, (deadline, _))| *deadline <= now);
+    *expiring = later;
+    let due: Expiring = due;
+    for ((name, key), (_, rest)) in due {
+        let Some(map) = model.get_mut(&name) else { continue };
+        match rest {
+            Some(rest) => _ = map.insert(key, rest),
+            None => _ = map.remove(&key),
+        }
+    }
+}
+
+fn time(millis: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
+}
 
 /// A store and what it should hold.
 struct ModelledStore {
@@ -24,7 +47,12 @@ struct ModelledStore {
     db: Option<Db>,
     executor: Arc<dyn Executor>,
     model: Model,
-    snapshots: Vec<(Snapshot, Model)>,
+    expiring: Expiring,
+    snapshots: Vec<(Snapshot, Model, Expiring)>,
+    /// In milliseconds; it goes both ways.
+    clock: Arc<AtomicU64>,
+    /// The latest time that the store has seen.
+    now: u64,
     /// In some cases, gives keys a long common prefix.
     prefix: Vec<u8>,
     key_space: u32,
@@ -40,11 +68,25 @@ fn with_operator(name: &str, options: KeyspaceOptions) -> KeyspaceOptions {
     }
 }
 
+fn with_clock(options: tamis::Options, clock: &Arc<AtomicU64>) -> tamis::Options {
+    let clock = Arc::clone(clock);
+    options.clock(move || time(clock.load(Ordering::Relaxed)))
+}
+
 fn merge_into(name: &str, map: &mut Map, key: Vec<u8>, operand: Vec<u8>) {
     let value = map.entry(key).or_default();
     match name {
         "ks1" => *value = operand.max(std::mem::take(value)),
         _ => value.extend(operand),
+    }
+}
+
+/// Merges into what stays when the value expires.
+fn merge_into_rest(name: &str, expiring: &mut Expiring, key: &[u8], operand: &[u8]) {
+    if let Some((_, rest)) = expiring.get_mut(&(name.to_owned(), key.to_vec())) {
+        let mut map = Map::from_iter(rest.take().map(|rest| (key.to_vec(), rest)));
+        merge_into(name, &mut map, key.to_vec(), operand.to_vec());
+        *rest = map.remove(key);
     }
 }
 
@@ -55,11 +97,14 @@ impl ModelledStore {
         let (options, executor) = tiny_options(&fs, &mut rng);
         let mmap_reads = seed.is_multiple_of(2);
         let default = with_operator("default", tiny_keyspace(&mut rng));
+        let clock = Arc::new(AtomicU64::new(0));
+        let options = with_clock(options, &clock);
         let db = options.mmap_reads(mmap_reads).default_keyspace(default).open("/db").unwrap();
         let prefix = if rng.u8(0..4) == 0 { vec![b'p'; rng.usize(1..300)] } else { Vec::new() };
         let key_space = 1 << rng.u32(3..12);
         let model = Model::from([("default".to_owned(), Map::new())]);
-        ModelledStore { rng, fs, db: Some(db), executor, model, snapshots: Vec::new(), prefix, key_space, mmap_reads }
+        let (db, expiring, snapshots, now) = (Some(db), Expiring::new(), Vec::new(), 0);
+        ModelledStore { rng, fs, db, executor, model, expiring, snapshots, clock, now, prefix, key_space, mmap_reads }
     }
 
     fn db(&self) -> &Db {
@@ -100,18 +145,44 @@ impl ModelledStore {
         ReadOptions::new().filters(modes[self.rng.usize(0..4)]).fill_cache(self.rng.bool())
     }
 
+    /// Moves the clock, more often forward than back, and has the store read it.
+    fn move_clock(&mut self, to: u64) {
+        self.clock.store(to, Ordering::Relaxed);
+        self.db().begin().put_with_expiry("", "", time(0));
+        self.now = self.now.max(to);
+        expire(&mut self.model, &mut self.expiring, self.now);
+        self.snapshots.iter_mut().for_each(|(_, model, expiring)| expire(model, expiring, self.now));
+    }
+
+    /// Puts a value, now and then with a deadline.
+    fn put(&mut self) {
+        let (name, keyspace) = self.keyspace();
+        let (key, value) = (self.key(), self.value());
+        let of = (name.clone(), key.clone());
+        if self.rng.u8(0..4) == 0 {
+            let deadline = (self.now + self.rng.u64(0..300)).saturating_sub(20);
+            keyspace.put_with_expiry(&key, &value, time(deadline)).unwrap();
+            self.expiring.insert(of, (deadline, None));
+        } else {
+            keyspace.put(&key, &value).unwrap();
+            self.expiring.remove(&of);
+        }
+        self.model.get_mut(&name).unwrap().insert(key, value);
+        expire(&mut self.model, &mut self.expiring, self.now);
+    }
+
     fn step(&mut self) {
+        if self.rng.u8(0..10) == 0 {
+            let to = (self.now + self.rng.u64(0..100)).saturating_sub(30);
+            self.move_clock(to);
+        }
         match self.rng.u8(0..100) {
-            0..20 => {
-                let (name, keyspace) = self.keyspace();
-                let (key, value) = (self.key(), self.value());
-                keyspace.put(&key, &value).unwrap();
-                self.model.get_mut(&name).unwrap().insert(key, value);
-            }
+            0..20 => self.put(),
             20..30 => {
                 let (name, keyspace) = self.keyspace();
                 let (key, operand) = (self.key(), self.value());
                 keyspace.merge(&key, &operand).unwrap();
+                merge_into_rest(&name, &mut self.expiring, &key, &operand);
                 merge_into(&name, self.model.get_mut(&name).unwrap(), key, operand);
             }
             30..42 => {
@@ -119,6 +190,7 @@ impl ModelledStore {
                 let key = self.key();
                 keyspace.delete(&key).unwrap();
                 self.model.get_mut(&name).unwrap().remove(&key);
+                self.expiring.remove(&(name, key));
             }
             42..50 => self.write_batch(),
             50..65 => {
@@ -138,7 +210,7 @@ impl ModelledStore {
             75..79 => {
                 let snapshot = self.db().snapshot();
                 assert_eq!(snapshot.seqno(), self.db().last_seqno());
-                self.snapshots.push((snapshot, self.model.clone()));
+                self.snapshots.push((snapshot, self.model.clone(), self.expiring.clone()));
             }
             79..82 => self.read_snapshot(),
             82..85 if !self.snapshots.is_empty() => {
@@ -177,6 +249,7 @@ impl ModelledStore {
                 // Snapshots of a dropped keyspace read nothing any more.
                 self.snapshots.clear();
                 assert_eq!(self.db().drop_keyspace(&name).unwrap(), self.model.remove(&name).is_some());
+                self.expiring.retain(|(of, _), _| *of != name);
             }
             95 => self.reopen(),
             96 => self.check_read_only(),
@@ -198,6 +271,7 @@ impl ModelledStore {
         for _ in 0..self.rng.u8(10..40) {
             let (key, value) = (self.key(), self.value());
             keyspace.put(&key, &value).unwrap();
+            self.expiring.remove(&(name.clone(), key.clone()));
             self.model.get_mut(&name).unwrap().insert(key, value);
             self.db().flush().unwrap();
         }
@@ -216,7 +290,7 @@ impl ModelledStore {
             }
         };
         check(keyspace.multi_get_with(&keys, options).unwrap(), &self.model[&name]);
-        if let Some((snapshot, model)) = self.snapshots.last()
+        if let Some((snapshot, model, _)) = self.snapshots.last()
             && let Some(model) = model.get(&name)
         {
             check(snapshot.keyspace(&keyspace).multi_get_with(&keys, options).unwrap(), model);
@@ -225,23 +299,32 @@ impl ModelledStore {
 
     fn write_batch(&mut self) {
         let mut batch = WriteBatch::new();
-        let mut next = self.model.clone();
+        let (mut next, mut expiring) = (self.model.clone(), self.expiring.clone());
         for _ in 0..self.rng.u32(0..12) {
             let (name, keyspace) = self.keyspace();
             let key = self.key();
             let map = next.get_mut(&name).unwrap();
             let value = self.value();
-            match self.rng.u8(0..3) {
+            match self.rng.u8(0..4) {
                 0 => {
                     batch.delete_in(&keyspace, &key);
+                    expiring.remove(&(name, key.clone()));
                     map.remove(&key);
                 }
                 1 => {
                     batch.merge_in(&keyspace, &key, &value);
+                    merge_into_rest(&name, &mut expiring, &key, &value);
                     merge_into(&name, map, key, value);
+                }
+                2 => {
+                    let deadline = self.now + self.rng.u64(0..200);
+                    batch.put_with_expiry_in(&keyspace, &key, &value, time(deadline));
+                    expiring.insert((name, key.clone()), (deadline, None));
+                    map.insert(key, value);
                 }
                 _ => {
                     batch.put_in(&keyspace, &key, &value);
+                    expiring.remove(&(name, key.clone()));
                     map.insert(key, value);
                 }
             }
@@ -254,7 +337,8 @@ impl ModelledStore {
         if sync {
             assert!(self.db().synced_seqno() >= last);
         }
-        self.model = next;
+        (self.model, self.expiring) = (next, expiring);
+        expire(&mut self.model, &mut self.expiring, self.now);
     }
 
     /// Scans a random range from both ends at once.
@@ -346,7 +430,7 @@ impl ModelledStore {
         }
         let at = self.rng.usize(0..self.snapshots.len());
         let key = self.key();
-        let (snapshot, model) = &self.snapshots[at];
+        let (snapshot, model, _) = &self.snapshots[at];
         for (name, map) in model {
             let keyspace = self.db().existing_keyspace(name).unwrap().expect("not dropped while snapshots live");
             let view = snapshot.keyspace(&keyspace);
@@ -361,7 +445,9 @@ impl ModelledStore {
     fn options(&mut self) -> tamis::Options {
         let (options, executor) = tiny_options(&self.fs, &mut self.rng);
         self.executor = executor;
-        options.mmap_reads(self.mmap_reads)
+        // What no compaction relied on is forgotten.
+        self.clock.store(self.now, Ordering::Relaxed);
+        with_clock(options, &self.clock).mmap_reads(self.mmap_reads)
     }
 
     /// Closes the store cleanly, or as if the process had been killed.
@@ -383,7 +469,8 @@ impl ModelledStore {
     fn check_read_only(&mut self) {
         let before = self.fs.mutations();
         let (options, _) = tiny_options(&self.fs, &mut self.rng);
-        let reader = options.mmap_reads(!self.mmap_reads).open_read_only("/db").unwrap();
+        self.clock.store(self.now, Ordering::Relaxed);
+        let reader = with_clock(options, &self.clock).mmap_reads(!self.mmap_reads).open_read_only("/db").unwrap();
         for (name, map) in &self.model {
             let keyspace = reader.existing_keyspace(name).unwrap().expect("in the manifest");
             let keys: Vec<Vec<u8>> = keyspace.iter().map(|e| e.unwrap().0.to_vec()).collect();
@@ -407,6 +494,7 @@ impl ModelledStore {
     /// the files it must.
     fn check_settled(&mut self) {
         self.snapshots.clear();
+        self.move_clock(self.now + 1000);
         for name in self.model.keys() {
             self.db().keyspace(name).unwrap().compact_range(..).unwrap();
         }

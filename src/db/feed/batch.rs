@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::Names;
 use crate::db::Db;
 use crate::db::keyspace::Keyspace;
 use crate::error::Result;
+use crate::format::deadline::{split_expiring, time_of};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::write::batch::{BatchReader, WriteBatch};
 use crate::write::log::Record;
@@ -41,6 +43,15 @@ pub enum OperationKind<'a> {
         key: &'a [u8],
         /// The value.
         value: &'a [u8],
+    },
+    /// Sets a key to a value until a deadline.
+    PutWithExpiry {
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+        /// When it expires.
+        deadline: SystemTime,
     },
     /// Merges an operand into a key; see [`operator`](crate::operator).
     Merge {
@@ -93,6 +104,10 @@ impl ChangeBatch {
             let key = operation.key;
             let kind = match operation.kind {
                 ValueKind::Put => OperationKind::Put { key, value: operation.value },
+                ValueKind::ExpiringPut => {
+                    let (deadline, value) = split_expiring(operation.value);
+                    OperationKind::PutWithExpiry { key, value, deadline: time_of(deadline) }
+                }
                 ValueKind::Merge => OperationKind::Merge { key, operand: operation.value },
                 ValueKind::Delete => OperationKind::Delete { key },
             };
@@ -105,16 +120,24 @@ impl ChangeBatch {
     /// there too. A keyspace that the source has dropped and created anew must be dropped in
     /// `store` first: see [`Changes`](crate::Changes).
     ///
+    /// Puts keep the deadlines that they have in the source, and those without one never expire: a
+    /// ttl of the keyspaces in `store` does not apply to the batch, nor does
+    /// [`WriteOptions::expiry`](crate::WriteOptions::expiry).
+    ///
     /// A follower that adds its position, [`last_seqno`](ChangeBatch::last_seqno), to the batch
     /// before it writes it, continues after a crash where it was.
     pub fn to_write_batch(&self, store: &Db) -> Result<WriteBatch> {
         let mut batch = WriteBatch::new();
+        batch.keep_deadlines();
         let mut keyspace: Option<Keyspace> = None;
         for operation in self.operations() {
             let former = keyspace.take().filter(|keyspace| keyspace.name() == operation.keyspace);
             let of = keyspace.insert(former.map_or_else(|| store.keyspace(operation.keyspace), Ok)?);
             match operation.kind {
                 OperationKind::Put { key, value } => batch.put_in(of, key, value),
+                OperationKind::PutWithExpiry { key, value, deadline } => {
+                    batch.put_with_expiry_in(of, key, value, deadline);
+                }
                 OperationKind::Merge { key, operand } => batch.merge_in(of, key, operand),
                 OperationKind::Delete { key } => batch.delete_in(of, key),
             }

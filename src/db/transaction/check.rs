@@ -5,11 +5,12 @@ use std::sync::Arc;
 use crate::db::commit::{Encoded, Outcome};
 use crate::db::premise::{Moment, Premise, Refusal};
 use crate::db::read::tree_of;
-use crate::db::read_set::ReadSet;
+use crate::db::read_set::{Expiring, ReadSet};
 use crate::db::store::Store;
 use crate::db::view::ReadView;
 use crate::db::write::WriteOptions;
 use crate::error::{Error, Result};
+use crate::format::deadline::NEVER;
 use crate::format::key::SeqNo;
 use crate::options::FilterMode;
 use crate::sorted::iter::{InternalCursor, Stamped};
@@ -31,7 +32,9 @@ impl Store {
         reads: Arc<ReadSet>,
         mut since: SeqNo,
     ) -> Result<SeqNo> {
+        let batch = self.batch_with_deadlines(batch, options);
         self.check_batch(&batch)?;
+        let deadline = reads.expiring().map_or(NEVER, |first| first.deadline);
         let encoded = Encoded::of(batch, options.sync);
         for round in 1.. {
             let view = self.view.load();
@@ -41,10 +44,13 @@ impl Store {
             }
             since = moment.seqno;
             let most_entries = if round <= ROUNDS { MOST_ENTRIES } else { usize::MAX };
-            let premise = Premise::on_set(moment, Arc::clone(&reads), most_entries);
+            let premise = Premise::on_set(moment, Arc::clone(&reads), most_entries).until(deadline);
             match self.write_encoded(encoded.borrowed(), Some(&premise))? {
                 Outcome::Committed(last) => return Ok(last),
                 Outcome::Refused(Refusal::Stale) => {}
+                Outcome::Refused(Refusal::Expired) => {
+                    return Err(reads.expiring().map_or(Error::Closed, |first| expired(&view, first)));
+                }
                 Outcome::Refused(refusal) => return Err(conflict(&view, refusal)),
             }
         }
@@ -81,6 +87,11 @@ impl Store {
         }
         Ok(None)
     }
+}
+
+/// The conflict that a value which was read has expired.
+fn expired(view: &ReadView, value: &Expiring) -> Error {
+    conflict(view, Refusal::Written(value.keyspace, value.key.to_vec()))
 }
 
 fn conflict(view: &ReadView, refusal: Refusal) -> Error {

@@ -1,8 +1,9 @@
 //! [`TransactionIter`]: a range of a snapshot with a transaction's own writes over it.
 
 use super::overlay::{Overlay, OwnKeyspace, OwnWrites};
-use crate::db::iter::Iter;
+use crate::db::iter::{Iter, copy_entry};
 use crate::error::Result;
+use crate::format::deadline::Deadline;
 use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
 
@@ -35,13 +36,18 @@ struct Stored {
 
 impl Stored {
     /// Ensures that `first`, or `last`, is the next entry of that end, if there is one.
-    fn fill(&mut self, forward: bool) -> Result<()> {
+    fn fill(&mut self, forward: bool, note: impl FnOnce(&[u8], Deadline)) -> Result<()> {
         let (iter, near, far) = match forward {
             true => (&mut self.iter, &mut self.first, &mut self.last),
             false => (&mut self.iter, &mut self.last, &mut self.first),
         };
         if near.is_none() {
-            let next = if forward { iter.next() } else { iter.next_back() };
+            let next = iter.step(forward, |cursor| {
+                if let (Some(key), Some(deadline)) = (cursor.key(), cursor.deadline()) {
+                    note(key, deadline);
+                }
+                copy_entry(cursor)
+            });
             // The ends have met: the last entry may wait at the other one.
             *near = next.transpose()?.or_else(|| far.take());
         }
@@ -125,7 +131,8 @@ impl<'t> TransactionIter<'t> {
     /// Moves one end over the next key, which may be one that the transaction has deleted. Returns
     /// its entry, or `None` for a deleted key.
     fn step(&mut self, own: &OwnWrites, forward: bool) -> Result<Option<(Value, Value)>> {
-        self.stored.fill(forward)?;
+        let (reads, keyspace) = (&self.overlay.reads, self.keyspace.of.keyspace);
+        self.stored.fill(forward, |key, deadline| reads.borrow_mut().add_deadline(keyspace, key, deadline))?;
         let stored = self.stored.next(forward);
         let own = own.at_end(self.keyspace.of.keyspace, &self.lower, self.upper.as_deref(), forward);
         let own_comes_first = match (own, &*stored) {

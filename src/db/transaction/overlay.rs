@@ -6,6 +6,7 @@ use std::ops::{Bound, Range};
 
 use crate::db::read_set::{ReadIn, ReadSet};
 use crate::error::Result;
+use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::{NamedOperator, OperandChain, Resolved, put_operand};
 use crate::sorted::value::Value;
@@ -14,6 +15,8 @@ use crate::write::batch::{BatchMark, WriteBatch};
 #[derive(Default)]
 pub(super) struct Overlay {
     pub(super) batch: WriteBatch,
+    /// When deadlines are judged.
+    pub(super) at: Deadline,
     own: RefCell<OwnWrites>,
     pub(super) reads: RefCell<ReadSet>,
     /// Iterators that have not noted what they read. They borrow the overlay: when it is taken
@@ -22,6 +25,11 @@ pub(super) struct Overlay {
 }
 
 impl Overlay {
+    /// An empty overlay that judges deadlines at `at`.
+    pub(super) fn new(at: Deadline) -> Overlay {
+        Overlay { at, ..Overlay::default() }
+    }
+
     /// Calls `read` with the writes of `batch`.
     pub(super) fn with_own<R>(&self, read: impl FnOnce(&OwnWrites) -> R) -> R {
         let mut own = self.own.borrow_mut();
@@ -46,6 +54,7 @@ impl Overlay {
         let base = match &own.base {
             OwnBase::Stored => stored,
             OwnBase::Put(at) => Some(self.batch.bytes(at.clone())),
+            OwnBase::ExpiringPut(at) => self.unexpired(at),
             OwnBase::Deleted => None,
         };
         if own.operands.is_empty() {
@@ -67,6 +76,22 @@ impl Overlay {
         match chain.resolve(keyspace.operator.as_ref(), &keyspace.of.name, key, true)? {
             Resolved::Value(value) | Resolved::Operand(value) => Ok(Some(Value::from(value))),
         }
+    }
+
+    /// Whether the key has a value after `own`.
+    pub(super) fn is_value(&self, own: &OwnWrite) -> bool {
+        match &own.base {
+            _ if !own.operands.is_empty() => true,
+            OwnBase::Stored | OwnBase::Put(_) => true,
+            OwnBase::ExpiringPut(at) => self.unexpired(at).is_some(),
+            OwnBase::Deleted => false,
+        }
+    }
+
+    /// A value that the transaction has put with a deadline, unless that is past.
+    fn unexpired(&self, at: &Range<usize>) -> Option<&[u8]> {
+        let (deadline, value) = split_expiring(self.batch.bytes(at.clone()));
+        (deadline > self.at).then_some(value)
     }
 
     /// Takes back the writes after `mark`. Returns false, and does nothing, if there is no such
@@ -106,6 +131,8 @@ enum OwnBase {
     Stored,
     /// A value that the transaction has put, at this position in the payload of its batch.
     Put(Range<usize>),
+    /// Like `Put`, with a deadline in front of the value.
+    ExpiringPut(Range<usize>),
     Deleted,
 }
 
@@ -113,11 +140,6 @@ impl OwnWrite {
     /// Whether the value depends on what the snapshot holds.
     pub(super) fn needs_stored(&self) -> bool {
         matches!(self.base, OwnBase::Stored)
-    }
-
-    /// Whether the key has a value after the writes.
-    pub(super) fn is_value(&self) -> bool {
-        !matches!(self.base, OwnBase::Deleted) || !self.operands.is_empty()
     }
 }
 
@@ -139,6 +161,7 @@ impl OwnWrites {
                 let writes = self.keyspaces.entry(keyspace).or_default();
                 let base = match kind {
                     ValueKind::Put => OwnBase::Put(at),
+                    ValueKind::ExpiringPut => OwnBase::ExpiringPut(at),
                     ValueKind::Delete => OwnBase::Deleted,
                     ValueKind::Merge => {
                         let first = || OwnWrite { base: OwnBase::Stored, operands: Vec::new() };

@@ -8,7 +8,7 @@ use crate::format::checksum::{bound_crc, crc};
 use crate::format::coding::{Decoder, set_u32, set_u64};
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::SeqNo;
 use crate::format::record::RecordHeader;
 use crate::tree::manifest::{self, ManifestState, VersionEdit};
 use crate::vfs::{FileSystem, SimFileSystem};
@@ -147,11 +147,7 @@ pub(super) fn batch(_sealed: bool, data: &[u8]) -> bool {
     assert_eq!(operations.len(), usize::from(count));
     let mut again = Vec::new();
     for op in operations {
-        let write = match op.kind {
-            ValueKind::Put => Write::Put(op.value),
-            ValueKind::Delete => Write::Delete,
-            ValueKind::Merge => Write::Merge(op.value),
-        };
+        let write = Write::of(op.kind, op.value);
         encode_op(&mut again, op.keyspace, op.key, write).expect("within the limits");
     }
     assert_eq!(again, payload, "one batch has one encoding");

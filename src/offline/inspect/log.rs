@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::WriteKind;
 use super::{FileKind, LogHeader, wrong_kind};
 use crate::error::Result;
+use crate::format::deadline::time_of;
 use crate::format::header::Magic;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::SeqNo;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
 use crate::tree::manifest::VersionEdit;
 use crate::vfs::FileSystem;
-use crate::write::batch::BatchReader;
+use crate::write::batch::{BatchReader, Write};
 use crate::write::log::reader::{End, LogReader, Record, Step};
 
 /// A log file being read.
@@ -85,6 +87,8 @@ pub struct Operation {
     pub kind: WriteKind,
     /// The value or the operand; `None` for a delete.
     pub value: Option<Vec<u8>>,
+    /// When the value expires; `None` if it does not.
+    pub deadline: Option<SystemTime>,
 }
 
 /// One change of a version edit.
@@ -106,6 +110,8 @@ pub enum Change {
         /// Every entry up to this one was on stable storage, and this log holds the last of them.
         seqno: SeqNo,
     },
+    /// Everything whose deadline is not later counts as expired, whatever the clock says.
+    ExpiredBy(SystemTime),
     /// A keyspace is created, or its options change.
     Keyspace {
         /// Its id.
@@ -147,6 +153,10 @@ pub enum Change {
         keys: u64,
         /// Tombstones.
         tombstones: u64,
+        /// Entries with a deadline.
+        expiring: u64,
+        /// The least and the greatest deadline, if there is one.
+        deadlines: Option<(SystemTime, SystemTime)>,
         /// Smallest sequence number.
         smallest_seqno: SeqNo,
         /// Largest sequence number.
@@ -233,12 +243,18 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
         .zip(operations)
         .map(|(seqno, operation)| {
             let operation = operation?;
+            let (value, deadline) = match Write::of(operation.kind, operation.value) {
+                Write::Delete => (None, None),
+                Write::Put(value) | Write::Merge(value) => (Some(value), None),
+                Write::ExpiringPut(value, deadline) => (Some(value), Some(time_of(deadline))),
+            };
             Ok(Operation {
                 seqno,
                 keyspace: operation.keyspace,
                 key: operation.key.to_vec(),
                 kind: operation.kind.into(),
-                value: (operation.kind != ValueKind::Delete).then(|| operation.value.to_vec()),
+                value: value.map(<[u8]>::to_vec),
+                deadline,
             })
         })
         .collect()
@@ -252,6 +268,7 @@ fn changes(edit: VersionEdit) -> Vec<Change> {
     changes.extend(edit.flushed_seqno.map(Change::FlushedSeqno));
     changes.extend(edit.hash_seed.map(Change::HashSeed));
     changes.extend(edit.synced_log.map(|log| Change::SyncedLog { number: log.number, seqno: log.seqno }));
+    changes.extend(edit.expired_by.map(|mark| Change::ExpiredBy(time_of(mark))));
     changes.extend(edit.dropped.into_iter().map(|id| Change::DropKeyspace { id }));
     changes.extend(edit.created.into_iter().map(|(id, name, options)| Change::Keyspace { id, name, options }));
     changes.extend(edit.removed.into_iter().map(|(keyspace, level, number)| Change::RemoveTable {
@@ -273,6 +290,8 @@ fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
         entries: table.entries,
         keys: table.keys,
         tombstones: table.tombstones,
+        expiring: table.deadlines.count,
+        deadlines: table.deadlines.range(),
         smallest_seqno: table.smallest_seqno,
         largest_seqno: table.largest_seqno,
         smallest: table.smallest.into(),
@@ -290,6 +309,7 @@ impl fmt::Display for Change {
             Change::SyncedLog { number, seqno } => {
                 write!(f, "log {number} holds synced entries, up to {seqno} and maybe more")
             }
+            Change::ExpiredBy(mark) => write!(f, "what expires by {} counts as expired", UnixTime(*mark)),
             Change::Keyspace { id, name, options } => {
                 write!(f, "keyspace {id} is {name:?}: {options:?}")
             }
@@ -306,18 +326,38 @@ impl fmt::Display for Change {
                 entries,
                 keys,
                 tombstones,
+                expiring,
+                deadlines,
                 smallest_seqno,
                 largest_seqno,
                 smallest,
                 largest,
-            } => write!(
-                f,
-                "table {number} is added to level {level} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, \
-                 {entries} entries of {keys} keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
-                KeyPreview(smallest),
-                KeyPreview(largest)
-            ),
+            } => {
+                write!(
+                    f,
+                    "table {number} is added to level {level} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, \
+                     {entries} entries of {keys} keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
+                    KeyPreview(smallest),
+                    KeyPreview(largest)
+                )?;
+                match deadlines {
+                    Some((first, last)) => {
+                        write!(f, ", {expiring} expire from {} to {}", UnixTime(*first), UnixTime(*last))
+                    }
+                    None => Ok(()),
+                }
+            }
         }
+    }
+}
+
+/// A time in seconds since the beginning of 1970.
+struct UnixTime(SystemTime);
+
+impl fmt::Display for UnixTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        write!(f, "{}.{:03}", since.as_secs(), since.subsec_millis())
     }
 }
 

@@ -51,7 +51,13 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
         if is_same_key && last.seqno == seqno {
             // A compaction in stages may have combined an operand that its input still holds.
             let is_operand = last.kind == ValueKind::Merge || kind == ValueKind::Merge;
-            if !is_operand && (last.kind != kind || last.value != ranked.source.value()) {
+            // It may also have turned a value that had expired into a delete; or a later compaction
+            // has, of the input that stayed.
+            let is_expired = matches!(
+                (last.kind, kind),
+                (ValueKind::ExpiringPut, ValueKind::Delete) | (ValueKind::Delete, ValueKind::ExpiringPut)
+            );
+            if !is_operand && !is_expired && (last.kind != kind || last.value != ranked.source.value()) {
                 return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: seqno }));
             }
         } else {

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::WriteKind;
 use crate::error::{Error, Result};
 use crate::filter::FilterState;
+use crate::format::deadline::{split_expiring, time_of};
 use crate::format::filename::FileKind;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::decode_operand;
@@ -55,6 +57,10 @@ pub struct TableProperties {
     pub tombstones: u64,
     /// Entries that are operands of merges.
     pub operands: u64,
+    /// Entries with a deadline.
+    pub expiring: u64,
+    /// The least and the greatest deadline, if there is one.
+    pub deadlines: Option<(SystemTime, SystemTime)>,
     /// Data blocks.
     pub data_blocks: u64,
     /// Bytes of all user keys.
@@ -126,6 +132,8 @@ pub struct Entry {
     pub kind: WriteKind,
     /// The value or the operand; `None` for a tombstone.
     pub value: Option<Vec<u8>>,
+    /// When the value expires; `None` if it does not.
+    pub deadline: Option<SystemTime>,
     /// The oldest write that the entry stands for: several operands may have been combined.
     pub oldest: SeqNo,
 }
@@ -179,6 +187,8 @@ fn properties(table: &Table) -> Result<TableProperties> {
         keys: properties.keys,
         tombstones: properties.tombstones,
         operands: properties.operands,
+        expiring: properties.deadlines.count,
+        deadlines: properties.deadlines.range(),
         data_blocks: properties.data_blocks,
         key_bytes: properties.key_bytes,
         value_bytes: properties.value_bytes,
@@ -273,14 +283,20 @@ impl Iterator for Entries {
             return None;
         }
         let (seqno, kind, stored) = (self.cursor.seqno(), self.cursor.kind(), self.cursor.value());
+        let mut deadline = None;
         let (oldest, value) = match kind {
             ValueKind::Put => (seqno, Some(stored)),
             ValueKind::Delete => (seqno, None),
+            ValueKind::ExpiringPut => {
+                let (at, value) = split_expiring(stored);
+                deadline = Some(time_of(at));
+                (seqno, Some(value))
+            }
             // The block has been verified.
             ValueKind::Merge => decode_operand(seqno, stored).map_or((seqno, None), |(at, bytes)| (at, Some(bytes))),
         };
         let (key, value) = (self.cursor.key().to_vec(), value.map(<[u8]>::to_vec));
-        let entry = Entry { key, seqno, kind: kind.into(), value, oldest };
+        let entry = Entry { key, seqno, kind: kind.into(), value, deadline, oldest };
         if let Err(error) = self.cursor.next() {
             self.state = ScanState::Done;
             return Some(Err(error));

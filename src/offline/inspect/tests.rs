@@ -129,7 +129,14 @@ fn log_of_a_running_store_is_read_record_by_record() {
     }
     let operation = |seqno, key: &[u8], value: Option<&[u8]>| {
         let kind = if value.is_some() { WriteKind::Put } else { WriteKind::Delete };
-        Content::Batch(vec![Operation { seqno, keyspace: 0, key: key.into(), kind, value: value.map(Into::into) }])
+        Content::Batch(vec![Operation {
+            seqno,
+            keyspace: 0,
+            key: key.into(),
+            kind,
+            value: value.map(Into::into),
+            deadline: None,
+        }])
     };
     assert_eq!(contents, [operation(1, b"apple", Some(b"1")), operation(2, b"pear", None), Content::SyncMarker]);
     assert_eq!(log.end(), Some(&LogEnd::Clean));
@@ -345,7 +352,8 @@ fn without_a_store_there_is_nothing_to_check() {
 }
 
 /// The first contradiction among tables of one keyspace, each given as its level and its entries.
-/// The value of key "z" differs between tables; all other values are equal.
+/// The value of key "z" differs between tables; all other values are equal. Key "x" is a put with a
+/// deadline in tables of even numbers, counted from 1, and deleted in the others.
 fn contradiction(tables: &[(u8, &[(&str, u64)])]) -> Option<Contradiction> {
     let fs = SimFileSystem::new();
     FileSystem::create_dir(&fs, Path::new(DIR)).unwrap();
@@ -364,7 +372,12 @@ fn contradiction(tables: &[(u8, &[(&str, u64)])]) -> Option<Contradiction> {
         let mut builder = TableBuilder::new(&fs, Path::new(DIR), number.get(), options).unwrap();
         for (key, seqno) in entries {
             let value = if *key == "z" { number.get() } else { 0 };
-            builder.add(key.as_bytes(), *seqno, ValueKind::Put, &value.to_le_bytes()).unwrap();
+            let (kind, value) = match (*key, number.get() % 2) {
+                ("x", 0) => (ValueKind::ExpiringPut, &value.to_le_bytes()[..]),
+                ("x", _) => (ValueKind::Delete, &[][..]),
+                _ => (ValueKind::Put, &value.to_le_bytes()[..]),
+            };
+            builder.add(key.as_bytes(), *seqno, kind, value).unwrap();
         }
         Arc::new(Table::new(Arc::clone(&context), builder.finish().unwrap()))
     };
@@ -393,4 +406,8 @@ fn tables_that_are_read_first_must_be_newer() {
     assert_eq!(contradiction(&[(0, &[("a", 20), ("a", 3)]), (6, &[("a", 9), ("a", 3)])]), None);
     assert_eq!(contradiction(&[(0, &[("b", 9)]), (1, &[("a", 3)]), (6, &[("a", 9)])]), found("a", 3, 9));
     assert_eq!(contradiction(&[(0, &[("a", 9), ("b", 1)]), (0, &[("b", 2), ("c", 3)])]), found("b", 1, 2));
+    // Compactions turn what has expired into a delete, in one of two tables first.
+    assert_eq!(contradiction(&[(0, &[("x", 9)]), (1, &[("x", 9)]), (6, &[("x", 9)])]), None);
+    assert_eq!(contradiction(&[(0, &[("y", 9)]), (1, &[("x", 9)]), (6, &[("x", 9)])]), None);
+    assert_eq!(contradiction(&[(0, &[("x", 8)]), (1, &[("x", 9)])]), found("x", 8, 9));
 }

@@ -10,6 +10,8 @@ use crate::format::key::ValueKind;
 pub enum WriteKind {
     /// It sets the key to a value.
     Put,
+    /// It sets the key to a value until a deadline.
+    ExpiringPut,
     /// It deletes the key: a tombstone.
     Delete,
     /// It changes the key's value by an operand.
@@ -20,6 +22,7 @@ impl From<ValueKind> for WriteKind {
     fn from(kind: ValueKind) -> WriteKind {
         match kind {
             ValueKind::Put => WriteKind::Put,
+            ValueKind::ExpiringPut => WriteKind::ExpiringPut,
             ValueKind::Delete => WriteKind::Delete,
             ValueKind::Merge => WriteKind::Merge,
         }
@@ -30,6 +33,7 @@ impl fmt::Display for WriteKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             WriteKind::Put => "put",
+            WriteKind::ExpiringPut => "expiring put",
             WriteKind::Delete => "delete",
             WriteKind::Merge => "merge",
         })

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::GREATEST_COUNTED;
 use super::report::RepairFault;
 use crate::error::{Error, Result};
+use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::options::KeyspaceOptions;
@@ -28,6 +29,8 @@ pub(super) struct Knowledge {
     pub(super) next_number: u64,
     pub(super) seed: Option<u64>,
     pub(super) synced_log: Option<SyncedLog>,
+    /// The latest time by which something counts as expired.
+    expired_by: Deadline,
     /// The last version that was known completely.
     last_complete: Option<CompleteVersion>,
     /// Whether edits are missing since then.
@@ -128,6 +131,7 @@ impl Knowledge {
         self.flushed = self.flushed.max(edit.flushed_seqno.unwrap_or(0));
         self.seed = edit.hash_seed.or(self.seed);
         self.synced_log = edit.synced_log.or(self.synced_log);
+        self.expired_by = self.expired_by.max(edit.expired_by.unwrap_or(0));
         for id in &edit.dropped {
             self.keyspaces.remove(id);
             self.dropped.insert(*id);
@@ -191,6 +195,7 @@ impl Knowledge {
         let mut state = ManifestState::new(self.seed.unwrap_or(0));
         state.next_file_number = self.next_number.max(1);
         state.flushed_seqno = self.flushed;
+        state.expired_by = self.expired_by;
         state
     }
 }

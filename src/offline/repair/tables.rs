@@ -184,6 +184,7 @@ impl TableWriter<'_> {
             // What is combined here could be in another table as well.
             operator: None,
             hook: CompactionHook::default(),
+            now: 0,
             keyspace: name,
             new_number: self.new_number,
             cancelled: &|| false,

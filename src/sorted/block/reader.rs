@@ -7,6 +7,7 @@ use super::HEADER_LEN;
 use super::fingerprints::{GROUP_LEN, matches};
 use super::view::{Block, CACHE_LINE};
 use crate::format::coding::{Decoder, get_u16, get_u32, get_u64};
+use crate::format::deadline::{DEADLINE_LEN, decode_expiring};
 use crate::format::key::{HEAD4_LEN, MAX_SEQNO, SeqNo, ValueKind, equal};
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
@@ -194,6 +195,7 @@ impl<'a> Block<'a> {
                 && seqno <= MAX_SEQNO
                 && let Ok(kind) = ValueKind::decode(packed & 7)
                 && kind != ValueKind::Merge
+                && (kind != ValueKind::ExpiringPut || header.value_len >= DEADLINE_LEN)
             {
                 return Ok(BlockEntry { rest, seqno, kind, value_start, value_len: header.value_len });
             }
@@ -232,8 +234,11 @@ impl<'a> Block<'a> {
             .filter(|&seqno| seqno <= MAX_SEQNO)
             .ok_or(Malformed("a sequence number exceeds 56 bits"))?;
         let kind = ValueKind::decode(packed & 7)?;
-        if kind == ValueKind::Merge {
-            decode_operand(seqno, &self.bytes()[value_start..value_start + value_len])?;
+        let stored = &self.bytes()[value_start..value_start + value_len];
+        match kind {
+            ValueKind::Merge => _ = decode_operand(seqno, stored)?,
+            ValueKind::ExpiringPut => _ = decode_expiring(stored)?,
+            ValueKind::Put | ValueKind::Delete => {}
         }
         Ok(BlockEntry { rest, seqno, kind, value_start, value_len })
     }

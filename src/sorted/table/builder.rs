@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use super::compress::compress;
+use super::deadlines::DeadlineCounter;
 use super::footer::{BlockHandle, FOOTER_LEN, Footer, PAGE, TRAILER_LEN};
 use super::index::{IndexBuilder, separator};
 use super::origin::Origin;
@@ -46,6 +47,7 @@ pub(crate) struct TableBuilder<'a> {
     fingerprint: u8,
     /// Properties of the entries added so far.
     properties: Properties,
+    deadlines: DeadlineCounter,
     /// Encoded [`Origin`]; empty if unknown.
     origin: Vec<u8>,
 }
@@ -77,6 +79,7 @@ impl<'a> TableBuilder<'a> {
                 keyspace: options.keyspace,
                 ..Properties::default()
             },
+            deadlines: DeadlineCounter::default(),
             origin: Vec::new(),
         };
         builder.begin_block(0);
@@ -132,6 +135,7 @@ impl<'a> TableBuilder<'a> {
             self.block.add(key, seqno, kind, value, self.fingerprint, self.block_limit);
         }
         self.properties.count_entry(key, is_new_key, seqno, kind, value);
+        self.deadlines.count_entry(kind, value);
         Ok(())
     }
 
@@ -205,7 +209,8 @@ impl<'a> TableBuilder<'a> {
         let largest = self.block.last().map_or(&[][..], |(key, _)| key).into();
         self.end_block(None)?;
         let index = self.index.finish().ok_or_else(too_large)?;
-        let properties = Properties { largest, ..self.properties };
+        let deadlines = self.deadlines.finish(self.properties.entries);
+        let properties = Properties { largest, deadlines, ..self.properties };
         self.output.complete(self.filter, properties, &self.origin, &index)
     }
 

@@ -16,6 +16,7 @@ mod builder;
 mod cache;
 mod compress;
 mod cursor;
+mod deadlines;
 mod describe;
 mod estimate;
 mod fetch;
@@ -47,6 +48,7 @@ use std::sync::Arc;
 pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
+pub(crate) use deadlines::Deadlines;
 pub(crate) use files::FilePool;
 pub(crate) use footer::BlockHandle;
 pub(crate) use graveyard::Graveyard;
@@ -81,6 +83,8 @@ pub(crate) struct TableMeta {
     /// Distinct user keys. The other entries are older versions of them.
     pub(crate) keys: u64,
     pub(crate) tombstones: u64,
+    /// Of the entries with a deadline.
+    pub(crate) deadlines: Deadlines,
     pub(crate) smallest_seqno: SeqNo,
     pub(crate) largest_seqno: SeqNo,
     /// Smallest and largest user key in the table.

@@ -23,10 +23,11 @@
 //! | 20 | XXH3 of the filter block, 64 bits, seed 0, as `u64`; absent if there is no filter |
 //! | 21 to 28 | [`Origin`](super::Origin) |
 //! | 29 | operands of merges; absent if there are none |
+//! | 31 | [`Deadlines`]; absent if no entry has one |
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::TableMeta;
+use super::{Deadlines, TableMeta};
 use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint_field};
 use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
@@ -45,6 +46,8 @@ pub(crate) struct Properties {
     pub(crate) tombstones: u64,
     /// Entries that are operands of merges.
     pub(crate) operands: u64,
+    /// Of the entries with a deadline.
+    pub(crate) deadlines: Deadlines,
     pub(crate) data_blocks: u64,
     /// Bytes of all user keys.
     pub(crate) key_bytes: u64,
@@ -83,6 +86,7 @@ pub(super) fn filter_hash(block: &[u8]) -> u64 {
 
 const FILTER_HASH: u64 = 20;
 const OPERANDS: u64 = 29;
+const DEADLINES: u64 = 31;
 /// One bit per mandatory tag.
 const MANDATORY_TAGS: u32 = (1 << FILTER_HASH) - 2;
 
@@ -96,6 +100,7 @@ impl Properties {
             entries: self.entries,
             keys: self.keys,
             tombstones: self.tombstones,
+            deadlines: self.deadlines,
             smallest_seqno: self.smallest_seqno,
             largest_seqno: self.largest_seqno,
             smallest: self.smallest,
@@ -121,7 +126,8 @@ impl Properties {
 
     /// The [`features`] that a reader of the entries needs.
     pub(super) fn features(&self) -> u32 {
-        if self.operands > 0 { features::MERGE } else { 0 }
+        let merge = if self.operands > 0 { features::MERGE } else { 0 };
+        merge | if self.deadlines.count > 0 { features::EXPIRY } else { 0 }
     }
 
     /// Counts a data block of `len` bytes before compression.
@@ -159,6 +165,11 @@ impl Properties {
         if self.operands > 0 {
             put_varint_field(&mut out, OPERANDS, self.operands);
         }
+        if self.deadlines.count > 0 {
+            let mut content = Vec::new();
+            self.deadlines.put(&mut content);
+            put_field(&mut out, DEADLINES, &content);
+        }
         out
     }
 
@@ -167,7 +178,7 @@ impl Properties {
         let mut seen = 0u32;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=FILTER_HASH).contains(&tag) && tag != OPERANDS {
+            if !(1..=FILTER_HASH).contains(&tag) && ![OPERANDS, DEADLINES].contains(&tag) {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -182,6 +193,9 @@ impl Properties {
         }
         if u64::from(properties.largest_block) > LONGEST_BLOCK {
             return Err(Malformed("the largest data block exceeds the limit of the format"));
+        }
+        if properties.deadlines.count > properties.entries {
+            return Err(Malformed("more entries have a deadline than there are"));
         }
         if properties.smallest_seqno.max(properties.largest_seqno) > MAX_SEQNO {
             return Err(Malformed("a sequence number in the properties exceeds 56 bits"));
@@ -211,6 +225,7 @@ impl Properties {
             18 => self.keyspace = content.varint_u32()?,
             19 => self.keys = content.varint()?,
             FILTER_HASH => self.filter_hash = Some(content.u64()?),
+            DEADLINES => self.deadlines = Deadlines::decode(content)?,
             _ => self.operands = content.varint()?,
         }
         Ok(())
@@ -229,6 +244,7 @@ mod tests {
             keys: 90,
             tombstones: 3,
             operands: 2,
+            deadlines: Deadlines { count: 30, first: 5, quarter: 1 << 41, last: u64::MAX },
             data_blocks: 4,
             key_bytes: 1000,
             value_bytes: 9000,
@@ -270,7 +286,7 @@ mod tests {
             fields.field().unwrap();
             let end = bytes.len() - fields.remaining();
             let without = [&bytes[..start], &bytes[end..]].concat();
-            let is_mandatory = ![FILTER_HASH, OPERANDS].contains(&u64::from(bytes[start]));
+            let is_mandatory = ![FILTER_HASH, OPERANDS, DEADLINES].contains(&u64::from(bytes[start]));
             assert_eq!(Properties::decode(&without).is_err(), is_mandatory);
             let twice = [&bytes[..], &bytes[start..end]].concat();
             assert!(Properties::decode(&twice).is_err());

@@ -14,6 +14,7 @@ use super::{TableContext, TableMeta};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
+use crate::format::deadline::split_expiring;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::epoch::Pin;
 use crate::options::{Compression, FilterMode};
@@ -511,6 +512,9 @@ impl<'p> Probe<'p> {
         trace.leave(match &lookup {
             Lookup::Found(hit) if hit.kind == ValueKind::Put => Found::Value(hit.value.bytes().len()),
             Lookup::Found(hit) if hit.kind == ValueKind::Merge => Found::Operand,
+            Lookup::Found(hit) if hit.kind == ValueKind::ExpiringPut => {
+                Found::Value(split_expiring(hit.value.bytes()).1.len())
+            }
             Lookup::Found(_) => Found::Deleted,
             Lookup::Newer => Found::Newer,
             Lookup::Absent => Found::Absent,

@@ -161,6 +161,7 @@ fn check(options: TableOptions, entries: &[TableEntry], cache_bytes: usize) -> A
         entries: entries.len() as u64,
         keys: entries.iter().map(|e| &e.0).collect::<std::collections::BTreeSet<_>>().len() as u64,
         tombstones: entries.iter().filter(|e| e.2 == ValueKind::Delete).count() as u64,
+        deadlines: Default::default(),
         smallest_seqno: entries.iter().map(|e| e.1).min().unwrap(),
         largest_seqno: entries.iter().map(|e| e.1).max().unwrap(),
         smallest: entries[0].0.as_slice().into(),

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Table;
+use super::deadlines::{DeadlineCounter, Deadlines};
 use super::fetch::{Fetcher, ReadAhead, ReadHint};
 use super::properties::Properties;
 use super::resident::{Resident, TableFilter};
@@ -92,6 +93,7 @@ pub(super) fn check_file_checksum(table: &Table, found: u32) -> Result<()> {
 #[derive(Default)]
 pub(super) struct TableChecker {
     properties: Properties,
+    deadlines: DeadlineCounter,
     last_key: Vec<u8>,
     last_seqno: SeqNo,
 }
@@ -123,6 +125,7 @@ impl TableChecker {
             }
             let is_new_key = self.properties.entries == 0 || *here.0 != *self.last_key;
             self.properties.count_entry(here.0, is_new_key, here.1, cursor.kind(), cursor.value());
+            self.deadlines.count_entry(cursor.kind(), cursor.value());
             self.last_key.clear();
             self.last_key.extend_from_slice(here.0);
             self.last_seqno = here.1;
@@ -153,8 +156,12 @@ impl TableChecker {
     }
 
     fn agrees_with(self, stated: &Properties) -> bool {
+        // The quarter is an estimate: another version of tamis may estimate it differently.
+        let deadlines =
+            Deadlines { quarter: stated.deadlines.quarter, ..self.deadlines.finish(self.properties.entries) };
         let found = Properties {
             largest: self.last_key.into(),
+            deadlines,
             number: stated.number,
             compression: stated.compression,
             block_size: stated.block_size,

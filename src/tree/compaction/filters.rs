@@ -132,6 +132,7 @@ mod tests {
             entries: 2 * keys,
             keys,
             tombstones: 0,
+            deadlines: Default::default(),
             smallest_seqno: 0,
             largest_seqno: 0,
             smallest: (*b"a").into(),

@@ -207,6 +207,7 @@ mod tests {
             entries: 2,
             keys: 2,
             tombstones: 0,
+            deadlines: Default::default(),
             smallest_seqno: 1,
             largest_seqno: 2,
             smallest: smallest.as_bytes().into(),
@@ -295,6 +296,7 @@ mod tests {
                 keys: KeySpan::closed(b"a", b"m"),
                 bytes: 100,
                 is_move: false,
+                is_drop: false,
                 runs: (1, 2),
             };
             let mut below = TablesBelow::new(&task, &version, 1);
@@ -343,6 +345,7 @@ mod tests {
             keys: KeySpan::closed(&number_key(0), &number_key(7999)),
             bytes: tables.iter().map(|(_, table)| table.meta().size).sum(),
             is_move: false,
+            is_drop: false,
             runs: (0, 0),
         };
         (Version::default().edited(&[], Vec::from(tables)), task)
@@ -422,6 +425,7 @@ mod tests {
                 keys: KeySpan::closed(b"k", b"x"),
                 bytes: 100,
                 is_move: false,
+                is_drop: false,
                 runs: (10, 40),
             };
             let output = OutputContext {
@@ -431,6 +435,7 @@ mod tests {
                 snapshots: Vec::new(),
                 operator: None,
                 hook: CompactionHook::default(),
+                now: 0,
                 keyspace: "ks",
                 new_number: &|| last_number.replace(last_number.get() + 1) + 1,
                 cancelled: &|| false,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::retention::Retention;
 use crate::error::{Error, Result};
+use crate::format::deadline::{Deadline, put_expiring, split_expiring};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
 use crate::format::span::KeySpan;
 use crate::operator::{CompactionDecision, CompactionHook, NamedOperator, OperandChain, Resolved};
@@ -22,6 +23,8 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) operator: Option<NamedOperator>,
     /// Decides what becomes of values that are the newest of their keys.
     pub(crate) hook: CompactionHook,
+    /// Values whose deadline is not later are written as deletes; 0 for none.
+    pub(crate) now: Deadline,
     /// The keyspace's name, for errors.
     pub(crate) keyspace: &'a str,
     /// Takes the next file number.
@@ -195,14 +198,24 @@ impl<'a> RunWriter<'a> {
             } else if seqno < self.current.boundary && self.current.boundary <= self.current.chain.newest() {
                 self.end_chain(lower, false)?;
             }
-            if kind == ValueKind::Merge || !self.current.chain.is_empty() {
+            let (kind, stored) = match kind {
+                ValueKind::ExpiringPut if split_expiring(cursor.value()).0 <= self.context.now => {
+                    (ValueKind::Delete, &[][..])
+                }
+                kind => (kind, cursor.value()),
+            };
+            if kind == ValueKind::ExpiringPut {
+                // It stays apart from what was merged into it: only the value expires.
+                self.end_chain(lower, false)?;
+                self.write_expiring(lower, key, seqno, stored)?;
+            } else if kind == ValueKind::Merge || !self.current.chain.is_empty() {
                 self.current.chain_key.clear();
                 self.current.chain_key.extend_from_slice(key);
-                self.extend_chain(lower, seqno, kind, cursor.value())?;
+                self.extend_chain(lower, seqno, kind, stored)?;
             } else if kind == ValueKind::Delete {
                 self.write_delete(lower, key, seqno)?;
             } else {
-                self.write_value(lower, key, seqno, cursor.value())?;
+                self.write_value(lower, key, seqno, stored)?;
             }
             cursor.next()?;
         }
@@ -215,23 +228,49 @@ impl<'a> RunWriter<'a> {
     #[inline]
     fn write_value(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
         if self.context.hook.is_set() {
-            return self.write_decided(lower, key, seqno, value);
+            return self.write_decided(lower, key, seqno, value, None);
         }
         self.write(lower, key, seqno, ValueKind::Put, value)
+    }
+
+    /// Writes a value of the current key that has not expired, or what the compaction filter makes
+    /// of it. A value that replaces it gets its deadline.
+    #[inline(never)]
+    fn write_expiring(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, stored: &[u8]) -> Result<()> {
+        if self.context.hook.is_set() {
+            let (deadline, value) = split_expiring(stored);
+            return self.write_decided(lower, key, seqno, value, Some(deadline));
+        }
+        self.write(lower, key, seqno, ValueKind::ExpiringPut, stored)
     }
 
     /// Writes what the compaction filter makes of a value. It is not asked about a value that a
     /// table above may hold as well, or change by an operand that is combined here already.
     #[cold]
-    fn write_decided(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
+    fn write_decided(
+        &mut self,
+        lower: &mut impl LowerLevels,
+        key: &[u8],
+        seqno: SeqNo,
+        value: &[u8],
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
         let newest_snapshot = self.context.snapshots.last().copied().unwrap_or(0);
         let is_newest = seqno == self.current.newest && seqno > newest_snapshot;
+        let put = |writer: &mut Self, lower: &mut _, value: &[u8]| match deadline {
+            None => writer.write(lower, key, seqno, ValueKind::Put, value),
+            Some(deadline) => {
+                let mut stored = Vec::new();
+                put_expiring(&mut stored, deadline, value);
+                writer.write(lower, key, seqno, ValueKind::ExpiringPut, &stored)
+            }
+        };
         if !is_newest || lower.may_stay_above(key, seqno) {
-            return self.write(lower, key, seqno, ValueKind::Put, value);
+            return put(self, lower, value);
         }
         match self.context.hook.decide(key, value) {
-            Some(CompactionDecision::Keep) => self.write(lower, key, seqno, ValueKind::Put, value),
-            Some(CompactionDecision::Replace(value)) => self.write(lower, key, seqno, ValueKind::Put, &value),
+            Some(CompactionDecision::Keep) => put(self, lower, value),
+            Some(CompactionDecision::Replace(value)) => put(self, lower, &value),
             Some(CompactionDecision::Drop) => self.write_delete(lower, key, seqno),
             None => Err(Error::CompactionFilter { keyspace: self.context.keyspace.to_owned(), key: key.to_vec() }),
         }
@@ -510,6 +549,7 @@ mod tests {
             snapshots: snapshots.to_vec(),
             operator: Some(NamedOperator::new(Arc::new(Append))),
             hook,
+            now: 0,
             keyspace: "ks",
             new_number: &|| last_number.replace(last_number.get() + 1) + 1,
             cancelled,

@@ -26,13 +26,14 @@ mod garbage;
 
 use std::ops::Range;
 
+use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::table::TableMeta;
 use crate::tree::version::{LEVELS, LevelMetas, TombstoneWeights};
 
 pub(crate) use garbage::has_garbage;
-use garbage::{freed, garbage};
+use garbage::{expired, freed, garbage};
 
 /// Number of level-0 runs that starts a compaction. Each run costs a get a filter probe and a seek
 /// a block. Merging more runs at once rewrites the level below less often. Measured by
@@ -90,6 +91,9 @@ pub(crate) struct Task {
     pub(crate) bytes: u64,
     /// Whether the tables only change their level, without a rewrite.
     pub(crate) is_move: bool,
+    /// Whether the tables go without being read: all that they hold has expired, and they hide
+    /// nothing.
+    pub(crate) is_drop: bool,
     /// The oldest and the newest of the inputs in level 0, by largest sequence number; 0 if there
     /// are none.
     pub(crate) runs: (SeqNo, SeqNo),
@@ -127,6 +131,9 @@ pub(crate) struct Picker<'a> {
     pub(crate) is_idle: bool,
     /// The oldest live snapshot, or the highest possible sequence number if there is none.
     pub(crate) oldest_snapshot: SeqNo,
+    /// The time by which deadlines are judged. Snapshots make no difference: they do not see what
+    /// has expired either.
+    pub(crate) now: Deadline,
     /// Whether a table may move to the last level unchanged. It may not if that level is compressed
     /// or has other filters: nearly all keys are there.
     pub(crate) moves_to_last: bool,
@@ -200,7 +207,7 @@ impl<'a> Picker<'a> {
     /// The backlog: not zero as long as a task is due or running.
     pub(crate) fn debt(&self) -> Debt {
         let targets = self.level_targets();
-        let due = self.pick_garbage(&targets).or_else(|| self.pick_idle(&targets));
+        let due = self.pick_wholly_expired().or_else(|| self.pick_by_content(&targets));
         let tasks = || self.running.iter().chain(&due);
         let mut data = 0;
         for (level, tables) in self.levels[..targets.base_level].iter().enumerate() {
@@ -221,6 +228,9 @@ impl<'a> Picker<'a> {
     /// The most useful compaction that can start now, and its urgency in thousandths of its level's
     /// target.
     pub(crate) fn pick(&self) -> Option<(u64, Task)> {
+        if let Some(drop) = self.pick_wholly_expired() {
+            return Some((u64::MAX, drop));
+        }
         let targets = self.level_targets();
         // In thousandths of the target.
         let mut scores = [0; LAST];
@@ -239,7 +249,12 @@ impl<'a> Picker<'a> {
             };
             Some((scores[level], task?))
         });
-        by_size.or_else(|| Some((0, self.pick_garbage(&targets).or_else(|| self.pick_idle(&targets))?)))
+        by_size.or_else(|| Some((0, self.pick_by_content(&targets)?)))
+    }
+
+    /// A task that is due although no level is too large.
+    fn pick_by_content(&self, targets: &LevelTargets) -> Option<Task> {
+        self.pick_partly_expired().or_else(|| self.pick_garbage(targets)).or_else(|| self.pick_idle(targets))
     }
 
     /// A task that merges only runs of level 0 when there are too many. It may start beyond the
@@ -322,13 +337,13 @@ impl<'a> Picker<'a> {
 
     /// Costs and gains of `task`, which reads `chosen`.
     fn descent(&self, task: Task, above: u64, mut chosen: Vec<(usize, &'a TableMeta)>) -> Descent {
-        let freed_now = freed(&chosen, self.oldest_snapshot);
+        let freed_now = freed(&chosen, self.oldest_snapshot, self.now);
         // Also counts garbage below the output: a tombstone that moves down comes closer to what it
         // deletes.
         for level in usize::from(task.output_level) + 1..LEVELS {
             chosen.extend(self.overlapping(level, &task.keys).iter().map(|&table| (level, table)));
         }
-        Descent { freed: freed(&chosen, self.oldest_snapshot), task, above, freed_now }
+        Descent { freed: freed(&chosen, self.oldest_snapshot, self.now), task, above, freed_now }
     }
 
     /// All of level 0 into the lowest free level above everything it overlaps, if there is such a
@@ -474,8 +489,9 @@ impl<'a> Picker<'a> {
         for below in level + 1..LEVELS {
             chosen.extend(self.overlapping(below, &keys).iter().map(|&table| (below, table)));
         }
-        let beneath = freed(&chosen[1..], self.oldest_snapshot);
-        freed(&chosen, self.oldest_snapshot).saturating_sub(beneath)
+        // Weights are kept while time goes on: what expires is not in them.
+        let beneath = freed(&chosen[1..], self.oldest_snapshot, 0);
+        freed(&chosen, self.oldest_snapshot, 0).saturating_sub(beneath)
     }
 
     /// Bytes that a task drops.
@@ -484,7 +500,7 @@ impl<'a> Picker<'a> {
             |level: u8| self.levels[usize::from(level)].iter().map(move |&table| (usize::from(level), table));
         let inputs = (task.start_level..=task.output_level).flat_map(of_level);
         let chosen: Vec<_> = inputs.filter(|(level, table)| task.takes(*level, table.number)).collect();
-        freed(&chosen, self.oldest_snapshot)
+        freed(&chosen, self.oldest_snapshot, self.now)
     }
 
     /// Compacts tables with much garbage: down towards what their tombstones delete or, in the last
@@ -497,7 +513,7 @@ impl<'a> Picker<'a> {
         // was due ever sooner when it counted what its tombstones will free further down, and two
         // puts for each delete were written 13.8 times instead of 6.8.
         let above = (0..targets.base_level).filter(|_| !self.is_idle).find_map(|level| {
-            self.unclaimed(level).find(|table| table.tombstones > 0)?;
+            self.unclaimed(level).find(|table| table.tombstones > 0 || expired(table, self.now) > 0)?;
             let down = self.all_above(targets, level)?;
             let is_due = is_much(down.freed_now, &down.task)
                 && down.pays_off(MAX_COST)
@@ -507,19 +523,63 @@ impl<'a> Picker<'a> {
         if above.is_some() {
             return above;
         }
-        let many = |table: &TableMeta, share: u64| garbage(table).saturating_mul(share) > table.entries;
+        let many = |garbage: u64, table: &TableMeta, share: u64| garbage.saturating_mul(share) > table.entries;
         let is_due = |level: usize, table: &TableMeta| {
+            let free = if table.largest_seqno <= self.oldest_snapshot { garbage(table) } else { 0 };
             if level == LAST {
-                many(table, share)
+                many(free.saturating_add(expired(table, self.now)), table, share)
             } else {
-                self.garbage_pays_off(level, table, many(table, GARBAGE_SHARE))
+                free > 0 && self.garbage_pays_off(level, table, many(free, table, GARBAGE_SHARE))
             }
         };
-        let has_free_garbage = |table: &&TableMeta| has_garbage(table) && table.largest_seqno <= self.oldest_snapshot;
         (targets.base_level..LEVELS).find_map(|level| {
-            let due = self.unclaimed(level).filter(has_free_garbage).filter(|table| is_due(level, table));
+            let due = self.unclaimed(level).filter(|table| is_due(level, table));
             due.map(|table| self.task(level, LAST.min(level + 1), &[table])).find_map(|task| task)
         })
+    }
+
+    /// A table of which much has expired. Rewriting it turns what has expired into deletes, so that
+    /// the table is not due again, or drops it if nothing is below. In level 0, tables wait for
+    /// their merge.
+    fn pick_partly_expired(&self) -> Option<Task> {
+        if self.now == 0 {
+            return None;
+        }
+        (1..LEVELS).find_map(|level| {
+            let due = self.unclaimed(level).filter(|table| table.deadlines.are_due(self.now));
+            due.map(|table| self.task(level, level, &[table])).find_map(|task| task)
+        })
+    }
+
+    /// Tables of one level that go without being read, as many as possible at once: they have
+    /// expired as a whole, and hide nothing.
+    fn pick_wholly_expired(&self) -> Option<Task> {
+        if self.now == 0 {
+            return None;
+        }
+        (0..LEVELS).rev().find_map(|level| {
+            let is_gone = |(position, table): &(usize, &&'a TableMeta)| {
+                table.deadlines.all_expired(table.entries, self.now)
+                    && !self.is_busy(level, table)
+                    && !self.hides(level, *position)
+            };
+            let gone: Vec<(usize, &TableMeta)> =
+                self.levels[level].iter().enumerate().filter(is_gone).map(|(_, table)| (level, *table)).collect();
+            let drop = |tables: &[(usize, &TableMeta)]| {
+                let task = Task { is_drop: true, ..build_task(level, level, tables, false)? };
+                self.unless_conflicting(task)
+            };
+            drop(&gone).or_else(|| gone.iter().find_map(|&table| drop(&[table])))
+        })
+    }
+
+    /// Whether something older than the table at this position of a level has keys in its range.
+    fn hides(&self, level: usize, position: usize) -> bool {
+        let (table, newer_than) = (self.levels[level][position], position + 1);
+        let keys = span_of_table(table);
+        let older_runs = if level == 0 { &self.levels[0][newer_than..] } else { &[] };
+        older_runs.iter().any(|run| overlaps(&keys, run))
+            || (level + 1..LEVELS).any(|below| !self.overlapping(below, &keys).is_empty())
     }
 
     /// Whether moving a table with garbage to the next level moves down and frees enough for what
@@ -591,7 +651,8 @@ impl<'a> Picker<'a> {
             }
         }
         let is_in_place = |&(level, table): &(usize, &TableMeta)| {
-            level == LAST && (garbage(table) == 0 || table.largest_seqno > self.oldest_snapshot)
+            let is_clean = garbage(table) == 0 || table.largest_seqno > self.oldest_snapshot;
+            level == LAST && is_clean && !table.deadlines.any_expired(self.now)
         };
         if chosen.is_empty() || !rewrites_all && chosen.iter().all(is_in_place) {
             return match self.running.is_empty() {
@@ -662,6 +723,7 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
         keys: span_of(inputs)?,
         bytes,
         is_move,
+        is_drop: false,
     })
 }
 

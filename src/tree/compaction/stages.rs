@@ -98,6 +98,7 @@ mod tests {
             entries: 1,
             keys: 1,
             tombstones: 0,
+            deadlines: Default::default(),
             smallest_seqno: 1,
             largest_seqno: 1,
             smallest: key(smallest),
@@ -113,6 +114,7 @@ mod tests {
             keys: KeySpan::closed(&key('a'), &key('z')),
             bytes: 10 * tables.len() as u64,
             is_move: false,
+            is_drop: false,
             runs: (1, 1),
         };
         let level =

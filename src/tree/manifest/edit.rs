@@ -14,14 +14,18 @@
 //! | 7 | keyspace id, level, table | a table is added |
 //! | 8 | keyspace id, level, file number | a table is removed |
 //! | 9 | file number, s | the log exists and holds entry s, the last one synced; see FORMAT.md |
+//! | 12 | file number, deadlines | of a table that an earlier tag 7 of this edit adds |
+//! | 13 | deadline | everything whose deadline is not later counts as expired from here on |
 //!
-//! Tags 1 to 4 and 9 occur at most once. Readers refuse unknown tags below 64 and skip others. The
-//! rules between edits are in `state`.
+//! Tags 1 to 4, 9 and 13 occur at most once. A manifest with tag 12 or 13, or with field 4 of a
+//! keyspace's options, requires feature bit 2 in its header. Readers refuse unknown tags below 64
+//! and skip others. The rules between edits are in `state`.
 //!
 //! ```text
 //! options    = block size, compression, policy, field*
 //! policy     = filter policy, bits per key in thousandths (binary fuse: bits of a fingerprint)
 //! field      = 1, length, by level   |   2, length, prefix extractor   |   3, length, name
+//!            | 4, length, ttl in milliseconds, not 0
 //! by level   = 1, policy{1,7}        from level 0; the last one holds for all further levels
 //!            | 2, thousandths of bits per key, share absent
 //!            | 3, bytes of all filters, share absent
@@ -31,16 +35,21 @@
 //! ```
 //!
 //! Without field 1, all levels have the policy of the options; without field 2, there is no prefix
-//! extractor; field 3 names the merge operator, if there is one. Codes are those of
-//! [`Compression::code`], [`FilterPolicy::code`] and [`PrefixExtractor::code`].
+//! extractor; field 3 names the merge operator, if there is one. Field 4 says how long puts without
+//! a deadline of their own live. Codes are those of [`Compression::code`], [`FilterPolicy::code`]
+//! and [`PrefixExtractor::code`].
+
+use std::time::Duration;
 
 use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
+use crate::format::deadline::{Deadline, deadline_after};
+use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
 use crate::operator::{CompactionHook, NamedOperator};
 use crate::options::{BudgetLimit, Compression, FilterBudget, KeyspaceOptions, LevelFilters};
-use crate::sorted::table::TableMeta;
+use crate::sorted::table::{Deadlines, TableMeta};
 use crate::write::wal::SyncedLog;
 
 /// Number of levels of a keyspace. Part of the format.
@@ -59,6 +68,8 @@ mod tag {
     pub(super) const ADDED: u64 = 7;
     pub(super) const REMOVED: u64 = 8;
     pub(super) const SYNCED_LOG: u64 = 9;
+    pub(super) const DEADLINES: u64 = 12;
+    pub(super) const EXPIRED_BY: u64 = 13;
     /// Readers skip unknown tags from here on.
     pub(super) const OPTIONAL: u64 = 64;
 }
@@ -77,6 +88,8 @@ pub(crate) struct VersionEdit {
     pub(crate) hash_seed: Option<u64>,
     /// A log that must exist from here on, until it is obsolete.
     pub(crate) synced_log: Option<SyncedLog>,
+    /// Everything whose deadline is not later counts as expired, whatever the clock says.
+    pub(crate) expired_by: Option<Deadline>,
     /// Keyspaces created, or whose options change: id, name, options.
     pub(crate) created: Vec<(u32, String, KeyspaceOptions)>,
     pub(crate) dropped: Vec<u32>,
@@ -87,6 +100,14 @@ pub(crate) struct VersionEdit {
 }
 
 impl VersionEdit {
+    /// The [`features`] that a reader of the edit needs.
+    pub(crate) fn features(&self) -> u32 {
+        let expires = self.expired_by.is_some()
+            || self.added.iter().any(|(.., table)| table.deadlines.count > 0)
+            || self.created.iter().any(|(.., options)| options.ttl.is_some());
+        if expires { features::EXPIRY } else { 0 }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let scalars = [
@@ -107,6 +128,9 @@ impl VersionEdit {
             put_varint(&mut content, number);
             put_varint(&mut content, seqno);
             put_field(&mut out, tag::SYNCED_LOG, &content);
+        }
+        if let Some(mark) = self.expired_by {
+            put_varint_field(&mut out, tag::EXPIRED_BY, mark);
         }
         for &id in &self.dropped {
             put_varint_field(&mut out, tag::DROPPED, id.into());
@@ -131,6 +155,12 @@ impl VersionEdit {
             put_varint(&mut content, (*level).into());
             put_table(&mut content, table);
             put_field(&mut out, tag::ADDED, &content);
+            if table.deadlines.count > 0 {
+                content.clear();
+                put_varint(&mut content, table.number);
+                table.deadlines.put(&mut content);
+                put_field(&mut out, tag::DEADLINES, &content);
+            }
         }
         out
     }
@@ -152,6 +182,17 @@ impl VersionEdit {
                     let (id, name) = (content.varint_u32()?, name(&mut content)?);
                     edit.created.push((id, name, options(&mut content)?));
                 }
+                tag::DEADLINES => {
+                    let number = number(&mut content)?;
+                    let mut added = edit.added.iter_mut().rev().map(|(.., table)| table);
+                    let table = added.find(|table| table.number == number && table.deadlines.count == 0);
+                    let table = table.ok_or(Malformed("deadlines of a table that the edit does not add"))?;
+                    table.deadlines = Deadlines::decode(&mut content)?;
+                    if table.deadlines.count > table.entries {
+                        return Err(Malformed("more entries have a deadline than there are"));
+                    }
+                }
+                tag::EXPIRED_BY => set_once(&mut edit.expired_by, content.varint()?)?,
                 tag::DROPPED => edit.dropped.push(content.varint_u32()?),
                 tag::ADDED => {
                     let (id, level) = (content.varint_u32()?, level(&mut content)?);
@@ -208,6 +249,7 @@ mod option_tag {
     pub(super) const LEVEL_FILTERS: u64 = 1;
     pub(super) const PREFIX: u64 = 2;
     pub(super) const MERGE_OPERATOR: u64 = 3;
+    pub(super) const TTL: u64 = 4;
 }
 
 /// Kinds of level filters: the first number of the field. Part of the format.
@@ -243,6 +285,9 @@ fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     if let Some(operator) = &options.merge_operator {
         put_field(out, option_tag::MERGE_OPERATOR, operator.name().as_bytes());
     }
+    if let Some(ttl) = options.ttl {
+        put_varint_field(out, option_tag::TTL, deadline_after(0, ttl));
+    }
     let mut content = Vec::new();
     match &options.level_filters {
         LevelFilters::Uniform => return,
@@ -275,12 +320,19 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     let compression = Compression::from_code(content.varint()?);
     let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
     let filter = policy(content)?;
-    let (mut level_filters, mut prefix, mut merge_operator) = (None, None, None);
+    let (mut level_filters, mut prefix, mut merge_operator, mut ttl) = (None, None, None, None);
     while let Some((tag, mut field)) = content.field()? {
         match tag {
             option_tag::LEVEL_FILTERS => set_once(&mut level_filters, levels_of_filters(&mut field, filter)?)?,
             option_tag::PREFIX => set_once(&mut prefix, extractor(&mut field)?)?,
             option_tag::MERGE_OPERATOR => set_once(&mut merge_operator, operator(&mut field)?)?,
+            option_tag::TTL => {
+                let ttl_millis = field.varint()?;
+                if ttl_millis == 0 {
+                    return Err(Malformed("a ttl is 0"));
+                }
+                set_once(&mut ttl, Duration::from_millis(ttl_millis))?;
+            }
             tag::OPTIONAL.. => continue,
             _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
         }
@@ -288,7 +340,8 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     }
     let level_filters = level_filters.unwrap_or_default();
     let compaction_filter = CompactionHook::default();
-    Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix, merge_operator, compaction_filter })
+    let merging = KeyspaceOptions { merge_operator, compaction_filter, ..KeyspaceOptions::default() };
+    Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix, ttl, ..merging })
 }
 
 fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<LevelFilters> {
@@ -388,6 +441,7 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
         entries: number(content)?,
         keys: number(content)?,
         tombstones: number(content)?,
+        deadlines: Deadlines::default(),
         smallest_seqno: number(content)?,
         largest_seqno: number(content)?,
         smallest: content.bytes()?.into(),
@@ -423,6 +477,7 @@ pub(super) mod tests {
             entries: 30,
             keys: 28,
             tombstones: 2,
+            deadlines: Deadlines::default(),
             smallest_seqno: 5,
             largest_seqno: 40,
             smallest: range.0.into(),
@@ -490,6 +545,12 @@ pub(super) mod tests {
                     entries,
                     keys: tombstones % entries + 1,
                     tombstones: tombstones % entries,
+                    deadlines: Deadlines {
+                        count: (u64::from(checksum) % 3).min(entries),
+                        first: 7 * (u64::from(checksum) % 3).min(1),
+                        quarter: u64::MAX * (u64::from(checksum) % 3).min(1),
+                        last: 9 * (u64::from(checksum) % 3).min(1),
+                    },
                     smallest_seqno: seqnos[0],
                     largest_seqno: seqnos[1],
                     smallest: smallest.into(),
@@ -506,6 +567,7 @@ pub(super) mod tests {
             flushed_seqno in option::of(0..=MAX_SEQNO),
             hash_seed: Option<u64>,
             synced_log in option::of((0..=MAX_SEQNO, 0..=MAX_SEQNO)),
+            expired_by: Option<u64>,
             created in vec((any::<u32>(), "\\PC{1,60}", any_options()), 0..4),
             dropped in vec(any::<u32>(), 0..4),
             added in vec((any::<u32>(), 0u8..7, any_table()), 0..4),
@@ -514,6 +576,7 @@ pub(super) mod tests {
             VersionEdit {
                 synced_log: synced_log.map(|(number, seqno)| SyncedLog { number, seqno }),
                 next_file_number, min_log, flushed_seqno, hash_seed, created, dropped, added, removed,
+                expired_by,
             }
         }
     }
@@ -620,10 +683,36 @@ pub(super) mod tests {
         };
         assert_eq!(with_field(2, 0x1004, 0), Ok(None));
         assert_eq!(with_field(2, 0x1004, 1), Ok(Some(PrefixExtractor::Fixed(4))));
+        assert_eq!((with_field(4, 1, 1), with_field(4, 0, 1).is_err()), (Ok(None), true), "a ttl is not 0");
         assert_eq!(with_field(64, 7, 2), Ok(None), "a field of a later version that may be skipped");
         for (tag, value, times) in [(2, 0x1004, 2), (2, 0, 1), (2, 0x3000, 1), (2, 1 << 16, 1), (63, 0, 1)] {
             assert!(with_field(tag, value, times).is_err(), "{tag} {value}");
         }
+    }
+
+    #[test]
+    fn what_expires_is_stored_as_these_bytes() {
+        let mut table = sample_table(12, (b"a", b"b"));
+        table.deadlines = Deadlines { count: 3, first: 5, quarter: 6, last: 300 };
+        let edit = VersionEdit { expired_by: Some(4), added: vec![(1, 0, table.clone())], ..VersionEdit::default() };
+        assert_eq!(edit.features(), features::EXPIRY);
+        let bytes = edit.encode();
+        assert!(bytes.starts_with(&[13, 1, 4, 7]), "{bytes:?}");
+        assert!(bytes.ends_with(&[12, 6, 12, 3, 5, 6, 0xac, 2]), "{bytes:?}");
+        assert_eq!(VersionEdit::decode(&bytes), Ok(edit));
+        // Deadlines belong to a table of the edit, once, and not to more entries than it has.
+        let with = |number: u64, count: u64, times: usize| {
+            let edit = VersionEdit { added: vec![(1, 0, sample_table(12, (b"a", b"b")))], ..VersionEdit::default() };
+            let (mut payload, mut content) = (edit.encode(), Vec::new());
+            put_varint(&mut content, number);
+            Deadlines { count, ..table.deadlines }.put(&mut content);
+            (0..times).for_each(|_| put_field(&mut payload, tag::DEADLINES, &content));
+            VersionEdit::decode(&payload).is_ok()
+        };
+        assert!(with(12, 30, 1) && !with(12, 31, 1) && !with(11, 3, 1) && !with(12, 3, 2));
+        let mut options = Vec::new();
+        put_options(&mut options, &KeyspaceOptions::new().ttl(Duration::from_millis(300)));
+        assert!(options.ends_with(&[4, 2, 0xac, 2]), "{options:?}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
 use crate::vfs::FileSystem;
+use crate::write::log::reader::LogReader;
 use crate::write::log::{LogWriter, NewRecord, replay};
 
 mod current;
@@ -38,6 +39,8 @@ const FIRST_EDIT: u64 = 1;
 /// Writes one manifest, from its creation on.
 pub(crate) struct ManifestWriter {
     log: LogWriter,
+    /// What the header says that readers need.
+    features: u32,
 }
 
 impl ManifestWriter {
@@ -52,9 +55,11 @@ impl ManifestWriter {
         state: &ManifestState,
     ) -> Result<ManifestWriter> {
         let path = FileKind::Manifest(number).path(dir);
-        let header = FileHeader { number, first: FIRST_EDIT, ..FileHeader::default() };
-        let mut writer = ManifestWriter { log: LogWriter::create(fs, &path, Magic::Manifest, header)? };
-        writer.append_durably(&state.snapshot_edit())?;
+        let edit = state.snapshot_edit();
+        let features = edit.features();
+        let header = FileHeader { number, features, first: FIRST_EDIT, ..FileHeader::default() };
+        let mut writer = ManifestWriter { log: LogWriter::create(fs, &path, Magic::Manifest, header)?, features };
+        writer.append_durably(&edit)?;
         fs.sync_dir(dir).during("sync", dir)?;
         current::switch(fs, dir, number)?;
         // Only now: the marker states that the manifest is durably in force.
@@ -70,6 +75,7 @@ impl ManifestWriter {
     }
 
     fn append_durably(&mut self, edit: &VersionEdit) -> Result<()> {
+        debug_assert!(self.admits(edit));
         let payload = edit.encode();
         let record = NewRecord { payload: &payload, payload_crc: crc(&payload), count: 1 };
         let durable = self.log.next() - 1;
@@ -81,6 +87,11 @@ impl ManifestWriter {
     /// tail.
     fn mark(&mut self) -> Result<()> {
         self.log.append_marker(self.log.next() - 1)
+    }
+
+    /// Whether the manifest's header says all that a reader of `edit` needs.
+    pub(crate) fn admits(&self, edit: &VersionEdit) -> bool {
+        edit.features() & !self.features == 0
     }
 
     /// File length in bytes. Decides when to begin a new manifest.
@@ -108,18 +119,28 @@ pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
 /// Reads manifest `number` as if it were in force.
 pub(crate) fn load_number(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Loaded> {
     let path = FileKind::Manifest(number).path(dir);
-    let mut state: Option<ManifestState> = None;
+    let (mut state, mut features) = (None::<ManifestState>, 0);
     let logs = [(number, path.clone())];
     let replayed = replay(fs, Magic::Manifest, &logs, FIRST_EDIT, 0, &mut |record| {
         if record.count != 1 {
             return Err(Malformed("a manifest record does not hold exactly one version edit").into());
         }
         let edit = VersionEdit::decode(record.payload)?;
+        features |= edit.features();
         match &mut state {
             Some(state) => state.apply(&edit)?,
             None => state = Some(ManifestState::from_snapshot(&edit)?),
         }
         Ok(())
+    });
+    let is_stated = |features: u32| -> Result<bool> {
+        // Most manifests use no feature, and need not be opened once more.
+        let stated = LogReader::open(fs, &path, Magic::Manifest, number)?;
+        Ok(stated.header().is_ok_and(|header| features & !header.features == 0))
+    };
+    let replayed = replayed.and_then(|replayed| match features == 0 || is_stated(features)? {
+        true => Ok(replayed),
+        false => Err(Error::corruption(&path, 0, "an edit uses a feature that the header does not require")),
     });
     match (replayed, state) {
         (Ok(replayed), Some(state)) => {

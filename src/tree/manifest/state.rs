@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
 use super::edit::{LEVEL_COUNT, VersionEdit};
+use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::{Decoded, Malformed};
 use crate::options::KeyspaceOptions;
@@ -26,6 +27,8 @@ pub(crate) struct ManifestState {
     pub(crate) hash_seed: u64,
     /// The newest log known to hold synced entries, until it is obsolete.
     pub(crate) synced_log: Option<SyncedLog>,
+    /// Everything whose deadline is not later counts as expired; 0 if nothing does.
+    pub(crate) expired_by: Deadline,
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
 }
 
@@ -74,6 +77,7 @@ impl ManifestState {
             flushed_seqno: Some(self.flushed_seqno),
             hash_seed: Some(self.hash_seed),
             synced_log: self.synced_log,
+            expired_by: (self.expired_by > 0).then_some(self.expired_by),
             ..VersionEdit::default()
         };
         for (&id, keyspace) in &self.keyspaces {
@@ -113,6 +117,7 @@ impl ManifestState {
         raise(&mut self.next_file_number, edit.next_file_number)?;
         raise(&mut self.min_log, edit.min_log)?;
         raise(&mut self.flushed_seqno, edit.flushed_seqno)?;
+        raise(&mut self.expired_by, edit.expired_by)?;
         if edit.hash_seed.is_some_and(|seed| seed != self.hash_seed) {
             return Err(Malformed("the hash seed changes"));
         }

@@ -87,6 +87,27 @@ fn golden_manifest_is_written_and_read() {
 }
 
 #[test]
+fn an_edit_that_uses_a_feature_which_the_header_does_not_require_is_corruption() {
+    let expired = VersionEdit { expired_by: Some(7), ..VersionEdit::default() };
+    let mut state = new_state();
+    state.expired_by = 5;
+    let fs = SimFileSystem::new();
+    let dir = Path::new("/");
+    let mut writer = ManifestWriter::create(&fs, dir, 3, &state).unwrap();
+    assert!(writer.admits(&expired));
+    writer.append(&expired).unwrap();
+    assert_eq!(load_number(&fs, dir, 3).unwrap().state.expired_by, 7);
+    let path = MANIFEST.path(dir);
+    let mut bytes = fs.read(&path).unwrap();
+    let header = FileHeader { number: 3, first: FIRST_EDIT, ..FileHeader::default() };
+    bytes[..FILE_HEADER_LEN].copy_from_slice(&header.encode(Magic::Manifest));
+    fs.write(&path, bytes).unwrap();
+    assert!(matches!(load_number(&fs, dir, 3), Err(Error::Corruption { offset: 0, .. })));
+    let mut writer = ManifestWriter::create(&fs, dir, 4, &new_state()).unwrap();
+    assert!(!writer.admits(&expired) && writer.append(&VersionEdit::default()).is_ok());
+}
+
+#[test]
 fn torn_manifest_loses_only_edits_that_were_not_acknowledged() {
     let WrittenManifest { dir, state: last, edit_ends } = write();
     let mut states = vec![new_state()];

@@ -20,6 +20,7 @@ fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str
         entries: 2,
         keys: 2,
         tombstones: 0,
+        deadlines: Default::default(),
         smallest_seqno: number,
         largest_seqno: number,
         smallest: smallest.as_bytes().into(),

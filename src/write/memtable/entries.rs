@@ -379,9 +379,11 @@ impl<'a> EntryRef<'a> {
     pub(super) fn kind(self) -> ValueKind {
         const PUT: u64 = ValueKind::Put as u64;
         const MERGE: u64 = ValueKind::Merge as u64;
+        const EXPIRING: u64 = ValueKind::ExpiringPut as u64;
         match self.header().seqno_and_kind & 0xff {
             PUT => ValueKind::Put,
             MERGE => ValueKind::Merge,
+            EXPIRING => ValueKind::ExpiringPut,
             _ => ValueKind::Delete,
         }
     }

@@ -246,7 +246,8 @@ impl MemtableWriter<'_> {
         let newest = memtable.index.find(slot_hash(keyspace, hash), is_key).map(|at| memtable.entries.entry(at));
         let folded = fold.zip(newest).and_then(|(fold, newest)| {
             let (oldest, older) = match newest.kind() {
-                ValueKind::Delete => return None,
+                // The base and what is merged into it stay apart: only the base expires.
+                ValueKind::Delete | ValueKind::ExpiringPut => return None,
                 ValueKind::Put => (0, newest.value()),
                 ValueKind::Merge => decode_operand(newest.seqno(), newest.value()).ok()?,
             };

@@ -179,6 +179,9 @@ pub(crate) struct Put {
     /// Use the bytes of FILE as the value (`-` for standard input), including a final newline
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    /// Let the value expire after this many seconds. Default: the keyspace's ttl, if it has one
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) ttl: Option<u64>,
 }
 
 #[derive(Debug, Group)]

@@ -13,6 +13,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
+use std::time::SystemTime;
 
 /// How keys and values are printed and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,6 +255,12 @@ pub(crate) fn size(bytes: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A time in seconds since the beginning of 1970.
+pub(crate) fn unix_time(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{}.{:03}", since.as_secs(), since.subsec_millis())
 }
 
 /// A share as a percentage, or a dash if there is none.

@@ -100,6 +100,7 @@ impl ModelStore {
             entries: entries.len() as u64,
             keys: distinct.len() as u64,
             tombstones: entries.values().filter(|value| value.is_none()).count() as u64,
+            deadlines: Default::default(),
             smallest_seqno: seqnos().min().unwrap(),
             largest_seqno: seqnos().max().unwrap(),
             smallest: keys().min().unwrap().to_be_bytes().into(),
@@ -137,6 +138,7 @@ impl ModelStore {
             base_size: MEMTABLE * L0_TRIGGER as u64,
             is_idle,
             oldest_snapshot: self.snapshot.unwrap_or(SeqNo::MAX),
+            now: 0,
             moves_to_last: false,
             weights: &TombstoneWeights::new(),
         })

@@ -5,6 +5,7 @@
 //! value sizes this is wrong by up to their ratio. The price is bounded: one unneeded merge, after
 //! which the tombstone is gone, or a merge delayed until the level is full.
 
+use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::sorted::table::TableMeta;
 
@@ -20,10 +21,17 @@ pub(crate) fn has_garbage(table: &TableMeta) -> bool {
     garbage(table) > 0
 }
 
+/// About how many values of a table have expired at `now`. At least one of them has if this is not
+/// 0, so that no table is rewritten for nothing. Snapshots do not see them.
+pub(super) fn expired(table: &TableMeta, now: Deadline) -> u64 {
+    table.deadlines.expired(table.entries, now)
+}
+
 /// Bytes that a merge of `chosen`, given with their levels, drops: older versions, and what
 /// tombstones delete in older tables. Tombstones delete at most as many entries as lie beneath,
-/// each of the mean size beneath. A table with entries newer than `oldest_snapshot` frees nothing.
-pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo) -> u64 {
+/// each of the mean size beneath. Values that have expired at `now` are dropped and delete like
+/// tombstones. A table with entries newer than `oldest_snapshot` frees only these values.
+pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo, now: Deadline) -> u64 {
     let mut oldest_first = chosen.to_vec();
     let age = |level: usize, table: &TableMeta| if level == 0 { table.largest_seqno } else { 0 };
     oldest_first.sort_by_key(|&(level, table)| (std::cmp::Reverse(level), age(level, table)));
@@ -31,7 +39,8 @@ pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo) -> u
     // Below level 0, tables of one level delete nothing from each other.
     for run in oldest_first.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
         let droppable = || run.iter().filter(|(_, table)| table.largest_seqno <= oldest_snapshot);
-        let tombstones = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(table.tombstones));
+        let deletes = |table: &TableMeta| table.tombstones.saturating_add(expired(table, now));
+        let tombstones = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(deletes(table)));
         freed = freed.saturating_add(beneath.take(tombstones));
         for (_, table) in run {
             let mut entries = LiveEntries {
@@ -42,6 +51,7 @@ pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo) -> u
             if table.largest_seqno <= oldest_snapshot {
                 freed = freed.saturating_add(entries.take(table.entries.saturating_sub(table.keys)));
             }
+            freed = freed.saturating_add(entries.take(expired(table, now)));
             beneath.count = beneath.count.saturating_add(entries.count);
             beneath.bytes = beneath.bytes.saturating_add(if entries.count > 0 { entries.bytes } else { 0 });
         }
@@ -71,6 +81,7 @@ impl LiveEntries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sorted::table::Deadlines;
 
     /// A table "entries keys tombstones size", whose largest sequence number is `seqno`.
     fn table(line: &str, seqno: SeqNo) -> TableMeta {
@@ -82,6 +93,7 @@ mod tests {
             entries: numbers[0],
             keys: numbers[1],
             tombstones: numbers[2],
+            deadlines: Default::default(),
             smallest_seqno: 1,
             largest_seqno: seqno,
             smallest: (*b"a").into(),
@@ -98,7 +110,7 @@ mod tests {
                 (level.parse().unwrap(), table(rest, seqno))
             })
             .collect();
-        freed(&tables.iter().map(|(level, table)| (*level, table)).collect::<Vec<_>>(), oldest_snapshot)
+        freed(&tables.iter().map(|(level, table)| (*level, table)).collect::<Vec<_>>(), oldest_snapshot, 0)
     }
 
     #[test]
@@ -127,6 +139,17 @@ mod tests {
         let tables = ["0: 100 100 100 2000", "0: 50 50 50 1000", "6: 1000 1000 0 120000"];
         assert_eq!([0, 1, 2, 3, 4].map(|snapshot| freed_of(&tables, snapshot)), [0, 0, 6000, 18_000, 18_000]);
         assert_eq!([1, 0].map(|snapshot| freed_of(&["6: 100 60 0 5000"], snapshot)), [2000, 0], "older versions");
+    }
+
+    #[test]
+    fn what_has_expired_is_freed_and_deletes_what_is_beneath() {
+        let deadlines = Deadlines { count: 50, first: 10, quarter: 15, last: 20 };
+        let above = TableMeta { deadlines, ..table("100 100 0 10000", 2) };
+        let below = table("1000 1000 0 120000", 1);
+        let freed_at = |now, oldest_snapshot| freed(&[(0, &above), (6, &below)], oldest_snapshot, now);
+        // Fewer than a quarter, a quarter, all that has a deadline.
+        assert_eq!([9, 10, 15, 20].map(|now| freed_at(now, SeqNo::MAX)), [0, 220, 25 * 220, 50 * 220]);
+        assert_eq!(freed_at(20, 1), 50 * 100, "a snapshot needs what is beneath");
     }
 
     #[test]

@@ -41,6 +41,7 @@ impl SimulatedTree {
             entries,
             keys: entries,
             tombstones: 0,
+            deadlines: Default::default(),
             smallest_seqno: number,
             largest_seqno: number,
             smallest: key(from),
@@ -74,8 +75,16 @@ impl SimulatedTree {
             let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| self.levels[level].iter().collect());
             let base_size = self.memtable * L0_TRIGGER as u64;
             let (oldest_snapshot, moves_to_last, weights) = (SeqNo::MAX, true, &TombstoneWeights::new());
-            let picker =
-                Picker { levels: &metas, running: &[], base_size, is_idle, oldest_snapshot, moves_to_last, weights };
+            let picker = Picker {
+                levels: &metas,
+                running: &[],
+                base_size,
+                is_idle,
+                oldest_snapshot,
+                now: 0,
+                moves_to_last,
+                weights,
+            };
             let Some((_, task)) = picker.pick() else { return };
             self.carry_out(&task);
         }
@@ -118,7 +127,16 @@ impl SimulatedTree {
             let base_size = tree.memtable * L0_TRIGGER as u64;
             let (is_idle, oldest_snapshot, moves_to_last) = (false, SeqNo::MAX, true);
             let weights = &TombstoneWeights::new();
-            pick(&Picker { levels: &metas, running, base_size, is_idle, oldest_snapshot, moves_to_last, weights })
+            pick(&Picker {
+                levels: &metas,
+                running,
+                base_size,
+                is_idle,
+                oldest_snapshot,
+                now: 0,
+                moves_to_last,
+                weights,
+            })
         };
         let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default(), false) {
             Requested::Task(task) => Some(task),

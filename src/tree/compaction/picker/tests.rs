@@ -17,6 +17,7 @@ fn table(line: &str) -> TableMeta {
         entries: 100,
         keys: 100 - count(5),
         tombstones: count(4),
+        deadlines: Default::default(),
         smallest_seqno: number * 100,
         largest_seqno: number * 100 + 99,
         smallest: words[1].as_bytes().into(),
@@ -47,6 +48,7 @@ fn with_picker<R>(
         base_size: 64 * MIB,
         is_idle: false,
         oldest_snapshot,
+        now: 0,
         moves_to_last: true,
         weights: &TombstoneWeights::new(),
     })
@@ -114,6 +116,7 @@ fn a_task_that_conflicts_with_a_running_one_waits() {
         keys: KeySpan::closed(b"b", b"x"),
         bytes: 1,
         is_move: false,
+        is_drop: false,
         runs: (0, 0),
     };
     assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");
@@ -459,6 +462,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         base_size: 800 * MIB,
         is_idle: false,
         oldest_snapshot: SeqNo::MAX,
+        now: 0,
         moves_to_last: true,
         weights: &TombstoneWeights::new(),
     };

@@ -9,7 +9,7 @@ use super::sst;
 use crate::args::{Common, Dump};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, json_bytes};
-use crate::text::count;
+use crate::text::{count, unix_time};
 
 /// Characters shown of a key or value without `--full`.
 const WIDTH: usize = 60;
@@ -102,9 +102,13 @@ fn operation_line(common: &Common, operation: &Operation, full: bool) -> String 
         false => common.form().show_short(bytes, WIDTH),
     };
     let place = format!("    {}\tkeyspace {}", operation.seqno, operation.keyspace);
-    match &operation.value {
-        Some(value) => format!("{place}\t{}\t{}\t{}", operation.kind, show(&operation.key), show(value)),
-        None => format!("{place}\t{}\t{}", operation.kind, show(&operation.key)),
+    match (&operation.value, operation.deadline) {
+        (Some(value), Some(deadline)) => {
+            let deadline = unix_time(deadline);
+            format!("{place}\t{}\t{}\t{}\tuntil {deadline}", operation.kind, show(&operation.key), show(value))
+        }
+        (Some(value), None) => format!("{place}\t{}\t{}\t{}", operation.kind, show(&operation.key), show(value)),
+        (None, _) => format!("{place}\t{}\t{}", operation.kind, show(&operation.key)),
     }
 }
 
@@ -165,6 +169,7 @@ fn operation_json(common: &Common, operation: &Operation) -> Value {
         "kind": operation.kind.to_string(),
         "key": json_bytes(common.form(), &operation.key),
         "value": operation.value.as_ref().map(|value| json_bytes(common.form(), value)),
+        "deadline": operation.deadline.map(unix_time),
     })
 }
 
@@ -190,6 +195,8 @@ fn change_json(common: &Common, change: &Change) -> Value {
             entries,
             keys,
             tombstones,
+            expiring,
+            deadlines,
             smallest_seqno,
             largest_seqno,
             smallest,
@@ -203,6 +210,8 @@ fn change_json(common: &Common, change: &Change) -> Value {
             "entries": entries,
             "keys": keys,
             "tombstones": tombstones,
+            "expiring": expiring,
+            "deadlines": deadlines.map(|(first, last)| [unix_time(first), unix_time(last)]),
             "smallest_seqno": smallest_seqno,
             "largest_seqno": largest_seqno,
             "smallest": json_bytes(common.form(), smallest),

@@ -127,6 +127,7 @@ fn found_name(found: Found) -> &'static str {
         Found::Newer => "newer",
         Found::Value(_) => "value",
         Found::Deleted => "deleted",
+        Found::Expired(_) => "expired",
         _ => "other",
     }
 }

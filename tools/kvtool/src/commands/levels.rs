@@ -8,7 +8,7 @@ use super::store::stats_of;
 use crate::args::{Common, StoreDir};
 use crate::failure::Result;
 use crate::output::{Output, json_bytes, table};
-use crate::text::{count, percent, size};
+use crate::text::{count, percent, size, unix_time};
 
 /// Characters shown of a key.
 const KEY_WIDTH: usize = 24;
@@ -73,6 +73,8 @@ fn table_json(common: &Common, table: &TableStats, rate: Option<f64>) -> Value {
         "bytes": table.size,
         "entries": table.entries,
         "tombstones": table.tombstones,
+        "expiring": table.expiring,
+        "deadlines": table.deadlines.map(|(first, last)| [unix_time(first), unix_time(last)]),
         "smallest": json_bytes(common.form(), &table.smallest),
         "largest": json_bytes(common.form(), &table.largest),
         "smallest_seqno": table.smallest_seqno,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use tamis::operator::{Add, Append, Max, Min, Union};
@@ -26,7 +27,14 @@ pub(crate) fn put(common: &Common, args: Put) -> Result<()> {
     };
     let (db, keyspace) = open_to_write(&args.db, common)?;
     let mut batch = WriteBatch::new();
-    batch.put_in(&keyspace, key, value);
+    match args.ttl {
+        Some(seconds) => {
+            let deadline = SystemTime::now().checked_add(Duration::from_secs(seconds));
+            let deadline = deadline.ok_or_else(|| Failure::usage("--ttl is too long"))?;
+            batch.put_with_expiry_in(&keyspace, key, value, deadline);
+        }
+        None => batch.put_in(&keyspace, key, value),
+    }
     write(common, db, batch)
 }
 

@@ -11,7 +11,7 @@ use super::keyspaces::compression_in_words;
 use crate::args::{Common, Sst};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, json_bytes, say, table};
-use crate::text::{count, percent, size};
+use crate::text::{count, percent, size, unix_time};
 
 /// Characters shown of a key in wide tables.
 const KEY_WIDTH: usize = 40;
@@ -54,10 +54,12 @@ pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
                     "oldest": entry.oldest,
                     "kind": kind,
                     "value": json_bytes(common.form(), &value),
+                    "deadline": entry.deadline.map(unix_time),
                 }))?;
             } else {
                 let (key, value) = (common.form().show(&entry.key), common.form().show(&value));
-                output.line(format_args!("{key}\t{}\t{kind}\t{value}", entry.seqno))?;
+                let until = entry.deadline.map_or_else(String::new, |at| format!("\tuntil {}", unix_time(at)));
+                output.line(format_args!("{key}\t{}\t{kind}\t{value}{until}", entry.seqno))?;
             }
         }
     }
@@ -132,6 +134,8 @@ fn properties_rows(common: &Common, properties: &TableProperties) -> Vec<Vec<Str
         ("entries", count(p.entries)),
         ("distinct keys", count(p.keys)),
         ("tombstones", count(p.tombstones)),
+        ("entries with a deadline", count(p.expiring)),
+        ("deadlines", p.deadlines.map_or("–".into(), |(a, b)| format!("{} to {}", unix_time(a), unix_time(b)))),
         ("data blocks", count(p.data_blocks)),
         ("bytes of keys", count(p.key_bytes)),
         ("bytes of values", count(p.value_bytes)),
@@ -223,6 +227,8 @@ fn properties_json(common: &Common, properties: &TableProperties) -> Value {
         "entries": p.entries,
         "keys": p.keys,
         "tombstones": p.tombstones,
+        "expiring": p.expiring,
+        "deadlines": p.deadlines.map(|(first, last)| [unix_time(first), unix_time(last)]),
         "data_blocks": p.data_blocks,
         "key_bytes": p.key_bytes,
         "value_bytes": p.value_bytes,

@@ -122,6 +122,7 @@ fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> comfy_table::Ta
             size(level.size()),
             count(level.entries()),
             count(level.tables.iter().map(|table| table.tombstones).sum()),
+            count(level.tables.iter().map(|table| table.expiring).sum()),
             filters.to_string(),
             filters.bits_per_key().map_or_else(|| "–".into(), |bits| format!("{bits:.2}")),
             percent(filters.expected_rate()),
@@ -132,7 +133,9 @@ fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> comfy_table::Ta
     let mut all = LevelStats::default();
     all.tables.extend(keyspace.levels.iter().flat_map(|level| level.tables.iter().cloned()));
     rows.push(row("all".into(), &all, &filters.iter().copied().sum()));
-    table(1, &["level", "tables", "size", "entries", "tombstones", "filters", "bits per key", "expected false"], rows)
+    let heads =
+        ["level", "tables", "size", "entries", "tombstones", "expiring", "filters", "bits per key", "expected false"];
+    table(1, &heads, rows)
 }
 
 /// The filters' answers by level, and how many were right.
@@ -230,7 +233,13 @@ fn warnings(stats: &tamis::Stats) -> Vec<String> {
             table.ledger.designed_false_positives
         )
     });
-    degraded.chain(excessive).collect()
+    let lag = Some(stats.clock_lag).filter(|lag| !lag.is_zero()).map(|lag| {
+        format!(
+            "the clock is {:.3} s behind the latest time that the store has seen; deadlines before that time count as past",
+            lag.as_secs_f64()
+        )
+    });
+    degraded.chain(excessive).chain(lag).collect()
 }
 
 fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
@@ -245,6 +254,7 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
                 "bytes": level.size(),
                 "entries": level.entries(),
                 "tombstones": level.tables.iter().map(|table| table.tombstones).sum::<u64>(),
+                "expiring": level.tables.iter().map(|table| table.expiring).sum::<u64>(),
                 "filter_bytes": filters.bytes,
                 "tables_without_filter": filters.none,
                 "tables_with_damaged_filter": filters.damaged,

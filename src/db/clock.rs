@@ -1,0 +1,174 @@
+//! [`Clock`]: the time by which deadlines are judged.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::format::deadline::{Deadline, NEVER, deadline_at};
+use crate::options::ClockSource;
+use crate::report::explain::ReadTrace;
+
+/// The clock of an open store. It never goes back: what has expired once stays expired. Compactions
+/// drop by it, and scans note for later scans where they found nothing.
+///
+/// Its mark outlives the process through the edits of flushes, of compactions that drop, and of a
+/// clean close.
+pub(super) struct Clock {
+    source: Option<Arc<ClockSource>>,
+    /// One bit for each keyspace that has had a ttl since the store was opened: its id modulo 64.
+    ttl_keyspaces: AtomicU64,
+    /// Whether an entry may have a deadline.
+    has_deadlines: AtomicBool,
+    mark: Mark,
+}
+
+/// The latest time shown. On a cache line of its own: reads of expiring data write it, and every
+/// put reads what stands beside it.
+#[repr(align(64))]
+struct Mark(AtomicU64);
+
+impl Clock {
+    /// A clock that shows nothing before `mark`.
+    pub(super) fn new(source: Option<Arc<ClockSource>>, mark: Deadline) -> Clock {
+        let (ttl_keyspaces, has_deadlines) = Default::default();
+        Clock { source, ttl_keyspaces, has_deadlines, mark: Mark(AtomicU64::new(mark.min(NEVER - 1))) }
+    }
+
+    /// What the source shows.
+    fn shown(&self) -> Deadline {
+        let time = self.source.as_ref().map_or_else(SystemTime::now, |source| source());
+        deadline_at(time).min(NEVER - 1)
+    }
+
+    /// The time now, or the latest time shown before.
+    #[inline(never)]
+    pub(super) fn now(&self) -> Deadline {
+        let (now, mark) = (self.shown(), self.mark());
+        if now <= mark { mark } else { self.mark.0.fetch_max(now, Ordering::AcqRel).max(now) }
+    }
+
+    /// The latest time shown.
+    pub(super) fn mark(&self) -> Deadline {
+        self.mark.0.load(Ordering::Acquire)
+    }
+
+    /// How far the source is behind the latest time shown.
+    pub(super) fn lag(&self) -> Duration {
+        Duration::from_millis(self.mark().saturating_sub(self.shown()))
+    }
+
+    /// Notes that an entry may have a deadline; before readers see it.
+    pub(super) fn note_deadlines(&self) {
+        self.has_deadlines.store(true, Ordering::Release);
+    }
+
+    /// Whether an entry may have a deadline.
+    pub(super) fn has_deadlines(&self) -> bool {
+        self.has_deadlines.load(Ordering::Acquire)
+    }
+
+    /// The time now; 0 if no entry has had a deadline that a snapshot taken before sees.
+    pub(super) fn now_if_needed(&self) -> Deadline {
+        if self.has_deadlines() { self.now() } else { 0 }
+    }
+
+    /// Notes that a keyspace has a ttl.
+    pub(super) fn note_ttl(&self, keyspace: u32) {
+        self.ttl_keyspaces.fetch_or(1 << (keyspace % 64), Ordering::AcqRel);
+    }
+
+    /// Whether a put in a keyspace may need a deadline; rarely true of one without a ttl.
+    #[inline]
+    pub(super) fn may_have_ttl(&self, keyspace: u32) -> bool {
+        self.ttl_keyspaces.load(Ordering::Acquire) & (1 << (keyspace % 64)) != 0
+    }
+}
+
+/// The time of one operation. The clock is read when the operation meets the first deadline.
+#[derive(Clone, Copy)]
+pub(super) struct Now {
+    /// `None` until then.
+    at: Option<Deadline>,
+    /// Whether the caller has set the time.
+    is_fixed: bool,
+}
+
+impl Now {
+    /// The time `at`, or that of the first need.
+    pub(super) fn new(at: Option<Deadline>) -> Now {
+        Now { at, is_fixed: at.is_some() }
+    }
+
+    /// Begins another operation: unless the time is fixed, the clock is read anew.
+    pub(super) fn renew(&mut self) {
+        if !self.is_fixed {
+            self.at = None;
+        }
+    }
+
+    /// Takes the time of `other`, if only that has read the clock.
+    pub(super) fn share(&mut self, other: Now) {
+        self.at = self.at.or(other.at);
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, clock: &Clock) -> Deadline {
+        *self.at.get_or_insert_with(|| clock.now())
+    }
+
+    #[inline]
+    pub(super) fn is_past(&mut self, deadline: Deadline, clock: &Clock) -> bool {
+        deadline <= self.get(clock)
+    }
+}
+
+/// The least deadline of the values that reads have returned.
+pub(super) struct LeastDeadline(pub(super) Deadline);
+
+impl Default for LeastDeadline {
+    fn default() -> LeastDeadline {
+        LeastDeadline(NEVER)
+    }
+}
+
+impl ReadTrace for LeastDeadline {
+    fn deadline(&mut self, deadline: Deadline, is_past: bool) {
+        if !is_past {
+            self.0 = self.0.min(deadline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_clock_shows_no_time_before_one_that_it_has_shown() {
+        let time = Arc::new(AtomicU64::new(50));
+        let source = Arc::clone(&time);
+        let show = move || SystemTime::UNIX_EPOCH + Duration::from_millis(source.load(Ordering::Relaxed));
+        let clock = Clock::new(Some(Arc::new(show)), 40);
+        let mut early = Now::new(None);
+        assert!(early.is_past(50, &clock) && !early.is_past(51, &clock));
+        for (set, shown) in [(30, 50), (60, 60), (20, 60)] {
+            time.store(set, Ordering::Relaxed);
+            assert_eq!(clock.now(), shown);
+            assert_eq!(clock.lag(), Duration::from_millis(shown - set));
+        }
+        assert!(!early.is_past(51, &clock), "one operation has one time");
+        let mut fixed = Now::new(Some(55));
+        fixed.share(early);
+        [&mut early, &mut fixed].into_iter().for_each(Now::renew);
+        assert!(early.is_past(60, &clock) && fixed.is_past(55, &clock) && !fixed.is_past(56, &clock));
+        assert_eq!(Clock::new(None, NEVER - 1).now(), NEVER - 1);
+        assert!(!Now::new(Some(NEVER - 1)).is_past(NEVER, &clock));
+    }
+    #[test]
+    fn a_ttl_of_one_keyspace_does_not_concern_another() {
+        let clock = Clock::new(None, 0);
+        clock.note_ttl(70);
+        assert_eq!([0, 5, 6, 7, 70].map(|keyspace| clock.may_have_ttl(keyspace)), [false, false, true, false, true]);
+    }
+}
