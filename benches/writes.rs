@@ -15,10 +15,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use tamis::{Db, Options, WalMode, WriteBatch, WriteOptions};
+use tamis::{Db, KeyspaceOptions, Options, WalMode, WriteBatch, WriteOptions};
 
 const ROUNDS: usize = 7;
-const MODES: [WalMode; 2] = [WalMode::Auto, WalMode::Write];
 const PUTS: u64 = 300_000;
 const SYNCED: u64 = 2_000;
 const RECOVERED: u64 = 361_577;
@@ -45,6 +44,14 @@ fn put_all(db: &Db, numbers: impl Iterator<Item = u64>) {
 
 fn puts(db: &Db) -> f64 {
     per_op(PUTS, || put_all(db, 0..PUTS))
+}
+
+fn long_puts(db: &Db) -> f64 {
+    per_op(PUTS / 10, || {
+        (0..PUTS / 10).for_each(|n| {
+            db.put(key(n), [7; 4000]).unwrap();
+        })
+    })
 }
 
 /// Puts by several threads, each with its share.
@@ -102,20 +109,31 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Runs `work` in a fresh store of each mode in turn; prints nanoseconds per operation.
-fn compare(name: &str, dir: &Path, work: impl Fn(&Db) -> f64) {
-    let mut times = [const { Vec::new() }; MODES.len()];
+/// Runs `work` in a fresh store of each kind in turn; prints nanoseconds per operation.
+fn compare_stores(name: &str, dir: &Path, stores: [Options; 2], work: impl Fn(&Db) -> f64) {
+    let mut times = [const { Vec::new() }; 2];
     for round in 0..ROUNDS {
-        for (mode, times) in MODES.into_iter().zip(&mut times) {
+        for (store, times) in stores.iter().zip(&mut times) {
             let path = dir.join(format!("{round}"));
-            let db = Options::new().wal_mode(mode).open(&path).unwrap();
+            let db = store.clone().open(&path).unwrap();
             times.push(work(&db));
             drop(db);
             std::fs::remove_dir_all(&path).unwrap();
         }
     }
-    let [auto, write] = times.map(median);
-    println!("{name:28} {auto:9.0} {write:9.0} {:6.2}", write / auto);
+    let [first, second] = times.map(median);
+    println!("{name:28} {first:9.0} {second:9.0} {:6.2}", second / first);
+}
+
+/// Compares the ways to write the log.
+fn compare(name: &str, dir: &Path, work: impl Fn(&Db) -> f64) {
+    compare_stores(name, dir, [WalMode::Auto, WalMode::Write].map(|mode| Options::new().wal_mode(mode)), work);
+}
+
+/// Compares a keyspace with a log and one without.
+fn compare_unlogged(name: &str, dir: &Path, work: impl Fn(&Db) -> f64) {
+    let keyspaces = [true, false].map(|wal| KeyspaceOptions::new().wal(wal));
+    compare_stores(name, dir, keyspaces.map(|keyspace| Options::new().default_keyspace(keyspace)), work);
 }
 
 /// Prints the milliseconds to open a store with a log of 40 MB left by a killed process, and one
@@ -160,5 +178,10 @@ fn main() {
     compare("synced put", dir.path(), |db| synced(db, 1));
     compare("synced put, 8 threads", dir.path(), |db| synced(db, 8));
     compare("every tenth put synced", dir.path(), mixed);
+    println!("{:28} {:>9} {:>9} {:>6}", "", "log", "no log", "ratio");
+    compare_unlogged("put", dir.path(), puts);
+    compare_unlogged("put, 2 threads", dir.path(), |db| puts_by(db, 2));
+    compare_unlogged("batch of 100, per put", dir.path(), batches);
+    compare_unlogged("put of 4,000 bytes", dir.path(), long_puts);
     open(dir.path());
 }

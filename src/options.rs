@@ -200,6 +200,18 @@ pub struct KeyspaceOptions {
     /// How long a put without a deadline of its own lives, in whole milliseconds; see
     /// [`ttl`](KeyspaceOptions::ttl). Default: `None`, for ever.
     pub ttl: Option<Duration>,
+    /// Whether writes go to the write-ahead log. Default: true.
+    ///
+    /// Without a log, a write is lost with the process unless it is in a table:
+    /// [`flushed_seqno`](crate::Db::flushed_seqno) says up to which number writes are, and
+    /// [`flush`](crate::Db::flush) and closing the store bring all there. After a crash, all
+    /// keyspaces without a log are as they were at one sequence number, and those with a log have
+    /// their later writes too. The operations of a batch on keyspaces with a log survive it
+    /// together; the others of that batch may be lost.
+    ///
+    /// [`sync`](crate::Db::sync) covers what is logged, and a synced write in which nothing is
+    /// logged is refused. The change feed and read-only opens see only what is logged or in tables.
+    pub wal: bool,
     /// How [`merge`](crate::Db::merge) changes values. Stored by name.
     pub(crate) merge_operator: Option<NamedOperator>,
     /// What the caller has compactions do. Not stored.
@@ -215,6 +227,7 @@ impl Default for KeyspaceOptions {
             block_size: 4096,
             prefix: None,
             ttl: None,
+            wal: true,
             merge_operator: None,
             compaction_filter: CompactionHook::default(),
         }
@@ -267,6 +280,33 @@ impl KeyspaceOptions {
     /// its keys, whatever its ttl.
     pub fn ttl(mut self, ttl: impl Into<Option<Duration>>) -> Self {
         self.ttl = ttl.into().map(|ttl| Duration::from_millis(deadline_after(0, ttl)));
+        self
+    }
+
+    /// Sets whether writes go to the write-ahead log; see [`wal`](KeyspaceOptions::wal). May be
+    /// changed at any time, for the writes that follow.
+    ///
+    /// A state machine that is replicated has its log elsewhere. It notes how far it has applied
+    /// that log in the batch that applies it, and after a crash goes on from there:
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use tamis::{KeyspaceOptions, WriteBatch};
+    ///
+    /// let state = db.keyspace_with("state", KeyspaceOptions::new().wal(false))?;
+    /// let mut batch = WriteBatch::new();
+    /// batch.put_in(&state, "x", "5");
+    /// batch.put_in(&state, "applied", 17u64.to_be_bytes());
+    /// let seqno = db.write(batch)?;
+    /// assert!(db.flushed_seqno() < seqno, "a crash would take the state back to before entry 17");
+    /// db.flush()?;
+    /// assert!(db.flushed_seqno() >= seqno, "entries up to 17 may be removed from that log");
+    /// # Ok(()) }
+    /// ```
+    pub fn wal(mut self, wal: bool) -> Self {
+        self.wal = wal;
         self
     }
 

@@ -45,7 +45,7 @@ impl Store {
         if let Some(commit) = commit.as_mut()
             && !commit.memtable.is_empty()
         {
-            self.rotate(commit);
+            self.rotate(commit)?;
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Store {
         }
         // The flush failed: at least make the log durable. This fails while recovered entries wait
         // for their flush.
-        self.sync_through(self.sequence.visible())?;
+        self.sync_through(self.sequence.logged())?;
         self.append_marker(&mut commit)
     }
 }

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use super::premise::{Premise, Refusal};
 use crate::error::Result;
 use crate::format::checksum;
-use crate::format::header::FileHeader;
+use crate::format::header::{FileHeader, features};
 use crate::format::key::SeqNo;
-use crate::write::batch::WriteBatch;
+use crate::write::batch::{LoggedPart, WriteBatch};
 use crate::write::log::{LogWriter, NewRecord};
 use crate::write::memtable::Memtable;
 
@@ -28,6 +28,9 @@ pub(super) struct Commit {
     pub(super) log: Option<LogWriter>,
     /// File length for which disk space is reserved.
     pub(super) reserved: u64,
+    /// Operations since the last record, which the log does not store. The next record is preceded
+    /// by one that counts them.
+    pub(super) unlogged: u64,
 }
 
 impl Commit {
@@ -35,12 +38,17 @@ impl Commit {
     /// follows the one numbered `header.previous`.
     pub(super) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
         memtable.mark_visible();
-        Commit { memtable, header, log: None, reserved: 0 }
+        Commit { memtable, header, log: None, reserved: 0, unlogged: 0 }
     }
 
-    /// First sequence number of the next write.
+    /// First sequence number of the log's next record.
     pub(super) fn next(&self) -> SeqNo {
         self.log.as_ref().map_or(self.header.first, LogWriter::next)
+    }
+
+    /// Sequence number of the last write.
+    pub(super) fn last_seqno(&self) -> SeqNo {
+        self.next() - 1 + self.unlogged
     }
 
     /// Highest sequence number that the log declares durable.
@@ -60,33 +68,46 @@ pub(super) struct Encoded<'a> {
     pub(super) count: u32,
     /// What a reader of the log must understand to read the batch.
     pub(super) features: u32,
+    /// What the log stores, if that is not `payload`.
+    logged: Option<LoggedPart>,
+    /// Of what the log stores.
     crc: u32,
     /// Whether the caller will sync.
     pub(super) sync: bool,
 }
 
 impl<'a> Encoded<'a> {
-    pub(super) fn new(payload: Cow<'a, [u8]>, count: u32, sync: bool) -> Encoded<'a> {
-        let crc = checksum::crc(&payload);
-        Encoded { payload, count, features: 0, crc, sync }
+    /// A batch of which the log stores `logged`, or all.
+    pub(super) fn new(
+        payload: Cow<'a, [u8]>,
+        count: u32,
+        features: u32,
+        logged: Option<LoggedPart>,
+        sync: bool,
+    ) -> Encoded<'a> {
+        let crc = checksum::crc(logged.as_ref().map_or(&payload, |part| &part.payload));
+        let features = features | if logged.is_some() { features::UNLOGGED } else { 0 };
+        Encoded { payload, count, features, logged, crc, sync }
     }
 
-    pub(super) fn of(batch: WriteBatch, sync: bool) -> Encoded<'static> {
+    pub(super) fn of(batch: WriteBatch, logged: Option<LoggedPart>, sync: bool) -> Encoded<'static> {
         let (count, features) = (batch.count(), batch.features());
-        Encoded::new(Cow::Owned(batch.into_payload()), count, sync).with_features(features)
+        Encoded::new(Cow::Owned(batch.into_payload()), count, features, logged, sync)
     }
 
-    /// A batch whose readers need `features`.
-    pub(super) fn with_features(self, features: u32) -> Encoded<'a> {
-        Encoded { features, ..self }
+    /// Whether the log stores an operation of the batch.
+    pub(super) fn is_logged(&self) -> bool {
+        self.logged.as_ref().is_none_or(|part| part.has_operations)
     }
 
     pub(super) fn borrowed(&self) -> Encoded<'_> {
-        Encoded { payload: Cow::Borrowed(&self.payload), ..*self }
+        Encoded { payload: Cow::Borrowed(&self.payload), logged: self.logged.clone(), ..*self }
     }
 
+    /// What the log stores of the batch.
     pub(super) fn record(&self) -> NewRecord<'_> {
-        NewRecord { payload: &self.payload, payload_crc: self.crc, count: self.count }
+        let payload = self.logged.as_ref().map_or(&*self.payload, |part| &part.payload);
+        NewRecord { payload, payload_crc: self.crc, count: self.count }
     }
 
     pub(super) fn into_owned(self) -> Encoded<'static> {

@@ -61,7 +61,7 @@ impl LogPin {
                  store, or has it lost unsynced writes that the reader has seen?"
             )));
         }
-        match store.logs.pin(seqno, visible) {
+        match store.logs.pin(seqno, store.sequence.logged()) {
             Ok(pin) => Ok(LogPin { handle: Arc::clone(handle), pin }),
             Err(oldest) => Err(Error::LogGone { wanted: seqno + 1, oldest }),
         }
@@ -193,14 +193,14 @@ impl Changes {
     /// Waits some time for the next batch, or has it made durable.
     fn wait(&mut self, left: Duration) -> Result<()> {
         let store = Arc::clone(self.store());
-        let is_written = || store.sequence.visible() >= self.next;
+        let is_written = || store.sequence.logged() >= self.next;
         if !self.is_visible && is_written() {
             if self.syncer.is_none() {
                 self.syncer = Syncer::start(&store);
             }
             return match &self.syncer {
                 Some(syncer) => syncer.wait(left, || store.sequence.durable() >= self.next),
-                None => store.sync_through(store.sequence.visible()),
+                None => store.sync_through(store.sequence.logged()),
             };
         }
         if std::mem::take(&mut self.is_busy) {
@@ -217,7 +217,7 @@ impl Changes {
         store.gate.check_open()?;
         // Before the bound: nothing is added to it after that.
         let unpoisoned = store.gate.check_poison();
-        let bound = if self.is_visible { store.sequence.visible() } else { store.sequence.durable() };
+        let bound = if self.is_visible { store.sequence.logged() } else { store.sequence.durable() };
         if self.next > bound {
             return unpoisoned.map(|()| None);
         }
@@ -260,7 +260,7 @@ impl Changes {
                 if after <= self.next {
                     return Ok(None);
                 }
-                if record.first < self.next {
+                if record.first < self.next && batch::has_operation_before(&record, self.next) {
                     return Err(Error::invalid(format_args!(
                         "number {} is within the batch from {} to {}: changes are asked for since the end of a batch",
                         self.next - 1,
@@ -314,7 +314,7 @@ fn open_log(store: &Store, pin: &LogPin, next: SeqNo) -> Result<OpenLog> {
 
 /// The error for a log that no longer has `wanted`.
 fn log_gone(store: &Store, wanted: SeqNo) -> Error {
-    let oldest = store.logs.next_beginning(wanted).unwrap_or_else(|| store.sequence.visible() + 1);
+    let oldest = store.logs.next_beginning(wanted).unwrap_or_else(|| store.sequence.logged() + 1);
     Error::LogGone { wanted, oldest }
 }
 
@@ -415,7 +415,7 @@ impl Db {
         // Before the snapshot: the log that holds what follows it must stay.
         let pin = LogPin::new(handle, self.last_seqno())?;
         let snapshot = self.snapshot();
-        handle.store.sync_through(snapshot.seqno())?;
+        handle.store.sync()?;
         let changes = Changes::new(handle, snapshot.seqno())?;
         drop(pin);
         Ok((snapshot, changes))

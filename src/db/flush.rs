@@ -33,7 +33,7 @@ impl Store {
             let mut commit = self.commit.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
             if !commit.memtable.is_empty() {
-                self.rotate(commit);
+                self.rotate(commit)?;
             }
             commit.memtable.log_number()
         };
@@ -53,7 +53,7 @@ impl Store {
             let mut commit = self.commit.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
             if holds(&commit.memtable) {
-                self.rotate(commit);
+                self.rotate(commit)?;
                 commit.memtable.log_number()
             } else {
                 match self.view.load().sealed.iter().find(|memtable| holds(memtable)) {

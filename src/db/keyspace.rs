@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use super::StoreHandle;
@@ -290,6 +291,9 @@ impl Store {
         };
         if tree.options.ttl.is_some() {
             self.clock.note_ttl(tree.id);
+        }
+        if !tree.options.wal {
+            self.has_unlogged.store(true, Ordering::Release);
         }
         let former = view.tree(tree.id).map(|former| &former.options);
         if former == Some(&tree.options) {

@@ -204,11 +204,11 @@ impl LiveLogs {
         self.keep.bytes > 0 || !self.files.lock().pins.is_empty()
     }
 
-    /// Claims the logs after `seqno`; `visible` is the last number written, or an earlier one. If
-    /// they are gone, returns the first number that is left.
-    pub(super) fn pin(&self, seqno: SeqNo, visible: SeqNo) -> std::result::Result<Arc<Pin>, SeqNo> {
+    /// Claims the logs after `seqno`; `logged` is the last number in the logs, or an earlier one.
+    /// If they are gone, returns the first number that is left.
+    pub(super) fn pin(&self, seqno: SeqNo, logged: SeqNo) -> std::result::Result<Arc<Pin>, SeqNo> {
         let mut logs = self.files.lock();
-        let oldest = logs.files.first().map_or(visible + 1, |file| file.first);
+        let oldest = logs.files.first().map_or(logged + 1, |file| file.first);
         if seqno + 1 < oldest {
             return Err(oldest);
         }

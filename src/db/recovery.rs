@@ -196,7 +196,10 @@ impl Recovery<'_> {
         let Rebuilt { state, current, mut full, mut flushed, has_deadlines, .. } = rebuilt;
         let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
         match current {
-            Some(memtable) => full.push(memtable),
+            Some(memtable) => {
+                memtable.writer().extend_to(end.last_seqno);
+                full.push(memtable);
+            }
             None => flushed = end.last_seqno,
         }
         if keep == KeepIn::Tables && flushed > known.flushed {
@@ -269,8 +272,9 @@ struct Insertion<'a> {
     operation: Op<'a>,
     hash: KeyHash,
     seqno: SeqNo,
-    /// The number of the log if this is the first operation of its batch.
-    begins_in: Option<u64>,
+    /// If this is the first operation of its batch, the number of the log and of the batch's first
+    /// operation, which the log may not have.
+    begins: Option<(u64, SeqNo)>,
 }
 
 /// Operations inserted at a time. Their index slots are prefetched first, so that the cache misses
@@ -282,7 +286,7 @@ impl Rebuilt<'_> {
         let Sources { dir, .. } = self.recovery.sources;
         let mut group = Vec::with_capacity(GROUP);
         for batch in batches.batches() {
-            for (seqno, operation) in (batch.first..).zip(batch.operations()) {
+            for (at, operation) in batch.operations().enumerate() {
                 let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
                 // Dropped keyspaces have lower ids too: the manifest names a keyspace before the
                 // first write to it.
@@ -297,8 +301,9 @@ impl Rebuilt<'_> {
                 }
                 let hash = KeyHash::new(self.state.hash_seed, operation.key);
                 self.memtable().prefetch(operation.keyspace, hash);
-                let begins_in = (seqno == batch.first).then_some(batch.log);
-                group.push(Insertion { operation, hash, seqno, begins_in });
+                let begins = (at == 0).then_some((batch.log, batch.first));
+                let seqno = batch.first + u64::from(operation.index);
+                group.push(Insertion { operation, hash, seqno, begins });
             }
         }
         self.insert(&group)
@@ -310,12 +315,12 @@ impl Rebuilt<'_> {
             let mut inserted = 0;
             let memtable = Arc::clone(self.memtable());
             let mut writer = memtable.writer();
-            for Insertion { operation, hash, seqno, begins_in } in group {
+            for Insertion { operation, hash, seqno, begins } in group {
                 // A batch is never split across memtables.
-                if begins_in.is_some() && writer.used() >= size {
+                if begins.is_some() && writer.used() >= size {
                     break;
                 }
-                let Op { keyspace, kind, key, value } = *operation;
+                let Op { keyspace, kind, key, value, .. } = *operation;
                 self.has_deadlines |= kind == ValueKind::ExpiringPut;
                 if kind == ValueKind::Merge {
                     let fold = || self.state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
@@ -327,8 +332,8 @@ impl Rebuilt<'_> {
             }
             drop(writer);
             group = &group[inserted..];
-            if let Some(log) = group.first().and_then(|next| next.begins_in) {
-                self.finish_memtable(log)?;
+            if let Some((log, first)) = group.first().and_then(|next| next.begins) {
+                self.finish_memtable(log, first)?;
             }
         }
         Ok(())
@@ -340,13 +345,14 @@ impl Rebuilt<'_> {
         self.current.get_or_insert_with(new)
     }
 
-    /// Finishes the current memtable, which is full. The next entries are in `log`.
-    fn finish_memtable(&mut self, log: u64) -> Result<()> {
+    /// Finishes the current memtable, which is full. The next batch is in `log` and begins with
+    /// number `first`.
+    fn finish_memtable(&mut self, log: u64, first: SeqNo) -> Result<()> {
         let Some(memtable) = self.current.take() else { return Ok(()) };
         match self.recovery.keep {
             KeepIn::Tables => {
                 self.recovery.write_recovered(&memtable, self.state)?;
-                self.flushed = memtable.last_seqno();
+                self.flushed = first - 1;
                 // Earlier logs are in tables, or void. Void ones must never be read again, beside
                 // logs that another crash has cut short.
                 self.state.min_log = log;

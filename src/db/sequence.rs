@@ -1,17 +1,19 @@
-//! [`Sequence`]: up to which number writes are visible, durable and flushed.
+//! [`Sequence`]: up to which number writes are visible, in the log, durable and flushed.
 //!
 //! Each number only grows. A write is visible before it is durable, and durable at the latest when
-//! it is in a table: `flushed <= durable`, and both are at most the last number written.
+//! it is in a table: `flushed <= durable <= logged <= visible`. Writes to keyspaces without a log
+//! count as logged once the log counts them, and as durable with the logged ones around them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::key::SeqNo;
 
-/// The sequence numbers up to which all writes are visible, durable and flushed.
+/// The sequence numbers up to which all writes are visible, in the log, durable and flushed.
 // A cache line of its own: every write changes it.
 #[repr(align(64))]
 pub(super) struct Sequence {
     visible: AtomicU64,
+    logged: AtomicU64,
     durable: AtomicU64,
     flushed: AtomicU64,
     recovered: SeqNo,
@@ -23,6 +25,7 @@ impl Sequence {
     pub(super) fn new(last: SeqNo, flushed: SeqNo) -> Sequence {
         Sequence {
             visible: AtomicU64::new(last),
+            logged: AtomicU64::new(last),
             durable: AtomicU64::new(flushed),
             flushed: AtomicU64::new(flushed),
             recovered: last,
@@ -35,7 +38,13 @@ impl Sequence {
         self.visible.load(Ordering::Acquire)
     }
 
-    /// Every write up to this number is on stable storage.
+    /// The logs hold or count every write up to this number: what a sync can cover, and what a
+    /// reader of the logs finds.
+    pub(super) fn logged(&self) -> SeqNo {
+        self.logged.load(Ordering::Acquire)
+    }
+
+    /// Every logged write up to this number is on stable storage.
     pub(super) fn durable(&self) -> SeqNo {
         self.durable.load(Ordering::Acquire)
     }
@@ -53,6 +62,12 @@ impl Sequence {
     /// Whether tables hold everything that opening recovered.
     pub(super) fn is_recovery_flushed(&self) -> bool {
         self.flushed() >= self.recovered
+    }
+
+    /// Notes that the log has all writes up to `seqno`. Only the thread that holds the commit lock
+    /// calls this.
+    pub(super) fn note_logged(&self, seqno: SeqNo) {
+        self.logged.store(seqno, Ordering::Release);
     }
 
     /// Makes writes visible up to `seqno`. Only the thread that holds the commit lock calls this.

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -65,6 +65,8 @@ pub(super) struct Store {
     /// closed or read-only.
     pub(super) commit: RankedMutex<Option<Commit>>,
     pub(super) queue: Queue,
+    /// Whether a keyspace may have been without a log since the store was opened.
+    pub(super) has_unlogged: AtomicBool,
     pub(super) retries: Retries,
     /// Held while a keyspace is created, changed or dropped.
     pub(super) defining: RankedMutex<()>,
@@ -121,6 +123,7 @@ impl Store {
             executor: opened.executor,
             memory: opened.memory,
             seed: opened.seed,
+            has_unlogged: AtomicBool::new(opened.view.trees.iter().any(|tree| !tree.options.wal)),
             view: Published::new(Arc::clone(opened.tables.epoch()), Arc::new(opened.view)),
             tables: opened.tables,
             view_change: RankedMutex::new(LockRank::ViewChange, ()),

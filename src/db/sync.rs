@@ -14,10 +14,10 @@ use crate::tree::manifest::VersionEdit;
 use crate::write::wal::SyncedLog;
 
 impl Store {
-    /// Makes every acknowledged write durable.
+    /// Makes every acknowledged write durable, but for those that the log does not store.
     pub(super) fn sync(self: &Arc<Self>) -> Result<()> {
         self.gate.check_writable()?;
-        self.sync_through(self.sequence.visible())
+        self.sync_through(self.sequence.logged())
     }
 
     /// Makes every write up to `seqno` durable. A failed sync is never repeated: it poisons the
@@ -38,7 +38,7 @@ impl Store {
         self.await_recovered()?;
         lead.begin();
         // Every write up to here is in one of the logs below.
-        let target = self.sequence.visible();
+        let target = self.sequence.logged();
         let logs = self.sync_logs().map_err(|error| self.poison(error))?;
         self.name_synced_log(&logs, target)?;
         self.sequence.note_synced(target);

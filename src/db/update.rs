@@ -138,12 +138,11 @@ impl Store {
             };
             let write = after.as_deref().map_or(Write::Delete, Write::Put);
             let write = self.with_deadline(target.keyspace, write, options);
+            let logged = self.logged_part_of_one(target.keyspace, options)?;
             let premise = Premise::on_key(moment, target.keyspace, key, hash).until(deadline.0);
             let outcome = with_encoded(target.keyspace, key, write, |payload| {
-                self.write_encoded(
-                    Encoded::new(payload, 1, options.sync).with_features(write.features()),
-                    Some(&premise),
-                )
+                let encoded = Encoded::new(payload, 1, write.features(), logged, options.sync);
+                self.write_encoded(encoded, Some(&premise))
             })?;
             match outcome {
                 Outcome::Committed(seqno) => {

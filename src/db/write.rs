@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ use crate::format::header::{self, FileHeader};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::operator::NamedOperator;
-use crate::write::batch::{BatchReader, Op, Write, WriteBatch, encode_op};
+use crate::write::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
 use crate::write::memtable::{Memtable, MemtableWriter};
 use crate::write::wal;
@@ -130,6 +131,10 @@ pub(super) fn with_encoded<R>(
     result
 }
 
+fn unlogged_sync() -> Error {
+    Error::invalid("a write to a keyspace without a log cannot be synced; Db::flush makes it durable")
+}
+
 fn check_operand(operator: Option<&NamedOperator>, key: &[u8], operand: &[u8]) -> Result<()> {
     let checked = operator.map_or(Ok(()), |operator| operator.check(key, operand));
     checked.map_err(|reason| Error::invalid(format_args!("an operand of key {}: {reason}", key.escape_ascii())))
@@ -146,7 +151,36 @@ impl Store {
             }
             return Ok(self.sequence.visible());
         }
-        self.write_unconditionally(Encoded::of(batch, options.sync))
+        let logged = self.logged_part(&batch, options)?;
+        self.write_unconditionally(Encoded::of(batch, logged, options.sync))
+    }
+
+    /// What the log stores of a batch, if not all. Fails if that is nothing and the batch is to be
+    /// synced.
+    pub(super) fn logged_part(&self, batch: &WriteBatch, options: WriteOptions) -> Result<Option<LoggedPart>> {
+        if !self.has_unlogged.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let view = self.view.load();
+        let logged = batch.logged_part(|keyspace| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
+        match &logged {
+            Some(part) if options.sync && !part.has_operations => Err(unlogged_sync()),
+            _ => Ok(logged),
+        }
+    }
+
+    /// What the log stores of an operation, if that is not the operation.
+    #[inline]
+    pub(super) fn logged_part_of_one(&self, keyspace: u32, options: WriteOptions) -> Result<Option<LoggedPart>> {
+        if !self.has_unlogged.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let is_logged = self.view.with(|view, _| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
+        match is_logged {
+            true => Ok(None),
+            false if options.sync => Err(unlogged_sync()),
+            false => Ok(Some(LoggedPart::none_of(1))),
+        }
     }
 
     /// Fails if the batch cannot be written.
@@ -179,8 +213,9 @@ impl Store {
             check_operand(self.operator_of(keyspace)?.as_ref(), key, operand)?;
         }
         let operation = self.with_deadline(keyspace, operation, options);
+        let logged = self.logged_part_of_one(keyspace, options)?;
         with_encoded(keyspace, key, operation, |payload| {
-            self.write_unconditionally(Encoded::new(payload, 1, options.sync).with_features(operation.features()))
+            self.write_unconditionally(Encoded::new(payload, 1, operation.features(), logged, options.sync))
         })
     }
 
@@ -402,25 +437,30 @@ impl Store {
                 return Ok(Outcome::Refused(Refusal::Expired));
             }
         }
-        let len = |head: usize| group.clone().map(|encoded| head + encoded.payload.len()).sum();
-        let log_bytes = len(MAX_RECORD_HEADER_LEN);
-        self.ensure_space(commit, len(0), log_bytes)?;
-        self.ensure_features(commit, group.clone().fold(0, |features, encoded| features | encoded.features));
-        let log = self.reserved_log(commit, log_bytes as u64)?;
-        let before = log.next() - 1;
+        let bytes = group.clone().map(|encoded| encoded.payload.len()).sum();
+        let log_bytes = group.clone().map(|encoded| MAX_RECORD_HEADER_LEN + encoded.record().payload.len()).sum();
+        self.ensure_space(commit, bytes, log_bytes)?;
+        self.ensure_features(commit, group.clone().fold(0, |features, encoded| features | encoded.features))?;
+        let before = commit.last_seqno();
         let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
         if before + count > MAX_SEQNO {
             return Err(Error::invalid("the store has used up its sequence numbers"));
         }
-        let records = group.clone().map(Encoded::record);
-        let durable = self.sequence.durable();
-        let appended = if group.clone().any(|encoded| encoded.sync) {
-            log.append(records, durable)
+        if group.clone().any(Encoded::is_logged) {
+            self.append_unlogged(commit)?;
+            let log = self.reserved_log(commit, log_bytes as u64)?;
+            let records = group.clone().map(Encoded::record);
+            let durable = self.sequence.durable();
+            let appended = if group.clone().any(|encoded| encoded.sync) {
+                log.append(records, durable)
+            } else {
+                log.append_lazily(records, durable)
+            };
+            appended.map_err(|error| self.poison(error))?;
+            self.stalls.count(Cause::Log, log.take_waited());
         } else {
-            log.append_lazily(records, durable)
-        };
-        appended.map_err(|error| self.poison(error))?;
-        self.stalls.count(Cause::Log, log.take_waited());
+            commit.unlogged += count;
+        }
 
         // A group that is in the log but not in the memtable must stop all later writes.
         let unfinished = Unfinished(self);
@@ -430,7 +470,7 @@ impl Store {
             for operation in BatchReader::new(&encoded.payload, encoded.count) {
                 let operation = operation.map_err(Error::invalid)?;
                 seqno += 1;
-                let Op { keyspace, kind, key, value } = operation;
+                let Op { keyspace, kind, key, value, .. } = operation;
                 match kind {
                     ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => {
                         writer.insert(keyspace, key, seqno, kind, value);
@@ -443,6 +483,9 @@ impl Store {
         drop(writer);
         std::mem::forget(unfinished);
         self.stalls.count(Cause::Memtable, waited);
+        if commit.unlogged == 0 {
+            self.sequence.note_logged(seqno);
+        }
         self.sequence.publish(seqno);
         self.signal.wake();
         commit.memtable.mark_visible();
@@ -470,18 +513,18 @@ impl Store {
                 let compacted = || self.wait_for_progress(Waiting::Compaction, |_| !uncompacted());
                 self.stalls.measure(Cause::Compaction, compacted)?;
             }
-            self.stalls.measure(Cause::Memtable, || self.rotate(commit));
+            self.stalls.measure(Cause::Memtable, || self.rotate(commit))?;
         }
     }
 
     /// Ensures that the log's header says that its readers need `features`. Later logs say so too:
     /// what was used once is likely used again.
-    fn ensure_features(self: &Arc<Self>, commit: &mut Commit, features: u32) {
+    fn ensure_features(self: &Arc<Self>, commit: &mut Commit, features: u32) -> Result<()> {
         if features & !commit.header.features == 0 {
-            return;
+            return Ok(());
         }
         if commit.log_len() > 0 {
-            self.rotate(commit);
+            self.rotate(commit)?;
         }
         commit.header.features |= features;
         // A log without its header: the write for which it was created found no space.
@@ -491,10 +534,32 @@ impl Store {
         if features & header::features::EXPIRY != 0 {
             self.clock.note_deadlines();
         }
+        Ok(())
     }
 
-    /// Seals the memtable and its log, and starts new ones.
-    pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) {
+    /// Appends a record that counts the operations that the log does not store, if there are any
+    /// since the last record.
+    fn append_unlogged(&self, commit: &mut Commit) -> Result<()> {
+        let Ok(count) = u32::try_from(commit.unlogged) else {
+            return Err(Error::invalid("a memtable holds more than 2^32 operations; this is a bug in tamis"));
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        let encoded = Encoded::new(Cow::Borrowed(&[]), count, 0, Some(LoggedPart::none_of(count)), false);
+        let record = encoded.record();
+        let log = self.reserved_log(commit, (MAX_RECORD_HEADER_LEN + record.payload.len()) as u64)?;
+        log.append_lazily([record], self.sequence.durable()).map_err(|error| self.poison(error))?;
+        let last = log.next() - 1;
+        commit.unlogged = 0;
+        self.sequence.note_logged(last);
+        Ok(())
+    }
+
+    /// Seals the memtable and its log, and starts new ones. Fails, and does nothing, if the log
+    /// cannot count what it does not store.
+    pub(super) fn rotate(self: &Arc<Self>, commit: &mut Commit) -> Result<()> {
+        self.append_unlogged(commit)?;
         let number = self.catalog.new_file_number();
         let header = FileHeader {
             number,
@@ -512,6 +577,7 @@ impl Store {
             view.sealed.insert(0, sealed);
         });
         self.schedule();
+        Ok(())
     }
 
     /// Returns the log with space reserved for `bytes` and a sync marker. A full disk therefore

@@ -40,8 +40,10 @@ pub(crate) mod features {
     pub(crate) const MERGE: u32 = 2;
     /// Puts with a deadline; in a manifest, what it says of them.
     pub(crate) const EXPIRY: u32 = 4;
+    /// Counts of operations that the log does not store; in a manifest, keyspaces without a log.
+    pub(crate) const UNLOGGED: u32 = 8;
     /// All bits that this version understands.
-    pub(crate) const KNOWN: u32 = MERGE | EXPIRY;
+    pub(crate) const KNOWN: u32 = MERGE | EXPIRY | UNLOGGED;
 }
 
 /// The kind of a file that has a header.

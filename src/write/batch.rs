@@ -5,8 +5,11 @@
 //! op      = kind: u8, keyspace id: varint, key length: varint, key, [value length: varint, value]
 //!           kind 0 is a delete, without a value; 1 a put; 3 a merge, with its operand as the
 //!           value; 5 a put with a deadline in front of its value
+//!         | 6: u8, count: varint
+//!           so many operations of keyspaces without a log; they are not here
 //! ```
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::time::SystemTime;
@@ -17,6 +20,9 @@ use crate::format::deadline::{DEADLINE_LEN, Deadline, deadline_at, decode_expiri
 use crate::format::header::features;
 use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind};
 use crate::format::{Decoded, Malformed};
+
+/// Kind of what stands for operations that the log does not store. Part of the format.
+const UNLOGGED: u8 = 6;
 
 /// Puts and deletes that become visible, and survive a crash, together or not at all.
 ///
@@ -191,6 +197,36 @@ impl WriteBatch {
             batch.push(keyspace, key, write);
         }
         batch
+    }
+
+    /// What the log stores of the batch, if it does not store all of it; `is_logged` says whether
+    /// it stores the operations of a keyspace.
+    pub(crate) fn logged_part(&self, is_logged: impl Fn(u32) -> bool) -> Option<LoggedPart> {
+        let mut reader = BatchReader::new(&self.payload, self.count);
+        let (mut payload, mut has_operations, mut is_whole) = (Vec::new(), false, true);
+        let (mut start, mut left_out) = (0, 0);
+        // Only what this process has encoded is in a batch.
+        while let Some(Ok(operation)) = reader.next() {
+            let end = self.payload.len() - reader.rest.remaining();
+            if is_logged(operation.keyspace) {
+                if left_out > 0 {
+                    payload.extend(unlogged(std::mem::take(&mut left_out)));
+                }
+                payload.extend_from_slice(self.bytes(start..end));
+                has_operations = true;
+            } else {
+                is_whole = false;
+                left_out += 1;
+            }
+            start = end;
+        }
+        if is_whole {
+            return None;
+        }
+        if left_out > 0 {
+            payload.extend(unlogged(left_out));
+        }
+        Some(LoggedPart { payload: Cow::Owned(payload), has_operations })
     }
 
     /// The payload of the WAL record.
@@ -383,9 +419,33 @@ fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Re
     Ok(())
 }
 
+/// What the log stores of a batch of which it does not store all.
+#[derive(Clone, Debug)]
+pub(crate) struct LoggedPart {
+    pub(crate) payload: Cow<'static, [u8]>,
+    /// Whether there are operations in it.
+    pub(crate) has_operations: bool,
+}
+
+impl LoggedPart {
+    /// The part for `count` operations, none of which the log stores.
+    pub(crate) fn none_of(count: u32) -> LoggedPart {
+        let payload = if count == 1 { Cow::Borrowed(&[UNLOGGED, 1][..]) } else { Cow::Owned(unlogged(count)) };
+        LoggedPart { payload, has_operations: false }
+    }
+}
+
+fn unlogged(count: u32) -> Vec<u8> {
+    let mut payload = vec![UNLOGGED];
+    put_varint(&mut payload, count.into());
+    payload
+}
+
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Op<'a> {
+    /// How many operations of the batch are before it.
+    pub(crate) index: u32,
     pub(crate) keyspace: u32,
     pub(crate) kind: ValueKind,
     pub(crate) key: &'a [u8],
@@ -393,28 +453,40 @@ pub(crate) struct Op<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// Iterates over the operations in the payload of a WAL record. Ends after an error.
+/// Iterates over the operations in the payload of a WAL record, without those of keyspaces without
+/// a log. Ends after an error.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchReader<'a> {
     rest: Decoder<'a>,
+    index: u32,
     remaining: u32,
 }
 
 impl<'a> BatchReader<'a> {
     /// A reader of a payload that must hold exactly `count` operations.
     pub(crate) fn new(payload: &'a [u8], count: u32) -> BatchReader<'a> {
-        BatchReader { rest: Decoder::new(payload), remaining: count }
+        BatchReader { rest: Decoder::new(payload), index: 0, remaining: count }
     }
 
+    /// Decodes the next operation, or the number of operations that are not here.
     #[inline]
-    fn decode_op(&mut self) -> Decoded<Op<'a>> {
+    fn decode_op(&mut self) -> Decoded<Option<Op<'a>>> {
         if self.remaining == 0 {
             return Err(Malformed("a batch holds more operations than its count says"));
         }
         if self.rest.is_empty() {
             return Err(Malformed("a batch holds fewer operations than its count says"));
         }
-        let kind = ValueKind::decode(self.rest.u8()?.into())?;
+        let kind = self.rest.u8()?;
+        if kind == UNLOGGED {
+            let count = self.rest.varint_u32()?;
+            if !(1..=self.remaining).contains(&count) {
+                return Err(Malformed("a batch leaves out more operations than its count says"));
+            }
+            self.advance(count);
+            return Ok(None);
+        }
+        let kind = ValueKind::decode(kind.into())?;
         let keyspace = self.rest.varint_u32()?;
         let key = self.rest.bytes()?;
         let value = match kind {
@@ -430,7 +502,15 @@ impl<'a> BatchReader<'a> {
         if value.len() > MAX_VALUE_LEN || kind == ValueKind::Merge && value.len() > MAX_OPERAND_LEN {
             return Err(Malformed("a value is longer than 1 GiB"));
         }
-        Ok(Op { keyspace, kind, key, value })
+        let index = self.index;
+        self.advance(1);
+        Ok(Some(Op { index, keyspace, kind, key, value }))
+    }
+
+    #[inline]
+    fn advance(&mut self, count: u32) {
+        self.index += count;
+        self.remaining -= count;
     }
 }
 
@@ -439,15 +519,17 @@ impl<'a> Iterator for BatchReader<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Decoded<Op<'a>>> {
-        if self.remaining == 0 && self.rest.is_empty() {
-            return None;
+        while self.remaining > 0 || !self.rest.is_empty() {
+            match self.decode_op() {
+                Ok(None) => {}
+                Ok(Some(op)) => return Some(Ok(op)),
+                Err(error) => {
+                    *self = BatchReader::new(&[], 0);
+                    return Some(Err(error));
+                }
+            }
         }
-        let op = self.decode_op();
-        match op {
-            Ok(_) => self.remaining -= 1,
-            Err(_) => *self = BatchReader::new(&[], 0),
-        }
-        Some(op)
+        None
     }
 }
 
@@ -478,7 +560,7 @@ mod tests {
             for (op, (keyspace, key, value)) in decoded.iter().zip(&ops) {
                 let kind = if value.is_some() { ValueKind::Put } else { ValueKind::Delete };
                 let value = value.as_deref().unwrap_or_default();
-                prop_assert_eq!(*op, Op { keyspace: *keyspace, kind, key, value });
+                prop_assert_eq!((op.keyspace, op.kind, op.key, op.value), (*keyspace, kind, &key[..], value));
             }
             prop_assert_eq!(decoded.len(), ops.len());
         }
@@ -506,6 +588,35 @@ mod tests {
         assert_eq!(batch.payload(), b"\x05\x00\x01k\x09\x02\x01\0\0\0\0\0\0v");
         assert_eq!(batch.features(), features::EXPIRY);
         assert!(decode(b"\x05\x00\x01k\x07\x02\x01\0\0\0\0\0", 1).is_err(), "seven bytes are no deadline");
+    }
+
+    #[test]
+    fn what_the_log_leaves_out_is_counted() {
+        let mut batch = WriteBatch::new();
+        for (keyspace, key) in [(1, b"a"), (1, b"b"), (0, b"c"), (1, b"d")] {
+            batch.put_raw(keyspace, key, b"");
+        }
+        assert!(batch.logged_part(|_| true).is_none());
+        let part = batch.logged_part(|keyspace| keyspace == 0).unwrap();
+        assert_eq!((&*part.payload, part.has_operations), (&b"\x06\x02\x01\0\x01c\0\x06\x01"[..], true));
+        let operations = decode(&part.payload, 4).unwrap();
+        assert_eq!(
+            operations.iter().map(|operation| (operation.index, operation.key)).collect::<Vec<_>>(),
+            [(2, &b"c"[..])]
+        );
+        for count in [0, 3, 5] {
+            assert!(decode(&part.payload, count).is_err(), "{count}");
+        }
+        let part = batch.logged_part(|_| false).unwrap();
+        assert_eq!((&*part.payload, part.has_operations), (&b"\x06\x04"[..], false));
+        assert_eq!(decode(&part.payload, 4), Ok(vec![]));
+        for payload in [&b"\x06\0"[..], b"\x06", b"\x06\x05", b"\x06\x04\x06\x04"] {
+            assert!(decode(payload, 4).is_err(), "{payload:?}");
+        }
+        assert_eq!(
+            LoggedPart::none_of(1).payload,
+            LoggedPart { payload: unlogged(1).into(), has_operations: false }.payload
+        );
     }
 
     #[test]

@@ -144,10 +144,10 @@ mod tests {
         let end =
             recover(&OsFileSystem, dir, numbers, ManifestLogs { flushed, synced_log: None }, true, &mut |group| {
                 for batch in group.batches() {
-                    for (seqno, op) in (batch.first..).zip(batch.operations()) {
+                    for op in batch.operations() {
                         let op = op.map_err(|rule| batch.corruption(dir, rule))?;
                         let value = (op.kind == ValueKind::Put).then(|| op.value.to_vec());
-                        applied.push((op.keyspace, op.key.to_vec(), value, seqno));
+                        applied.push((op.keyspace, op.key.to_vec(), value, batch.first + u64::from(op.index)));
                     }
                 }
                 Ok(())

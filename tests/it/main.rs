@@ -38,5 +38,6 @@ mod support;
 mod synced_log;
 mod trace;
 mod transactions;
+mod unlogged;
 mod update;
 mod waits;

@@ -67,6 +67,12 @@ pub enum OperationKind<'a> {
     },
 }
 
+/// Whether the log stores an operation of the record that is numbered less than `seqno`.
+pub(super) fn has_operation_before(record: &Record<'_>, seqno: SeqNo) -> bool {
+    let mut operations = BatchReader::new(record.payload, record.count).filter_map(|operation| operation.ok());
+    operations.any(|operation| record.first + u64::from(operation.index) < seqno)
+}
+
 impl ChangeBatch {
     /// Copies a batch from the log and checks all of it. Adds the names of its keyspaces to
     /// `names`, where they are not known yet.
@@ -99,7 +105,7 @@ impl ChangeBatch {
     pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {
         // All of them were decoded before.
         let operations = BatchReader::new(&self.payload, self.count).filter_map(|operation| operation.ok());
-        (self.first..).zip(operations).filter_map(|(seqno, operation)| {
+        operations.filter_map(|operation| {
             let keyspace = self.names.get(&operation.keyspace)?.as_deref()?;
             let key = operation.key;
             let kind = match operation.kind {
@@ -111,7 +117,7 @@ impl ChangeBatch {
                 ValueKind::Merge => OperationKind::Merge { key, operand: operation.value },
                 ValueKind::Delete => OperationKind::Delete { key },
             };
-            Some(Operation { seqno, keyspace, kind })
+            Some(Operation { seqno: self.first + u64::from(operation.index), keyspace, kind })
         })
     }
 

@@ -36,9 +36,9 @@ struct Shared {
 impl Shared {
     fn run(&self, store: &Arc<Store>) {
         while !self.is_stopped.load(Ordering::Relaxed) {
-            let visible = store.sequence.visible();
+            let logged = store.sequence.logged();
             let is_wanted = self.is_wanted.swap(false, Ordering::AcqRel);
-            if !is_wanted || visible <= store.sequence.durable() {
+            if !is_wanted || logged <= store.sequence.durable() {
                 if is_wanted {
                     // Another sync was first.
                     self.synced.wake();
@@ -48,7 +48,7 @@ impl Shared {
                 continue;
             }
             let begin = Instant::now();
-            if let Err(error) = store.sync_through(visible) {
+            if let Err(error) = store.sync_through(logged) {
                 *self.failure.lock() = Some(error);
             }
             self.synced.wake();

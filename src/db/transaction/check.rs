@@ -35,7 +35,8 @@ impl Store {
         let batch = self.batch_with_deadlines(batch, options);
         self.check_batch(&batch)?;
         let deadline = reads.expiring().map_or(NEVER, |first| first.deadline);
-        let encoded = Encoded::of(batch, options.sync);
+        let logged = self.logged_part(&batch, options)?;
+        let encoded = Encoded::of(batch, logged, options.sync);
         for round in 1.. {
             let view = self.view.load();
             let moment = Moment::of(&view, &self.sequence);

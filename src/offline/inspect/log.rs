@@ -239,9 +239,8 @@ fn content(record: &Record<'_>, kind: FileKind) -> Content {
 
 fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
     let operations = BatchReader::new(record.payload, record.count);
-    (record.first..)
-        .zip(operations)
-        .map(|(seqno, operation)| {
+    operations
+        .map(|operation| {
             let operation = operation?;
             let (value, deadline) = match Write::of(operation.kind, operation.value) {
                 Write::Delete => (None, None),
@@ -249,7 +248,7 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
                 Write::ExpiringPut(value, deadline) => (Some(value), Some(time_of(deadline))),
             };
             Ok(Operation {
-                seqno,
+                seqno: record.first + u64::from(operation.index),
                 keyspace: operation.keyspace,
                 key: operation.key.to_vec(),
                 kind: operation.kind.into(),

@@ -84,7 +84,8 @@ pub(super) fn read(
         let operations: Result<Vec<Op<'_>>, Malformed> = BatchReader::new(record.payload, record.count).collect();
         match operations {
             Ok(operations) => {
-                for (operation, seqno) in operations.iter().zip(record.first..) {
+                for operation in &operations {
+                    let seqno = record.first + u64::from(operation.index);
                     if seqno > selection.floors.get(&operation.keyspace).copied().unwrap_or(0) {
                         read.entries += 1;
                         take(operation, seqno)?;

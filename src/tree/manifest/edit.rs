@@ -18,14 +18,14 @@
 //! | 13 | deadline | everything whose deadline is not later counts as expired from here on |
 //!
 //! Tags 1 to 4, 9 and 13 occur at most once. A manifest with tag 12 or 13, or with field 4 of a
-//! keyspace's options, requires feature bit 2 in its header. Readers refuse unknown tags below 64
-//! and skip others. The rules between edits are in `state`.
+//! keyspace's options, requires feature bit 2 in its header; one with field 5, bit 3. Readers
+//! refuse unknown tags below 64 and skip others. The rules between edits are in `state`.
 //!
 //! ```text
 //! options    = block size, compression, policy, field*
 //! policy     = filter policy, bits per key in thousandths (binary fuse: bits of a fingerprint)
 //! field      = 1, length, by level   |   2, length, prefix extractor   |   3, length, name
-//!            | 4, length, ttl in milliseconds, not 0
+//!            | 4, length, ttl in milliseconds, not 0   |   5, 0
 //! by level   = 1, policy{1,7}        from level 0; the last one holds for all further levels
 //!            | 2, thousandths of bits per key, share absent
 //!            | 3, bytes of all filters, share absent
@@ -36,8 +36,8 @@
 //!
 //! Without field 1, all levels have the policy of the options; without field 2, there is no prefix
 //! extractor; field 3 names the merge operator, if there is one. Field 4 says how long puts without
-//! a deadline of their own live. Codes are those of [`Compression::code`], [`FilterPolicy::code`]
-//! and [`PrefixExtractor::code`].
+//! a deadline of their own live; a keyspace with field 5 has no log. Codes are those of
+//! [`Compression::code`], [`FilterPolicy::code`] and [`PrefixExtractor::code`].
 
 use std::time::Duration;
 
@@ -105,7 +105,9 @@ impl VersionEdit {
         let expires = self.expired_by.is_some()
             || self.added.iter().any(|(.., table)| table.deadlines.count > 0)
             || self.created.iter().any(|(.., options)| options.ttl.is_some());
-        if expires { features::EXPIRY } else { 0 }
+        let is_unlogged = self.created.iter().any(|(.., options)| !options.wal);
+        let expiry = if expires { features::EXPIRY } else { 0 };
+        expiry | if is_unlogged { features::UNLOGGED } else { 0 }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -250,6 +252,7 @@ mod option_tag {
     pub(super) const PREFIX: u64 = 2;
     pub(super) const MERGE_OPERATOR: u64 = 3;
     pub(super) const TTL: u64 = 4;
+    pub(super) const UNLOGGED: u64 = 5;
 }
 
 /// Kinds of level filters: the first number of the field. Part of the format.
@@ -288,6 +291,9 @@ fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     if let Some(ttl) = options.ttl {
         put_varint_field(out, option_tag::TTL, deadline_after(0, ttl));
     }
+    if !options.wal {
+        put_field(out, option_tag::UNLOGGED, &[]);
+    }
     let mut content = Vec::new();
     match &options.level_filters {
         LevelFilters::Uniform => return,
@@ -320,7 +326,7 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     let compression = Compression::from_code(content.varint()?);
     let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
     let filter = policy(content)?;
-    let (mut level_filters, mut prefix, mut merge_operator, mut ttl) = (None, None, None, None);
+    let (mut level_filters, mut prefix, mut merge_operator, mut ttl, mut unlogged) = (None, None, None, None, None);
     while let Some((tag, mut field)) = content.field()? {
         match tag {
             option_tag::LEVEL_FILTERS => set_once(&mut level_filters, levels_of_filters(&mut field, filter)?)?,
@@ -333,6 +339,7 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
                 }
                 set_once(&mut ttl, Duration::from_millis(ttl_millis))?;
             }
+            option_tag::UNLOGGED => set_once(&mut unlogged, ())?,
             tag::OPTIONAL.. => continue,
             _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
         }
@@ -341,7 +348,16 @@ fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     let level_filters = level_filters.unwrap_or_default();
     let compaction_filter = CompactionHook::default();
     let merging = KeyspaceOptions { merge_operator, compaction_filter, ..KeyspaceOptions::default() };
-    Ok(KeyspaceOptions { filter, level_filters, compression, block_size, prefix, ttl, ..merging })
+    Ok(KeyspaceOptions {
+        filter,
+        level_filters,
+        compression,
+        block_size,
+        prefix,
+        ttl,
+        wal: unlogged.is_none(),
+        ..merging
+    })
 }
 
 fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<LevelFilters> {

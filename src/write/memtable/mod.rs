@@ -223,6 +223,11 @@ impl MemtableWriter<'_> {
         self.writer.waited()
     }
 
+    /// Notes that there are no more entries up to `seqno`.
+    pub(crate) fn extend_to(&mut self, seqno: SeqNo) {
+        self.last_seqno = self.last_seqno.max(seqno);
+    }
+
     /// Inserts a put or a delete. Sequence numbers must ascend from call to call.
     #[inline]
     pub(crate) fn insert(&mut self, keyspace: u32, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {

@@ -27,6 +27,7 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
             "prefix": options.prefix.map(|prefix| prefix.to_string()),
             "merge_operator": options.merge_operator_name(),
             "ttl_seconds": options.ttl.map(|ttl| ttl.as_secs_f64()),
+            "wal": options.wal,
         }));
         rows.push(vec![
             stats.name.clone(),
