@@ -38,7 +38,8 @@ fn threads_make_the_bytes_of_one_thread() {
             // A key counts once, or once for each of the threads that set a bit of it.
             assert!((new / 2..=4 * keys).contains(&inserted), "{inserted} of {new}");
             assert_eq!(shared.to_bytes(), alone.to_bytes());
-            assert_eq!(shared.estimated_keys(), alone.estimated_keys());
+            // Miri varies the last bits of a logarithm.
+            assert!((shared.estimated_keys() - alone.estimated_keys()).abs() < 1e-9);
             assert_eq!(shared.into_filter().to_bytes(), alone.to_bytes());
         }
     }
