@@ -303,12 +303,14 @@ impl Db {
 
     /// Writes a batch atomically under `options`.
     ///
-    /// After an error the batch may be present on reopening, but never in part.
+    /// After an error the batch may be present on reopening, but never in part. What it writes to
+    /// keyspaces without a log is not part of that promise; see [`KeyspaceOptions::wal`].
     pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
         self.store().write(batch, options)
     }
 
-    /// Makes every acknowledged write survive a power cut.
+    /// Makes every acknowledged write survive a power cut, except those to keyspaces without a log;
+    /// see [`KeyspaceOptions::wal`].
     pub fn sync(&self) -> Result<()> {
         self.store().sync()
     }
@@ -344,8 +346,9 @@ impl Db {
         self.store().sequence.visible()
     }
 
-    /// Every write up to this sequence number survives a power cut. Reopening may lower it: writes
-    /// recovered from logs count as durable once they are in tables.
+    /// Every write up to this sequence number survives a power cut, except those to keyspaces
+    /// without a log. Reopening may lower it: writes recovered from logs count as durable once they
+    /// are in tables.
     pub fn synced_seqno(&self) -> SeqNo {
         self.store().sequence.durable()
     }

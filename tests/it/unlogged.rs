@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tamis::vfs::SimFileSystem;
+use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{
     ByteOrder, Change, Db, Error, Executor, Keyspace, KeyspaceOptions, Options, Result, SeqNo, SteppedExecutor,
     WriteBatch, WriteOptions,
@@ -195,6 +195,32 @@ fn live_and_die(seed: u64) {
 #[test]
 fn after_kills_and_power_cuts_keyspaces_without_a_log_are_of_one_moment() {
     for_each_seed(count_from_env("TAMIS_SEEDS", 400), live_and_die);
+}
+
+#[test]
+fn after_a_failed_call_nothing_logged_or_flushed_is_lost() {
+    for_each_seed(count_from_env("TAMIS_SEEDS", 12), |seed| {
+        for at in 1..120 {
+            for mode in [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite] {
+                let _scene = Scene(format!("call {at} failed with {mode:?}"));
+                let mut history = History::new(seed);
+                history.open().unwrap();
+                history.fs.set_fault(Some(Fault { at, mode, sticky: (seed + at) % 2 == 0 }));
+                for _ in 0..150 {
+                    if history.step().is_err() {
+                        break;
+                    }
+                }
+                if !history.fs.fault_hit() {
+                    assert!(at > 30, "the history makes {at} calls");
+                    return;
+                }
+                let left = history.fs.kill();
+                left.set_fault(None);
+                history.reopen(left, true);
+            }
+        }
+    });
 }
 
 #[test]
