@@ -46,6 +46,7 @@ mod report {
 #[path = "../src/sorted"]
 mod sorted {
     pub(crate) mod iter;
+    pub(crate) mod ranges;
 }
 
 #[path = "../src/write"]

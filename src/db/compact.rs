@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
@@ -18,11 +18,17 @@ use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::options::Compression;
 use crate::sorted::table::{Input, TableMeta};
+use crate::tree::compaction::covered::covered_tables;
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::picker::{Picker, Task};
 use crate::tree::compaction::{job, stages};
 use crate::tree::manifest::VersionEdit;
 use crate::tree::version::LEVELS;
+
+/// A compaction stops if this part of its tables, as a divisor, could go unread instead.
+const COVERED_SHARE: u64 = 4;
+/// A requested compaction begins again after range deletes at most so many times.
+const MAX_ROUNDS: u32 = 3;
 
 /// The tables that a task takes.
 fn tables_of<'a>(tree: &'a Tree, task: &'a Task) -> impl Iterator<Item = &'a TableMeta> {
@@ -79,6 +85,10 @@ struct StageMerge {
     next: AtomicUsize,
     /// A part has failed: the others can stop.
     failed: AtomicBool,
+    /// Range deletes have made it pointless: see [`Store::is_pointless`].
+    is_pointless: AtomicBool,
+    /// [`Store::range_edits`] when that was last checked.
+    range_edits: AtomicU64,
     /// The result of each part that has ended.
     ended: Mutex<Vec<Option<PartResult>>>,
     /// Notified when a part has ended.
@@ -148,23 +158,28 @@ impl Store {
         let (mut written, mut from) = (0, None);
         for to in ends.into_iter().map(Some).chain([None]) {
             let stage = KeySpan { lower: from, upper: to.clone() };
-            written += self.run_stage(keyspace, task, filter, stage)?;
+            match self.run_stage(keyspace, task, filter, stage)? {
+                Some(len) => written += len,
+                // The upkeep of range deletes goes on from here.
+                None => return Ok(written),
+            }
             from = to;
         }
         self.counters.compactions.fetch_add(1, Ordering::Relaxed);
         Ok(written)
     }
 
-    /// Runs one stage of a task; returns the bytes of tables it wrote.
+    /// Runs one stage of a task; returns the bytes of tables it wrote, or `None` if range deletes
+    /// have made it pointless.
     fn run_stage(
         self: &Arc<Self>,
         keyspace: u32,
         task: &Task,
         filter: FilterPolicy,
         stage: KeySpan<Vec<u8>>,
-    ) -> Result<u64> {
+    ) -> Result<Option<u64>> {
         // The current tree, so as not to keep tables that earlier stages have replaced.
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(None) };
         let levels = tree.version.metas();
         self.check_space(stages::space_needed(task, &levels, stage.borrowed()))?;
         let done = stages::finished_inputs(task, &levels, stage.upper.as_deref());
@@ -175,7 +190,9 @@ impl Store {
         let expiring = tables_of(&tree, task).filter(|meta| meta.deadlines.count > 0);
         let first = expiring.map(|meta| meta.deadlines.first).min();
         let now = first.map(|first| (first, self.clock.now())).filter(|(first, now)| first <= now).map(|(_, now)| now);
-        let outputs = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0))?;
+        let Some(outputs) = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0))? else {
+            return Ok(None);
+        };
         if !outputs.is_empty() {
             self.sync_dir()?;
         }
@@ -183,7 +200,7 @@ impl Store {
         self.install_outputs(keyspace, task, done, outputs, now)?;
         self.counters.compacted_bytes_in.fetch_add(replaced, Ordering::Relaxed);
         self.counters.compacted_bytes_out.fetch_add(written, Ordering::Relaxed);
-        Ok(written)
+        Ok(Some(written))
     }
 
     /// Replaces the tables `done` by the outputs of a task, which may have dropped what had expired
@@ -212,7 +229,7 @@ impl Store {
     }
 
     /// Merges the inputs of a task within a stage, in parts and with the help of free threads.
-    /// Writes all of it or nothing.
+    /// Writes all of it or nothing; `None` if range deletes have made it pointless.
     fn rewrite(
         self: &Arc<Self>,
         tree: Tree,
@@ -221,7 +238,7 @@ impl Store {
         stage: KeySpan<Vec<u8>>,
         inputs: Vec<Input>,
         now: Deadline,
-    ) -> Result<Vec<TableMeta>> {
+    ) -> Result<Option<Vec<TableMeta>>> {
         let bounds = job::bounds(task, &tree.version, stage.borrowed(), self.options.table_size)?;
         let compression = match usize::from(task.output_level) {
             level if level == LEVELS - 1 => tree.options.compression,
@@ -237,6 +254,9 @@ impl Store {
             now,
             next: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
+            is_pointless: AtomicBool::new(false),
+            // Not the current number: ranges may have come since the tree was loaded.
+            range_edits: AtomicU64::new(u64::MAX),
             ended: Mutex::new((0..=bounds.len()).map(|_| None).collect()),
             part_ended: Condvar::new(),
             stage,
@@ -256,9 +276,12 @@ impl Store {
         }
         if merge.failed.load(Ordering::Relaxed) {
             outputs.iter().for_each(|meta| self.tables.remove_file(meta.number));
-            return Err(failure.unwrap_or(Error::Closed));
+            return match failure {
+                None if merge.is_pointless.load(Ordering::Relaxed) => Ok(None),
+                failure => Err(failure.unwrap_or(Error::Closed)),
+            };
         }
-        Ok(outputs)
+        Ok(Some(outputs))
     }
 
     /// Has another thread merge parts of a stage. Each part is a separate job, so that a flush
@@ -284,12 +307,34 @@ impl Store {
         true
     }
 
+    /// Whether range deletes have covered a good part of what a stage rewrites. Those tables can go
+    /// unread once the task has ended.
+    fn is_pointless(&self, merge: &StageMerge) -> bool {
+        let edits = self.range_edits.load(Ordering::Acquire);
+        if merge.range_edits.swap(edits, Ordering::Relaxed) == edits {
+            return false;
+        }
+        let Some(tree) = self.view.load().tree(merge.tree.id).cloned() else { return false };
+        let levels = tree.version.metas();
+        let covered = covered_tables(&levels, tree.version.ranges(), &self.snapshots.all());
+        let covered: HashSet<u64> = covered.into_iter().map(|(_, meta)| meta.number).collect();
+        let is_covered = |meta: &TableMeta| covered.contains(&meta.number);
+        let inputs = || tables_of(&tree, &merge.task);
+        let bytes = |metas: &mut dyn Iterator<Item = &TableMeta>| metas.map(|meta| meta.size).sum::<u64>();
+        let all = bytes(&mut inputs());
+        let is_pointless = COVERED_SHARE * bytes(&mut inputs().filter(|meta| is_covered(meta))) >= all.max(1);
+        if is_pointless {
+            merge.is_pointless.store(true, Ordering::Relaxed);
+        }
+        is_pointless
+    }
+
     fn rewrite_part(self: &Arc<Self>, merge: &StageMerge, i: usize) -> PartResult {
         let StageMerge { tree, task, filter, compression, .. } = merge;
         let new_number = || self.catalog.new_file_number();
         let cancelled = || {
             self.do_urgent(Urgent::All);
-            self.is_stopping() || merge.failed.load(Ordering::Relaxed)
+            self.is_stopping() || merge.failed.load(Ordering::Relaxed) || self.is_pointless(merge)
         };
         if cancelled() {
             return Ok(None);
@@ -310,14 +355,38 @@ impl Store {
     /// any more.
     pub(super) fn compact_range(self: &Arc<Self>, keyspace: u32, name: &str, range: &KeySpan<Vec<u8>>) -> Result<()> {
         self.flush()?;
-        let has_hook = self
-            .view
-            .with(|view, _| tree_of(view, keyspace, name).map(|tree| tree.options.compaction_filter.is_set()))?;
-        if has_hook {
-            // It is not asked about everything while tables above the last level stay.
-            self.run_requested(keyspace, Request::Compact, |picker| picker.pick_range(range, false))?;
+        let rewrites_all = || {
+            self.view.with(|view, _| {
+                let tree = tree_of(view, keyspace, name)?;
+                Ok(tree.options.compaction_filter.is_set() || !tree.version.ranges().is_empty())
+            })
+        };
+        // Range deletes that come meanwhile may stop a compaction.
+        for _ in 0..MAX_ROUNDS {
+            let edits = self.range_edits.load(Ordering::Acquire);
+            self.compact_once(keyspace, range, &rewrites_all)?;
+            if self.range_edits.load(Ordering::Acquire) == edits {
+                break;
+            }
         }
-        let pick = |picker: &Picker<'_>| picker.pick_range(range, has_hook);
-        self.run_requested(keyspace, Request::Compact, pick).map(drop)
+        Ok(())
+    }
+
+    fn compact_once(
+        self: &Arc<Self>,
+        keyspace: u32,
+        range: &KeySpan<Vec<u8>>,
+        rewrites_all: &impl Fn() -> Result<bool>,
+    ) -> Result<()> {
+        if rewrites_all()? {
+            // The filter is not asked about everything, and ranges may delete something, while
+            // tables above the last level stay.
+            self.run_requested(keyspace, Request::Compact, |picker| picker.pick_range(range, false))?;
+            self.tidy_ranges()?;
+        }
+        let rewrites_all = rewrites_all()?;
+        let pick = |picker: &Picker<'_>| picker.pick_range(range, rewrites_all);
+        self.run_requested(keyspace, Request::Compact, pick)?;
+        self.tidy_ranges()
     }
 }

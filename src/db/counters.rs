@@ -18,6 +18,7 @@ pub(super) struct Counters {
     pub(super) compacted_bytes_out: AtomicU64,
     pub(super) moves: AtomicU64,
     pub(super) expired_tables: AtomicU64,
+    pub(super) covered_tables: AtomicU64,
     pub(super) held: Held,
     /// Held while a table leaves the view and while the statistics are read: each table is in one
     /// of the two.
@@ -34,6 +35,7 @@ impl Default for Counters {
             compacted_bytes_out: AtomicU64::default(),
             moves: AtomicU64::default(),
             expired_tables: AtomicU64::default(),
+            covered_tables: AtomicU64::default(),
             held: Held::default(),
             retired: RankedMutex::new(LockRank::RetiredTables, RetiredTables::default()),
         }

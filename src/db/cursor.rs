@@ -1,5 +1,7 @@
 //! [`Cursor`]: a position in a keyspace as of a snapshot.
 
+mod deleted;
+
 use std::sync::Arc;
 
 use super::clock::{Clock, Now};
@@ -12,11 +14,16 @@ use crate::operator::{NamedOperator, OperandChain, Resolved, oldest_of_operand};
 use crate::report::stats::ReadEvent;
 use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
+use crate::sorted::ranges::{Covers, Stretch};
 use crate::tree::version::ScanSource;
 
 /// After this many invisible entries, a cursor seeks past the key's other versions instead of
 /// stepping.
 const SEEK_AFTER: u32 = 8;
+
+/// A jump passes this many range deletes that abut, and twice as many each time it got past all of
+/// them.
+const MIN_REACH: usize = 8;
 
 /// A cursor asks [`Gaps`] after this many invisible keys in a row. Stepping over them costs about
 /// as much as asking and jumping.
@@ -46,9 +53,15 @@ pub struct Cursor {
     inner: MergingCursor<ScanSource>,
     snapshot: SeqNo,
     /// Compactions may have dropped entries numbered up to this, together with the entries they
-    /// hid.
+    /// hid. Nor are those that range deletes up to this number have let it skip.
     settled: SeqNo,
     gaps: Arc<Gaps>,
+    /// Ranges deleted for the snapshot, if there are any in the keyspace.
+    covers: Option<Arc<Covers>>,
+    /// What they say of the keys around the last one asked.
+    stretch: Option<Stretch>,
+    /// How many of them that abut the next jump may pass.
+    reach: usize,
     /// Combines operands; with the name of its keyspace.
     operator: Option<(NamedOperator, Arc<str>)>,
     now: Now,
@@ -135,13 +148,19 @@ enum Passing {
 
 impl Cursor {
     /// The sources' view must not be older than `snapshot`; see `ReadView::clamp`.
-    pub(super) fn new(inner: MergingCursor<ScanSource>, snapshot: SeqNo, tree: &Tree, now: Now) -> Cursor {
+    pub(super) fn new(
+        inner: MergingCursor<ScanSource>,
+        snapshot: SeqNo,
+        tree: &Tree,
+        covers: Option<Arc<Covers>>,
+        now: Now,
+    ) -> Cursor {
         // A compaction drops an entry that `snapshot` sees only together with a newer one that it
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
         let operator = tree.options.merge_operator.as_ref().map(|operator| (operator.clone(), Arc::clone(&tree.name)));
         let clock = Some(Arc::clone(&tree.clock));
-        Cursor { operator, now, clock, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
+        Cursor { operator, covers, now, clock, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
     }
 
     pub(super) fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
@@ -149,9 +168,25 @@ impl Cursor {
     }
 
     fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
-        let (operator, clock, marked, key, value, deadline) = Default::default();
-        let (now, state) = (Now::new(None), CursorState::Invalid);
-        Cursor { inner, snapshot, settled, gaps, operator, now, clock, state, marked, key, value, deadline }
+        let (covers, stretch, operator, clock, marked, key, value, deadline) = Default::default();
+        let (now, state, reach) = (Now::new(None), CursorState::Invalid, MIN_REACH);
+        Cursor {
+            inner,
+            snapshot,
+            settled,
+            gaps,
+            covers,
+            stretch,
+            reach,
+            operator,
+            now,
+            clock,
+            state,
+            marked,
+            key,
+            value,
+            deadline,
+        }
     }
 
     /// Judges deadlines at the time of `other`, if that has read the clock and this cursor has not.
@@ -210,7 +245,9 @@ impl Cursor {
     /// Moves to the first entry if it is before `end`.
     pub(super) fn seek_to_first_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
         self.state = CursorState::Invalid;
-        self.inner.seek_to_first()?;
+        if !self.skip_deleted(None, end, true)? {
+            self.inner.seek_to_first()?;
+        }
         self.settle_forward(false, end)
     }
 
@@ -223,7 +260,9 @@ impl Cursor {
     /// Moves to the last entry if it is at `end` or after.
     pub(super) fn seek_to_last_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
         self.state = CursorState::Invalid;
-        self.inner.seek_to_last()?;
+        if !self.skip_deleted(None, end, false)? {
+            self.inner.seek_to_last()?;
+        }
         self.settle_backward(end)
     }
 
@@ -236,7 +275,9 @@ impl Cursor {
     /// Moves to the first entry whose key is `key` or greater, if it is before `end`.
     pub(super) fn seek_within(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
         self.state = CursorState::Invalid;
-        self.inner.seek(key, self.snapshot)?;
+        if !self.skip_deleted(Some(key), end, true)? {
+            self.inner.seek(key, self.snapshot)?;
+        }
         self.settle_forward(false, end)
     }
 
@@ -252,7 +293,9 @@ impl Cursor {
     /// Moves to the last entry whose key is less than `key`, if it is at `end` or after.
     pub(super) fn seek_before(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
         self.state = CursorState::Invalid;
-        self.inner.seek_before(key, SeqNo::MAX)?;
+        if !self.skip_deleted(Some(key), end, false)? {
+            self.inner.seek_before(key, SeqNo::MAX)?;
+        }
         self.settle_backward(end)
     }
 
@@ -282,12 +325,17 @@ impl Cursor {
                 self.marked.mark(&self.inner);
                 self.inner.next()?;
                 // Usually a key has one version, and it is visible.
-                if self.inner.valid() && self.inner.shows(self.snapshot) && !self.marked.is_at(&self.inner) {
+                if self.inner.valid()
+                    && self.inner.shows(self.snapshot)
+                    && !self.marked.is_at(&self.inner)
+                    && !self.is_deleted()
+                {
                     self.state = CursorState::Forward;
-                    self.inner.plan_fast_steps(self.snapshot);
+                    self.plan_fast_steps(true);
                     return Ok(true);
                 }
-                if self.inner.valid() && !self.marked.is_at(&self.inner) && self.shows_expiring() {
+                if self.inner.valid() && !self.marked.is_at(&self.inner) && self.shows_expiring() && !self.is_deleted()
+                {
                     self.state = CursorState::Expiring;
                     return Ok(true);
                 }
@@ -356,10 +404,18 @@ impl Cursor {
     /// the marked key. Stops searching some time after `end`.
     fn settle_forward(&mut self, mut skip_key: bool, end: Option<&[u8]>) -> Result<bool> {
         let mut hidden = HiddenKeys::default();
-        let mut passed = 0;
+        let (mut passed, mut deleted) = (0, 0);
         while self.inner.valid() {
             let is_hidden = skip_key && self.marked.is_at(&self.inner);
             let too_new = self.inner.seqno() > self.snapshot;
+            if !is_hidden && !too_new && self.is_deleted() {
+                match self.pass_deleted(&mut hidden, &mut deleted, true, end)? {
+                    Passing::Step => self.inner.next()?,
+                    Passing::Jumped => {}
+                    Passing::Ended => break,
+                }
+                continue;
+            }
             if !is_hidden && !too_new {
                 let state = match self.inner.kind() {
                     ValueKind::Put => Some(CursorState::Forward),
@@ -368,7 +424,7 @@ impl Cursor {
                         let (deadline, _) = split_expiring(self.inner.value());
                         (!self.is_past(deadline)).then_some(CursorState::Expiring)
                     }
-                    ValueKind::Delete => None,
+                    ValueKind::Delete | ValueKind::DeleteRange => None,
                 };
                 if let Some(state) = state {
                     self.note(&hidden, true, true, end);
@@ -412,12 +468,12 @@ impl Cursor {
     #[inline]
     fn settle_backward(&mut self, end: Option<&[u8]>) -> Result<bool> {
         // Usually a key has one version, and it is visible: it is lent in place.
-        if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() {
+        if self.inner.valid() && self.inner.shows(self.snapshot) && self.inner.is_first_of_key() && !self.is_deleted() {
             self.state = CursorState::First;
-            self.inner.plan_fast_steps(self.snapshot);
+            self.plan_fast_steps(false);
             return Ok(true);
         }
-        if self.inner.valid() && self.shows_expiring() && self.inner.is_first_of_key() {
+        if self.inner.valid() && self.shows_expiring() && self.inner.is_first_of_key() && !self.is_deleted() {
             self.state = CursorState::FirstExpiring;
             return Ok(true);
         }
@@ -437,15 +493,17 @@ impl Cursor {
     /// versions is it known to be the newest.
     fn settle_backward_over_versions(&mut self, end: Option<&[u8]>) -> Result<bool> {
         let mut hidden = HiddenKeys::default();
+        let mut deleted = 0;
         while self.inner.valid() {
             self.marked.mark(&self.inner);
+            let cover = self.cover();
             // The newest visible version comes last.
             let (mut visible, mut newest) = (false, 0);
             // The operands since the newest put or delete, which is numbered `base`.
             let (mut operands, mut base) = (Vec::new(), 0);
             self.deadline = None;
             loop {
-                if self.inner.seqno() <= self.snapshot {
+                if (cover..=self.snapshot).contains(&self.inner.seqno()) {
                     newest = self.inner.seqno();
                     let kind = self.inner.kind();
                     if kind == ValueKind::Merge {
@@ -488,7 +546,15 @@ impl Cursor {
                 self.state = CursorState::Backward;
                 return Ok(true);
             }
+            let newest = newest.max(cover);
             if self.pass(&mut hidden, newest, false, end)? == Passing::Ended {
+                break;
+            }
+            if cover > 0
+                && self.inner.valid()
+                && self.is_deleted()
+                && self.pass_deleted(&mut hidden, &mut deleted, false, end)? == Passing::Ended
+            {
                 break;
             }
         }
@@ -505,7 +571,11 @@ impl Cursor {
         self.key.clear();
         self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
         let mut covered = 0;
-        while self.inner.valid() && !chain.is_complete() && self.marked.is_at(&self.inner) {
+        let cover = self.cover();
+        let is_here = |inner: &MergingCursor<ScanSource>, marked: &MarkedKey| {
+            inner.valid() && marked.is_at(inner) && inner.seqno() > cover
+        };
+        while !chain.is_complete() && is_here(&self.inner, &self.marked) {
             covered = if self.inner.seqno() < chain.oldest() { 0 } else { covered + 1 };
             chain.push(self.inner.seqno(), self.inner.kind(), self.inner.value())?;
             // A memtable may hold many versions that the newest stands for.
@@ -679,7 +749,7 @@ mod tests {
         tree.gaps.claim(b"", None, later);
         let cursor = |gaps: &Arc<Gaps>| {
             let tree = Tree { gaps: Arc::clone(gaps), ..tree.clone() };
-            Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), &tree, Now::new(None))
+            Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), &tree, None, Now::new(None))
         };
         let (mut forward, mut backward) = (cursor(&tree.gaps), cursor(&tree.gaps));
         assert!(forward.seek_to_first().unwrap());

@@ -34,9 +34,11 @@ impl Store {
         let tree = tree_of(&view, target.keyspace, target.name)?;
         let range = KeySpan::of(range.into_bounds());
         let mut estimate = Estimate::default();
-        view.memtables().for_each(|memtable| estimate.add(memtable.estimate(tree.id, range.borrowed())));
+        let (_, covers) = view.covers(tree, None, || self.sequence.visible());
+        let covers = covers.as_deref();
+        view.memtables().for_each(|memtable| estimate.add(memtable.estimate(tree.id, range.borrowed(), covers)));
         let now = if tree.version.has_deadlines() { self.clock.now() } else { 0 };
-        estimate.add(tree.version.estimate(range.borrowed(), now)?);
+        estimate.add(tree.version.estimate(range.borrowed(), now, covers)?);
         Ok(estimate)
     }
 }
@@ -59,7 +61,7 @@ impl Keyspace {
     /// About how many keys are in a range. Reads no data block, whatever the length of the range.
     ///
     /// Tables answer from their metadata and, where a bound of the range lies within one, from its
-    /// index; memtables from a sample. The error has five sources:
+    /// index; memtables from a sample. The error has six sources:
     ///
     /// - At each bound of the range, less than the entries of one data block in every run: each
     ///   table of level 0, and each level below.
@@ -67,6 +69,8 @@ impl Keyspace {
     ///   large values in one half and small ones in the other may be off by that ratio.
     /// - A key with versions in several memtables, runs or levels counts once for each. A deleted
     ///   key counts as if there were exactly one. Compactions remove both.
+    /// - In a table, up to 64 deleted ranges do not count if they are newer than all of it; others
+    ///   count until compactions apply them.
     /// - What has expired counts until a quarter of its table has, and in memtables. Compactions
     ///   remove it.
     /// - A range with more than 256 entries in a memtable is sampled there, to a few percent.

@@ -85,7 +85,7 @@ impl Store {
         let outcome = match read {
             Ok(Some(len)) => Ok(Found::Value(len)),
             Ok(None) => match recorder.steps.last().and_then(|step| step.found) {
-                Some(found @ (Found::Deleted | Found::Expired(_))) => Ok(found),
+                Some(found @ (Found::Deleted | Found::DeletedByRange | Found::Expired(_))) => Ok(found),
                 _ => Ok(Found::Absent),
             },
             // Without a step the read never began.

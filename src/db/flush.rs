@@ -12,12 +12,12 @@ use super::view::Tree;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::FilterPolicy;
 use crate::format::filename::FileKind;
-use crate::format::span::KeySpan;
 use crate::operator::CompactionHook;
 use crate::options::Compression;
 use crate::sorted::table::{Origin, TableMeta, TableOptions};
+use crate::tree::compaction::covered::is_needed;
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, UnknownLevels, write_run};
+use crate::tree::compaction::{OutputContext, write_memtable};
 use crate::tree::manifest::{VersionEdit, encode_definition};
 use crate::write::memtable::Memtable;
 
@@ -109,7 +109,15 @@ impl Store {
             ..VersionEdit::default()
         };
         let number = memtable.log_number();
-        self.install(edit, |view| view.sealed.retain(|memtable| memtable.log_number() != number))?;
+        let has_ranges = |tree: &Tree| memtable.range_count(tree.id) > 0;
+        self.install(edit, |view| {
+            view.sealed.retain(|memtable| memtable.log_number() != number);
+            // Entries that ranges deleted are in no table, and the ranges perhaps neither. What new
+            // scans note of their keys does not hold for older iterators.
+            view.trees.iter_mut().filter(|tree| has_ranges(tree)).for_each(|tree| {
+                tree.gaps = Arc::new(tree.gaps.emptied());
+            });
+        })?;
         self.logs.note_flushed(number);
         // A recovered memtable may come from several logs.
         let gone: Vec<u64> = self.logs.take_before(newer.log_number());
@@ -117,10 +125,12 @@ impl Store {
             // If this fails, the next open removes the log.
             let _ = self.fs.remove(&FileKind::Wal(log).path(&self.dir));
         }
+        // What fails here is tried again after the next flush or compaction.
+        let _ = self.tidy_ranges();
         Ok(bytes)
     }
 
-    /// Writes one table for each keyspace that still exists.
+    /// Writes the tables of each keyspace that still exists.
     fn write_memtable(
         &self,
         memtable: &Arc<Memtable>,
@@ -132,11 +142,10 @@ impl Store {
             let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
             let held = || tree.filter_bytes(|_, _| false);
             let filter = policy_of_output(&tree.options, &tree.version.metas(), 0, keys, held, |_, _| false);
-            let mut context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
-            context.table_size = u64::MAX;
-            let tables =
-                write_run(&mut memtable.flush_cursor(keyspace), KeySpan::default(), &context, &mut UnknownLevels)?;
-            added.extend(tables.into_iter().flatten().map(|meta| (keyspace, 0, meta)));
+            let context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
+            let levels = tree.version.metas();
+            let tables = write_memtable(memtable, keyspace, context, |range, own| is_needed(range, &levels, own))?;
+            added.extend(tables.into_iter().map(|(level, meta)| (keyspace, level, meta)));
         }
         Ok(())
     }
@@ -162,6 +171,8 @@ impl Store {
             },
             table_size: self.options.table_size,
             snapshots: self.snapshots.all(),
+            ranges: tree.version.ranges().sources().collect(),
+            cleared: tree.version.ranges().largest_seqno(),
             operator: tree.options.merge_operator.clone(),
             hook: CompactionHook::default(),
             now: 0,

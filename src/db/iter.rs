@@ -90,6 +90,11 @@ impl Iter {
         self.seek_back_before(Some([key.as_ref(), &[0]].concat()));
     }
 
+    /// Whether both ends have met.
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
     pub(super) fn seek_front(&mut self, key: &[u8]) {
         let lower = self.range.lower.as_deref().unwrap_or_default();
         self.front_sought = Some(key.max(lower).to_vec());

@@ -121,6 +121,47 @@ impl Keyspace {
         self.store().write_one(self.id, key.as_ref(), Write::Delete, options)
     }
 
+    /// Deletes all keys of a range, atomically. Returns the write's sequence number.
+    ///
+    /// It takes the same short time whatever the range holds: it writes one record and reads
+    /// nothing. Snapshots, iterators and cursors made before it see the range as it was. Reads of
+    /// deleted keys read no block, and scans jump over them. Tables that hold nothing else are
+    /// removed without being read.
+    ///
+    /// An empty range deletes nothing and writes nothing.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let log = db.keyspace("log")?;
+    /// for i in 0..100u32 {
+    ///     log.put(i.to_be_bytes(), "an entry")?;
+    /// }
+    /// log.delete_range(..90u32.to_be_bytes())?;
+    /// assert_eq!(log.iter().count(), 10);
+    /// # Ok(()) }
+    /// ```
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<SeqNo> {
+        self.delete_range_with(range, WriteOptions::default())
+    }
+
+    /// Deletes all keys of a range under `options`; see [`delete_range`](Keyspace::delete_range).
+    pub fn delete_range_with(&self, range: impl KeyRange, options: WriteOptions) -> Result<SeqNo> {
+        self.store().delete_range(self.id, &KeySpan::of(range.into_bounds()), options)
+    }
+
+    /// Deletes the keys that begin with `prefix`; see [`delete_range`](Keyspace::delete_range).
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<SeqNo> {
+        let range = KeySpan::of_prefix(prefix.as_ref());
+        self.store().delete_range(self.id, &range, WriteOptions::default())
+    }
+
+    /// Deletes all keys; see [`delete_range`](Keyspace::delete_range).
+    pub fn clear(&self) -> Result<SeqNo> {
+        self.delete_range(..)
+    }
+
     /// Merges an operand into the value of a key; see [`operator`](crate::operator). Returns the
     /// write's sequence number.
     ///
@@ -237,6 +278,31 @@ impl WriteBatch {
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.set_origin(keyspace.store().id);
         self.delete_raw(keyspace.id, key.as_ref());
+    }
+
+    /// Deletes a range of keys of the default keyspace, as of this place in the batch: what the
+    /// batch puts there later stays. Takes the same time whatever the range holds.
+    pub fn delete_range(&mut self, range: impl KeyRange) {
+        self.delete_range_raw(0, &KeySpan::of(range.into_bounds()));
+    }
+
+    /// Deletes a range of keys of `keyspace`; see [`delete_range`](WriteBatch::delete_range).
+    pub fn delete_range_in(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
+        self.set_origin(keyspace.store().id);
+        self.delete_range_raw(keyspace.id, &KeySpan::of(range.into_bounds()));
+    }
+
+    /// Deletes the keys of the default keyspace that begin with `prefix`; see
+    /// [`delete_range`](WriteBatch::delete_range).
+    pub fn delete_prefix(&mut self, prefix: impl AsRef<[u8]>) {
+        self.delete_range_raw(0, &KeySpan::of_prefix(prefix.as_ref()));
+    }
+
+    /// Deletes the keys of `keyspace` that begin with `prefix`; see
+    /// [`delete_range`](WriteBatch::delete_range).
+    pub fn delete_prefix_in(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) {
+        self.set_origin(keyspace.store().id);
+        self.delete_range_raw(keyspace.id, &KeySpan::of_prefix(prefix.as_ref()));
     }
 }
 

@@ -19,6 +19,7 @@ mod close;
 mod commit;
 mod compact;
 mod counters;
+mod covered;
 mod cursor;
 mod estimate;
 mod explain;
@@ -269,6 +270,39 @@ impl Db {
     /// Deletes a key; deleting an absent key is no error. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.delete(key)
+    }
+
+    /// Deletes a range of keys of the default keyspace; see [`Keyspace::delete_range`].
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// for day in ["2026-07-30", "2026-07-31", "2026-08-01"] {
+    ///     db.put(day, "sunny")?;
+    /// }
+    /// db.delete_range(.."2026-08")?;
+    /// assert_eq!(db.iter().count(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<SeqNo> {
+        self.default.delete_range(range)
+    }
+
+    /// Deletes a range of keys of the default keyspace under `options`.
+    pub fn delete_range_with(&self, range: impl KeyRange, options: WriteOptions) -> Result<SeqNo> {
+        self.default.delete_range_with(range, options)
+    }
+
+    /// Deletes the keys of the default keyspace that begin with `prefix`; see
+    /// [`Keyspace::delete_range`].
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.default.delete_prefix(prefix)
+    }
+
+    /// Deletes all keys of the default keyspace; see [`Keyspace::delete_range`].
+    pub fn clear(&self) -> Result<SeqNo> {
+        self.default.clear()
     }
 
     /// Merges an operand into the value of a key; see [`operator`](crate::operator). Returns the

@@ -24,10 +24,11 @@ impl Store {
         // The view first, the sequence number second: see `ReadView`. Counted, not pinned: the
         // batch may be long.
         let view = self.view.load();
-        let snapshot = target.snapshot.unwrap_or_else(|| self.sequence.visible());
         let tree = tree_of(&view, target.keyspace, target.name)?;
+        let (snapshot, covers) = view.covers(tree, target.snapshot, || self.sequence.visible());
         let mode = options.mode();
-        let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, mode };
+        let cover = |key: &[u8]| covers.as_ref().map_or(0, |covers| covers.cover(key));
+        let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, cover: cover(key), mode };
         let reads: Vec<PointRead<'_>> = keys.iter().map(|key| read(key.as_ref())).collect();
 
         let mut now = Now::new(target.at);
@@ -35,12 +36,17 @@ impl Store {
         // Keys whose newest version is an operand.
         let mut merged = Vec::new();
         let mut pending: Vec<usize> = (0..keys.len()).collect();
+        // Before any filter is asked: a filter would deny what a range deletes, or a block be read.
+        for i in pending.extract_if(.., |i| reads[*i].cover > 0) {
+            values[i] =
+                view.get_above(tree, &reads[i], Some(now.get(&tree.clock)), &mut Untraced, |hit| hit.into_value())?;
+        }
         for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
             pending.retain(|&i| {
                 let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
                 match entry.kind {
                     ValueKind::Put => values[i] = Some(Value::copy_of(entry.value)),
-                    ValueKind::Delete => {}
+                    ValueKind::Delete | ValueKind::DeleteRange => {}
                     ValueKind::Merge => merged.push(i),
                     ValueKind::ExpiringPut => {
                         let (deadline, value) = split_expiring(entry.value);
@@ -52,7 +58,7 @@ impl Store {
         }
         let batch = MultiGet::new(&reads, pending, |i, hit| match hit.kind {
             ValueKind::Put => values[i] = Some(hit.value.into_value()),
-            ValueKind::Delete => {}
+            ValueKind::Delete | ValueKind::DeleteRange => {}
             ValueKind::Merge => merged.push(i),
             ValueKind::ExpiringPut => {
                 let is_past = now.is_past(split_expiring(hit.value.bytes()).0, &tree.clock);

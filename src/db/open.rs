@@ -29,8 +29,9 @@ use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
 use crate::memory::pool::{CHUNK_LEN, MemtablePool};
 use crate::options::Options;
+use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
-use crate::tree::manifest::{self, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState};
+use crate::tree::manifest::{self, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL};
 use crate::tree::version::Version;
 use crate::vfs::{FileLock, FileSystem, store_files};
 use crate::write::memtable::Memtable;
@@ -59,7 +60,7 @@ impl Store {
         let header = FileHeader { number: log_number, first, previous, previous_len, ..FileHeader::default() };
         let memtable = Arc::new(Memtable::new(log_number, options.memtable_size, seed, &memory));
         let clock = clock_of(&options, &start.state, &recovered);
-        let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), recovered.memtables);
+        let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), recovered.memtables)?;
         // Without recovered memtables, tables hold all entries.
         let min_log = if view.sealed.is_empty() { log_number } else { start.state.min_log };
         let manifest = start.put_in_force(&*options.file_system, &dir, recovered.flushed, min_log)?;
@@ -101,8 +102,12 @@ impl Store {
         let mut last_failure = String::new();
         let begin = Instant::now();
         while begin.elapsed() < READ_ONLY_PATIENCE {
-            match read_beside_writer(dir, &options, &memory) {
-                Ok(Some(found)) => return found.into_store(options, memory),
+            // This reads range tables, which the writer may have replaced too.
+            let opened = read_beside_writer(dir, &options, &memory).and_then(|found| {
+                found.map(|found| found.into_store(options.clone(), Arc::clone(&memory))).transpose()
+            });
+            match opened {
+                Ok(Some(store)) => return Ok(store),
                 Ok(None) => last_failure.clear(),
                 Err(error) => {
                     let failure = error.to_string();
@@ -120,6 +125,7 @@ impl Store {
         if self.options.paranoid {
             for tree in &self.view.load().trees {
                 tree.version.tables().try_for_each(|(_, table)| table.verify())?;
+                tree.version.ranges().tables().iter().try_for_each(|ranges| ranges.table().verify())?;
             }
         }
         Ok(())
@@ -306,7 +312,7 @@ impl ReadOnlyImage {
         let store = Store::new(Opened {
             dir: tables.dir().to_owned(),
             executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(1))),
-            view: view_of(&state, &clock, &tables, active, memtables.collect()),
+            view: view_of(&state, &clock, &tables, active, memtables.collect())?,
             clock,
             last_seqno: recovered.last_seqno,
             flushed: state.flushed_seqno,
@@ -387,20 +393,24 @@ fn view_of(
     tables: &Arc<TableContext>,
     active: Arc<Memtable>,
     sealed: Vec<Arc<Memtable>>,
-) -> ReadView {
+) -> Result<ReadView> {
     let table = |meta: &TableMeta| Arc::new(Table::new(Arc::clone(tables), meta.clone()));
-    let trees = state.keyspaces.iter().map(|(&id, keyspace)| Tree {
-        id,
-        name: Arc::from(keyspace.name.as_str()),
-        options: keyspace.options.clone(),
-        version: Arc::new(
-            Version::default().edited(&[], keyspace.tables().map(|(level, meta)| (level, table(meta))).collect()),
-        ),
-        gaps: Arc::default(),
-        clock: Arc::clone(clock),
-    });
-    let trees = trees.collect();
-    ReadView { active, sealed, trees }
+    let tree = |(&id, keyspace): (&u32, &KeyspaceState)| -> Result<Tree> {
+        let (ranges, entries): (Vec<_>, Vec<_>) = keyspace.tables().partition(|(level, _)| *level == RANGE_LEVEL);
+        let version =
+            Version::default().edited(&[], entries.iter().map(|(level, meta)| (*level, table(meta))).collect());
+        // Damage there fails the open: reads without the ranges would return what they delete.
+        let ranges = ranges.iter().map(|(_, meta)| RangeTable::load(table(meta)).map(Arc::new));
+        Ok(Tree {
+            id,
+            name: Arc::from(keyspace.name.as_str()),
+            options: keyspace.options.clone(),
+            version: Arc::new(version.with_ranges(ranges.collect::<Result<_>>()?)),
+            gaps: Arc::default(),
+            clock: Arc::clone(clock),
+        })
+    };
+    Ok(ReadView { active, sealed, trees: state.keyspaces.iter().map(tree).collect::<Result<_>>()? })
 }
 
 fn list_files(options: &Options, dir: &Path) -> Result<Vec<FileKind>> {

@@ -113,7 +113,7 @@ impl<'a> Premise<'a> {
         }
         match &self.reads {
             Reads::Key { keyspace, key, hash } => {
-                let newest = memtable.get(*keyspace, key, *hash, SeqNo::MAX)?.seqno;
+                let newest = memtable.newest_write(*keyspace, key, *hash);
                 (newest > *since).then(|| Refusal::Written(*keyspace, key.to_vec()))
             }
             Reads::Set { reads, most_entries } => {
@@ -124,8 +124,16 @@ impl<'a> Premise<'a> {
                     if i == *most_entries {
                         return Some(Refusal::Stale);
                     }
-                    if reads.covers(entry.keyspace, entry.key, entry.hash) {
-                        return Some(Refusal::Written(entry.keyspace, entry.key.to_vec()));
+                    match entry.range_end {
+                        None if reads.covers(entry.keyspace, entry.key, entry.hash) => {
+                            return Some(Refusal::Written(entry.keyspace, entry.key.to_vec()));
+                        }
+                        None => {}
+                        Some(end) => {
+                            if let Some(key) = reads.find_within(entry.keyspace, entry.key, end) {
+                                return Some(Refusal::Written(entry.keyspace, key.to_vec()));
+                            }
+                        }
                     }
                 }
                 None

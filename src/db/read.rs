@@ -102,9 +102,10 @@ impl Store {
         let hash = KeyHash::new(self.seed, key);
         self.view.with(|view, pin| {
             // The view first, the sequence number second: see `ReadView`.
-            let snapshot = target.snapshot.unwrap_or_else(|| self.sequence.visible());
-            let read = PointRead { key, hash, snapshot, mode: options.mode() };
-            view.get(tree_of(view, target.keyspace, target.name)?, &read, target.at, pin, trace, take)
+            let tree = tree_of(view, target.keyspace, target.name)?;
+            let (snapshot, cover) = view.cover(tree, key, target.snapshot, || self.sequence.visible());
+            let read = PointRead { key, hash, snapshot, cover, mode: options.mode() };
+            view.get(tree, &read, target.at, pin, trace, take)
         })
     }
 
@@ -157,10 +158,10 @@ impl Store {
     pub(super) fn cursor(&self, target: ReadTarget<'_>, options: ReadOptions) -> Result<Cursor> {
         self.gate.check_open()?;
         let view = self.view.load();
-        let seqno = target.snapshot.unwrap_or_else(|| self.sequence.visible());
         let tree = tree_of(&view, target.keyspace, target.name)?;
+        let (seqno, covers) = view.covers(tree, target.snapshot, || self.sequence.visible());
         let sources = view.cursor(tree, options.fill_cache, None);
-        Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, Now::new(target.at)))
+        Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, covers, Now::new(target.at)))
     }
 
     pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, options: ReadOptions) -> Iter {
@@ -168,11 +169,11 @@ impl Store {
             return Iter::failed(error);
         }
         let view = self.view.load();
-        let seqno = target.snapshot.unwrap_or_else(|| self.sequence.visible());
         let tree = match tree_of(&view, target.keyspace, target.name) {
             Ok(tree) => tree.clone(),
             Err(error) => return Iter::failed(error),
         };
+        let (seqno, covers) = view.covers(&tree, target.snapshot, || self.sequence.visible());
         let probe = match (tree.options.prefix, options.filters) {
             (None, _) | (_, FilterMode::Ignore) => None,
             (Some(extractor), mode) => common_prefix(&range, extractor)
@@ -183,7 +184,7 @@ impl Store {
         let now = Now::new(target.at);
         let open = move || {
             let sources = view.cursor(&tree, options.fill_cache, probe.as_ref());
-            Cursor::new(sources, view.clamp(&tree, seqno), &tree, now)
+            Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), now)
         };
         Iter::new(range, Box::new(open))
     }

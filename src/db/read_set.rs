@@ -48,9 +48,9 @@ impl ReadKey {
         (self.hash.value(), self.keyspace, &self.key)
     }
 
-    /// The number of the key's newest version in `memtable`, 0 if it has none.
+    /// The number of the newest write to the key in `memtable`, 0 if there is none.
     pub(super) fn newest_in(&self, memtable: &Memtable) -> SeqNo {
-        memtable.get(self.keyspace, &self.key, self.hash, SeqNo::MAX).map_or(0, |entry| entry.seqno)
+        memtable.newest_write(self.keyspace, &self.key, self.hash)
     }
 }
 
@@ -114,6 +114,22 @@ impl ReadSet {
     /// The keys, if they are few and there are no ranges.
     pub(super) fn few_keys(&self) -> Option<&[ReadKey]> {
         (self.ranges.is_empty() && self.keys.len() <= FEW_KEYS).then_some(&self.keys)
+    }
+
+    /// A key of those from `start` up to `end` that was read, or lies in a range that was; an empty
+    /// `end` is none. Takes a look at every read.
+    pub(super) fn find_within(&self, keyspace: u32, start: &[u8], end: &[u8]) -> Option<&[u8]> {
+        let is_before_end = |key: &[u8]| end.is_empty() || key < end;
+        let mut keys = self.keys.iter().filter(|read| read.keyspace == keyspace).map(|read| &*read.key);
+        let key = keys.find(|key| start <= *key && is_before_end(key));
+        key.or_else(|| {
+            let of_keyspace = self.ranges.iter().filter(|(of, _)| of.keyspace == keyspace).map(|(_, range)| range);
+            let mut meeting = of_keyspace.filter(|range| {
+                let lower = range.lower.as_deref().unwrap_or_default();
+                is_before_end(lower) && range.upper.as_deref().is_none_or(|upper| start < upper)
+            });
+            meeting.next().map(|range| range.lower.as_deref().unwrap_or_default())
+        })
     }
 
     /// Whether the key was read. The set must be [sorted](ReadSet::sort).

@@ -3,6 +3,7 @@
 //! Full memtables rebuilt from the logs become new tables, or stay in memory for a read-only open.
 //! The last memtable, which is not full, stays in memory with its logs.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,13 +12,12 @@ use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::{SeqNo, ValueKind};
-use crate::format::span::KeySpan;
 use crate::memory::pool::MemtablePool;
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, UnknownLevels, write_run};
+use crate::tree::compaction::{OutputContext, write_memtable};
 use crate::tree::manifest::{ManifestState, encode_definition};
 use crate::write::batch::Op;
 use crate::write::log::reader::LogReader;
@@ -218,7 +218,11 @@ impl Recovery<'_> {
             // A filter budget would need the filter sizes of all tables, and no open waits to read
             // those. This run is small, so they count as 0.
             let filter = policy_of_output(&options_of, &keyspace.metas(), 0, keys, || 0, |_, _| false);
-            let number = state.take_number();
+            let numbers = Cell::new(state.take_number());
+            if memtable.has_ranges() {
+                // A range table, if this keyspace has ranges, takes the next one.
+                state.take_number();
+            }
             let context = OutputContext {
                 tables: self.sources.tables,
                 options: TableOptions {
@@ -231,18 +235,20 @@ impl Recovery<'_> {
                 },
                 table_size: u64::MAX,
                 snapshots: Vec::new(),
+                ranges: Vec::new(),
+                cleared: 0,
                 operator: options_of.merge_operator.clone(),
                 hook: CompactionHook::default(),
                 now: 0,
                 keyspace: &name,
-                new_number: &|| number,
+                new_number: &|| numbers.replace(numbers.get() + 1),
                 cancelled: &|| false,
                 paranoid: self.options.paranoid,
                 origin: Origin { keyspace: definition, flushed: state.flushed_seqno, ..Origin::default() },
             };
-            let written = write_run(&mut memtable.flush_cursor(id), KeySpan::default(), &context, &mut UnknownLevels)?;
-            for meta in written.into_iter().flatten() {
-                state.add_table(id, 0, meta).map_err(Error::invalid)?;
+            // Tables of this recovery are in no version yet: every range is kept.
+            for (level, meta) in write_memtable(memtable, id, context, |_, _| true)? {
+                state.add_table(id, level, meta).map_err(Error::invalid)?;
             }
         }
         Ok(())
@@ -325,6 +331,8 @@ impl Rebuilt<'_> {
                 if kind == ValueKind::Merge {
                     let fold = || self.state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
                     writer.insert_operand(keyspace, key, *hash, *seqno, value, fold());
+                } else if kind == ValueKind::DeleteRange {
+                    writer.delete_range(keyspace, key, value, *seqno);
                 } else {
                     writer.insert_hashed(keyspace, key, *hash, *seqno, kind, value);
                 }

@@ -13,7 +13,7 @@ use super::view::Tree;
 use crate::error::{Error, Result};
 use crate::filter::filter_bytes;
 use crate::options::LevelFilters;
-use crate::sorted::table::{Input, Origin, Table};
+use crate::sorted::table::{Input, Origin, Table, TableMeta};
 use crate::tree::compaction::filters::policies;
 use crate::tree::compaction::picker::{Picker, Requested, Task};
 use crate::tree::manifest::VersionEdit;
@@ -118,7 +118,8 @@ impl Store {
             self.is_stopping()
         };
         let copy = table.refilter(self.catalog.new_file_number(), policy, prefix, &origin, &cancelled)?;
-        let copy = copy.ok_or(Error::Closed)?;
+        // It has the same entries.
+        let copy = TableMeta { cleared: table.meta().cleared, ..copy.ok_or(Error::Closed)? };
         // The edit removes its file, unless a reader holds it.
         drop(table);
         if self.options.paranoid {

@@ -12,6 +12,7 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 use crate::format::span::KeySpan;
 use crate::operator::{NamedOperator, OperandChain, Resolved};
 use crate::sorted::iter::{MergeCursor, Stamped};
+use crate::sorted::ranges::Covers;
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
 use crate::write::memtable::MemtableCursor;
 
@@ -41,6 +42,8 @@ pub struct SalvageIter {
     _tables: Vec<Arc<Table>>,
     upper: Option<Vec<u8>>,
     visible: SeqNo,
+    /// Ranges that are deleted.
+    covers: Option<Arc<Covers>>,
     /// The last key examined, if there is one.
     last: Vec<u8>,
     has_last: bool,
@@ -96,7 +99,7 @@ impl Keyspace {
         let view = store.view.load();
         let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
         let (operator, keyspace) = (tree.options.merge_operator.clone(), Arc::clone(&tree.name));
-        let visible = store.sequence.visible();
+        let (visible, covers) = view.covers(tree, None, || store.sequence.visible());
         let mut sources: Vec<SalvageInput> =
             view.memtables().map(|memtable| SalvageInput::Memory(memtable.cursor(self.id))).collect();
         let is_within = |table: &&Arc<Table>| table.meta().overlaps(&span);
@@ -144,6 +147,7 @@ impl Keyspace {
             _tables: tables,
             upper: span.upper,
             visible,
+            covers,
             last: Vec::new(),
             has_last: false,
             chain: OperandChain::default(),
@@ -209,7 +213,8 @@ impl SalvageIter {
             let Some(cursor) = cursor else { return Ok(None) };
             let is_new_key = !self.has_last || self.last != cursor.key();
             let mut found = None;
-            if cursor.seqno() <= self.visible && (is_new_key || !self.chain.is_empty()) {
+            let cover = self.covers.as_ref().map_or(0, |covers| covers.cover(cursor.key()));
+            if (cover..=self.visible).contains(&cursor.seqno()) && (is_new_key || !self.chain.is_empty()) {
                 if is_new_key {
                     (self.has_last, self.last) = (true, cursor.key().to_vec());
                 }

@@ -35,7 +35,7 @@ use crate::tree::compaction::picker::{Debt, Picker, Requested, has_garbage};
 const LONGEST_SLEEP: Deadline = 60 * 60 * 1000;
 
 /// Counts a job as ended, even if it panics.
-struct JobGuard<'a>(&'a Store);
+pub(super) struct JobGuard<'a>(pub(super) &'a Store);
 
 impl Drop for JobGuard<'_> {
     fn drop(&mut self) {
@@ -298,6 +298,7 @@ impl Store {
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.clock.now() } else { 0 },
             weights: &tree.version.weights(oldest_snapshot),
+            partly_covered: &tree.version.partly_covered(oldest_snapshot),
             moves_to_last: !tree.options.compaction_filter.is_set()
                 && tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,
@@ -315,6 +316,10 @@ impl Store {
                 Work::Requested(keyspace, task, Request::Refilter, _) => self.refilter(*keyspace, task),
             };
             self.finish(work, result);
+            if !matches!(work, Work::Flush) {
+                // After the task has ended: its tables are no longer taken.
+                let _ = self.tidy_ranges();
+            }
             self.schedule();
         }));
         if done.is_err() {

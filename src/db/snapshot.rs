@@ -52,6 +52,9 @@ impl Drop for Pinned {
         if store.snapshots.remove(self.seqno) {
             store.schedule();
         }
+        if store.has_ranges_after(self.seqno) {
+            store.spawn_help(|store| _ = store.tidy_ranges());
+        }
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Stats {
     /// judged: not zero after the clock has gone back, until it is there again. Zero in a store
     /// without deadlines.
     pub clock_lag: Duration,
+    /// Tables dropped unread because range deletes had deleted all that they held.
+    pub covered_tables: u64,
     /// Bytes to compact until every level is within its target, plus deleted data that compactions
     /// will drop. 0 when no compaction is due or running.
     pub compaction_debt: u64,
@@ -96,6 +98,8 @@ pub struct KeyspaceStats {
     pub name: String,
     /// Its levels, first to last.
     pub levels: Vec<LevelStats>,
+    /// Its range deletes.
+    pub range_deletes: RangeDeleteStats,
     /// What scans met in memtables. Counts only `tombstones_passed`.
     pub memtables: ReadStats,
 }
@@ -110,6 +114,20 @@ pub struct LevelStats {
     pub tables: Vec<TableStats>,
     /// Reads of former tables of this level.
     pub retired: FilterLedger,
+}
+
+/// The range deletes of a keyspace that may still delete something, in disjoint parts.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct RangeDeleteStats {
+    /// Parts in memtables.
+    pub in_memory: u64,
+    /// Parts in range tables, all of which are in memory too.
+    pub in_tables: u64,
+    /// Range tables.
+    pub tables: u64,
+    /// Bytes of range tables.
+    pub size: u64,
 }
 
 /// One table.
@@ -249,6 +267,7 @@ impl Store {
             moves: count(&self.counters.moves),
             expired_tables: count(&self.counters.expired_tables),
             clock_lag: if self.clock.has_deadlines() { self.clock.lag() } else { Duration::ZERO },
+            covered_tables: count(&self.counters.covered_tables),
             compaction_debt: debt.data.saturating_add(debt.garbage),
             write_pressure: self.throttle.pressure(),
             delayed_writes: delays.iter().map(|stall| stall.count).sum(),
@@ -292,6 +311,12 @@ fn keyspace_stats(view: &ReadView, retired: &mut RetiredTables) -> Vec<KeyspaceS
     let keyspaces = view.trees.iter().map(|tree| KeyspaceStats {
         name: tree.name.to_string(),
         levels: level_stats(tree),
+        range_deletes: RangeDeleteStats {
+            in_memory: view.memtables().map(|memtable| memtable.range_count(tree.id) as u64).sum(),
+            in_tables: tree.version.ranges().len() as u64,
+            tables: tree.version.ranges().tables().len() as u64,
+            size: tree.version.ranges().tables().iter().map(|table| table.meta().size).sum(),
+        },
         memtables: tree.gaps.counters.ledger().reads,
     });
     keyspaces.collect()

@@ -33,8 +33,9 @@ use crate::format::key::SeqNo;
 use crate::memory::epoch::Published;
 use crate::memory::pool::MemtablePool;
 use crate::options::Options;
-use crate::sorted::table::{Table, TableContext};
-use crate::tree::manifest::VersionEdit;
+use crate::sorted::range_table::RangeTable;
+use crate::sorted::table::{Table, TableContext, TableMeta};
+use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
 use crate::vfs::{FileLock, FileSystem};
 use crate::write::memtable::Memtable;
 
@@ -72,6 +73,12 @@ pub(super) struct Store {
     pub(super) defining: RankedMutex<()>,
     /// Ids of dropped keyspaces, with their names as long as handles keep them.
     pub(super) dropped: Mutex<Vec<(u32, Weak<str>)>>,
+    /// Held during the upkeep of range deletes.
+    pub(super) tidying: Mutex<()>,
+    /// Whether there may be something to do for it since it last began.
+    pub(super) tidy_wanted: AtomicBool,
+    /// Number of edits that have added range tables.
+    pub(super) range_edits: AtomicU64,
     pub(super) syncing: Syncing,
     /// Wakes readers of the change feed.
     pub(super) signal: Signal,
@@ -135,6 +142,9 @@ impl Store {
             retries: Retries::default(),
             defining: RankedMutex::new(LockRank::Defining, ()),
             dropped: Mutex::default(),
+            tidying: Mutex::default(),
+            tidy_wanted: AtomicBool::new(false),
+            range_edits: AtomicU64::new(0),
             syncing: Syncing::default(),
             signal: Signal::default(),
             background: Background::default(),
@@ -205,6 +215,7 @@ impl Store {
         }
         // Of two compactions, the one that began later may end first.
         edit.expired_by = edit.expired_by.filter(|mark| *mark > manifest.state.expired_by);
+        let mut ranges = self.load_ranges(&edit)?;
 
         let written = self.catalog.write(&mut manifest, &*self.fs, &self.dir, &edit);
         written.map_err(|error| self.poison(error))?;
@@ -220,16 +231,20 @@ impl Store {
         // ones.
         let mut retired = self.counters.retired.lock();
         self.change_view(|view| {
-            for (keyspace, level, table) in self.edit_trees(view, &edit) {
+            for (keyspace, level, table) in self.edit_trees(view, &edit, &mut ranges) {
                 retired.add(keyspace, level, &table);
                 gone.push(table);
             }
             change(view);
         });
+        if edit.added.iter().any(|(_, level, _)| *level == RANGE_LEVEL) {
+            self.range_edits.fetch_add(1, Ordering::Release);
+        }
         for tree in dropped {
             let tables: Vec<Arc<Table>> = tree.version.tables().map(|(_, table)| Arc::clone(table)).collect();
             retired.drop_keyspace(tree.id, &tables, &tree.gaps.counters);
             gone.extend(tables);
+            gone.extend(tree.version.ranges().tables().iter().map(|table| Arc::clone(table.table())));
         }
         drop(retired);
         gone.iter().for_each(|table| self.counters.held.add_table(table));
@@ -244,20 +259,35 @@ impl Store {
         Ok(())
     }
 
+    /// Reads the range tables that `edit` adds.
+    fn load_ranges(&self, edit: &VersionEdit) -> Result<Vec<(u32, Arc<RangeTable>)>> {
+        let added = edit.added.iter().filter(|(_, level, _)| *level == RANGE_LEVEL);
+        let load = |(id, _, meta): &(u32, u8, TableMeta)| {
+            let table = Arc::new(Table::new(Arc::clone(&self.tables), meta.clone()));
+            RangeTable::load(table).map(|table| (*id, Arc::new(table)))
+        };
+        added.map(load).collect()
+    }
+
     /// Applies the tables of `edit` to the view. Returns the tables that left it, with keyspace and
     /// level.
-    fn edit_trees(&self, view: &mut ReadView, edit: &VersionEdit) -> Vec<(u32, u8, Arc<Table>)> {
+    fn edit_trees(
+        &self,
+        view: &mut ReadView,
+        edit: &VersionEdit,
+        new_ranges: &mut Vec<(u32, Arc<RangeTable>)>,
+    ) -> Vec<(u32, u8, Arc<Table>)> {
         let mut replaced = Vec::new();
         for tree in &mut view.trees {
-            let removed: Vec<(u8, u64)> = edit
-                .removed
-                .iter()
-                .filter(|(id, ..)| *id == tree.id)
-                .map(|&(_, level, number)| (level, number))
-                .collect();
+            let of_tree = edit.removed.iter().filter(|(id, ..)| *id == tree.id);
+            let (gone_ranges, removed): (Vec<_>, Vec<_>) =
+                of_tree.map(|&(_, level, number)| (level, number)).partition(|(level, _)| *level == RANGE_LEVEL);
+            let added_ranges: Vec<Arc<RangeTable>> =
+                new_ranges.extract_if(.., |(id, _)| *id == tree.id).map(|(_, table)| table).collect();
             let mut added = Vec::new();
             let mut moved = Vec::new();
-            for (_, level, meta) in edit.added.iter().filter(|(id, ..)| *id == tree.id) {
+            let of_tree = |(id, level, _): &&(u32, u8, TableMeta)| *id == tree.id && *level != RANGE_LEVEL;
+            for (_, level, meta) in edit.added.iter().filter(of_tree) {
                 let existing = tree.version.tables().find(|(_, table)| table.meta().number == meta.number);
                 let table = match existing {
                     Some((_, table)) => {
@@ -268,14 +298,21 @@ impl Store {
                 };
                 added.push((*level, table));
             }
-            if removed.is_empty() && added.is_empty() {
+            if removed.is_empty() && added.is_empty() && gone_ranges.is_empty() && added_ranges.is_empty() {
                 continue;
             }
             for &(level, number) in removed.iter().filter(|(_, number)| !moved.contains(number)) {
                 let table = tree.version.tables().find(|(_, table)| table.meta().number == number);
                 replaced.extend(table.map(|(_, table)| (tree.id, level, Arc::clone(table))));
             }
-            tree.version = Arc::new(tree.version.edited(&removed, added));
+            let mut version = tree.version.edited(&removed, added);
+            if !gone_ranges.is_empty() || !added_ranges.is_empty() {
+                let is_gone = |table: &&Arc<RangeTable>| gone_ranges.contains(&(RANGE_LEVEL, table.meta().number));
+                let (gone, kept): (Vec<_>, Vec<_>) = tree.version.ranges().tables().iter().partition(is_gone);
+                replaced.extend(gone.iter().map(|table| (tree.id, RANGE_LEVEL, Arc::clone(table.table()))));
+                version = version.with_ranges(kept.into_iter().cloned().chain(added_ranges).collect());
+            }
+            tree.version = Arc::new(version);
         }
         replaced
     }

@@ -363,6 +363,27 @@ impl Transaction {
         }
     }
 
+    /// Deletes a range of keys of the default keyspace. What the transaction puts there later
+    /// stays. The range does not count as read.
+    pub fn delete_range(&mut self, range: impl KeyRange) {
+        self.overlay.batch.delete_range(range);
+    }
+
+    /// Deletes a range of keys of `keyspace`; see [`delete_range`](Transaction::delete_range).
+    pub fn delete_range_in(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
+        self.overlay.batch.delete_range_in(keyspace, range);
+    }
+
+    /// Deletes the keys of the default keyspace that begin with `prefix`.
+    pub fn delete_prefix(&mut self, prefix: impl AsRef<[u8]>) {
+        self.overlay.batch.delete_prefix(prefix);
+    }
+
+    /// Deletes the keys of `keyspace` that begin with `prefix`.
+    pub fn delete_prefix_in(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) {
+        self.overlay.batch.delete_prefix_in(keyspace, prefix);
+    }
+
     /// Merges an operand into a key of the default keyspace; see [`operator`](crate::operator). The
     /// key counts as read only if the transaction reads it.
     pub fn merge(&mut self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {

@@ -120,10 +120,12 @@ impl Store {
             let mut deadline = LeastDeadline::default();
             let (before, moment) = self.view.with(|view, pin| {
                 let moment = Moment::of(view, &self.sequence);
-                let read = PointRead { key, hash, snapshot: moment.seqno, mode: ReadOptions::default().mode() };
                 let tree = tree_of(view, target.keyspace, target.name)?;
-                let at = target.at;
-                Ok((view.get(tree, &read, at, pin, &mut deadline, |hit| hit.into_value())?, moment))
+                // Not at the moment's number, which is no snapshot's: ranges that later ones cover
+                // are forgotten for it. What is written in between makes the premise fail.
+                let (snapshot, cover) = view.cover(tree, key, None, || self.sequence.visible());
+                let read = PointRead { key, hash, snapshot, cover, mode: ReadOptions::default().mode() };
+                Ok((view.get(tree, &read, target.at, pin, &mut deadline, |hit| hit.into_value())?, moment))
             })?;
             let after = match change(before.as_deref())? {
                 Change::Keep => {

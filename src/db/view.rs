@@ -11,7 +11,9 @@ use crate::memory::epoch::Pin;
 use crate::operator::{OperandChain, Resolved};
 use crate::options::KeyspaceOptions;
 use crate::report::explain::{Found, ReadSource, ReadTrace};
+use crate::report::stats::ReadEvent;
 use crate::sorted::merge::MergingCursor;
+use crate::sorted::ranges::Covers;
 use crate::sorted::table::{PointRead, PrefixProbe, TableHit};
 use crate::sorted::value::{FoundValue, Value};
 use crate::tree::version::{ScanSource, Version};
@@ -117,6 +119,56 @@ impl ReadView {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
+    /// Whether a read must ask for range deletes. Tells of all that were visible before the call.
+    #[inline]
+    fn has_ranges(&self, tree: &Tree) -> bool {
+        !tree.version.ranges().is_empty() || self.memtables().any(|memtable| memtable.has_ranges())
+    }
+
+    /// The number that a point read of `key` reads at, and that of the range delete that deletes
+    /// the key for it, 0 if there is none. Without a `snapshot` it reads what is `visible`, which
+    /// is loaded after the view.
+    #[inline]
+    pub(super) fn cover(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        snapshot: Option<SeqNo>,
+        visible: impl Fn() -> SeqNo,
+    ) -> (SeqNo, SeqNo) {
+        let snapshot_now = || snapshot.unwrap_or_else(&visible);
+        // The number first: every range that it sees has been published before.
+        let seqno = snapshot_now();
+        if self.has_ranges(tree) { self.find_cover(tree, key, snapshot_now) } else { (seqno, 0) }
+    }
+
+    #[cold]
+    fn find_cover(&self, tree: &Tree, key: &[u8], snapshot: impl Fn() -> SeqNo) -> (SeqNo, SeqNo) {
+        let (snapshot, cover) = self.active.cover(tree.id, key, snapshot);
+        // Everything in the other memtables was visible before the view was made.
+        let covers = self.sealed.iter().map(|memtable| memtable.cover(tree.id, key, || snapshot).1);
+        let cover = covers.fold(cover, SeqNo::max);
+        (snapshot, cover.max(tree.version.ranges().cover(key, snapshot)))
+    }
+
+    /// The number that a read of many keys reads at, and the ranges that are deleted for it.
+    pub(super) fn covers(
+        &self,
+        tree: &Tree,
+        snapshot: Option<SeqNo>,
+        visible: impl Fn() -> SeqNo,
+    ) -> (SeqNo, Option<Arc<Covers>>) {
+        let snapshot = || snapshot.unwrap_or_else(&visible);
+        let seqno = snapshot();
+        if !self.has_ranges(tree) {
+            return (seqno, None);
+        }
+        let (snapshot, active) = self.active.ranges_as_of(tree.id, snapshot);
+        let sealed = self.sealed.iter().filter_map(|memtable| memtable.ranges_as_of(tree.id, || snapshot).1);
+        let sources = active.into_iter().chain(sealed).chain(tree.version.ranges().sources()).collect();
+        (snapshot, Some(Arc::new(Covers::new(sources, snapshot))))
+    }
+
     /// Calls `take` with the value of a key as the read sees it. Deadlines are judged at `at`, or
     /// else by the clock.
     #[inline]
@@ -129,6 +181,9 @@ impl ReadView {
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
+        if read.cover > 0 {
+            return self.get_above(tree, read, at, trace, take);
+        }
         // Prefetch the first cache line of every source before searching any, so that the cache
         // misses overlap.
         if tree.version.run_count() > 0 {
@@ -148,7 +203,7 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete => {
+                ValueKind::Delete | ValueKind::DeleteRange => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -173,8 +228,71 @@ impl ReadView {
                 let is_past = is_past(tree, split_expiring(value.bytes()).0, at, trace);
                 (!is_past).then(|| take(Hit::Table(value.without_deadline())))
             }
-            Some(TableHit { kind: ValueKind::Delete, .. }) | None => None,
+            Some(TableHit { kind: ValueKind::Delete | ValueKind::DeleteRange, .. }) | None => None,
         })
+    }
+
+    /// [`get`](ReadView::get) for a key that a range delete numbered `cover` deletes: looks for
+    /// newer versions only.
+    #[cold]
+    pub(super) fn get_above<R>(
+        &self,
+        tree: &Tree,
+        read: &PointRead<'_>,
+        at: Option<Deadline>,
+        trace: &mut impl ReadTrace,
+        take: impl FnOnce(Hit<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let cover = read.cover;
+        for (i, memtable) in self.memtables().enumerate() {
+            if memtable.last_seqno() <= cover {
+                // An empty one has no number.
+                continue;
+            }
+            trace.enter(ReadSource::Memtable(i));
+            let entry = memtable.get(tree.id, read.key, read.hash, read.snapshot).filter(|entry| entry.seqno > cover);
+            let Some(entry) = entry else {
+                trace.leave(Found::Absent);
+                continue;
+            };
+            return match entry.kind {
+                ValueKind::Put => {
+                    trace.leave(Found::Value(entry.value.len()));
+                    Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
+                }
+                ValueKind::Delete | ValueKind::DeleteRange => {
+                    trace.leave(Found::Deleted);
+                    Ok(None)
+                }
+                ValueKind::Merge => {
+                    trace.leave(Found::Operand);
+                    Ok(Some(take(Hit::Merged(&self.merged(tree, read, &mut Now::new(at), trace)?))))
+                }
+                ValueKind::ExpiringPut => {
+                    let (deadline, value) = split_expiring(entry.value);
+                    trace.leave(Found::Value(value.len()));
+                    let is_past = is_past(tree, deadline, at, trace);
+                    Ok((!is_past).then(|| take(Hit::Memtable { memtable, seqno: entry.seqno, value })))
+                }
+            };
+        }
+        match tree.version.get_above(read, trace)? {
+            Some((ValueKind::Put, value)) => Ok(Some(take(Hit::Merged(&value)))),
+            Some((ValueKind::Merge, _)) => {
+                Ok(Some(take(Hit::Merged(&self.merged(tree, read, &mut Now::new(at), trace)?))))
+            }
+            Some((ValueKind::ExpiringPut, stored)) => {
+                let (deadline, value) = split_expiring(&stored);
+                Ok((!is_past(tree, deadline, at, trace)).then(|| take(Hit::Merged(value))))
+            }
+            Some((ValueKind::Delete | ValueKind::DeleteRange, _)) => Ok(None),
+            None => {
+                trace.enter(ReadSource::RangeDeletes);
+                trace.leave(Found::DeletedByRange);
+                tree.gaps.counters.count(ReadEvent::DeletedByRange);
+                Ok(None)
+            }
+        }
     }
 
     /// The value of a key whose newest version is an operand.
@@ -188,7 +306,7 @@ impl ReadView {
     ) -> Result<Vec<u8>> {
         let mut chain = OperandChain::default();
         for memtable in self.memtables() {
-            memtable.collect(tree.id, read.key, read.hash, read.snapshot, &mut chain)?;
+            memtable.collect(tree.id, read.key, read.hash, read.snapshot, read.cover, &mut chain)?;
             if chain.is_complete() {
                 break;
             }

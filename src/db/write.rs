@@ -25,9 +25,10 @@ use super::throttle::MAX_SEALED;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, deadline_after, deadline_at};
-use crate::format::header::{self, FileHeader};
+use crate::format::header::{FileHeader, features};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
+use crate::format::span::KeySpan;
 use crate::operator::NamedOperator;
 use crate::write::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
@@ -254,6 +255,23 @@ impl Store {
         }
     }
 
+    /// Deletes the keys of a range.
+    pub(super) fn delete_range(
+        self: &Arc<Self>,
+        keyspace: u32,
+        range: &KeySpan<Vec<u8>>,
+        options: WriteOptions,
+    ) -> Result<SeqNo> {
+        if range.is_empty() {
+            // Nothing to write, and nothing that fails.
+            let mut batch = WriteBatch::new();
+            batch.delete_range_raw(keyspace, range);
+            return self.write(batch, options);
+        }
+        let end = range.upper.as_deref().unwrap_or_default();
+        self.write_one(keyspace, range.lower.as_deref().unwrap_or_default(), Write::DeleteRange(end), options)
+    }
+
     /// Commits a batch without a premise.
     #[inline(always)]
     fn write_unconditionally(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
@@ -276,7 +294,12 @@ impl Store {
             // Before anything is appended, so that a failure leaves no trace.
             self.await_recovered()?;
         }
+        let is_wide =
+            encoded.features & features::RANGE_DELETE != 0 && self.deletes_tables(&encoded.payload, encoded.count);
         let outcome = self.commit(encoded, premise)?;
+        if is_wide && let Outcome::Committed(_) = outcome {
+            self.flush_wide_ranges();
+        }
         if sync && let Outcome::Committed(last) = outcome {
             self.stalls.measure(Cause::Sync, || self.sync_through(last))?;
         }
@@ -464,7 +487,11 @@ impl Store {
 
         // A group that is in the log but not in the memtable must stop all later writes.
         let unfinished = Unfinished(self);
+        let has_ranges = group.clone().any(|encoded| encoded.features & features::RANGE_DELETE != 0);
         let mut writer = commit.memtable.writer();
+        if has_ranges {
+            writer.keep_ranges_for(self.snapshots.all());
+        }
         let mut seqno = before;
         for encoded in group {
             for operation in BatchReader::new(&encoded.payload, encoded.count) {
@@ -476,6 +503,7 @@ impl Store {
                         writer.insert(keyspace, key, seqno, kind, value);
                     }
                     ValueKind::Merge => self.insert_operand(&mut writer, &operation, seqno),
+                    ValueKind::DeleteRange => writer.delete_range(keyspace, key, value, seqno),
                 }
             }
         }
@@ -531,7 +559,7 @@ impl Store {
         if let Some(log) = &mut commit.log {
             log.require(commit.header.features);
         }
-        if features & header::features::EXPIRY != 0 {
+        if features & features::EXPIRY != 0 {
             self.clock.note_deadlines();
         }
         Ok(())

@@ -36,6 +36,8 @@ pub(crate) const FORMAT_VERSION: u32 = 1;
 /// A file has the bits of what it uses, so that a version of tamis that lacks a feature reads all
 /// files that do without it.
 pub(crate) mod features {
+    /// Range deletes.
+    pub(crate) const RANGE_DELETE: u32 = 1;
     /// Operands of merges.
     pub(crate) const MERGE: u32 = 2;
     /// Puts with a deadline; in a manifest, what it says of them.
@@ -43,7 +45,7 @@ pub(crate) mod features {
     /// Counts of operations that the log does not store; in a manifest, keyspaces without a log.
     pub(crate) const UNLOGGED: u32 = 8;
     /// All bits that this version understands.
-    pub(crate) const KNOWN: u32 = MERGE | EXPIRY | UNLOGGED;
+    pub(crate) const KNOWN: u32 = RANGE_DELETE | MERGE | EXPIRY | UNLOGGED;
 }
 
 /// The kind of a file that has a header.

@@ -29,6 +29,9 @@ pub(crate) enum ValueKind {
     Delete = 0,
     /// The key has the entry's value.
     Put = 1,
+    /// All keys from this one up to the one in place of the value are deleted. Found in logs and in
+    /// range tables only.
+    DeleteRange = 2,
     /// An operand changes the key's value; see [`operator`](crate::operator).
     Merge = 3,
     /// Like `Put`, until a [`deadline`](super::deadline); afterwards like `Delete`.
@@ -40,11 +43,23 @@ impl ValueKind {
         match byte {
             0 => Ok(ValueKind::Delete),
             1 => Ok(ValueKind::Put),
+            2 => Ok(ValueKind::DeleteRange),
             3 => Ok(ValueKind::Merge),
             5 => Ok(ValueKind::ExpiringPut),
             _ => Err(Malformed("an entry is of an unknown kind")),
         }
     }
+}
+
+/// Checks the bounds of a range delete, of which an empty end is none.
+pub(crate) fn check_range(start: &[u8], end: &[u8]) -> Decoded<()> {
+    if end.len() > MAX_KEY_LEN {
+        return Err(Malformed("the end of a range is longer than 1 MiB"));
+    }
+    if !end.is_empty() && end <= start {
+        return Err(Malformed("a range ends before it begins"));
+    }
+    Ok(())
 }
 
 /// Order of entries everywhere: by user key, ascending as bytes, then newest first.

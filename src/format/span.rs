@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use super::key::prefix_successor;
+use super::key::{MAX_KEY_LEN, prefix_successor};
 
 /// The keys from `lower`, inclusive, to `upper`, exclusive. `None` is an open end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,12 @@ impl<K: AsRef<[u8]>> KeySpan<K> {
         KeySpan { lower: self.lower.as_ref().map(K::as_ref), upper: self.upper.as_ref().map(K::as_ref) }
     }
 
+    /// Whether no key lies between the bounds.
+    pub(crate) fn is_empty(&self) -> bool {
+        let KeySpan { lower, upper } = self.borrowed();
+        upper.is_some_and(|upper| lower.unwrap_or_default() >= upper)
+    }
+
     /// Whether the span has a key in common with the closed range from `smallest` to `largest`.
     pub(crate) fn overlaps(&self, smallest: &[u8], largest: &[u8]) -> bool {
         let KeySpan { lower, upper } = self.borrowed();
@@ -39,6 +45,8 @@ impl KeySpan<Vec<u8>> {
                 Bound::Unbounded => None,
             },
             upper: match upper {
+                // After the longest key with these bytes comes no longer one.
+                Bound::Included(key) if key.len() >= MAX_KEY_LEN => prefix_successor(&key),
                 Bound::Included(key) => Some(successor(key)),
                 Bound::Excluded(key) => Some(key),
                 Bound::Unbounded => None,

@@ -107,7 +107,7 @@ impl OperandChain {
     pub(crate) fn push(&mut self, seqno: SeqNo, kind: ValueKind, stored: &[u8]) -> Result<()> {
         let (oldest, bytes) = match kind {
             ValueKind::Merge => decode_operand(seqno, stored).map_err(bug)?,
-            ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => (0, stored),
+            ValueKind::Put | ValueKind::Delete | ValueKind::DeleteRange | ValueKind::ExpiringPut => (0, stored),
         };
         while self.links.last().is_some_and(|last| last.seqno < seqno || last.seqno == seqno && oldest < last.oldest) {
             self.links.pop();
@@ -208,9 +208,7 @@ impl OperandChain {
             let mut stored = Vec::new();
             match kind {
                 ValueKind::Merge => put_operand(&mut stored, seqno, oldest, &self.bytes[at]),
-                ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => {
-                    stored.extend_from_slice(&self.bytes[at]);
-                }
+                _ => stored.extend_from_slice(&self.bytes[at]),
             }
             (seqno, kind, stored)
         });

@@ -57,6 +57,8 @@ pub enum ReadSource {
     },
     /// A level of ordered tables, none of whose ranges holds the key.
     Level(usize),
+    /// The range deletes in memtables and tables.
+    RangeDeletes,
 }
 
 /// A filter's answer for a key.
@@ -89,6 +91,9 @@ pub enum Found {
     Deleted,
     /// A value that has expired, at this time: the key counts as deleted.
     Expired(SystemTime),
+    /// Nothing newer than a range delete that deletes the key. A table that holds nothing newer at
+    /// all is not asked, nor is its filter.
+    DeletedByRange,
     /// An operand of a merge. The read went on to older operands and to the value that they change;
     /// those steps are not listed.
     Operand,
@@ -162,6 +167,7 @@ impl fmt::Display for ReadSource {
             ReadSource::Memtable(i) => write!(f, "full memtable {i}"),
             ReadSource::Table { level, number } => write!(f, "level {level}, table {number}"),
             ReadSource::Level(level) => write!(f, "level {level}"),
+            ReadSource::RangeDeletes => f.write_str("range deletes"),
         }
     }
 }
@@ -178,6 +184,7 @@ impl fmt::Display for Found {
                 let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                 write!(f, "expired at {}.{:03} (Unix time)", at.as_secs(), at.subsec_millis())
             }
+            Found::DeletedByRange => f.write_str("deleted by a range delete"),
             Found::Operand => f.write_str("operand of a merge"),
         }
     }

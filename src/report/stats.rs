@@ -53,6 +53,9 @@ pub struct ReadStats {
     /// meets one at most. Scans remember long ranges of deleted keys and later jump over them; what
     /// they jump over is not counted.
     pub tombstones_passed: u64,
+    /// Point reads of keys that a range delete deletes, where nothing newer was found. Counted for
+    /// the keyspace, not for a table.
+    pub deleted_by_range: u64,
 }
 
 impl ReadStats {
@@ -101,6 +104,7 @@ impl ReadStats {
             avoidable_reads: by(self.avoidable_reads, other.avoidable_reads),
             avoidable_bytes: by(self.avoidable_bytes, other.avoidable_bytes),
             tombstones_passed: by(self.tombstones_passed, other.tombstones_passed),
+            deleted_by_range: by(self.deleted_by_range, other.deleted_by_range),
         }
     }
 }
@@ -231,9 +235,10 @@ pub(crate) enum ReadEvent {
     AvoidableRead,
     AvoidableBytes,
     TombstonePassed,
+    DeletedByRange,
 }
 
-const EVENTS: usize = 13;
+const EVENTS: usize = 14;
 
 /// Ordinary reads count in the first cache line only.
 #[repr(align(64))]
@@ -346,6 +351,7 @@ impl ReadCounters {
             avoidable_reads: sum(ReadEvent::AvoidableRead),
             avoidable_bytes: sum(ReadEvent::AvoidableBytes),
             tombstones_passed: sum(ReadEvent::TombstonePassed),
+            deleted_by_range: sum(ReadEvent::DeletedByRange),
         }
     }
 }

@@ -92,6 +92,14 @@ pub(crate) trait MergeCursor: InternalCursor {
         Ok(())
     }
 
+    /// If the first entries from `from` on are all in `skipped`, moves past those, without looking
+    /// at them, and returns true. Best effort: returns false, and does nothing, if the cursor
+    /// would have to read other entries to know. Going forward, `from` is an inclusive lower bound;
+    /// backward, an exclusive upper bound; `None` is no bound.
+    fn skip(&mut self, _from: Option<&[u8]>, _skipped: &SkippedRun<'_>, _forward: bool) -> Result<bool> {
+        Ok(false)
+    }
+
     /// The counters for reads of the current entry, if the cursor has its own.
     fn counters(&self) -> Option<&ReadCounters> {
         None
@@ -147,6 +155,23 @@ pub(crate) trait MergeCursor: InternalCursor {
 /// [`MergeCursor::jump`].
 pub(crate) fn is_within(key: &[u8], end: Option<&[u8]>, forward: bool) -> bool {
     end.is_none_or(|end| if forward { key < end } else { key >= end })
+}
+
+/// Entries that a scan need not see: those numbered `seen` or less whose keys come after `begin`
+/// and before `end` in the direction of travel. Forward, `begin` is inclusive and `end` exclusive;
+/// backward, the other way round. `None` is the end of the key space.
+#[derive(Clone, Copy)]
+pub(crate) struct SkippedRun<'a> {
+    pub(crate) begin: Option<&'a [u8]>,
+    pub(crate) end: Option<&'a [u8]>,
+    pub(crate) seen: SeqNo,
+}
+
+impl SkippedRun<'_> {
+    /// Whether the run has begun at a key.
+    pub(crate) fn has_begun(&self, key: &[u8], forward: bool) -> bool {
+        self.begin.is_none_or(|_| is_within(key, self.begin, !forward))
+    }
 }
 
 /// A copy of a cursor's key, to compare later keys with. A key of up to 16 bytes compares in two

@@ -1,12 +1,13 @@
 //! [`MergingCursor`]: merges several cursors into one ordered sequence.
 
+use std::borrow::BorrowMut;
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;
 
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
+use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun, Stamped};
 
 /// Yields the entries of all children in order. If several children hold the same entry, the cursor
 /// yields it once for each of them, or fewer times if it reverses there.
@@ -80,6 +81,18 @@ impl MergeDirection {
     }
 }
 
+/// Does the middle parts of a seek in all cursors, part by part.
+fn continue_seeks<C: MergeCursor>(children: &mut [impl BorrowMut<C>], key: &[u8]) -> Result<()> {
+    let mut unfinished = true;
+    while unfinished {
+        unfinished = false;
+        for child in &mut *children {
+            unfinished |= child.borrow_mut().continue_seek(key)?;
+        }
+    }
+    Ok(())
+}
+
 impl<C: MergeCursor> MergingCursor<C> {
     pub(crate) fn new(children: Vec<C>) -> MergingCursor<C> {
         MergingCursor {
@@ -114,14 +127,7 @@ impl<C: MergeCursor> MergingCursor<C> {
     fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(|child| child.begin_seek(key))?;
-        let mut unfinished = true;
-        while unfinished {
-            unfinished = false;
-            for child in &mut self.children {
-                unfinished |= child.continue_seek(key)?;
-            }
-        }
-        Ok(())
+        continue_seeks::<C>(&mut self.children, key)
     }
 
     /// Moves to the last entry before `(key, seqno)`.
@@ -131,6 +137,37 @@ impl<C: MergeCursor> MergingCursor<C> {
             child.end_seek(key, seqno)?;
             if child.valid() { child.prev() } else { child.seek_to_last() }
         })
+    }
+
+    /// Moves to the first entry at or after `from`, or backward to the last one before it, where
+    /// entries of `skipped` may be left out. `None` is the end of the key space.
+    pub(crate) fn seek_over(&mut self, from: Option<&[u8]>, skipped: &SkippedRun<'_>, forward: bool) -> Result<()> {
+        self.invalidate();
+        let mut left = Vec::new();
+        for child in &mut self.children {
+            if !child.skip(from, skipped, forward)? {
+                left.push(child);
+            }
+        }
+        if let Some(key) = from {
+            left.iter_mut().try_for_each(|child| child.begin_seek(key))?;
+            continue_seeks::<C>(&mut left, key)?;
+        }
+        for child in left {
+            match (from, forward) {
+                (None, true) => child.seek_to_first()?,
+                (None, false) => child.seek_to_last()?,
+                (Some(key), _) => child.end_seek(key, SeqNo::MAX)?,
+            }
+            match (from, forward) {
+                (Some(_), false) if child.valid() => child.prev()?,
+                (Some(_), false) => child.seek_to_last()?,
+                _ => {}
+            }
+        }
+        self.direction = if forward { MergeDirection::Forward } else { MergeDirection::Backward };
+        self.play_all();
+        Ok(())
     }
 
     /// Reverses the direction of travel: every child but the current one moves to its last entry
@@ -155,11 +192,12 @@ impl<C: MergeCursor> MergingCursor<C> {
     }
 
     /// Asks the current child how many [fast steps](MergeCursor::fast_steps) it can take before the
-    /// challenger's key. The cursor must be valid.
+    /// challenger's key, and before the head `limit` if there is one. The cursor must be valid.
     #[inline]
-    pub(crate) fn plan_fast_steps(&mut self, snapshot: SeqNo) {
+    pub(crate) fn plan_fast_steps(&mut self, snapshot: SeqNo, limit: Option<u128>) {
         if let Some(challenger) = self.challenger {
-            let bound = challenger.head ^ self.direction.mask();
+            let limit = limit.map_or(u128::MAX, |limit| limit ^ self.direction.mask());
+            let bound = challenger.head.min(limit) ^ self.direction.mask();
             let forward = self.direction == MergeDirection::Forward;
             self.fast_steps = self.current().fast_steps(snapshot, bound, forward);
         }

@@ -5,9 +5,12 @@
 //! - [`block`]: a few kilobytes of entries, the unit of disk reads and of the cache.
 //! - [`value`]: the bytes that a read returns.
 //! - [`table`]: SSTables, and the block cache.
+//! - [`ranges`]: range deletes, and [`range_table`]: the tables that hold them.
 
 pub(crate) mod block;
 pub(crate) mod iter;
 pub(crate) mod merge;
+pub(crate) mod range_table;
+pub(crate) mod ranges;
 pub(crate) mod table;
 pub(crate) mod value;

@@ -8,17 +8,19 @@
 //!   only in later sources. During a compaction, a source may hold entries that a later one holds
 //!   as well (see `compaction::stages`).
 
+mod deleted;
 mod multi_get;
 mod run;
 mod source;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use deleted::{deleted_stretches, partly_covered};
 pub(crate) use multi_get::MultiGet;
 pub(crate) use run::RunCursor;
 pub(crate) use source::ScanSource;
@@ -26,14 +28,17 @@ pub(crate) use source::ScanSource;
 use crate::error::Result;
 use crate::filter::{FilterBank, FirstProbes};
 use crate::format::deadline::Deadline;
-use crate::format::key::{SeqNo, common_prefix_len, compare, equal, head8, strip};
+use crate::format::key::{SeqNo, ValueKind, common_prefix_len, compare, equal, head8, strip};
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::operator::OperandChain;
 use crate::options::FilterMode;
 use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::iter::{InternalCursor, Stamped};
+use crate::sorted::range_table::{RangeSet, RangeTable};
+use crate::sorted::ranges::Covers;
 use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit, TableMeta};
+use crate::sorted::value::Value;
 use crate::tree::manifest::LEVEL_COUNT;
 
 /// Number of levels; the last one is `LEVELS - 1`.
@@ -46,6 +51,8 @@ pub(crate) type LevelMetas<'a> = [Vec<&'a TableMeta>; LEVELS];
 #[derive(Default)]
 pub(crate) struct Version {
     levels: [Level; LEVELS],
+    /// Range deletes of flushed memtables.
+    ranges: Arc<RangeSet>,
     /// The non-empty levels below level 0. Reads visit no others.
     sorted: Box<[SortedLevel]>,
     /// The filters of all tables, level by level. Built by the first read.
@@ -57,6 +64,8 @@ pub(crate) struct Version {
     has_deadlines: bool,
     /// The last weights that a picker computed, with the oldest snapshot that they are for.
     weights: Mutex<(SeqNo, Arc<TombstoneWeights>)>,
+    /// The last tables that a picker found due for their deleted ranges, likewise.
+    covered: Mutex<Option<(SeqNo, Arc<HashSet<u64>>)>>,
 }
 
 /// By table number: bytes that the table's tombstones delete in lower levels, if any. The picker
@@ -203,10 +212,37 @@ impl Version {
             }
             filters += level.len();
         }
-        let sorted = sorted.into();
+        let (sorted, ranges) = (sorted.into(), Arc::clone(&self.ranges));
         let has_deadlines = levels.iter().flatten().any(|table| table.meta().deadlines.count > 0);
-        let levels = levels.map(level);
-        Version { levels, sorted, bank: OnceLock::new(), largest_seqno, has_deadlines, weights: Mutex::default() }
+        let (levels, bank, weights, covered) = (levels.map(level), OnceLock::new(), Mutex::default(), Mutex::default());
+        Version { levels, ranges, sorted, bank, largest_seqno, has_deadlines, weights, covered }
+    }
+
+    /// This version with other range tables.
+    pub(crate) fn with_ranges(self, tables: Vec<Arc<RangeTable>>) -> Version {
+        let ranges = RangeSet::new(tables);
+        let largest_seqno = self.largest_seqno.max(ranges.largest_seqno());
+        Version { ranges: Arc::new(ranges), largest_seqno, ..self }
+    }
+
+    /// Tables all of whose keys a span has.
+    pub(crate) fn tables_within<'a>(&'a self, span: &'a KeySpan<&[u8]>) -> impl Iterator<Item = &'a TableMeta> {
+        let begins_within = |meta: &TableMeta| span.lower.is_none_or(|lower| *lower <= *meta.smallest);
+        let within = move |meta: &&TableMeta| begins_within(meta) && meta.ends_before(span.upper);
+        let (runs, sorted) = self.levels.split_at(1);
+        let metas = |level: &'a Level| level.tables.iter().map(|table| table.meta());
+        let runs = runs.iter().flat_map(metas).filter(within);
+        let sorted = sorted.iter().flat_map(move |level| {
+            let first = level.tables.partition_point(|table| !begins_within(table.meta()));
+            metas(level).skip(first).take_while(within)
+        });
+        runs.chain(sorted)
+    }
+
+    /// The range deletes of flushed memtables.
+    #[inline]
+    pub(crate) fn ranges(&self) -> &Arc<RangeSet> {
+        &self.ranges
     }
 
     pub(crate) fn levels(&self) -> &[Level; LEVELS] {
@@ -241,6 +277,24 @@ impl Version {
             *weights = (oldest_snapshot, Arc::default());
         }
         Arc::clone(&weights.1)
+    }
+
+    /// Tables of which range deletes that all snapshots see have deleted much.
+    pub(crate) fn partly_covered(&self, oldest_snapshot: SeqNo) -> Arc<HashSet<u64>> {
+        if self.ranges.is_empty() {
+            return Arc::default();
+        }
+        let oldest_snapshot = oldest_snapshot.min(self.largest_seqno);
+        let mut covered = self.covered.lock();
+        match &*covered {
+            Some((oldest, covered)) if *oldest == oldest_snapshot => Arc::clone(covered),
+            _ => {
+                let ranges = Covers::new(self.ranges.sources().collect(), oldest_snapshot);
+                let found = Arc::new(partly_covered(self.tables().map(|(_, table)| table.meta()), &ranges));
+                *covered = Some((oldest_snapshot, Arc::clone(&found)));
+                found
+            }
+        }
     }
 
     /// The non-empty levels below level 0, from newest to oldest.
@@ -354,17 +408,59 @@ impl Version {
         Ok(is_newer)
     }
 
+    /// The newest version of the key that the read sees, if it is newer than its cover. Tables
+    /// without newer entries are not asked, nor are their filters.
+    pub(crate) fn get_above(
+        &self,
+        read: &PointRead<'_>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Option<(ValueKind, Value)>> {
+        let (mut found, cover) = (None, read.cover);
+        self.each_table(read, |tables, at| {
+            let (table, meta) = (&tables[at], tables[at].meta());
+            trace.enter(ReadSource::Table { level: self.level_of(tables), number: meta.number });
+            if meta.largest_seqno <= cover {
+                trace.leave(Found::DeletedByRange);
+                return Ok(false);
+            }
+            if table.probe(read, trace)?.is_none() {
+                return Ok(false);
+            }
+            let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, read.mode.fill_cache);
+            cursor.seek(read.key, read.snapshot)?;
+            if cursor.valid() && equal(cursor.key(), read.key) && cursor.seqno() > cover {
+                found = Some((cursor.kind(), Value::copy_of(cursor.value())));
+            }
+            trace.leave(match &found {
+                Some((ValueKind::Put, value)) => Found::Value(value.len()),
+                Some((ValueKind::Merge, _)) => Found::Operand,
+                Some(_) => Found::Deleted,
+                None => Found::Absent,
+            });
+            Ok(found.is_some())
+        })?;
+        Ok(found)
+    }
+
+    fn level_of(&self, tables: &Arc<[Arc<Table>]>) -> usize {
+        self.levels.iter().position(|level| Arc::ptr_eq(&level.tables, tables)).unwrap_or(0)
+    }
+
     /// Adds the versions of the key that the read sees to `chain`, newest source first, until it is
     /// complete.
     pub(crate) fn collect(&self, read: &PointRead<'_>, chain: &mut OperandChain) -> Result<()> {
         self.each_table(read, |tables, at| {
             let table = &tables[at];
+            if table.meta().largest_seqno <= read.cover {
+                return Ok(false);
+            }
             if table.probe(read, &mut Untraced)?.is_none() {
                 return Ok(false);
             }
             let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, read.mode.fill_cache);
             cursor.seek(read.key, read.snapshot)?;
-            while cursor.valid() && equal(cursor.key(), read.key) && !chain.is_complete() {
+            let is_of_key = |cursor: &RunCursor| cursor.valid() && equal(cursor.key(), read.key);
+            while is_of_key(&cursor) && cursor.seqno() > read.cover && !chain.is_complete() {
                 chain.push(cursor.seqno(), cursor.kind(), cursor.value())?;
                 cursor.next()?;
             }
@@ -405,8 +501,9 @@ impl Version {
     }
 
     /// About how many bytes of the tables are in `span`, and how many keys they have there. A
-    /// deleted key counts as −1, and what has expired at `now` not at all. Reads no data block.
-    pub(crate) fn estimate(&self, span: KeySpan<&[u8]>, now: Deadline) -> Result<(f64, f64)> {
+    /// deleted key counts as −1, and what has expired at `now`, or is in a deleted range, not at
+    /// all. Reads no data block.
+    pub(crate) fn estimate(&self, span: KeySpan<&[u8]>, now: Deadline, covers: Option<&Covers>) -> Result<(f64, f64)> {
         let (mut bytes, mut keys) = (0.0, 0.0);
         for (number, level) in self.levels.iter().enumerate() {
             let is_before = |table: &Arc<Table>| span.lower.is_some_and(|lower| *table.meta().largest < *lower);
@@ -414,8 +511,13 @@ impl Version {
             for table in &level.tables[start..] {
                 let meta = table.meta();
                 if meta.overlaps(&span) {
-                    let share = table.share(span)?;
+                    let mut share = table.share(span)?;
                     bytes += share * meta.size as f64;
+                    for deleted in covers.iter().flat_map(|covers| deleted_stretches(meta, covers)) {
+                        let to = [deleted.to.as_deref(), span.upper].into_iter().flatten().min();
+                        let from = span.lower.unwrap_or_default().max(&deleted.from);
+                        share -= table.share(KeySpan { lower: Some(from), upper: to })?;
+                    }
                     let expired = meta.deadlines.expired(meta.entries, now) as f64;
                     keys += share * (meta.keys as f64 - 2.0 * meta.tombstones as f64 - expired);
                 } else if number > 0 {

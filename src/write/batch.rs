@@ -3,8 +3,9 @@
 //! ```text
 //! payload = op*
 //! op      = kind: u8, keyspace id: varint, key length: varint, key, [value length: varint, value]
-//!           kind 0 is a delete, without a value; 1 a put; 3 a merge, with its operand as the
-//!           value; 5 a put with a deadline in front of its value
+//!           kind 0 is a delete, without a value; 1 a put; 2 a delete of the keys from `key` up to
+//!           the value, or of all from `key` on if the value is empty; 3 a merge, with its operand
+//!           as the value; 5 a put with a deadline in front of its value
 //!         | 6: u8, count: varint
 //!           so many operations of keyspaces without a log; they are not here
 //! ```
@@ -18,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::format::coding::{Decoder, put_bytes, put_varint, varint_len};
 use crate::format::deadline::{DEADLINE_LEN, Deadline, deadline_at, decode_expiring, put_expiring, split_expiring};
 use crate::format::header::features;
-use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind};
+use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind, check_range};
+use crate::format::span::KeySpan;
 use crate::format::{Decoded, Malformed};
 
 /// Kind of what stands for operations that the log does not store. Part of the format.
@@ -42,6 +44,8 @@ pub struct WriteBatch {
     expiring: u32,
     /// Whether puts without a deadline never expire.
     keeps_deadlines: bool,
+    /// Number of range deletes.
+    ranges: u32,
     /// The first limit that an operation broke. Later operations are dropped: the batch will be
     /// refused.
     violation: Option<Error>,
@@ -99,6 +103,7 @@ impl WriteBatch {
         self.merged.clear();
         self.expiring = 0;
         self.keeps_deadlines = false;
+        self.ranges = 0;
         self.violation = None;
     }
 
@@ -118,6 +123,14 @@ impl WriteBatch {
         self.push(keyspace, key, Write::Delete);
     }
 
+    /// An empty or inverted range adds no operation.
+    pub(crate) fn delete_range_raw(&mut self, keyspace: u32, range: &KeySpan<Vec<u8>>) {
+        if !range.is_empty() {
+            let end = range.upper.as_deref().unwrap_or_default();
+            self.push(keyspace, range.lower.as_deref().unwrap_or_default(), Write::DeleteRange(end));
+        }
+    }
+
     fn push(&mut self, keyspace: u32, key: &[u8], write: Write<'_>) {
         if self.violation.is_some() {
             return;
@@ -133,6 +146,7 @@ impl WriteBatch {
             self.merged.push(keyspace);
         }
         self.expiring += u32::from(matches!(write, Write::ExpiringPut(..)));
+        self.ranges += u32::from(matches!(write, Write::DeleteRange(_)));
         self.count += 1;
     }
 
@@ -168,7 +182,8 @@ impl WriteBatch {
     /// The [`features`] that a reader of the batch needs.
     pub(crate) fn features(&self) -> u32 {
         let merge = if self.merged.is_empty() { 0 } else { features::MERGE };
-        merge | if self.expiring > 0 { features::EXPIRY } else { 0 }
+        let expiry = if self.expiring > 0 { features::EXPIRY } else { 0 };
+        merge | expiry | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
     }
 
     /// Says that puts without a deadline never expire, whatever the options of the write.
@@ -255,6 +270,7 @@ pub(crate) struct BatchMark {
     keyspaces: usize,
     merged: usize,
     expiring: u32,
+    ranges: u32,
     is_violated: bool,
 }
 
@@ -267,6 +283,7 @@ impl WriteBatch {
             keyspaces: self.keyspaces.len(),
             merged: self.merged.len(),
             expiring: self.expiring,
+            ranges: self.ranges,
             is_violated: self.violation.is_some(),
         }
     }
@@ -282,6 +299,7 @@ impl WriteBatch {
         self.keyspaces.truncate(mark.keyspaces);
         self.merged.truncate(mark.merged);
         self.expiring = mark.expiring;
+        self.ranges = mark.ranges;
         if !mark.is_violated {
             self.violation = None;
         }
@@ -332,6 +350,8 @@ pub(crate) enum Write<'a> {
     ExpiringPut(&'a [u8], Deadline),
     Delete,
     Merge(&'a [u8]),
+    /// Deletes the keys up to this one; empty is no bound.
+    DeleteRange(&'a [u8]),
 }
 
 impl<'a> Write<'a> {
@@ -341,6 +361,7 @@ impl<'a> Write<'a> {
             ValueKind::Put => Write::Put(stored),
             ValueKind::Delete => Write::Delete,
             ValueKind::Merge => Write::Merge(stored),
+            ValueKind::DeleteRange => Write::DeleteRange(stored),
             ValueKind::ExpiringPut => {
                 let (deadline, value) = split_expiring(stored);
                 Write::ExpiringPut(value, deadline)
@@ -355,6 +376,7 @@ impl<'a> Write<'a> {
             Write::Put(_) | Write::Delete => 0,
             Write::ExpiringPut(..) => features::EXPIRY,
             Write::Merge(_) => features::MERGE,
+            Write::DeleteRange(_) => features::RANGE_DELETE,
         }
     }
 
@@ -364,13 +386,16 @@ impl<'a> Write<'a> {
             Write::ExpiringPut(..) => ValueKind::ExpiringPut,
             Write::Delete => ValueKind::Delete,
             Write::Merge(_) => ValueKind::Merge,
+            Write::DeleteRange(_) => ValueKind::DeleteRange,
         }
     }
 
-    /// The value or the operand.
+    /// The value, the operand or the end of the range.
     fn value(self) -> Option<&'a [u8]> {
         match self {
-            Write::Put(value) | Write::ExpiringPut(value, _) | Write::Merge(value) => Some(value),
+            Write::Put(value) | Write::ExpiringPut(value, _) | Write::Merge(value) | Write::DeleteRange(value) => {
+                Some(value)
+            }
             Write::Delete => None,
         }
     }
@@ -392,7 +417,7 @@ pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write:
             put_varint(payload, (DEADLINE_LEN + value.len()) as u64);
             put_expiring(payload, deadline, value);
         }
-        Write::Put(value) | Write::Merge(value) => put_bytes(payload, value),
+        Write::Put(value) | Write::Merge(value) | Write::DeleteRange(value) => put_bytes(payload, value),
         Write::Delete => {}
     }
     Ok(())
@@ -404,7 +429,11 @@ fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Re
         return Err(Error::invalid(format_args!("a key takes up to {MAX_KEY_LEN} bytes, not {}", key.len())));
     }
     let value_len = write.value().map_or(0, <[u8]>::len);
-    let limit = if let Write::Merge(_) = write { MAX_OPERAND_LEN } else { MAX_VALUE_LEN - write.prefix_len() };
+    let limit = match write {
+        Write::Merge(_) => MAX_OPERAND_LEN,
+        Write::DeleteRange(_) => MAX_KEY_LEN,
+        Write::Put(_) | Write::ExpiringPut(..) | Write::Delete => MAX_VALUE_LEN - write.prefix_len(),
+    };
     if value_len > limit {
         return Err(Error::invalid(format_args!("a value takes up to {limit} bytes, not {value_len}")));
     }
@@ -449,8 +478,16 @@ pub(crate) struct Op<'a> {
     pub(crate) keyspace: u32,
     pub(crate) kind: ValueKind,
     pub(crate) key: &'a [u8],
-    /// As an entry stores it; empty for a delete.
+    /// As an entry stores it; empty for a delete; the end of the range for a range delete.
     pub(crate) value: &'a [u8],
+}
+
+impl<'a> Op<'a> {
+    /// The keys that a range delete deletes; `None` for other operations.
+    pub(crate) fn as_range(&self) -> Option<KeySpan<&'a [u8]>> {
+        let upper = (!self.value.is_empty()).then_some(self.value);
+        (self.kind == ValueKind::DeleteRange).then_some(KeySpan { lower: Some(self.key), upper })
+    }
 }
 
 /// Iterates over the operations in the payload of a WAL record, without those of keyspaces without
@@ -490,7 +527,7 @@ impl<'a> BatchReader<'a> {
         let keyspace = self.rest.varint_u32()?;
         let key = self.rest.bytes()?;
         let value = match kind {
-            ValueKind::Put | ValueKind::Merge | ValueKind::ExpiringPut => self.rest.bytes()?,
+            ValueKind::Put | ValueKind::Merge | ValueKind::ExpiringPut | ValueKind::DeleteRange => self.rest.bytes()?,
             ValueKind::Delete => &[],
         };
         if kind == ValueKind::ExpiringPut {
@@ -501,6 +538,9 @@ impl<'a> BatchReader<'a> {
         }
         if value.len() > MAX_VALUE_LEN || kind == ValueKind::Merge && value.len() > MAX_OPERAND_LEN {
             return Err(Malformed("a value is longer than 1 GiB"));
+        }
+        if kind == ValueKind::DeleteRange {
+            check_range(key, value)?;
         }
         let index = self.index;
         self.advance(1);
@@ -634,7 +674,7 @@ mod tests {
 
     #[test]
     fn unknown_kind_and_overlong_key_are_refused() {
-        assert!(decode(b"\x02\x00\x01k", 1).is_err());
+        assert!(decode(b"\x06\x00\x01k", 1).is_err());
         for (len, is_accepted) in [(MAX_KEY_LEN, true), (MAX_KEY_LEN + 1, false)] {
             let mut payload = vec![0, 0];
             put_bytes(&mut payload, &vec![b'k'; len]);

@@ -277,9 +277,12 @@ impl History {
 
     fn delete(&mut self, db: &Db) -> Result<()> {
         let (incarnation, keyspace) = self.keyspace(db);
-        let key = self.key();
-        let result = keyspace.delete(&key);
-        self.ledger.wrote(vec![(incarnation, key, Effect::Delete)], &result);
+        let (key, end) = (self.key(), self.key());
+        let (result, effect) = match self.rng.bool() && key < end {
+            true => (keyspace.delete_range(key.clone()..end.clone()), Effect::DeleteRange(end)),
+            false => (keyspace.delete(&key), Effect::Delete),
+        };
+        self.ledger.wrote(vec![(incarnation, key, effect)], &result);
         result.map(drop)
     }
 
@@ -294,7 +297,12 @@ impl History {
             let (incarnation, keyspace) = self.keyspace(db);
             let is_marker = i == 0 || i + 1 == count;
             let key = if is_marker { marker.clone() } else { self.key() };
-            if !is_marker && self.rng.u8(0..4) == 0 {
+            if !is_marker && self.rng.u8(0..8) == 0 {
+                // At most ten keys, and no marker.
+                let end = [&key[..2], b"~"].concat();
+                batch.delete_range_in(&keyspace, key.clone()..end.clone());
+                ops.push((incarnation, key, Effect::DeleteRange(end)));
+            } else if !is_marker && self.rng.u8(0..4) == 0 {
                 batch.delete_in(&keyspace, &key);
                 ops.push((incarnation, key, Effect::Delete));
             } else {

@@ -21,6 +21,8 @@ pub enum Effect {
     /// A put that expires at this time.
     PutUntil(Vec<u8>, u64),
     Delete,
+    /// Deletes the keys from the operation's own up to this one.
+    DeleteRange(Vec<u8>),
     /// The operand is appended to the value.
     Merge(Vec<u8>),
 }
@@ -65,7 +67,7 @@ impl Held {
             Effect::PutUntil(value, deadline) => {
                 *self = Held { value: Some(value.clone()), expiry: Some((*deadline, None)) };
             }
-            Effect::Delete => *self = Held::default(),
+            Effect::Delete | Effect::DeleteRange(_) => *self = Held::default(),
             Effect::Merge(operand) => {
                 self.value.get_or_insert_default().extend_from_slice(operand);
                 if let Some((_, merged)) = &mut self.expiry {
@@ -224,6 +226,11 @@ impl Ledger {
         let mut held = BTreeMap::<(Incarnation, Vec<u8>), Held>::new();
         let writes = self.writes.iter().chain(&self.write_in_doubt).filter(|write| write.last <= seqno);
         for (incarnation, key, effect) in writes.flat_map(|write| &write.ops) {
+            if let Effect::DeleteRange(end) = effect {
+                let is_within = |of: &Incarnation, other: &Vec<u8>| of == incarnation && key <= other && other < end;
+                held.retain(|(of, other), _| !is_within(of, other));
+                continue;
+            }
             held.entry((*incarnation, key.clone())).or_default().change(effect);
         }
         let mut contents = BTreeMap::<Incarnation, Map>::new();

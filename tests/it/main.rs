@@ -27,6 +27,7 @@ mod parts;
 mod power_cut;
 mod prefix;
 mod queue;
+mod range_delete;
 mod reads;
 mod recovery;
 mod refilter;

@@ -3,7 +3,7 @@
 //! `TAMIS_CASES` sets the number of cases, `TAMIS_SEED` runs one.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -87,6 +87,18 @@ fn merge_into_rest(name: &str, expiring: &mut Expiring, key: &[u8], operand: &[u
         let mut map = Map::from_iter(rest.take().map(|rest| (key.to_vec(), rest)));
         merge_into(name, &mut map, key.to_vec(), operand.to_vec());
         *rest = map.remove(key);
+    }
+}
+
+fn is_empty(range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> bool {
+    match range {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from), Bound::Excluded(to)) => from >= to,
+        (Bound::Excluded(from), Bound::Included(to)) => from >= to,
+        // The least key after `from` is `from` and a zero byte.
+        (Bound::Excluded(from), Bound::Excluded(to)) => [from, &[0][..]].concat() >= *to,
+        (Bound::Unbounded, Bound::Excluded(to)) => to.is_empty(),
+        _ => false,
     }
 }
 
@@ -185,7 +197,16 @@ impl ModelledStore {
                 merge_into_rest(&name, &mut self.expiring, &key, &operand);
                 merge_into(&name, self.model.get_mut(&name).unwrap(), key, operand);
             }
-            30..42 => {
+            30..34 => {
+                let (name, keyspace) = self.keyspace();
+                let range = self.deleted_range();
+                let before = self.db().last_seqno();
+                let seqno = keyspace.delete_range(range.clone()).unwrap();
+                assert_eq!(seqno, before + u64::from(!is_empty(&range)));
+                self.model.get_mut(&name).unwrap().retain(|key, _| !range.contains(key));
+                self.expiring.retain(|(of, key), _| *of != name || !range.contains(key));
+            }
+            34..42 => {
                 let (name, keyspace) = self.keyspace();
                 let key = self.key();
                 keyspace.delete(&key).unwrap();
@@ -305,18 +326,24 @@ impl ModelledStore {
             let key = self.key();
             let map = next.get_mut(&name).unwrap();
             let value = self.value();
-            match self.rng.u8(0..4) {
-                0 => {
+            match self.rng.u8(0..8) {
+                7 => {
+                    let range = self.deleted_range();
+                    batch.delete_range_in(&keyspace, range.clone());
+                    map.retain(|key, _| !range.contains(key));
+                    expiring.retain(|(of, key), _| *of != name || !range.contains(key));
+                }
+                0 | 1 => {
                     batch.delete_in(&keyspace, &key);
                     expiring.remove(&(name, key.clone()));
                     map.remove(&key);
                 }
-                1 => {
+                2 | 3 => {
                     batch.merge_in(&keyspace, &key, &value);
                     merge_into_rest(&name, &mut expiring, &key, &value);
                     merge_into(&name, map, key, value);
                 }
-                2 => {
+                4 => {
                     let deadline = self.now + self.rng.u64(0..200);
                     batch.put_with_expiry_in(&keyspace, &key, &value, time(deadline));
                     expiring.insert((name, key.clone()), (deadline, None));
@@ -339,6 +366,17 @@ impl ModelledStore {
         }
         (self.model, self.expiring) = (next, expiring);
         expire(&mut self.model, &mut self.expiring, self.now);
+    }
+
+    /// A range to delete: mostly a short one.
+    fn deleted_range(&mut self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        if self.rng.u8(0..4) == 0 {
+            return (self.bound(), self.bound());
+        }
+        let from = self.rng.u32(0..self.key_space);
+        let to = from + self.rng.u32(0..=self.key_space / 8);
+        let [from, to] = [from, to].map(|n| [&self.prefix[..], format!("k{n:05}").as_bytes()].concat());
+        (Bound::Included(from), if self.rng.bool() { Bound::Included(to) } else { Bound::Excluded(to) })
     }
 
     /// Scans a random range from both ends at once.

@@ -1,6 +1,7 @@
 //! [`ChangeBatch`]: a batch as it was written.
 
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -65,6 +66,13 @@ pub enum OperationKind<'a> {
         /// The key.
         key: &'a [u8],
     },
+    /// Deletes a range of keys.
+    DeleteRange {
+        /// The first key of the range.
+        from: &'a [u8],
+        /// The first key after it; `None` is the end of the key space.
+        to: Option<&'a [u8]>,
+    },
 }
 
 /// Whether the log stores an operation of the record that is numbered less than `seqno`.
@@ -116,6 +124,7 @@ impl ChangeBatch {
                 }
                 ValueKind::Merge => OperationKind::Merge { key, operand: operation.value },
                 ValueKind::Delete => OperationKind::Delete { key },
+                ValueKind::DeleteRange => OperationKind::DeleteRange { from: key, to: operation.as_range()?.upper },
             };
             Some(Operation { seqno: self.first + u64::from(operation.index), keyspace, kind })
         })
@@ -146,6 +155,9 @@ impl ChangeBatch {
                 }
                 OperationKind::Merge { key, operand } => batch.merge_in(of, key, operand),
                 OperationKind::Delete { key } => batch.delete_in(of, key),
+                OperationKind::DeleteRange { from, to } => {
+                    batch.delete_range_in(of, (Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded)));
+                }
             }
         }
         Ok(batch)

@@ -1,5 +1,6 @@
 //! The commit of a transaction: checks what was written since its snapshot, then writes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::db::commit::{Encoded, Outcome};
@@ -62,10 +63,13 @@ impl Store {
     /// blocks.
     fn find_newer(&self, view: &ReadView, reads: &ReadSet, since: SeqNo) -> Result<Option<Refusal>> {
         let memtables = || view.memtables().filter(|memtable| memtable.last_seqno() > since);
+        if let Some(refusal) = deleted_range(view, reads, since) {
+            return Ok(Some(refusal));
+        }
         let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
         for read in reads.keys() {
             let tree = tree_of(view, read.keyspace, &read.name)?;
-            let point = PointRead { key: &read.key, hash: read.hash, snapshot: SeqNo::MAX, mode };
+            let point = PointRead { key: &read.key, hash: read.hash, snapshot: SeqNo::MAX, cover: 0, mode };
             if memtables().any(|memtable| read.newest_in(memtable) > since) || tree.version.is_newer(&point, since)? {
                 return Ok(Some(Refusal::of(read)));
             }
@@ -93,6 +97,26 @@ impl Store {
 /// The conflict that a value which was read has expired.
 fn expired(view: &ReadView, value: &Expiring) -> Error {
     conflict(view, Refusal::Written(value.keyspace, value.key.to_vec()))
+}
+
+/// Looks for a range delete after `since` that deletes something that `reads` covers.
+fn deleted_range(view: &ReadView, reads: &ReadSet, since: SeqNo) -> Option<Refusal> {
+    let keyspaces =
+        reads.keys().iter().map(|read| read.keyspace).chain(reads.ranges().iter().map(|(of, _)| of.keyspace));
+    let keyspaces: BTreeSet<u32> = keyspaces.collect();
+    keyspaces.into_iter().find_map(|keyspace| {
+        let in_memory = view.memtables().filter(|memtable| memtable.last_seqno() > since);
+        let in_memory = in_memory.flat_map(|memtable| memtable.ranges(keyspace));
+        let ranges = view.tree(keyspace).map(|tree| Arc::clone(tree.version.ranges()));
+        let tables = ranges.iter().flat_map(|ranges| ranges.tables());
+        let newer = tables.filter(|table| table.meta().largest_seqno > since).flat_map(|table| table.fragments());
+        // Ranges that are gone deleted nothing that the transaction's snapshot sees.
+        let mut newer = in_memory.chain(newer).filter(|range| range.seqno > since);
+        newer.find_map(|range| {
+            let key = reads.find_within(keyspace, &range.start, range.stored_end())?;
+            Some(Refusal::Written(keyspace, key.to_vec()))
+        })
+    })
 }
 
 fn conflict(view: &ReadView, refusal: Refusal) -> Error {

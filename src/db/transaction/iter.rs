@@ -134,8 +134,8 @@ impl<'t> TransactionIter<'t> {
         let (reads, keyspace) = (&self.overlay.reads, self.keyspace.of.keyspace);
         self.stored.fill(forward, |key, deadline| reads.borrow_mut().add_deadline(keyspace, key, deadline))?;
         let stored = self.stored.next(forward);
-        let own = own.at_end(self.keyspace.of.keyspace, &self.lower, self.upper.as_deref(), forward);
-        let own_comes_first = match (own, &*stored) {
+        let next_own = own.at_end(self.keyspace.of.keyspace, &self.lower, self.upper.as_deref(), forward);
+        let own_comes_first = match (next_own, &*stored) {
             (Some((own, _)), Some((key, _))) => {
                 if forward {
                     *own <= **key
@@ -145,7 +145,7 @@ impl<'t> TransactionIter<'t> {
             }
             (own, _) => own.is_some(),
         };
-        let (key, entry) = match own {
+        let (key, entry) = match next_own {
             Some((key, value)) if own_comes_first => {
                 // It replaces the stored entry of its key, or changes it.
                 let stored = stored.take_if(|(stored, _)| **stored == *key);
@@ -153,7 +153,13 @@ impl<'t> TransactionIter<'t> {
                 (Value::copy_of(key), self.overlay.value(value, &self.keyspace, key, stored)?)
             }
             _ => match stored.take() {
-                Some((key, value)) => (key, Some(value)),
+                Some((key, value)) => match own.range_of(self.keyspace.of.keyspace, &key) {
+                    None => (key, Some(value)),
+                    Some(deleted) => {
+                        self.pass_range(&key, deleted, forward);
+                        return Ok(None);
+                    }
+                },
                 None => {
                     self.done = true;
                     return Ok(None);
@@ -166,6 +172,25 @@ impl<'t> TransactionIter<'t> {
             self.upper = Some(key.to_vec());
         }
         Ok(entry.map(|value| (key, value)))
+    }
+
+    /// Moves one end over a range that the transaction has deleted, in which a stored entry with
+    /// this key lies.
+    fn pass_range(&mut self, key: &[u8], (start, end): (&[u8], Option<&[u8]>), forward: bool) {
+        // Own writes may lie in the range: they come first, if they do.
+        if forward {
+            self.lower = [key, &[0]].concat();
+        } else {
+            self.upper = Some(key.to_vec());
+        }
+        if self.stored.iter.is_done() {
+            return;
+        }
+        match (forward, end) {
+            (true, Some(end)) => self.stored.iter.seek_front(end),
+            (true, None) => self.upper.iter().for_each(|upper| self.stored.iter.seek_front(upper)),
+            (false, _) => self.stored.iter.seek_back_before(Some(start.to_vec())),
+        }
     }
 
     fn next_entry(&mut self, forward: bool) -> Option<Result<(Value, Value)>> {

@@ -39,7 +39,7 @@ impl Overlay {
 
     /// What the transaction did to a key, if it wrote it.
     pub(super) fn get(&self, keyspace: u32, key: &[u8]) -> Option<OwnWrite> {
-        self.with_own(|own| own.get(keyspace, key).cloned())
+        self.with_own(|own| own.get(keyspace, key))
     }
 
     /// The value of a key after `own`, whose value in the snapshot is `stored`. A write that
@@ -143,11 +143,17 @@ impl OwnWrite {
     }
 }
 
+/// Ends of ranges by their starts; `None` is the end of the key space.
+type OwnRanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
 /// The writes of a batch, by key. Made when a read first needs it, and brought up to date
 /// by later reads: a transaction that only writes pays nothing.
 #[derive(Default)]
 pub(super) struct OwnWrites {
     keyspaces: BTreeMap<u32, BTreeMap<Vec<u8>, OwnWrite>>,
+    /// The ranges that the batch deletes, by keyspace and start; they are disjoint. Writes there
+    /// are later ones.
+    ranges: BTreeMap<u32, OwnRanges>,
     /// Up to here the batch is indexed.
     indexed: BatchMark,
 }
@@ -158,13 +164,20 @@ impl OwnWrites {
         let end = batch.mark();
         if self.indexed != end {
             for (keyspace, key, kind, at) in batch.writes_from(&self.indexed) {
+                if kind == ValueKind::DeleteRange {
+                    let end = Some(batch.bytes(at)).filter(|end| !end.is_empty());
+                    self.delete_range(keyspace, key, end);
+                    continue;
+                }
+                let is_deleted = || self.range_of(keyspace, key).is_some();
+                let stored = if is_deleted() { OwnBase::Deleted } else { OwnBase::Stored };
                 let writes = self.keyspaces.entry(keyspace).or_default();
                 let base = match kind {
                     ValueKind::Put => OwnBase::Put(at),
                     ValueKind::ExpiringPut => OwnBase::ExpiringPut(at),
-                    ValueKind::Delete => OwnBase::Deleted,
+                    ValueKind::Delete | ValueKind::DeleteRange => OwnBase::Deleted,
                     ValueKind::Merge => {
-                        let first = || OwnWrite { base: OwnBase::Stored, operands: Vec::new() };
+                        let first = || OwnWrite { base: stored, operands: Vec::new() };
                         writes.entry(key.to_vec()).or_insert_with(first).operands.push(at);
                         continue;
                     }
@@ -175,8 +188,38 @@ impl OwnWrites {
         }
     }
 
-    fn get(&self, keyspace: u32, key: &[u8]) -> Option<&OwnWrite> {
-        self.keyspaces.get(&keyspace)?.get(key)
+    fn delete_range(&mut self, keyspace: u32, start: &[u8], end: Option<&[u8]>) {
+        if let Some(writes) = self.keyspaces.get_mut(&keyspace) {
+            writes.retain(|key, _| &**key < start || end.is_some_and(|end| &**key >= end));
+        }
+        let ranges = self.ranges.entry(keyspace).or_default();
+        let (mut start, mut end) = (start.to_vec(), end.map(<[u8]>::to_vec));
+        // Joins the ranges that it meets.
+        let meets = |from: &[u8], to: &Option<Vec<u8>>, start: &[u8], end: &Option<Vec<u8>>| {
+            to.as_deref().is_none_or(|to| start <= to) && end.as_deref().is_none_or(|end| from <= end)
+        };
+        ranges.retain(|from, to| {
+            let joined = meets(from, to, &start, &end);
+            if joined {
+                start = std::mem::take(&mut start).min(from.clone());
+                end = end.take().zip(to.take()).map(|(a, b)| a.max(b));
+            }
+            !joined
+        });
+        ranges.insert(start, end);
+    }
+
+    /// The deleted range that holds a key; its end is `None` if it has none.
+    pub(super) fn range_of(&self, keyspace: u32, key: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+        let until = (Bound::Unbounded, Bound::Included(key));
+        let (start, end) = self.ranges.get(&keyspace)?.range::<[u8], _>(until).next_back()?;
+        end.as_deref().is_none_or(|end| key < end).then_some((&**start, end.as_deref()))
+    }
+
+    fn get(&self, keyspace: u32, key: &[u8]) -> Option<OwnWrite> {
+        let written = self.keyspaces.get(&keyspace).and_then(|writes| writes.get(key)).cloned();
+        let deleted = || OwnWrite { base: OwnBase::Deleted, operands: Vec::new() };
+        written.or_else(|| self.range_of(keyspace, key).map(|_| deleted()))
     }
 
     /// The first write, or the last one, within `[lower, upper)`.

@@ -7,7 +7,7 @@ use crate::error::{Result, expect_typed};
 use crate::format::checksum::{bound_crc, crc};
 use crate::format::coding::{Decoder, set_u32, set_u64};
 use crate::format::filename::FileKind;
-use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
 use crate::format::key::SeqNo;
 use crate::format::record::RecordHeader;
 use crate::tree::manifest::{self, ManifestState, VersionEdit};
@@ -37,7 +37,8 @@ pub(super) fn seal_log(bytes: &mut [u8], magic: Magic, number: u64) {
     let field = |at: usize| Decoder::new(&header[at..]).u64().expect("within the header");
     let (first, synced) = (field(24) % (1 << 40), field(32) % (1 << 40));
     let (previous, previous_len) = (field(40), field(48));
-    *header = FileHeader { features: 0, number, first, synced, previous, previous_len }.encode(magic);
+    let features = Decoder::new(&header[12..]).u32().expect("within the header") & features::KNOWN;
+    *header = FileHeader { features, number, first, synced, previous, previous_len }.encode(magic);
     let mut offset = FILE_HEADER_LEN;
     while let Some(len) = seal_record(&mut bytes[offset..], number, offset as u64) {
         offset += len;

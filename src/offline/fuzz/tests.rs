@@ -23,7 +23,7 @@ use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::record::RecordHeader;
-use crate::offline::inspect::{Inspector, TableFile, golden_store};
+use crate::offline::inspect::{Inspector, TableFile, golden_store, ranges_store};
 use crate::options::Compression;
 use crate::vfs::{FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
@@ -57,52 +57,53 @@ fn trimmed(mut bytes: Vec<u8>) -> Vec<u8> {
 
 /// All seeds: target, name, bytes.
 fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
-    let fs = golden_store();
-    let inspector = Inspector::on(Arc::new(fs.clone()));
     let mut seeds = Vec::new();
     let mut add = |target, name: &str, bytes: &[u8]| seeds.push((target, name.to_owned(), sealed(bytes)));
-    // All files; and logs and tables only, without a manifest.
-    let (mut archive, mut alone) = (Vec::new(), Vec::new());
-    for file in inspector.files(Path::new(DIR)).unwrap() {
-        let bytes = trimmed_log(&fs, file.kind, &file.path);
-        let name = file.kind.name();
-        let number = file.kind.number().unwrap_or_default().to_le_bytes()[0];
-        let code = match file.kind {
-            FileKind::Current => {
-                add("current", &name, &bytes);
-                0
-            }
-            FileKind::Manifest(_) => {
-                add("manifest", &name, &bytes);
-                for (i, (_, payload)) in records(&inspector, &file.path, &bytes).into_iter().enumerate() {
-                    add("manifest_edit", &format!("{name}-{i}"), &payload);
+    for (prefix, fs) in [("", golden_store()), ("ranges-", ranges_store())] {
+        let inspector = Inspector::on(Arc::new(fs.clone()));
+        // All files; and logs and tables only, without a manifest.
+        let (mut archive, mut alone) = (Vec::new(), Vec::new());
+        for file in inspector.files(Path::new(DIR)).unwrap() {
+            let bytes = trimmed_log(&fs, file.kind, &file.path);
+            let name = format!("{prefix}{}", file.kind.name());
+            let number = file.kind.number().unwrap_or_default().to_le_bytes()[0];
+            let code = match file.kind {
+                FileKind::Current => {
+                    add("current", &name, &bytes);
+                    0
                 }
-                1
-            }
-            FileKind::Wal(_) => {
-                add("log_records", &name, &bytes);
-                for (i, (count, payload)) in records(&inspector, &file.path, &bytes).into_iter().enumerate() {
-                    add("batch", &format!("{name}-{i}"), &[&[count], &payload[..]].concat());
+                FileKind::Manifest(_) => {
+                    add("manifest", &name, &bytes);
+                    for (i, (_, payload)) in records(&inspector, &file.path, &bytes).into_iter().enumerate() {
+                        add("manifest_edit", &format!("{name}-{i}"), &payload);
+                    }
+                    1
                 }
-                2
-            }
-            FileKind::Table(_) => {
-                add("table", &name, &bytes);
-                for (target, part) in parts(&inspector.table(&file.path).unwrap(), &bytes) {
-                    add(target, &name, &part);
+                FileKind::Wal(_) => {
+                    add("log_records", &name, &bytes);
+                    for (i, (count, payload)) in records(&inspector, &file.path, &bytes).into_iter().enumerate() {
+                        add("batch", &format!("{name}-{i}"), &[&[count], &payload[..]].concat());
+                    }
+                    2
                 }
-                3
+                FileKind::Table(_) => {
+                    add("table", &name, &bytes);
+                    for (target, part) in parts(&inspector.table(&file.path).unwrap(), &bytes) {
+                        add(target, &name, &part);
+                    }
+                    3
+                }
+                _ => continue,
+            };
+            put_file(&mut archive, code, number, &bytes);
+            if code > 1 {
+                put_file(&mut alone, code, number, &bytes);
             }
-            _ => continue,
-        };
-        put_file(&mut archive, code, number, &bytes);
-        if code > 1 {
-            put_file(&mut alone, code, number, &bytes);
         }
+        add("store", &format!("{prefix}golden"), &archive);
+        add("repair", &format!("{prefix}golden"), &archive);
+        add("repair", &format!("{prefix}without-manifest"), &alone);
     }
-    add("store", "golden", &archive);
-    add("repair", "golden", &archive);
-    add("repair", "without-manifest", &alone);
     add("log_replay", "three-logs", &replay_of_new_logs());
     add("log_replay", "stating", &replay_of_stating_logs());
     for layout in [BloomLayout::Split, BloomLayout::Standard] {

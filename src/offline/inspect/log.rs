@@ -12,7 +12,7 @@ use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
-use crate::tree::manifest::VersionEdit;
+use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
 use crate::vfs::FileSystem;
 use crate::write::batch::{BatchReader, Write};
 use crate::write::log::reader::{End, LogReader, Record, Step};
@@ -157,6 +157,9 @@ pub enum Change {
         expiring: u64,
         /// The least and the greatest deadline, if there is one.
         deadlines: Option<(SystemTime, SystemTime)>,
+        /// No range delete numbered up to this deletes an entry of the table; 0 if that is not
+        /// known.
+        cleared: SeqNo,
         /// Smallest sequence number.
         smallest_seqno: SeqNo,
         /// Largest sequence number.
@@ -244,7 +247,7 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
             let operation = operation?;
             let (value, deadline) = match Write::of(operation.kind, operation.value) {
                 Write::Delete => (None, None),
-                Write::Put(value) | Write::Merge(value) => (Some(value), None),
+                Write::Put(value) | Write::Merge(value) | Write::DeleteRange(value) => (Some(value), None),
                 Write::ExpiringPut(value, deadline) => (Some(value), Some(time_of(deadline))),
             };
             Ok(Operation {
@@ -291,10 +294,19 @@ fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
         tombstones: table.tombstones,
         expiring: table.deadlines.count,
         deadlines: table.deadlines.range(),
+        cleared: table.cleared,
         smallest_seqno: table.smallest_seqno,
         largest_seqno: table.largest_seqno,
         smallest: table.smallest.into(),
         largest: table.largest.into(),
+    }
+}
+
+/// A level, in words.
+fn place(level: u8) -> String {
+    match level {
+        RANGE_LEVEL => "the range tables".to_owned(),
+        level => format!("level {level}"),
     }
 }
 
@@ -314,7 +326,7 @@ impl fmt::Display for Change {
             }
             Change::DropKeyspace { id } => write!(f, "keyspace {id} is dropped"),
             Change::RemoveTable { keyspace, level, number } => {
-                write!(f, "table {number} is removed from level {level} of keyspace {keyspace}")
+                write!(f, "table {number} is removed from {} of keyspace {keyspace}", place(*level))
             }
             Change::AddTable {
                 keyspace,
@@ -327,6 +339,7 @@ impl fmt::Display for Change {
                 tombstones,
                 expiring,
                 deadlines,
+                cleared,
                 smallest_seqno,
                 largest_seqno,
                 smallest,
@@ -334,8 +347,9 @@ impl fmt::Display for Change {
             } => {
                 write!(
                     f,
-                    "table {number} is added to level {level} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, \
+                    "table {number} is added to {} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, \
                      {entries} entries of {keys} keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
+                    place(*level),
                     KeyPreview(smallest),
                     KeyPreview(largest)
                 )?;
@@ -344,6 +358,10 @@ impl fmt::Display for Change {
                         write!(f, ", {expiring} expire from {} to {}", UnixTime(*first), UnixTime(*last))
                     }
                     None => Ok(()),
+                }?;
+                match cleared {
+                    0 => Ok(()),
+                    cleared => write!(f, ", free of what range deletes up to {cleared} delete"),
                 }
             }
         }

@@ -57,6 +57,8 @@ pub struct TableProperties {
     pub tombstones: u64,
     /// Entries that are operands of merges.
     pub operands: u64,
+    /// Entries that are range deletes: all or none.
+    pub range_deletes: u64,
     /// Entries with a deadline.
     pub expiring: u64,
     /// The least and the greatest deadline, if there is one.
@@ -187,6 +189,7 @@ fn properties(table: &Table) -> Result<TableProperties> {
         keys: properties.keys,
         tombstones: properties.tombstones,
         operands: properties.operands,
+        range_deletes: properties.ranges,
         expiring: properties.deadlines.count,
         deadlines: properties.deadlines.range(),
         data_blocks: properties.data_blocks,
@@ -285,7 +288,7 @@ impl Iterator for Entries {
         let (seqno, kind, stored) = (self.cursor.seqno(), self.cursor.kind(), self.cursor.value());
         let mut deadline = None;
         let (oldest, value) = match kind {
-            ValueKind::Put => (seqno, Some(stored)),
+            ValueKind::Put | ValueKind::DeleteRange => (seqno, Some(stored)),
             ValueKind::Delete => (seqno, None),
             ValueKind::ExpiringPut => {
                 let (at, value) = split_expiring(stored);

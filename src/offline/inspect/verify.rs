@@ -27,6 +27,7 @@ use super::order::find_contradiction;
 use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
 use crate::offline::repair::LOST;
+use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::tree::manifest::{self, Loaded, ManifestState};
 use crate::write::wal::{self, ManifestLogs};
@@ -293,8 +294,22 @@ impl Verifier<'_> {
                     self.counts.tables += 1;
                     let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
                     if self.check_table(&table, state) {
+                        if table.holds_ranges().unwrap_or(false) {
+                            let what = "a table of range deletes is among those of entries";
+                            self.report_fault(table.path(), 0, FindingKind::Damaged, what);
+                            continue;
+                        }
                         sound.push((level, table));
                     }
+                }
+            }
+            for meta in keyspace.ranges.iter() {
+                self.counts.tables += 1;
+                let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
+                if self.check_table(&table, state)
+                    && let Err(error) = RangeTable::load(Arc::clone(&table))
+                {
+                    self.report_error(table.path(), &error);
                 }
             }
             self.check_order(name, sound);

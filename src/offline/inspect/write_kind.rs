@@ -16,6 +16,8 @@ pub enum WriteKind {
     Delete,
     /// It changes the key's value by an operand.
     Merge,
+    /// It deletes the keys from its own up to its value, or all from its own on if that is empty.
+    DeleteRange,
 }
 
 impl From<ValueKind> for WriteKind {
@@ -25,6 +27,7 @@ impl From<ValueKind> for WriteKind {
             ValueKind::ExpiringPut => WriteKind::ExpiringPut,
             ValueKind::Delete => WriteKind::Delete,
             ValueKind::Merge => WriteKind::Merge,
+            ValueKind::DeleteRange => WriteKind::DeleteRange,
         }
     }
 }
@@ -36,6 +39,7 @@ impl fmt::Display for WriteKind {
             WriteKind::ExpiringPut => "expiring put",
             WriteKind::Delete => "delete",
             WriteKind::Merge => "merge",
+            WriteKind::DeleteRange => "delete range",
         })
     }
 }

@@ -14,7 +14,7 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Origin, TableMeta};
-use crate::tree::manifest::ManifestState;
+use crate::tree::manifest::{ManifestState, RANGE_LEVEL};
 use crate::vfs::FileSystem;
 use crate::write::batch::{BatchReader, Op};
 use crate::write::log::{LogGap, Needed, Record, salvage};
@@ -86,7 +86,10 @@ pub(super) fn read(
             Ok(operations) => {
                 for operation in &operations {
                     let seqno = record.first + u64::from(operation.index);
-                    if seqno > selection.floors.get(&operation.keyspace).copied().unwrap_or(0) {
+                    // A table of entries says nothing of the ranges before its last one, and
+                    // applying a range twice does no harm.
+                    let is_above = seqno > selection.floors.get(&operation.keyspace).copied().unwrap_or(0);
+                    if is_above || operation.kind == ValueKind::DeleteRange {
                         read.entries += 1;
                         take(operation, seqno)?;
                     }
@@ -126,15 +129,18 @@ pub(super) fn read(
     Ok(read)
 }
 
-/// Writes what the logs hold to tables of level 0. `define` returns name and options of a keyspace,
-/// `None` if it was dropped.
+/// A new table with its keyspace and level.
+type AddedTable = (u32, u8, TableMeta);
+
+/// Writes what the logs hold to tables. `define` returns name and options of a keyspace, `None` if
+/// it was dropped.
 pub(super) fn write(
     fs: &dyn FileSystem,
     dir: &Path,
     selection: &LogSelection,
     writer: &TableWriter<'_>,
     define: &dyn Fn(u32) -> Option<(String, KeyspaceOptions)>,
-) -> Result<(ReadLogs, Vec<(u32, TableMeta)>)> {
+) -> Result<(ReadLogs, Vec<AddedTable>)> {
     let pool = MemtablePool::new(2 * MEMTABLE_SIZE);
     let new = || Arc::new(Memtable::new(0, MEMTABLE_SIZE, writer.seed, &pool));
     let (mut memtable, mut written) = (new(), Vec::new());
@@ -145,8 +151,10 @@ pub(super) fn write(
             let inputs =
                 selection.numbers.iter().map(|&number| crate::sorted::table::Input { number, is_replaced: true });
             let origin = Origin { flushed: selection.flushed, inputs: inputs.collect(), ..Origin::default() };
-            let tables = writer.write(&mut memtable.flush_cursor(id), target, u64::MAX, origin)?;
-            written.extend(tables.into_iter().map(|meta| (id, meta)));
+            let tables = writer.write(&mut memtable.flush_cursor(id), target, u64::MAX, origin.clone())?;
+            written.extend(tables.into_iter().map(|meta| (id, 0, meta)));
+            let ranges = writer.write_ranges(memtable.ranges(id), target, origin)?;
+            written.extend(ranges.map(|meta| (id, RANGE_LEVEL, meta)));
         }
         Ok(())
     };
@@ -162,6 +170,8 @@ pub(super) fn write(
         if operation.kind == ValueKind::Merge {
             let hash = KeyHash::new(writer.seed, operation.key);
             inserter.insert_operand(operation.keyspace, operation.key, hash, seqno, operation.value, None);
+        } else if operation.kind == ValueKind::DeleteRange {
+            inserter.delete_range(operation.keyspace, operation.key, operation.value, seqno);
         } else {
             inserter.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
         }

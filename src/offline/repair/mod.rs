@@ -77,11 +77,13 @@ pub use report::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairRepo
 use crate::error::{Error, IoContext, Result};
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, ValueKind, check_range};
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::merge::MergingCursor;
+use crate::sorted::ranges::Fragment;
 use crate::sorted::table::{Input, Origin, SalvageCursor, TableContext};
 use crate::tree::manifest::moves::{self, Move};
-use crate::tree::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, VersionEdit};
+use crate::tree::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, RANGE_LEVEL, VersionEdit};
 use crate::vfs::{FileLock, FileSystem, OsFileSystem, store_files};
 pub(crate) use lost::LOST;
 use lost::{LostDir, TakenNames};
@@ -294,7 +296,10 @@ impl Execution<'_> {
             let origin = Origin { flushed, inputs: inputs.collect(), ..Origin::default() };
             let before = rewrite.passed_holes();
             let mut cursor = SalvageCursor::new(rewrite.tables.clone());
-            let metas = writer.write(&mut cursor, target, u64::MAX, origin)?;
+            let metas = match rewrite.level {
+                RANGE_LEVEL => writer.write_ranges(ranges_of(&mut cursor)?, target, origin)?.into_iter().collect(),
+                _ => writer.write(&mut cursor, target, u64::MAX, origin)?,
+            };
             rewrite.check_holes(dir, before)?;
             added.extend(metas.into_iter().map(|meta| (rewrite.keyspace, rewrite.level, meta)));
         }
@@ -321,7 +326,7 @@ impl Execution<'_> {
             let (read, tables) = logs::write(fs, dir, selection, &writer, &define)?;
             plan::note_gaps(&read, report);
             last_seqno = last_seqno.max(read.last_seqno);
-            added.extend(tables.into_iter().map(|(keyspace, meta)| (keyspace, 0, meta)));
+            added.extend(tables);
         }
         let new: Vec<u64> = added.iter().map(|(.., meta)| meta.number).collect();
         lost::install_new(fs, dir, &new)?;
@@ -360,6 +365,20 @@ impl Execution<'_> {
         moves.sort_by_key(|(kind, _)| kind.name());
         Ok(moves)
     }
+}
+
+/// The range deletes that can be read from a table.
+fn ranges_of(cursor: &mut SalvageCursor) -> Result<Vec<Fragment>> {
+    let mut ranges = Vec::new();
+    cursor.seek_to_first()?;
+    while cursor.valid() {
+        if cursor.kind() == ValueKind::DeleteRange && check_range(cursor.key(), cursor.value()).is_ok() {
+            let end = Some(cursor.value()).filter(|end| !end.is_empty()).map(Arc::from);
+            ranges.push(Fragment { start: cursor.key().into(), end, seqno: cursor.seqno() });
+        }
+        cursor.next()?;
+    }
+    Ok(ranges)
 }
 
 /// Adds the default keyspace if it is missing.

@@ -18,7 +18,9 @@ use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Origin, SalvageTable, TableContext, TableMeta};
-use crate::tree::manifest::{DEFAULT_KEYSPACE, KeyspaceState, LEVEL_COUNT, ManifestState, decode_definition};
+use crate::tree::manifest::{
+    DEFAULT_KEYSPACE, KeyspaceState, LEVEL_COUNT, ManifestState, RANGE_LEVEL, decode_definition,
+};
 use crate::vfs::FileSystem;
 use crate::write::log::reader::LogReader;
 
@@ -259,6 +261,12 @@ fn lags(context: &Arc<TableContext>, files: &Files, state: &ManifestState, logs:
 /// Keeps a live table, or plans to rewrite what is left of it.
 fn keep_or_rewrite(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked: Checked) -> Result<()> {
     let name = plan.state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
+    if level == RANGE_LEVEL && checked.sound.is_none() {
+        let (table, name) = (FileKind::Table(checked.table.number()).name(), name.as_deref().unwrap_or_default());
+        report
+            .notes
+            .push(format!("{table} holds range deletes of keyspace {name:?}: what the lost ones deleted is back"));
+    }
     report.faults.extend(checked.fault);
     report.losses.extend(checked.losses.into_iter().map(|loss| Loss { keyspace: name.clone(), ..loss }));
     match checked.sound {
@@ -366,7 +374,12 @@ pub(super) fn by_evidence(
             let keyspace = checked.table.properties().map(|properties| properties.keyspace);
             let level = known.map_or(checked.table.origin().level, |(_, level, _)| *level);
             let keyspace = known.map(|(id, ..)| *id).or(keyspace);
-            let level = level.min(u8::try_from(LEVEL_COUNT - 1).unwrap_or(0));
+            let holds_ranges = checked.table.properties().is_some_and(|properties| properties.ranges > 0);
+            let level = match level {
+                _ if holds_ranges => RANGE_LEVEL,
+                RANGE_LEVEL => RANGE_LEVEL,
+                level => level.min(u8::try_from(LEVEL_COUNT - 1).unwrap_or(0)),
+            };
             found.insert(number, FoundTable { checked, keyspace, level, is_installed: known.is_some() });
         }
     }
@@ -401,6 +414,8 @@ pub(super) fn by_evidence(
         let path = FileKind::Table(number).path(context.dir());
         match (fates.get(&number), table.keyspace) {
             (Some(Fate::Live), Some(id)) => live.entry(id).or_default().push(table),
+            // A range that was forgotten since had nothing left to delete: it does no harm.
+            (Some(Fate::Uncertain), Some(id)) if table.level == RANGE_LEVEL => live.entry(id).or_default().push(table),
             // An empty file, which a power cut kept from being written.
             (Some(Fate::Live | Fate::Uncertain), None) if table.holds_nothing() => {
                 report.faults.extend(table.checked.fault);
@@ -423,7 +438,13 @@ pub(super) fn by_evidence(
         }
     }
     let mut floors = live_floors(&plan.state, &last);
-    for (id, tables) in live {
+    for (id, mut tables) in live {
+        for ranges in tables.extract_if(.., |table| table.level == RANGE_LEVEL) {
+            keep_or_rewrite(&mut plan, report, id, RANGE_LEVEL, ranges.checked)?;
+        }
+        if tables.is_empty() {
+            continue;
+        }
         let newest = tables.iter().map(|table| table.checked.largest_seqno).max().unwrap_or(0);
         if place_tables(&mut plan, report, id, tables)? == Placing::Merged {
             // The merged tables lie below those written from the logs, which therefore must be
@@ -524,7 +545,8 @@ fn find_last(
             let stated = table.checked.table.properties().map_or(0, |properties| properties.largest_seqno);
             let (last, stated) = (last.entry(id).or_default(), stated.max(table.checked.largest_seqno));
             last.mentioned = last.mentioned.max(stated);
-            if !table.is_torn_flush() {
+            // A flush writes the entries before the ranges: a range table proves nothing of them.
+            if !table.is_torn_flush() && table.level != RANGE_LEVEL {
                 last.in_tables = last.in_tables.max(stated);
             }
         }

@@ -12,9 +12,10 @@ use crate::format::span::KeySpan;
 use crate::operator::CompactionHook;
 use crate::options::{Compression, KeyspaceOptions};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
+use crate::sorted::ranges::{Fragment, fold};
 use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, UnknownLevels, write_run};
+use crate::tree::compaction::{OutputContext, UnknownLevels, write_ranges, write_run};
 use crate::tree::manifest::{LEVEL_COUNT, encode_definition};
 
 /// A table that was read from front to back.
@@ -163,13 +164,28 @@ impl TableWriter<'_> {
         table_size: u64,
         origin: Origin,
     ) -> Result<Vec<TableMeta>> {
+        let context = self.context(target, table_size, origin);
+        Ok(write_run(cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default())
+    }
+
+    /// Writes range deletes to a new range table, unless there are none.
+    pub(super) fn write_ranges(
+        &self,
+        ranges: Vec<Fragment>,
+        target: TargetKeyspace<'_>,
+        origin: Origin,
+    ) -> Result<Option<TableMeta>> {
+        write_ranges(&fold(ranges, &[]), &self.context(target, u64::MAX, origin))
+    }
+
+    fn context<'a>(&'a self, target: TargetKeyspace<'a>, table_size: u64, origin: Origin) -> OutputContext<'a> {
         let TargetKeyspace { id, name, options, level, keys } = target;
         // The size of all other tables' filters is not known here. The store gives a table another
         // filter when it compacts it.
         let others: [Vec<&TableMeta>; LEVEL_COUNT] = std::array::from_fn(|_| Vec::new());
         let filter = policy_of_output(options, &others, level.into(), keys, || 0, |_, _| false);
         let is_last = usize::from(level) == LEVEL_COUNT - 1;
-        let context = OutputContext {
+        OutputContext {
             tables: self.context,
             options: TableOptions {
                 filter,
@@ -181,6 +197,8 @@ impl TableWriter<'_> {
             },
             table_size,
             snapshots: Vec::new(),
+            ranges: Vec::new(),
+            cleared: 0,
             // What is combined here could be in another table as well.
             operator: None,
             hook: CompactionHook::default(),
@@ -190,8 +208,7 @@ impl TableWriter<'_> {
             cancelled: &|| false,
             paranoid: true,
             origin: Origin { keyspace: encode_definition(name, options), level, by_repair: true, ..origin },
-        };
-        Ok(write_run(cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default())
+        }
     }
 }
 

@@ -224,7 +224,7 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[Cu
             }
             (CursorStep::Fast(most), Some(mut i)) => {
                 let forward = cursor.direction == MergeDirection::Forward;
-                cursor.plan_fast_steps(SNAPSHOT);
+                cursor.plan_fast_steps(SNAPSHOT, None);
                 assert!(!cursor.try_fast_step(!forward));
                 for _ in 0..*most {
                     if !cursor.try_fast_step(forward) {

@@ -3,7 +3,7 @@
 use super::Table;
 use crate::error::Result;
 use crate::format::header::FILE_HEADER_LEN;
-use crate::format::key::{common_prefix_len, head8, strip};
+use crate::format::key::{common_prefix_len, strip};
 use crate::format::span::KeySpan;
 
 impl Table {
@@ -36,11 +36,19 @@ impl Table {
     }
 }
 
-/// Where `key` lies between `first` and `last`, 0 to 1, if keys are spread evenly.
-fn position(key: &[u8], first: &[u8], last: &[u8]) -> f64 {
+/// Where `key` lies between `first` and `last`, 0 to 1, if keys are spread evenly. If they differ
+/// in decimal digits only, they are spread as numbers are.
+pub(crate) fn position(key: &[u8], first: &[u8], last: &[u8]) -> f64 {
     let prefix = &first[..common_prefix_len(first, last)];
-    let head = |key| strip(key, prefix).map_or(0.0, |rest| head8(rest) as f64);
-    let (first, key, last) = (head(first), head(key), head(last));
+    let head = |key| strip(key, prefix).map_or(&[][..], |rest: &[u8]| &rest[..rest.len().min(8)]);
+    let [first, key, last] = [first, key, last].map(head);
+    let is_decimal = [first, key, last].into_iter().flatten().all(u8::is_ascii_digit);
+    let (least, base) = if is_decimal { (f64::from(b'0'), 10.0) } else { (0.0, 256.0) };
+    // From the last byte to the first. Bytes that are missing are less than all others.
+    let number = |head: &[u8]| {
+        (0..8).rev().fold(0.0, |sum, i| head.get(i).map_or(sum, |&byte| f64::from(byte) - least + sum) / base)
+    };
+    let (first, key, last) = (number(first), number(key), number(last));
     if last > first { ((key - first) / (last - first)).clamp(0.0, 1.0) } else { 0.5 }
 }
 
@@ -51,7 +59,8 @@ mod tests {
     #[test]
     fn positions_are_taken_after_the_common_prefix() {
         for (key, first, last, expected) in [
-            (&b"user:1500"[..], &b"user:1000"[..], &b"user:2000"[..], 0.0195),
+            (&b"user:1500"[..], &b"user:1000"[..], &b"user:2000"[..], 0.5),
+            (b"user:1f00", b"user:1000", b"user:2000", 0.211),
             (b"k\x40", b"k\x00", b"k\x80", 0.5),
             (b"k\x00", b"k\x00", b"k\x80", 0.0),
             (b"k\x80", b"k\x00", b"k\x80", 1.0),

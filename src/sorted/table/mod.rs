@@ -49,6 +49,7 @@ pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use deadlines::Deadlines;
+pub(crate) use estimate::position;
 pub(crate) use files::FilePool;
 pub(crate) use footer::BlockHandle;
 pub(crate) use graveyard::Graveyard;
@@ -87,12 +88,21 @@ pub(crate) struct TableMeta {
     pub(crate) deadlines: Deadlines,
     pub(crate) smallest_seqno: SeqNo,
     pub(crate) largest_seqno: SeqNo,
+    /// No entry of the table is deleted by a range delete numbered up to this. The manifest alone
+    /// says so; 0 if it is not known.
+    pub(crate) cleared: SeqNo,
     /// Smallest and largest user key in the table.
     pub(crate) smallest: Box<[u8]>,
     pub(crate) largest: Box<[u8]>,
 }
 
 impl TableMeta {
+    /// Whether all keys of the table come before `upper`, of which `None` is the end of the key
+    /// space.
+    pub(crate) fn ends_before(&self, upper: Option<&[u8]>) -> bool {
+        upper.is_none_or(|upper| *self.largest < *upper)
+    }
+
     /// Whether the table's key range and `span` have a key in common.
     pub(crate) fn overlaps(&self, span: &KeySpan<impl AsRef<[u8]>>) -> bool {
         span.overlaps(&self.smallest, &self.largest)

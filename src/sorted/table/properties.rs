@@ -24,6 +24,7 @@
 //! | 21 to 28 | [`Origin`](super::Origin) |
 //! | 29 | operands of merges; absent if there are none |
 //! | 31 | [`Deadlines`]; absent if no entry has one |
+//! | 32 | range deletes; absent if there are none: a range table has nothing else |
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -48,6 +49,8 @@ pub(crate) struct Properties {
     pub(crate) operands: u64,
     /// Of the entries with a deadline.
     pub(crate) deadlines: Deadlines,
+    /// Entries that are range deletes: all or none.
+    pub(crate) ranges: u64,
     pub(crate) data_blocks: u64,
     /// Bytes of all user keys.
     pub(crate) key_bytes: u64,
@@ -87,8 +90,9 @@ pub(super) fn filter_hash(block: &[u8]) -> u64 {
 const FILTER_HASH: u64 = 20;
 const OPERANDS: u64 = 29;
 const DEADLINES: u64 = 31;
+const RANGES: u64 = 32;
 /// One bit per mandatory tag.
-const MANDATORY_TAGS: u32 = (1 << FILTER_HASH) - 2;
+const MANDATORY_TAGS: u64 = (1 << FILTER_HASH) - 2;
 
 impl Properties {
     /// What the manifest says of table `number`, whose file has `size` bytes.
@@ -103,6 +107,7 @@ impl Properties {
             deadlines: self.deadlines,
             smallest_seqno: self.smallest_seqno,
             largest_seqno: self.largest_seqno,
+            cleared: 0,
             smallest: self.smallest,
             largest: self.largest,
         }
@@ -118,6 +123,7 @@ impl Properties {
         self.keys += u64::from(is_new_key);
         self.tombstones += u64::from(kind == ValueKind::Delete);
         self.operands += u64::from(kind == ValueKind::Merge);
+        self.ranges += u64::from(kind == ValueKind::DeleteRange);
         self.key_bytes += key.len() as u64;
         self.value_bytes += value.len() as u64;
         self.smallest_seqno = self.smallest_seqno.min(seqno);
@@ -127,7 +133,8 @@ impl Properties {
     /// The [`features`] that a reader of the entries needs.
     pub(super) fn features(&self) -> u32 {
         let merge = if self.operands > 0 { features::MERGE } else { 0 };
-        merge | if self.deadlines.count > 0 { features::EXPIRY } else { 0 }
+        let expiry = if self.deadlines.count > 0 { features::EXPIRY } else { 0 };
+        merge | expiry | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
     }
 
     /// Counts a data block of `len` bytes before compression.
@@ -170,15 +177,18 @@ impl Properties {
             self.deadlines.put(&mut content);
             put_field(&mut out, DEADLINES, &content);
         }
+        if self.ranges > 0 {
+            put_varint_field(&mut out, RANGES, self.ranges);
+        }
         out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Decoded<Properties> {
         let mut properties = Properties::default();
-        let mut seen = 0u32;
+        let mut seen = 0u64;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=FILTER_HASH).contains(&tag) && ![OPERANDS, DEADLINES].contains(&tag) {
+            if !(1..=FILTER_HASH).contains(&tag) && ![OPERANDS, DEADLINES, RANGES].contains(&tag) {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -226,7 +236,8 @@ impl Properties {
             19 => self.keys = content.varint()?,
             FILTER_HASH => self.filter_hash = Some(content.u64()?),
             DEADLINES => self.deadlines = Deadlines::decode(content)?,
-            _ => self.operands = content.varint()?,
+            OPERANDS => self.operands = content.varint()?,
+            _ => self.ranges = content.varint()?,
         }
         Ok(())
     }
@@ -245,6 +256,7 @@ mod tests {
             tombstones: 3,
             operands: 2,
             deadlines: Deadlines { count: 30, first: 5, quarter: 1 << 41, last: u64::MAX },
+            ranges: 3,
             data_blocks: 4,
             key_bytes: 1000,
             value_bytes: 9000,
@@ -286,7 +298,7 @@ mod tests {
             fields.field().unwrap();
             let end = bytes.len() - fields.remaining();
             let without = [&bytes[..start], &bytes[end..]].concat();
-            let is_mandatory = ![FILTER_HASH, OPERANDS, DEADLINES].contains(&u64::from(bytes[start]));
+            let is_mandatory = ![FILTER_HASH, OPERANDS, DEADLINES, RANGES].contains(&u64::from(bytes[start]));
             assert_eq!(Properties::decode(&without).is_err(), is_mandatory);
             let twice = [&bytes[..], &bytes[start..end]].concat();
             assert!(Properties::decode(&twice).is_err());

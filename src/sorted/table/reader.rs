@@ -1,6 +1,7 @@
 //! [`Table`]: look-ups in one SSTable.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::deadline::split_expiring;
+use crate::format::header::features;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::epoch::Pin;
 use crate::options::{Compression, FilterMode};
@@ -47,6 +49,8 @@ pub(crate) struct PointRead<'a> {
     pub(crate) hash: KeyHash,
     /// Versions with greater sequence numbers are invisible.
     pub(crate) snapshot: SeqNo,
+    /// A range delete with this number deletes older versions; 0 if there is none.
+    pub(crate) cover: SeqNo,
     pub(crate) mode: ReadMode,
 }
 
@@ -130,6 +134,16 @@ impl Table {
     /// What the table states about itself.
     pub(crate) fn properties(&self) -> Result<&Properties> {
         Ok(&self.resident()?.properties)
+    }
+
+    /// Whether the table is one of range deletes.
+    pub(crate) fn holds_ranges(&self) -> Result<bool> {
+        let footer = &self.resident()?.footer;
+        Ok(footer.features & features::RANGE_DELETE != 0)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.fetcher.path
     }
 
     /// State of the filter.
@@ -539,7 +553,7 @@ impl<'p> Probe<'p> {
         trace: &mut impl ReadTrace,
     ) -> Result<Lookup<'p>> {
         let (table, resident) = (self.table, self.resident);
-        let PointRead { key, hash, snapshot, mode } = self.read;
+        let PointRead { key, hash, snapshot, mode, .. } = self.read;
         let counting = if self.answer == FilterAnswer::No { Counting::AvoidableRead } else { Counting::Read };
         let mut lookup = Lookup::Absent;
         for i in self.position..resident.index.len() {

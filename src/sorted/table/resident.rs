@@ -11,7 +11,7 @@ use super::mapped::{InPlace, Mapped};
 use super::properties::{Properties, filter_hash};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
-use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
 use crate::memory::epoch::Pin;
 use crate::options::Compression;
 use crate::sorted::block::{Block, BorrowedFrame};
@@ -142,6 +142,11 @@ impl Resident {
             (
                 (properties.filter_policy != 0) == footer.filter.is_some(),
                 "the properties and the footer disagree on whether there is a filter",
+            ),
+            (
+                [0, properties.entries].contains(&properties.ranges)
+                    && (properties.ranges > 0) == (footer.features & features::RANGE_DELETE != 0),
+                "a table holds range deletes beside entries, or does not say so",
             ),
         ];
         rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)

@@ -114,7 +114,7 @@ fn look_up(table: &Table, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> R
 }
 
 fn point_read(key: &[u8], snapshot: SeqNo, filters: FilterMode) -> PointRead<'_> {
-    PointRead { key, hash: KeyHash::new(SEED, key), snapshot, mode: ReadMode { filters, fill_cache: true } }
+    PointRead { key, hash: KeyHash::new(SEED, key), snapshot, cover: 0, mode: ReadMode { filters, fill_cache: true } }
 }
 
 /// All entries, forward.
@@ -164,6 +164,7 @@ fn check(options: TableOptions, entries: &[TableEntry], cache_bytes: usize) -> A
         deadlines: Default::default(),
         smallest_seqno: entries.iter().map(|e| e.1).min().unwrap(),
         largest_seqno: entries.iter().map(|e| e.1).max().unwrap(),
+        cleared: 0,
         smallest: entries[0].0.as_slice().into(),
         largest: entries[entries.len() - 1].0.as_slice().into(),
     };

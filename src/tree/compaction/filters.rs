@@ -135,6 +135,7 @@ mod tests {
             deadlines: Default::default(),
             smallest_seqno: 0,
             largest_seqno: 0,
+            cleared: 0,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

@@ -210,6 +210,7 @@ mod tests {
             deadlines: Default::default(),
             smallest_seqno: 1,
             largest_seqno: 2,
+            cleared: 0,
             smallest: smallest.as_bytes().into(),
             largest: largest.as_bytes().into(),
         };
@@ -433,6 +434,8 @@ mod tests {
                 options: OPTIONS,
                 table_size: 1 << 20,
                 snapshots: Vec::new(),
+                ranges: Vec::new(),
+                cleared: 0,
                 operator: None,
                 hook: CompactionHook::default(),
                 now: 0,

@@ -9,6 +9,7 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
 use crate::format::span::KeySpan;
 use crate::operator::{CompactionDecision, CompactionHook, NamedOperator, OperandChain, Resolved};
 use crate::sorted::iter::{MergeCursor, Stamped};
+use crate::sorted::ranges::{Covers, NO_SNAPSHOT, RangeSource, Stretch, drops, least_above};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 
 /// What the store provides for writing tables.
@@ -19,6 +20,10 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) table_size: u64,
     /// Live snapshots, ascending.
     pub(crate) snapshots: Vec<SeqNo>,
+    /// The range deletes that are durable when the tables are, numbered up to `cleared`: what they
+    /// delete is left out.
+    pub(crate) ranges: Vec<Arc<dyn RangeSource>>,
+    pub(crate) cleared: SeqNo,
     /// Combines operands of merges. Without it they are written as they are.
     pub(crate) operator: Option<NamedOperator>,
     /// Decides what becomes of values that are the newest of their keys.
@@ -109,7 +114,8 @@ pub(crate) fn write_run(
     lower: &mut impl LowerLevels,
 ) -> Result<Option<Vec<TableMeta>>> {
     let from = part.lower.map(<[u8]>::to_vec);
-    let mut writer = RunWriter { context, builder: None, from, done: Vec::new(), current: CurrentKey::default() };
+    let (done, current, cleared) = (Vec::new(), CurrentKey::default(), context.cleared);
+    let mut writer = RunWriter { context, builder: None, from, done, current, cleared };
     match writer.write_all(cursor, part, lower) {
         Ok(true) => Ok(Some(writer.done)),
         Ok(false) => {
@@ -130,6 +136,9 @@ struct RunWriter<'a> {
     from: Option<Vec<u8>>,
     done: Vec<TableMeta>,
     current: CurrentKey,
+    /// What new tables have as [`TableMeta::cleared`]: less than the context's once an entry has
+    /// been kept for a snapshot.
+    cleared: SeqNo,
 }
 
 /// The key whose versions are being written.
@@ -163,6 +172,8 @@ impl<'a> RunWriter<'a> {
         lower: &mut impl LowerLevels,
     ) -> Result<bool> {
         let mut retention = Retention::new(self.context.snapshots.clone());
+        let ranges = Covers::new(self.context.ranges.clone(), NO_SNAPSHOT);
+        let (has_ranges, mut stretch) = (!self.context.ranges.is_empty(), None::<Stretch>);
         let mut since_yield = 0;
         match part.lower {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
@@ -188,6 +199,22 @@ impl<'a> RunWriter<'a> {
             }
             if self.current.newest == 0 {
                 self.current.newest = seqno;
+            }
+            if has_ranges {
+                if stretch.as_ref().is_none_or(|stretch| !stretch.holds(key)) {
+                    stretch = Some(ranges.stretch(key));
+                }
+                let numbers = stretch.as_ref().map_or(&[][..], |stretch| &stretch.numbers);
+                if drops(numbers, seqno, &self.context.snapshots) {
+                    // Everything older in this stripe is deleted as well.
+                    let chain = &mut self.current.chain;
+                    if !chain.is_empty() && !chain.is_complete() && retention.is_in_stripe(seqno) {
+                        chain.push(seqno, ValueKind::Delete, &[])?;
+                    }
+                    cursor.next()?;
+                    continue;
+                }
+                self.cleared = least_above(numbers, seqno).map_or(self.cleared, |least| self.cleared.min(least - 1));
             }
             if retention.must_keep(seqno) {
                 self.end_chain(lower, false)?;
@@ -416,7 +443,7 @@ impl<'a> RunWriter<'a> {
         let from = std::mem::replace(&mut self.from, to.clone());
         let dead = self.context.tables.graveyard().numbers();
         builder.set_origin(&Origin { dead, from, to, ..self.context.origin.clone() });
-        let meta = builder.finish()?;
+        let meta = TableMeta { cleared: self.cleared, ..builder.finish()? };
         self.done.push(meta.clone());
         if self.context.paranoid {
             Table::new(Arc::clone(self.context.tables), meta).verify()?;
@@ -547,6 +574,8 @@ mod tests {
             options: OPTIONS,
             table_size,
             snapshots: snapshots.to_vec(),
+            ranges: Vec::new(),
+            cleared: 0,
             operator: Some(NamedOperator::new(Arc::new(Append))),
             hook,
             now: 0,

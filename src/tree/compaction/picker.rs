@@ -24,6 +24,7 @@
 
 mod garbage;
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::format::deadline::Deadline;
@@ -103,6 +104,20 @@ pub(crate) struct Task {
 type ReadPosition = (u8, std::cmp::Reverse<SeqNo>);
 
 impl Task {
+    /// A claim on one table, to remove it.
+    pub(crate) fn of_table(level: u8, table: &TableMeta) -> Task {
+        Task {
+            start_level: level,
+            output_level: level,
+            inputs: vec![(level, table.number)],
+            keys: KeySpan::closed(&table.smallest, &table.largest),
+            bytes: table.size,
+            is_move: false,
+            is_drop: true,
+            runs: if level == 0 { (table.largest_seqno, table.largest_seqno) } else { (0, 0) },
+        }
+    }
+
     pub(crate) fn takes(&self, level: usize, number: u64) -> bool {
         u8::try_from(level).is_ok_and(|level| self.inputs.binary_search(&(level, number)).is_ok())
     }
@@ -113,7 +128,7 @@ impl Task {
         (position(self.start_level, self.runs.1), position(self.output_level, self.runs.0))
     }
 
-    fn conflicts(&self, other: &Task) -> bool {
+    pub(crate) fn conflicts(&self, other: &Task) -> bool {
         let ((first, last), (other_first, other_last)) = (self.read_span(), other.read_span());
         first <= other_last && other_first <= last && self.keys.meets(&other.keys)
     }
@@ -139,6 +154,8 @@ pub(crate) struct Picker<'a> {
     pub(crate) moves_to_last: bool,
     /// Weights of these tables for this snapshot; empty until a picker computes them.
     pub(crate) weights: &'a TombstoneWeights,
+    /// Tables of which range deletes have deleted much.
+    pub(crate) partly_covered: &'a HashSet<u64>,
 }
 
 /// A task that merges data above the base level into it, with its costs and gains.
@@ -538,15 +555,17 @@ impl<'a> Picker<'a> {
         })
     }
 
-    /// A table of which much has expired. Rewriting it turns what has expired into deletes, so that
-    /// the table is not due again, or drops it if nothing is below. In level 0, tables wait for
-    /// their merge.
+    /// A table of which much has expired or is deleted by ranges. Rewriting it turns what has
+    /// expired into deletes, so that the table is not due again, or drops it if nothing is below.
+    /// In level 0, tables wait for their merge.
     fn pick_partly_expired(&self) -> Option<Task> {
-        if self.now == 0 {
+        if self.now == 0 && self.partly_covered.is_empty() {
             return None;
         }
+        let is_due =
+            |table: &&TableMeta| table.deadlines.are_due(self.now) || self.partly_covered.contains(&table.number);
         (1..LEVELS).find_map(|level| {
-            let due = self.unclaimed(level).filter(|table| table.deadlines.are_due(self.now));
+            let due = self.unclaimed(level).filter(is_due);
             due.map(|table| self.task(level, level, &[table])).find_map(|task| task)
         })
     }

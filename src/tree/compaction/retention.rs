@@ -36,6 +36,11 @@ impl Retention {
         !is_same
     }
 
+    /// Whether the last version of the current key that was kept is in the stripe of `seqno`.
+    pub(crate) fn is_in_stripe(&self, seqno: SeqNo) -> bool {
+        self.stripe == Some(self.snapshots.partition_point(|&snapshot| snapshot < seqno))
+    }
+
     /// Whether a reader can see version `seqno` of the current key. A visible tombstone may still
     /// be dropped if no older version of the key remains.
     pub(crate) fn must_keep(&mut self, seqno: SeqNo) -> bool {

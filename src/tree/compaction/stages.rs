@@ -101,6 +101,7 @@ mod tests {
             deadlines: Default::default(),
             smallest_seqno: 1,
             largest_seqno: 1,
+            cleared: 0,
             smallest: key(smallest),
             largest: key(largest),
         };

@@ -14,12 +14,16 @@
 //! | 7 | keyspace id, level, table | a table is added |
 //! | 8 | keyspace id, level, file number | a table is removed |
 //! | 9 | file number, s | the log exists and holds entry s, the last one synced; see FORMAT.md |
+//! | 10 | file number, s | no range delete up to s deletes an entry of a table, as in tag 12 |
 //! | 12 | file number, deadlines | of a table that an earlier tag 7 of this edit adds |
 //! | 13 | deadline | everything whose deadline is not later counts as expired from here on |
 //!
+//! Level 7 holds the range tables of a keyspace, which may overlap.
+//!
 //! Tags 1 to 4, 9 and 13 occur at most once. A manifest with tag 12 or 13, or with field 4 of a
-//! keyspace's options, requires feature bit 2 in its header; one with field 5, bit 3. Readers
-//! refuse unknown tags below 64 and skip others. The rules between edits are in `state`.
+//! keyspace's options, requires feature bit 2 in its header; one with field 5, bit 3; one with tag
+//! 10 or level 7, bit 0. Readers refuse unknown tags below 64 and skip others. The rules between
+//! edits are in `state`.
 //!
 //! ```text
 //! options    = block size, compression, policy, field*
@@ -54,6 +58,8 @@ use crate::write::wal::SyncedLog;
 
 /// Number of levels of a keyspace. Part of the format.
 pub(crate) const LEVEL_COUNT: usize = 7;
+/// The level of a keyspace's range tables, after all others. Part of the format.
+pub(crate) const RANGE_LEVEL: u8 = 7;
 /// Longest name of a keyspace, in bytes. Part of the format.
 pub(crate) const MAX_NAME_LEN: usize = 255;
 
@@ -68,6 +74,7 @@ mod tag {
     pub(super) const ADDED: u64 = 7;
     pub(super) const REMOVED: u64 = 8;
     pub(super) const SYNCED_LOG: u64 = 9;
+    pub(super) const CLEARED: u64 = 10;
     pub(super) const DEADLINES: u64 = 12;
     pub(super) const EXPIRED_BY: u64 = 13;
     /// Readers skip unknown tags from here on.
@@ -106,8 +113,12 @@ impl VersionEdit {
             || self.added.iter().any(|(.., table)| table.deadlines.count > 0)
             || self.created.iter().any(|(.., options)| options.ttl.is_some());
         let is_unlogged = self.created.iter().any(|(.., options)| !options.wal);
+        let added = || self.added.iter();
+        let has_ranges = added().any(|(_, level, table)| *level == RANGE_LEVEL || table.cleared > 0)
+            || self.removed.iter().any(|(_, level, _)| *level == RANGE_LEVEL);
         let expiry = if expires { features::EXPIRY } else { 0 };
-        expiry | if is_unlogged { features::UNLOGGED } else { 0 }
+        let unlogged = if is_unlogged { features::UNLOGGED } else { 0 };
+        expiry | unlogged | if has_ranges { features::RANGE_DELETE } else { 0 }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -157,6 +168,12 @@ impl VersionEdit {
             put_varint(&mut content, (*level).into());
             put_table(&mut content, table);
             put_field(&mut out, tag::ADDED, &content);
+            if table.cleared > 0 {
+                content.clear();
+                put_varint(&mut content, table.number);
+                put_varint(&mut content, table.cleared);
+                put_field(&mut out, tag::CLEARED, &content);
+            }
             if table.deadlines.count > 0 {
                 content.clear();
                 put_varint(&mut content, table.number);
@@ -184,11 +201,19 @@ impl VersionEdit {
                     let (id, name) = (content.varint_u32()?, name(&mut content)?);
                     edit.created.push((id, name, options(&mut content)?));
                 }
+                tag::CLEARED => {
+                    let table = edit.added_table(number(&mut content)?)?;
+                    let cleared = number(&mut content)?;
+                    if table.cleared > 0 || cleared == 0 {
+                        return Err(Malformed("a version edit says twice, or of nothing, what a table is free of"));
+                    }
+                    table.cleared = cleared;
+                }
                 tag::DEADLINES => {
-                    let number = number(&mut content)?;
-                    let mut added = edit.added.iter_mut().rev().map(|(.., table)| table);
-                    let table = added.find(|table| table.number == number && table.deadlines.count == 0);
-                    let table = table.ok_or(Malformed("deadlines of a table that the edit does not add"))?;
+                    let table = edit.added_table(number(&mut content)?)?;
+                    if table.deadlines.count > 0 {
+                        return Err(Malformed("a version edit states the deadlines of a table twice"));
+                    }
                     table.deadlines = Deadlines::decode(&mut content)?;
                     if table.deadlines.count > table.entries {
                         return Err(Malformed("more entries have a deadline than there are"));
@@ -211,6 +236,12 @@ impl VersionEdit {
         }
         Ok(edit)
     }
+
+    /// The table of this number that the edit adds.
+    fn added_table(&mut self, number: u64) -> Decoded<&mut TableMeta> {
+        let mut added = self.added.iter_mut().rev().map(|(.., table)| table);
+        added.find(|table| table.number == number).ok_or(Malformed("a field about a table that the edit does not add"))
+    }
 }
 
 fn set_once<T>(field: &mut Option<T>, value: T) -> Decoded<()> {
@@ -230,7 +261,7 @@ fn number(content: &mut Decoder<'_>) -> Decoded<u64> {
 
 fn level(content: &mut Decoder<'_>) -> Decoded<u8> {
     match u8::try_from(content.varint()?) {
-        Ok(level) if usize::from(level) < LEVEL_COUNT => Ok(level),
+        Ok(level) if level <= RANGE_LEVEL => Ok(level),
         _ => Err(Malformed("a level is beyond the last one")),
     }
 }
@@ -460,6 +491,7 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
         deadlines: Deadlines::default(),
         smallest_seqno: number(content)?,
         largest_seqno: number(content)?,
+        cleared: 0,
         smallest: content.bytes()?.into(),
         largest: content.bytes()?.into(),
     };
@@ -496,6 +528,7 @@ pub(super) mod tests {
             deadlines: Deadlines::default(),
             smallest_seqno: 5,
             largest_seqno: 40,
+            cleared: 0,
             smallest: range.0.into(),
             largest: range.1.into(),
         }
@@ -569,6 +602,7 @@ pub(super) mod tests {
                     },
                     smallest_seqno: seqnos[0],
                     largest_seqno: seqnos[1],
+                    cleared: 0,
                     smallest: smallest.into(),
                     largest: largest.into(),
                 }
@@ -667,7 +701,7 @@ pub(super) mod tests {
         check_refused(&with_levels(budget(10.0, 1.1)), "share");
         let no_filter = KeyspaceOptions::new().filter(FilterPolicy::None).level_filters(budget(10.0, 1.0));
         check_refused(&with_options(no_filter), "no filter");
-        let removed = VersionEdit { removed: vec![(0, 7, 9)], ..VersionEdit::default() };
+        let removed = VersionEdit { removed: vec![(0, 8, 9)], ..VersionEdit::default() };
         check_refused(&removed, "level");
     }
 

@@ -28,7 +28,7 @@ mod salvage;
 mod state;
 
 pub(crate) use current::{begins_as_ours as begins_as_current, read as read_current};
-pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, VersionEdit, decode_definition, encode_definition};
+pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, RANGE_LEVEL, VersionEdit, decode_definition, encode_definition};
 pub(crate) use place::find;
 pub(crate) use salvage::salvage;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};

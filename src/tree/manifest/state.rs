@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
-use super::edit::{LEVEL_COUNT, VersionEdit};
+use super::edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::{Decoded, Malformed};
@@ -38,6 +38,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) name: String,
     pub(crate) options: KeyspaceOptions,
     pub(crate) levels: [LevelState; LEVEL_COUNT],
+    /// Range tables.
+    pub(crate) ranges: LevelState,
 }
 
 /// The tables of a level. They may overlap in level 0. In any other level they share no user key.
@@ -108,7 +110,7 @@ impl ManifestState {
         if keyspace.has_table(table.number) {
             return Err(Malformed("a table is added twice"));
         }
-        keyspace.level_mut(level)?.add(table, level > 0)
+        keyspace.level_mut(level)?.add(table, (1..RANGE_LEVEL).contains(&level))
     }
 
     /// Applies an edit. An edit that contradicts the state is an error; the state must then be
@@ -198,24 +200,29 @@ fn raise<T: Copy + PartialOrd>(number: &mut T, to: Option<T>) -> Decoded<()> {
 impl KeyspaceState {
     /// A keyspace without tables.
     pub(crate) fn new(name: impl Into<String>, options: KeyspaceOptions) -> KeyspaceState {
-        KeyspaceState { name: name.into(), options, levels: Default::default() }
+        KeyspaceState { name: name.into(), options, levels: Default::default(), ranges: LevelState::default() }
     }
 
-    /// All tables with their levels.
+    /// All tables with their levels, range tables too.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (u8, &TableMeta)> {
-        (0..).zip(&self.levels).flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)))
+        (0..)
+            .zip(self.levels.iter().chain([&self.ranges]))
+            .flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)))
     }
 
-    /// Metadata of the tables, level by level, in no particular order.
+    /// Metadata of the tables of entries, level by level, in no particular order.
     pub(crate) fn metas(&self) -> [Vec<&TableMeta>; LEVEL_COUNT] {
         std::array::from_fn(|level| self.levels[level].iter().collect())
     }
 
     pub(crate) fn has_table(&self, number: u64) -> bool {
-        self.levels.iter().any(|level| level.tables.contains_key(&number))
+        self.levels.iter().chain([&self.ranges]).any(|level| level.tables.contains_key(&number))
     }
 
     fn level_mut(&mut self, level: u8) -> Decoded<&mut LevelState> {
+        if level == RANGE_LEVEL {
+            return Ok(&mut self.ranges);
+        }
         self.levels.get_mut(usize::from(level)).ok_or(Malformed("a level is beyond the last one"))
     }
 }
@@ -366,7 +373,7 @@ mod tests {
         check_refused(&[add(1, 10, (b"a", b"b")), remove(2, 10)], "not there");
         check_refused(&[add(1, 10, (b"a", b"b")), add(3, 10, (b"x", b"y"))], "added twice");
         check_refused(&[add(1, 100, (b"a", b"b"))], "counter");
-        check_refused(&[add(7, 10, (b"a", b"b"))], "level");
+        check_refused(&[add(8, 10, (b"a", b"b"))], "level");
         check_refused(&[drop_id(0)], "default");
         check_refused(&[drop_id(5)], "does not exist");
         check_refused(&[create(1, "default")], "same name");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare};
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped, is_within};
+use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun, Stamped, is_within};
 use crate::sorted::table::{PrefixProbe, Table, TableCursor};
 
 /// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time.
@@ -109,9 +109,9 @@ impl RunCursor {
 }
 
 impl RunCursor {
-    /// Continues a [`jump`](MergeCursor::jump) in another table. All entries of the current
-    /// table are numbered `seen` or less.
-    fn jump_over_old(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+    /// Continues a [`jump`](MergeCursor::jump) in another table, from `start` on. All entries of
+    /// that one are numbered `seen` or less.
+    fn jump_over_old(&mut self, start: usize, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         let is_newer = |table: &Table| table.meta().largest_seqno > seen;
         let stops = |&i: &usize| {
             let (table, meta) = (&self.tables[i], self.tables[i].meta());
@@ -119,8 +119,8 @@ impl RunCursor {
             is_newer(table) || !is_within(last, end, forward)
         };
         let (direction, at) = match forward {
-            true => (TableDirection::Forward, (self.at..self.run.end).find(stops)),
-            false => (TableDirection::Backward, (self.run.start..=self.at).rev().find(stops)),
+            true => (TableDirection::Forward, (start..self.run.end).find(stops)),
+            false => (TableDirection::Backward, (self.run.start..=start).rev().find(stops)),
         };
         let end = end.filter(|_| at.is_some_and(|at| !is_newer(&self.tables[at])));
         self.open(direction, at, |cursor| match (end, forward) {
@@ -214,10 +214,31 @@ impl MergeCursor for RunCursor {
             if self.tables[self.at].meta().largest_seqno > seen {
                 if forward { self.next()? } else { self.prev()? }
             } else {
-                self.jump_over_old(end, seen, forward)?;
+                self.jump_over_old(self.at, end, seen, forward)?;
             }
         }
         Ok(())
+    }
+
+    fn skip(&mut self, from: Option<&[u8]>, skipped: &SkippedRun<'_>, forward: bool) -> Result<bool> {
+        let tables = &self.tables[self.run.clone()];
+        let start = match (from, forward) {
+            (None, true) => Some(0),
+            (None, false) => tables.len().checked_sub(1),
+            (Some(from), true) => Some(tables.partition_point(|table| compare(&table.meta().largest, from).is_lt())),
+            (Some(from), false) => {
+                tables.partition_point(|table| compare(&table.meta().smallest, from).is_lt()).checked_sub(1)
+            }
+        };
+        let Some((start, meta)) = start.and_then(|start| Some((start, tables.get(start)?.meta()))) else {
+            return Ok(false);
+        };
+        let first = if forward { &meta.smallest } else { &meta.largest };
+        if meta.largest_seqno > skipped.seen || !skipped.has_begun(first, forward) {
+            return Ok(false);
+        }
+        self.jump_over_old(self.run.start + start, skipped.end, skipped.seen, forward)?;
+        Ok(true)
     }
 
     fn counters(&self) -> Option<&ReadCounters> {

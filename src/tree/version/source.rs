@@ -4,7 +4,7 @@ use super::run::RunCursor;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::{InternalCursor, MergeCursor};
+use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun};
 use crate::write::memtable::MemtableCursor;
 
 /// One input of a merge. An enum, so that a step costs a branch instead of a virtual call.
@@ -83,6 +83,10 @@ impl MergeCursor for ScanSource {
 
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         dispatch!(self, cursor => cursor.jump(end, seen, forward))
+    }
+
+    fn skip(&mut self, from: Option<&[u8]>, skipped: &SkippedRun<'_>, forward: bool) -> Result<bool> {
+        dispatch!(self, cursor => cursor.skip(from, skipped, forward))
     }
 
     fn counters(&self) -> Option<&ReadCounters> {

@@ -7,7 +7,7 @@ use super::entries::EntryRef;
 use super::order::{MAX_RUNS, SortedRun, SortedRuns, entry, prefetch, same_head, sort_key};
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
-use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped, is_within};
+use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun, Stamped, is_within};
 
 /// A cursor over the entries of one keyspace in a memtable. It sees every entry inserted before it
 /// was made, and none inserted after its first move.
@@ -154,6 +154,18 @@ impl MergeCursor for MemtableCursor {
         self.place_in_runs(|_, _| 0);
         self.take_first();
         Ok(())
+    }
+
+    /// Sorts nothing if all entries are skipped.
+    fn skip(&mut self, _from: Option<&[u8]>, skipped: &SkippedRun<'_>, forward: bool) -> Result<bool> {
+        let (memtable, keyspace) = (&self.memtable, self.keyspace);
+        let all = memtable.last_seqno() <= skipped.seen
+            && skipped.begin.is_none_or(|begin| memtable.entries.end_before(keyspace, Some(begin), !forward))
+            && memtable.entries.end_before(keyspace, skipped.end, forward);
+        if all {
+            self.current = None;
+        }
+        Ok(all)
     }
 
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {

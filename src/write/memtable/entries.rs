@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::bounds::KeyBounds;
 use crate::format::key::{SeqNo, ValueKind, equal};
 use crate::memory::pool::{CHUNK_LEN, MemtableChunk, MemtablePool};
 use crate::memory::prefetch::prefetch;
@@ -114,6 +115,7 @@ struct AppendState {
     chunks: usize,
     /// Where the next entry begins, in units.
     next: usize,
+    bounds: KeyBounds,
 }
 
 /// An entry to be appended.
@@ -138,13 +140,24 @@ impl EntryList {
             allocated: AtomicUsize::new(0),
             first_chunks: [const { AtomicPtr::new(ptr::null_mut()) }; FIRST_CHUNKS],
             tables: [const { OnceLock::new() }; TABLES],
-            append_state: Mutex::new(AppendState { owned: Vec::new(), chunks: 0, next: 0 }),
+            append_state: Mutex::new(AppendState {
+                owned: Vec::new(),
+                chunks: 0,
+                next: 0,
+                bounds: KeyBounds::default(),
+            }),
         }
     }
 
     /// Locks the list for appending.
     pub(super) fn writer(&self) -> EntryWriter<'_> {
         EntryWriter { list: self, state: self.append_state.lock(), waited: Duration::ZERO }
+    }
+
+    /// Whether all keys of a keyspace come before `end` in a direction; see
+    /// [`KeyBounds::end_before`]. Waits for the writer.
+    pub(super) fn end_before(&self, keyspace: u32, end: Option<&[u8]>, forward: bool) -> bool {
+        end.is_none() || self.append_state.lock().bounds.end_before(keyspace, end, forward)
     }
 
     /// Bytes that the entries take.
@@ -253,6 +266,9 @@ impl EntryWriter<'_> {
         reason = "lengths are within the limits of the format, positions are checked"
     )]
     pub(super) fn append(&mut self, entry: NewEntry<'_>, older: Option<Position>) -> Position {
+        if older.is_none() && entry.kind != ValueKind::DeleteRange {
+            self.state.bounds.add(entry.keyspace, entry.key);
+        }
         let len = entry.key.len() + entry.value.len();
         let outside = len > self.list.chunk_len() / 8;
         let inside_len = if outside { size_of::<*const u8>() } else { len };
@@ -380,10 +396,12 @@ impl<'a> EntryRef<'a> {
         const PUT: u64 = ValueKind::Put as u64;
         const MERGE: u64 = ValueKind::Merge as u64;
         const EXPIRING: u64 = ValueKind::ExpiringPut as u64;
+        const DELETE_RANGE: u64 = ValueKind::DeleteRange as u64;
         match self.header().seqno_and_kind & 0xff {
             PUT => ValueKind::Put,
             MERGE => ValueKind::Merge,
             EXPIRING => ValueKind::ExpiringPut,
+            DELETE_RANGE => ValueKind::DeleteRange,
             _ => ValueKind::Delete,
         }
     }

@@ -5,6 +5,7 @@ use super::order::entry;
 use crate::filter::KeyHash;
 use crate::format::key::{MAX_SEQNO, ValueKind};
 use crate::format::span::KeySpan;
+use crate::sorted::ranges::Covers;
 
 /// Most entries of a sorted run that are examined, each for a cache miss or two. A range of fewer
 /// entries is counted exactly.
@@ -16,7 +17,8 @@ const SPREAD: usize = 7919;
 impl Memtable {
     /// About how many bytes of keys and values the range has, and how many keys it adds to what
     /// older sources hold. A deleted key counts as −1. Sorts recent entries, like a cursor.
-    pub(crate) fn estimate(&self, keyspace: u32, span: KeySpan<&[u8]>) -> (f64, f64) {
+    /// What `covers` deletes counts as bytes only.
+    pub(crate) fn estimate(&self, keyspace: u32, span: KeySpan<&[u8]>, covers: Option<&Covers>) -> (f64, f64) {
         let (mut bytes, mut keys) = (0.0, 0.0);
         for run in self.order.runs(&self.entries, &self.pool, keyspace).iter() {
             let seek = |key: &[u8]| run.seek(&self.entries, key, MAX_SEQNO);
@@ -30,7 +32,8 @@ impl Memtable {
                 sampled += 1;
                 sampled_bytes += entry.key().len() + entry.value().len();
                 let newest = self.get(keyspace, entry.key(), KeyHash::new(self.seed, entry.key()), MAX_SEQNO);
-                if newest.is_some_and(|newest| newest.seqno == entry.seqno()) {
+                let is_deleted = covers.is_some_and(|covers| covers.cover(entry.key()) > entry.seqno());
+                if newest.is_some_and(|newest| newest.seqno == entry.seqno()) && !is_deleted {
                     sampled_keys += if entry.kind() == ValueKind::Delete { -1 } else { 1 };
                 }
             }
@@ -65,13 +68,13 @@ mod tests {
         (0..4000).step_by(2).for_each(|key| insert(key, ValueKind::Put, b"123456"));
         (0..4000).step_by(10).for_each(|key| insert(key, ValueKind::Delete, b""));
         drop(writer);
-        let (bytes, keys) = memtable.estimate(7, span(&10u32.to_be_bytes(), &30u32.to_be_bytes()));
+        let (bytes, keys) = memtable.estimate(7, span(&10u32.to_be_bytes(), &30u32.to_be_bytes()), None);
         assert_eq!((bytes, keys), (308.0, 16.0));
-        let (bytes, keys) = memtable.estimate(7, KeySpan::default());
+        let (bytes, keys) = memtable.estimate(7, KeySpan::default(), None);
         let (all_bytes, all_keys) = (10.0 * 6000.0 + 4.0 * 400.0, 3600.0 - 400.0);
         assert!((bytes / all_bytes - 1.0).abs() < 0.1 && (keys / all_keys - 1.0f64).abs() < 0.1, "{bytes} {keys}");
         for (keyspace, lower, upper) in [(8, &b""[..], &b"\xff"[..]), (7, b"\xff", b"a"), (7, b"a", b"b")] {
-            assert_eq!(memtable.estimate(keyspace, span(lower, upper)), (0.0, 0.0));
+            assert_eq!(memtable.estimate(keyspace, span(lower, upper), None), (0.0, 0.0));
         }
     }
 }

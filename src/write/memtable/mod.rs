@@ -16,12 +16,16 @@ use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::MemtablePool;
 use crate::operator::{Fold, OperandChain, decode_operand, put_operand};
+use crate::sorted::ranges::{Fragment, RangeSource};
 
+mod bounds;
 mod cursor;
 mod entries;
 mod estimate;
 mod index;
 mod order;
+mod range_tree;
+mod ranges;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +33,7 @@ pub(crate) use cursor::MemtableCursor;
 use entries::{EntryList, EntryWriter, NewEntry};
 use index::HashIndex;
 use order::LazyOrder;
+use ranges::{Fragments, RangeHistory};
 
 /// Multiplier that makes [`slot_hash`] differ between keyspaces: 2^64 divided by the golden ratio,
 /// which spreads small numbers.
@@ -50,6 +55,7 @@ pub(crate) struct Memtable {
     entries: EntryList,
     index: HashIndex,
     order: LazyOrder,
+    ranges: RangeHistory,
     pool: Arc<MemtablePool>,
     /// Seed of the key hashes.
     seed: u64,
@@ -66,6 +72,8 @@ pub(crate) struct WrittenEntry<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     pub(crate) hash: KeyHash,
+    /// For a range delete from `key` on: its end, empty if it has none.
+    pub(crate) range_end: Option<&'a [u8]>,
 }
 
 impl Memtable {
@@ -76,6 +84,7 @@ impl Memtable {
             entries: EntryList::new(size, pool),
             index: HashIndex::new(size, pool),
             order: LazyOrder::default(),
+            ranges: RangeHistory::default(),
             pool: Arc::clone(pool),
             seed,
             log_number,
@@ -100,7 +109,7 @@ impl Memtable {
     /// Bytes of the entries, plus index growth beyond what `size` bytes of entries of usual length
     /// need. The latter makes a memtable of many small entries full sooner.
     pub(crate) fn used(&self) -> usize {
-        self.entries.used() + self.index.grown()
+        self.entries.used() + self.index.grown() + self.ranges.used()
     }
 
     /// Bytes taken from the pool.
@@ -132,13 +141,15 @@ impl Memtable {
             keyspace: entry.keyspace(),
             key: entry.key(),
             hash: KeyHash::new(self.seed, entry.key()),
+            range_end: (entry.kind() == ValueKind::DeleteRange).then(|| entry.value()),
         })
     }
 
     /// Locks the memtable for inserts.
     pub(crate) fn writer(&self) -> MemtableWriter<'_> {
-        let stored = Vec::new();
-        MemtableWriter { memtable: self, writer: self.entries.writer(), entry_count: 0, last_seqno: 0, stored }
+        let (stored, snapshots, ranges) = (Vec::new(), Vec::new(), None);
+        let writer = self.entries.writer();
+        MemtableWriter { memtable: self, writer, entry_count: 0, last_seqno: 0, stored, snapshots, ranges }
     }
 
     /// Prefetches the index slot that [`Memtable::get`] reads first.
@@ -157,19 +168,20 @@ impl Memtable {
     }
 
     /// Adds the versions of `key` that `snapshot` sees to `chain`, newest first, until it is
-    /// complete.
+    /// complete. Those numbered below `cover` are deleted.
     pub(crate) fn collect(
         &self,
         keyspace: u32,
         key: &[u8],
         hash: KeyHash,
         snapshot: SeqNo,
+        cover: SeqNo,
         chain: &mut OperandChain,
     ) -> Result<()> {
         let is_key = |position| self.entries.entry(position).is_of(keyspace, key);
         let Some(newest) = self.index.find(slot_hash(keyspace, hash), is_key) else { return Ok(()) };
         let mut next = self.entries.version(self.entries.entry(newest), snapshot);
-        while let Some(entry) = next {
+        while let Some(entry) = next.filter(|entry| entry.seqno() > cover) {
             chain.push(entry.seqno(), entry.kind(), entry.value())?;
             if chain.is_complete() {
                 break;
@@ -177,6 +189,56 @@ impl Memtable {
             next = self.entries.version(entry, chain.oldest() - 1);
         }
         Ok(())
+    }
+
+    /// The number of the newest write to a key, 0 if there is none: to the key alone or to a range.
+    pub(crate) fn newest_write(&self, keyspace: u32, key: &[u8], hash: KeyHash) -> SeqNo {
+        let cover = self.cover(keyspace, key, || SeqNo::MAX).1;
+        self.get(keyspace, key, hash, SeqNo::MAX).map_or(cover, |entry| entry.seqno.max(cover))
+    }
+
+    /// Whether there are range deletes. Tells of all that were visible before the call.
+    #[inline]
+    pub(crate) fn has_ranges(&self) -> bool {
+        self.ranges.any()
+    }
+
+    /// The number that deletes `key` for a reader at `snapshot`, 0 if there is none, and that
+    /// snapshot. No range is published while `snapshot` is called, so that it may tell the visible
+    /// number.
+    ///
+    /// For a number that is neither visible now nor that of a live snapshot, the cover is exact
+    /// unless a later range deletes the key.
+    pub(crate) fn cover(&self, keyspace: u32, key: &[u8], snapshot: impl Fn() -> SeqNo) -> (SeqNo, SeqNo) {
+        // The number first: the ranges that it sees have been published before.
+        let seqno = snapshot();
+        if self.has_ranges() { self.ranges.cover(keyspace, key, snapshot) } else { (seqno, 0) }
+    }
+
+    /// The ranges of a keyspace for scans at `snapshot`, which is called as in
+    /// [`cover`](Memtable::cover).
+    pub(crate) fn ranges_as_of(
+        &self,
+        keyspace: u32,
+        snapshot: impl Fn() -> SeqNo,
+    ) -> (SeqNo, Option<Arc<dyn RangeSource>>) {
+        // The number first, as in `cover`.
+        let seqno = snapshot();
+        if !self.has_ranges() {
+            return (seqno, None);
+        }
+        let (snapshot, tree) = self.ranges.as_of(keyspace, snapshot);
+        (snapshot, tree.map(|tree| Arc::new(tree) as Arc<dyn RangeSource>))
+    }
+
+    /// Number of disjoint parts that the range deletes of a keyspace have now.
+    pub(crate) fn range_count(&self, keyspace: u32) -> usize {
+        if self.has_ranges() { self.ranges.newest().count(keyspace) } else { 0 }
+    }
+
+    /// The range deletes of a keyspace that readers and live snapshots may need.
+    pub(crate) fn ranges(&self, keyspace: u32) -> Vec<Fragment> {
+        if self.has_ranges() { self.ranges.all(keyspace) } else { Vec::new() }
     }
 
     /// Ids of the keyspaces that have entries, ascending, each with its number of distinct keys.
@@ -210,6 +272,10 @@ pub(crate) struct MemtableWriter<'a> {
     last_seqno: SeqNo,
     /// Buffer for an operand as it is stored.
     stored: Vec<u8>,
+    /// Live snapshots, ascending.
+    snapshots: Vec<SeqNo>,
+    /// The range deletes, once this writer has added one. Published when it is dropped.
+    ranges: Option<Fragments>,
 }
 
 impl MemtableWriter<'_> {
@@ -226,6 +292,34 @@ impl MemtableWriter<'_> {
     /// Notes that there are no more entries up to `seqno`.
     pub(crate) fn extend_to(&mut self, seqno: SeqNo) {
         self.last_seqno = self.last_seqno.max(seqno);
+    }
+
+    /// Keeps what `snapshots`, ascending, see of the range deletes that are there. Without this
+    /// call, a writer that inserts range deletes forgets it. Every snapshot taken later must see at
+    /// least what is visible now.
+    pub(crate) fn keep_ranges_for(&mut self, snapshots: Vec<SeqNo>) {
+        self.snapshots = snapshots;
+    }
+
+    /// Deletes the keys from `start` up to `end`, of which an empty one is no bound.
+    pub(crate) fn delete_range(&mut self, keyspace: u32, start: &[u8], end: &[u8], seqno: SeqNo) {
+        // Among the entries it tells checks of premises what was written, and takes its share of
+        // the memtable.
+        let entry = NewEntry { keyspace, key: start, seqno, kind: ValueKind::DeleteRange, value: end };
+        self.writer.append(entry, None);
+        let end = (!end.is_empty()).then(|| Arc::from(end));
+        let ranges = self.ranges.get_or_insert_with(|| self.memtable.ranges.newest());
+        ranges.insert(keyspace, &Fragment { start: start.into(), end, seqno });
+        self.entry_count += 1;
+        self.last_seqno = seqno;
+    }
+
+    /// The newest range delete of a key, 0 if there is none.
+    fn newest_cover(&self, keyspace: u32, key: &[u8]) -> SeqNo {
+        match &self.ranges {
+            Some(ranges) => ranges.piece(keyspace, key).seqno,
+            None => self.memtable.cover(keyspace, key, || SeqNo::MAX).1,
+        }
     }
 
     /// Inserts a put or a delete. Sequence numbers must ascend from call to call.
@@ -249,10 +343,11 @@ impl MemtableWriter<'_> {
         let memtable = self.memtable;
         let is_key = |position| memtable.entries.entry(position).is_of(keyspace, key);
         let newest = memtable.index.find(slot_hash(keyspace, hash), is_key).map(|at| memtable.entries.entry(at));
-        let folded = fold.zip(newest).and_then(|(fold, newest)| {
+        let is_deleted = |newest: SeqNo| self.newest_cover(keyspace, key) > newest;
+        let folded = fold.zip(newest).filter(|(_, newest)| !is_deleted(newest.seqno())).and_then(|(fold, newest)| {
             let (oldest, older) = match newest.kind() {
                 // The base and what is merged into it stay apart: only the base expires.
-                ValueKind::Delete | ValueKind::ExpiringPut => return None,
+                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::ExpiringPut => return None,
                 ValueKind::Put => (0, newest.value()),
                 ValueKind::Merge => decode_operand(newest.seqno(), newest.value()).ok()?,
             };
@@ -304,5 +399,8 @@ impl Drop for MemtableWriter<'_> {
         let memtable = self.memtable;
         memtable.entry_count.store(memtable.entries() + self.entry_count, Ordering::Relaxed);
         memtable.last_seqno.store(memtable.last_seqno().max(self.last_seqno), Ordering::Relaxed);
+        if let Some(ranges) = self.ranges.take() {
+            memtable.ranges.publish(ranges, self.last_seqno, &self.snapshots);
+        }
     }
 }

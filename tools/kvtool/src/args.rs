@@ -105,6 +105,8 @@ pub(crate) enum Command {
     Get(Get),
     /// Delete a key, durably; deleting an absent key succeeds
     Delete(Delete),
+    /// Delete a range of keys, durably, in the same short time whatever it holds
+    DeleteRange(DeleteRange),
     /// Print keys and values in order: key, tab, value
     Scan(Scan),
     /// Put many keys from a file or standard input; creates the store and the keyspace if absent
@@ -265,6 +267,24 @@ pub(crate) struct Delete {
     /// Directory of the store
     pub(crate) db: PathBuf,
     pub(crate) key: OsString,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct DeleteRange {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Start at this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// Stop before this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    pub(crate) prefix: Option<OsString>,
+    /// All keys
+    #[arg(long, conflicts_with_all = ["from", "to", "prefix"])]
+    pub(crate) all: bool,
 }
 
 #[derive(Debug, Group)]

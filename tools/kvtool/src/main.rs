@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Merge(args) => commands::put::merge(&common, args),
         Command::Get(args) => commands::get::run(&common, args),
         Command::Delete(args) => commands::put::delete(&common, args),
+        Command::DeleteRange(args) => commands::put::delete_range(&common, args),
         Command::Scan(args) => commands::scan::run(&common, args),
         Command::Import(args) => commands::import::run(&common, args),
         Command::Stats(args) => commands::stats::run(&common, args),

@@ -103,6 +103,7 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
         "avoidable_reads": reads.avoidable_reads,
         "avoidable_bytes": reads.avoidable_bytes,
         "tombstones_passed": reads.tombstones_passed,
+        "deleted_by_range": reads.deleted_by_range,
     })
 }
 

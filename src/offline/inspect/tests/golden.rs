@@ -1,4 +1,5 @@
-//! A store of format 1 with every kind of file, as annotated hex in `tests/golden/store`.
+//! A store of format 1 with every kind of file, as annotated hex in `tests/golden/store`, and one
+//! with range deletes in `tests/golden/ranges`.
 //!
 //! The stored files can be opened and read, which must hold for ever; the encoders of today write
 //! them byte for byte; and the examples in docs/FORMAT.md are part of them. Until format 1 is
@@ -89,6 +90,25 @@ pub(crate) fn golden_store() -> SimFileSystem {
     fs
 }
 
+/// A store with a range table, and with range deletes in its log.
+pub(crate) fn ranges_store() -> SimFileSystem {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).open(DIR).unwrap();
+    (0..12).for_each(|i| _ = db.put(format!("key{i:03}"), "v").unwrap());
+    db.flush().unwrap();
+    db.delete_range("key003".."key004").unwrap();
+    db.put("key020", "newer than the range").unwrap();
+    db.flush().unwrap();
+    let mut batch = WriteBatch::new();
+    batch.delete_range("key008".."key010");
+    batch.put("key009", "back");
+    batch.delete_range("key011".."key020");
+    batch.delete_range("key021"..);
+    db.write(batch).unwrap();
+    db.sync().unwrap();
+    fs.kill()
+}
+
 fn golden_bloom() -> BloomFilter {
     let mut filter = BloomFilter::builder().seed(7).with_bits_per_key(100, 10.0).unwrap();
     filter.extend((0..100u32).map(u32::to_be_bytes));
@@ -101,13 +121,14 @@ fn golden_scalable() -> ScalableBloomFilter {
     filter
 }
 
-fn golden_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store")
+/// Where the files of a golden store are.
+fn golden_dir(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
 /// The golden files by name, without `.hex`.
-fn golden_files() -> Vec<(String, Vec<u8>)> {
-    let (fs, dir) = (OsFileSystem::new(), golden_dir());
+fn golden_files(store: &str) -> Vec<(String, Vec<u8>)> {
+    let (fs, dir) = (OsFileSystem::new(), golden_dir(store));
     let mut names = fs.list(&dir).unwrap();
     names.sort();
     let read = |name: String| {
@@ -118,8 +139,8 @@ fn golden_files() -> Vec<(String, Vec<u8>)> {
 }
 
 /// The files as the encoders write them: name, bytes, annotated hex.
-fn encoded_files() -> Vec<(String, Vec<u8>, String)> {
-    let fs = golden_store();
+fn encoded_files(store: &str) -> Vec<(String, Vec<u8>, String)> {
+    let fs = if store == "store" { golden_store() } else { ranges_store() };
     let inspector = Inspector::on(Arc::new(fs.clone()));
     let files = inspector.files(Path::new(DIR)).unwrap();
     let mut encoded: Vec<_> = files
@@ -131,6 +152,9 @@ fn encoded_files() -> Vec<(String, Vec<u8>, String)> {
             (file.kind.name(), bytes, text)
         })
         .collect();
+    if store != "store" {
+        return encoded;
+    }
     for (name, bytes) in [("words.bloom", golden_bloom().to_bytes()), ("words.scalable", golden_scalable().to_bytes())]
     {
         let mut hex = Hex::new(&bytes, name);
@@ -190,16 +214,46 @@ fn check_contents(db: &Db) {
     assert_eq!(users.prefix("user8:").count(), 0);
 }
 
-#[test]
-fn golden_store_is_opened_and_read() {
+/// The files of a golden store in memory.
+fn loaded(files: &[(String, Vec<u8>)]) -> SimFileSystem {
     let fs = SimFileSystem::new();
     fs.create_dir(Path::new(DIR)).unwrap();
-    let files = golden_files();
-    for (name, bytes) in &files {
-        if FileKind::parse(name).is_some() {
-            fs.write(Path::new(DIR).join(name), bytes.clone()).unwrap();
-        }
+    for (name, bytes) in files.iter().filter(|(name, _)| FileKind::parse(name).is_some()) {
+        fs.write(Path::new(DIR).join(name), bytes.clone()).unwrap();
     }
+    fs
+}
+
+#[test]
+fn golden_range_deletes_are_read() {
+    let fs = loaded(&golden_files("ranges"));
+    let inspector = Inspector::on(Arc::new(fs.clone()));
+    let mut faults = Vec::new();
+    let verified = inspector.verify(Path::new(DIR), &mut |fault| faults.push(fault.clone())).unwrap();
+    assert_eq!((verified.damaged, &faults), (0, &Vec::new()));
+    let files = inspector.files(Path::new(DIR)).unwrap();
+    let tables = files.iter().filter(|file| matches!(file.kind, FileKind::Table(_)));
+    let counts = tables.map(|file| inspector.table(&file.path).unwrap().properties().range_deletes);
+    assert_eq!(counts.sum::<u64>(), 1);
+    let check = |db: &Db| {
+        let keys: Vec<_> = db.iter().map(|entry| String::from_utf8(entry.unwrap().0.to_vec()).unwrap()).collect();
+        let expected = [0, 1, 2, 4, 5, 6, 7, 9, 10, 20].map(|i| format!("key{i:03}"));
+        assert_eq!(keys, expected);
+    };
+    check(&options(&fs).open_read_only(DIR).unwrap());
+    for _ in 0..2 {
+        let db = options(&fs).open(DIR).unwrap();
+        check(&db);
+        db.compact_range(..).unwrap();
+        check(&db);
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn golden_store_is_opened_and_read() {
+    let files = golden_files("store");
+    let fs = loaded(&files);
     for kind in ["CURRENT", "MANIFEST-", ".wal", ".sst", ".bloom", ".scalable"] {
         assert!(files.iter().any(|(name, _)| name.contains(kind)), "there is no {kind}");
     }
@@ -240,10 +294,15 @@ fn golden_store_is_opened_and_read() {
 }
 
 #[test]
-fn golden_store_is_what_the_encoders_write() {
-    let encoded = encoded_files();
+fn golden_stores_are_what_the_encoders_write() {
+    check_encoded("store");
+    check_encoded("ranges");
+}
+
+fn check_encoded(store: &str) {
+    let encoded = encoded_files(store);
     if std::env::var_os("TAMIS_WRITE_GOLDEN").is_some() {
-        let (fs, dir) = (OsFileSystem::new(), golden_dir());
+        let (fs, dir) = (OsFileSystem::new(), golden_dir(store));
         let _ = fs.create_dir(&dir);
         for name in fs.list(&dir).unwrap() {
             fs.remove(&dir.join(name)).unwrap();
@@ -252,7 +311,7 @@ fn golden_store_is_what_the_encoders_write() {
             fs.create(&dir.join(format!("{name}.hex"))).unwrap().append(text.as_bytes()).unwrap();
         }
     }
-    let golden = golden_files();
+    let golden = golden_files(store);
     let mut names: Vec<&str> = encoded.iter().map(|(name, ..)| name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, golden.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
@@ -272,7 +331,7 @@ fn golden_store_has_the_examples_of_the_format_document() {
     assert!(examples.len() >= 3);
     for example in examples {
         let (name, lines) = example.split_once('\n').unwrap();
-        let path = golden_dir().join(format!("{name}.hex"));
+        let path = golden_dir("store").join(format!("{name}.hex"));
         let golden = String::from_utf8(read_small_file(&OsFileSystem::new(), &path, 1 << 20).unwrap()).unwrap();
         assert!(golden.contains(&format!("{lines}\n")), "docs/FORMAT.md shows other bytes than {name}:\n{lines}");
     }

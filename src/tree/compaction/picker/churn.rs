@@ -2,7 +2,7 @@
 //!
 //! Sizes are a thousandth of the defaults: a memtable holds 64 KiB.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::*;
 use crate::format::span::KeySpan;
@@ -103,6 +103,7 @@ impl ModelStore {
             deadlines: Default::default(),
             smallest_seqno: seqnos().min().unwrap(),
             largest_seqno: seqnos().max().unwrap(),
+            cleared: 0,
             smallest: keys().min().unwrap().to_be_bytes().into(),
             largest: keys().max().unwrap().to_be_bytes().into(),
         };
@@ -141,6 +142,7 @@ impl ModelStore {
             now: 0,
             moves_to_last: false,
             weights: &TombstoneWeights::new(),
+            partly_covered: &HashSet::new(),
         })
     }
 

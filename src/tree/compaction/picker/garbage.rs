@@ -96,6 +96,7 @@ mod tests {
             deadlines: Default::default(),
             smallest_seqno: 1,
             largest_seqno: seqno,
+            cleared: 0,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

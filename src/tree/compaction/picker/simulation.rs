@@ -44,6 +44,7 @@ impl SimulatedTree {
             deadlines: Default::default(),
             smallest_seqno: number,
             largest_seqno: number,
+            cleared: 0,
             smallest: key(from),
             largest: key(to),
         });
@@ -84,6 +85,7 @@ impl SimulatedTree {
                 now: 0,
                 moves_to_last,
                 weights,
+                partly_covered: &HashSet::new(),
             };
             let Some((_, task)) = picker.pick() else { return };
             self.carry_out(&task);
@@ -136,6 +138,7 @@ impl SimulatedTree {
                 now: 0,
                 moves_to_last,
                 weights,
+                partly_covered: &HashSet::new(),
             })
         };
         let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default(), false) {

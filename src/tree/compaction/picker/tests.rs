@@ -1,5 +1,7 @@
 //! Tables of cases: a tree, and the task picked for it.
 
+use std::collections::HashSet;
+
 use super::*;
 use crate::format::span::KeySpan;
 
@@ -20,6 +22,7 @@ fn table(line: &str) -> TableMeta {
         deadlines: Default::default(),
         smallest_seqno: number * 100,
         largest_seqno: number * 100 + 99,
+        cleared: 0,
         smallest: words[1].as_bytes().into(),
         largest: words[2].as_bytes().into(),
     }
@@ -51,6 +54,7 @@ fn with_picker<R>(
         now: 0,
         moves_to_last: true,
         weights: &TombstoneWeights::new(),
+        partly_covered: &HashSet::new(),
     })
 }
 
@@ -465,6 +469,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         now: 0,
         moves_to_last: true,
         weights: &TombstoneWeights::new(),
+        partly_covered: &HashSet::new(),
     };
     COMPARISONS.set(0);
     ESTIMATES.set(0);

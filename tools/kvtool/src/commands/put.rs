@@ -1,7 +1,8 @@
-//! `put`, `merge` and `delete`.
+//! `put`, `merge`, `delete` and `delete-range`.
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Bound;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +11,7 @@ use tamis::operator::{Add, Append, Max, Min, Union};
 use tamis::{Db, MAX_VALUE_LEN, SeqNo, WriteBatch, WriteOptions};
 
 use super::store::{existing_keyspace, open_existing, open_to_write};
-use crate::args::{Common, Delete, Merge, Operator, Put};
+use crate::args::{Common, Delete, DeleteRange, Merge, Operator, Put};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::Output;
 
@@ -63,6 +64,25 @@ pub(crate) fn delete(common: &Common, args: Delete) -> Result<()> {
     let db = open_existing(&args.db)?;
     let mut batch = WriteBatch::new();
     batch.delete_in(&existing_keyspace(&db, common)?, key);
+    write(common, db, batch)
+}
+
+pub(crate) fn delete_range(common: &Common, args: DeleteRange) -> Result<()> {
+    let from = common.optional_bytes("--from", args.from.as_ref())?;
+    let to = common.optional_bytes("--to", args.to.as_ref())?;
+    let prefix = common.optional_bytes("--prefix", args.prefix.as_ref())?;
+    if from.is_none() && to.is_none() && prefix.is_none() && !args.all {
+        return Err(Failure::usage("--from, --to, --prefix or --all is needed"));
+    }
+    let db = open_existing(&args.db)?;
+    let (keyspace, mut batch) = (existing_keyspace(&db, common)?, WriteBatch::new());
+    match prefix {
+        Some(prefix) => batch.delete_prefix_in(&keyspace, prefix),
+        None => {
+            let bounds = (from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded));
+            batch.delete_range_in(&keyspace, bounds);
+        }
+    }
     write(common, db, batch)
 }
 

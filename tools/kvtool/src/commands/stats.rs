@@ -51,6 +51,17 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         output.line(format_args!("keyspace {}", keyspace.name))?;
         output.line(layout(keyspace, filters))?;
         output.line("")?;
+        let ranges = keyspace.range_deletes;
+        if ranges.in_memory + ranges.in_tables > 0 {
+            output.line(format_args!(
+                "range deletes: {} in memory, {} in {} of {}",
+                count(ranges.in_memory),
+                count(ranges.in_tables),
+                counted(ranges.tables, "table"),
+                size(ranges.size)
+            ))?;
+            output.line("")?;
+        }
         if looked_up.is_some() {
             output.line(answers(keyspace))?;
             output.line("")?;
@@ -264,5 +275,17 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
             })
         })
         .collect();
-    json!({ "name": keyspace.name, "bytes": keyspace.size(), "reads": json_ledger(&keyspace.ledger()), "levels": levels })
+    let ranges = keyspace.range_deletes;
+    json!({
+        "name": keyspace.name,
+        "bytes": keyspace.size(),
+        "reads": json_ledger(&keyspace.ledger()),
+        "levels": levels,
+        "range_deletes": {
+            "in_memory": ranges.in_memory,
+            "in_tables": ranges.in_tables,
+            "tables": ranges.tables,
+            "bytes": ranges.size,
+        },
+    })
 }

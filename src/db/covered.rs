@@ -1,0 +1,168 @@
+//! Upkeep of range deletes: drops tables that hold only deleted entries, without reading them, and
+//! forgets ranges that delete nothing any more.
+//!
+//! Both follow a flush or a compaction, in its thread, and the end of a snapshot. Tables that a
+//! running compaction takes, or that it might meet, are left for the upkeep at its end.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::schedule::JobGuard;
+use super::store::Store;
+use super::throttle::MAX_SEALED;
+use super::view::Tree;
+use crate::error::{IoContext, Result};
+use crate::filter::FilterPolicy;
+use crate::format::key::SeqNo;
+use crate::options::Compression;
+use crate::sorted::range_table::RangeSet;
+use crate::sorted::ranges::{Fragment, fold};
+use crate::tree::compaction::covered::{covered_tables, is_needed};
+use crate::tree::compaction::picker::Task;
+use crate::tree::compaction::write_ranges;
+use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
+use crate::write::batch::BatchReader;
+
+/// More range tables than this are merged into one: each costs a read a binary search.
+const MAX_RANGE_TABLES: usize = 8;
+/// A range delete that covers tables is flushed at once if they are larger than what the memtable
+/// holds, and than this part of a full one, as a divisor.
+const FLUSH_SHARE: u64 = 16;
+
+impl Store {
+    /// Upkeep of the range deletes of all keyspaces. A failure leaves everything as it was, unless
+    /// it poisons the store; the next flush or compaction tries again.
+    pub(super) fn tidy_ranges(&self) -> Result<()> {
+        let mut jobs = self.background.lock();
+        if self.is_stopping() || self.gate.is_read_only() {
+            return Ok(());
+        }
+        // Closing waits for it.
+        jobs.unfinished += 1;
+        drop(jobs);
+        let _ended = JobGuard(self);
+        self.tidy_wanted.store(true, Ordering::SeqCst);
+        while self.tidy_wanted.load(Ordering::SeqCst) {
+            // The thread that has the lock looks at `tidy_wanted` after it has released it.
+            let Some(_tidying) = self.tidying.try_lock() else { return Ok(()) };
+            self.tidy_wanted.store(false, Ordering::SeqCst);
+            let view = self.view.load();
+            let has_ranges = |tree: &&Tree| !tree.version.ranges().is_empty();
+            let tidied: Vec<u32> = view.trees.iter().filter(has_ranges).map(|tree| tree.id).collect();
+            drop(view);
+            for keyspace in tidied {
+                self.drop_covered(keyspace)?;
+                self.forget_ranges(keyspace)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a table holds a range delete after `seqno`: a snapshot of that number may have kept
+    /// what it deletes.
+    pub(super) fn has_ranges_after(&self, seqno: SeqNo) -> bool {
+        self.view.with(|view, _| view.trees.iter().any(|tree| tree.version.ranges().largest_seqno() > seqno))
+    }
+
+    /// Removes the tables all of whose entries are deleted.
+    fn drop_covered(&self, keyspace: u32) -> Result<()> {
+        self.check_edit_space()?;
+        let mut jobs = self.background.lock();
+        // After the lock: a task that ended before has left its outputs in the view.
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let (levels, running) = (tree.version.metas(), jobs.running(keyspace));
+        let covered = covered_tables(&levels, tree.version.ranges(), &self.snapshots.all());
+        let claims: Vec<Task> = covered.into_iter().map(|(level, meta)| Task::of_table(level, meta)).collect();
+        let is_free = |claim: &Task| running.iter().all(|task| !task.conflicts(claim));
+        let claims: Vec<Task> = claims.into_iter().filter(is_free).collect();
+        if claims.is_empty() {
+            return Ok(());
+        }
+        jobs.compactions.extend(claims.iter().map(|claim| (keyspace, claim.clone())));
+        drop(jobs);
+        let numbers: HashSet<&[(u8, u64)]> = claims.iter().map(|claim| &claim.inputs[..]).collect();
+        let removed = claims.iter().flat_map(|claim| &claim.inputs).map(|&(level, number)| (keyspace, level, number));
+        let result = self.install(VersionEdit { removed: removed.collect(), ..VersionEdit::default() }, |_| {});
+        if result.is_ok() {
+            self.counters.covered_tables.fetch_add(claims.len() as u64, Ordering::Relaxed);
+        }
+        self.background.lock().compactions.retain(|(id, task)| *id != keyspace || !numbers.contains(&task.inputs[..]));
+        self.background.done.notify_all();
+        result
+    }
+
+    /// Removes range tables of which nothing is needed, and rewrites them if half of the ranges are
+    /// not, or if there are many tables.
+    fn forget_ranges(&self, keyspace: u32) -> Result<()> {
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let (ranges, levels) = (tree.version.ranges(), tree.version.metas());
+        let all = || ranges.tables().iter().flat_map(|table| table.fragments());
+        let needed: Vec<Fragment> = all().filter(|range| is_needed(range, &levels, &[])).collect();
+        if 2 * needed.len() > ranges.len() && ranges.tables().len() <= MAX_RANGE_TABLES {
+            return Ok(());
+        }
+        self.replace_ranges(&tree, ranges, needed)
+    }
+
+    fn replace_ranges(&self, tree: &Tree, former: &RangeSet, needed: Vec<Fragment>) -> Result<()> {
+        self.check_edit_space()?;
+        let (new_number, cancelled) = (|| self.catalog.new_file_number(), || false);
+        let mut context = self.output_context(tree, FilterPolicy::None, Compression::None, &new_number, &cancelled);
+        context.origin.level = RANGE_LEVEL;
+        let written = write_ranges(&fold(needed, &context.snapshots), &context)?;
+        if written.is_some() {
+            self.sync_dir()?;
+        }
+        let removed = former.tables().iter().map(|table| (tree.id, RANGE_LEVEL, table.meta().number));
+        let edit = VersionEdit {
+            removed: removed.collect(),
+            added: written.into_iter().map(|meta| (tree.id, RANGE_LEVEL, meta)).collect(),
+            ..VersionEdit::default()
+        };
+        self.install(edit, |_| {})
+    }
+
+    /// Whether a batch deletes tables whole whose space is worth a flush: their ranges must be in a
+    /// table before they can go.
+    pub(super) fn deletes_tables(&self, payload: &[u8], count: u32) -> bool {
+        self.view.with(|view, _| {
+            // What a snapshot sees stays.
+            let pinned = self.snapshots.all().last().copied().unwrap_or(0);
+            let enough = (view.active.used() as u64).max(self.options.memtable_size as u64 / FLUSH_SHARE);
+            let mut freed = 0;
+            let mut operations = BatchReader::new(payload, count).filter_map(|operation| operation.ok());
+            operations.any(|operation| {
+                let (Some(range), Some(tree)) = (operation.as_range(), view.tree(operation.keyspace)) else {
+                    return false;
+                };
+                let mut tables = tree.version.tables_within(&range).filter(|meta| meta.smallest_seqno > pinned);
+                tables.any(|meta| {
+                    freed += meta.size;
+                    freed >= enough
+                })
+            })
+        })
+    }
+
+    /// Seals the memtable for its range deletes. One more may wait for its flush than otherwise:
+    /// nothing that comes later would do this instead.
+    pub(super) fn flush_wide_ranges(self: &Arc<Self>) {
+        if let Some(commit) = self.commit.lock().as_mut()
+            && commit.memtable.has_ranges()
+            && self.view.load().sealed.len() <= MAX_SEALED
+        {
+            // On a full disk the ranges wait for the next flush.
+            let _ = self.rotate(commit);
+        }
+    }
+
+    /// Checks for space before an edit: one that finds none poisons the store.
+    fn check_edit_space(&self) -> Result<()> {
+        let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;
+        if free < self.catalog.max_edit_len() {
+            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", &self.dir);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! [`RangeTable`]: range deletes in a table, and the set of a version.
+//!
+//! A range table is an ordinary table: an entry of kind 2 for each fragment, with the start as its
+//! key and the end as its value (empty: no end). Fragments of one *layer* do not overlap. A flush
+//! makes one layer for each stripe between snapshots in which it has ranges.
+
+use std::sync::Arc;
+
+use super::iter::{InternalCursor, MergeCursor, Stamped};
+use super::ranges::{Fragment, Layers, RangeLayer, RangeSource};
+use super::table::{Table, TableMeta};
+use crate::error::{Error, Result};
+use crate::format::key::{SeqNo, ValueKind, check_range};
+
+/// A range table in memory.
+pub(crate) struct RangeTable {
+    table: Arc<Table>,
+    layers: Vec<Arc<RangeLayer>>,
+    len: usize,
+}
+
+impl RangeTable {
+    /// Reads and verifies a range table.
+    pub(crate) fn load(table: Arc<Table>) -> Result<RangeTable> {
+        let broken = |rule: &str| {
+            let path = table.path();
+            Err(Error::corruption(path, 0, rule))
+        };
+        if !table.holds_ranges()? {
+            return broken("the manifest names this table as one of range deletes");
+        }
+        let mut layers = Layers::default();
+        let mut cursor = table.cursor(false).for_compaction();
+        cursor.seek_to_first()?;
+        let mut len = 0;
+        while cursor.valid() {
+            let (start, end, seqno) = (cursor.key(), cursor.value(), cursor.seqno());
+            if cursor.kind() != ValueKind::DeleteRange {
+                return broken("a range table holds an entry that deletes no range");
+            }
+            if let Err(rule) = check_range(start, end) {
+                return broken(rule.0);
+            }
+            layers.add(start, end, seqno);
+            len += 1;
+            cursor.next()?;
+        }
+        if len as u64 != table.meta().entries {
+            return broken("a range table has fewer entries than it states");
+        }
+        Ok(RangeTable { layers: layers.done.into_iter().map(Arc::new).collect(), len, table })
+    }
+
+    pub(crate) fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    pub(crate) fn meta(&self) -> &TableMeta {
+        self.table.meta()
+    }
+
+    /// Number of fragments.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> {
+        self.layers.iter().flat_map(|layer| layer.fragments())
+    }
+}
+
+/// The range tables of a version.
+#[derive(Default)]
+pub(crate) struct RangeSet {
+    tables: Vec<Arc<RangeTable>>,
+    /// The largest number in the tables: the set has every range up to it that may delete anything.
+    largest_seqno: SeqNo,
+}
+
+impl RangeSet {
+    pub(crate) fn new(tables: Vec<Arc<RangeTable>>) -> RangeSet {
+        let largest_seqno = tables.iter().map(|table| table.meta().largest_seqno).max().unwrap_or(0);
+        RangeSet { tables, largest_seqno }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    pub(crate) fn tables(&self) -> &[Arc<RangeTable>] {
+        &self.tables
+    }
+
+    pub(crate) fn largest_seqno(&self) -> SeqNo {
+        self.largest_seqno
+    }
+
+    /// Number of fragments.
+    pub(crate) fn len(&self) -> usize {
+        self.tables.iter().map(|table| table.len()).sum()
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Arc<RangeLayer>> {
+        self.tables.iter().flat_map(|table| &table.layers)
+    }
+
+    /// The newest number up to `snapshot` that deletes `key`; 0 if there is none.
+    pub(crate) fn cover(&self, key: &[u8], snapshot: SeqNo) -> SeqNo {
+        let covers = self.layers().map(|layer| layer.piece(key).seqno);
+        covers.filter(|&seqno| seqno <= snapshot).max().unwrap_or(0)
+    }
+
+    pub(crate) fn sources(&self) -> impl Iterator<Item = Arc<dyn RangeSource>> {
+        self.layers().map(|layer| Arc::clone(layer) as Arc<dyn RangeSource>)
+    }
+}

@@ -1,0 +1,509 @@
+//! Range deletes: which numbers delete a key, whatever holds the key.
+//!
+//! A range delete numbered n deletes every version of its keys that is numbered below n. Ranges are
+//! kept apart from entries: each memtable has its own, and those of flushed memtables are in *range
+//! tables*, which a version holds in memory (module `range_table`). A reader asks all of them for
+//! the newest number that covers a key, its *cover*. A version of the key counts only if it is
+//! newer. This rule does not depend on where a version is; therefore moving entries between levels
+//! can never bring a deleted one back. A range goes once no table can hold what it deletes (module
+//! `tree::compaction::covered`).
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use super::iter::is_within;
+use crate::format::key::{MAX_SEQNO, SeqNo, compare};
+
+/// A range of keys deleted under a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fragment {
+    pub(crate) start: Arc<[u8]>,
+    /// Exclusive; `None` is the end of the key space.
+    pub(crate) end: Option<Arc<[u8]>>,
+    pub(crate) seqno: SeqNo,
+}
+
+impl Fragment {
+    /// The end as a range table and a log store it.
+    pub(crate) fn stored_end(&self) -> &[u8] {
+        self.end.as_deref().unwrap_or_default()
+    }
+}
+
+/// The keys around a key for which a source says the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Piece<'a> {
+    /// Inclusive.
+    pub(crate) from: &'a [u8],
+    /// Exclusive; `None` is the end of the key space.
+    pub(crate) to: Option<&'a [u8]>,
+    /// The number that deletes them; 0 if there is none.
+    pub(crate) seqno: SeqNo,
+}
+
+/// Disjoint fragments in key order.
+pub(crate) trait RangeSource: Send + Sync {
+    /// The piece that `key` lies in or, with `before`, the keys right before it.
+    fn piece_at(&self, key: &[u8], before: bool) -> Piece<'_>;
+
+    /// The piece at the end of the key space.
+    fn last_piece(&self) -> Piece<'_>;
+
+    /// The piece that `key` lies in.
+    fn piece(&self, key: &[u8]) -> Piece<'_> {
+        self.piece_at(key, false)
+    }
+}
+
+const USUAL_KEY_LEN: usize = 16;
+
+/// Byte strings in ascending order, in one buffer.
+#[derive(Default)]
+pub(crate) struct KeyList {
+    bytes: Vec<u8>,
+    /// Where each key ends.
+    ends: Vec<u64>,
+}
+
+impl KeyList {
+    pub(crate) fn push(&mut self, key: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len() as u64);
+    }
+
+    /// The key at `at`, empty if there is none.
+    pub(crate) fn get(&self, at: usize) -> &[u8] {
+        let end = |at: usize| self.ends.get(at).map_or(0, |&end| usize::try_from(end).unwrap_or(usize::MAX));
+        let start = at.checked_sub(1).map_or(0, end);
+        self.bytes.get(start..end(at)).unwrap_or_default()
+    }
+
+    /// Of every `step`th key, the number of those that are less than `key` or, unless `before` is
+    /// set, equal to it.
+    #[inline]
+    fn count_each(&self, step: usize, key: &[u8], before: bool) -> usize {
+        let (mut low, mut high) = (0, self.ends.len() / step);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            match compare(self.get(step * middle), key) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal if !before => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        low
+    }
+
+    /// Number of keys less than `key` or, unless `before` is set, equal to it.
+    pub(crate) fn count_until(&self, key: &[u8], before: bool) -> usize {
+        self.count_each(1, key, before)
+    }
+}
+
+/// Disjoint fragments in flat arrays: 24 bytes and the keys for each.
+#[derive(Default)]
+pub(crate) struct RangeLayer {
+    /// Start and end of each fragment, in order.
+    keys: KeyList,
+    seqnos: Vec<SeqNo>,
+    /// Whether the last fragment has no end.
+    is_open: bool,
+}
+
+impl RangeLayer {
+    pub(crate) fn with_capacity(len: usize) -> RangeLayer {
+        let keys = KeyList { bytes: Vec::with_capacity(2 * len * USUAL_KEY_LEN), ends: Vec::with_capacity(2 * len) };
+        RangeLayer { keys, seqnos: Vec::with_capacity(len), is_open: false }
+    }
+
+    /// Appends a fragment, of which an empty end is none.
+    pub(crate) fn push(&mut self, start: &[u8], end: &[u8], seqno: SeqNo) {
+        self.keys.push(start);
+        self.keys.push(end);
+        self.seqnos.push(seqno);
+        self.is_open = end.is_empty();
+    }
+
+    /// Number of fragments.
+    pub(crate) fn len(&self) -> usize {
+        self.seqnos.len()
+    }
+
+    pub(crate) fn start(&self, i: usize) -> &[u8] {
+        self.keys.get(2 * i)
+    }
+
+    fn end(&self, i: usize) -> Option<&[u8]> {
+        (!self.is_open || i + 1 < self.len()).then(|| self.keys.get(2 * i + 1))
+    }
+
+    /// A fragment as it was [pushed](RangeLayer::push).
+    pub(crate) fn get(&self, i: usize) -> (&[u8], &[u8], SeqNo) {
+        (self.start(i), self.keys.get(2 * i + 1), self.seqnos[i])
+    }
+
+    pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> {
+        (0..self.len()).map(|i| Fragment {
+            start: self.start(i).into(),
+            end: self.end(i).map(Arc::from),
+            seqno: self.seqnos[i],
+        })
+    }
+
+    /// Number of fragments that begin before `key` or, unless `before` is set, at it.
+    pub(crate) fn count_until(&self, key: &[u8], before: bool) -> usize {
+        self.keys.count_each(2, key, before)
+    }
+
+    /// As [`RangeSource::piece_at`].
+    pub(crate) fn piece_in(&self, key: &[u8], before: bool) -> Piece<'_> {
+        let next = self.count_until(key, before);
+        let former = next.checked_sub(1);
+        let end = former.map(|former| self.end(former));
+        if let (Some(former), Some(end)) = (former, end)
+            && end.is_none_or(|end| key < end || before && key == end)
+        {
+            return Piece { from: self.start(former), to: end, seqno: self.seqnos[former] };
+        }
+        let from = end.flatten().unwrap_or_default();
+        Piece { from, to: (next < self.len()).then(|| self.start(next)), seqno: 0 }
+    }
+}
+
+impl RangeSource for RangeLayer {
+    fn piece_at(&self, key: &[u8], before: bool) -> Piece<'_> {
+        self.piece_in(key, before)
+    }
+
+    fn last_piece(&self) -> Piece<'_> {
+        let Some(last) = self.len().checked_sub(1) else { return Piece::default() };
+        match self.end(last) {
+            Some(end) => Piece { from: end, to: None, seqno: 0 },
+            None => Piece { from: self.start(last), to: None, seqno: self.seqnos[last] },
+        }
+    }
+}
+
+/// Fragments being distributed to layers: each goes to one that ends before it begins.
+#[derive(Default)]
+pub(super) struct Layers {
+    pub(super) done: Vec<RangeLayer>,
+    /// The layers by the end of their last fragment, least end first, without those that have none.
+    ends: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
+}
+
+impl Layers {
+    /// Fragments come in the order of their starts.
+    pub(super) fn add(&mut self, start: &[u8], end: &[u8], seqno: SeqNo) {
+        let is_free = self.ends.peek().is_some_and(|Reverse((last, _))| **last <= *start);
+        let free = if is_free { self.ends.pop() } else { None };
+        let layer = free.map_or(self.done.len(), |Reverse((_, layer))| layer);
+        if layer == self.done.len() {
+            self.done.push(RangeLayer::default());
+        }
+        self.done[layer].push(start, end, seqno);
+        if !end.is_empty() {
+            self.ends.push(Reverse((end.to_vec(), layer)));
+        }
+    }
+}
+
+/// Layers of [folded](fold) fragments.
+pub(crate) fn layers_of(fragments: &[Fragment]) -> Vec<RangeLayer> {
+    let mut layers = Layers::default();
+    fragments.iter().for_each(|range| layers.add(&range.start, range.stored_end(), range.seqno));
+    layers.done
+}
+
+/// Keys for which all sources of [`Covers`] say the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stretch {
+    pub(crate) from: Vec<u8>,
+    pub(crate) to: Option<Vec<u8>>,
+    /// The numbers that delete the keys, newest first.
+    pub(crate) numbers: Vec<SeqNo>,
+}
+
+impl Stretch {
+    pub(crate) fn holds(&self, key: &[u8]) -> bool {
+        *self.from <= *key && self.to.as_deref().is_none_or(|to| key < to)
+    }
+
+    /// The newest number that deletes the keys; 0 if there is none.
+    pub(crate) fn cover(&self) -> SeqNo {
+        self.numbers.first().copied().unwrap_or(0)
+    }
+}
+
+/// Deleted keys without a gap between them.
+pub(crate) struct CoveredRun {
+    /// The exclusive upper end going forward, the inclusive lower end going backward; `None` if the
+    /// run goes on to the end of the scan.
+    pub(crate) end: Option<Vec<u8>>,
+    /// The greatest of the numbers that delete them.
+    pub(crate) newest: SeqNo,
+}
+
+/// All ranges that a scan or a compaction sees.
+pub(crate) struct Covers {
+    sources: Vec<Arc<dyn RangeSource>>,
+    snapshot: SeqNo,
+}
+
+impl Covers {
+    /// Ranges numbered up to `snapshot` count.
+    pub(crate) fn new(sources: Vec<Arc<dyn RangeSource>>, snapshot: SeqNo) -> Covers {
+        Covers { sources, snapshot }
+    }
+
+    /// The greatest number that counts.
+    pub(crate) fn snapshot(&self) -> SeqNo {
+        self.snapshot
+    }
+
+    /// The newest number that deletes `key`; 0 if there is none.
+    pub(crate) fn cover(&self, key: &[u8]) -> SeqNo {
+        let covers = self.sources.iter().map(|source| source.piece(key).seqno);
+        covers.filter(|&seqno| seqno <= self.snapshot).max().unwrap_or(0)
+    }
+
+    /// The stretch that holds `key`.
+    pub(crate) fn stretch(&self, key: &[u8]) -> Stretch {
+        self.stretch_at(key, false)
+    }
+
+    /// The keys from those of `stretch` on in one direction, up to `end`, that are deleted by its
+    /// number or a greater one. Looks at most at `most` further stretches.
+    pub(crate) fn covered_run(
+        &self,
+        stretch: &Stretch,
+        end: Option<&[u8]>,
+        forward: bool,
+        mut most: usize,
+    ) -> CoveredRun {
+        let mut run = CoveredRun { end: None, newest: stretch.cover() };
+        let mut next = stretch.clone();
+        loop {
+            let border = if forward { next.to } else { Some(next.from).filter(|from| !from.is_empty()) };
+            let Some(border) = border.filter(|border| is_within(border, end, forward)) else { return run };
+            next = self.stretch_at(&border, !forward);
+            most = most.saturating_sub(1);
+            if next.cover() < stretch.cover() || most == 0 {
+                run.end = Some(border);
+                return run;
+            }
+            run.newest = run.newest.max(next.cover());
+        }
+    }
+
+    /// The stretch of the keys right before `key`.
+    pub(crate) fn stretch_before(&self, key: &[u8]) -> Stretch {
+        self.stretch_at(key, true)
+    }
+
+    /// The stretch at the end of the key space.
+    pub(crate) fn last_stretch(&self) -> Stretch {
+        self.stretch_of(|source| source.last_piece())
+    }
+
+    fn stretch_at(&self, key: &[u8], before: bool) -> Stretch {
+        self.stretch_of(|source| source.piece_at(key, before))
+    }
+
+    /// Where the pieces of all sources overlap.
+    fn stretch_of<'a>(&'a self, piece: impl Fn(&'a dyn RangeSource) -> Piece<'a>) -> Stretch {
+        let (mut from, mut to): (&[u8], Option<&[u8]>) = (&[], None);
+        let mut numbers = Vec::new();
+        for source in &self.sources {
+            let piece = piece(&**source);
+            from = from.max(piece.from);
+            to = match (to, piece.to) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            if piece.seqno > 0 && piece.seqno <= self.snapshot {
+                numbers.push(piece.seqno);
+            }
+        }
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        Stretch { from: from.to_vec(), to: to.map(<[u8]>::to_vec), numbers }
+    }
+}
+
+/// What must be kept of `ranges`: in each stripe between the snapshots, the newest number of every
+/// key. Ordered as a range table has them. Snapshots ascend.
+pub(crate) fn fold(ranges: impl IntoIterator<Item = Fragment>, snapshots: &[SeqNo]) -> Vec<Fragment> {
+    let mut stripes: Vec<Vec<Fragment>> = Vec::new();
+    stripes.resize_with(snapshots.len() + 1, Vec::new);
+    for range in ranges {
+        let stripe = snapshots.partition_point(|&snapshot| snapshot < range.seqno);
+        stripes[stripe].push(range);
+    }
+    let mut folded: Vec<Fragment> = stripes.into_iter().flat_map(skyline).collect();
+    folded.sort_unstable_by(|a, b| a.start.cmp(&b.start).then(b.seqno.cmp(&a.seqno)));
+    folded
+}
+
+/// The newest number of every key, in disjoint fragments.
+fn skyline(mut ranges: Vec<Fragment>) -> Vec<Fragment> {
+    ranges.sort_unstable_by(|a, b| a.start.cmp(&b.start));
+    let mut out: Vec<Fragment> = Vec::new();
+    // Ranges that have begun, newest first; some may have ended.
+    let mut open: BinaryHeap<(SeqNo, Reverse<usize>)> = BinaryHeap::new();
+    let (mut next, mut at): (usize, Arc<[u8]>) = (0, Arc::default());
+    loop {
+        while open.peek().is_some_and(|(_, i)| ranges[i.0].end.as_ref().is_some_and(|end| *end <= at)) {
+            open.pop();
+        }
+        if open.is_empty() {
+            match ranges.get(next) {
+                Some(range) if range.start > at => at = Arc::clone(&range.start),
+                Some(_) => {}
+                None => return out,
+            }
+        }
+        while let Some(range) = ranges.get(next).filter(|range| range.start <= at) {
+            open.push((range.seqno, Reverse(next)));
+            next += 1;
+        }
+        let Some(&(seqno, Reverse(newest))) = open.peek() else { return out };
+        let upcoming = ranges.get(next).map(|range| &range.start);
+        let end = match (ranges[newest].end.as_ref(), upcoming) {
+            (Some(end), Some(start)) => Some(end.min(start)),
+            (end, start) => end.or(start),
+        };
+        if end.is_some_and(|end| *end <= at) {
+            // It ended before it became the newest.
+            open.pop();
+            continue;
+        }
+        match out.last_mut() {
+            Some(last) if last.seqno == seqno && last.end.as_ref() == Some(&at) => last.end = end.cloned(),
+            _ => out.push(Fragment { start: Arc::clone(&at), end: end.cloned(), seqno }),
+        }
+        match end {
+            Some(end) => at = Arc::clone(end),
+            None => return out,
+        }
+    }
+}
+
+/// The least of `numbers`, newest first, that deletes a version numbered `seqno`.
+pub(crate) fn least_above(numbers: &[SeqNo], seqno: SeqNo) -> Option<SeqNo> {
+    numbers.iter().rev().copied().find(|&number| number > seqno)
+}
+
+/// Whether a version numbered `seqno` can be dropped under these `numbers`, newest first: one of
+/// them is greater, and no snapshot sees the version and not that number. Snapshots ascend.
+pub(crate) fn drops(numbers: &[SeqNo], seqno: SeqNo, snapshots: &[SeqNo]) -> bool {
+    let Some(least) = least_above(numbers, seqno) else { return false };
+    let stripe = |seqno: SeqNo| snapshots.partition_point(|&snapshot| snapshot < seqno);
+    stripe(least) == stripe(seqno)
+}
+
+/// Numbers are below this.
+pub(crate) const NO_SNAPSHOT: SeqNo = MAX_SEQNO + 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    fn fragment(start: &[u8], end: Option<&[u8]>, seqno: SeqNo) -> Fragment {
+        Fragment { start: start.into(), end: end.map(Arc::from), seqno }
+    }
+
+    fn holds(range: &Fragment, key: &[u8]) -> bool {
+        *range.start <= *key && range.end.as_deref().is_none_or(|end| key < end)
+    }
+
+    /// The newest number up to `snapshot` that deletes `key`.
+    fn newest(ranges: &[Fragment], key: &[u8], snapshot: SeqNo) -> SeqNo {
+        let numbers = ranges.iter().filter(|range| range.seqno <= snapshot && holds(range, key));
+        numbers.map(|range| range.seqno).max().unwrap_or(0)
+    }
+
+    fn layer(fragments: &[Fragment]) -> RangeLayer {
+        let mut layer = RangeLayer::default();
+        fragments.iter().for_each(|range| layer.push(&range.start, range.stored_end(), range.seqno));
+        layer
+    }
+
+    proptest! {
+        #[test]
+        fn folding_changes_nothing_for_any_snapshot_and_no_later_read(
+            bounds in vec((vec(0u8..4, 0..3), option::weighted(0.9, vec(0u8..4, 1..3))), 0..12),
+            snapshots in vec(0u64..14, 0..3),
+        ) {
+            let mut snapshots = snapshots;
+            snapshots.sort_unstable();
+            snapshots.dedup();
+            let ranges = (1..).zip(&bounds).filter(|(_, (start, end))| end.as_ref().is_none_or(|end| start < end));
+            let ranges: Vec<Fragment> =
+                ranges.map(|(seqno, (start, end))| fragment(start, end.as_deref(), seqno)).collect();
+            let folded = fold(ranges.clone(), &snapshots);
+            for a in 0..5u8 {
+                for key in [vec![], vec![a], vec![a, 0], vec![a, 1], vec![a, 3], vec![a, 3, 0]] {
+                    for &snapshot in snapshots.iter().chain([&100]) {
+                        let expected = newest(&ranges, &key, snapshot);
+                        prop_assert_eq!(newest(&folded, &key, snapshot), expected, "{:?} at {}", key, snapshot);
+                    }
+                }
+            }
+            // Of one stripe, no two fragments overlap or could be joined.
+            let stripe = |seqno| snapshots.partition_point(|&snapshot| snapshot < seqno);
+            for stripe_of in 0..=snapshots.len() {
+                let of: Vec<&Fragment> = folded.iter().filter(|range| stripe(range.seqno) == stripe_of).collect();
+                for pair in of.windows(2) {
+                    let end = pair[0].end.as_ref().expect("only the last one is open");
+                    prop_assert!(*end <= pair[1].start);
+                    prop_assert!(*end < pair[1].start || pair[0].seqno != pair[1].seqno);
+                }
+            }
+        }
+
+        #[test]
+        fn pieces_tell_the_cover_and_its_bounds(
+            bounds in vec((vec(0u8..4, 0..3), option::weighted(0.9, vec(0u8..4, 1..3))), 0..12),
+        ) {
+            let ranges = (1..).zip(&bounds).filter(|(_, (start, end))| end.as_ref().is_none_or(|end| start < end));
+            let ranges: Vec<Fragment> =
+                ranges.map(|(seqno, (start, end))| fragment(start, end.as_deref(), seqno)).collect();
+            let layer = Arc::new(layer(&fold(ranges.clone(), &[])));
+            let covers = Covers::new(vec![Arc::clone(&layer) as Arc<dyn RangeSource>], NO_SNAPSHOT);
+            let keys: Vec<Vec<u8>> =
+                (0..5u8).flat_map(|a| [vec![a], vec![a, 0], vec![a, 1], vec![a, 3], vec![a, 3, 0]]).collect();
+            for key in &keys {
+                let (piece, stretch) = (layer.piece(key), covers.stretch(key));
+                prop_assert_eq!(piece.seqno, newest(&ranges, key, NO_SNAPSHOT));
+                prop_assert!(stretch.holds(key));
+                prop_assert_eq!(stretch.cover(), piece.seqno);
+                for other in keys.iter().filter(|other| stretch.holds(other)) {
+                    prop_assert_eq!(layer.piece(other), piece);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nested_ranges_fold_to_two_fragments_each() {
+        let key = |i: u32| i.to_be_bytes();
+        let ranges = (0..1000u32).map(|i| fragment(&key(i), Some(&key(2000 - i)), u64::from(i) + 1));
+        assert_eq!(fold(ranges.clone(), &[]).len(), 1999);
+        let outer_last = (0..1000u32).map(|i| fragment(&key(i), Some(&key(2000 - i)), 1000 - u64::from(i)));
+        assert_eq!(fold(outer_last, &[]).len(), 1, "the newest covers all others");
+        // Every snapshot between two of them needs its own.
+        assert_eq!(fold(ranges.take(3), &[1, 2]).len(), 3);
+    }
+
+    #[test]
+    fn a_version_goes_if_every_snapshot_that_sees_it_sees_its_cover() {
+        assert!(drops(&[9], 8, &[]) && !drops(&[9], 9, &[]) && !drops(&[9], 10, &[]) && !drops(&[], 1, &[]));
+        assert!(!drops(&[9], 5, &[5]) && !drops(&[9], 5, &[8]) && drops(&[9], 5, &[9]) && drops(&[9], 5, &[4]));
+        assert!(drops(&[9, 6], 5, &[7]), "the older range covers it for the snapshot too");
+        assert!(!drops(&[9, 6], 6, &[7]));
+    }
+}

@@ -1,0 +1,57 @@
+//! Writes a keyspace's part of a memtable to tables: its entries to one of level 0, its range
+//! deletes to a range table.
+
+use std::sync::Arc;
+
+use super::output::{OutputContext, UnknownLevels, write_run};
+use crate::error::Result;
+use crate::filter::FilterPolicy;
+use crate::format::key::ValueKind;
+use crate::format::span::KeySpan;
+use crate::options::Compression;
+use crate::sorted::ranges::{Fragment, RangeSource, fold, layers_of};
+use crate::sorted::table::{Origin, TableBuilder, TableMeta, TableOptions};
+use crate::tree::manifest::RANGE_LEVEL;
+use crate::write::memtable::Memtable;
+
+/// Writes the entries and the range deletes of a keyspace. Entries that the ranges delete are left
+/// out, unless a snapshot sees them. `is_needed` says whether a range may delete anything in a
+/// table, of which those just written are passed. Returns the tables with their levels. They are
+/// synced, the directory is not. After an error none of them is left.
+pub(crate) fn write_memtable(
+    memtable: &Arc<Memtable>,
+    keyspace: u32,
+    mut context: OutputContext<'_>,
+    is_needed: impl Fn(&Fragment, &[TableMeta]) -> bool,
+) -> Result<Vec<(u8, TableMeta)>> {
+    let mut fragments = fold(memtable.ranges(keyspace), &context.snapshots);
+    context.table_size = u64::MAX;
+    context.ranges = layers_of(&fragments).into_iter().map(|layer| Arc::new(layer) as Arc<dyn RangeSource>).collect();
+    context.cleared = fragments.iter().map(|range| range.seqno).max().unwrap_or(0);
+    let mut cursor = memtable.flush_cursor(keyspace);
+    let tables = write_run(&mut cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default();
+    fragments.retain(|range| is_needed(range, &tables));
+    let ranges = write_ranges(&fragments, &context).inspect_err(|_| {
+        tables.iter().for_each(|meta| context.tables.remove_file(meta.number));
+    })?;
+    Ok(tables.into_iter().map(|meta| (0, meta)).chain(ranges.map(|meta| (RANGE_LEVEL, meta))).collect())
+}
+
+/// Writes a range table of folded ranges, unless there are none.
+pub(crate) fn write_ranges(fragments: &[Fragment], context: &OutputContext<'_>) -> Result<Option<TableMeta>> {
+    if fragments.is_empty() {
+        return Ok(None);
+    }
+    let (tables, number) = (context.tables, (context.new_number)());
+    let options =
+        TableOptions { filter: FilterPolicy::None, prefix: None, compression: Compression::None, ..context.options };
+    let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, options)?;
+    let add = |range: &Fragment| builder.add(&range.start, range.seqno, ValueKind::DeleteRange, range.stored_end());
+    if let Err(error) = fragments.iter().try_for_each(add) {
+        builder.abandon();
+        tables.remove_file(number);
+        return Err(error);
+    }
+    builder.set_origin(&Origin { level: RANGE_LEVEL, ..context.origin.clone() });
+    builder.finish().map(Some).inspect_err(|_| tables.remove_file(number))
+}
