@@ -364,10 +364,7 @@ impl Store {
         let former = view.tree(tree.id).map(|former| &former.options);
         if former == Some(&tree.options) {
             // Only what is not stored has changed.
-            self.change_view(|view| {
-                let version = view.tree(tree.id).map(|tree| Arc::clone(&tree.version));
-                view.set_tree(Tree { version: version.unwrap_or_default(), ..tree.clone() });
-            });
+            self.change_view(|view| view.redefine(tree.clone()));
         } else {
             self.install_keyspace(tree.clone())?;
         }
@@ -377,11 +374,7 @@ impl Store {
     /// Creates a keyspace or changes its options; the caller holds `defining`.
     fn install_keyspace(self: &Arc<Self>, tree: Tree) -> Result<()> {
         let created = vec![(tree.id, tree.name.to_string(), tree.options.clone())];
-        self.install(VersionEdit { created, ..VersionEdit::default() }, |view| {
-            // A flush or compaction may have changed the version meanwhile.
-            let version = view.tree(tree.id).map(|tree| Arc::clone(&tree.version));
-            view.set_tree(Tree { version: version.unwrap_or_else(|| Arc::clone(&tree.version)), ..tree });
-        })?;
+        self.install(VersionEdit { created, ..VersionEdit::default() }, |view| view.redefine(tree))?;
         // The new options may make compactions due.
         self.schedule();
         Ok(())

@@ -114,6 +114,16 @@ impl ReadView {
         }
     }
 
+    /// Inserts `tree`, or gives its options to the one with its id: a flush or compaction may have
+    /// changed the rest since `tree` was read.
+    pub(super) fn redefine(&mut self, tree: Tree) {
+        let redefined = match self.tree(tree.id) {
+            Some(current) => Tree { options: tree.options, ..current.clone() },
+            None => tree,
+        };
+        self.set_tree(redefined);
+    }
+
     /// Memtables, newest first.
     pub(super) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(&self.sealed)
