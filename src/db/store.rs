@@ -3,6 +3,7 @@
 //!
 //! Module [`super::locks`] says in which order its locks are taken.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -215,7 +216,7 @@ impl Store {
         }
         // Of two compactions, the one that began later may end first.
         edit.expired_by = edit.expired_by.filter(|mark| *mark > manifest.state.expired_by);
-        let mut ranges = self.load_ranges(&edit)?;
+        let mut ranges = self.load_ranges(&edit).inspect_err(|_| self.remove_new_tables(&edit))?;
 
         let written = self.catalog.write(&mut manifest, &*self.fs, &self.dir, &edit);
         written.map_err(|error| self.poison(error))?;
@@ -257,6 +258,13 @@ impl Store {
             self.tables.janitor().remove(free.into_iter().chain(orphans));
         }
         Ok(())
+    }
+
+    /// Removes the files of the tables of an edit that nothing has recorded.
+    fn remove_new_tables(&self, edit: &VersionEdit) {
+        let moved: HashSet<u64> = edit.removed.iter().map(|(_, _, number)| *number).collect();
+        let added = edit.added.iter().map(|(_, _, meta)| meta.number);
+        self.tables.janitor().remove(added.filter(|number| !moved.contains(number)));
     }
 
     /// Reads the range tables that `edit` adds.
