@@ -38,20 +38,20 @@ impl<K: AsRef<[u8]>> KeySpan<K> {
 
 impl KeySpan<Vec<u8>> {
     pub(crate) fn of((lower, upper): (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> KeySpan<Vec<u8>> {
-        KeySpan {
-            lower: match lower {
-                Bound::Included(key) => Some(key),
-                Bound::Excluded(key) => Some(successor(key)),
-                Bound::Unbounded => None,
+        let lower = match lower {
+            Bound::Included(key) => Some(key),
+            Bound::Excluded(key) => match next_key(key) {
+                Some(next) => Some(next),
+                None => return KeySpan { lower: Some(Vec::new()), upper: Some(Vec::new()) },
             },
-            upper: match upper {
-                // After the longest key with these bytes comes no longer one.
-                Bound::Included(key) if key.len() >= MAX_KEY_LEN => prefix_successor(&key),
-                Bound::Included(key) => Some(successor(key)),
-                Bound::Excluded(key) => Some(key),
-                Bound::Unbounded => None,
-            },
-        }
+            Bound::Unbounded => None,
+        };
+        let upper = match upper {
+            Bound::Included(key) => next_key(key),
+            Bound::Excluded(key) => Some(key),
+            Bound::Unbounded => None,
+        };
+        KeySpan { lower, upper }
     }
 
     /// The keys from `smallest` to `largest`, both inclusive.
@@ -74,7 +74,12 @@ impl KeySpan<Vec<u8>> {
     }
 }
 
-/// The least key greater than `key`.
+/// The least key greater than `key` that a store takes, if there is one.
+fn next_key(key: Vec<u8>) -> Option<Vec<u8>> {
+    if key.len() < MAX_KEY_LEN { Some(successor(key)) } else { prefix_successor(&key) }
+}
+
+/// The least byte string greater than `key`.
 fn successor(mut key: Vec<u8>) -> Vec<u8> {
     key.push(0);
     key
@@ -100,6 +105,18 @@ mod tests {
             assert_eq!(closed.meets(&KeySpan::closed(smallest, largest)), overlaps, "{smallest:?}");
             assert_eq!(KeySpan::closed(smallest, largest).meets(&closed), overlaps, "{smallest:?}");
         }
+    }
+
+    #[test]
+    fn bounds_take_no_more_bytes_than_keys() {
+        let of = |lower, upper| KeySpan::of((lower, upper));
+        let (longest, last) = ([&vec![7; MAX_KEY_LEN - 1][..], &[9]].concat(), vec![0xff; MAX_KEY_LEN]);
+        let next = [&vec![7; MAX_KEY_LEN - 1][..], &[10]].concat();
+        assert_eq!(of(Bound::Excluded(longest.clone()), Bound::Unbounded), span(Some(&next), None));
+        assert_eq!(of(Bound::Unbounded, Bound::Included(longest)), span(None, Some(&next)));
+        assert_eq!(of(Bound::Unbounded, Bound::Included(last.clone())), span(None, None));
+        assert!(of(Bound::Excluded(last), Bound::Unbounded).is_empty());
+        assert_eq!(of(Bound::Excluded(b"a".to_vec()), Bound::Unbounded), span(Some(b"a\0"), None));
     }
 
     #[test]
