@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::evidence::{Candidate, Fate, decide, is_unfinished};
@@ -182,7 +182,8 @@ pub(super) fn by_manifest(
                 let path = FileKind::Table(meta.number).path(context.dir());
                 report.faults.push(RepairFault { file: path.clone(), offset: 0, what: "there is no such file".into() });
                 let why = "the table is missing";
-                report.losses.push(whole_table(path, Some(keyspace.name.clone()), Some(meta), why));
+                let loss = missing_table(report, level, path, Some(keyspace.name.clone()), meta, why);
+                report.losses.push(loss);
                 continue;
             };
             keep_or_rewrite(&mut plan, report, id, level, checked)?;
@@ -258,14 +259,34 @@ fn lags(context: &Arc<TableContext>, files: &Files, state: &ManifestState, logs:
     Ok(false)
 }
 
+fn note_lost_ranges(report: &mut RepairReport, number: u64, keyspace: Option<&str>) {
+    let (table, keyspace) = (FileKind::Table(number).name(), keyspace.unwrap_or_default());
+    let note = format!("{table} holds range deletes of keyspace {keyspace:?}: what the lost ones deleted is back");
+    report.notes.push(note);
+}
+
+/// The loss of a table whose file is missing.
+fn missing_table(
+    report: &mut RepairReport,
+    level: u8,
+    path: PathBuf,
+    keyspace: Option<String>,
+    meta: &TableMeta,
+    why: &str,
+) -> Loss {
+    if level == RANGE_LEVEL {
+        note_lost_ranges(report, meta.number, keyspace.as_deref());
+        // The largest key is the first one of the last range, which may end anywhere.
+        return Loss { from: Some(meta.smallest.to_vec()), ..whole_table(path, keyspace, None, why) };
+    }
+    whole_table(path, keyspace, Some(meta), why)
+}
+
 /// Keeps a live table, or plans to rewrite what is left of it.
 fn keep_or_rewrite(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked: Checked) -> Result<()> {
     let name = plan.state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
     if level == RANGE_LEVEL && checked.sound.is_none() {
-        let (table, name) = (FileKind::Table(checked.table.number()).name(), name.as_deref().unwrap_or_default());
-        report
-            .notes
-            .push(format!("{table} holds range deletes of keyspace {name:?}: what the lost ones deleted is back"));
+        note_lost_ranges(report, checked.table.number(), name.as_deref());
     }
     report.faults.extend(checked.fault);
     report.losses.extend(checked.losses.into_iter().map(|loss| Loss { keyspace: name.clone(), ..loss }));
@@ -403,11 +424,12 @@ pub(super) fn by_evidence(
         min_log: None,
         uncertain: BTreeSet::new(),
     };
-    for (id, meta) in missing {
+    for (id, level, meta) in missing {
         let path = FileKind::Table(meta.number).path(context.dir());
         let name = knowledge.keyspaces.get(&id).map(|(name, _)| name.clone());
         let why = "a manifest names this table, but its file is missing; a compaction may have replaced it since";
-        report.losses.push(Loss { kind: LossKind::Uncertain, ..whole_table(path, name, Some(meta), why) });
+        let loss = missing_table(report, level, path, name, meta, why);
+        report.losses.push(Loss { kind: LossKind::Uncertain, ..loss });
     }
     let mut live: BTreeMap<u32, Vec<FoundTable>> = BTreeMap::new();
     for (number, table) in found {
@@ -471,13 +493,16 @@ pub(super) fn by_evidence(
     Ok(plan)
 }
 
+/// A missing table with its keyspace and level.
+type MissingTable<'a> = (u32, u8, &'a TableMeta);
+
 /// Decides the fate of each table. Also returns the tables, with their keyspaces, that manifests
 /// name and that are missing without a reason.
 fn decide_fates<'a>(
     files: &Files,
     knowledge: &'a Knowledge,
     found: &BTreeMap<u64, FoundTable>,
-) -> (BTreeMap<u64, Fate>, Vec<(u32, &'a TableMeta)>) {
+) -> (BTreeMap<u64, Fate>, Vec<MissingTable<'a>>) {
     let mut dead = knowledge.dead.clone();
     let mut candidates = Vec::new();
     for (&number, table) in found {
@@ -514,7 +539,7 @@ fn decide_fates<'a>(
     let mut fates = decide(&candidates, &dead, |number| files.has_number(number));
     let missing = knowledge.tables.iter().filter(|(number, _)| is_missing(number));
     let missing = missing.filter(|(number, _)| fates.get(number) != Some(&Fate::Dead));
-    let missing = missing.map(|(_, (id, _, meta))| (*id, meta)).collect();
+    let missing = missing.map(|(_, (id, level, meta))| (*id, *level, meta)).collect();
     fates.retain(|number, _| !is_missing(number));
     (fates, missing)
 }

@@ -52,6 +52,7 @@ pub(crate) fn write_ranges(fragments: &[Fragment], context: &OutputContext<'_>) 
         tables.remove_file(number);
         return Err(error);
     }
-    builder.set_origin(&Origin { level: RANGE_LEVEL, ..context.origin.clone() });
+    let dead = tables.graveyard().numbers();
+    builder.set_origin(&Origin { level: RANGE_LEVEL, dead, ..context.origin.clone() });
     builder.finish().map(Some).inspect_err(|_| tables.remove_file(number))
 }
