@@ -1,0 +1,153 @@
+//! What deleted ranges cost: a scan across all keys of a store after `delete_range`, the return of
+//! its space, point reads and writes beside very many ranges, and a queue purged from the front.
+//!
+//! ```text
+//! cargo bench --bench range_deletes
+//! ```
+//!
+//! `TAMIS_KEYS` sets the number of keys (default 10,000,000), `TAMIS_RANGES` that of the small
+//! ranges (default 1,000,000). No figure makes this program fail.
+#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tamis::{Db, Options};
+
+const VALUE: [u8; 100] = [7; 100];
+
+fn key(i: u64) -> [u8; 8] {
+    i.to_be_bytes()
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+fn table_bytes(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let tables = files.filter(|file| file.file_name().to_str().unwrap().ends_with(".sst"));
+    tables.filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum()
+}
+
+fn time<T>(of: impl FnOnce() -> T) -> Duration {
+    let begin = Instant::now();
+    black_box(of());
+    begin.elapsed()
+}
+
+/// Median of the times per call, in nanoseconds.
+fn median_ns(rounds: usize, calls: u64, mut call: impl FnMut(u64)) -> f64 {
+    let mut times: Vec<f64> =
+        (0..rounds).map(|_| time(|| (0..calls).for_each(&mut call)).as_secs_f64() * 1e9 / calls as f64).collect();
+    times.sort_by(f64::total_cmp);
+    times[rounds / 2]
+}
+
+fn first(db: &Db) {
+    assert!(db.iter().next().transpose().unwrap().is_none());
+    assert!(db.iter().next_back().transpose().unwrap().is_none());
+}
+
+fn large_range() {
+    let keys = number("TAMIS_KEYS", 10_000_000);
+    let dir = tempfile::tempdir().unwrap();
+    let db = Options::new().open(dir.path()).unwrap();
+    (0..keys).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    // What the range does not delete, so that it covers no table whole without a flush.
+    println!("{keys} keys, {} MB of tables", table_bytes(dir.path()) / 1_000_000);
+    println!(
+        "delete_range            {:10.1} us",
+        time(|| db.delete_range(key(0)..key(keys)).unwrap()).as_secs_f64() * 1e6
+    );
+    let deleted = Instant::now();
+    println!("first scan, both ways   {:10.1} us", time(|| first(&db)).as_secs_f64() * 1e6);
+    while table_bytes(dir.path()) > 1_000_000 && deleted.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    println!("space back after        {:10.1} ms", deleted.elapsed().as_secs_f64() * 1e3);
+    drop(db);
+
+    // A snapshot keeps the tables: the range hides them.
+    let dir = tempfile::tempdir().unwrap();
+    let db = Options::new().open(dir.path()).unwrap();
+    (0..keys).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
+    let snapshot = db.snapshot();
+    db.delete_range(key(0)..key(keys)).unwrap();
+    println!("first scan, held tables {:10.1} us", time(|| first(&db)).as_secs_f64() * 1e6);
+    println!(
+        "absent get              {:10.1} ns",
+        median_ns(5, 100_000, |i| {
+            assert!(db.get(key(i * 7919 % keys)).unwrap().is_none());
+        })
+    );
+    db.flush().unwrap();
+    println!("first scan, flushed     {:10.1} us", time(|| first(&db)).as_secs_f64() * 1e6);
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        let file = file.unwrap();
+        std::fs::hard_link(file.path(), copy.path().join(file.file_name())).unwrap();
+    }
+    // As after a kill: the snapshot has gone with its process.
+    let reopened = Options::new().open_read_only(copy.path()).unwrap();
+    println!("first scan, reopened    {:10.1} us", time(|| first(&reopened)).as_secs_f64() * 1e6);
+    drop(snapshot);
+}
+
+fn small_ranges() {
+    let ranges = number("TAMIS_RANGES", 1_000_000);
+    let dir = tempfile::tempdir().unwrap();
+    let db = Options::new().open(dir.path()).unwrap();
+    let keys = ranges * 10;
+    let put = |i: u64| db.put(key(i), VALUE).map(|_| ()).unwrap();
+    (keys..keys + 1_000_000).for_each(put);
+    let get = |i: u64| assert!(db.get(key(keys + i * 7919 % 1_000_000)).unwrap().is_some());
+    let scan = |i: u64| assert_eq!(db.range(key(keys + i * 7919 % 900_000)..).take(10).count(), 10);
+    println!("\n{ranges} ranges that abut    {:>12} {:>12}", "before", "after");
+    let before = (median_ns(5, 100_000, get), median_ns(5, 10_000, scan), median_ns(5, 100_000, |i| put(keys + i)));
+    let deleting =
+        time(|| (0..ranges).for_each(|i| db.delete_range(key(i * 10)..key(i * 10 + 10)).map(|_| ()).unwrap()));
+    println!("delete_range, mean ns   {:>12} {:>12.0}", "", deleting.as_secs_f64() * 1e9 / ranges as f64);
+    let after = (median_ns(5, 100_000, get), median_ns(5, 10_000, scan), median_ns(5, 100_000, |i| put(keys + i)));
+    println!("get, ns                 {:>12.0} {:>12.0}", before.0, after.0);
+    println!("scan of 10, ns          {:>12.0} {:>12.0}", before.1, after.1);
+    println!("put, ns                 {:>12.0} {:>12.0}", before.2, after.2);
+    println!("first scan, us          {:>12} {:>12.0}", "", time(|| db.iter().next()).as_secs_f64() * 1e6);
+    println!("flush, ms               {:>12} {:>12.0}", "", time(|| db.flush().unwrap()).as_secs_f64() * 1e3);
+    println!("get, flushed, ns        {:>12} {:>12.0}", "", median_ns(5, 100_000, get));
+}
+
+/// Appends ten entries, deletes the ten at the front and reads the first key, again and again.
+fn purged_log() {
+    let purges = number("TAMIS_RANGES", 1_000_000) / 10;
+    let dir = tempfile::tempdir().unwrap();
+    let db = Options::new().open(dir.path()).unwrap();
+    (0..1000).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
+    println!("\n{purges} purges of a log, each of ten entries, with a read of its first key");
+    let begin = Instant::now();
+    for tenth in 0..10 {
+        let (mut reads, count) = (Duration::ZERO, purges / 10);
+        let round = time(|| {
+            for i in tenth * count..(tenth + 1) * count {
+                (0..10).for_each(|j| db.put(key(1000 + i * 10 + j), VALUE).map(|_| ()).unwrap());
+                db.delete_range(key(i * 10)..key(i * 10 + 10)).unwrap();
+                reads += time(|| assert_eq!(*db.iter().next().unwrap().unwrap().0, key(i * 10 + 10)));
+            }
+        });
+        let mean = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
+        println!("tenth {tenth}: {:8.1} us per purge, of that its read {:8.1}", mean(round), mean(reads));
+        if begin.elapsed() > Duration::from_secs(120) {
+            println!("stopped after two minutes");
+            return;
+        }
+    }
+}
+
+fn main() {
+    large_range();
+    small_ranges();
+    purged_log();
+}
