@@ -373,6 +373,8 @@ fn torn_flushes_in_logs(context: &TableContext, logs: &[u64], found: &BTreeMap<u
 struct LastSeqnos {
     /// The last one that a table mentions.
     mentioned: SeqNo,
+    /// The last one that a table mentions which proves that the entries before are in tables.
+    proven: SeqNo,
     /// Tables hold everything that the logs hold up to this one.
     in_tables: SeqNo,
 }
@@ -486,8 +488,8 @@ pub(super) fn by_evidence(
     };
     define_from_logs(context, &selection, knowledge, &definitions, &mut plan.state, report)?;
     // A flush that was cut off has written the tables of some keyspaces, but not those of others.
-    let mentioned = |id: &u32| last.get(id).map_or(0, |last| last.mentioned);
-    selection.certainly_elsewhere = plan.state.keyspaces.keys().map(mentioned).min().unwrap_or(0);
+    let proven = |id: &u32| last.get(id).map_or(0, |last| last.proven);
+    selection.certainly_elsewhere = plan.state.keyspaces.keys().map(proven).min().unwrap_or(0);
     plan.state.flushed_seqno = plan.state.flushed_seqno.max(elsewhere);
     plan.logs = Some(selection);
     Ok(plan)
@@ -570,7 +572,11 @@ fn find_last(
             let stated = table.checked.table.properties().map_or(0, |properties| properties.largest_seqno);
             let (last, stated) = (last.entry(id).or_default(), stated.max(table.checked.largest_seqno));
             last.mentioned = last.mentioned.max(stated);
-            // A flush writes the entries before the ranges: a range table proves nothing of them.
+            // A flush writes the entries before the ranges. After a power cut, a range table may be
+            // there alone: it proves nothing of them, unless an edit has named it.
+            if table.level != RANGE_LEVEL || table.is_installed {
+                last.proven = last.proven.max(stated);
+            }
             if !table.is_torn_flush() && table.level != RANGE_LEVEL {
                 last.in_tables = last.in_tables.max(stated);
             }
