@@ -42,6 +42,16 @@ pub(crate) struct Piece<'a> {
     pub(crate) seqno: SeqNo,
 }
 
+impl Piece<'_> {
+    /// Whether the last piece of a source is that of a key, or, with `before`, of the keys right
+    /// before it. Reads of a log that is purged from its front are behind all ranges: it is worth
+    /// asking first.
+    #[inline]
+    pub(crate) fn reaches(&self, key: &[u8], before: bool) -> bool {
+        if before { self.from < key } else { self.from <= key }
+    }
+}
+
 /// Disjoint fragments in key order.
 pub(crate) trait RangeSource: Send + Sync {
     /// The piece that `key` lies in or, with `before`, the keys right before it.
@@ -143,7 +153,7 @@ impl RangeLayer {
         (self.start(i), self.keys.get(2 * i + 1), self.seqnos[i])
     }
 
-    pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> {
+    pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> + Clone {
         (0..self.len()).map(|i| Fragment {
             start: self.start(i).into(),
             end: self.end(i).map(Arc::from),
@@ -158,6 +168,10 @@ impl RangeLayer {
 
     /// As [`RangeSource::piece_at`].
     pub(crate) fn piece_in(&self, key: &[u8], before: bool) -> Piece<'_> {
+        let last = self.last_piece();
+        if last.reaches(key, before) {
+            return last;
+        }
         let next = self.count_until(key, before);
         let former = next.checked_sub(1);
         let end = former.map(|former| self.end(former));

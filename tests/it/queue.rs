@@ -3,7 +3,7 @@
 //! The tests count tombstones that scans step over, never time.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
@@ -227,6 +227,8 @@ struct TestQueues {
     iters: Vec<(Iter, std::collections::VecDeque<Vec<u8>>)>,
     /// The next number to be pushed, over all queues.
     next: u32,
+    /// Up to where range deletes have purged each queue.
+    purged: [u32; QUEUES as usize],
 }
 
 /// Number of queues; each has a prefix of its own.
@@ -239,7 +241,8 @@ impl TestQueues {
         let (options, executor) = tiny_options(&fs, &mut rng);
         let db = options.default_keyspace(tiny_keyspace(&mut rng)).open("/db").unwrap();
         let (model, snapshots, iters) = Default::default();
-        TestQueues { rng, fs, db: Some(db), executor, model, snapshots, iters, next: 1000 }
+        let purged = [1000; QUEUES as usize];
+        TestQueues { rng, fs, db: Some(db), executor, model, snapshots, iters, next: 1000, purged }
     }
 
     fn db(&self) -> &Db {
@@ -267,6 +270,23 @@ impl TestQueues {
         self.model.remove(key);
     }
 
+    fn delete_range(&mut self, range: Range<Vec<u8>>) {
+        self.db().delete_range(range.clone()).unwrap();
+        self.model.retain(|key, _| !range.contains(key));
+    }
+
+    /// Purges a queue from its front, in several ranges without a gap between them.
+    fn purge(&mut self) {
+        let queue = self.rng.u8(0..QUEUES);
+        let key = |number: u32| format!("q{queue}{number:05}").into_bytes();
+        for _ in 0..self.rng.u32(1..12) {
+            let from = self.purged[usize::from(queue)];
+            let to = from + self.rng.u32(1..12);
+            self.purged[usize::from(queue)] = to;
+            self.delete_range(key(from)..key(to));
+        }
+    }
+
     fn step(&mut self) {
         match self.rng.u8(0..100) {
             0..25 => {
@@ -275,16 +295,21 @@ impl TestQueues {
                 self.put(key);
             }
             25..45 => self.pop(true),
-            45..53 => self.pop(false),
+            45..50 => self.pop(false),
+            50..53 => self.purge(),
             53..58 => {
                 let key = self.any_key();
                 self.put(key);
             }
             58..62 => {
-                // All of a stretch, or all but some keys in it.
-                let (first, kept) = (self.any_key(), self.rng.u32(1..60));
-                for i in (0..self.rng.u32(20..120)).filter(|i| i % kept != kept - 1) {
-                    self.delete(&key_behind(&first, i));
+                // All of a stretch, or all but some keys in it, one by one or as ranges.
+                let (first, kept, len) = (self.any_key(), self.rng.u32(1..60), self.rng.u32(20..120));
+                let step = self.rng.u32(0..5);
+                for i in (0..len).filter(|i| i % kept != kept - 1).step_by(step.max(1) as usize) {
+                    match step {
+                        0 => self.delete(&key_behind(&first, i)),
+                        _ => self.delete_range(key_behind(&first, i)..key_behind(&first, i + step)),
+                    }
                 }
             }
             62..74 => self.scan(),

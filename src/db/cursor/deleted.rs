@@ -4,6 +4,7 @@ use super::{Cursor, HiddenKeys, MIN_REACH, Passing, SEEK_AFTER};
 use crate::error::Result;
 use crate::format::key::{SeqNo, head16};
 use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun, Stamped, is_within};
+use crate::sorted::ranges::Stretch;
 
 /// Most range deletes that a jump passes.
 const MAX_REACH: usize = 1024;
@@ -54,7 +55,10 @@ impl Cursor {
                     Some(begin) if is_within(begin, end, forward) => {
                         (Some(begin), if forward { covers.stretch(begin) } else { covers.stretch_before(begin) })
                     }
-                    _ => return Ok(false),
+                    _ => {
+                        self.stretch = Some(stretch);
+                        return Ok(false);
+                    }
                 }
             }
             _ => (None, stretch.clone()),
@@ -82,8 +86,9 @@ impl Cursor {
         self.inner.plan_fast_steps(self.snapshot, limit.map(head16));
     }
 
-    /// Passes the current entry, which a range delete deletes. After a few of them, jumps to the
-    /// end of all ranges that follow each other without a gap.
+    /// Passes the current entry, which a range delete deletes. After a few of them, jumps over the
+    /// gap that an earlier scan has noted, or else to the end of the ranges that follow each other
+    /// without a gap.
     #[cold]
     pub(super) fn pass_deleted(
         &mut self,
@@ -92,8 +97,7 @@ impl Cursor {
         forward: bool,
         end: Option<&[u8]>,
     ) -> Result<Passing> {
-        let (Some(covers), Some(stretch)) = (&self.covers, &self.stretch) else { return Ok(Passing::Step) };
-        hidden.newest = hidden.newest.max(stretch.cover());
+        hidden.newest = hidden.newest.max(self.stretch.as_ref().map_or(0, Stretch::cover));
         if !is_within(self.inner.key(), end, forward) {
             return Ok(Passing::Ended);
         }
@@ -102,6 +106,15 @@ impl Cursor {
             return Ok(Passing::Step);
         }
         *passed = 0;
+        // Going backward, each key that is passed is counted for this.
+        if forward {
+            self.marked.mark(&self.inner);
+            let passing = self.jump(hidden, forward, end)?;
+            if passing != Passing::Step {
+                return Ok(passing);
+            }
+        }
+        let (Some(covers), Some(stretch)) = (&self.covers, &self.stretch) else { return Ok(Passing::Step) };
         let run = covers.covered_run(stretch, end, forward, self.reach);
         self.settled = self.settled.max(run.newest);
         // Newer entries may be visible: they are looked at one by one. What the sources skip is
@@ -110,5 +123,60 @@ impl Cursor {
         let is_over = !self.inner.valid() || !is_within(self.inner.key(), run.end.as_deref(), forward);
         self.reach = if is_over { (2 * self.reach).min(MAX_REACH) } else { MIN_REACH };
         Ok(Passing::Jumped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::db::clock::{Clock, Now};
+    use crate::db::view::{ReadView, Tree};
+    use crate::format::key::ValueKind;
+    use crate::memory::pool::MemtablePool;
+    use crate::write::memtable::Memtable;
+
+    #[test]
+    fn a_scan_over_many_ranges_leaves_a_note_that_the_next_one_follows() {
+        let memtable = Arc::new(Memtable::new(1, 1 << 20, 0, &MemtablePool::new(0)));
+        let (options, version, gaps) = Default::default();
+        let clock = Arc::new(Clock::new(None, 0));
+        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock };
+        let view = ReadView { active: Arc::clone(&memtable), sealed: Vec::new(), trees: Vec::new() };
+        let key = |i: u16| i.to_be_bytes();
+        // A log of keys, purged from its front in ranges of ten.
+        let (mut last, mut purged) = (0, 0);
+        let mut purge = |to: u16, kept: Option<SeqNo>| {
+            while purged < to {
+                let mut writer = memtable.writer();
+                writer.keep_ranges_for(kept.into_iter().collect());
+                for i in purged..purged + 20 {
+                    last += 1;
+                    writer.insert(0, &key(i), last, ValueKind::Put, b"");
+                }
+                last += 1;
+                writer.delete_range(0, &key(purged), &key(purged + 10), last);
+                purged += 10;
+            }
+            last
+        };
+        let scan = |last: SeqNo| {
+            let (snapshot, covers) = view.covers(&tree, Some(last), || last);
+            let mut cursor = Cursor::new(view.cursor(&tree, true, None), snapshot, &tree, covers, Now::new(None));
+            assert!(cursor.seek_to_first().unwrap());
+            cursor.key().unwrap().to_vec()
+        };
+        let mut before = None;
+        for to in [1000, 1040, 2000] {
+            let last = purge(to, before.map(|(last, _)| last));
+            assert_eq!(scan(last), key(to));
+            let gap = tree.gaps.find(&key(500), last, true).expect("what the scan has passed");
+            assert_eq!((gap.end.as_deref(), gap.claim.to), (Some(&key(to)[..]), last));
+            if let Some((last, first)) = before {
+                assert_eq!(scan(last), first, "an older snapshot jumps no further than it may");
+            }
+            before = Some((last, key(to)));
+        }
     }
 }

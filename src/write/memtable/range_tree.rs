@@ -76,6 +76,10 @@ impl RangeTree {
 
     /// The piece that `key` lies in or, with `before`, the keys right before it.
     pub(super) fn piece_at(&self, key: &[u8], before: bool) -> Piece<'_> {
+        let last = self.last_piece();
+        if last.reaches(key, before) {
+            return last;
+        }
         let Some(mut node) = self.0.as_deref() else { return Piece::default() };
         // Where the fragment after this node begins.
         let mut next = None;
