@@ -38,18 +38,56 @@ impl Table {
 
 /// Where `key` lies between `first` and `last`, 0 to 1, if keys are spread evenly. If they differ
 /// in decimal digits only, they are spread as numbers are.
-pub(crate) fn position(key: &[u8], first: &[u8], last: &[u8]) -> f64 {
+fn position(key: &[u8], first: &[u8], last: &[u8]) -> f64 {
     let prefix = &first[..common_prefix_len(first, last)];
-    let head = |key| strip(key, prefix).map_or(&[][..], |rest: &[u8]| &rest[..rest.len().min(8)]);
-    let [first, key, last] = [first, key, last].map(head);
-    let is_decimal = [first, key, last].into_iter().flatten().all(u8::is_ascii_digit);
-    let (least, base) = if is_decimal { (f64::from(b'0'), 10.0) } else { (0.0, 256.0) };
-    // From the last byte to the first. Bytes that are missing are less than all others.
-    let number = |head: &[u8]| {
-        (0..8).rev().fold(0.0, |sum, i| head.get(i).map_or(sum, |&byte| f64::from(byte) - least + sum) / base)
-    };
-    let (first, key, last) = (number(first), number(key), number(last));
+    let heads = [first, key, last].map(|key| strip(key, prefix).map_or(&[][..], head));
+    let digits = Digits::of(heads.into_iter().flatten());
+    let [first, key, last] = heads.map(|head| digits.number(head));
     if last > first { ((key - first) / (last - first)).clamp(0.0, 1.0) } else { 0.5 }
+}
+
+/// A key at a [position] between two others.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a digit is less than 256")]
+pub(crate) fn key_between(first: &[u8], last: &[u8], position: f64) -> Vec<u8> {
+    let prefix = common_prefix_len(first, last);
+    let heads = [head(&first[prefix..]), head(&last[prefix..])];
+    let digits = Digits::of(heads.into_iter().flatten());
+    let [from, to] = heads.map(|head| digits.number(head));
+    let mut rest = from + position * (to - from);
+    let mut key = first[..prefix].to_vec();
+    for _ in 0..HEAD_LEN {
+        rest *= digits.base;
+        // Less than the base, which a byte holds.
+        let digit = rest.floor().clamp(0.0, digits.base - 1.0);
+        rest -= digit;
+        key.push((digit + digits.least) as u8);
+    }
+    key
+}
+
+const HEAD_LEN: usize = 8;
+
+fn head(key: &[u8]) -> &[u8] {
+    &key[..key.len().min(HEAD_LEN)]
+}
+
+/// How the first bytes of keys are read as a number.
+struct Digits {
+    least: f64,
+    base: f64,
+}
+
+impl Digits {
+    fn of<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> Digits {
+        let is_decimal = bytes.into_iter().all(u8::is_ascii_digit);
+        if is_decimal { Digits { least: f64::from(b'0'), base: 10.0 } } else { Digits { least: 0.0, base: 256.0 } }
+    }
+
+    /// 0 to 1. From the last byte to the first; bytes that are missing are less than all others.
+    fn number(&self, head: &[u8]) -> f64 {
+        let Digits { least, base } = self;
+        (0..HEAD_LEN).rev().fold(0.0, |sum, i| head.get(i).map_or(sum, |&byte| f64::from(byte) - least + sum) / base)
+    }
 }
 
 #[cfg(test)]
@@ -70,5 +108,25 @@ mod tests {
             let found = position(key, first, last);
             assert!((found - expected).abs() < 0.001, "{key:?} at {found}");
         }
+    }
+
+    #[test]
+    fn keys_between_two_lie_where_they_should() {
+        for (first, last) in [
+            (&b"user:1000"[..], &b"user:2000"[..]),
+            (b"user:1000", b"user:1f00"),
+            (b"k\x00", b"k\x80"),
+            (b"", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+            (b"a1", b"a1999999999"),
+        ] {
+            for i in 0..=20 {
+                let wanted = f64::from(i) / 20.0;
+                let key = key_between(first, last, wanted);
+                let found = position(&key, first, last);
+                assert!((found - wanted).abs() < 0.001, "{key:?} at {found}, not {wanted}");
+                assert!(key.starts_with(&first[..common_prefix_len(first, last)]));
+            }
+        }
+        assert!(key_between(b"same", b"same", 0.5).starts_with(b"same"));
     }
 }

@@ -49,7 +49,7 @@ pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use deadlines::Deadlines;
-pub(crate) use estimate::position;
+pub(crate) use estimate::key_between;
 pub(crate) use files::FilePool;
 pub(crate) use footer::BlockHandle;
 pub(crate) use graveyard::Graveyard;
