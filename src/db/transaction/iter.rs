@@ -188,7 +188,8 @@ impl<'t> TransactionIter<'t> {
         }
         match (forward, end) {
             (true, Some(end)) => self.stored.iter.seek_front(end),
-            (true, None) => self.upper.iter().for_each(|upper| self.stored.iter.seek_front(upper)),
+            // Nothing stored follows.
+            (true, None) => self.stored.iter.seek_back_before(Some(key.to_vec())),
             (false, _) => self.stored.iter.seek_back_before(Some(start.to_vec())),
         }
     }

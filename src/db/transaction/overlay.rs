@@ -189,23 +189,24 @@ impl OwnWrites {
     }
 
     fn delete_range(&mut self, keyspace: u32, start: &[u8], end: Option<&[u8]>) {
+        let (mut start, mut end) = (start.to_vec(), end.map(<[u8]>::to_vec));
         if let Some(writes) = self.keyspaces.get_mut(&keyspace) {
-            writes.retain(|key, _| &**key < start || end.is_some_and(|end| &**key >= end));
+            let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let deleted = writes.range::<[u8], _>((Bound::Included(&*start), upper));
+            let deleted: Vec<Vec<u8>> = deleted.map(|(key, _)| key.clone()).collect();
+            deleted.iter().for_each(|key| _ = writes.remove(key));
         }
         let ranges = self.ranges.entry(keyspace).or_default();
-        let (mut start, mut end) = (start.to_vec(), end.map(<[u8]>::to_vec));
-        // Joins the ranges that it meets.
-        let meets = |from: &[u8], to: &Option<Vec<u8>>, start: &[u8], end: &Option<Vec<u8>>| {
-            to.as_deref().is_none_or(|to| start <= to) && end.as_deref().is_none_or(|end| from <= end)
-        };
-        ranges.retain(|from, to| {
-            let joined = meets(from, to, &start, &end);
-            if joined {
-                start = std::mem::take(&mut start).min(from.clone());
-                end = end.take().zip(to.take()).map(|(a, b)| a.max(b));
-            }
-            !joined
-        });
+        // Joins the ranges that it meets: perhaps the one before, and those that begin in it.
+        let before = ranges.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(&*start))).next_back();
+        let before = before.filter(|(_, to)| to.as_ref().is_none_or(|to| start <= *to)).map(|(from, _)| from.clone());
+        start = before.unwrap_or(start);
+        let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Included);
+        let joined = ranges.range::<[u8], _>((Bound::Included(&*start), upper));
+        let joined: Vec<Vec<u8>> = joined.map(|(from, _)| from.clone()).collect();
+        for to in joined.iter().filter_map(|from| ranges.remove(from)) {
+            end = end.zip(to).map(|(a, b)| a.max(b));
+        }
         ranges.insert(start, end);
     }
 

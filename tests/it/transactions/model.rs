@@ -1,6 +1,7 @@
 //! A transaction over a store, against one over a map.
 
 use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
 
 use tamis::vfs::SimFileSystem;
 use tamis::{Db, Error, Keyspace, Savepoint, Transaction};
@@ -8,16 +9,34 @@ use tamis::{Db, Error, Keyspace, Savepoint, Transaction};
 use crate::support::{Scene, count_from_env, for_each_seed, tiny_options};
 
 type Map = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
-/// A put, or a delete, of a key in one of the keyspaces.
-type Write = ((usize, Vec<u8>), Option<Vec<u8>>);
+/// What is done to a key in one of the keyspaces, or from this key on.
+type Write = ((usize, Vec<u8>), Written);
+
+#[derive(Clone)]
+enum Written {
+    Put(Vec<u8>),
+    Delete,
+    /// Without an end, up to that of the keyspace.
+    DeleteUntil(Option<Vec<u8>>),
+}
+
+/// The keys from `lower` up to `upper`, or to the end of the keyspace.
+fn range(lower: &[u8], upper: Option<&[u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    (Bound::Included(lower.to_vec()), upper.map_or(Bound::Unbounded, |upper| Bound::Excluded(upper.to_vec())))
+}
 
 fn key(rng: &mut fastrand::Rng) -> Vec<u8> {
     (0..rng.usize(0..3)).map(|_| rng.u8(b'a'..b'e')).collect()
 }
 
+/// The end of a range, if it has one.
+fn end(rng: &mut fastrand::Rng) -> Option<Vec<u8>> {
+    (rng.u32(0..4) > 0).then(|| key(rng))
+}
+
 /// The entries of a range in `map`, taken from both ends as `ends` says (true is the front).
-fn in_map(map: &Map, keyspace: usize, lower: &[u8], upper: &[u8], ends: &[bool]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let within = |(of, key): &(usize, Vec<u8>)| *of == keyspace && **key >= *lower && **key < *upper;
+fn in_map(map: &Map, keyspace: usize, lower: &[u8], upper: Option<&[u8]>, ends: &[bool]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let within = |(of, key): &(usize, Vec<u8>)| *of == keyspace && range(lower, upper).contains(key);
     let mut entries = map.iter().filter(|(key, _)| within(key)).map(|((_, key), value)| (key.clone(), value.clone()));
     let taken = ends.iter().map_while(|&front| if front { entries.next() } else { entries.next_back() });
     taken.collect()
@@ -27,10 +46,10 @@ fn in_transaction(
     transaction: &Transaction,
     keyspace: &Keyspace,
     lower: &[u8],
-    upper: &[u8],
+    upper: Option<&[u8]>,
     ends: &[bool],
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut entries = transaction.range_in(keyspace, lower..upper);
+    let mut entries = transaction.range_in(keyspace, range(lower, upper));
     let taken = ends.iter().map_while(|&front| if front { entries.next() } else { entries.next_back() });
     taken.map(|entry| entry.unwrap()).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
@@ -38,11 +57,15 @@ fn in_transaction(
 /// `map` after writes in their order.
 fn after(map: &Map, writes: &[Write]) -> Map {
     let mut map = map.clone();
-    for (key, value) in writes {
-        match value {
-            Some(value) => map.insert(key.clone(), value.clone()),
-            None => map.remove(key),
-        };
+    for (key, written) in writes {
+        match written {
+            Written::Put(value) => _ = map.insert(key.clone(), value.clone()),
+            Written::Delete => _ = map.remove(key),
+            Written::DeleteUntil(end) => {
+                let deleted = range(&key.1, end.as_deref());
+                map.retain(|(of, other), _| *of != key.0 || !deleted.contains(other));
+            }
+        }
     }
     map
 }
@@ -56,15 +79,15 @@ fn run(db: &Db, keyspaces: &[Keyspace], committed: &mut Map, rng: &mut fastrand:
     for _ in 0..rng.usize(1..20) {
         let (of, key) = (rng.usize(0..2), key(rng));
         let keyspace = &keyspaces[of];
-        match rng.u32(0..14) {
+        match rng.u32(0..16) {
             0..=3 => {
                 let value = vec![rng.u8(..); rng.usize(0..40)];
                 transaction.put_in(keyspace, &key, &value);
-                writes.push(((of, key), Some(value)));
+                writes.push(((of, key), Written::Put(value)));
             }
             4 | 5 => {
                 transaction.delete_in(keyspace, &key);
-                writes.push(((of, key), None));
+                writes.push(((of, key), Written::Delete));
             }
             6 | 7 => {
                 let value = transaction.get_in(keyspace, &key).unwrap();
@@ -73,11 +96,11 @@ fn run(db: &Db, keyspaces: &[Keyspace], committed: &mut Map, rng: &mut fastrand:
                 assert_eq!(transaction.contains_key_in(keyspace, &key).unwrap(), value.is_some());
             }
             8..=10 => {
-                let upper = self::key(rng);
+                let upper = end(rng);
                 let ends: Vec<bool> = (0..rng.usize(0..12)).map(|_| rng.bool()).collect();
-                let seen = in_transaction(&transaction, keyspace, &key, &upper, &ends);
+                let seen = in_transaction(&transaction, keyspace, &key, upper.as_deref(), &ends);
                 let own = after(committed, &writes);
-                assert_eq!(seen, in_map(&own, of, &key, &upper, &ends), "{key:?}..{upper:?} {ends:?}");
+                assert_eq!(seen, in_map(&own, of, &key, upper.as_deref(), &ends), "{key:?}..{upper:?} {ends:?}");
             }
             11 => savepoints.push((transaction.savepoint(), writes.len())),
             12 => {
@@ -88,9 +111,14 @@ fn run(db: &Db, keyspaces: &[Keyspace], committed: &mut Map, rng: &mut fastrand:
                     writes.truncate(*len);
                 }
             }
+            13 | 14 => {
+                let end = end(rng);
+                transaction.delete_range_in(keyspace, range(&key, end.as_deref()));
+                writes.push(((of, key), Written::DeleteUntil(end)));
+            }
             _ => {
                 keyspace.put(&key, "outside").unwrap();
-                outside.push(((of, key), Some(b"outside".to_vec())));
+                outside.push(((of, key), Written::Put(b"outside".to_vec())));
             }
         }
     }
