@@ -38,8 +38,16 @@ fn is_invalid<T>(result: Result<T>) -> bool {
 /// Contents of the three keyspaces: one with a log and two without.
 type Contents = [BTreeMap<u8, u32>; 3];
 
-/// A write: keyspace, key, and value or `None` for a delete.
-type Ops = Vec<(usize, u8, Option<u32>)>;
+/// A write: keyspace, key, and what becomes of it.
+type Ops = Vec<(usize, u8, Written)>;
+
+#[derive(Clone, Copy)]
+enum Written {
+    Put(u32),
+    Delete,
+    /// Of the keys from this one up to another.
+    DeleteUntil(u8),
+}
 
 struct History {
     rng: fastrand::Rng,
@@ -98,12 +106,18 @@ impl History {
                 for _ in 0..self.rng.usize(1..5) {
                     self.value += 1;
                     let (of, key) = (self.rng.usize(..3), self.rng.u8(..10));
-                    let value = self.rng.bool().then_some(self.value);
-                    match value {
-                        Some(value) => batch.put_in(&keyspaces[of], [key; 40], value.to_le_bytes()),
-                        None => batch.delete_in(&keyspaces[of], [key; 40]),
+                    let keyspace = &keyspaces[of];
+                    let written = match self.rng.u8(..10) {
+                        0..5 => Written::Put(self.value),
+                        5..8 => Written::Delete,
+                        _ => Written::DeleteUntil(key + self.rng.u8(1..5)),
+                    };
+                    match written {
+                        Written::Put(value) => batch.put_in(keyspace, [key; 40], value.to_le_bytes()),
+                        Written::Delete => batch.delete_in(keyspace, [key; 40]),
+                        Written::DeleteUntil(end) => batch.delete_range_in(keyspace, [key; 40]..[end; 40]),
                     }
-                    ops.push((of, key, value));
+                    ops.push((of, key, written));
                 }
                 let sync = self.rng.u32(..8) == 0 && ops.iter().any(|(of, ..)| *of == 0);
                 self.unfinished = Some(ops.clone());
@@ -136,11 +150,12 @@ impl History {
         let all = self.writes.iter().map(|(_, ops)| ops).chain(&self.unfinished);
         let (mut contents, mut logged, mut rest) = (self.base.clone(), Vec::new(), Vec::new());
         for (at, ops) in std::iter::once(&Ops::new()).chain(all).enumerate() {
-            for &(of, key, value) in ops {
-                match value {
-                    Some(value) => contents[of].insert(key, value),
-                    None => contents[of].remove(&key),
-                };
+            for &(of, key, written) in ops {
+                match written {
+                    Written::Put(value) => _ = contents[of].insert(key, value),
+                    Written::Delete => _ = contents[of].remove(&key),
+                    Written::DeleteUntil(end) => contents[of].retain(|other, _| !(key..end).contains(other)),
+                }
             }
             if contents[0] == found[0] {
                 logged.push(at);
@@ -455,4 +470,43 @@ fn a_keyspace_may_lose_and_regain_its_log() {
     drop(keyspace);
     let read_only = options(&fs.kill()).open_read_only("/db");
     assert_eq!(read_only.map(|db| keys(&db)).unwrap(), b"ac");
+}
+
+#[test]
+fn ranges_of_a_mixed_batch_are_kept_as_far_as_their_keyspaces_are_logged() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    let (logged, state) = (db.keyspace("logged").unwrap(), unlogged(&db, "state"));
+    let fill = || {
+        (0..9u8).for_each(|i| [&logged, &state].into_iter().for_each(|keyspace| _ = keyspace.put([i], "1").unwrap()));
+    };
+    fill();
+    db.flush().unwrap();
+    let mut batch = WriteBatch::new();
+    batch.delete_range_in(&state, [0]..[4]);
+    batch.delete_range_in(&logged, [2]..[5]);
+    batch.put_in(&state, [1], "2");
+    batch.delete_range_in(&state, [6]..);
+    batch.put_in(&logged, [3], "2");
+    db.write(batch).unwrap();
+    let keys = |db: &Db| {
+        let keys = |name| db.keyspace(name).unwrap().keys(..).map(|key| key.unwrap()[0]).collect::<Vec<_>>();
+        [keys("logged"), keys("state")]
+    };
+    let (before, after) = ([vec![0, 1, 3, 5, 6, 7, 8], (0..9).collect()], [vec![0, 1, 3, 5, 6, 7, 8], vec![1, 4, 5]]);
+    assert_eq!(keys(&db), after);
+    let killed = open(&fs.kill());
+    assert_eq!(keys(&killed), before, "what is not logged has gone with the process");
+    // Numbers of the lost ranges are not given again to what they would delete.
+    let last = killed.last_seqno();
+    assert!(killed.keyspace("state").unwrap().put([0], "3").unwrap() > last && last >= 18 + 5);
+    db.flush().unwrap();
+    assert_eq!(keys(&open(&fs.kill())), after, "all ranges are in tables");
+    // Ranges alone, in memory only and then in tables.
+    state.delete_range(..).unwrap();
+    assert_eq!(keys(&open(&fs.kill())), after);
+    db.flush().unwrap();
+    let killed = fs.kill();
+    assert_eq!(keys(&open(&killed)), [after[0].clone(), Vec::new()]);
+    assert_eq!(open(&killed).flushed_seqno(), db.last_seqno());
 }
