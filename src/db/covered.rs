@@ -42,21 +42,22 @@ impl Store {
         jobs.unfinished += 1;
         drop(jobs);
         let _ended = JobGuard(self);
+        let mut result = Ok(());
         self.tidy_wanted.store(true, Ordering::SeqCst);
         while self.tidy_wanted.load(Ordering::SeqCst) {
             // The thread that has the lock looks at `tidy_wanted` after it has released it.
-            let Some(_tidying) = self.tidying.try_lock() else { return Ok(()) };
+            let Some(_tidying) = self.tidying.try_lock() else { break };
             self.tidy_wanted.store(false, Ordering::SeqCst);
             let view = self.view.load();
             let has_ranges = |tree: &&Tree| !tree.version.ranges().is_empty();
             let tidied: Vec<u32> = view.trees.iter().filter(has_ranges).map(|tree| tree.id).collect();
             drop(view);
             for keyspace in tidied {
-                self.drop_covered(keyspace)?;
-                self.forget_ranges(keyspace)?;
+                // What fails in one keyspace need not fail in the others.
+                result = result.and(self.drop_covered(keyspace).and_then(|()| self.forget_ranges(keyspace)));
             }
         }
-        Ok(())
+        result
     }
 
     /// Whether a table holds a range delete after `seqno`: a snapshot of that number may have kept
@@ -97,12 +98,13 @@ impl Store {
     fn forget_ranges(&self, keyspace: u32) -> Result<()> {
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
         let (ranges, levels) = (tree.version.ranges(), tree.version.metas());
-        let all = || ranges.tables().iter().flat_map(|table| table.fragments());
-        let needed: Vec<Fragment> = all().filter(|range| is_needed(range, &levels, &[])).collect();
-        if 2 * needed.len() > ranges.len() && ranges.tables().len() <= MAX_RANGE_TABLES {
+        let all = ranges.tables().iter().flat_map(|table| table.fragments());
+        let needed = || all.clone().filter(|range| is_needed(range, &levels, &[]));
+        // There may be millions: they are listed only to be written.
+        if ranges.tables().len() <= MAX_RANGE_TABLES && needed().nth(ranges.len() / 2).is_some() {
             return Ok(());
         }
-        self.replace_ranges(&tree, ranges, needed)
+        self.replace_ranges(&tree, ranges, needed().collect())
     }
 
     fn replace_ranges(&self, tree: &Tree, former: &RangeSet, needed: Vec<Fragment>) -> Result<()> {
@@ -149,6 +151,7 @@ impl Store {
     /// nothing that comes later would do this instead.
     pub(super) fn flush_wide_ranges(self: &Arc<Self>) {
         if let Some(commit) = self.commit.lock().as_mut()
+            && self.gate.check_poison().is_ok()
             && commit.memtable.has_ranges()
             && self.view.load().sealed.len() <= MAX_SEALED
         {

@@ -64,7 +64,7 @@ impl RangeTable {
         self.len
     }
 
-    pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> {
+    pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> + Clone {
         self.layers.iter().flat_map(|layer| layer.fragments())
     }
 }

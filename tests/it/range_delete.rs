@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tamis::inspect::{FileKind, Inspector, WriteKind};
 use tamis::operator::{Append, CompactionDecision};
-use tamis::vfs::{FileSystem, SimFileSystem};
+use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{
     Db, FilterPolicy, Found, KeyspaceOptions, Options, PrefixExtractor, ReadSource, RepairOptions, Snapshot,
     SteppedExecutor, WriteBatch, repair,
@@ -682,4 +682,47 @@ fn a_scan_over_deleted_keys_opens_no_table_and_sorts_nothing() {
     assert!(blocks <= 20, "{blocks} blocks for the ten keys in each of a few runs");
     assert_eq!(snapshot.iter().count(), 3000);
     assert_eq!(snapshot.iter().rev().count(), 3000);
+}
+
+#[test]
+fn upkeep_that_fails_in_one_keyspace_is_done_in_the_others() {
+    let mut struck = 0;
+    for at in 1.. {
+        let fs = SimFileSystem::new();
+        let (db, executor) = open(&fs);
+        filled(&db, 100);
+        let other = db.keyspace("other").unwrap();
+        (0..100).for_each(|i| _ = other.put(key(i), "v").unwrap());
+        db.flush().unwrap();
+        // Of the default keyspace, as many tables of ranges as it may have.
+        for i in 0..8 {
+            db.delete_range(key(10 * i)..key(10 * i + 1)).unwrap();
+            db.flush().unwrap();
+        }
+        let tables_of = |name: &str| {
+            let stats = db.stats();
+            let keyspace = stats.keyspaces.iter().find(|keyspace| keyspace.name == name).unwrap();
+            (keyspace.levels.iter().map(|level| level.tables.len()).sum::<usize>(), keyspace.range_deletes.tables)
+        };
+        assert_eq!((tables_of("default").1, tables_of("other")), (8, (1, 0)));
+        let mut batch = WriteBatch::new();
+        batch.delete_range(key(90)..key(91));
+        batch.delete_range_in(&other, ..);
+        db.write(batch).unwrap();
+        fs.set_fault(Some(Fault { at, mode: FaultMode::Io, sticky: false }));
+        let flushed = db.flush();
+        let was_hit = fs.fault_hit();
+        fs.set_fault(None);
+        if !was_hit {
+            assert_eq!(tables_of("default").1, 1);
+            assert_eq!(tables_of("other"), (0, 0));
+            break;
+        }
+        if flushed.is_ok() && db.put("k", "v").is_ok() && tables_of("default").1 == 9 {
+            assert_eq!(tables_of("other"), (0, 0), "call {at}");
+            struck += 1;
+        }
+        settle(&executor);
+    }
+    assert!(struck > 0);
 }

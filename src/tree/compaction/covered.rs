@@ -34,6 +34,10 @@ pub(crate) fn is_needed(range: &Fragment, levels: &LevelMetas<'_>, others: &[Tab
 /// Whether every entry of `table` is deleted, for all reads from now on and all `snapshots`, which
 /// ascend.
 pub(crate) fn is_covered(table: &TableMeta, ranges: &Covers, snapshots: &[SeqNo]) -> bool {
+    // A table of which only the front has gone is the usual case.
+    if ranges.cover(&table.largest) <= table.largest_seqno {
+        return false;
+    }
     let mut stretch = ranges.stretch(&table.smallest);
     loop {
         let newer = stretch.numbers.iter().rev().find(|&&number| number > table.largest_seqno);
