@@ -3,7 +3,7 @@
 //!
 //! Module [`super::locks`] says in which order its locks are taken.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -292,27 +292,29 @@ impl Store {
                 of_tree.map(|&(_, level, number)| (level, number)).partition(|(level, _)| *level == RANGE_LEVEL);
             let added_ranges: Vec<Arc<RangeTable>> =
                 new_ranges.extract_if(.., |(id, _)| *id == tree.id).map(|(_, table)| table).collect();
-            let mut added = Vec::new();
-            let mut moved = Vec::new();
-            let of_tree = |(id, level, _): &&(u32, u8, TableMeta)| *id == tree.id && *level != RANGE_LEVEL;
-            for (_, level, meta) in edit.added.iter().filter(of_tree) {
-                let existing = tree.version.tables().find(|(_, table)| table.meta().number == meta.number);
-                let table = match existing {
-                    Some((_, table)) => {
-                        moved.push(meta.number);
-                        Arc::clone(table)
-                    }
-                    None => Arc::new(Table::new(Arc::clone(&self.tables), meta.clone())),
-                };
-                added.push((*level, table));
-            }
+            let new_of_tree = |(id, level, _): &&(u32, u8, TableMeta)| *id == tree.id && *level != RANGE_LEVEL;
+            let new = || edit.added.iter().filter(new_of_tree).map(|(_, level, meta)| (*level, meta));
+            let named: HashSet<u64> = removed.iter().map(|(_, number)| *number).collect();
+            let is_named = |(_, table): &(usize, &Arc<Table>)| named.contains(&table.meta().number);
+            let known: HashMap<u64, &Arc<Table>> = match named.is_empty() {
+                true => HashMap::new(),
+                false => {
+                    tree.version.tables().filter(is_named).map(|(_, table)| (table.meta().number, table)).collect()
+                }
+            };
+            // A table that moves to another level is removed and added.
+            let table_of = |meta: &TableMeta| match known.get(&meta.number) {
+                Some(&table) => Arc::clone(table),
+                None => Arc::new(Table::new(Arc::clone(&self.tables), meta.clone())),
+            };
+            let added: Vec<(u8, Arc<Table>)> = new().map(|(level, meta)| (level, table_of(meta))).collect();
+            let moved: HashSet<u64> = new().map(|(_, meta)| meta.number).collect();
             if removed.is_empty() && added.is_empty() && gone_ranges.is_empty() && added_ranges.is_empty() {
                 continue;
             }
-            for &(level, number) in removed.iter().filter(|(_, number)| !moved.contains(number)) {
-                let table = tree.version.tables().find(|(_, table)| table.meta().number == number);
-                replaced.extend(table.map(|(_, table)| (tree.id, level, Arc::clone(table))));
-            }
+            let gone = removed.iter().filter(|(_, number)| !moved.contains(number));
+            let gone = gone.filter_map(|(level, number)| Some((tree.id, *level, Arc::clone(known.get(number)?))));
+            replaced.extend(gone);
             let mut version = tree.version.edited(&removed, added);
             if !gone_ranges.is_empty() || !added_ranges.is_empty() {
                 let is_gone = |table: &&Arc<RangeTable>| gone_ranges.contains(&(RANGE_LEVEL, table.meta().number));

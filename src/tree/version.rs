@@ -187,8 +187,11 @@ impl Version {
     /// A new version without the tables `removed` and with the tables `added`.
     pub(crate) fn edited(&self, removed: &[(u8, u64)], added: Vec<(u8, Arc<Table>)>) -> Version {
         let mut levels: [Vec<Arc<Table>>; LEVELS] = std::array::from_fn(|i| self.levels[i].tables.to_vec());
-        for &(level, number) in removed {
-            levels[usize::from(level)].retain(|table| table.meta().number != number);
+        if !removed.is_empty() {
+            let removed: HashSet<&(u8, u64)> = removed.iter().collect();
+            for (number, level) in (0..).zip(&mut levels) {
+                level.retain(|table| !removed.contains(&(number, table.meta().number)));
+            }
         }
         for (level, table) in added {
             levels[usize::from(level)].push(table);
