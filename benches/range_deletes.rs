@@ -1,5 +1,5 @@
 //! What deleted ranges cost: a scan across all keys of a store after `delete_range`, the return of
-//! its space, point reads and writes beside very many ranges, and a queue purged from the front.
+//! its space, reads and writes beside very many ranges, and a log purged from the front.
 //!
 //! ```text
 //! cargo bench --bench range_deletes
@@ -107,38 +107,93 @@ fn small_ranges() {
     let get = |i: u64| assert!(db.get(key(keys + i * 7919 % 1_000_000)).unwrap().is_some());
     let scan = |i: u64| assert_eq!(db.range(key(keys + i * 7919 % 900_000)..).take(10).count(), 10);
     println!("\n{ranges} ranges that abut    {:>12} {:>12}", "before", "after");
-    let before = (median_ns(5, 100_000, get), median_ns(5, 10_000, scan), median_ns(5, 100_000, |i| put(keys + i)));
-    let deleting =
-        time(|| (0..ranges).for_each(|i| db.delete_range(key(i * 10)..key(i * 10 + 10)).map(|_| ()).unwrap()));
+    // Background work would show in either column.
+    let measured = || {
+        db.wait_for_compactions().unwrap();
+        [median_ns(9, 100_000, get), median_ns(9, 10_000, scan), median_ns(9, 100_000, |i| put(keys + i))]
+    };
+    let before = measured();
+    let delete = |i: u64| db.delete_range(key(i * 10)..key(i * 10 + 10)).map(|_| ()).unwrap();
+    let deleting = time(|| (0..ranges).for_each(delete));
     println!("delete_range, mean ns   {:>12} {:>12.0}", "", deleting.as_secs_f64() * 1e9 / ranges as f64);
-    let after = (median_ns(5, 100_000, get), median_ns(5, 10_000, scan), median_ns(5, 100_000, |i| put(keys + i)));
-    println!("get, ns                 {:>12.0} {:>12.0}", before.0, after.0);
-    println!("scan of 10, ns          {:>12.0} {:>12.0}", before.1, after.1);
-    println!("put, ns                 {:>12.0} {:>12.0}", before.2, after.2);
+    // Those of the last memtable: what has been flushed had nothing to delete.
+    let after = measured();
+    for (name, (before, after)) in ["get", "scan of 10", "put"].iter().zip(before.into_iter().zip(after)) {
+        println!("{:<24}{before:>12.0} {after:>12.0}", format!("{name}, ns"));
+    }
     println!("first scan, us          {:>12} {:>12.0}", "", time(|| db.iter().next()).as_secs_f64() * 1e6);
     println!("flush, ms               {:>12} {:>12.0}", "", time(|| db.flush().unwrap()).as_secs_f64() * 1e3);
     println!("get, flushed, ns        {:>12} {:>12.0}", "", median_ns(5, 100_000, get));
 }
 
-/// Appends ten entries, deletes the ten at the front and reads the first key, again and again.
+/// Ranges of one key each, all over a store, of which a snapshot keeps what they delete.
+fn scattered_ranges() {
+    let ranges = number("TAMIS_RANGES", 1_000_000);
+    let dir = tempfile::tempdir().unwrap();
+    let db = Options::new().open(dir.path()).unwrap();
+    let put = |i: u64| db.put(key(i), VALUE).map(|_| ()).unwrap();
+    (0..ranges * 10).for_each(put);
+    db.compact_range(..).unwrap();
+    // Keys that no range deletes.
+    let get = |i: u64| assert!(db.get(key(i * 7919 % ranges * 10 + 5)).unwrap().is_some());
+    let scan = |i: u64| assert_eq!(db.range(key(i * 7919 % ranges * 10 + 1)..).take(9).count(), 9);
+    let flush = || {
+        (0..1000).for_each(put);
+        time(|| db.flush().unwrap()).as_secs_f64() * 1e3
+    };
+    let measured = || {
+        db.wait_for_compactions().unwrap();
+        [median_ns(5, 100_000, get) / 1e3, median_ns(5, 10_000, scan) / 1e3, flush()]
+    };
+    let before = measured();
+    let snapshot = db.snapshot();
+    (0..ranges).for_each(|i| db.delete_range(key(i * 10)..key(i * 10 + 1)).map(|_| ()).unwrap());
+    db.flush().unwrap();
+    let after = measured();
+    println!("\n{ranges} ranges scattered    {:>12} {:>12}", "before", "after");
+    for (name, (before, after)) in
+        ["get, us", "scan of 9, us", "small flush, ms"].iter().zip(before.into_iter().zip(after))
+    {
+        println!("{name:<24}{before:>12.1} {after:>12.1}");
+    }
+    let kept = db.stats().keyspaces[0].size();
+    let freed = Instant::now();
+    drop(snapshot);
+    db.put(key(1), VALUE).unwrap();
+    db.flush().unwrap();
+    db.wait_for_compactions().unwrap();
+    let stats = db.stats();
+    println!(
+        "without the snapshot: {} of {} MB and {} ranges left after {:.1} s",
+        stats.keyspaces[0].size() / 1_000_000,
+        kept / 1_000_000,
+        stats.keyspaces[0].range_deletes.in_tables,
+        freed.elapsed().as_secs_f64()
+    );
+}
+
+/// Appends ten entries, deletes the ten at the front and reads the first key, again and
+/// again.
 fn purged_log() {
     let purges = number("TAMIS_RANGES", 1_000_000) / 10;
     let dir = tempfile::tempdir().unwrap();
     let db = Options::new().open(dir.path()).unwrap();
     (0..1000).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
-    println!("\n{purges} purges of a log, each of ten entries, with a read of its first key");
+    println!("\n{purges} purges of a log, each of ten entries, with a scan and a get of its first key");
     let begin = Instant::now();
     for tenth in 0..10 {
-        let (mut reads, count) = (Duration::ZERO, purges / 10);
+        let (mut reads, mut gets, count) = (Duration::ZERO, Duration::ZERO, purges / 10);
         let round = time(|| {
             for i in tenth * count..(tenth + 1) * count {
                 (0..10).for_each(|j| db.put(key(1000 + i * 10 + j), VALUE).map(|_| ()).unwrap());
                 db.delete_range(key(i * 10)..key(i * 10 + 10)).unwrap();
                 reads += time(|| assert_eq!(*db.iter().next().unwrap().unwrap().0, key(i * 10 + 10)));
+                gets += time(|| assert!(db.get(key(i * 10 + 10)).unwrap().is_some()));
             }
         });
         let mean = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
-        println!("tenth {tenth}: {:8.1} us per purge, of that its read {:8.1}", mean(round), mean(reads));
+        let (writes, reads, gets) = (mean(round - reads - gets), mean(reads), mean(gets));
+        println!("tenth {tenth}: us per purge {writes:6.1}, scan {reads:6.1}, get {gets:6.2}");
         if begin.elapsed() > Duration::from_secs(120) {
             println!("stopped after two minutes");
             return;
@@ -149,5 +204,6 @@ fn purged_log() {
 fn main() {
     large_range();
     small_ranges();
+    scattered_ranges();
     purged_log();
 }
