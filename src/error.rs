@@ -147,6 +147,23 @@ pub enum Error {
         /// The first sequence number that can still be read.
         oldest: u64,
     },
+    /// The changes after a number were asked for that the store has not reached: the reader has
+    /// applied writes that this store does not have. It followed another store, or this one was
+    /// restored from an older copy, or has lost unsynced writes in a crash. A copy made from such
+    /// writes does not become equal again; begin anew with [`Db::follow`](crate::Db::follow).
+    ///
+    /// A store that has since been written beyond that number is not found out: numbers are given
+    /// out again. Nothing of the kind happens to a reader of durable changes unless files of the
+    /// store were replaced.
+    #[error(
+        "changes after number {since} were asked for, but the last write of the store is number {last}: the reader has another history; copy the store and follow it from there"
+    )]
+    Diverged {
+        /// The number that the reader says it has reached.
+        since: u64,
+        /// The store's last sequence number.
+        last: u64,
+    },
     /// The keyspace was dropped.
     #[error("the keyspace {0:?} was dropped")]
     KeyspaceDropped(String),

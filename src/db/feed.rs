@@ -56,10 +56,7 @@ impl LogPin {
         }
         let visible = store.sequence.visible();
         if seqno > visible {
-            return Err(Error::invalid(format_args!(
-                "changes since number {seqno} were asked for, but the last write is number {visible}; is this another \
-                 store, or has it lost unsynced writes that the reader has seen?"
-            )));
+            return Err(Error::Diverged { since: seqno, last: visible });
         }
         match store.logs.pin(seqno, store.sequence.logged()) {
             Ok(pin) => Ok(LogPin { handle: Arc::clone(handle), pin }),
@@ -349,8 +346,9 @@ impl Db {
     /// They are read from the log. Ordinarily it has what is not in tables yet;
     /// [`Options::keep_log`](crate::Options::keep_log) keeps more, and so does a
     /// [`LogPin`]. Fails with [`Error::LogGone`] if changes after `since` are no longer there, and
-    /// with [`Error::InvalidArgument`] if `since` is beyond the last write. `since` must be the end
-    /// of a batch, as [`ChangeBatch::last_seqno`] or a write has returned it, or 0.
+    /// with [`Error::Diverged`] if `since` is beyond the last write: the reader then has another
+    /// history than this store. `since` must be the end of a batch, as
+    /// [`ChangeBatch::last_seqno`] or a write has returned it, or 0.
     ///
     /// [`Db::follow`] begins with a copy of the store.
     ///

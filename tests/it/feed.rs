@@ -157,8 +157,9 @@ fn positions_that_make_no_sense_are_refused() {
     let db = open(&fs);
     fill(&db, 3);
     db.sync().unwrap();
-    assert!(matches!(db.changes_since(10), Err(Error::InvalidArgument(_))));
-    assert!(matches!(db.changes_since(SeqNo::MAX), Err(Error::InvalidArgument(_))));
+    assert!(matches!(db.changes_since(10), Err(Error::Diverged { since: 10, last: 9 })));
+    assert!(matches!(db.pin_log(SeqNo::MAX), Err(Error::Diverged { since: SeqNo::MAX, last: 9 })));
+    assert!(db.changes_since(9).unwrap().next().is_none());
     let mut within = db.changes_since(4).unwrap();
     let error = within.next().unwrap().unwrap_err();
     assert!(matches!(&error, Error::InvalidArgument(what) if what.contains("from 4 to 6")), "{error}");
@@ -167,6 +168,29 @@ fn positions_that_make_no_sense_are_refused() {
     db.close().unwrap();
     let beside = options(&fs).open_read_only("/db").unwrap();
     assert!(matches!(beside.changes_since(0), Err(Error::ReadOnly(_))));
+}
+
+#[test]
+fn a_reader_ahead_of_its_source_has_another_history() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    fill(&db, 3);
+    db.sync().unwrap();
+    let mut changes = db.changes_since(0).unwrap().visible();
+    assert_eq!(numbers(&mut changes).last(), Some(&(7, 9)));
+    let copy = fs.kill();
+    // Restored from a copy: the reader has what was written since.
+    fill(&db, 1);
+    assert_eq!(numbers(&mut changes), [(10, 12)]);
+    let db = open(&copy);
+    let error = db.changes_since(changes.seqno()).unwrap_err();
+    assert!(matches!(error, Error::Diverged { since: 12, last: 9 }), "{error}");
+    assert!(error.to_string().contains("after number 12") && error.to_string().contains("number 9"), "{error}");
+    assert_eq!(db.stats().log.pins, 0);
+    assert!(matches!(db.pin_log(12), Err(Error::Diverged { .. })));
+    assert!(db.changes_since(9).unwrap().next().is_none());
+    fill(&db, 1);
+    assert!(db.changes_since(12).is_ok(), "a store of another history that is as long is not found out");
 }
 
 #[test]
