@@ -388,6 +388,11 @@ pub(crate) struct KeepLog {
     pub(crate) pinned: u64,
 }
 
+impl KeepLog {
+    /// Everything that there is.
+    pub(crate) const ALL: KeepLog = KeepLog { bytes: u64::MAX, age: Duration::MAX, pinned: u64::MAX };
+}
+
 impl Default for KeepLog {
     fn default() -> KeepLog {
         KeepLog { bytes: 0, age: Duration::ZERO, pinned: 1 << 30 }

@@ -24,19 +24,25 @@ mod syncer;
 pub use batch::{ChangeBatch, Operation, OperationKind};
 
 use self::syncer::Syncer;
-use super::logs::{LogPart, Pin};
+use super::logs::{LogPart, Pin, survey};
 use super::snapshot::Snapshot;
 use super::store::Store;
 use super::{Db, StoreHandle};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
+use crate::options::KeepLog;
+use crate::tree::manifest;
+use crate::vfs::store_files;
 use crate::write::log::reader::{End, LogReader, Step};
 
 /// A reader that has just caught up looks again after this time, before it asks to be woken: waking
 /// it for each write would cost the writers a system call each.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// How often a read-only store looks again for its logs after an error.
+const FIND_RETRIES: usize = 10;
 
 /// A claim to the log: what was written after [`seqno`](LogPin::seqno) can be read by
 /// [`Db::changes_since`], also later.
@@ -52,11 +58,15 @@ pub struct LogPin {
 
 impl LogPin {
     fn new(handle: &Arc<StoreHandle>, seqno: SeqNo) -> Result<LogPin> {
+        match handle.store.gate.is_read_only() {
+            true => Err(Error::ReadOnly(handle.store.path().to_owned())),
+            false => LogPin::of_known_logs(handle, seqno),
+        }
+    }
+
+    fn of_known_logs(handle: &Arc<StoreHandle>, seqno: SeqNo) -> Result<LogPin> {
         let store = &handle.store;
         store.gate.check_open()?;
-        if store.gate.is_read_only() {
-            return Err(Error::ReadOnly(store.path().to_owned()));
-        }
         let visible = store.sequence.visible();
         if seqno > visible {
             return Err(Error::Diverged { since: seqno, last: visible });
@@ -145,9 +155,15 @@ struct OpenLog {
 impl Changes {
     fn new(handle: &Arc<StoreHandle>, since: SeqNo) -> Result<Changes> {
         let (syncer, log, names) = Default::default();
-        let pin = LogPin::new(handle, since)?;
+        let is_read_only = handle.store.gate.is_read_only();
+        if is_read_only {
+            handle.store.gate.check_open()?;
+            find_logs(&handle.store)?;
+        }
+        let pin = LogPin::of_known_logs(handle, since)?;
         let (next, bound) = (since + 1, 0);
-        Ok(Changes { syncer, pin, next, bound, is_visible: false, log, names, is_busy: false, has_failed: false })
+        let is_visible = is_read_only;
+        Ok(Changes { syncer, pin, next, bound, is_visible, log, names, is_busy: false, has_failed: false })
     }
 
     /// Also gives out what the store may lose in a power cut. The feed is then ahead of
@@ -312,8 +328,9 @@ fn open_log(store: &Store, pin: &LogPin, next: SeqNo) -> Result<OpenLog> {
     let part = store.logs.part(next).ok_or_else(|| log_gone(store, next))?;
     let path = FileKind::Wal(part.number).path(&store.dir);
     let reader = LogReader::open(&*store.fs, &path, Magic::Wal, part.number);
-    // Without a pin, a flush may have removed the file meanwhile.
-    let mut reader = reader.map_err(|error| if pin.is_revoked() { log_gone(store, next) } else { error })?;
+    // Without a pin in the process that writes, a flush may have removed the file meanwhile.
+    let may_be_gone = pin.is_revoked() || store.gate.is_read_only();
+    let mut reader = reader.map_err(|error| if may_be_gone { log_gone(store, next) } else { error })?;
     if let Err(rule) = reader.header() {
         return Err(Error::corruption(&path, 0, rule));
     }
@@ -322,6 +339,27 @@ fn open_log(store: &Store, pin: &LogPin, next: SeqNo) -> Result<OpenLog> {
     }
     reader.limit(part.tail.len());
     Ok(OpenLog { part, reader })
+}
+
+/// Finds the logs of a store that is open read-only. Another process may write and remove logs
+/// meanwhile: only damage fails each time.
+fn find_logs(store: &Store) -> Result<()> {
+    let find = || {
+        let (fs, dir) = (&*store.fs, &*store.dir);
+        let min_log = manifest::load(fs, dir)?.map_or(0, |loaded| loaded.state.min_log);
+        let files = store_files(fs, dir).during("list", dir)?;
+        let numbers =
+            files.iter().filter_map(|kind| if let FileKind::Wal(number) = kind { Some(*number) } else { None });
+        survey(fs, dir, &numbers.collect::<Vec<_>>(), min_log, store.sequence.logged(), KeepLog::ALL)
+    };
+    let mut found = find();
+    for _ in 0..FIND_RETRIES {
+        if found.is_err() {
+            found = find();
+        }
+    }
+    store.logs.replace(found?);
+    Ok(())
 }
 
 /// The error for a log that no longer has `wanted`.
@@ -364,6 +402,10 @@ impl Db {
     /// with [`Error::Diverged`] if `since` is beyond the last write: the reader then has another
     /// history than this store. `since` must be the end of a batch, as
     /// [`ChangeBatch::last_seqno`] or a write has returned it, or 0.
+    ///
+    /// A store that is open read-only gives out what it found in the logs when it was opened, and
+    /// nothing after that. It keeps no log: the process that writes may remove one, and then
+    /// reading fails with [`Error::LogGone`].
     ///
     /// [`Db::follow`] begins with a copy of the store.
     ///

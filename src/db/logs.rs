@@ -128,6 +128,11 @@ impl LiveLogs {
         }
     }
 
+    /// Takes `files` for all logs that there are.
+    pub(super) fn replace(&self, files: Vec<LogFile>) {
+        self.files.lock().files = files;
+    }
+
     /// Their numbers, ascending.
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.files.lock().files.iter().map(|file| file.number).collect()

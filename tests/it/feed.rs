@@ -165,9 +165,39 @@ fn positions_that_make_no_sense_are_refused() {
     assert!(matches!(&error, Error::InvalidArgument(what) if what.contains("from 4 to 6")), "{error}");
     assert!(within.next().is_none());
     assert_eq!(numbers(&mut db.changes_since(6).unwrap()), [(7, 9)]);
-    db.close().unwrap();
-    let beside = options(&fs).open_read_only("/db").unwrap();
-    assert!(matches!(beside.changes_since(0), Err(Error::ReadOnly(_))));
+}
+
+#[test]
+fn a_read_only_store_gives_out_what_it_found_in_the_logs() {
+    for mode in WAL_MODES {
+        let fs = SimFileSystem::new();
+        let options = || options(&fs).wal_mode(mode);
+        let db = options().open("/db").unwrap();
+        let pin = db.pin_log(0).unwrap();
+        fill(&db, 60);
+        db.flush().unwrap();
+        fill(&db, 10);
+        let beside = options().open_read_only("/db").unwrap();
+        let expected: Vec<_> = (0..70).map(|i| (3 * i + 1, 3 * i + 3)).collect();
+        let mut changes = beside.changes_since(0).unwrap();
+        assert_eq!(numbers(&mut changes), expected);
+        // What is written now is for the next one to find.
+        fill(&db, 2);
+        assert_eq!(changes.next_timeout(Duration::from_millis(1)).unwrap().map(|batch| batch.first_seqno()), None);
+        assert_eq!(numbers(&mut beside.changes_since(207).unwrap()), expected[69..]);
+        assert!(matches!(beside.changes_since(211), Err(Error::Diverged { since: 211, last: 210 })));
+        assert!(matches!(beside.pin_log(0), Err(Error::ReadOnly(_))));
+        assert!(matches!(beside.follow(), Err(Error::ReadOnly(_))));
+        let (mut early, later) = (beside.changes_since(0).unwrap(), options().open_read_only("/db").unwrap());
+        assert_eq!(numbers(&mut later.changes_since(210).unwrap()), [(211, 213), (214, 216)]);
+        drop(pin);
+        db.flush().unwrap();
+        let gone = early.find_map(Result::err).expect("the logs were removed");
+        assert!(matches!(gone, Error::LogGone { wanted: 1, .. }), "{gone}");
+        let now = options().open_read_only("/db").unwrap();
+        assert!(matches!(now.changes_since(0), Err(Error::LogGone { wanted: 1, oldest: 217 })));
+        assert!(now.changes_since(216).unwrap().next().is_none());
+    }
 }
 
 #[test]
