@@ -35,7 +35,8 @@ const AFTER_HELP: &str = r#"Keys and values:
 
 Exit codes:
   0    success
-  1    the key was not found, or `filter check` selected no line
+  1    the key was not found, `filter check` selected no line, or the log no longer has
+       the changes asked for
   2    the command line or a line of input is not valid
   3    the store is damaged, or a measurement differs from the expected value
   4    input or output failed, or there is no usable store: it is absent, locked, of a
@@ -58,7 +59,7 @@ pub(crate) struct Args {
 #[derive(Debug, Group)]
 pub(crate) struct Common {
     /// The keyspace to work in. Without it: `default`, or every keyspace for `stats`, `levels`,
-    /// `compact` and `filter rebuild`
+    /// `changes`, `compact` and `filter rebuild`
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
     /// Keys and values are escaped in arguments, input and output: \\, \t, \n, \xNN
@@ -109,6 +110,13 @@ pub(crate) enum Command {
     DeleteRange(DeleteRange),
     /// Print keys and values in order: key, tab, value
     Scan(Scan),
+    /// Print what was written, in order, as far as the log still has it: number, keyspace,
+    /// operation, key, value; with `--json`, an object for each batch
+    ///
+    /// The log has at least what no table has yet. A program that opens its store with
+    /// `Options::keep_log` keeps more. The store may be open elsewhere. Changes of keyspaces that
+    /// were dropped are left out.
+    Changes(Changes),
     /// Put many keys from a file or standard input; creates the store and the keyspace if absent
     Import(Import),
     /// Print the levels, filters and memory of a store, and what reads cost
@@ -309,6 +317,24 @@ pub(crate) struct Scan {
     /// Skip damaged blocks, and list the skipped key ranges at the end (exit code 3)
     #[arg(long, conflicts_with = "reverse")]
     pub(crate) skip_damaged: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Changes {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Begin after this sequence number, the end of a batch [default: all that the log has]
+    #[arg(long, value_name = "N")]
+    pub(crate) since: Option<u64>,
+    /// Stop after this many batches
+    #[arg(long)]
+    pub(crate) limit: Option<u64>,
+    /// Go on with what another process writes, until interrupted; synced or not
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Do not shorten keys and values
+    #[arg(long)]
+    pub(crate) full: bool,
 }
 
 #[derive(Debug, Group)]

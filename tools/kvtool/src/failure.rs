@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     /// Something could not be checked; already reported.
     Unchecked,
     Store(Error),
+    /// The log no longer has what was asked for.
+    Gone(String),
     /// A result that contradicts what is known or expected.
     Wrong(String),
     /// A file or stream outside of the store.
@@ -54,7 +56,7 @@ impl Failure {
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Failure::NotFound | Failure::Damaged | Failure::Unchecked | Failure::ClosedPipe => None,
-            Failure::Usage(what) | Failure::Wrong(what) => Some(what.clone()),
+            Failure::Usage(what) | Failure::Gone(what) | Failure::Wrong(what) => Some(what.clone()),
             // The library's message names an option that kvtool does not have.
             Failure::Store(Error::NotFound(dir)) => Some(format!("there is no store in {}", dir.display())),
             Failure::Store(error) => Some(error.to_string()),
@@ -67,6 +69,7 @@ impl Failure {
             Failure::ClosedPipe => 0,
             Failure::NotFound => NOT_FOUND,
             Failure::Usage(_) | Failure::Store(Error::InvalidArgument(_) | Error::KeyspaceDropped(_)) => USAGE,
+            Failure::Gone(_) => NOT_FOUND,
             Failure::Damaged | Failure::Wrong(_) => CORRUPTION,
             Failure::Store(error) if error.is_corruption() => CORRUPTION,
             Failure::Unchecked | Failure::Store(_) | Failure::Io { .. } => IO,

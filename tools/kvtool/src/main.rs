@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Delete(args) => commands::put::delete(&common, args),
         Command::DeleteRange(args) => commands::put::delete_range(&common, args),
         Command::Scan(args) => commands::scan::run(&common, args),
+        Command::Changes(args) => commands::changes::run(&common, args),
         Command::Import(args) => commands::import::run(&common, args),
         Command::Stats(args) => commands::stats::run(&common, args),
         Command::Explain(args) => commands::explain::run(&common, args),

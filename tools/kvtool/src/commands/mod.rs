@@ -1,6 +1,7 @@
 //! The commands, one module each.
 
 pub(crate) mod bench;
+pub(crate) mod changes;
 pub(crate) mod compact;
 pub(crate) mod demo;
 pub(crate) mod dump;

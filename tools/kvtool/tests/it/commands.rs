@@ -71,7 +71,7 @@ fn exit_codes_are_those_of_the_help() {
     sandbox.check(&["get", "db", "--hex", "0"], USAGE);
     sandbox.check(&["get", "db", "k", "--keyspace", "absent"], USAGE);
     sandbox.check(&["sst", "db"], USAGE);
-    for command in ["scan", "stats", "levels", "keyspaces", "verify", "compact"] {
+    for command in ["scan", "changes", "stats", "levels", "keyspaces", "verify", "compact"] {
         sandbox.check(&[command, "nowhere"], IO);
     }
     for command in ["get", "delete"] {

@@ -7,6 +7,7 @@
 )]
 
 mod bench;
+mod changes;
 mod commands;
 mod filter_lines;
 mod filters;

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox};
 
-const COMMANDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 16] = [
     &["put", "db", "k", "v"],
     &["get", "db", "k"],
     &["delete", "db", "k"],
     &["scan", "db"],
+    &["changes", "db"],
     &["import", "db"],
     &["stats", "db"],
     &["explain", "db", "k"],
