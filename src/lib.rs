@@ -44,8 +44,8 @@ mod write;
 pub use db::{
     Change, ChangeBatch, Changes, Cursor, Db, Expiry, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keys,
     Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Mismatch, Operation, OperationKind,
-    ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, TableStats, Transaction,
-    TransactionIter, Updated, Values, WriteOptions, WriteStalls,
+    RangeDeleteStats, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, TableStats,
+    Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};

@@ -177,6 +177,9 @@ impl Compression {
     }
 }
 
+/// The least [`KeyspaceOptions::separate_values`].
+const SHORTEST_SEPARATE: u32 = 16;
+
 /// Options of one keyspace. They are stored with it, and apply again when it is opened without
 /// options.
 #[derive(Clone, Debug, PartialEq)]
@@ -212,6 +215,9 @@ pub struct KeyspaceOptions {
     /// [`sync`](crate::Db::sync) covers what is logged, and a synced write in which nothing is
     /// logged is refused. The change feed and read-only opens see only what is logged or in tables.
     pub wal: bool,
+    /// Length in bytes from which values are stored apart from the tables; see
+    /// [`separate_values`](KeyspaceOptions::separate_values). Default: `None`, none are.
+    pub separate_values: Option<u32>,
     /// How [`merge`](crate::Db::merge) changes values. Stored by name.
     pub(crate) merge_operator: Option<NamedOperator>,
     /// What the caller has compactions do. Not stored.
@@ -228,6 +234,7 @@ impl Default for KeyspaceOptions {
             prefix: None,
             ttl: None,
             wal: true,
+            separate_values: None,
             merge_operator: None,
             compaction_filter: CompactionHook::default(),
         }
@@ -310,6 +317,34 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Stores values of `bytes` bytes or more in value files, and in the tables only where they
+    /// are.
+    ///
+    /// They are compressed as the last level is. Compactions move keys and short values, and each
+    /// long value is written once, and once more when more than a quarter of what the value files
+    /// hold is garbage. A read of such a value takes one disk read more, and no block of it is
+    /// cached; scans of keys read none of them. With values of 4 KiB and more, that is usually
+    /// worth it.
+    ///
+    /// Values with a deadline and operands of merges stay in the tables. May be changed at any
+    /// time; values already in tables follow when a compaction meets them.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let options = tamis::KeyspaceOptions::new().separate_values(4096);
+    /// let images = db.keyspace_with("images", options)?;
+    /// images.put("cat.jpg", vec![7; 100_000])?;
+    /// db.flush()?;
+    /// assert_eq!(images.get("cat.jpg")?.map(|image| image.len()), Some(100_000));
+    /// # Ok(()) }
+    /// ```
+    pub fn separate_values(mut self, bytes: impl Into<Option<u32>>) -> Self {
+        self.separate_values = bytes.into();
+        self
+    }
+
     /// Sets the merge operator. Once a keyspace has one, it keeps it: options without an operator
     /// leave it as it is, and an operator of another name is refused.
     pub fn merge_operator(mut self, operator: impl MergeOperator + 'static) -> Self {
@@ -360,6 +395,11 @@ impl KeyspaceOptions {
         }
         if self.ttl.is_some_and(|ttl| ttl.is_zero()) {
             return Err(Error::invalid("a ttl of 0 lets no value live: use None for values that do not expire"));
+        }
+        if self.separate_values.is_some_and(|bytes| bytes < SHORTEST_SEPARATE) {
+            return Err(Error::invalid(format_args!(
+                "separate_values must be at least {SHORTEST_SEPARATE} bytes: a pointer to a value takes 10 to 20"
+            )));
         }
         Ok(())
     }

@@ -92,29 +92,30 @@ impl Catalog {
         MAX_EDIT_LEN + 2 * whole as u64
     }
 
-    /// Appends an edit to the manifest, or begins a new one with it, and makes it durable.
+    /// Appends an edit to the manifest, or begins a new one with it, and makes it durable. Returns
+    /// the value files that are no longer needed.
     pub(super) fn write(
         &self,
         manifest: &mut Manifest,
         fs: &dyn FileSystem,
         dir: &Path,
         edit: &VersionEdit,
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         let old = FileKind::Manifest(manifest.number).path(dir);
         let len = manifest.writer.as_ref().map_or(0, ManifestWriter::len);
-        manifest.state.apply(edit).map_err(|rule| Error::corruption(&old, len, rule))?;
+        let dead = manifest.state.apply(edit).map_err(|rule| Error::corruption(&old, len, rule))?;
         if let Some(writer) = &mut manifest.writer
             && len < manifest.rotate_at
             && writer.admits(edit)
         {
-            return writer.append(edit);
+            return writer.append(edit).map(|()| dead);
         }
         let number = self.new_file_number();
         manifest.state.next_file_number = self.next_file_number();
         manifest.begin(fs, dir, number)?;
         // If this fails, the next open removes the old manifest.
         let _ = fs.remove(&old);
-        Ok(())
+        Ok(dead)
     }
 
     /// Refuses all further edits.

@@ -21,7 +21,7 @@ use crate::sorted::table::{Input, TableMeta};
 use crate::tree::compaction::covered::covered_tables;
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::picker::{Picker, Task};
-use crate::tree::compaction::{job, stages};
+use crate::tree::compaction::{Written, job, stages};
 use crate::tree::manifest::VersionEdit;
 use crate::tree::version::LEVELS;
 
@@ -95,8 +95,8 @@ struct StageMerge {
     part_ended: Condvar,
 }
 
-/// The tables of a part, or `None` if it was cancelled.
-type PartResult = Result<Option<Vec<TableMeta>>>;
+/// What a part has written, or `None` if it was cancelled.
+type PartResult = Result<Option<Written>>;
 
 impl StageMerge {
     fn parts(&self) -> usize {
@@ -141,13 +141,13 @@ impl Store {
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         if task.is_drop {
             let gone = tables_of(&tree, task).map(|meta| meta.size).sum();
-            self.install_outputs(keyspace, task, task.inputs.clone(), Vec::new(), Some(self.clock.now()))?;
+            self.install_outputs(keyspace, task, task.inputs.clone(), Written::default(), Some(self.clock.now()))?;
             self.counters.expired_tables.fetch_add(task.inputs.len() as u64, Ordering::Relaxed);
             self.counters.compacted_bytes_in.fetch_add(gone, Ordering::Relaxed);
             return Ok(0);
         }
         if task.is_move {
-            let moved = tables_of(&tree, task).cloned().collect();
+            let moved = Written { tables: tables_of(&tree, task).cloned().collect(), values: Vec::new() };
             self.install_outputs(keyspace, task, task.inputs.clone(), moved, None)?;
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
             return Ok(0);
@@ -181,7 +181,8 @@ impl Store {
         // The current tree, so as not to keep tables that earlier stages have replaced.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(None) };
         let levels = tree.version.metas();
-        self.check_space(stages::space_needed(task, &levels, stage.borrowed()))?;
+        let leaving = &tree.version.value_garbage().leaving;
+        self.check_space(stages::space_needed(task, &levels, stage.borrowed(), leaving))?;
         let done = stages::finished_inputs(task, &levels, stage.upper.as_deref());
         let replaced: u64 = done.iter().map(|(_, table)| table.size).sum();
         let inputs = inputs_of(task, &levels, &stage, &done);
@@ -190,17 +191,17 @@ impl Store {
         let expiring = tables_of(&tree, task).filter(|meta| meta.deadlines.count > 0);
         let first = expiring.map(|meta| meta.deadlines.first).min();
         let now = first.map(|first| (first, self.clock.now())).filter(|(first, now)| first <= now).map(|(_, now)| now);
-        let Some(outputs) = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0))? else {
+        let Some(written) = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0))? else {
             return Ok(None);
         };
-        if !outputs.is_empty() {
+        let bytes = written.size();
+        if bytes > 0 {
             self.sync_dir()?;
         }
-        let written = outputs.iter().map(|meta| meta.size).sum();
-        self.install_outputs(keyspace, task, done, outputs, now)?;
+        self.install_outputs(keyspace, task, done, written, now)?;
         self.counters.compacted_bytes_in.fetch_add(replaced, Ordering::Relaxed);
-        self.counters.compacted_bytes_out.fetch_add(written, Ordering::Relaxed);
-        Ok(Some(written))
+        self.counters.compacted_bytes_out.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Some(bytes))
     }
 
     /// Replaces the tables `done` by the outputs of a task, which may have dropped what had expired
@@ -210,12 +211,13 @@ impl Store {
         keyspace: u32,
         task: &Task,
         done: Vec<(u8, u64)>,
-        outputs: Vec<TableMeta>,
+        written: Written,
         now: Option<Deadline>,
     ) -> Result<()> {
         let edit = VersionEdit {
             removed: done.into_iter().map(|(level, number)| (keyspace, level, number)).collect(),
-            added: outputs.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
+            values: written.values.into_iter().map(|meta| (keyspace, meta)).collect(),
+            added: written.tables.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
             expired_by: now,
             ..VersionEdit::default()
         };
@@ -238,7 +240,7 @@ impl Store {
         stage: KeySpan<Vec<u8>>,
         inputs: Vec<Input>,
         now: Deadline,
-    ) -> Result<Option<Vec<TableMeta>>> {
+    ) -> Result<Option<Written>> {
         let bounds = job::bounds(task, &tree.version, stage.borrowed(), self.options.table_size)?;
         let compression = match usize::from(task.output_level) {
             level if level == LEVELS - 1 => tree.options.compression,
@@ -266,22 +268,22 @@ impl Store {
         (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&merge)));
         while self.run_part(&merge) {}
         let results = merge.wait();
-        let (mut outputs, mut failure) = (Vec::new(), None);
+        let (mut written, mut failure) = (Written::default(), None);
         for result in results {
             match result {
-                Ok(Some(tables)) => outputs.extend(tables),
+                Ok(Some(part)) => written.append(part),
                 Ok(None) => {}
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         if merge.failed.load(Ordering::Relaxed) {
-            outputs.iter().for_each(|meta| self.tables.remove_file(meta.number));
+            written.remove(&self.tables);
             return match failure {
                 None if merge.is_pointless.load(Ordering::Relaxed) => Ok(None),
                 failure => Err(failure.unwrap_or(Error::Closed)),
             };
         }
-        Ok(Some(outputs))
+        Ok(Some(written))
     }
 
     /// Has another thread merge parts of a stage. Each part is a separate job, so that a flush
@@ -344,6 +346,8 @@ impl Store {
         context.origin.level = task.output_level;
         context.now = merge.now;
         context.hook = tree.options.compaction_filter.clone();
+        context.values.leaving = Arc::clone(&tree.version.value_garbage().leaving);
+        context.values.must_move = task.start_level == task.output_level && task.inputs.len() == 1;
         context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {
             context.table_size = u64::MAX;

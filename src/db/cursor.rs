@@ -1,20 +1,23 @@
 //! [`Cursor`]: a position in a keyspace as of a snapshot.
 
 mod deleted;
+mod values;
 
 use std::sync::Arc;
 
+use self::values::push_operand;
 use super::clock::{Clock, Now};
 use super::gaps::{Claim, Gaps};
 use super::view::Tree;
 use crate::error::Result;
 use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
-use crate::operator::{NamedOperator, OperandChain, Resolved, oldest_of_operand};
+use crate::operator::NamedOperator;
 use crate::report::stats::ReadEvent;
 use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::ranges::{Covers, Stretch};
+use crate::sorted::values::ValueFiles;
 use crate::tree::version::ScanSource;
 
 /// After this many invisible entries, a cursor seeks past the key's other versions instead of
@@ -67,6 +70,10 @@ pub struct Cursor {
     now: Now,
     /// `None` in an empty cursor.
     clock: Option<Arc<Clock>>,
+    /// The value files; `None` in an empty cursor.
+    files: Option<Arc<ValueFiles>>,
+    /// Whether moves read values from there, except to merge operands into them.
+    wants_values: bool,
     state: CursorState,
     /// Forward: the key whose older versions are skipped. Backward: the key of the entry being
     /// examined.
@@ -86,6 +93,8 @@ enum CursorState {
     Forward,
     /// Like `Forward`, and the entry has a deadline, which is not past.
     Expiring,
+    /// Like `Forward`, and `value` is what its value file holds.
+    Separate,
     /// Like `Forward`, and the entry before is of another key.
     First,
     /// Like `First`, and the entry has a deadline, which is not past.
@@ -118,23 +127,6 @@ impl HiddenKeys {
     }
 }
 
-/// An operand that a cursor has passed going backward.
-struct OlderOperand {
-    seqno: SeqNo,
-    oldest: SeqNo,
-    stored: Vec<u8>,
-}
-
-/// Adds an operand to those that a cursor has passed going backward, and removes those that it
-/// stands for.
-#[cold]
-fn push_operand(operands: &mut Vec<OlderOperand>, seqno: SeqNo, stored: &[u8]) -> Result<()> {
-    let oldest = oldest_of_operand(seqno, stored)?;
-    while operands.pop_if(|last| last.seqno >= oldest && last.oldest >= oldest).is_some() {}
-    operands.push(OlderOperand { seqno, oldest, stored: stored.to_vec() });
-    Ok(())
-}
-
 /// How a cursor proceeds after an invisible key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Passing {
@@ -160,7 +152,8 @@ impl Cursor {
         let settled = tree.version.largest_seqno().min(snapshot);
         let operator = tree.options.merge_operator.as_ref().map(|operator| (operator.clone(), Arc::clone(&tree.name)));
         let clock = Some(Arc::clone(&tree.clock));
-        Cursor { operator, covers, now, clock, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
+        let files = Some(Arc::clone(&tree.values));
+        Cursor { operator, covers, now, clock, files, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
     }
 
     pub(super) fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
@@ -168,7 +161,7 @@ impl Cursor {
     }
 
     fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
-        let (covers, stretch, operator, clock, marked, key, value, deadline) = Default::default();
+        let (covers, stretch, operator, clock, files, marked, key, value, deadline) = Default::default();
         let (now, state, reach) = (Now::new(None), CursorState::Invalid, MIN_REACH);
         Cursor {
             inner,
@@ -181,6 +174,8 @@ impl Cursor {
             operator,
             now,
             clock,
+            files,
+            wants_values: true,
             state,
             marked,
             key,
@@ -197,6 +192,11 @@ impl Cursor {
         }
     }
 
+    /// Of keys alone: [`value`](Cursor::value) is empty if a value file holds the value.
+    pub(super) fn without_values(self) -> Cursor {
+        Cursor { wants_values: false, ..self }
+    }
+
     fn is_past(&mut self, deadline: Deadline) -> bool {
         self.clock.as_ref().is_some_and(|clock| self.now.is_past(deadline, clock))
     }
@@ -206,7 +206,7 @@ impl Cursor {
         match self.state {
             CursorState::Expiring | CursorState::FirstExpiring => Some(split_expiring(self.inner.value()).0),
             CursorState::Merged | CursorState::Backward => self.deadline,
-            CursorState::Invalid | CursorState::Forward | CursorState::First => None,
+            CursorState::Invalid | CursorState::Forward | CursorState::First | CursorState::Separate => None,
         }
     }
 
@@ -232,7 +232,7 @@ impl Cursor {
             CursorState::Invalid => None,
             CursorState::Forward | CursorState::First => Some(self.inner.value()),
             CursorState::Expiring | CursorState::FirstExpiring => Some(split_expiring(self.inner.value()).1),
-            CursorState::Merged | CursorState::Backward => Some(&self.value),
+            CursorState::Merged | CursorState::Backward | CursorState::Separate => Some(&self.value),
         }
     }
 
@@ -321,7 +321,11 @@ impl Cursor {
         self.inner.finish_fast_steps()?;
         match state {
             CursorState::Invalid => Ok(false),
-            CursorState::Forward | CursorState::Expiring | CursorState::First | CursorState::FirstExpiring => {
+            CursorState::Forward
+            | CursorState::Expiring
+            | CursorState::Separate
+            | CursorState::First
+            | CursorState::FirstExpiring => {
                 self.marked.mark(&self.inner);
                 self.inner.next()?;
                 // Usually a key has one version, and it is visible.
@@ -371,7 +375,7 @@ impl Cursor {
         self.inner.finish_fast_steps()?;
         match state {
             CursorState::Invalid => Ok(false),
-            CursorState::Forward | CursorState::Expiring => self.turn_backward(end),
+            CursorState::Forward | CursorState::Expiring | CursorState::Separate => self.turn_backward(end),
             CursorState::First | CursorState::FirstExpiring => {
                 self.inner.prev()?;
                 self.settle_backward(end)
@@ -420,6 +424,7 @@ impl Cursor {
                 let state = match self.inner.kind() {
                     ValueKind::Put => Some(CursorState::Forward),
                     ValueKind::Merge => Some(CursorState::Merged),
+                    ValueKind::SeparatePut => Some(CursorState::Separate),
                     ValueKind::ExpiringPut => {
                         let (deadline, _) = split_expiring(self.inner.value());
                         (!self.is_past(deadline)).then_some(CursorState::Expiring)
@@ -430,6 +435,8 @@ impl Cursor {
                     self.note(&hidden, true, true, end);
                     if state == CursorState::Merged {
                         self.merge_forward()?;
+                    } else if state == CursorState::Separate {
+                        self.read_forward()?;
                     }
                     self.state = state;
                     return Ok(true);
@@ -498,7 +505,7 @@ impl Cursor {
             self.marked.mark(&self.inner);
             let cover = self.cover();
             // The newest visible version comes last.
-            let (mut visible, mut newest) = (false, 0);
+            let (mut visible, mut is_separate, mut newest) = (false, false, 0);
             // The operands since the newest put or delete, which is numbered `base`.
             let (mut operands, mut base) = (Vec::new(), 0);
             self.deadline = None;
@@ -511,7 +518,8 @@ impl Cursor {
                     } else {
                         base = newest;
                         operands.clear();
-                        (visible, self.deadline) = (kind == ValueKind::Put, None);
+                        is_separate = kind == ValueKind::SeparatePut;
+                        (visible, self.deadline) = (kind == ValueKind::Put || is_separate, None);
                         if kind == ValueKind::ExpiringPut {
                             let (deadline, _) = split_expiring(self.inner.value());
                             visible = !self.is_past(deadline);
@@ -534,6 +542,9 @@ impl Cursor {
             }
             if !visible {
                 self.deadline = None;
+            }
+            if visible && is_separate {
+                self.read_backward(!operands.is_empty())?;
             }
             if !operands.is_empty() {
                 self.merge_backward(&operands, visible.then_some(base))?;
@@ -560,62 +571,6 @@ impl Cursor {
         }
         self.note(&hidden, false, false, end);
         Ok(false)
-    }
-
-    /// Combines the operand on which `inner` stands with the older versions of its key, and passes
-    /// them.
-    #[cold]
-    fn merge_forward(&mut self) -> Result<()> {
-        self.marked.mark(&self.inner);
-        let mut chain = OperandChain::default();
-        self.key.clear();
-        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
-        let mut covered = 0;
-        let cover = self.cover();
-        let is_here = |inner: &MergingCursor<ScanSource>, marked: &MarkedKey| {
-            inner.valid() && marked.is_at(inner) && inner.seqno() > cover
-        };
-        while !chain.is_complete() && is_here(&self.inner, &self.marked) {
-            covered = if self.inner.seqno() < chain.oldest() { 0 } else { covered + 1 };
-            chain.push(self.inner.seqno(), self.inner.kind(), self.inner.value())?;
-            // A memtable may hold many versions that the newest stands for.
-            match covered {
-                ..=SEEK_AFTER => self.inner.next()?,
-                _ => self.inner.seek(&self.key, chain.oldest() - 1)?,
-            }
-        }
-        self.deadline = chain.deadline();
-        if let Some(deadline) = self.deadline
-            && self.is_past(deadline)
-        {
-            self.deadline = None;
-            chain.expire();
-        }
-        self.set_merged(&chain)
-    }
-
-    /// Combines operands of the marked key, oldest first, and `value` if it was put under number
-    /// `base`.
-    #[cold]
-    fn merge_backward(&mut self, operands: &[OlderOperand], base: Option<SeqNo>) -> Result<()> {
-        let mut chain = OperandChain::default();
-        for OlderOperand { seqno, stored, .. } in operands.iter().rev() {
-            chain.push(*seqno, ValueKind::Merge, stored)?;
-        }
-        if let Some(base) = base {
-            chain.push(base, ValueKind::Put, &self.value)?;
-        }
-        self.key.clear();
-        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
-        self.set_merged(&chain)
-    }
-
-    fn set_merged(&mut self, chain: &OperandChain) -> Result<()> {
-        let (operator, keyspace) = self.operator.as_ref().map(|(operator, name)| (operator, &**name)).unzip();
-        self.value = match chain.resolve(operator, keyspace.unwrap_or_default(), &self.key, true)? {
-            Resolved::Value(value) | Resolved::Operand(value) => value,
-        };
-        Ok(())
     }
 
     /// Passes the marked key, which is invisible. `newest` is the largest number among its entries
@@ -724,11 +679,15 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::db::clock::Clock;
     use crate::db::gaps::Gap;
     use crate::db::view::{ReadView, Tree};
     use crate::memory::pool::MemtablePool;
+    use crate::sorted::table::TableContext;
+    use crate::vfs::SimFileSystem;
     use crate::write::memtable::Memtable;
 
     /// Reads load the view first and the snapshot second. Between the two, memtable 2 may replace
@@ -742,7 +701,8 @@ mod tests {
         drop(writer);
         let (options, version, gaps) = Default::default();
         let clock = Arc::new(Clock::new(None, 0));
-        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock };
+        let values = Arc::clone(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8).values());
+        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock, values };
         let view = ReadView { active: memtable, sealed: Vec::new(), trees: Vec::new() };
         // In memtable 2, entries 76 to 80 delete the other keys. A scan at 80 has found nothing.
         let later = Claim { from: 80, to: 80 };

@@ -80,7 +80,7 @@ impl Store {
     pub(super) fn explain(&self, target: ReadTarget<'_>, key: &[u8], options: ReadOptions) -> Result<Explanation> {
         let mut recorder = Recorder::new();
         let start = recorder.last;
-        let read = self.get(target, key, options, &mut recorder, |value| value.bytes().len());
+        let read = self.get(target, key, options.mode(), &mut recorder, |value| value.bytes().len());
         let time = start.elapsed();
         let outcome = match read {
             Ok(Some(len)) => Ok(Found::Value(len)),

@@ -15,9 +15,10 @@ use crate::format::filename::FileKind;
 use crate::operator::CompactionHook;
 use crate::options::Compression;
 use crate::sorted::table::{Origin, TableMeta, TableOptions};
+use crate::sorted::values::ValueFileMeta;
 use crate::tree::compaction::covered::is_needed;
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, write_memtable};
+use crate::tree::compaction::{OutputContext, ValuePolicy, write_memtable};
 use crate::tree::manifest::{VersionEdit, encode_definition};
 use crate::write::memtable::Memtable;
 
@@ -73,13 +74,13 @@ impl Store {
         self.mark_synced()
     }
 
-    /// Flushes the oldest full memtable, if there is one; returns the bytes of tables it wrote.
+    /// Flushes the oldest full memtable, if there is one; returns the bytes that it wrote.
     pub(super) fn flush_oldest(self: &Arc<Self>) -> Result<u64> {
         let view = self.view.load();
         let Some(memtable) = view.sealed.last() else { return Ok(0) };
         self.check_space(memtable.used() as u64)?;
-        let mut added = Vec::new();
-        let result = self.write_memtable(memtable, &view.trees, &mut added);
+        let (mut added, mut values) = (Vec::new(), Vec::new());
+        let result = self.write_memtable(memtable, &view.trees, &mut added, &mut values);
         // Even without new tables: the void logs that opening removed must not come back.
         if result.is_ok() {
             self.sync_dir()?;
@@ -88,6 +89,7 @@ impl Store {
             for (_, _, meta) in added {
                 self.tables.remove_file(meta.number);
             }
+            values.iter().for_each(|(_, meta)| self.tables.values().remove_new(meta.number));
             return Err(error);
         }
         // A log that stays must not lose what the tables have. Logs found on opening cannot be
@@ -100,12 +102,13 @@ impl Store {
         // A log that only lacked a feature may leave an empty memtable.
         let flushed = memtable.last_seqno().max(self.sequence.flushed());
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        let bytes: u64 = added.iter().map(|(_, _, meta)| meta.size).sum();
+        let bytes = added.iter().map(|(_, _, meta)| meta.size).chain(values.iter().map(|(_, meta)| meta.size)).sum();
         self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
         let edit = VersionEdit {
             min_log: Some(newer.log_number()),
             flushed_seqno: Some(flushed),
             added,
+            values,
             ..VersionEdit::default()
         };
         let number = memtable.log_number();
@@ -130,12 +133,13 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Writes the tables of each keyspace that still exists.
+    /// Writes the tables and value files of each keyspace that still exists.
     fn write_memtable(
         &self,
         memtable: &Arc<Memtable>,
         trees: &[Tree],
         added: &mut Vec<(u32, u8, TableMeta)>,
+        values: &mut Vec<(u32, ValueFileMeta)>,
     ) -> Result<()> {
         let (new_number, cancelled) = (|| self.catalog.new_file_number(), || false);
         for (keyspace, keys) in memtable.keyspaces() {
@@ -144,8 +148,10 @@ impl Store {
             let filter = policy_of_output(&tree.options, &tree.version.metas(), 0, keys, held, |_, _| false);
             let context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
             let levels = tree.version.metas();
-            let tables = write_memtable(memtable, keyspace, context, |range, own| is_needed(range, &levels, own))?;
+            let (tables, files) =
+                write_memtable(memtable, keyspace, context, |range, own| is_needed(range, &levels, own))?;
             added.extend(tables.into_iter().map(|(level, meta)| (keyspace, level, meta)));
+            values.extend(files.into_iter().map(|meta| (keyspace, meta)));
         }
         Ok(())
     }
@@ -176,6 +182,7 @@ impl Store {
             operator: tree.options.merge_operator.clone(),
             hook: CompactionHook::default(),
             now: 0,
+            values: ValuePolicy::of(&tree.options),
             keyspace: &tree.name,
             new_number,
             cancelled,

@@ -353,6 +353,7 @@ impl Store {
                 version: Arc::new(Version::default()),
                 gaps: Arc::default(),
                 clock: Arc::clone(&self.clock),
+                values: Arc::clone(self.tables.values()),
             },
         };
         if tree.options.ttl.is_some() {

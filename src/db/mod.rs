@@ -73,7 +73,7 @@ pub use refilter::FilterRebuild;
 pub use salvage::{SalvageIter, SkippedRange};
 pub use snapshot::Snapshot;
 pub use stalls::{Stall, WriteStalls};
-pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats, TableStats};
+pub use stats::{KeyspaceStats, LevelStats, MemoryStats, RangeDeleteStats, Stats, TableStats, ValueStats};
 pub use transaction::{Savepoint, Transaction, TransactionIter};
 pub use update::{Change, Integer, Mismatch, Updated};
 pub use write::{Expiry, WriteOptions};

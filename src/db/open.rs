@@ -31,6 +31,7 @@ use crate::memory::pool::{CHUNK_LEN, MemtablePool};
 use crate::options::Options;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
+use crate::sorted::values::{ValueFileMeta, ValueScan};
 use crate::tree::manifest::{self, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL};
 use crate::tree::version::Version;
 use crate::vfs::{FileLock, FileSystem, store_files};
@@ -124,6 +125,7 @@ impl Store {
     fn verify_if_paranoid(&self) -> Result<()> {
         if self.options.paranoid {
             for tree in &self.view.load().trees {
+                tree.version.values().values().try_for_each(|file| ValueScan::verify(self.tables.values(), file))?;
                 tree.version.tables().try_for_each(|(_, table)| table.verify())?;
                 tree.version.ranges().tables().iter().try_for_each(|ranges| ranges.table().verify())?;
             }
@@ -244,6 +246,7 @@ fn remove_unneeded(
         FileKind::Manifest(number) => number == manifest.number,
         FileKind::Wal(number) => logs.contains(&number),
         FileKind::Table(number) => manifest.state.has_table(number),
+        FileKind::Values(number) => manifest.state.has_values(number),
         FileKind::CurrentTemp => false,
         FileKind::Current | FileKind::Lock => true,
     };
@@ -296,10 +299,12 @@ fn find_operators(state: &mut ManifestState, options: &Options) {
     }
 }
 
-/// Opens up to `most` table files before a writing process removes them.
+/// Opens up to `most` files of tables and values before a writing process removes them.
 fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -> Result<()> {
-    let all = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
-    all.take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))
+    let all = || state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+    all().take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))?;
+    let values = state.keyspaces.values().flat_map(|keyspace| keyspace.values.keys());
+    values.take(most.saturating_sub(all().count())).try_for_each(|number| tables.values().open_file(*number))
 }
 
 impl ReadOnlyImage {
@@ -399,15 +404,17 @@ fn view_of(
         let (ranges, entries): (Vec<_>, Vec<_>) = keyspace.tables().partition(|(level, _)| *level == RANGE_LEVEL);
         let version =
             Version::default().edited(&[], entries.iter().map(|(level, meta)| (*level, table(meta))).collect());
+        let values: Vec<ValueFileMeta> = keyspace.values.values().map(|file| file.meta).collect();
         // Damage there fails the open: reads without the ranges would return what they delete.
         let ranges = ranges.iter().map(|(_, meta)| RangeTable::load(table(meta)).map(Arc::new));
         Ok(Tree {
             id,
             name: Arc::from(keyspace.name.as_str()),
             options: keyspace.options.clone(),
-            version: Arc::new(version.with_ranges(ranges.collect::<Result<_>>()?)),
+            version: Arc::new(version.with_values(&values, &[]).with_ranges(ranges.collect::<Result<_>>()?)),
             gaps: Arc::default(),
             clock: Arc::clone(clock),
+            values: Arc::clone(tables.values()),
         })
     };
     Ok(ReadView { active, sealed, trees: state.keyspaces.iter().map(tree).collect::<Result<_>>()? })

@@ -42,7 +42,12 @@ impl ReadOptions {
     }
 
     pub(super) fn mode(self) -> ReadMode {
-        ReadMode { filters: self.filters, fill_cache: self.fill_cache }
+        ReadMode { filters: self.filters, fill_cache: self.fill_cache, values: true }
+    }
+
+    /// Of a read that needs no values.
+    pub(super) fn keys_only(self) -> ReadMode {
+        ReadMode { values: false, ..self.mode() }
     }
 
     /// Sets how filters are used.
@@ -94,7 +99,7 @@ impl Store {
         &self,
         target: ReadTarget<'_>,
         key: &[u8],
-        options: ReadOptions,
+        mode: ReadMode,
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
@@ -104,20 +109,21 @@ impl Store {
             // The view first, the sequence number second: see `ReadView`.
             let tree = tree_of(view, target.keyspace, target.name)?;
             let (snapshot, cover) = view.cover(tree, key, target.snapshot, || self.sequence.visible());
-            let read = PointRead { key, hash, snapshot, cover, mode: options.mode() };
+            let read = PointRead { key, hash, snapshot, cover, mode };
             view.get(tree, &read, target.at, pin, trace, take)
         })
     }
 
     pub(super) fn get_into(&self, target: ReadTarget<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
-        let found =
-            self.get(target, key, ReadOptions::default(), &mut Untraced, |value| out.extend_from_slice(value.bytes()))?;
+        let found = self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |value| {
+            out.extend_from_slice(value.bytes())
+        })?;
         Ok(found.is_some())
     }
 
     pub(super) fn contains_key(&self, target: ReadTarget<'_>, key: &[u8]) -> Result<bool> {
-        Ok(self.get(target, key, ReadOptions::default(), &mut Untraced, |_| ())?.is_some())
+        Ok(self.get(target, key, ReadOptions::default().keys_only(), &mut Untraced, |_| ())?.is_some())
     }
 
     pub(super) fn read<R>(
@@ -127,7 +133,7 @@ impl Store {
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
         let mut buffer = [0; COPIED];
-        let kept = self.get(target, key, ReadOptions::default(), &mut Untraced, |hit| {
+        let kept = self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |hit| {
             if let Some(copy) = buffer.get_mut(..hit.bytes().len()) {
                 copy.copy_from_slice(hit.bytes());
                 return Kept::Copied(copy.len());
@@ -164,7 +170,7 @@ impl Store {
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, covers, Now::new(target.at)))
     }
 
-    pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, options: ReadOptions) -> Iter {
+    pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, mode: ReadMode) -> Iter {
         if let Err(error) = self.gate.check_open() {
             return Iter::failed(error);
         }
@@ -174,17 +180,18 @@ impl Store {
             Err(error) => return Iter::failed(error),
         };
         let (seqno, covers) = view.covers(&tree, target.snapshot, || self.sequence.visible());
-        let probe = match (tree.options.prefix, options.filters) {
+        let probe = match (tree.options.prefix, mode.filters) {
             (None, _) | (_, FilterMode::Ignore) => None,
-            (Some(extractor), mode) => common_prefix(&range, extractor)
-                .map(|prefix| Arc::new(PrefixProbe::new(extractor, prefix, self.seed, mode))),
+            (Some(extractor), filters) => common_prefix(&range, extractor)
+                .map(|prefix| Arc::new(PrefixProbe::new(extractor, prefix, self.seed, filters))),
         };
         // Keeps only the parts of the view that this keyspace needs.
         let view = ReadView { active: Arc::clone(&view.active), sealed: view.sealed.clone(), trees: Vec::new() };
         let now = Now::new(target.at);
         let open = move || {
-            let sources = view.cursor(&tree, options.fill_cache, probe.as_ref());
-            Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), now)
+            let sources = view.cursor(&tree, mode.fill_cache, probe.as_ref());
+            let cursor = Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), now);
+            if mode.values { cursor } else { cursor.without_values() }
         };
         Iter::new(range, Box::new(open))
     }

@@ -25,7 +25,7 @@ macro_rules! reads {
                 /// Returns the value of a key, read under `options`.
                 pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
                     let key = key.as_ref();
-                    self.store().get(self.target(), key, options, &mut Untraced, |value| value.into_value())
+                    self.store().get(self.target(), key, options.mode(), &mut Untraced, |value| value.into_value())
                 }
 
                 /// Reads the value of a key into `value`. Returns whether the key is present; if
@@ -134,7 +134,7 @@ macro_rules! reads {
                 /// of the range have one prefix, the scan skips tables whose filters deny that
                 /// prefix.
                 pub fn range_with(&self, range: impl KeyRange, options: ReadOptions) -> Iter {
-                    self.store().iter(self.target(), KeySpan::of(range.into_bounds()), options)
+                    self.store().iter(self.target(), KeySpan::of(range.into_bounds()), options.mode())
                 }
 
                 /// Iterates over the entries whose keys begin with `prefix`.
@@ -147,7 +147,7 @@ macro_rules! reads {
                 /// If the keyspace has a [`PrefixExtractor`](crate::PrefixExtractor) that finds a
                 /// prefix in `prefix`, the scan skips tables whose filters deny it.
                 pub fn prefix_with(&self, prefix: impl AsRef<[u8]>, options: ReadOptions) -> Iter {
-                    self.store().iter(self.target(), KeySpan::of_prefix(prefix.as_ref()), options)
+                    self.store().iter(self.target(), KeySpan::of_prefix(prefix.as_ref()), options.mode())
                 }
 
                 /// Returns the entry with the least key, or `None` if there is none.
@@ -180,7 +180,11 @@ macro_rules! reads {
 
                 /// Iterates over the keys of a range, and copies no values.
                 pub fn keys(&self, range: impl KeyRange) -> Keys {
-                    Keys(self.range(range))
+                    Keys(self.store().iter(
+                        self.target(),
+                        KeySpan::of(range.into_bounds()),
+                        ReadOptions::default().keys_only(),
+                    ))
                 }
 
                 /// Iterates over the values of a range, in the order of their keys, and copies no

@@ -17,7 +17,7 @@ use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, write_memtable};
+use crate::tree::compaction::{OutputContext, ValuePolicy, write_memtable};
 use crate::tree::manifest::{ManifestState, encode_definition};
 use crate::write::batch::Op;
 use crate::write::log::reader::LogReader;
@@ -68,7 +68,7 @@ impl Sources<'_> {
     pub(super) fn check_tables(&self, state: &ManifestState) -> Result<()> {
         let mut named = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
         let is_missing = |meta: &TableMeta| self.files.binary_search(&FileKind::Table(meta.number)).is_err();
-        let Some((_, meta)) = named.find(|(_, meta)| is_missing(meta)) else { return Ok(()) };
+        let Some((_, meta)) = named.find(|(_, meta)| is_missing(meta)) else { return self.check_values(state) };
         let missing = FileKind::Table(meta.number);
         // Other unnamed tables may be left over from work that a crash cut off.
         let is_later = |number: &u64| {
@@ -87,6 +87,18 @@ impl Sources<'_> {
             }
             None => {
                 let rule = "the manifest names this table, but there is no such file";
+                Err(Error::corruption(&missing.path(self.dir), 0, rule))
+            }
+        }
+    }
+
+    /// Refuses a store that lacks a value file.
+    fn check_values(&self, state: &ManifestState) -> Result<()> {
+        let named = state.keyspaces.values().flat_map(|keyspace| keyspace.values.keys());
+        match named.map(|number| FileKind::Values(*number)).find(|kind| self.files.binary_search(kind).is_err()) {
+            None => Ok(()),
+            Some(missing) => {
+                let rule = "the manifest names this value file, but there is no such file";
                 Err(Error::corruption(&missing.path(self.dir), 0, rule))
             }
         }
@@ -158,7 +170,10 @@ impl Recovery<'_> {
         let unused = state.next_file_number;
         self.replay_logs(state, known_ids).inspect_err(|_| {
             // A failed open leaves no new tables behind, however often it is tried.
-            (unused..state.next_file_number).for_each(|number| self.sources.tables.remove_file(number));
+            for number in unused..state.next_file_number {
+                self.sources.tables.remove_file(number);
+                self.sources.tables.values().remove_new(number);
+            }
         })
     }
 
@@ -218,11 +233,7 @@ impl Recovery<'_> {
             // A filter budget would need the filter sizes of all tables, and no open waits to read
             // those. This run is small, so they count as 0.
             let filter = policy_of_output(&options_of, &keyspace.metas(), 0, keys, || 0, |_, _| false);
-            let numbers = Cell::new(state.take_number());
-            if memtable.has_ranges() {
-                // A range table, if this keyspace has ranges, takes the next one.
-                state.take_number();
-            }
+            let numbers = Cell::new(state.next_file_number);
             let context = OutputContext {
                 tables: self.sources.tables,
                 options: TableOptions {
@@ -240,6 +251,7 @@ impl Recovery<'_> {
                 operator: options_of.merge_operator.clone(),
                 hook: CompactionHook::default(),
                 now: 0,
+                values: ValuePolicy::of(&options_of),
                 keyspace: &name,
                 new_number: &|| numbers.replace(numbers.get() + 1),
                 cancelled: &|| false,
@@ -247,9 +259,13 @@ impl Recovery<'_> {
                 origin: Origin { keyspace: definition, flushed: state.flushed_seqno, ..Origin::default() },
             };
             // Tables of this recovery are in no version yet: every range is kept.
-            for (level, meta) in write_memtable(memtable, id, context, |_, _| true)? {
-                state.add_table(id, level, meta).map_err(Error::invalid)?;
-            }
+            let written = write_memtable(memtable, id, context, |_, _| true);
+            // After an error, too: the caller removes what was written.
+            state.next_file_number = numbers.get();
+            let (tables, values) = written?;
+            values.into_iter().try_for_each(|meta| state.add_values(id, meta)).map_err(Error::invalid)?;
+            let mut tables = tables.into_iter();
+            tables.try_for_each(|(level, meta)| state.add_table(id, level, meta)).map_err(Error::invalid)?;
         }
         Ok(())
     }

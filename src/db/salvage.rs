@@ -1,6 +1,6 @@
 //! [`SalvageIter`]: a scan that continues past damage.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::keyspace::Keyspace;
@@ -14,6 +14,7 @@ use crate::operator::{NamedOperator, OperandChain, Resolved};
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
+use crate::sorted::values::ValueFiles;
 use crate::write::memtable::MemtableCursor;
 
 /// A part of a table that a [`SalvageIter`] has skipped.
@@ -38,8 +39,9 @@ pub struct SkippedRange {
 /// Iterates in order over the readable entries of a range; see [`Keyspace::salvage`].
 pub struct SalvageIter {
     sources: Vec<SalvageInput>,
-    /// Held so that no compaction removes their files.
+    /// Held so that no compaction removes their files and value files.
     _tables: Vec<Arc<Table>>,
+    values: Arc<ValueFiles>,
     upper: Option<Vec<u8>>,
     visible: SeqNo,
     /// Ranges that are deleted.
@@ -145,6 +147,7 @@ impl Keyspace {
         Ok(SalvageIter {
             sources,
             _tables: tables,
+            values: Arc::clone(store.tables.values()),
             upper: span.upper,
             visible,
             covers,
@@ -199,14 +202,7 @@ impl SalvageIter {
                     Ok(Resolved::Value(value) | Resolved::Operand(value)) => {
                         return Ok(Some((self.last.clone(), value)));
                     }
-                    Err(error) => self.missing.push(SkippedRange {
-                        file: self.dir.clone(),
-                        offset: 0,
-                        bytes: 0,
-                        from: Some(self.last.clone()),
-                        to: Some(self.last.clone()),
-                        why: error.to_string(),
-                    }),
+                    Err(error) => self.missing.push(lost_key(&self.dir, &self.last, &error)),
                 }
                 continue;
             }
@@ -219,6 +215,15 @@ impl SalvageIter {
                     (self.has_last, self.last) = (true, cursor.key().to_vec());
                 }
                 match cursor.kind() {
+                    ValueKind::SeparatePut => match self.values.read(cursor.key(), cursor.value()) {
+                        Ok(value) if is_new_key => found = Some((self.last.clone(), value.bytes().to_vec())),
+                        Ok(value) => self.chain.push(cursor.seqno(), ValueKind::Put, value.bytes())?,
+                        Err(error) => {
+                            // Older versions are not what the key had.
+                            self.chain = OperandChain::default();
+                            self.missing.push(lost_key(&self.dir, &self.last, &error));
+                        }
+                    },
                     ValueKind::Put if is_new_key => found = Some((self.last.clone(), cursor.value().to_vec())),
                     ValueKind::Delete if is_new_key => {}
                     ValueKind::ExpiringPut if split_expiring(cursor.value()).0 <= self.now => {
@@ -239,6 +244,15 @@ impl SalvageIter {
             }
         }
     }
+}
+
+/// The part that is skipped when the value of a key cannot be read.
+fn lost_key(dir: &Path, key: &[u8], error: &Error) -> SkippedRange {
+    let (file, offset) = match error {
+        Error::Corruption { file, offset, .. } => (file.clone(), *offset),
+        _ => (dir.to_owned(), 0),
+    };
+    SkippedRange { file, offset, bytes: 0, from: Some(key.to_vec()), to: Some(key.to_vec()), why: error.to_string() }
 }
 
 impl Iterator for SalvageIter {

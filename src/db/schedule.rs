@@ -30,6 +30,7 @@ use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
 use crate::tree::compaction::picker::{Debt, Picker, Requested, has_garbage};
+use crate::tree::version::ValueGarbage;
 
 /// The longest time, in milliseconds, until a store looks again for what has expired.
 const LONGEST_SLEEP: Deadline = 60 * 60 * 1000;
@@ -290,6 +291,9 @@ impl Store {
     fn with_picker<R>(&self, tree: &Tree, jobs: &Jobs, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
         let view = self.view.load();
         let oldest_snapshot = self.snapshots.oldest();
+        // A value that cannot be moved must not keep other work from being done.
+        let has_failed = jobs.failed.contains_key(&WorkKind::Compaction(tree.id));
+        let none = ValueGarbage::default();
         pick(&Picker {
             levels: &tree.version.metas(),
             running: &jobs.running(tree.id),
@@ -298,6 +302,7 @@ impl Store {
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.clock.now() } else { 0 },
             weights: &tree.version.weights(oldest_snapshot),
+            value_garbage: if has_failed { &none } else { tree.version.value_garbage() },
             partly_covered: &tree.version.partly_covered(oldest_snapshot),
             moves_to_last: !tree.options.compaction_filter.is_set()
                 && tree.options.compression == Compression::None

@@ -100,6 +100,8 @@ pub struct KeyspaceStats {
     pub levels: Vec<LevelStats>,
     /// Its range deletes.
     pub range_deletes: RangeDeleteStats,
+    /// Its value files.
+    pub values: ValueStats,
     /// What scans met in memtables. Counts only `tombstones_passed`.
     pub memtables: ReadStats,
 }
@@ -130,6 +132,21 @@ pub struct RangeDeleteStats {
     pub size: u64,
 }
 
+/// The value files of a keyspace.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct ValueStats {
+    /// Number of files.
+    pub files: u64,
+    /// Bytes of the files.
+    pub size: u64,
+    /// Values in the files, dead ones too.
+    pub values: u64,
+    /// Bytes of the values to which tables point. Until compactions meet them, older versions count
+    /// as well.
+    pub live: u64,
+}
+
 /// One table.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -144,6 +161,8 @@ pub struct TableStats {
     pub tombstones: u64,
     /// Entries with a deadline.
     pub expiring: u64,
+    /// Bytes of the records in value files to which its entries point.
+    pub value_bytes: u64,
     /// The least and the greatest deadline, if there is one.
     pub deadlines: Option<(SystemTime, SystemTime)>,
     /// Smallest key.
@@ -203,9 +222,9 @@ impl KeyspaceStats {
         ledger
     }
 
-    /// Bytes of all tables.
+    /// Bytes of all tables and value files.
     pub fn size(&self) -> u64 {
-        self.levels.iter().map(LevelStats::size).sum()
+        self.levels.iter().map(LevelStats::size).sum::<u64>() + self.values.size
     }
 }
 
@@ -289,6 +308,7 @@ fn keyspace_stats(view: &ReadView, retired: &mut RetiredTables) -> Vec<KeyspaceS
             entries: meta.entries,
             tombstones: meta.tombstones,
             expiring: meta.deadlines.count,
+            value_bytes: meta.references.bytes(),
             deadlines: meta.deadlines.range(),
             smallest: meta.smallest.to_vec(),
             largest: meta.largest.to_vec(),
@@ -316,6 +336,15 @@ fn keyspace_stats(view: &ReadView, retired: &mut RetiredTables) -> Vec<KeyspaceS
             in_tables: tree.version.ranges().len() as u64,
             tables: tree.version.ranges().tables().len() as u64,
             size: tree.version.ranges().tables().iter().map(|table| table.meta().size).sum(),
+        },
+        values: {
+            let files = tree.version.values();
+            ValueStats {
+                files: files.len() as u64,
+                size: files.values().map(|file| file.size).sum(),
+                values: files.values().map(|file| file.count).sum(),
+                live: tree.version.tables().map(|(_, table)| table.meta().references.bytes()).sum(),
+            }
         },
         memtables: tree.gaps.counters.ledger().reads,
     });

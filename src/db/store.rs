@@ -36,6 +36,7 @@ use crate::memory::pool::MemtablePool;
 use crate::options::Options;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
+use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
 use crate::vfs::{FileLock, FileSystem};
 use crate::write::memtable::Memtable;
@@ -208,6 +209,7 @@ impl Store {
             edit.added.extract_if(.., |(id, ..)| gone(id)).map(|(_, _, meta)| meta.number).collect();
         // A moved table is not an orphan: its readers keep the file.
         orphans.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
+        let lost: Vec<u64> = edit.values.extract_if(.., |(id, _)| gone(id)).map(|(_, meta)| meta.number).collect();
         edit.removed.retain(|(id, ..)| !gone(id));
         edit.next_file_number = Some(self.catalog.next_file_number());
         // What reads have seen expired must not come back with a clock that goes back.
@@ -219,7 +221,7 @@ impl Store {
         let mut ranges = self.load_ranges(&edit).inspect_err(|_| self.remove_new_tables(&edit))?;
 
         let written = self.catalog.write(&mut manifest, &*self.fs, &self.dir, &edit);
-        written.map_err(|error| self.poison(error))?;
+        let mut dead_values = written.map_err(|error| self.poison(error))?;
 
         if let Some(flushed) = edit.flushed_seqno {
             self.sequence.note_flushed(flushed);
@@ -232,7 +234,7 @@ impl Store {
         // ones.
         let mut retired = self.counters.retired.lock();
         self.change_view(|view| {
-            for (keyspace, level, table) in self.edit_trees(view, &edit, &mut ranges) {
+            for (keyspace, level, table) in self.edit_trees(view, &edit, &mut ranges, &dead_values) {
                 retired.add(keyspace, level, &table);
                 gone.push(table);
             }
@@ -255,8 +257,11 @@ impl Store {
         let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();
         // An edit made for a sync removes no files: syncs wait for no removal.
         if is_of_tables {
-            self.tables.janitor().remove(free.into_iter().chain(orphans));
+            self.tables.janitor().remove(free.into_iter().chain(orphans).map(FileKind::Table));
         }
+        // After the tables that point to them.
+        dead_values.extend(lost);
+        self.tables.values().retire(&dead_values);
         Ok(())
     }
 
@@ -264,7 +269,9 @@ impl Store {
     fn remove_new_tables(&self, edit: &VersionEdit) {
         let moved: HashSet<u64> = edit.removed.iter().map(|(_, _, number)| *number).collect();
         let added = edit.added.iter().map(|(_, _, meta)| meta.number);
-        self.tables.janitor().remove(added.filter(|number| !moved.contains(number)));
+        let added = added.filter(|number| !moved.contains(number)).map(FileKind::Table);
+        let values = edit.values.iter().map(|(_, meta)| FileKind::Values(meta.number));
+        self.tables.janitor().remove(added.chain(values));
     }
 
     /// Reads the range tables that `edit` adds.
@@ -284,6 +291,7 @@ impl Store {
         view: &mut ReadView,
         edit: &VersionEdit,
         new_ranges: &mut Vec<(u32, Arc<RangeTable>)>,
+        dead_values: &[u64],
     ) -> Vec<(u32, u8, Arc<Table>)> {
         let mut replaced = Vec::new();
         for tree in &mut view.trees {
@@ -309,13 +317,15 @@ impl Store {
             };
             let added: Vec<(u8, Arc<Table>)> = new().map(|(level, meta)| (level, table_of(meta))).collect();
             let moved: HashSet<u64> = new().map(|(_, meta)| meta.number).collect();
+            let new_values: Vec<ValueFileMeta> =
+                edit.values.iter().filter(|(id, _)| *id == tree.id).map(|(_, file)| *file).collect();
             if removed.is_empty() && added.is_empty() && gone_ranges.is_empty() && added_ranges.is_empty() {
                 continue;
             }
             let gone = removed.iter().filter(|(_, number)| !moved.contains(number));
             let gone = gone.filter_map(|(level, number)| Some((tree.id, *level, Arc::clone(known.get(number)?))));
             replaced.extend(gone);
-            let mut version = tree.version.edited(&removed, added);
+            let mut version = tree.version.edited(&removed, added).with_values(&new_values, dead_values);
             if !gone_ranges.is_empty() || !added_ranges.is_empty() {
                 let is_gone = |table: &&Arc<RangeTable>| gone_ranges.contains(&(RANGE_LEVEL, table.meta().number));
                 let (gone, kept): (Vec<_>, Vec<_>) = tree.version.ranges().tables().iter().partition(is_gone);

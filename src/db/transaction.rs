@@ -258,7 +258,7 @@ impl Transaction {
 
     fn iter_in(&self, keyspace: &Keyspace, range: KeySpan<Vec<u8>>) -> TransactionIter<'_> {
         let iter = match self.target(keyspace) {
-            Ok(target) => self.store().iter(target, range.clone(), ReadOptions::default()),
+            Ok(target) => self.store().iter(target, range.clone(), ReadOptions::default().mode()),
             Err(error) => Iter::failed(error),
         };
         TransactionIter::new(&self.overlay, self.own_keyspace(keyspace), range, iter)
@@ -286,7 +286,7 @@ impl Transaction {
     /// Reads a key in the snapshot, and notes the deadline of its value.
     fn get_stored<R>(&self, target: ReadTarget<'_>, key: &[u8], take: impl FnOnce(Hit<'_>) -> R) -> Result<Option<R>> {
         let mut deadline = LeastDeadline::default();
-        let found = self.store().get(target, key, ReadOptions::default(), &mut deadline, take)?;
+        let found = self.store().get(target, key, ReadOptions::default().mode(), &mut deadline, take)?;
         if deadline.0 != NEVER {
             self.overlay.reads.borrow_mut().add_deadline(target.keyspace, key, deadline.0);
         }

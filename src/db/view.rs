@@ -16,6 +16,7 @@ use crate::sorted::merge::MergingCursor;
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::{PointRead, PrefixProbe, TableHit};
 use crate::sorted::value::{FoundValue, Value};
+use crate::sorted::values::ValueFiles;
 use crate::tree::version::{ScanSource, Version};
 use crate::write::memtable::Memtable;
 
@@ -45,6 +46,7 @@ pub(super) struct Tree {
     pub(super) gaps: Arc<Gaps>,
     /// Of the store.
     pub(super) clock: Arc<Clock>,
+    pub(super) values: Arc<ValueFiles>,
 }
 
 /// A value in place, where a read found it.
@@ -213,7 +215,7 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete | ValueKind::DeleteRange => {
+                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -238,7 +240,9 @@ impl ReadView {
                 let is_past = is_past(tree, split_expiring(value.bytes()).0, at, trace);
                 (!is_past).then(|| take(Hit::Table(value.without_deadline())))
             }
-            Some(TableHit { kind: ValueKind::Delete | ValueKind::DeleteRange, .. }) | None => None,
+            Some(TableHit { kind: ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut, .. }) | None => {
+                None
+            }
         })
     }
 
@@ -270,7 +274,7 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete | ValueKind::DeleteRange => {
+                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -295,7 +299,7 @@ impl ReadView {
                 let (deadline, value) = split_expiring(&stored);
                 Ok((!is_past(tree, deadline, at, trace)).then(|| take(Hit::Merged(value))))
             }
-            Some((ValueKind::Delete | ValueKind::DeleteRange, _)) => Ok(None),
+            Some((ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut, _)) => Ok(None),
             None => {
                 trace.enter(ReadSource::RangeDeletes);
                 trace.leave(Found::DeletedByRange);

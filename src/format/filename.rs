@@ -21,6 +21,8 @@ pub enum FileKind {
     Wal(u64),
     /// An SSTable, with its number.
     Table(u64),
+    /// A value file, with its number.
+    Values(u64),
 }
 
 impl FileKind {
@@ -35,6 +37,8 @@ impl FileKind {
                     FileKind::Manifest(parse_number(digits)?)
                 } else if let Some(digits) = name.strip_suffix(".wal") {
                     FileKind::Wal(parse_number(digits)?)
+                } else if let Some(digits) = name.strip_suffix(".val") {
+                    FileKind::Values(parse_number(digits)?)
                 } else {
                     FileKind::Table(parse_number(name.strip_suffix(".sst")?)?)
                 }
@@ -46,7 +50,7 @@ impl FileKind {
     /// The number in the file's name.
     pub fn number(self) -> Option<u64> {
         match self {
-            FileKind::Manifest(n) | FileKind::Wal(n) | FileKind::Table(n) => Some(n),
+            FileKind::Manifest(n) | FileKind::Wal(n) | FileKind::Table(n) | FileKind::Values(n) => Some(n),
             FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => None,
         }
     }
@@ -60,6 +64,7 @@ impl FileKind {
             FileKind::Manifest(n) => format!("MANIFEST-{n:06}"),
             FileKind::Wal(n) => format!("{n:06}.wal"),
             FileKind::Table(n) => format!("{n:06}.sst"),
+            FileKind::Values(n) => format!("{n:06}.val"),
         }
     }
 
@@ -88,6 +93,7 @@ mod tests {
             FileKind::Manifest(3),
             FileKind::Wal(8),
             FileKind::Table(1_234_567),
+            FileKind::Values(21),
         ] {
             assert_eq!(FileKind::parse(&kind.name()), Some(kind));
         }

@@ -2,7 +2,7 @@
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 8 | magic: `tamiswal`, `tamisman` or `tamissst` |
+//! | 0 | 8 | magic: `tamiswal`, `tamisman`, `tamissst` or `tamisval` |
 //! | 8 | 4 | format version, 1 |
 //! | 12 | 4 | required features: logs, see [`features`]; a reader that lacks one refuses the file |
 //! | 16 | 8 | file number |
@@ -44,8 +44,10 @@ pub(crate) mod features {
     pub(crate) const EXPIRY: u32 = 4;
     /// Counts of operations that the log does not store; in a manifest, keyspaces without a log.
     pub(crate) const UNLOGGED: u32 = 8;
+    /// Values in value files.
+    pub(crate) const VALUES: u32 = 16;
     /// All bits that this version understands.
-    pub(crate) const KNOWN: u32 = RANGE_DELETE | MERGE | EXPIRY | UNLOGGED;
+    pub(crate) const KNOWN: u32 = RANGE_DELETE | MERGE | EXPIRY | UNLOGGED | VALUES;
 }
 
 /// The kind of a file that has a header.
@@ -54,6 +56,7 @@ pub(crate) enum Magic {
     Wal,
     Manifest,
     Table,
+    Values,
 }
 
 impl Magic {
@@ -64,6 +67,7 @@ impl Magic {
             Magic::Wal => b"tamiswal",
             Magic::Manifest => b"tamisman",
             Magic::Table => b"tamissst",
+            Magic::Values => b"tamisval",
         }
     }
 }

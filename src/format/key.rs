@@ -34,6 +34,9 @@ pub(crate) enum ValueKind {
     DeleteRange = 2,
     /// An operand changes the key's value; see [`operator`](crate::operator).
     Merge = 3,
+    /// The key has a value that a value file holds; see [`pointer`](super::pointer). Found in
+    /// tables only, whose point reads make it a put.
+    SeparatePut = 4,
     /// Like `Put`, until a [`deadline`](super::deadline); afterwards like `Delete`.
     ExpiringPut = 5,
 }
@@ -45,8 +48,17 @@ impl ValueKind {
             1 => Ok(ValueKind::Put),
             2 => Ok(ValueKind::DeleteRange),
             3 => Ok(ValueKind::Merge),
+            4 => Ok(ValueKind::SeparatePut),
             5 => Ok(ValueKind::ExpiringPut),
             _ => Err(Malformed("an entry is of an unknown kind")),
+        }
+    }
+
+    /// The kind of an operation of a batch, which has its value.
+    pub(crate) fn decode_in_batch(byte: u64) -> Decoded<ValueKind> {
+        match ValueKind::decode(byte)? {
+            ValueKind::SeparatePut => Err(Malformed("a batch has a pointer in place of a value")),
+            kind => Ok(kind),
         }
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod deadline;
 pub(crate) mod filename;
 pub(crate) mod header;
 pub(crate) mod key;
+pub(crate) mod pointer;
 pub(crate) mod record;
 pub(crate) mod span;
 

@@ -107,7 +107,11 @@ impl OperandChain {
     pub(crate) fn push(&mut self, seqno: SeqNo, kind: ValueKind, stored: &[u8]) -> Result<()> {
         let (oldest, bytes) = match kind {
             ValueKind::Merge => decode_operand(seqno, stored).map_err(bug)?,
-            ValueKind::Put | ValueKind::Delete | ValueKind::DeleteRange | ValueKind::ExpiringPut => (0, stored),
+            ValueKind::Put
+            | ValueKind::Delete
+            | ValueKind::DeleteRange
+            | ValueKind::SeparatePut
+            | ValueKind::ExpiringPut => (0, stored),
         };
         while self.links.last().is_some_and(|last| last.seqno < seqno || last.seqno == seqno && oldest < last.oldest) {
             self.links.pop();
@@ -143,6 +147,9 @@ impl OperandChain {
         key: &[u8],
         is_whole: bool,
     ) -> Result<Resolved> {
+        if self.links.last().is_some_and(|base| base.kind == ValueKind::SeparatePut) {
+            return Err(bug(Malformed("a pointer is merged in place of its value")));
+        }
         let older_first = self.links.iter().rev().filter(|link| link.kind != ValueKind::Delete);
         let operand = |link: &'_ Link| match (link.kind, &self.bytes[link.at.clone()]) {
             (ValueKind::ExpiringPut, stored) => split_expiring(stored).1,

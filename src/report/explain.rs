@@ -87,6 +87,8 @@ pub enum Found {
     Newer,
     /// A value of this many bytes.
     Value(usize),
+    /// A value of this many bytes, which was read from a value file.
+    SeparateValue(usize),
     /// A tombstone: the key was deleted.
     Deleted,
     /// A value that has expired, at this time: the key counts as deleted.
@@ -179,6 +181,7 @@ impl fmt::Display for Found {
             Found::Absent => f.write_str("absent"),
             Found::Newer => f.write_str("only versions newer than the snapshot"),
             Found::Value(len) => write!(f, "value of {len} bytes"),
+            Found::SeparateValue(len) => write!(f, "value of {len} bytes, read from a value file"),
             Found::Deleted => f.write_str("deleted"),
             Found::Expired(at) => {
                 let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::format::deadline::DEADLINE_LEN;
 use crate::sorted::block::{BlockRef, BorrowedFrame, CursorBlock, LookupBlock, MappedBlock};
+use crate::sorted::values::SeparateValue;
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
@@ -34,9 +35,23 @@ enum Repr {
         start: u32,
         len: u32,
     },
+    /// From `start` to the end.
+    InRecord {
+        record: Arc<Vec<u8>>,
+        start: usize,
+    },
 }
 
 impl Value {
+    /// A value that was read from a value file.
+    pub(crate) fn separate(value: SeparateValue) -> Value {
+        if value.bytes().len() < KEEP_FROM {
+            return Value::copy_of(value.bytes());
+        }
+        let (record, start) = value.into_parts();
+        Value(Repr::InRecord { record: Arc::new(record), start })
+    }
+
     #[inline]
     pub(crate) fn copy_of(bytes: &[u8]) -> Value {
         match (u8::try_from(bytes.len()), bytes.len()) {
@@ -60,6 +75,8 @@ pub(crate) enum FoundValue<'a> {
     Cached { block: BorrowedFrame<'a>, start: u32, len: u32 },
     /// `len` bytes at `start` of a block that this read fetched.
     Read { block: BlockRef, start: u32, len: u32 },
+    /// From a value file; empty if the read does not need the value.
+    Separate(SeparateValue),
 }
 
 impl<'a> FoundValue<'a> {
@@ -75,12 +92,15 @@ impl<'a> FoundValue<'a> {
 
     /// Without the deadline in front of it, which must be there.
     pub(crate) fn without_deadline(mut self) -> FoundValue<'a> {
-        let (FoundValue::Mapped { start, len, .. }
-        | FoundValue::Cached { start, len, .. }
-        | FoundValue::Read { start, len, .. }) = &mut self;
         // The length of a deadline.
-        let skipped = u32::try_from(DEADLINE_LEN).unwrap_or_default().min(*len);
-        (*start, *len) = (*start + skipped, *len - skipped);
+        let skipped = u32::try_from(DEADLINE_LEN).unwrap_or_default();
+        if let FoundValue::Mapped { start, len, .. }
+        | FoundValue::Cached { start, len, .. }
+        | FoundValue::Read { start, len, .. } = &mut self
+        {
+            let skipped = skipped.min(*len);
+            (*start, *len) = (*start + skipped, *len - skipped);
+        }
         self
     }
 
@@ -90,6 +110,7 @@ impl<'a> FoundValue<'a> {
             FoundValue::Mapped { block, start, len } => block.block().part(*start, *len),
             FoundValue::Cached { block, start, len } => block.framed().block().part(*start, *len),
             FoundValue::Read { block, start, len } => block.block().part(*start, *len),
+            FoundValue::Separate(value) => value.bytes(),
         }
     }
 
@@ -103,6 +124,7 @@ impl<'a> FoundValue<'a> {
             FoundValue::Read { block, start, len } if len as usize >= KEEP_FROM => {
                 Value(Repr::InBlock { block, start, len })
             }
+            FoundValue::Separate(value) => Value::separate(value),
             found => Value::copy_of(found.bytes()),
         }
     }
@@ -113,21 +135,24 @@ impl<'a> FoundValue<'a> {
             FoundValue::Mapped { block, start, len } => (block.kept(), start, len),
             FoundValue::Cached { block, start, len } => (block.counted().into(), start, len),
             FoundValue::Read { block, start, len } => (block.into(), start, len),
+            FoundValue::Separate(value) => return KeptValue::Separate(value),
         };
-        KeptValue { block, start, len }
+        KeptValue::InBlock { block, start, len }
     }
 }
 
 /// A value kept in place after the read that found it.
-pub(crate) struct KeptValue {
-    block: CursorBlock,
-    start: u32,
-    len: u32,
+pub(crate) enum KeptValue {
+    InBlock { block: CursorBlock, start: u32, len: u32 },
+    Separate(SeparateValue),
 }
 
 impl KeptValue {
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.block.block().part(self.start, self.len)
+        match self {
+            KeptValue::InBlock { block, start, len } => block.block().part(*start, *len),
+            KeptValue::Separate(value) => value.bytes(),
+        }
     }
 }
 
@@ -141,6 +166,7 @@ impl Deref for Value {
             Repr::Owned(bytes) => bytes,
             Repr::Shared(bytes) => bytes,
             Repr::InBlock { block, start, len } => block.block().part(*start, *len),
+            Repr::InRecord { record, start } => &record[*start..],
         }
     }
 }

@@ -9,6 +9,7 @@
 //!   as well (see `compaction::stages`).
 
 mod deleted;
+mod garbage;
 mod multi_get;
 mod run;
 mod source;
@@ -21,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use deleted::{deleted_stretches, partly_covered};
+pub(crate) use garbage::ValueGarbage;
 pub(crate) use multi_get::MultiGet;
 pub(crate) use run::RunCursor;
 pub(crate) use source::ScanSource;
@@ -39,6 +41,7 @@ use crate::sorted::range_table::{RangeSet, RangeTable};
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit, TableMeta};
 use crate::sorted::value::Value;
+use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::LEVEL_COUNT;
 
 /// Number of levels; the last one is `LEVELS - 1`.
@@ -53,6 +56,8 @@ pub(crate) struct Version {
     levels: [Level; LEVELS],
     /// Range deletes of flushed memtables.
     ranges: Arc<RangeSet>,
+    /// The value files to which the tables point, by number.
+    values: Arc<BTreeMap<u64, ValueFileMeta>>,
     /// The non-empty levels below level 0. Reads visit no others.
     sorted: Box<[SortedLevel]>,
     /// The filters of all tables, level by level. Built by the first read.
@@ -62,6 +67,10 @@ pub(crate) struct Version {
     largest_seqno: SeqNo,
     /// Whether an entry in the tables has a deadline.
     has_deadlines: bool,
+    /// Value files that were being emptied before this version.
+    begun: Arc<HashSet<u64>>,
+    /// Computed when first asked for.
+    value_garbage: OnceLock<ValueGarbage>,
     /// The last weights that a picker computed, with the oldest snapshot that they are for.
     weights: Mutex<(SeqNo, Arc<TombstoneWeights>)>,
     /// The last tables that a picker found due for their deleted ranges, likewise.
@@ -215,10 +224,24 @@ impl Version {
             }
             filters += level.len();
         }
-        let (sorted, ranges) = (sorted.into(), Arc::clone(&self.ranges));
+        let (sorted, ranges, values) = (sorted.into(), Arc::clone(&self.ranges), Arc::clone(&self.values));
         let has_deadlines = levels.iter().flatten().any(|table| table.meta().deadlines.count > 0);
         let (levels, bank, weights, covered) = (levels.map(level), OnceLock::new(), Mutex::default(), Mutex::default());
-        Version { levels, ranges, sorted, bank, largest_seqno, has_deadlines, weights, covered }
+        let value_garbage = OnceLock::new();
+        let begun = self.value_garbage.get().map_or_else(|| Arc::clone(&self.begun), ValueGarbage::begun);
+        Version {
+            levels,
+            ranges,
+            values,
+            sorted,
+            bank,
+            largest_seqno,
+            has_deadlines,
+            begun,
+            value_garbage,
+            weights,
+            covered,
+        }
     }
 
     /// This version with other range tables.
@@ -226,6 +249,31 @@ impl Version {
         let ranges = RangeSet::new(tables);
         let largest_seqno = self.largest_seqno.max(ranges.largest_seqno());
         Version { ranges: Arc::new(ranges), largest_seqno, ..self }
+    }
+
+    /// This version with further value files, and without those that are `dead`.
+    pub(crate) fn with_values(mut self, added: &[ValueFileMeta], dead: &[u64]) -> Version {
+        if !added.is_empty() || dead.iter().any(|number| self.values.contains_key(number)) {
+            let mut values = BTreeMap::clone(&self.values);
+            values.extend(added.iter().map(|file| (file.number, *file)));
+            dead.iter().for_each(|number| _ = values.remove(number));
+            self.values = Arc::new(values);
+        }
+        self
+    }
+
+    /// The value files to which the tables point, by number.
+    pub(crate) fn values(&self) -> &BTreeMap<u64, ValueFileMeta> {
+        &self.values
+    }
+
+    /// Which value files are emptied.
+    pub(crate) fn value_garbage(&self) -> &ValueGarbage {
+        self.value_garbage.get_or_init(|| {
+            let metas = || self.tables().map(|(_, table)| table.meta());
+            let is_unreadable = |number| self.tables().next().is_some_and(|(_, table)| table.is_unreadable(number));
+            ValueGarbage::of(metas, &self.values, &self.begun, is_unreadable)
+        })
     }
 
     /// Tables all of whose keys a span has.
@@ -432,7 +480,13 @@ impl Version {
             let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, read.mode.fill_cache);
             cursor.seek(read.key, read.snapshot)?;
             if cursor.valid() && equal(cursor.key(), read.key) && cursor.seqno() > cover {
-                found = Some((cursor.kind(), Value::copy_of(cursor.value())));
+                found = Some(match cursor.kind() {
+                    ValueKind::SeparatePut if read.mode.values => {
+                        (ValueKind::Put, Value::separate(table.separate_value(read.key, cursor.value())?))
+                    }
+                    ValueKind::SeparatePut => (ValueKind::Put, Value::copy_of(&[])),
+                    kind => (kind, Value::copy_of(cursor.value())),
+                });
             }
             trace.leave(match &found {
                 Some((ValueKind::Put, value)) => Found::Value(value.len()),
@@ -464,7 +518,13 @@ impl Version {
             cursor.seek(read.key, read.snapshot)?;
             let is_of_key = |cursor: &RunCursor| cursor.valid() && equal(cursor.key(), read.key);
             while is_of_key(&cursor) && cursor.seqno() > read.cover && !chain.is_complete() {
-                chain.push(cursor.seqno(), cursor.kind(), cursor.value())?;
+                match cursor.kind() {
+                    ValueKind::SeparatePut => {
+                        let value = table.separate_value(read.key, cursor.value())?;
+                        chain.push(cursor.seqno(), ValueKind::Put, value.bytes())?;
+                    }
+                    kind => chain.push(cursor.seqno(), kind, cursor.value())?,
+                }
                 cursor.next()?;
             }
             Ok(chain.is_complete())
@@ -515,7 +575,7 @@ impl Version {
                 let meta = table.meta();
                 if meta.overlaps(&span) {
                     let mut share = table.share(span)?;
-                    bytes += share * meta.size as f64;
+                    bytes += share * meta.total_size() as f64;
                     for deleted in covers.iter().flat_map(|covers| deleted_stretches(meta, covers)) {
                         let to = [deleted.to.as_deref(), span.upper].into_iter().flatten().min();
                         let from = span.lower.unwrap_or_default().max(&deleted.from);

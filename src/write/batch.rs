@@ -359,7 +359,7 @@ impl<'a> Write<'a> {
     pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Write<'a> {
         match kind {
             ValueKind::Put => Write::Put(stored),
-            ValueKind::Delete => Write::Delete,
+            ValueKind::Delete | ValueKind::SeparatePut => Write::Delete,
             ValueKind::Merge => Write::Merge(stored),
             ValueKind::DeleteRange => Write::DeleteRange(stored),
             ValueKind::ExpiringPut => {
@@ -523,12 +523,12 @@ impl<'a> BatchReader<'a> {
             self.advance(count);
             return Ok(None);
         }
-        let kind = ValueKind::decode(kind.into())?;
+        let kind = ValueKind::decode_in_batch(kind.into())?;
         let keyspace = self.rest.varint_u32()?;
         let key = self.rest.bytes()?;
         let value = match kind {
             ValueKind::Put | ValueKind::Merge | ValueKind::ExpiringPut | ValueKind::DeleteRange => self.rest.bytes()?,
-            ValueKind::Delete => &[],
+            ValueKind::Delete | ValueKind::SeparatePut => &[],
         };
         if kind == ValueKind::ExpiringPut {
             decode_expiring(value)?;

@@ -41,4 +41,5 @@ mod trace;
 mod transactions;
 mod unlogged;
 mod update;
+mod values;
 mod waits;

@@ -152,7 +152,8 @@ pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
         _ => LevelFilters::Uniform,
     };
     let options = KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).prefix(extractor);
-    options.filter(filter).level_filters(level_filters)
+    let separate = [None, Some(16)][rng.usize(0..2)];
+    options.filter(filter).level_filters(level_filters).separate_values(separate)
 }
 
 /// Number of entries, none of which may be an error.

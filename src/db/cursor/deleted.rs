@@ -130,11 +130,15 @@ impl Cursor {
 mod tests {
     use std::sync::Arc;
 
+    use std::path::Path;
+
     use super::*;
     use crate::db::clock::{Clock, Now};
     use crate::db::view::{ReadView, Tree};
     use crate::format::key::ValueKind;
     use crate::memory::pool::MemtablePool;
+    use crate::sorted::table::TableContext;
+    use crate::vfs::SimFileSystem;
     use crate::write::memtable::Memtable;
 
     #[test]
@@ -142,7 +146,9 @@ mod tests {
         let memtable = Arc::new(Memtable::new(1, 1 << 20, 0, &MemtablePool::new(0)));
         let (options, version, gaps) = Default::default();
         let clock = Arc::new(Clock::new(None, 0));
-        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock };
+        let fs = Arc::new(SimFileSystem::new());
+        let values = Arc::clone(TableContext::new(fs, Path::new("/db"), 0, 8).values());
+        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock, values };
         let view = ReadView { active: Arc::clone(&memtable), sealed: Vec::new(), trees: Vec::new() };
         let key = |i: u16| i.to_be_bytes();
         // A log of keys, purged from its front in ranges of ten.

@@ -125,6 +125,8 @@ impl ChangeBatch {
                 ValueKind::Merge => OperationKind::Merge { key, operand: operation.value },
                 ValueKind::Delete => OperationKind::Delete { key },
                 ValueKind::DeleteRange => OperationKind::DeleteRange { from: key, to: operation.as_range()?.upper },
+                // In tables only.
+                ValueKind::SeparatePut => return None,
             };
             Some(Operation { seqno: self.first + u64::from(operation.index), keyspace, kind })
         })

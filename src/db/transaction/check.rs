@@ -66,7 +66,7 @@ impl Store {
         if let Some(refusal) = deleted_range(view, reads, since) {
             return Ok(Some(refusal));
         }
-        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
+        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
         for read in reads.keys() {
             let tree = tree_of(view, read.keyspace, &read.name)?;
             let point = PointRead { key: &read.key, hash: read.hash, snapshot: SeqNo::MAX, cover: 0, mode };

@@ -10,7 +10,7 @@ use crate::exec::SteppedExecutor;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::offline::inspect::Inspector;
-use crate::sorted::table;
+use crate::sorted::{table, values};
 use crate::vfs::SimFileSystem;
 use crate::{Db, LossKind, Options, RepairOptions};
 
@@ -18,7 +18,8 @@ const DIR: &str = "/db";
 /// Maximum number of files in a directory; the others are ignored.
 const MAX_FILES: usize = 24;
 
-/// A directory with files of a store: `CURRENT` (kind 0), manifests (1), logs (2), tables (3).
+/// A directory with files of a store: `CURRENT` (kind 0), manifests (1), logs (2), tables (3),
+/// value files (4).
 fn forged(sealed: bool, data: &[u8]) -> SimFileSystem {
     let fs = file_system();
     for (kind, number, file) in files(data).into_iter().take(MAX_FILES) {
@@ -28,6 +29,7 @@ fn forged(sealed: bool, data: &[u8]) -> SimFileSystem {
             1 => FileKind::Manifest(number),
             2 => FileKind::Wal(number),
             3 => FileKind::Table(number),
+            4 => FileKind::Values(number),
             _ => FileKind::CurrentTemp,
         };
         if sealed {
@@ -36,6 +38,7 @@ fn forged(sealed: bool, data: &[u8]) -> SimFileSystem {
                 FileKind::Manifest(number) => seal_log(&mut file, Magic::Manifest, number),
                 FileKind::Wal(number) => seal_log(&mut file, Magic::Wal, number),
                 FileKind::Table(number) => table::fuzz::seal_table(&mut file, number),
+                FileKind::Values(number) => values::seal(&mut file, number),
                 _ => {}
             }
         }

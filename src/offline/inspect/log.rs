@@ -135,6 +135,19 @@ pub enum Change {
         /// The table's number.
         number: u64,
     },
+    /// A value file is added.
+    AddValues {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The file's number.
+        number: u64,
+        /// Bytes of the file.
+        size: u64,
+        /// Checksum of the file.
+        checksum: u32,
+        /// Number of values.
+        count: u64,
+    },
     /// A table is added to a level.
     AddTable {
         /// Id of the keyspace.
@@ -157,6 +170,8 @@ pub enum Change {
         expiring: u64,
         /// The least and the greatest deadline, if there is one.
         deadlines: Option<(SystemTime, SystemTime)>,
+        /// The value files to which entries point: number, entries, bytes of their records.
+        value_files: Vec<(u64, u64, u64)>,
         /// No range delete numbered up to this deletes an entry of the table; 0 if that is not
         /// known.
         cleared: SeqNo,
@@ -278,6 +293,13 @@ fn changes(edit: VersionEdit) -> Vec<Change> {
         level,
         number,
     }));
+    changes.extend(edit.values.into_iter().map(|(keyspace, file)| Change::AddValues {
+        keyspace,
+        number: file.number,
+        size: file.size,
+        checksum: file.checksum,
+        count: file.count,
+    }));
     changes.extend(edit.added.into_iter().map(|(keyspace, level, table)| added(keyspace, level, table)));
     changes
 }
@@ -294,6 +316,7 @@ fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
         tombstones: table.tombstones,
         expiring: table.deadlines.count,
         deadlines: table.deadlines.range(),
+        value_files: table.references.iter().map(|file| (file.file, file.count, file.bytes)).collect(),
         cleared: table.cleared,
         smallest_seqno: table.smallest_seqno,
         largest_seqno: table.largest_seqno,
@@ -328,6 +351,10 @@ impl fmt::Display for Change {
             Change::RemoveTable { keyspace, level, number } => {
                 write!(f, "table {number} is removed from {} of keyspace {keyspace}", place(*level))
             }
+            Change::AddValues { keyspace, number, size, checksum, count } => write!(
+                f,
+                "value file {number} is added to keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, {count} values"
+            ),
             Change::AddTable {
                 keyspace,
                 level,
@@ -339,6 +366,7 @@ impl fmt::Display for Change {
                 tombstones,
                 expiring,
                 deadlines,
+                value_files,
                 cleared,
                 smallest_seqno,
                 largest_seqno,
@@ -359,6 +387,10 @@ impl fmt::Display for Change {
                     }
                     None => Ok(()),
                 }?;
+                if !value_files.is_empty() {
+                    let bytes: u64 = value_files.iter().map(|(.., bytes)| bytes).sum();
+                    write!(f, ", {bytes} bytes of values in {} value files", value_files.len())?;
+                }
                 match cleared {
                     0 => Ok(()),
                     cleared => write!(f, ", free of what range deletes up to {cleared} delete"),

@@ -27,19 +27,21 @@
 mod log;
 mod order;
 mod table;
+mod values;
 mod verify;
 mod write_kind;
 
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "lz4"))]
-pub(crate) use tests::golden::{golden_store, ranges_store};
+pub(crate) use tests::golden::{golden_store, ranges_store, values_store};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::log::{Change, Content, LogEnd, LogFile, LogRecord, Operation};
 pub use self::table::{DataBlock, Entries, Entry, Handle, TableFile, TableProperties};
+pub use self::values::{ValueRecord, ValueRecords};
 pub use self::verify::{Finding, FindingKind, Verified};
 pub use self::write_kind::WriteKind;
 pub use crate::format::filename::FileKind;
@@ -148,6 +150,14 @@ impl Inspector {
         match parse(path)? {
             (dir, FileKind::Table(number)) => Entries::open(&self.table_context(dir), number),
             _ => Err(wrong_kind(path, "an SSTable")),
+        }
+    }
+
+    /// The records of the value file at `path`.
+    pub fn values(&self, path: &Path) -> Result<ValueRecords> {
+        match parse(path)? {
+            (dir, FileKind::Values(number)) => ValueRecords::open(&self.table_context(dir), number),
+            _ => Err(wrong_kind(path, "a value file")),
         }
     }
 

@@ -67,8 +67,10 @@ pub struct TableProperties {
     pub data_blocks: u64,
     /// Bytes of all user keys.
     pub key_bytes: u64,
-    /// Bytes of all values.
+    /// Bytes of all values, or of the pointers to those in value files.
     pub value_bytes: u64,
+    /// The value files to which entries point: number, entries, bytes of their records.
+    pub value_files: Vec<(u64, u64, u64)>,
     /// Smallest key.
     pub smallest: Vec<u8>,
     /// Largest key.
@@ -195,6 +197,7 @@ fn properties(table: &Table) -> Result<TableProperties> {
         data_blocks: properties.data_blocks,
         key_bytes: properties.key_bytes,
         value_bytes: properties.value_bytes,
+        value_files: properties.references.iter().map(|file| (file.file, file.count, file.bytes)).collect(),
         smallest: properties.smallest.to_vec(),
         largest: properties.largest.to_vec(),
         smallest_seqno: properties.smallest_seqno,
@@ -288,7 +291,7 @@ impl Iterator for Entries {
         let (seqno, kind, stored) = (self.cursor.seqno(), self.cursor.kind(), self.cursor.value());
         let mut deadline = None;
         let (oldest, value) = match kind {
-            ValueKind::Put | ValueKind::DeleteRange => (seqno, Some(stored)),
+            ValueKind::Put | ValueKind::DeleteRange | ValueKind::SeparatePut => (seqno, Some(stored)),
             ValueKind::Delete => (seqno, None),
             ValueKind::ExpiringPut => {
                 let (at, value) = split_expiring(stored);

@@ -1,7 +1,7 @@
 //! [`Inspector::verify`]: checks every file of a store, and how the files fit together.
 //!
 //! ```text
-//! verify = CURRENT and manifest, logs, each table, the order among tables, other files
+//! verify = CURRENT and manifest, logs, value files, each table, the order among tables, others
 //! ```
 //!
 //! Damage to one file does not keep the others from being checked. Without a manifest, each table
@@ -16,7 +16,7 @@
 //! - While that process holds the store's lock, the end of its log and files that no version names
 //!   are work in progress.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,13 @@ use super::log::LogEnd;
 use super::order::find_contradiction;
 use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
+use crate::format::key::ValueKind;
+use crate::format::pointer::ValuePointer;
 use crate::offline::repair::LOST;
+use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
+use crate::sorted::values::{ValueFileMeta, ValueScan};
 use crate::tree::manifest::{self, Loaded, ManifestState};
 use crate::write::wal::{self, ManifestLogs};
 
@@ -114,7 +118,11 @@ pub struct Verified {
     pub tables: u64,
     /// Entries in the tables that are sound.
     pub entries: u64,
-    /// Bytes of those tables.
+    /// Value files that belong to the store.
+    pub value_files: u64,
+    /// Values in the value files that are sound.
+    pub values: u64,
+    /// Bytes of the sound tables and value files.
     pub bytes: u64,
     /// Faults that are damage.
     pub damaged: u64,
@@ -287,13 +295,14 @@ impl Verifier<'_> {
 
     fn check_tables(&mut self, state: &ManifestState) {
         let context = self.inspector.table_context(self.dir);
+        let broken = self.check_values(&context, state);
         for (name, keyspace) in state.keyspaces.values().map(|keyspace| (&keyspace.name, keyspace)) {
             let mut sound = Vec::new();
             for (level, tables) in (0..).zip(&keyspace.levels) {
                 for meta in tables.iter() {
                     self.counts.tables += 1;
                     let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
-                    if self.check_table(&table, state) {
+                    if self.check_table(&table, state) && self.check_pointers(&table, &broken) {
                         if table.holds_ranges().unwrap_or(false) {
                             let what = "a table of range deletes is among those of entries";
                             self.report_fault(table.path(), 0, FindingKind::Damaged, what);
@@ -313,6 +322,56 @@ impl Verifier<'_> {
                 }
             }
             self.check_order(name, sound);
+        }
+    }
+
+    /// Checks the value files; returns those that are not sound.
+    fn check_values(&mut self, context: &Arc<TableContext>, state: &ManifestState) -> HashSet<u64> {
+        let mut broken = HashSet::new();
+        for file in state.keyspaces.values().flat_map(|keyspace| keyspace.values.values()) {
+            self.counts.value_files += 1;
+            match ValueScan::verify(context.values(), &file.meta) {
+                Ok(()) => {
+                    self.counts.values += file.meta.count;
+                    self.counts.bytes += file.meta.size;
+                }
+                Err(error) if is_missing(&error) && self.has_manifest_changed(state) => {}
+                Err(error) => {
+                    self.report_error(&FileKind::Values(file.meta.number).path(self.dir), &error);
+                    broken.insert(file.meta.number);
+                }
+            }
+        }
+        broken
+    }
+
+    /// Checks that the entries of a sound table point to values of their keys, except in files that
+    /// are `broken`; returns whether they do.
+    fn check_pointers(&mut self, table: &Arc<Table>, broken: &HashSet<u64>) -> bool {
+        if table.meta().references.is_empty() {
+            return true;
+        }
+        let mut cursor = table.cursor(false).for_compaction();
+        let mut check = || -> Result<()> {
+            cursor.seek_to_first()?;
+            while cursor.valid() {
+                if cursor.kind() == ValueKind::SeparatePut
+                    && ValuePointer::decode(cursor.value()).is_ok_and(|pointer| !broken.contains(&pointer.file))
+                {
+                    table.separate_value(cursor.key(), cursor.value())?;
+                }
+                cursor.next()?;
+            }
+            Ok(())
+        };
+        match check() {
+            Ok(()) => true,
+            // Another process has removed it meanwhile, with the table.
+            Err(error) if is_missing(&error) => true,
+            Err(error) => {
+                self.report_error(table.path(), &error);
+                false
+            }
         }
     }
 
@@ -378,6 +437,16 @@ impl Verifier<'_> {
     fn check_lone_tables(&mut self) -> Result<()> {
         let context = self.inspector.table_context(self.dir);
         for kind in self.files()? {
+            if let FileKind::Values(number) = kind {
+                self.counts.value_files += 1;
+                match check_lone_values(&context, number) {
+                    Ok(meta) => {
+                        self.counts.values += meta.count;
+                        self.counts.bytes += meta.size;
+                    }
+                    Err(error) => self.report_error(&kind.path(self.dir), &error),
+                }
+            }
             let FileKind::Table(number) = kind else { continue };
             self.counts.tables += 1;
             match check_lone_table(&context, number) {
@@ -412,6 +481,7 @@ impl Verifier<'_> {
                 Some(FileKind::Manifest(number)) => number == manifest,
                 Some(FileKind::Wal(number)) => number >= state.min_log,
                 Some(FileKind::Table(number)) => state.has_table(number),
+                Some(FileKind::Values(number)) => state.has_values(number),
             };
             if !belongs && !self.is_being_written() {
                 let what = match kind {
@@ -448,6 +518,12 @@ fn check_lone_table(context: &Arc<TableContext>, number: u64) -> Result<TableMet
     let table = Table::alone(Arc::clone(context), number, true)?;
     table.verify()?;
     Ok(table.meta().clone())
+}
+
+fn check_lone_values(context: &Arc<TableContext>, number: u64) -> Result<ValueFileMeta> {
+    let mut scan = ValueScan::new(context.values(), number)?;
+    while scan.next_record()?.is_some() {}
+    scan.finish()
 }
 
 fn is_missing(error: &Error) -> bool {

@@ -12,6 +12,8 @@ pub enum WriteKind {
     Put,
     /// It sets the key to a value until a deadline.
     ExpiringPut,
+    /// It sets the key to a value that a value file holds.
+    SeparatePut,
     /// It deletes the key: a tombstone.
     Delete,
     /// It changes the key's value by an operand.
@@ -25,6 +27,7 @@ impl From<ValueKind> for WriteKind {
         match kind {
             ValueKind::Put => WriteKind::Put,
             ValueKind::ExpiringPut => WriteKind::ExpiringPut,
+            ValueKind::SeparatePut => WriteKind::SeparatePut,
             ValueKind::Delete => WriteKind::Delete,
             ValueKind::Merge => WriteKind::Merge,
             ValueKind::DeleteRange => WriteKind::DeleteRange,
@@ -37,6 +40,7 @@ impl fmt::Display for WriteKind {
         f.write_str(match self {
             WriteKind::Put => "put",
             WriteKind::ExpiringPut => "expiring put",
+            WriteKind::SeparatePut => "separate put",
             WriteKind::Delete => "delete",
             WriteKind::Merge => "merge",
             WriteKind::DeleteRange => "delete range",

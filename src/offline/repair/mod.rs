@@ -66,6 +66,7 @@ mod owner;
 mod plan;
 mod report;
 mod tables;
+mod values;
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -74,6 +75,7 @@ use std::sync::Arc;
 
 pub use report::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairReport};
 
+use self::values::RescuingCursor;
 use crate::error::{Error, IoContext, Result};
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
@@ -270,7 +272,7 @@ impl Execution<'_> {
         lost::prepare(fs, dir)?;
         let moves = self.moves(&plan)?;
         report.moved = lost::moved_files(&moves);
-        let Plan { mut state, rewrites, merges, logs: selection, min_log, fs: shared, .. } = plan;
+        let Plan { mut state, rewrites, merges, logs: selection, min_log, fs: shared, values, .. } = plan;
         let context = Arc::new(TableContext::new(shared, &lost::new_tables_dir(dir), 0, OPEN_FILES));
         // These tables are dead, and a power cut may undo their move.
         for (kind, _) in &moves {
@@ -298,7 +300,7 @@ impl Execution<'_> {
             let mut cursor = SalvageCursor::new(rewrite.tables.clone());
             let metas = match rewrite.level {
                 RANGE_LEVEL => writer.write_ranges(ranges_of(&mut cursor)?, target, origin)?.into_iter().collect(),
-                _ => writer.write(&mut cursor, target, u64::MAX, origin)?,
+                _ => writer.write(&mut RescuingCursor::new(cursor, &values), target, u64::MAX, origin)?,
             };
             rewrite.check_holes(dir, before)?;
             added.extend(metas.into_iter().map(|meta| (rewrite.keyspace, rewrite.level, meta)));
@@ -311,7 +313,8 @@ impl Execution<'_> {
                 merge.tables.iter().map(|table| Input { number: table.number(), is_replaced: true }).collect();
             inputs.sort_unstable();
             let origin = Origin { flushed, inputs, ..Origin::default() };
-            let sources = levels::runs(&merge.tables).into_iter().map(SalvageCursor::new).collect();
+            let runs = levels::runs(&merge.tables).into_iter().map(SalvageCursor::new);
+            let sources = runs.map(|run| RescuingCursor::new(run, &values)).collect();
             let before = merge.passed_holes();
             let metas = writer.write(&mut MergingCursor::new(sources), target, TABLE_SIZE, origin)?;
             merge.check_holes(dir, before)?;

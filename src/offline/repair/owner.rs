@@ -59,6 +59,7 @@ fn has_magic(fs: &dyn FileSystem, dir: &Path, kind: FileKind) -> Result<bool> {
         FileKind::Manifest(_) => Magic::Manifest,
         FileKind::Wal(_) => Magic::Wal,
         FileKind::Table(_) => Magic::Table,
+        FileKind::Values(_) => Magic::Values,
         FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => return Ok(false),
     };
     let path = kind.path(dir);

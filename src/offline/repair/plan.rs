@@ -1,6 +1,6 @@
 //! Plans a repair: which tables stay, which are rewritten, and what is lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use super::logs::{self, LogSelection, ReadLogs};
 use super::manifests::{Knowledge, note_damage};
 use super::report::{Loss, LossKind, RepairBasis, RepairFault, RepairReport};
 use super::tables::{Checked, check, whole_table};
+use super::values::{FoundValues, read_values};
 use super::{GREATEST_COUNTED, with_default};
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
@@ -57,6 +58,10 @@ impl Files {
         self.numbers_of(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
     }
 
+    fn values(&self) -> Vec<u64> {
+        self.numbers_of(|kind| if let FileKind::Values(number) = kind { Some(number) } else { None })
+    }
+
     /// The greatest number in a file name, up to [`GREATEST_COUNTED`].
     pub(super) fn greatest(&self) -> u64 {
         self.numbers.range(..=GREATEST_COUNTED).next_back().copied().unwrap_or(0)
@@ -76,6 +81,7 @@ pub(super) struct Plan {
     pub(super) min_log: Option<u64>,
     /// Tables that may or may not belong to the store.
     pub(super) uncertain: BTreeSet<u64>,
+    pub(super) values: Arc<FoundValues>,
 }
 
 /// Tables to be rewritten to new ones.
@@ -109,6 +115,22 @@ impl Rewrite {
 }
 
 impl Plan {
+    /// Takes value files out of the state to which no table will point.
+    fn drop_unused_values(&mut self) {
+        let rewritten = self.rewrites.iter().chain(&self.merges).flat_map(|rewrite| &rewrite.tables);
+        let mut used = BTreeSet::new();
+        for table in rewritten {
+            // Damaged properties do not say.
+            let Some(properties) = table.properties() else { return };
+            used.extend(properties.references.iter().map(|reference| reference.file));
+        }
+        let kept = self.state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+        used.extend(kept.flat_map(|(_, meta)| meta.references.iter()).map(|reference| reference.file));
+        for keyspace in self.state.keyspaces.values_mut() {
+            keyspace.values.retain(|number, _| used.contains(number));
+        }
+    }
+
     /// Whether a file belongs to the store after the repair.
     pub(super) fn needs(&self, kind: FileKind) -> bool {
         match kind {
@@ -116,6 +138,7 @@ impl Plan {
             FileKind::Manifest(_) => false,
             FileKind::Wal(number) => self.min_log.is_some_and(|min_log| number >= min_log),
             FileKind::Table(number) => self.state.has_table(number),
+            FileKind::Values(number) => self.state.has_values(number),
         }
     }
 }
@@ -160,15 +183,6 @@ pub(super) fn by_manifest(
     report: &mut RepairReport,
 ) -> Result<Option<Plan>> {
     report.basis = RepairBasis::Manifest;
-    let mut plan = Plan {
-        fs: context.shared_fs(),
-        state: emptied(state),
-        rewrites: Vec::new(),
-        merges: Vec::new(),
-        logs: None,
-        min_log: Some(state.min_log),
-        uncertain: BTreeSet::new(),
-    };
     let numbers: Vec<u64> = files.logs().into_iter().filter(|number| *number >= state.min_log).collect();
     let checked = logs::check(context.fs(), context.dir(), &numbers, state);
     let logs = match &checked {
@@ -176,7 +190,36 @@ pub(super) fn by_manifest(
         Err(_) => NeededLogs { numbers: &numbers, last_seqno: state.flushed_seqno, are_sound: false },
     };
     let lags = lags(context, files, state, logs)?;
-    for (&id, keyspace) in state.keyspaces.iter().filter(|_| !lags) {
+    if lags {
+        return Ok(None);
+    }
+    let mut emptied = emptied(state);
+    let named =
+        || state.keyspaces.iter().flat_map(|(id, keyspace)| keyspace.values.values().map(|file| (*id, file.meta)));
+    let values: Vec<u64> = named().map(|(_, meta)| meta.number).collect();
+    let sound = read_values(context, &values, &mut report.faults)?;
+    let mut kept = HashSet::new();
+    for (id, meta) in named().filter(|(_, meta)| sound.contains_key(&meta.number)) {
+        if sound.get(&meta.number) == Some(&(id, meta)) {
+            emptied.add_values(id, meta).map_err(Error::invalid)?;
+            kept.insert(meta.number);
+        } else {
+            let file = FileKind::Values(meta.number).path(context.dir());
+            let what = "the file is not the one that the manifest describes".into();
+            report.faults.push(RepairFault { file, offset: 0, what });
+        }
+    }
+    let mut plan = Plan {
+        fs: context.shared_fs(),
+        state: emptied,
+        values: Arc::new(FoundValues::new(context, &values, kept)),
+        rewrites: Vec::new(),
+        merges: Vec::new(),
+        logs: None,
+        min_log: Some(state.min_log),
+        uncertain: BTreeSet::new(),
+    };
+    for (&id, keyspace) in &state.keyspaces {
         for (level, meta) in keyspace.tables() {
             let Some(checked) = check(context, meta.number, Some(meta))? else {
                 let path = FileKind::Table(meta.number).path(context.dir());
@@ -188,9 +231,6 @@ pub(super) fn by_manifest(
             };
             keep_or_rewrite(&mut plan, report, id, level, checked)?;
         }
-    }
-    if lags {
-        return Ok(None);
     }
     if let Err(error) = checked {
         note_damage(&mut report.faults, error)?;
@@ -204,6 +244,7 @@ pub(super) fn by_manifest(
             synced: state.synced_log,
         });
     }
+    plan.drop_unused_values();
     Ok(Some(plan))
 }
 
@@ -290,7 +331,12 @@ fn keep_or_rewrite(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u
     }
     report.faults.extend(checked.fault);
     report.losses.extend(checked.losses.into_iter().map(|loss| Loss { keyspace: name.clone(), ..loss }));
-    match checked.sound {
+    let sound = checked.sound.filter(|meta| plan.values.keeps(&meta.references));
+    if sound.is_none() {
+        let loss = plan.values.loss(&checked.table)?;
+        report.losses.extend(loss.map(|loss| Loss { keyspace: name, ..loss }));
+    }
+    match sound {
         // New files get larger numbers.
         Some(meta) if meta.number <= GREATEST_COUNTED => {
             plan.state.next_file_number = plan.state.next_file_number.max(meta.number + 1);
@@ -313,6 +359,8 @@ struct FoundTable {
     keyspace: Option<u32>,
     level: u8,
     is_installed: bool,
+    /// Whether the table and the value files to which it points are sound.
+    is_whole: bool,
 }
 
 impl FoundTable {
@@ -320,7 +368,7 @@ impl FoundTable {
     /// completely. If it was not added, all of it is in the logs.
     fn is_torn_flush(&self) -> bool {
         let origin = self.checked.table.origin();
-        origin.inputs.is_empty() && !origin.by_repair && !self.is_installed && self.checked.sound.is_none()
+        origin.inputs.is_empty() && !origin.by_repair && !self.is_installed && !self.is_whole
     }
 
     /// Whether nothing can be read of it, and nothing says that it was ever completed.
@@ -390,6 +438,7 @@ pub(super) fn by_evidence(
     let why = "without a good manifest, nothing tells of a missing table, a compaction that left no table, or a \
                keyspace without tables and log entries";
     report.losses.push(Loss::anywhere(LossKind::Unknowable, why));
+    let sound_values = read_values(context, &files.values(), &mut report.faults)?;
     let mut found = BTreeMap::new();
     for number in files.tables() {
         let known = knowledge.tables.get(&number);
@@ -403,7 +452,9 @@ pub(super) fn by_evidence(
                 RANGE_LEVEL => RANGE_LEVEL,
                 level => level.min(u8::try_from(LEVEL_COUNT - 1).unwrap_or(0)),
             };
-            found.insert(number, FoundTable { checked, keyspace, level, is_installed: known.is_some() });
+            let is_there = |meta: &TableMeta| meta.references.iter().all(|at| sound_values.contains_key(&at.file));
+            let is_whole = checked.sound.as_ref().is_some_and(is_there);
+            found.insert(number, FoundTable { checked, keyspace, level, is_installed: known.is_some(), is_whole });
         }
     }
     let (mut fates, missing) = decide_fates(files, knowledge, &found);
@@ -417,9 +468,18 @@ pub(super) fn by_evidence(
     let last = find_last(&mut state, files, knowledge, &found);
     let definitions = definitions(&found);
     define_keyspaces(&mut state, knowledge, &definitions, &found, &fates, report);
+    let mut kept = HashSet::new();
+    for (&number, (id, meta)) in sound_values.iter().filter(|(number, _)| **number <= GREATEST_COUNTED) {
+        state.next_file_number = state.next_file_number.max(number + 1);
+        if state.add_values(*id, *meta).is_ok() {
+            kept.insert(number);
+        }
+    }
+    let values = FoundValues::new(context, &files.values(), kept);
     let mut plan = Plan {
         fs: context.shared_fs(),
         state,
+        values: Arc::new(values),
         rewrites: Vec::new(),
         merges: Vec::new(),
         logs: None,
@@ -492,6 +552,7 @@ pub(super) fn by_evidence(
     selection.certainly_elsewhere = plan.state.keyspaces.keys().map(proven).min().unwrap_or(0);
     plan.state.flushed_seqno = plan.state.flushed_seqno.max(elsewhere);
     plan.logs = Some(selection);
+    plan.drop_unused_values();
     Ok(plan)
 }
 
@@ -520,7 +581,7 @@ fn decide_fates<'a>(
         let bounds = table.checked.table.bounds();
         candidates.push(Candidate {
             number,
-            is_whole: table.checked.sound.is_some(),
+            is_whole: table.is_whole,
             is_installed: table.is_installed,
             smallest: bounds.map_or_else(Vec::new, |(smallest, _)| smallest.to_vec()),
             largest: bounds.map_or_else(Vec::new, |(_, largest)| largest.to_vec()),
@@ -714,7 +775,8 @@ fn place_tables(plan: &mut Plan, report: &mut RepairReport, id: u32, tables: Vec
             let holes = readable.iter().map(|table| table.checked.holes).sum();
             for table in tables {
                 report.faults.extend(table.checked.fault);
-                let losses = table.checked.losses.into_iter();
+                let of_values = plan.values.loss(&table.checked.table)?;
+                let losses = table.checked.losses.into_iter().chain(of_values);
                 report.losses.extend(losses.map(|loss| Loss { keyspace: name.clone(), ..loss }));
             }
             let count = shared.len();

@@ -15,7 +15,7 @@ use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::ranges::{Fragment, fold};
 use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, UnknownLevels, write_ranges, write_run};
+use crate::tree::compaction::{OutputContext, UnknownLevels, ValuePolicy, write_ranges, write_run};
 use crate::tree::manifest::{LEVEL_COUNT, encode_definition};
 
 /// A table that was read from front to back.
@@ -165,7 +165,7 @@ impl TableWriter<'_> {
         origin: Origin,
     ) -> Result<Vec<TableMeta>> {
         let context = self.context(target, table_size, origin);
-        Ok(write_run(cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default())
+        Ok(write_run(cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default().tables)
     }
 
     /// Writes range deletes to a new range table, unless there are none.
@@ -203,6 +203,8 @@ impl TableWriter<'_> {
             operator: None,
             hook: CompactionHook::default(),
             now: 0,
+            // Values stay where they are.
+            values: ValuePolicy { separate_from: None, ..ValuePolicy::of(options) },
             keyspace: name,
             new_number: self.new_number,
             cancelled: &|| false,

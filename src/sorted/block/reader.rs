@@ -9,6 +9,7 @@ use super::view::{Block, CACHE_LINE};
 use crate::format::coding::{Decoder, get_u16, get_u32, get_u64};
 use crate::format::deadline::{DEADLINE_LEN, decode_expiring};
 use crate::format::key::{HEAD4_LEN, MAX_SEQNO, SeqNo, ValueKind, check_range, equal};
+use crate::format::pointer::ValuePointer;
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
 use crate::operator::decode_operand;
@@ -194,7 +195,7 @@ impl<'a> Block<'a> {
                 && header.value_len <= bytes.len() - value_start
                 && seqno <= MAX_SEQNO
                 && let Ok(kind) = ValueKind::decode(packed & 7)
-                && !matches!(kind, ValueKind::Merge | ValueKind::DeleteRange)
+                && !matches!(kind, ValueKind::Merge | ValueKind::DeleteRange | ValueKind::SeparatePut)
                 && (kind != ValueKind::ExpiringPut || header.value_len >= DEADLINE_LEN)
             {
                 return Ok(BlockEntry { rest, seqno, kind, value_start, value_len: header.value_len });
@@ -238,6 +239,7 @@ impl<'a> Block<'a> {
         match kind {
             ValueKind::Merge => _ = decode_operand(seqno, stored)?,
             ValueKind::ExpiringPut => _ = decode_expiring(stored)?,
+            ValueKind::SeparatePut => _ = ValuePointer::decode(stored)?,
             ValueKind::DeleteRange => check_range(&[self.prefix(), rest].concat(), stored)?,
             ValueKind::Put | ValueKind::Delete => {}
         }

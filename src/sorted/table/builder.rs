@@ -3,13 +3,12 @@
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
-use super::compress::compress;
 use super::deadlines::DeadlineCounter;
 use super::footer::{BlockHandle, FOOTER_LEN, Footer, PAGE, TRAILER_LEN};
 use super::index::{IndexBuilder, separator};
 use super::origin::Origin;
 use super::properties::{Properties, filter_hash};
-use super::{TableMeta, TableOptions};
+use super::{References, TableMeta, TableOptions};
 use crate::error::{Error, IoContext, Result};
 use crate::filter::{FilterBuilder, KeyHash};
 use crate::format::checksum::{FileChecksum, bound_crc};
@@ -19,6 +18,7 @@ use crate::format::header::{FileHeader, Magic};
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::options::Compression;
 use crate::sorted::block::BlockBuilder;
+use crate::sorted::compress::compress;
 use crate::vfs::{FileSystem, WritableFile};
 
 /// Bytes buffered before they are appended to the file.
@@ -106,6 +106,11 @@ impl<'a> TableBuilder<'a> {
     /// Approximate length of the file if it were finished now, without the filter.
     pub(crate) fn estimated_size(&self) -> u64 {
         self.output.offset() + (self.block.size() + self.index.size() + FOOTER_LEN) as u64
+    }
+
+    /// The value files to which the entries added so far point.
+    pub(crate) fn references(&self) -> &References {
+        &self.properties.references
     }
 
     /// Adds an entry, which must come after the one before it. An entry out of order is always an

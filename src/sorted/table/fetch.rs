@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::TableContext;
-use super::compress::{decompress_into, from_code, highest_code, raw_len};
 use super::footer::{BlockHandle, TRAILER_LEN};
 use super::mapped::Mapped;
 use super::properties::Properties;
@@ -20,6 +19,7 @@ use crate::format::filename::FileKind;
 use crate::options::Compression;
 use crate::report::stats::ReadCounters;
 use crate::sorted::block::{BlockRef, Frame};
+use crate::sorted::compress::{decompress_into, from_code, highest_code, raw_len};
 use crate::vfs::ReadableFile;
 
 /// Reads from one table's file.

@@ -14,19 +14,15 @@
 
 mod builder;
 mod cache;
-mod compress;
 mod cursor;
 mod deadlines;
 mod describe;
 mod estimate;
 mod fetch;
-mod files;
 mod footer;
 #[cfg(any(fuzzing, test))]
 pub(crate) mod fuzz;
-mod graveyard;
 mod index;
-mod janitor;
 mod mapped;
 mod origin;
 mod pending;
@@ -34,6 +30,7 @@ mod planned;
 mod prefix;
 mod properties;
 mod reader;
+mod references;
 mod refilter;
 mod resident;
 mod salvage;
@@ -50,16 +47,14 @@ pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use deadlines::Deadlines;
 pub(crate) use estimate::key_between;
-pub(crate) use files::FilePool;
 pub(crate) use footer::BlockHandle;
-pub(crate) use graveyard::Graveyard;
 pub(crate) use origin::{Input, Origin};
 pub(crate) use pending::PendingReads;
 pub(crate) use prefix::PrefixProbe;
 pub(crate) use reader::{PointRead, Probe, ReadMode, Table, TableHit};
+pub(crate) use references::References;
 pub(crate) use salvage::{SalvageCursor, SalvageTable};
 
-use self::janitor::Janitor;
 use self::mapped::MapPermit;
 use crate::error::{IoContext, Result};
 use crate::filter::{FilterPolicy, PrefixExtractor};
@@ -70,6 +65,8 @@ use crate::memory::epoch::Epoch;
 use crate::memory::pool::TableMemory;
 use crate::options::Compression;
 use crate::report::event::Listener;
+use crate::sorted::files::{FilePool, Graveyard, Janitor};
+use crate::sorted::values::ValueFiles;
 use crate::vfs::FileSystem;
 
 /// What the manifest records about a table.
@@ -86,6 +83,7 @@ pub(crate) struct TableMeta {
     pub(crate) tombstones: u64,
     /// Of the entries with a deadline.
     pub(crate) deadlines: Deadlines,
+    pub(crate) references: References,
     pub(crate) smallest_seqno: SeqNo,
     pub(crate) largest_seqno: SeqNo,
     /// No entry of the table is deleted by a range delete numbered up to this. The manifest alone
@@ -101,6 +99,11 @@ impl TableMeta {
     /// space.
     pub(crate) fn ends_before(&self, upper: Option<&[u8]>) -> bool {
         upper.is_none_or(|upper| *self.largest < *upper)
+    }
+
+    /// Bytes of the table and of the values that it points to.
+    pub(crate) fn total_size(&self) -> u64 {
+        self.size.saturating_add(self.references.bytes())
     }
 
     /// Whether the table's key range and `span` have a key in common.
@@ -132,7 +135,8 @@ pub(crate) struct TableContext {
     cache: BlockCache,
     /// Memory of the resident parts of open tables.
     memory: Arc<TableMemory>,
-    files: FilePool,
+    files: Arc<FilePool>,
+    values: Arc<ValueFiles>,
     janitor: Arc<Janitor>,
     graveyard: Arc<Graveyard>,
     /// Whether uncompressed tables are mapped, and how many are.
@@ -144,15 +148,18 @@ impl TableContext {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_bytes: usize, max_open_files: usize) -> TableContext {
         let epoch = Arc::<Epoch>::default();
         let graveyard = Arc::<Graveyard>::default();
+        let janitor = Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&graveyard)));
+        let files = Arc::new(FilePool::new(max_open_files));
         TableContext {
-            janitor: Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&graveyard))),
+            values: ValueFiles::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&files), Arc::clone(&janitor)),
+            janitor,
             graveyard,
             fs,
             dir: dir.to_owned(),
             cache: BlockCache::new(Arc::clone(&epoch), cache_bytes),
             epoch,
             memory: Arc::default(),
-            files: FilePool::new(max_open_files),
+            files,
             map_tables: MapPermit::default(),
             listener: Listener::default(),
         }
@@ -196,6 +203,11 @@ impl TableContext {
     pub(crate) fn remove_file(&self, number: u64) {
         self.graveyard.bury(number);
         self.graveyard.remove_file(&*self.fs, &self.dir, number);
+    }
+
+    /// Reads values that are not in the tables.
+    pub(crate) fn values(&self) -> &Arc<ValueFiles> {
+        &self.values
     }
 
     /// Tables that no version names, but whose files may reappear after a crash.

@@ -23,15 +23,17 @@
 //! | 20 | XXH3 of the filter block, 64 bits, seed 0, as `u64`; absent if there is no filter |
 //! | 21 to 28 | [`Origin`](super::Origin) |
 //! | 29 | operands of merges; absent if there are none |
+//! | 30 | [`References`]; absent if no entry points to a value file |
 //! | 31 | [`Deadlines`]; absent if no entry has one |
 //! | 32 | range deletes; absent if there are none: a range table has nothing else |
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Deadlines, TableMeta};
+use super::{Deadlines, References, TableMeta};
 use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint_field};
 use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
+use crate::format::pointer::ValuePointer;
 use crate::format::{Decoded, Malformed};
 
 /// Longest data block: a single entry of the greatest size, directory included.
@@ -49,6 +51,7 @@ pub(crate) struct Properties {
     pub(crate) operands: u64,
     /// Of the entries with a deadline.
     pub(crate) deadlines: Deadlines,
+    pub(crate) references: References,
     /// Entries that are range deletes: all or none.
     pub(crate) ranges: u64,
     pub(crate) data_blocks: u64,
@@ -89,6 +92,7 @@ pub(super) fn filter_hash(block: &[u8]) -> u64 {
 
 const FILTER_HASH: u64 = 20;
 const OPERANDS: u64 = 29;
+const REFERENCES: u64 = 30;
 const DEADLINES: u64 = 31;
 const RANGES: u64 = 32;
 /// One bit per mandatory tag.
@@ -105,6 +109,7 @@ impl Properties {
             keys: self.keys,
             tombstones: self.tombstones,
             deadlines: self.deadlines,
+            references: self.references,
             smallest_seqno: self.smallest_seqno,
             largest_seqno: self.largest_seqno,
             cleared: 0,
@@ -126,6 +131,11 @@ impl Properties {
         self.ranges += u64::from(kind == ValueKind::DeleteRange);
         self.key_bytes += key.len() as u64;
         self.value_bytes += value.len() as u64;
+        if kind == ValueKind::SeparatePut
+            && let Ok(pointer) = ValuePointer::decode(value)
+        {
+            self.references.count(&pointer);
+        }
         self.smallest_seqno = self.smallest_seqno.min(seqno);
         self.largest_seqno = self.largest_seqno.max(seqno);
     }
@@ -134,7 +144,8 @@ impl Properties {
     pub(super) fn features(&self) -> u32 {
         let merge = if self.operands > 0 { features::MERGE } else { 0 };
         let expiry = if self.deadlines.count > 0 { features::EXPIRY } else { 0 };
-        merge | expiry | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
+        let values = if self.references.is_empty() { 0 } else { features::VALUES };
+        merge | expiry | values | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
     }
 
     /// Counts a data block of `len` bytes before compression.
@@ -177,6 +188,11 @@ impl Properties {
             self.deadlines.put(&mut content);
             put_field(&mut out, DEADLINES, &content);
         }
+        if !self.references.is_empty() {
+            let mut content = Vec::new();
+            self.references.put(&mut content);
+            put_field(&mut out, REFERENCES, &content);
+        }
         if self.ranges > 0 {
             put_varint_field(&mut out, RANGES, self.ranges);
         }
@@ -188,7 +204,7 @@ impl Properties {
         let mut seen = 0u64;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=FILTER_HASH).contains(&tag) && ![OPERANDS, DEADLINES, RANGES].contains(&tag) {
+            if !(1..=FILTER_HASH).contains(&tag) && ![OPERANDS, REFERENCES, DEADLINES, RANGES].contains(&tag) {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -235,6 +251,7 @@ impl Properties {
             18 => self.keyspace = content.varint_u32()?,
             19 => self.keys = content.varint()?,
             FILTER_HASH => self.filter_hash = Some(content.u64()?),
+            REFERENCES => self.references = References::decode(content)?,
             DEADLINES => self.deadlines = Deadlines::decode(content)?,
             OPERANDS => self.operands = content.varint()?,
             _ => self.ranges = content.varint()?,
@@ -255,6 +272,7 @@ mod tests {
             keys: 90,
             tombstones: 3,
             operands: 2,
+            references: References::default(),
             deadlines: Deadlines { count: 30, first: 5, quarter: 1 << 41, last: u64::MAX },
             ranges: 3,
             data_blocks: 4,

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::deadline::split_expiring;
+use crate::format::filename::FileKind;
 use crate::format::header::features;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::epoch::Pin;
@@ -25,6 +26,7 @@ use crate::report::explain::{FilterAnswer, Found, ReadTrace, Untraced};
 use crate::report::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
 use crate::sorted::block::{BlockHit, BlockRef, CursorBlock, Frame, LookupBlock};
 use crate::sorted::value::FoundValue;
+use crate::sorted::values::{SeparateValue, ValueFile};
 
 /// A table of some version. There is one per file, shared by the versions that contain it.
 ///
@@ -33,6 +35,8 @@ use crate::sorted::value::FoundValue;
 pub(crate) struct Table {
     meta: TableMeta,
     fetcher: Fetcher,
+    /// Keeps the value files to which entries point.
+    _values: Box<[Arc<ValueFile>]>,
     resident: OnceLock<Resident>,
     /// Held while `resident` is read, so that racing first look-ups read it once.
     opening: Mutex<()>,
@@ -59,6 +63,8 @@ pub(crate) struct PointRead<'a> {
 pub(crate) struct ReadMode {
     pub(crate) filters: FilterMode,
     pub(crate) fill_cache: bool,
+    /// Whether values in value files are wanted.
+    pub(crate) values: bool,
 }
 
 /// Which counters a read of a block updates.
@@ -117,7 +123,9 @@ pub(crate) struct Probe<'p> {
 
 impl Table {
     pub(crate) fn new(context: Arc<TableContext>, meta: TableMeta) -> Table {
+        let values = meta.references.iter().map(|reference| context.values().hold(reference.file));
         Table {
+            _values: values.collect(),
             fetcher: Fetcher::new(context, meta.number, meta.size),
             meta,
             resident: OnceLock::new(),
@@ -140,6 +148,16 @@ impl Table {
     pub(crate) fn holds_ranges(&self) -> Result<bool> {
         let footer = &self.resident()?.footer;
         Ok(footer.features & features::RANGE_DELETE != 0)
+    }
+
+    /// Whether a compaction could not read a value in this value file of the store.
+    pub(crate) fn is_unreadable(&self, value_file: u64) -> bool {
+        self.fetcher.context.values().is_unreadable(value_file)
+    }
+
+    /// Reads the value of a key to which an entry of this table points.
+    pub(crate) fn separate_value(&self, key: &[u8], pointer: &[u8]) -> Result<SeparateValue> {
+        self.fetcher.context.values().read(key, pointer)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -448,7 +466,7 @@ impl Drop for Table {
         }
         if self.obsolete.load(Ordering::Acquire) {
             context.files.remove(self.meta.number);
-            context.janitor.hand_in(self.meta.number);
+            context.janitor.hand_in(FileKind::Table(self.meta.number));
         }
     }
 }
@@ -513,7 +531,7 @@ impl<'p> Probe<'p> {
         blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
-        let lookup = self.look_up(pin, blocks, trace)?;
+        let mut lookup = self.look_up(pin, blocks, trace)?;
         let table = self.table;
         match (self.answer, &lookup) {
             (FilterAnswer::Skipped, _) => table.count(ReadEvent::Skipped),
@@ -523,7 +541,15 @@ impl<'p> Probe<'p> {
             (FilterAnswer::No, Lookup::Absent) => _ = table.fetcher.counters.count_look_up(ReadEvent::Negative),
             (FilterAnswer::No, _) => return Err(self.denied()),
         }
+        if let Lookup::Found(hit) = &mut lookup
+            && hit.kind == ValueKind::SeparatePut
+        {
+            self.read_value(hit)?;
+        }
         trace.leave(match &lookup {
+            Lookup::Found(TableHit { value: FoundValue::Separate(value), .. }) => {
+                Found::SeparateValue(value.bytes().len())
+            }
             Lookup::Found(hit) if hit.kind == ValueKind::Put => Found::Value(hit.value.bytes().len()),
             Lookup::Found(hit) if hit.kind == ValueKind::Merge => Found::Operand,
             Lookup::Found(hit) if hit.kind == ValueKind::ExpiringPut => {
@@ -537,6 +563,17 @@ impl<'p> Probe<'p> {
             Lookup::Found(hit) => Some(hit),
             Lookup::Newer | Lookup::Absent => None,
         })
+    }
+
+    /// Replaces the pointer that was found by the value, if that is wanted.
+    #[inline(never)]
+    fn read_value(&self, hit: &mut TableHit<'p>) -> Result<()> {
+        let value = match self.read.mode.values {
+            true => self.table.separate_value(self.read.key, hit.value.bytes())?,
+            false => SeparateValue::default(),
+        };
+        (hit.kind, hit.value) = (ValueKind::Put, FoundValue::Separate(value));
+        Ok(())
     }
 
     #[cold]

@@ -126,6 +126,7 @@ impl Resident {
             (properties.keys == meta.keys, "the number of distinct keys is not the one in the manifest"),
             (properties.tombstones == meta.tombstones, "the number of tombstones is not the one in the manifest"),
             (properties.deadlines == meta.deadlines, "the deadlines are not those in the manifest"),
+            (properties.references == meta.references, "the value files are not those in the manifest"),
             (
                 properties.smallest == meta.smallest && properties.largest == meta.largest,
                 "the range of keys is not the one in the manifest",

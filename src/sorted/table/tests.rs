@@ -114,7 +114,13 @@ fn look_up(table: &Table, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> R
 }
 
 fn point_read(key: &[u8], snapshot: SeqNo, filters: FilterMode) -> PointRead<'_> {
-    PointRead { key, hash: KeyHash::new(SEED, key), snapshot, cover: 0, mode: ReadMode { filters, fill_cache: true } }
+    PointRead {
+        key,
+        hash: KeyHash::new(SEED, key),
+        snapshot,
+        cover: 0,
+        mode: ReadMode { filters, fill_cache: true, values: true },
+    }
 }
 
 /// All entries, forward.
@@ -162,6 +168,7 @@ fn check(options: TableOptions, entries: &[TableEntry], cache_bytes: usize) -> A
         keys: entries.iter().map(|e| &e.0).collect::<std::collections::BTreeSet<_>>().len() as u64,
         tombstones: entries.iter().filter(|e| e.2 == ValueKind::Delete).count() as u64,
         deadlines: Default::default(),
+        references: Default::default(),
         smallest_seqno: entries.iter().map(|e| e.1).min().unwrap(),
         largest_seqno: entries.iter().map(|e| e.1).max().unwrap(),
         cleared: 0,

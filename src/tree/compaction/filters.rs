@@ -133,6 +133,7 @@ mod tests {
             keys,
             tombstones: 0,
             deadlines: Default::default(),
+            references: Default::default(),
             smallest_seqno: 0,
             largest_seqno: 0,
             cleared: 0,

@@ -11,30 +11,33 @@ use crate::format::span::KeySpan;
 use crate::options::Compression;
 use crate::sorted::ranges::{Fragment, RangeSource, fold, layers_of};
 use crate::sorted::table::{Origin, TableBuilder, TableMeta, TableOptions};
+use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::RANGE_LEVEL;
 use crate::write::memtable::Memtable;
 
+/// Tables with their levels, and value files.
+pub(crate) type Flushed = (Vec<(u8, TableMeta)>, Vec<ValueFileMeta>);
+
 /// Writes the entries and the range deletes of a keyspace. Entries that the ranges delete are left
 /// out, unless a snapshot sees them. `is_needed` says whether a range may delete anything in a
-/// table, of which those just written are passed. Returns the tables with their levels. They are
-/// synced, the directory is not. After an error none of them is left.
+/// table, of which those just written are passed. Returns the tables with their levels, and
+/// the value files. They are synced, the directory is not. After an error none of them is left.
 pub(crate) fn write_memtable(
     memtable: &Arc<Memtable>,
     keyspace: u32,
     mut context: OutputContext<'_>,
     is_needed: impl Fn(&Fragment, &[TableMeta]) -> bool,
-) -> Result<Vec<(u8, TableMeta)>> {
+) -> Result<Flushed> {
     let mut fragments = fold(memtable.ranges(keyspace), &context.snapshots);
     context.table_size = u64::MAX;
     context.ranges = layers_of(&fragments).into_iter().map(|layer| Arc::new(layer) as Arc<dyn RangeSource>).collect();
     context.cleared = fragments.iter().map(|range| range.seqno).max().unwrap_or(0);
     let mut cursor = memtable.flush_cursor(keyspace);
-    let tables = write_run(&mut cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default();
-    fragments.retain(|range| is_needed(range, &tables));
-    let ranges = write_ranges(&fragments, &context).inspect_err(|_| {
-        tables.iter().for_each(|meta| context.tables.remove_file(meta.number));
-    })?;
-    Ok(tables.into_iter().map(|meta| (0, meta)).chain(ranges.map(|meta| (RANGE_LEVEL, meta))).collect())
+    let written = write_run(&mut cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default();
+    fragments.retain(|range| is_needed(range, &written.tables));
+    let ranges = write_ranges(&fragments, &context).inspect_err(|_| written.remove(context.tables))?;
+    let tables = written.tables.into_iter().map(|meta| (0, meta)).chain(ranges.map(|meta| (RANGE_LEVEL, meta)));
+    Ok((tables.collect(), written.values))
 }
 
 /// Writes a range table of folded ranges, unless there are none.

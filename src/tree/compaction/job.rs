@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::output::{LowerLevels, OutputContext, write_run};
+use super::output::{LowerLevels, OutputContext, Written, write_run};
 use super::picker::Task;
 use crate::error::Result;
 use crate::format::key::SeqNo;
@@ -46,14 +46,14 @@ pub(crate) fn bounds(task: &Task, version: &Version, stage: KeySpan<&[u8]>, tabl
     Ok(bounds)
 }
 
-/// Merges the entries in `part` of the inputs of `task`, taken from `version`. Returns the new
-/// tables, or `None` if cancelled.
+/// Merges the entries in `part` of the inputs of `task`, taken from `version`. Returns what it has
+/// written, or `None` if cancelled.
 pub(crate) fn run(
     task: &Task,
     version: &Version,
     part: KeySpan<&[u8]>,
     context: &OutputContext<'_>,
-) -> Result<Option<Vec<TableMeta>>> {
+) -> Result<Option<Written>> {
     let mut sources = Vec::new();
     for (number, level) in version.levels().iter().enumerate() {
         let tables: Vec<Arc<Table>> =
@@ -192,10 +192,11 @@ mod tests {
     use crate::filter::FilterPolicy;
     use crate::format::key::{SeqNo, ValueKind};
     use crate::operator::CompactionHook;
-    use crate::options::Compression;
+    use crate::options::{Compression, KeyspaceOptions};
     use crate::report::stats::ReadStats;
     use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
     use crate::sorted::table::{Origin, TableBuilder, TableContext, TableOptions};
+    use crate::tree::compaction::ValuePolicy;
     use crate::vfs::{FileSystem, SimFileSystem};
 
     /// A level of tables with these smallest and largest keys.
@@ -208,6 +209,7 @@ mod tests {
             keys: 2,
             tombstones: 0,
             deadlines: Default::default(),
+            references: Default::default(),
             smallest_seqno: 1,
             largest_seqno: 2,
             cleared: 0,
@@ -439,13 +441,14 @@ mod tests {
                 operator: None,
                 hook: CompactionHook::default(),
                 now: 0,
+                values: ValuePolicy::of(&KeyspaceOptions::new()),
                 keyspace: "ks",
                 new_number: &|| last_number.replace(last_number.get() + 1) + 1,
                 cancelled: &|| false,
                 paranoid: false,
                 origin: Origin::default(),
             };
-            let tables = run(&task, &version, KeySpan::default(), &output).unwrap().unwrap();
+            let tables = run(&task, &version, KeySpan::default(), &output).unwrap().unwrap().tables;
             let entries = tables.into_iter().flat_map(|meta| {
                 let mut cursor = RunCursor::for_compaction([Arc::new(Table::new(Arc::clone(&context), meta))].into());
                 cursor.seek_to_first().unwrap();

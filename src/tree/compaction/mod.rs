@@ -16,4 +16,4 @@ mod retention;
 pub(crate) mod stages;
 
 pub(crate) use flush::{write_memtable, write_ranges};
-pub(crate) use output::{OutputContext, UnknownLevels, write_run};
+pub(crate) use output::{OutputContext, UnknownLevels, ValuePolicy, Written, write_run};

@@ -1,16 +1,23 @@
 //! Writes sorted entries to tables, for flushes and compactions.
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::retention::Retention;
 use crate::error::{Error, Result};
 use crate::format::deadline::{Deadline, put_expiring, split_expiring};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
+use crate::format::pointer::ValuePointer;
 use crate::format::span::KeySpan;
 use crate::operator::{CompactionDecision, CompactionHook, NamedOperator, OperandChain, Resolved};
+use crate::options::{Compression, KeyspaceOptions};
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::ranges::{Covers, NO_SNAPSHOT, RangeSource, Stretch, drops, least_above};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
+use crate::sorted::values::{SeparateValue, ValueFileMeta, ValueScan, ValueWriter};
 
 /// What the store provides for writing tables.
 pub(crate) struct OutputContext<'a> {
@@ -30,6 +37,7 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) hook: CompactionHook,
     /// Values whose deadline is not later are written as deletes; 0 for none.
     pub(crate) now: Deadline,
+    pub(crate) values: ValuePolicy,
     /// The keyspace's name, for errors.
     pub(crate) keyspace: &'a str,
     /// Takes the next file number.
@@ -42,6 +50,52 @@ pub(crate) struct OutputContext<'a> {
     /// Origin of the tables. The writer fills in each table's key range and the tables that are
     /// dead by then.
     pub(crate) origin: Origin,
+}
+
+/// Which values go to value files.
+#[derive(Clone, Debug)]
+pub(crate) struct ValuePolicy {
+    /// Length from which they do.
+    pub(crate) separate_from: Option<u32>,
+    pub(crate) compression: Compression,
+    /// Value files that are emptied: values in them are written anew.
+    pub(crate) leaving: Arc<HashSet<u64>>,
+    /// Whether that is why the tables are written: a value that cannot be read is an error then,
+    /// and otherwise stays where it is.
+    pub(crate) must_move: bool,
+}
+
+impl ValuePolicy {
+    /// The policy of a keyspace, by which no value file is emptied.
+    pub(crate) fn of(options: &KeyspaceOptions) -> ValuePolicy {
+        let (separate_from, compression) = (options.separate_values, options.compression);
+        ValuePolicy { separate_from, compression, leaving: Arc::default(), must_move: false }
+    }
+}
+
+/// What has been written. All files are synced, the directory is not.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) tables: Vec<TableMeta>,
+    pub(crate) values: Vec<ValueFileMeta>,
+}
+
+impl Written {
+    pub(crate) fn append(&mut self, mut other: Written) {
+        self.tables.append(&mut other.tables);
+        self.values.append(&mut other.values);
+    }
+
+    /// Bytes of all files.
+    pub(crate) fn size(&self) -> u64 {
+        self.tables.iter().map(|meta| meta.size).sum::<u64>() + self.values.iter().map(|meta| meta.size).sum::<u64>()
+    }
+
+    /// Removes the files, which no version has ever named.
+    pub(crate) fn remove(&self, context: &TableContext) {
+        self.tables.iter().for_each(|meta| context.remove_file(meta.number));
+        self.values.iter().for_each(|meta| context.values().remove_new(meta.number));
+    }
 }
 
 /// What the levels below the output say of a key; see [`write_run`].
@@ -99,26 +153,47 @@ const YIELD_INTERVAL: usize = 256 << 10;
 /// Bytes of operands that a writer collects before it combines them, unless their result is as
 /// long.
 const CHAIN_LEN: usize = 1 << 20;
+/// Length at which a value file ends and the next begins.
+const VALUE_FILE_LEN: u64 = 64 << 20;
+/// A table ends when its entries point to this many times the size of a table. Emptying a value
+/// file rewrites tables whole, and reads the values in the order of their keys.
+const REFERENCED_SIZE: u64 = 8;
+/// A table ends when its entries point to this many value files: the manifest lists them.
+const MAX_REFERENCES: usize = 4096;
 /// Bytes that an entry counts for in addition to its key and value.
 const ENTRY_COST: usize = 64;
 
-/// Writes to new tables those entries of `cursor` in `part` that must be kept. Each table is
-/// synced, the directory is not.
+/// Writes to new tables those entries of `cursor` in `part` that must be kept, and their values to
+/// value files as the context's policy says.
 ///
-/// Returns `None` if cancelled. Unless all entries were read and written, the new tables are
-/// removed again.
+/// Returns `None` if cancelled. Unless all entries were read and written, the new files are removed
+/// again.
 pub(crate) fn write_run(
     cursor: &mut impl MergeCursor,
     part: KeySpan<&[u8]>,
     context: &OutputContext<'_>,
     lower: &mut impl LowerLevels,
-) -> Result<Option<Vec<TableMeta>>> {
+) -> Result<Option<Written>> {
     let from = part.lower.map(<[u8]>::to_vec);
     let (done, current, cleared) = (Vec::new(), CurrentKey::default(), context.cleared);
-    let mut writer = RunWriter { context, builder: None, from, done, current, cleared };
-    match writer.write_all(cursor, part, lower) {
-        Ok(true) => Ok(Some(writer.done)),
-        Ok(false) => {
+    let (fs, dir) = (context.tables.fs(), context.tables.dir());
+    let values = ValueWriter::new(fs, dir, context.options.keyspace, context.values.compression, VALUE_FILE_LEN);
+    let since_yield = 0;
+    let mut writer = RunWriter { context, builder: None, values, from, done, current, cleared, since_yield };
+    let written = writer.write_all(cursor, part, lower).and_then(|ended| match ended {
+        true => Ok(Some(writer.values.finish()?)),
+        false => Ok(None),
+    });
+    match written {
+        Ok(Some(values)) => {
+            let written = Written { tables: writer.done, values };
+            if context.paranoid {
+                let verify = |file| ValueScan::verify(context.tables.values(), file);
+                written.values.iter().try_for_each(verify).inspect_err(|_| written.remove(context.tables))?;
+            }
+            Ok(Some(written))
+        }
+        Ok(None) => {
             writer.abandon();
             Ok(None)
         }
@@ -132,6 +207,7 @@ pub(crate) fn write_run(
 struct RunWriter<'a> {
     context: &'a OutputContext<'a>,
     builder: Option<TableBuilder<'a>>,
+    values: ValueWriter<'a>,
     /// Start of the key range of the current table, or of the next one.
     from: Option<Vec<u8>>,
     done: Vec<TableMeta>,
@@ -139,6 +215,8 @@ struct RunWriter<'a> {
     /// What new tables have as [`TableMeta::cleared`]: less than the context's once an entry has
     /// been kept for a snapshot.
     cleared: SeqNo,
+    /// Bytes of entries read since the last call of `cancelled`.
+    since_yield: usize,
 }
 
 /// The key whose versions are being written.
@@ -174,16 +252,15 @@ impl<'a> RunWriter<'a> {
         let mut retention = Retention::new(self.context.snapshots.clone());
         let ranges = Covers::new(self.context.ranges.clone(), NO_SNAPSHOT);
         let (has_ranges, mut stretch) = (!self.context.ranges.is_empty(), None::<Stretch>);
-        let mut since_yield = 0;
         match part.lower {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
             None => cursor.seek_to_first()?,
         }
         while cursor.valid() {
             let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
-            since_yield += ENTRY_COST + key.len() + cursor.value().len();
-            if since_yield >= YIELD_INTERVAL {
-                since_yield = 0;
+            self.since_yield += ENTRY_COST + key.len() + cursor.value().len();
+            if self.since_yield >= YIELD_INTERVAL {
+                self.since_yield = 0;
                 if (self.context.cancelled)() {
                     return Ok(false);
                 }
@@ -225,7 +302,12 @@ impl<'a> RunWriter<'a> {
             } else if seqno < self.current.boundary && self.current.boundary <= self.current.chain.newest() {
                 self.end_chain(lower, false)?;
             }
+            let value;
             let (kind, stored) = match kind {
+                ValueKind::SeparatePut if self.context.operator.is_some() && !self.current.chain.is_empty() => {
+                    value = self.read_value(key, cursor.value())?;
+                    (ValueKind::Put, value.bytes())
+                }
                 ValueKind::ExpiringPut if split_expiring(cursor.value()).0 <= self.context.now => {
                     (ValueKind::Delete, &[][..])
                 }
@@ -242,7 +324,7 @@ impl<'a> RunWriter<'a> {
             } else if kind == ValueKind::Delete {
                 self.write_delete(lower, key, seqno)?;
             } else {
-                self.write_value(lower, key, seqno, stored)?;
+                self.write_value(lower, key, seqno, kind, stored)?;
             }
             cursor.next()?;
         }
@@ -253,11 +335,18 @@ impl<'a> RunWriter<'a> {
 
     /// Writes a value of the current key, or what the compaction filter makes of it.
     #[inline]
-    fn write_value(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
+    fn write_value(
+        &mut self,
+        lower: &mut impl LowerLevels,
+        key: &[u8],
+        seqno: SeqNo,
+        kind: ValueKind,
+        stored: &[u8],
+    ) -> Result<()> {
         if self.context.hook.is_set() {
-            return self.write_decided(lower, key, seqno, value, None);
+            return self.write_decided(lower, key, seqno, kind, stored);
         }
-        self.write(lower, key, seqno, ValueKind::Put, value)
+        self.write(lower, key, seqno, kind, stored)
     }
 
     /// Writes a value of the current key that has not expired, or what the compaction filter makes
@@ -265,8 +354,7 @@ impl<'a> RunWriter<'a> {
     #[inline(never)]
     fn write_expiring(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, stored: &[u8]) -> Result<()> {
         if self.context.hook.is_set() {
-            let (deadline, value) = split_expiring(stored);
-            return self.write_decided(lower, key, seqno, value, Some(deadline));
+            return self.write_decided(lower, key, seqno, ValueKind::ExpiringPut, stored);
         }
         self.write(lower, key, seqno, ValueKind::ExpiringPut, stored)
     }
@@ -279,28 +367,44 @@ impl<'a> RunWriter<'a> {
         lower: &mut impl LowerLevels,
         key: &[u8],
         seqno: SeqNo,
-        value: &[u8],
-        deadline: Option<Deadline>,
+        kind: ValueKind,
+        stored: &[u8],
     ) -> Result<()> {
         let newest_snapshot = self.context.snapshots.last().copied().unwrap_or(0);
         let is_newest = seqno == self.current.newest && seqno > newest_snapshot;
-        let put = |writer: &mut Self, lower: &mut _, value: &[u8]| match deadline {
-            None => writer.write(lower, key, seqno, ValueKind::Put, value),
-            Some(deadline) => {
-                let mut stored = Vec::new();
-                put_expiring(&mut stored, deadline, value);
-                writer.write(lower, key, seqno, ValueKind::ExpiringPut, &stored)
-            }
-        };
         if !is_newest || lower.may_stay_above(key, seqno) {
-            return put(self, lower, value);
+            return self.write(lower, key, seqno, kind, stored);
         }
-        match self.context.hook.decide(key, value) {
-            Some(CompactionDecision::Keep) => put(self, lower, value),
-            Some(CompactionDecision::Replace(value)) => put(self, lower, &value),
-            Some(CompactionDecision::Drop) => self.write_delete(lower, key, seqno),
-            None => Err(Error::CompactionFilter { keyspace: self.context.keyspace.to_owned(), key: key.to_vec() }),
+        let separate;
+        let (value, deadline) = match kind {
+            ValueKind::ExpiringPut => {
+                let (deadline, value) = split_expiring(stored);
+                (value, Some(deadline))
+            }
+            ValueKind::SeparatePut => {
+                separate = self.read_value(key, stored)?;
+                (separate.bytes(), None)
+            }
+            _ => (stored, None),
+        };
+        match (self.context.hook.decide(key, value), deadline) {
+            (Some(CompactionDecision::Keep), _) => self.write(lower, key, seqno, kind, stored),
+            (Some(CompactionDecision::Replace(value)), None) => self.write(lower, key, seqno, ValueKind::Put, &value),
+            (Some(CompactionDecision::Replace(value)), Some(deadline)) => {
+                let mut stored = Vec::new();
+                put_expiring(&mut stored, deadline, &value);
+                self.write(lower, key, seqno, ValueKind::ExpiringPut, &stored)
+            }
+            (Some(CompactionDecision::Drop), _) => self.write_delete(lower, key, seqno),
+            (None, _) => Err(Error::CompactionFilter { keyspace: self.context.keyspace.to_owned(), key: key.to_vec() }),
         }
+    }
+
+    /// Reads the value to which an entry points.
+    fn read_value(&mut self, key: &[u8], pointer: &[u8]) -> Result<SeparateValue> {
+        let value = self.context.tables.values().read(key, pointer)?;
+        self.since_yield += value.bytes().len();
+        Ok(value)
     }
 
     /// Writes a tombstone of the current key. Unless an older version may be below, it is written
@@ -336,7 +440,39 @@ impl<'a> RunWriter<'a> {
                 self.builder()?.add(key, tombstone, ValueKind::Delete, &[])?;
             }
         }
-        self.builder()?.add(key, seqno, kind, value)
+        match kind {
+            ValueKind::Put if self.is_separate(value) => self.add_separate(key, seqno, value),
+            ValueKind::SeparatePut if self.is_leaving(value) => match self.read_value(key, value) {
+                Ok(moved) if self.is_separate(moved.bytes()) => self.add_separate(key, seqno, moved.bytes()),
+                Ok(moved) => self.builder()?.add(key, seqno, ValueKind::Put, moved.bytes()),
+                Err(error) => {
+                    if let Ok(pointer) = ValuePointer::decode(value) {
+                        self.context.tables.values().note_unreadable(pointer.file);
+                    }
+                    if self.context.values.must_move {
+                        return Err(error);
+                    }
+                    self.builder()?.add(key, seqno, kind, value)
+                }
+            },
+            _ => self.builder()?.add(key, seqno, kind, value),
+        }
+    }
+
+    #[inline]
+    fn is_separate(&self, value: &[u8]) -> bool {
+        self.context.values.separate_from.is_some_and(|least| value.len() >= least as usize)
+    }
+
+    /// Whether the value must leave the file to which an entry points.
+    fn is_leaving(&self, pointer: &[u8]) -> bool {
+        let leaving = &self.context.values.leaving;
+        !leaving.is_empty() && ValuePointer::decode(pointer).is_ok_and(|pointer| leaving.contains(&pointer.file))
+    }
+
+    fn add_separate(&mut self, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
+        let pointer = self.values.add(key, value, self.context.new_number)?.to_vec();
+        self.builder()?.add(key, seqno, ValueKind::SeparatePut, &pointer)
     }
 
     /// Adds a version to the chain of operands. A chain that grows too long is combined, or
@@ -393,7 +529,7 @@ impl<'a> RunWriter<'a> {
             Some(resolved) => {
                 let key = std::mem::take(&mut self.current.chain_key);
                 match resolved {
-                    Resolved::Value(value) => self.write_value(lower, &key, newest, &value)?,
+                    Resolved::Value(value) => self.write_value(lower, &key, newest, ValueKind::Put, &value)?,
                     Resolved::Operand(stored) => self.write(lower, &key, newest, ValueKind::Merge, &stored)?,
                 }
                 self.current.chain_key = key;
@@ -416,7 +552,15 @@ impl<'a> RunWriter<'a> {
     }
 
     fn is_full(&self) -> bool {
-        self.builder.as_ref().is_some_and(|builder| builder.estimated_size() >= self.context.table_size)
+        let (table_size, referenced) =
+            (self.context.table_size, self.context.table_size.saturating_mul(REFERENCED_SIZE));
+        self.builder.as_ref().is_some_and(|builder| {
+            let values = builder.references();
+            builder.estimated_size() >= table_size
+                || !values.is_empty()
+                    && table_size < u64::MAX
+                    && (values.bytes() >= referenced || values.len() >= MAX_REFERENCES)
+        })
     }
 
     fn builder(&mut self) -> Result<&mut TableBuilder<'a>> {
@@ -439,6 +583,10 @@ impl<'a> RunWriter<'a> {
 
     /// Ends the current table, if any. Its key range ends before `to`.
     fn finish_table(&mut self, to: Option<Vec<u8>>) -> Result<()> {
+        if self.builder.is_some() {
+            // A table that is whole points to value files that are whole.
+            self.values.end_file()?;
+        }
         let Some(mut builder) = self.builder.take() else { return Ok(()) };
         let from = std::mem::replace(&mut self.from, to.clone());
         let dead = self.context.tables.graveyard().numbers();
@@ -452,317 +600,12 @@ impl<'a> RunWriter<'a> {
     }
 
     fn abandon(&mut self) {
+        self.values.abandon();
         if let Some(builder) = self.builder.take() {
             builder.abandon();
         }
         for meta in self.done.drain(..) {
             self.context.tables.remove_file(meta.number);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-    use std::path::Path;
-
-    use super::*;
-    use crate::filter::FilterPolicy;
-    use crate::operator::Append;
-    use crate::options::Compression;
-    use crate::sorted::iter::InternalCursor;
-    use crate::sorted::table::{Input, SalvageTable};
-    use crate::tree::version::RunCursor;
-    use crate::vfs::{FileSystem, SimFileSystem};
-
-    type Entry = (Vec<u8>, SeqNo, ValueKind, usize);
-
-    /// A level below that holds the keys with an `h`, and wants a new table to begin with these.
-    struct Marked {
-        cuts: &'static [&'static str],
-        ended: usize,
-    }
-
-    impl LowerLevels for Marked {
-        fn may_hold(&mut self, key: &[u8]) -> bool {
-            key.contains(&b'h')
-        }
-
-        fn may_hold_since(&mut self, key: &[u8], _seqno: SeqNo) -> bool {
-            key.contains(&b'i')
-        }
-
-        fn may_stay_above(&mut self, key: &[u8], _seqno: SeqNo) -> bool {
-            key.contains(&b's')
-        }
-
-        fn cut_before(&mut self, key: &[u8]) -> bool {
-            self.cuts.iter().any(|cut| cut.as_bytes() == key)
-        }
-
-        fn table_ended(&mut self) {
-            self.ended += 1;
-        }
-    }
-
-    const OPTIONS: TableOptions = TableOptions {
-        filter: FilterPolicy::None,
-        prefix: None,
-        compression: Compression::None,
-        block_size: 1024,
-        seed: 0,
-        keyspace: 0,
-    };
-
-    /// One table, and no snapshots.
-    const ALL: (u64, &[SeqNo]) = (u64::MAX, &[]);
-
-    fn put(key: impl AsRef<[u8]>, seqno: SeqNo, value_len: usize) -> Entry {
-        (key.as_ref().to_vec(), seqno, ValueKind::Put, value_len)
-    }
-
-    /// An operand of one byte that stands for itself alone.
-    fn merge(key: &str, seqno: SeqNo) -> Entry {
-        (key.as_bytes().to_vec(), seqno, ValueKind::Merge, 2)
-    }
-
-    fn delete(key: &str, seqno: SeqNo) -> Entry {
-        (key.as_bytes().to_vec(), seqno, ValueKind::Delete, 0)
-    }
-
-    fn context() -> Arc<TableContext> {
-        let fs = SimFileSystem::new();
-        fs.create_dir(Path::new("/db")).unwrap();
-        Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 0, 8))
-    }
-
-    /// What is written of the table of `entries`, table by table; it is number 1.
-    fn written(
-        tables: &Arc<TableContext>,
-        entries: &[Entry],
-        part: KeySpan<&[u8]>,
-        limits: (u64, &[SeqNo]),
-        below: &mut Marked,
-        cancelled: &dyn Fn() -> bool,
-    ) -> Option<Vec<Vec<Entry>>> {
-        written_by(tables, entries, part, limits, below, cancelled, CompactionHook::default())
-    }
-
-    fn written_by(
-        tables: &Arc<TableContext>,
-        entries: &[Entry],
-        part: KeySpan<&[u8]>,
-        (table_size, snapshots): (u64, &[SeqNo]),
-        below: &mut Marked,
-        cancelled: &dyn Fn() -> bool,
-        hook: CompactionHook,
-    ) -> Option<Vec<Vec<Entry>>> {
-        let mut builder = TableBuilder::new(tables.fs(), tables.dir(), 1, OPTIONS).unwrap();
-        for (key, seqno, kind, value_len) in entries {
-            // The first byte of a stored operand says what it stands for.
-            let value = [&vec![0; usize::from(*kind == ValueKind::Merge)][..], &vec![7; *value_len]].concat();
-            builder.add(key, *seqno, *kind, &value[..*value_len]).unwrap();
-        }
-        let cursor_over = |meta: TableMeta| {
-            let table = Arc::new(Table::new(Arc::clone(tables), meta));
-            RunCursor::for_compaction([table].into())
-        };
-        let mut cursor = cursor_over(builder.finish().unwrap());
-        let last_number = Cell::new(1);
-        let context = OutputContext {
-            tables,
-            options: OPTIONS,
-            table_size,
-            snapshots: snapshots.to_vec(),
-            ranges: Vec::new(),
-            cleared: 0,
-            operator: Some(NamedOperator::new(Arc::new(Append))),
-            hook,
-            now: 0,
-            keyspace: "ks",
-            new_number: &|| last_number.replace(last_number.get() + 1) + 1,
-            cancelled,
-            paranoid: true,
-            origin: Origin { inputs: vec![Input { number: 1, is_replaced: true }], ..Origin::default() },
-        };
-        let metas = write_run(&mut cursor, part, &context, below).unwrap()?;
-        let tables = metas.into_iter().map(|meta| {
-            let mut cursor = cursor_over(meta);
-            let mut entries = Vec::new();
-            cursor.seek_to_first().unwrap();
-            while cursor.valid() {
-                entries.push((cursor.key().to_vec(), cursor.seqno(), cursor.kind(), cursor.value().len()));
-                cursor.next().unwrap();
-            }
-            entries
-        });
-        Some(tables.collect())
-    }
-
-    fn marked(cuts: &'static [&'static str]) -> Marked {
-        Marked { cuts, ended: 0 }
-    }
-
-    #[test]
-    fn a_table_ends_when_it_is_full_or_a_level_below_wants_it_and_never_amid_a_key() {
-        // Two versions of each letter, of 600 bytes: a table of 4 KiB takes four letters.
-        let entries: Vec<Entry> =
-            ('a'..='t').flat_map(|key| [put(key.to_string(), 9, 600), put(key.to_string(), 5, 600)]).collect();
-        let first_keys = |table_size: u64, below: &mut Marked| -> String {
-            let tables =
-                written(&context(), &entries, KeySpan::default(), (table_size, &[5]), below, &|| false).unwrap();
-            assert_eq!(tables.concat(), entries);
-            assert_eq!(below.ended + 1, tables.len(), "each end but the last is told");
-            tables.iter().map(|table| char::from(table[0].0[0])).collect()
-        };
-        assert_eq!(first_keys(u64::MAX, &mut marked(&[])), "a");
-        assert_eq!(first_keys(4096, &mut marked(&[])), "aeimq");
-        assert_eq!(first_keys(u64::MAX, &mut marked(&["c", "n"])), "acn");
-        // From a cut on, the next table is as long as any.
-        assert_eq!(first_keys(4096, &mut marked(&["c"])), "acgkos");
-    }
-
-    #[test]
-    fn a_tombstone_goes_unless_it_hides_something_in_the_output_or_below() {
-        let entries = [
-            delete("a", 30),
-            put("a", 20, 1),
-            delete("a", 10),
-            delete("b", 31),
-            delete("c", 32),
-            put("c", 22, 1),
-            put("d", 23, 1),
-            delete("h", 33),
-            put("h", 24, 1),
-        ];
-        let kept = |snapshots: &[SeqNo]| {
-            let limits = (u64::MAX, snapshots);
-            let tables = written(&context(), &entries, KeySpan::default(), limits, &mut marked(&[]), &|| false);
-            tables.unwrap().concat()
-        };
-        assert_eq!(kept(&[]), [put("d", 23, 1), delete("h", 33)]);
-        // The snapshot sees what the tombstones of `a` and `c` hide from later reads.
-        let seen = [delete("a", 30), put("a", 20, 1), delete("c", 32), put("c", 22, 1), put("d", 23, 1)];
-        assert_eq!(kept(&[25]), [&seen[..], &[delete("h", 33), put("h", 24, 1)]].concat());
-        // It sees that `a` was deleted, and so do all others: nothing of the key is left.
-        assert_eq!(kept(&[15])[0], put("d", 23, 1));
-    }
-
-    #[test]
-    fn operands_are_combined_within_stripes_unless_they_are_below_as_well() {
-        let kept = |entries: &[Entry], snapshots: &[SeqNo]| {
-            let limits = (u64::MAX, snapshots);
-            let tables = written(&context(), entries, KeySpan::default(), limits, &mut marked(&[]), &|| false);
-            tables.unwrap().concat()
-        };
-        let combined = |key: &str, seqno: SeqNo, len: usize| (key.as_bytes().to_vec(), seqno, ValueKind::Merge, len);
-        // Nothing is below `a`: its operands are its value.
-        assert_eq!(kept(&[merge("a", 9), merge("a", 7)], &[]), [put("a", 9, 2)]);
-        assert_eq!(kept(&[merge("a", 9), put("a", 7, 5), put("a", 3, 1)], &[]), [put("a", 9, 6)]);
-        assert_eq!(kept(&[merge("a", 9), delete("a", 7), put("a", 3, 1)], &[]), [put("a", 9, 1)]);
-        assert_eq!(kept(&[delete("a", 9), merge("a", 7)], &[]), []);
-        // The level below holds keys with `h`, and versions as new as these of keys with `i`.
-        assert_eq!(kept(&[merge("h", 9), merge("h", 7)], &[]), [combined("h", 9, 3)]);
-        assert_eq!(kept(&[merge("h", 9), put("h", 7, 5)], &[]), [put("h", 9, 6)]);
-        let below = [merge("hi", 9), merge("hi", 7), merge("hi", 5)];
-        assert_eq!(kept(&below, &[]), below);
-        assert_eq!(kept(&[&below[..], &[put("hi", 3, 1)]].concat(), &[]), [put("hi", 9, 4)]);
-        // A snapshot sees the older operands alone.
-        let entries = [merge("h", 9), merge("h", 8), merge("h", 7), merge("h", 6), put("h", 5, 1), put("h", 4, 1)];
-        assert_eq!(kept(&entries, &[7]), [combined("h", 9, 3), put("h", 7, 3)]);
-    }
-
-    #[test]
-    fn a_compaction_filter_decides_about_the_newest_value_of_a_key_unless_it_stays_above() {
-        let decide = |_: &[u8], value: &[u8]| match value.len() {
-            1 => CompactionDecision::Drop,
-            2 => CompactionDecision::Replace(vec![7; 3]),
-            _ => CompactionDecision::Keep,
-        };
-        let kept = |entries: &[Entry], snapshots: &[SeqNo]| {
-            let (limits, hook) = ((u64::MAX, snapshots), CompactionHook::new(decide));
-            let tables = context();
-            written_by(&tables, entries, KeySpan::default(), limits, &mut marked(&[]), &|| false, hook)
-                .unwrap()
-                .concat()
-        };
-        let values = [put("a", 9, 1), put("b", 9, 2), put("c", 9, 5), put("s", 9, 1)];
-        assert_eq!(kept(&values, &[]), [put("b", 9, 3), put("c", 9, 5), put("s", 9, 1)]);
-        assert_eq!(kept(&values, &[9]), values, "a snapshot sees them");
-        assert_eq!(kept(&[put("h", 9, 1)], &[]), [delete("h", 9)], "an older version may be below");
-        assert_eq!(kept(&[put("a", 9, 1), put("a", 7, 1)], &[8]), [delete("a", 9), put("a", 7, 1)]);
-        assert_eq!(kept(&[put("a", 9, 5), put("a", 7, 1)], &[8]), [put("a", 9, 5), put("a", 7, 1)], "not the newest");
-        assert_eq!(kept(&[merge("a", 9), put("a", 7, 1)], &[]), [put("a", 9, 3)], "combined");
-    }
-
-    #[test]
-    fn a_part_holds_its_first_key_and_not_the_one_at_its_end() {
-        let entries: Vec<Entry> = ('a'..='j').map(|key| put(key.to_string(), 1, 1)).collect();
-        let keys = |from: Option<&str>, to: Option<&str>| -> String {
-            let part = KeySpan { lower: from.map(str::as_bytes), upper: to.map(str::as_bytes) };
-            let tables = written(&context(), &entries, part, ALL, &mut marked(&[]), &|| false);
-            tables.unwrap().concat().iter().map(|entry| char::from(entry.0[0])).collect()
-        };
-        assert_eq!(keys(None, None), "abcdefghij");
-        assert_eq!(keys(Some("c"), Some("f")), "cde");
-        assert_eq!(keys(Some("cc"), Some("ff")), "def");
-        assert_eq!(keys(None, Some("c")), "ab");
-        assert_eq!(keys(Some("j"), None), "j");
-        assert_eq!(keys(Some("k"), None), "");
-    }
-
-    #[test]
-    fn who_waits_is_asked_for_at_even_intervals() {
-        // Keys and values count with what an entry costs: 128 bytes, and 1024.
-        for (value_len, count, calls) in [(0, 3 * 2048, 3), (0, 2047, 0), (896, 4 * 256, 4), (896, 255, 0)] {
-            let entries: Vec<Entry> = (0..count).map(|i| put(format!("{i:064}"), 1, value_len)).collect();
-            let called = Cell::new(0);
-            let cancelled = || {
-                called.set(called.get() + 1);
-                false
-            };
-            let tables = context();
-            let whole = written(&tables, &entries, KeySpan::default(), ALL, &mut marked(&[]), &cancelled);
-            assert_eq!((whole.unwrap().concat().len(), called.get()), (count, calls));
-        }
-    }
-
-    #[test]
-    fn what_is_cancelled_or_fails_leaves_no_file() {
-        let entries: Vec<Entry> = (0..1000).map(|i| put(format!("{i:04}"), 1, 1000)).collect();
-        let files = |tables: &TableContext| tables.fs().list(tables.dir()).unwrap().len();
-        let small: (u64, &[SeqNo]) = (64 << 10, &[]);
-        let (tables, left) = (context(), Cell::new(2));
-        let cancelled = || left.replace(left.get() - 1) == 1;
-        assert!(written(&tables, &entries, KeySpan::default(), small, &mut marked(&[]), &cancelled).is_none());
-        assert_eq!((left.get(), files(&tables)), (0, 1), "the input alone");
-        assert!(
-            written(&context(), &entries, KeySpan::default(), small, &mut marked(&[]), &|| false).unwrap().len() > 10
-        );
-    }
-
-    #[test]
-    fn the_ranges_that_tables_stand_for_meet_at_short_keys_and_fill_the_part() {
-        let entries = ["ab", "abc", "abdzz", "abdzzx", "b"].map(|key| put(key, 1, 1));
-        let ranges = |part: KeySpan<&[u8]>, cuts| -> Vec<(String, String)> {
-            let tables = context();
-            let written = written(&tables, &entries, part, ALL, &mut marked(cuts), &|| false).unwrap();
-            let text =
-                |key: &Option<Vec<u8>>| key.as_ref().map_or("-".into(), |key| String::from_utf8_lossy(key).into());
-            let range = |number: u64| {
-                let table = SalvageTable::open(&tables, number, None).unwrap();
-                (text(&table.origin().from), text(&table.origin().to))
-            };
-            (2..).take(written.len()).map(range).collect()
-        };
-        let pairs = |ranges: &[(&str, &str)]| -> Vec<(String, String)> {
-            ranges.iter().map(|(from, to)| ((*from).to_owned(), (*to).to_owned())).collect()
-        };
-        assert_eq!(ranges(KeySpan::default(), &[]), pairs(&[("-", "-")]));
-        assert_eq!(ranges(KeySpan::default(), &["abdzz", "b"]), pairs(&[("-", "abd"), ("abd", "b"), ("b", "-")]));
-        // The bound is the key itself where the last key is its beginning.
-        assert_eq!(ranges(KeySpan::default(), &["abdzzx"]), pairs(&[("-", "abdzzx"), ("abdzzx", "-")]));
-        let part = KeySpan { lower: Some(&b"aba"[..]), upper: Some(&b"az"[..]) };
-        assert_eq!(ranges(part, &["abdzz"]), pairs(&[("aba", "abd"), ("abd", "az")]));
     }
 }

@@ -31,7 +31,7 @@ use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::table::TableMeta;
-use crate::tree::version::{LEVELS, LevelMetas, TombstoneWeights};
+use crate::tree::version::{LEVELS, LevelMetas, TombstoneWeights, ValueGarbage};
 
 pub(crate) use garbage::has_garbage;
 use garbage::{expired, freed, garbage};
@@ -77,6 +77,9 @@ const GARBAGE_SHARE_IDLE: u64 = 10;
 /// A memtable divided by this is the least that a task must free in a keyspace smaller than a
 /// memtable: 1 MiB by default.
 const MIN_GARBAGE: u64 = 64;
+/// Pointers above the base level are merged into it when they point to one byte in this many of all
+/// values, and when that reads at most one byte for this many of values.
+const POINTERS_SHARE: u64 = 8;
 const LAST: usize = LEVELS - 1;
 
 /// One compaction to do.
@@ -154,6 +157,7 @@ pub(crate) struct Picker<'a> {
     pub(crate) moves_to_last: bool,
     /// Weights of these tables for this snapshot; empty until a picker computes them.
     pub(crate) weights: &'a TombstoneWeights,
+    pub(crate) value_garbage: &'a ValueGarbage,
     /// Tables of which range deletes have deleted much.
     pub(crate) partly_covered: &'a HashSet<u64>,
 }
@@ -248,6 +252,11 @@ impl<'a> Picker<'a> {
         if let Some(drop) = self.pick_wholly_expired() {
             return Some((u64::MAX, drop));
         }
+        if self.value_garbage.is_urgent
+            && let Some(task) = self.pick_value_garbage()
+        {
+            return Some((u64::MAX, task));
+        }
         let targets = self.level_targets();
         // In thousandths of the target.
         let mut scores = [0; LAST];
@@ -271,7 +280,9 @@ impl<'a> Picker<'a> {
 
     /// A task that is due although no level is too large.
     fn pick_by_content(&self, targets: &LevelTargets) -> Option<Task> {
-        self.pick_partly_expired().or_else(|| self.pick_garbage(targets)).or_else(|| self.pick_idle(targets))
+        let expired = self.pick_partly_expired().or_else(|| self.pick_value_garbage());
+        let due = expired.or_else(|| self.pick_pointers(targets)).or_else(|| self.pick_garbage(targets));
+        due.or_else(|| self.pick_idle(targets))
     }
 
     /// A task that merges only runs of level 0 when there are too many. It may start beyond the
@@ -345,7 +356,8 @@ impl<'a> Picker<'a> {
             chosen
                 .extend(self.levels[level].iter().filter(|table| overlaps(&keys, table)).map(|&table| (level, table)));
         }
-        let above = chosen.iter().filter(|(level, _)| *level < targets.base_level).map(|(_, table)| table.size).sum();
+        let above = chosen.iter().filter(|(level, _)| *level < targets.base_level);
+        let above = above.fold(0, |sum: u64, (_, table)| sum.saturating_add(table.total_size()));
         let is_alone = chosen.iter().all(|(level, _)| *level == start);
         let is_move = is_alone && are_apart && (targets.base_level < LAST || self.moves_to_last);
         let task = build_task(start, targets.base_level, &chosen, is_move)?;
@@ -562,10 +574,44 @@ impl<'a> Picker<'a> {
         if self.now == 0 && self.partly_covered.is_empty() {
             return None;
         }
-        let is_due =
-            |table: &&TableMeta| table.deadlines.are_due(self.now) || self.partly_covered.contains(&table.number);
-        (1..LEVELS).find_map(|level| {
-            let due = self.unclaimed(level).filter(is_due);
+        self.pick_rewrite(1..LEVELS, |table| {
+            table.deadlines.are_due(self.now) || self.partly_covered.contains(&table.number)
+        })
+    }
+
+    /// A table that points to value files which are emptied.
+    fn pick_value_garbage(&self) -> Option<Task> {
+        let tables = &self.value_garbage.tables;
+        let points = |table: &TableMeta| tables.contains(&table.number);
+        // Those of level 0 last: they may be merged by then.
+        let pick = || self.pick_rewrite(1..LEVELS, points).or_else(|| self.pick_rewrite(0..1, points));
+        if tables.is_empty() { None } else { pick() }
+    }
+
+    /// Takes pointers to values down to the base level: there it shows which values are dead.
+    /// Merging a few bytes of pointers then does away with many bytes of values.
+    fn pick_pointers(&self, targets: &LevelTargets) -> Option<Task> {
+        let values = |level: usize| {
+            self.levels[level].iter().fold(0, |sum: u64, table| sum.saturating_add(table.references.bytes()))
+        };
+        let above = (0..targets.base_level).map(values).fold(0, u64::saturating_add);
+        if above < self.memtable_size() {
+            return None;
+        }
+        let all = (targets.base_level..LEVELS).map(values).fold(above, u64::saturating_add);
+        if above < all / POINTERS_SHARE {
+            return None;
+        }
+        let start = (0..targets.base_level).find(|&level| !self.levels[level].is_empty())?;
+        let Descent { task, above, .. } = self.all_above(targets, start)?;
+        let is_cheap = task.bytes.saturating_mul(POINTERS_SHARE) <= above;
+        self.unless_conflicting(is_cheap.then_some(task)?)
+    }
+
+    /// The task that rewrites one table in its level, the first that is due.
+    fn pick_rewrite(&self, mut levels: Range<usize>, is_due: impl Fn(&TableMeta) -> bool) -> Option<Task> {
+        levels.find_map(|level| {
+            let due = self.unclaimed(level).filter(|table| is_due(table));
             due.map(|table| self.task(level, level, &[table])).find_map(|task| task)
         })
     }

@@ -10,6 +10,8 @@
 //! version stays as long as that version does. A later compaction reads the leftovers again, from
 //! the first key on.
 
+use std::collections::HashSet;
+
 use super::picker::Task;
 use crate::format::span::KeySpan;
 use crate::sorted::table::TableMeta;
@@ -67,10 +69,14 @@ pub(crate) fn finished_inputs<'a>(
 }
 
 /// Disk space needed before a stage of `task` begins: what the stage may write before it frees
-/// anything, and all of level 0, which is freed last.
-pub(crate) fn space_needed(task: &Task, levels: &LevelMetas<'_>, stage: KeySpan<&[u8]>) -> u64 {
+/// anything, with the values of files that are `leaving`, and all of level 0, which is freed last.
+pub(crate) fn space_needed(task: &Task, levels: &LevelMetas<'_>, stage: KeySpan<&[u8]>, leaving: &HashSet<u64>) -> u64 {
+    let moved = |table: &TableMeta| {
+        let leaving = table.references.iter().filter(|reference| leaving.contains(&reference.file));
+        leaving.map(|reference| reference.bytes).sum::<u64>()
+    };
     let read = |level: u8| inputs(task, levels, level).filter(move |table| level == 0 || table.overlaps(&stage));
-    (task.start_level..=task.output_level).flat_map(read).map(|table| table.size).sum()
+    (task.start_level..=task.output_level).flat_map(read).map(|table| table.size + moved(table)).sum()
 }
 
 /// The inputs of `task` in a level, in the level's order.
@@ -99,6 +105,7 @@ mod tests {
             keys: 1,
             tombstones: 0,
             deadlines: Default::default(),
+            references: Default::default(),
             smallest_seqno: 1,
             largest_seqno: 1,
             cleared: 0,
@@ -170,7 +177,12 @@ mod tests {
             assert_eq!(removable(None), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
             assert!(removable(Some("a")).is_empty());
             let space = |from: Option<&str>, to: Option<&str>| {
-                space_needed(task, levels, KeySpan { lower: from.map(str::as_bytes), upper: to.map(str::as_bytes) })
+                space_needed(
+                    task,
+                    levels,
+                    KeySpan { lower: from.map(str::as_bytes), upper: to.map(str::as_bytes) },
+                    &HashSet::new(),
+                )
             };
             // Level 0 and tables 6, 5, 4, 3 and 2; level 0 and tables 5, 3 and 1.
             assert_eq!((space(None, Some("g")), space(Some("g"), None), space(None, None)), (80, 60, 90));

@@ -15,53 +15,42 @@
 //! | 8 | keyspace id, level, file number | a table is removed |
 //! | 9 | file number, s | the log exists and holds entry s, the last one synced; see FORMAT.md |
 //! | 10 | file number, s | no range delete up to s deletes an entry of a table, as in tag 12 |
+//! | 11 | file number, references | of a table that an earlier tag 7 of this edit adds |
 //! | 12 | file number, deadlines | of a table that an earlier tag 7 of this edit adds |
 //! | 13 | deadline | everything whose deadline is not later counts as expired from here on |
+//! | 14 | keyspace id, value file | a value file is added, before the tables that point to it |
 //!
 //! Level 7 holds the range tables of a keyspace, which may overlap.
 //!
 //! Tags 1 to 4, 9 and 13 occur at most once. A manifest with tag 12 or 13, or with field 4 of a
 //! keyspace's options, requires feature bit 2 in its header; one with field 5, bit 3; one with tag
-//! 10 or level 7, bit 0. Readers refuse unknown tags below 64 and skip others. The rules between
-//! edits are in `state`.
+//! 10 or level 7, bit 0; one with tag 11 or 14, or with field 6, bit 4. Readers refuse unknown tags
+//! below 64 and skip others. The rules between edits are in `state`.
 //!
 //! ```text
-//! options    = block size, compression, policy, field*
-//! policy     = filter policy, bits per key in thousandths (binary fuse: bits of a fingerprint)
-//! field      = 1, length, by level   |   2, length, prefix extractor   |   3, length, name
-//!            | 4, length, ttl in milliseconds, not 0   |   5, 0
-//! by level   = 1, policy{1,7}        from level 0; the last one holds for all further levels
-//!            | 2, thousandths of bits per key, share absent
-//!            | 3, bytes of all filters, share absent
-//! share absent = look-ups that find nothing, in thousandths of all
 //! table      = file number, size, file checksum, entries, distinct user keys, tombstones,
 //!              smallest seqno, largest seqno, smallest key, largest key
+//! value file = file number, size, file checksum, records
 //! ```
 //!
-//! Without field 1, all levels have the policy of the options; without field 2, there is no prefix
-//! extractor; field 3 names the merge operator, if there is one. Field 4 says how long puts without
-//! a deadline of their own live; a keyspace with field 5 has no log. Codes are those of
-//! [`Compression::code`], [`FilterPolicy::code`] and [`PrefixExtractor::code`].
+//! The options of a keyspace are those of the module `definition`. An edit after which no table
+//! points to a value file removes that file.
 
-use std::time::Duration;
-
-use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
+use super::definition::{keyspace_name, options, put_options, set_once};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
-use crate::format::deadline::{Deadline, deadline_after};
+use crate::format::deadline::Deadline;
 use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
-use crate::operator::{CompactionHook, NamedOperator};
-use crate::options::{BudgetLimit, Compression, FilterBudget, KeyspaceOptions, LevelFilters};
-use crate::sorted::table::{Deadlines, TableMeta};
+use crate::options::KeyspaceOptions;
+use crate::sorted::table::{Deadlines, References, TableMeta};
+use crate::sorted::values::ValueFileMeta;
 use crate::write::wal::SyncedLog;
 
 /// Number of levels of a keyspace. Part of the format.
 pub(crate) const LEVEL_COUNT: usize = 7;
 /// The level of a keyspace's range tables, after all others. Part of the format.
 pub(crate) const RANGE_LEVEL: u8 = 7;
-/// Longest name of a keyspace, in bytes. Part of the format.
-pub(crate) const MAX_NAME_LEN: usize = 255;
 
 /// Tags of the fields. Part of the format.
 mod tag {
@@ -75,8 +64,10 @@ mod tag {
     pub(super) const REMOVED: u64 = 8;
     pub(super) const SYNCED_LOG: u64 = 9;
     pub(super) const CLEARED: u64 = 10;
+    pub(super) const REFERENCES: u64 = 11;
     pub(super) const DEADLINES: u64 = 12;
     pub(super) const EXPIRED_BY: u64 = 13;
+    pub(super) const VALUES: u64 = 14;
     /// Readers skip unknown tags from here on.
     pub(super) const OPTIONAL: u64 = 64;
 }
@@ -100,6 +91,8 @@ pub(crate) struct VersionEdit {
     /// Keyspaces created, or whose options change: id, name, options.
     pub(crate) created: Vec<(u32, String, KeyspaceOptions)>,
     pub(crate) dropped: Vec<u32>,
+    /// Value files added: keyspace id, file.
+    pub(crate) values: Vec<(u32, ValueFileMeta)>,
     /// Tables added: keyspace id, level, table.
     pub(crate) added: Vec<(u32, u8, TableMeta)>,
     /// Tables removed: keyspace id, level, file number.
@@ -116,9 +109,13 @@ impl VersionEdit {
         let added = || self.added.iter();
         let has_ranges = added().any(|(_, level, table)| *level == RANGE_LEVEL || table.cleared > 0)
             || self.removed.iter().any(|(_, level, _)| *level == RANGE_LEVEL);
+        let separates = !self.values.is_empty()
+            || added().any(|(.., table)| !table.references.is_empty())
+            || self.created.iter().any(|(.., options)| options.separate_values.is_some());
+        let values = if separates { features::VALUES } else { 0 };
         let expiry = if expires { features::EXPIRY } else { 0 };
         let unlogged = if is_unlogged { features::UNLOGGED } else { 0 };
-        expiry | unlogged | if has_ranges { features::RANGE_DELETE } else { 0 }
+        expiry | unlogged | values | if has_ranges { features::RANGE_DELETE } else { 0 }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -162,6 +159,15 @@ impl VersionEdit {
             put_varint(&mut content, number);
             put_field(&mut out, tag::REMOVED, &content);
         }
+        for (id, file) in &self.values {
+            content.clear();
+            put_varint(&mut content, (*id).into());
+            put_varint(&mut content, file.number);
+            put_varint(&mut content, file.size);
+            put_varint(&mut content, file.checksum.into());
+            put_varint(&mut content, file.count);
+            put_field(&mut out, tag::VALUES, &content);
+        }
         for (id, level, table) in &self.added {
             content.clear();
             put_varint(&mut content, (*id).into());
@@ -173,6 +179,12 @@ impl VersionEdit {
                 put_varint(&mut content, table.number);
                 put_varint(&mut content, table.cleared);
                 put_field(&mut out, tag::CLEARED, &content);
+            }
+            if !table.references.is_empty() {
+                content.clear();
+                put_varint(&mut content, table.number);
+                table.references.put(&mut content);
+                put_field(&mut out, tag::REFERENCES, &content);
             }
             if table.deadlines.count > 0 {
                 content.clear();
@@ -198,7 +210,7 @@ impl VersionEdit {
                     set_once(&mut edit.synced_log, synced)?;
                 }
                 tag::CREATED => {
-                    let (id, name) = (content.varint_u32()?, name(&mut content)?);
+                    let (id, name) = (content.varint_u32()?, keyspace_name(&mut content)?);
                     edit.created.push((id, name, options(&mut content)?));
                 }
                 tag::CLEARED => {
@@ -208,6 +220,26 @@ impl VersionEdit {
                         return Err(Malformed("a version edit says twice, or of nothing, what a table is free of"));
                     }
                     table.cleared = cleared;
+                }
+                tag::REFERENCES => {
+                    let table = edit.added_table(number(&mut content)?)?;
+                    if !table.references.is_empty() {
+                        return Err(Malformed("a version edit states the value files of a table twice"));
+                    }
+                    table.references = References::decode(&mut content)?;
+                    if table.references.iter().map(|reference| reference.count).max() > Some(table.entries) {
+                        return Err(Malformed("more entries point to a value file than there are"));
+                    }
+                }
+                tag::VALUES => {
+                    let id = content.varint_u32()?;
+                    let file = ValueFileMeta {
+                        number: number(&mut content)?,
+                        size: number(&mut content)?,
+                        checksum: content.varint_u32()?,
+                        count: number(&mut content)?,
+                    };
+                    edit.values.push((id, file));
                 }
                 tag::DEADLINES => {
                     let table = edit.added_table(number(&mut content)?)?;
@@ -244,13 +276,6 @@ impl VersionEdit {
     }
 }
 
-fn set_once<T>(field: &mut Option<T>, value: T) -> Decoded<()> {
-    match field.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(Malformed("a version edit states a field twice")),
-    }
-}
-
 /// A sequence number, file number, size or count. The bound keeps sums of them from overflowing.
 fn number(content: &mut Decoder<'_>) -> Decoded<u64> {
     match content.varint()? {
@@ -264,207 +289,6 @@ fn level(content: &mut Decoder<'_>) -> Decoded<u8> {
         Ok(level) if level <= RANGE_LEVEL => Ok(level),
         _ => Err(Malformed("a level is beyond the last one")),
     }
-}
-
-fn name(content: &mut Decoder<'_>) -> Decoded<String> {
-    let bytes = content.bytes()?;
-    if !(1..=MAX_NAME_LEN).contains(&bytes.len()) {
-        return Err(Malformed("a keyspace's name is not 1 to 255 bytes long"));
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(name) => Ok(name.to_owned()),
-        Err(_) => Err(Malformed("a keyspace's name is not UTF-8")),
-    }
-}
-
-/// Tags of the optional fields after a keyspace's options. Part of the format.
-mod option_tag {
-    pub(super) const LEVEL_FILTERS: u64 = 1;
-    pub(super) const PREFIX: u64 = 2;
-    pub(super) const MERGE_OPERATOR: u64 = 3;
-    pub(super) const TTL: u64 = 4;
-    pub(super) const UNLOGGED: u64 = 5;
-}
-
-/// Kinds of level filters: the first number of the field. Part of the format.
-mod level_filters {
-    pub(super) const EACH: u64 = 1;
-    pub(super) const BUDGET_PER_KEY: u64 = 2;
-    pub(super) const BUDGET_IN_BYTES: u64 = 3;
-}
-
-/// Name and options of a keyspace, encoded as in a version edit, without the id.
-pub(crate) fn encode_definition(name: &str, options: &KeyspaceOptions) -> Vec<u8> {
-    let mut out = Vec::new();
-    put_bytes(&mut out, name.as_bytes());
-    put_options(&mut out, options);
-    out
-}
-
-/// Decodes what [`encode_definition`] has encoded.
-pub(crate) fn decode_definition(bytes: &[u8]) -> Decoded<(String, KeyspaceOptions)> {
-    let mut content = Decoder::new(bytes);
-    let definition = (name(&mut content)?, options(&mut content)?);
-    content.finish()?;
-    Ok(definition)
-}
-
-fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
-    put_varint(out, options.block_size.into());
-    put_varint(out, options.compression.code().into());
-    put_policy(out, options.filter);
-    if let Some(extractor) = options.prefix {
-        put_varint_field(out, option_tag::PREFIX, extractor.code().into());
-    }
-    if let Some(operator) = &options.merge_operator {
-        put_field(out, option_tag::MERGE_OPERATOR, operator.name().as_bytes());
-    }
-    if let Some(ttl) = options.ttl {
-        put_varint_field(out, option_tag::TTL, deadline_after(0, ttl));
-    }
-    if !options.wal {
-        put_field(out, option_tag::UNLOGGED, &[]);
-    }
-    let mut content = Vec::new();
-    match &options.level_filters {
-        LevelFilters::Uniform => return,
-        LevelFilters::Each(policies) => {
-            put_varint(&mut content, level_filters::EACH);
-            policies.iter().for_each(|policy| put_policy(&mut content, *policy));
-        }
-        LevelFilters::Budget(FilterBudget { limit, absent }) => {
-            match *limit {
-                BudgetLimit::BitsPerKey(bits) => {
-                    put_varint(&mut content, level_filters::BUDGET_PER_KEY);
-                    put_varint(&mut content, thousandths(bits).into());
-                }
-                BudgetLimit::Bytes(bytes) => {
-                    put_varint(&mut content, level_filters::BUDGET_IN_BYTES);
-                    put_varint(&mut content, bytes);
-                }
-            }
-            put_varint(&mut content, thousandths(*absent).into());
-        }
-    }
-    put_field(out, option_tag::LEVEL_FILTERS, &content);
-}
-
-fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
-    let block_size = content.varint_u32()?;
-    if !(256..=1 << 20).contains(&block_size) {
-        return Err(Malformed("a block size is not between 256 bytes and 1 MiB"));
-    }
-    let compression = Compression::from_code(content.varint()?);
-    let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
-    let filter = policy(content)?;
-    let (mut level_filters, mut prefix, mut merge_operator, mut ttl, mut unlogged) = (None, None, None, None, None);
-    while let Some((tag, mut field)) = content.field()? {
-        match tag {
-            option_tag::LEVEL_FILTERS => set_once(&mut level_filters, levels_of_filters(&mut field, filter)?)?,
-            option_tag::PREFIX => set_once(&mut prefix, extractor(&mut field)?)?,
-            option_tag::MERGE_OPERATOR => set_once(&mut merge_operator, operator(&mut field)?)?,
-            option_tag::TTL => {
-                let ttl_millis = field.varint()?;
-                if ttl_millis == 0 {
-                    return Err(Malformed("a ttl is 0"));
-                }
-                set_once(&mut ttl, Duration::from_millis(ttl_millis))?;
-            }
-            option_tag::UNLOGGED => set_once(&mut unlogged, ())?,
-            tag::OPTIONAL.. => continue,
-            _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
-        }
-        field.finish()?;
-    }
-    let level_filters = level_filters.unwrap_or_default();
-    let compaction_filter = CompactionHook::default();
-    let merging = KeyspaceOptions { merge_operator, compaction_filter, ..KeyspaceOptions::default() };
-    Ok(KeyspaceOptions {
-        filter,
-        level_filters,
-        compression,
-        block_size,
-        prefix,
-        ttl,
-        wal: unlogged.is_none(),
-        ..merging
-    })
-}
-
-fn levels_of_filters(field: &mut Decoder<'_>, filter: FilterPolicy) -> Decoded<LevelFilters> {
-    let kind = field.varint()?;
-    if kind == level_filters::EACH {
-        let mut policies = Vec::new();
-        while !field.is_empty() && policies.len() < LevelFilters::MAX_EACH {
-            policies.push(policy(field)?);
-        }
-        return match policies.len() {
-            0 => Err(Malformed("the filters of the levels are missing")),
-            _ => Ok(LevelFilters::Each(policies)),
-        };
-    }
-    let limit = match kind {
-        level_filters::BUDGET_PER_KEY => match field.varint()? {
-            millibits @ 1..=24_000 => BudgetLimit::BitsPerKey(from_thousandths(millibits)),
-            _ => return Err(Malformed("a filter budget is not 0.001 to 24 bits per key")),
-        },
-        level_filters::BUDGET_IN_BYTES => BudgetLimit::Bytes(field.varint()?),
-        _ => return Err(Malformed("the filters of the levels are of an unknown kind")),
-    };
-    let absent = match field.varint()? {
-        absent @ 0..=1000 => from_thousandths(absent),
-        _ => return Err(Malformed("the share of absent keys is more than 1")),
-    };
-    if filter == FilterPolicy::None {
-        return Err(Malformed("there is a filter budget, but no filter"));
-    }
-    Ok(LevelFilters::Budget(FilterBudget { limit, absent }))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "at most 24,000 when valid, and a float cast saturates")]
-fn thousandths(number: f32) -> u32 {
-    (f64::from(number) * 1000.0).round() as u32
-}
-
-/// `number` is at most 65,535.
-fn from_thousandths(number: u64) -> f32 {
-    f32::from(u16::try_from(number).unwrap_or(u16::MAX)) / 1000.0
-}
-
-fn put_policy(out: &mut Vec<u8>, policy: FilterPolicy) {
-    put_varint(out, policy.code().into());
-    put_varint(out, policy.millibits().into());
-}
-
-fn policy(content: &mut Decoder<'_>) -> Decoded<FilterPolicy> {
-    let (policy, millibits) = (content.varint()?, content.varint()?);
-    let bits_per_key = from_thousandths(millibits);
-    match (policy, millibits) {
-        (0, 0) => Ok(FilterPolicy::None),
-        (1, 1000..=24_000) => Ok(FilterPolicy::Bloom { bits_per_key }),
-        (2, 1000..=24_000) => Ok(FilterPolicy::StandardBloom { bits_per_key }),
-        (0..=2, _) => Err(Malformed("a filter does not have 1 to 24 bits per key")),
-        (4, _) => match FINGERPRINT_BITS.into_iter().find(|&bits| u64::from(bits) * 1000 == millibits) {
-            Some(fingerprint_bits) => Ok(FilterPolicy::BinaryFuse { fingerprint_bits }),
-            None => Err(Malformed("a filter's fingerprints do not have 4 to 8, 10, 12 or 16 bits")),
-        },
-        _ => Err(Malformed("a filter policy is of an unknown kind")),
-    }
-}
-
-fn extractor(content: &mut Decoder<'_>) -> Decoded<PrefixExtractor> {
-    let extractor = u16::try_from(content.varint()?).ok().and_then(PrefixExtractor::from_code);
-    extractor.ok_or(Malformed("a prefix extractor is of an unknown kind"))
-}
-
-/// The operator is known if it comes with the store, until the store's options supply others.
-fn operator(content: &mut Decoder<'_>) -> Decoded<NamedOperator> {
-    let name = content.take(content.remaining())?;
-    if !(1..=MAX_NAME_LEN).contains(&name.len()) {
-        return Err(Malformed("a merge operator's name is not 1 to 255 bytes long"));
-    }
-    let name = std::str::from_utf8(name).map_err(|_| Malformed("a merge operator's name is not UTF-8"))?;
-    Ok(NamedOperator::stored(name))
 }
 
 fn put_table(out: &mut Vec<u8>, table: &TableMeta) {
@@ -489,6 +313,7 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
         keys: number(content)?,
         tombstones: number(content)?,
         deadlines: Deadlines::default(),
+        references: References::default(),
         smallest_seqno: number(content)?,
         largest_seqno: number(content)?,
         cleared: 0,
@@ -512,7 +337,12 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::super::definition::{decode_definition, encode_definition};
     use super::*;
+    use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
+    use crate::options::{BudgetLimit, Compression, FilterBudget, LevelFilters};
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
@@ -526,6 +356,7 @@ pub(super) mod tests {
             keys: 28,
             tombstones: 2,
             deadlines: Deadlines::default(),
+            references: Default::default(),
             smallest_seqno: 5,
             largest_seqno: 40,
             cleared: 0,
@@ -600,6 +431,7 @@ pub(super) mod tests {
                         quarter: u64::MAX * (u64::from(checksum) % 3).min(1),
                         last: 9 * (u64::from(checksum) % 3).min(1),
                     },
+                    references: References::default(),
                     smallest_seqno: seqnos[0],
                     largest_seqno: seqnos[1],
                     cleared: 0,
@@ -608,6 +440,16 @@ pub(super) mod tests {
                 }
             },
         )
+    }
+
+    fn any_value_file() -> impl Strategy<Value = ValueFileMeta> {
+        let number = || 0..=MAX_SEQNO;
+        (number(), number(), any::<u32>(), number()).prop_map(|(number, size, checksum, count)| ValueFileMeta {
+            number,
+            size,
+            checksum,
+            count,
+        })
     }
 
     prop_compose! {
@@ -622,11 +464,12 @@ pub(super) mod tests {
             dropped in vec(any::<u32>(), 0..4),
             added in vec((any::<u32>(), 0u8..7, any_table()), 0..4),
             removed in vec((any::<u32>(), 0u8..7, 0..=MAX_SEQNO), 0..4),
+            values in vec((any::<u32>(), any_value_file()), 0..4),
         ) -> VersionEdit {
             VersionEdit {
                 synced_log: synced_log.map(|(number, seqno)| SyncedLog { number, seqno }),
                 next_file_number, min_log, flushed_seqno, hash_seed, created, dropped, added, removed,
-                expired_by,
+                expired_by, values,
             }
         }
     }

@@ -21,6 +21,7 @@ use crate::write::log::reader::LogReader;
 use crate::write::log::{LogWriter, NewRecord, replay};
 
 mod current;
+mod definition;
 mod edit;
 pub(crate) mod moves;
 mod place;
@@ -28,7 +29,8 @@ mod salvage;
 mod state;
 
 pub(crate) use current::{begins_as_ours as begins_as_current, read as read_current};
-pub(crate) use edit::{LEVEL_COUNT, MAX_NAME_LEN, RANGE_LEVEL, VersionEdit, decode_definition, encode_definition};
+pub(crate) use definition::{MAX_NAME_LEN, decode_definition, encode_definition};
+pub(crate) use edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
 pub(crate) use place::find;
 pub(crate) use salvage::salvage;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
@@ -128,7 +130,7 @@ pub(crate) fn load_number(fs: &dyn FileSystem, dir: &Path, number: u64) -> Resul
         let edit = VersionEdit::decode(record.payload)?;
         features |= edit.features();
         match &mut state {
-            Some(state) => state.apply(&edit)?,
+            Some(state) => _ = state.apply(&edit)?,
             None => state = Some(ManifestState::from_snapshot(&edit)?),
         }
         Ok(())

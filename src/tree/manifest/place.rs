@@ -104,6 +104,7 @@ impl DirContent {
                 Some(kind @ FileKind::Manifest(_)) => content.add(fs, dir, kind, Magic::Manifest)?,
                 Some(kind @ FileKind::Wal(_)) => content.add(fs, dir, kind, Magic::Wal)?,
                 Some(kind @ FileKind::Table(_)) => content.add(fs, dir, kind, Magic::Table)?,
+                Some(kind @ FileKind::Values(_)) => content.add(fs, dir, kind, Magic::Values)?,
                 None if name == LOST_AND_FOUND => {}
                 None => content.foreign.push(name),
             }
@@ -118,13 +119,13 @@ impl DirContent {
         // A power cut may leave the file short, or zeros from some byte on. It may be empty, too,
         // but nothing says of an empty table that there ever was a store.
         let same = start.iter().zip(magic.bytes()).take_while(|(byte, ours)| byte == ours).count();
-        let is_empty_table = start.is_empty() && matches!(kind, FileKind::Table(_));
+        let is_empty_table = start.is_empty() && matches!(kind, FileKind::Table(_) | FileKind::Values(_));
         if is_empty_table || start[same..].iter().any(|byte| *byte != 0) {
             self.foreign.push(kind.name());
             return Ok(());
         }
         let has_data = match kind {
-            FileKind::Table(_) => true,
+            FileKind::Table(_) | FileKind::Values(_) => true,
             FileKind::Wal(_) => {
                 fs.open(&path).and_then(|file| file.len()).during("open", &path)? > FILE_HEADER_LEN as u64
             }

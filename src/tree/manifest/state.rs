@@ -1,6 +1,6 @@
 //! [`ManifestState`]: the plain data that version edits build up.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 
 use super::edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
@@ -9,6 +9,7 @@ use crate::format::key::SeqNo;
 use crate::format::{Decoded, Malformed};
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
+use crate::sorted::values::ValueFileMeta;
 use crate::write::wal::SyncedLog;
 
 /// Most keyspaces that exist at a time. Part of the format.
@@ -40,6 +41,17 @@ pub(crate) struct KeyspaceState {
     pub(crate) levels: [LevelState; LEVEL_COUNT],
     /// Range tables.
     pub(crate) ranges: LevelState,
+    /// Value files by number.
+    pub(crate) values: BTreeMap<u64, ValueFileState>,
+}
+
+/// A value file, and what the tables' entries point to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ValueFileState {
+    pub(crate) meta: ValueFileMeta,
+    /// Entries that point to it. Between the stages of a compaction, two tables may have the same
+    /// entry.
+    live: u64,
 }
 
 /// The tables of a level. They may overlap in level 0. In any other level they share no user key.
@@ -64,6 +76,7 @@ impl ManifestState {
             return Err(Malformed("the first version edit does not state a whole version"));
         };
         let mut state = ManifestState::new(hash_seed);
+        // Files that no table points to are strays.
         state.apply(edit)?;
         match state.keyspaces.get(&0) {
             Some(keyspace) if keyspace.name == DEFAULT_KEYSPACE => Ok(state),
@@ -84,6 +97,7 @@ impl ManifestState {
         };
         for (&id, keyspace) in &self.keyspaces {
             edit.created.push((id, keyspace.name.clone(), keyspace.options.clone()));
+            edit.values.extend(keyspace.values.values().map(|file| (id, file.meta)));
             edit.added.extend(keyspace.tables().map(|(level, table)| (id, level, table.clone())));
         }
         edit
@@ -101,6 +115,23 @@ impl ManifestState {
         self.keyspaces.values().any(|keyspace| keyspace.has_table(number))
     }
 
+    /// Whether a value file numbered `number` belongs to the store.
+    pub(crate) fn has_values(&self, number: u64) -> bool {
+        self.keyspaces.values().any(|keyspace| keyspace.values.contains_key(&number))
+    }
+
+    /// Adds a value file to a keyspace.
+    pub(crate) fn add_values(&mut self, keyspace: u32, meta: ValueFileMeta) -> Decoded<()> {
+        if meta.number >= self.next_file_number {
+            return Err(Malformed("a value file's number was not taken from the counter"));
+        }
+        let values = &mut self.keyspace_mut(keyspace)?.values;
+        match values.insert(meta.number, ValueFileState { meta, live: 0 }) {
+            None => Ok(()),
+            Some(_) => Err(Malformed("a value file is added twice")),
+        }
+    }
+
     /// Adds a table to a keyspace.
     pub(crate) fn add_table(&mut self, keyspace: u32, level: u8, table: TableMeta) -> Decoded<()> {
         if table.number >= self.next_file_number {
@@ -110,12 +141,17 @@ impl ManifestState {
         if keyspace.has_table(table.number) {
             return Err(Malformed("a table is added twice"));
         }
+        for reference in table.references.iter() {
+            let file = keyspace.values.get_mut(&reference.file);
+            let file = file.ok_or(Malformed("a table points to a value file that is not there"))?;
+            file.live = file.live.saturating_add(reference.count);
+        }
         keyspace.level_mut(level)?.add(table, (1..RANGE_LEVEL).contains(&level))
     }
 
-    /// Applies an edit. An edit that contradicts the state is an error; the state must then be
-    /// discarded.
-    pub(crate) fn apply(&mut self, edit: &VersionEdit) -> Decoded<()> {
+    /// Applies an edit; returns the value files that no table points to any more. An edit that
+    /// contradicts the state is an error; the state must then be discarded.
+    pub(crate) fn apply(&mut self, edit: &VersionEdit) -> Decoded<Vec<u64>> {
         raise(&mut self.next_file_number, edit.next_file_number)?;
         raise(&mut self.min_log, edit.min_log)?;
         raise(&mut self.flushed_seqno, edit.flushed_seqno)?;
@@ -132,25 +168,40 @@ impl ManifestState {
             }
             self.synced_log = Some(synced);
         }
+        let mut dead = Vec::new();
         for id in &edit.dropped {
-            self.drop_keyspace(*id)?;
+            dead.extend(self.drop_keyspace(*id)?.values.into_keys());
         }
         self.create_keyspaces(&edit.created)?;
+        // Files that may have lost their last table, or have none yet.
+        let mut released = BTreeSet::new();
         for (id, level, number) in &edit.removed {
-            self.keyspace_mut(*id)?.level_mut(*level)?.remove(*number)?;
+            let table = self.keyspace_mut(*id)?.remove_table(*level, *number)?;
+            released.extend(table.references.iter().map(|reference| (*id, reference.file)));
+        }
+        for (id, file) in &edit.values {
+            self.add_values(*id, *file)?;
+            released.insert((*id, file.number));
         }
         for (id, level, table) in &edit.added {
             self.add_table(*id, *level, table.clone())?;
         }
         self.synced_log = self.synced_log.filter(|log| log.number >= self.min_log);
-        Ok(())
+        for (id, number) in released {
+            let values = &mut self.keyspace_mut(id)?.values;
+            if values.get(&number).is_some_and(|file| file.live == 0) {
+                values.remove(&number);
+                dead.push(number);
+            }
+        }
+        Ok(dead)
     }
 
-    fn drop_keyspace(&mut self, id: u32) -> Decoded<()> {
+    fn drop_keyspace(&mut self, id: u32) -> Decoded<KeyspaceState> {
         if id == 0 {
             return Err(Malformed("the default keyspace is dropped"));
         }
-        self.keyspaces.remove(&id).map(drop).ok_or(UNKNOWN_KEYSPACE)
+        self.keyspaces.remove(&id).ok_or(UNKNOWN_KEYSPACE)
     }
 
     /// Creates keyspaces, or changes the options of those that exist.
@@ -200,7 +251,8 @@ fn raise<T: Copy + PartialOrd>(number: &mut T, to: Option<T>) -> Decoded<()> {
 impl KeyspaceState {
     /// A keyspace without tables.
     pub(crate) fn new(name: impl Into<String>, options: KeyspaceOptions) -> KeyspaceState {
-        KeyspaceState { name: name.into(), options, levels: Default::default(), ranges: LevelState::default() }
+        let (levels, ranges, values) = Default::default();
+        KeyspaceState { name: name.into(), options, levels, ranges, values }
     }
 
     /// All tables with their levels, range tables too.
@@ -217,6 +269,17 @@ impl KeyspaceState {
 
     pub(crate) fn has_table(&self, number: u64) -> bool {
         self.levels.iter().chain([&self.ranges]).any(|level| level.tables.contains_key(&number))
+    }
+
+    /// Removes a table; returns it.
+    fn remove_table(&mut self, level: u8, number: u64) -> Decoded<TableMeta> {
+        let table = self.level_mut(level)?.remove(number)?;
+        for reference in table.references.iter() {
+            if let Some(file) = self.values.get_mut(&reference.file) {
+                file.live = file.live.saturating_sub(reference.count);
+            }
+        }
+        Ok(table)
     }
 
     fn level_mut(&mut self, level: u8) -> Decoded<&mut LevelState> {
@@ -247,14 +310,11 @@ impl LevelState {
         Ok(())
     }
 
-    fn remove(&mut self, number: u64) -> Decoded<()> {
-        match self.tables.remove(&number) {
-            Some(table) => {
-                self.by_key.remove(&table.smallest);
-                Ok(())
-            }
-            None => Err(Malformed("a version edit removes a table that is not there")),
-        }
+    fn remove(&mut self, number: u64) -> Decoded<TableMeta> {
+        let gone = self.tables.remove(&number);
+        let table = gone.ok_or(Malformed("a version edit removes a table that is not there"))?;
+        self.by_key.remove(&table.smallest);
+        Ok(table)
     }
 }
 

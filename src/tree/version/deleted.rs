@@ -64,6 +64,7 @@ mod tests {
             keys: 8000,
             tombstones: 0,
             deadlines: Default::default(),
+            references: Default::default(),
             smallest_seqno: 1,
             largest_seqno: 9,
             cleared: 0,

@@ -21,6 +21,7 @@ fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str
         keys: 2,
         tombstones: 0,
         deadlines: Default::default(),
+        references: Default::default(),
         smallest_seqno: number,
         largest_seqno: number,
         cleared: 0,
@@ -195,7 +196,7 @@ fn filters_probed_together_answer_trace_and_count_as_one_by_one() {
     for mode in [FilterMode::Use, FilterMode::Use, FilterMode::Shadow, FilterMode::Ignore] {
         for (key, snapshot) in (0..14).flat_map(|key| [1000, 990, 900, 750, 0].map(|snapshot| (key, snapshot))) {
             let key = run_key(key);
-            let mode = ReadMode { filters: mode, fill_cache: true };
+            let mode = ReadMode { filters: mode, fill_cache: true, values: true };
             let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot, cover: 0, mode };
             let (mut events, mut expected) = (Vec::new(), Vec::new());
             let seqno = epoch.pin(|pin| {
@@ -404,7 +405,7 @@ fn a_key_is_newer_exactly_if_a_table_has_a_later_version_of_it() {
     let version = version_of_runs();
     for (key, since) in (0..14).flat_map(|key| (690..=1000).step_by(3).map(move |since| (key, since))) {
         let key = run_key(key);
-        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
+        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
         let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot: 0, cover: 0, mode };
         let has_newer =
             |meta: &TableMeta| meta.largest_seqno > since && (*meta.smallest == *key || *meta.largest == *key);
@@ -415,7 +416,7 @@ fn a_key_is_newer_exactly_if_a_table_has_a_later_version_of_it() {
     let (_context, table) = table_of(&[("a", 5, ValueKind::Put), ("b", 9, ValueKind::Put)]);
     let version = Version::default().edited(&[], vec![(6, table)]);
     for (since, expected) in [(4, true), (5, false), (6, false)] {
-        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
+        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
         let read = PointRead { key: b"a", hash: KeyHash::new(SEED, b"a"), snapshot: 0, cover: 0, mode };
         assert_eq!(version.is_newer(&read, since).unwrap(), expected, "{since}");
     }
@@ -469,7 +470,7 @@ fn table_of(entries: &[(&str, SeqNo, ValueKind)]) -> (Arc<TableContext>, Arc<Tab
 fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
     let (context, table) = table_of(&[("a", 5, ValueKind::Put), ("b", 6, ValueKind::Delete), ("c", 9, ValueKind::Put)]);
     for (key, found) in [("a", Found::Value(5)), ("aa", Found::Absent), ("b", Found::Deleted), ("c", Found::Newer)] {
-        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true };
+        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
         let read =
             PointRead { key: key.as_bytes(), hash: KeyHash::new(SEED, key.as_bytes()), snapshot: 8, cover: 0, mode };
         let mut events = Vec::new();

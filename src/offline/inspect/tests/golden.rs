@@ -1,5 +1,5 @@
-//! A store of format 1 with every kind of file, as annotated hex in `tests/golden/store`, and one
-//! with range deletes in `tests/golden/ranges`.
+//! A store of format 1 with every kind of file, as annotated hex in `tests/golden/store`, one
+//! with range deletes in `tests/golden/ranges`, and one with value files in `tests/golden/values`.
 //!
 //! The stored files can be opened and read, which must hold for ever; the encoders of today write
 //! them byte for byte; and the examples in docs/FORMAT.md are part of them. Until format 1 is
@@ -109,6 +109,21 @@ pub(crate) fn ranges_store() -> SimFileSystem {
     fs.kill()
 }
 
+/// A store with two value files, to which tables point; values are compressed where that helps.
+pub(crate) fn values_store() -> SimFileSystem {
+    let fs = SimFileSystem::new();
+    let keyspace = KeyspaceOptions::new().compression(Compression::Lz4).block_size(256).separate_values(16);
+    let db = options(&fs).default_keyspace(keyspace).open(DIR).unwrap();
+    (0..3).for_each(|i| _ = db.put(format!("key{i:03}"), format!("value {i} is stored apart")).unwrap());
+    db.put("short", "v").unwrap();
+    db.put("repeated", "again ".repeat(30)).unwrap();
+    db.flush().unwrap();
+    db.put("key001", "value 1 has been replaced").unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    fs
+}
+
 fn golden_bloom() -> BloomFilter {
     let mut filter = BloomFilter::builder().seed(7).with_bits_per_key(100, 10.0).unwrap();
     filter.extend((0..100u32).map(u32::to_be_bytes));
@@ -140,7 +155,11 @@ fn golden_files(store: &str) -> Vec<(String, Vec<u8>)> {
 
 /// The files as the encoders write them: name, bytes, annotated hex.
 fn encoded_files(store: &str) -> Vec<(String, Vec<u8>, String)> {
-    let fs = if store == "store" { golden_store() } else { ranges_store() };
+    let fs = match store {
+        "store" => golden_store(),
+        "ranges" => ranges_store(),
+        _ => values_store(),
+    };
     let inspector = Inspector::on(Arc::new(fs.clone()));
     let files = inspector.files(Path::new(DIR)).unwrap();
     let mut encoded: Vec<_> = files
@@ -251,6 +270,35 @@ fn golden_range_deletes_are_read() {
 }
 
 #[test]
+fn golden_values_are_read() {
+    let fs = loaded(&golden_files("values"));
+    let inspector = Inspector::on(Arc::new(fs.clone()));
+    let mut faults = Vec::new();
+    let verified = inspector.verify(Path::new(DIR), &mut |fault| faults.push(fault.clone())).unwrap();
+    assert_eq!((verified.damaged, &faults, verified.value_files, verified.values), (0, &Vec::new(), 2, 5));
+    let check = |db: &Db| {
+        let entries = db.iter().map(|entry| entry.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
+        let text = |value: &str| value.as_bytes().to_vec();
+        let expected = [
+            (text("key000"), text("value 0 is stored apart")),
+            (text("key001"), text("value 1 has been replaced")),
+            (text("key002"), text("value 2 is stored apart")),
+            (text("repeated"), text(&"again ".repeat(30))),
+            (text("short"), text("v")),
+        ];
+        assert_eq!(entries.collect::<Vec<_>>(), expected);
+    };
+    check(&options(&fs).open_read_only(DIR).unwrap());
+    for _ in 0..2 {
+        let db = options(&fs).open(DIR).unwrap();
+        check(&db);
+        db.compact_range(..).unwrap();
+        check(&db);
+        db.close().unwrap();
+    }
+}
+
+#[test]
 fn golden_store_is_opened_and_read() {
     let files = golden_files("store");
     let fs = loaded(&files);
@@ -297,6 +345,7 @@ fn golden_store_is_opened_and_read() {
 fn golden_stores_are_what_the_encoders_write() {
     check_encoded("store");
     check_encoded("ranges");
+    check_encoded("values");
 }
 
 fn check_encoded(store: &str) {
@@ -444,6 +493,16 @@ fn annotated(inspector: &Inspector, file: &StoreFile, bytes: &[u8]) -> String {
     match file.kind {
         FileKind::Wal(_) | FileKind::Manifest(_) => annotate_log(&mut hex, inspector, file),
         FileKind::Table(_) => annotate_table(&mut hex, &inspector.table(&file.path).unwrap()),
+        FileKind::Values(_) => {
+            hex.file_header();
+            for record in inspector.values(&file.path).unwrap().map(|record| record.unwrap()) {
+                assert_eq!(record.offset, hex.at as u64);
+                let (end, key) = (hex.at + usize::try_from(record.len).unwrap(), record.key.escape_ascii());
+                hex.put(4, "checksum of the record");
+                hex.put(end - hex.at, &format!("length, keyspace, key \"{key}\", compression, value"));
+            }
+            hex.fields(&[(8, "number of records"), (8, "file length"), (4, "keyspace"), (4, "checksum"), (8, "magic")]);
+        }
         _ => {
             let lines: Vec<usize> = bytes.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::len).collect();
             lines.into_iter().for_each(|len| {

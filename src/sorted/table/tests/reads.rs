@@ -279,7 +279,7 @@ fn the_caller_removes_an_obsolete_table_without_readers() {
     let number = table.retire();
     assert_eq!((number, context.files().open_files(), executor.pending()), (Some(NUMBER), 0, 0));
     assert_eq!((context.graveyard().numbers(), context.graveyard().unlinked()), (vec![NUMBER], vec![]));
-    context.janitor().remove(number);
+    context.janitor().remove(number.map(FileKind::Table));
     assert!(fs.file_len(PATH).is_err());
     assert_eq!(context.graveyard().unlinked(), [NUMBER]);
 }
@@ -294,7 +294,7 @@ fn an_obsolete_table_that_outlives_its_store_leaves_the_directory_alone() {
     assert_eq!(table.retire(), None);
     context.janitor().stop();
     drop(reader);
-    context.janitor().remove([NUMBER]);
+    context.janitor().remove([FileKind::Table(NUMBER)]);
     assert!(fs.file_len(PATH).is_ok());
     assert_eq!(executor.pending(), 0);
 }
@@ -306,7 +306,7 @@ fn a_store_that_has_lost_its_lock_removes_no_file() {
     context.janitor().start(Arc::new(SteppedExecutor::new()), lock_of(&fs));
     let number = table.retire();
     fs.remove(Path::new("/db/LOCK")).unwrap();
-    context.janitor().remove(number);
+    context.janitor().remove(number.map(FileKind::Table));
     context.janitor().stop();
     assert!(fs.file_len(PATH).is_ok());
 }

@@ -101,6 +101,7 @@ impl ModelStore {
             keys: distinct.len() as u64,
             tombstones: entries.values().filter(|value| value.is_none()).count() as u64,
             deadlines: Default::default(),
+            references: Default::default(),
             smallest_seqno: seqnos().min().unwrap(),
             largest_seqno: seqnos().max().unwrap(),
             cleared: 0,
@@ -142,6 +143,7 @@ impl ModelStore {
             now: 0,
             moves_to_last: false,
             weights: &TombstoneWeights::new(),
+            value_garbage: &ValueGarbage::default(),
             partly_covered: &HashSet::new(),
         })
     }

@@ -46,7 +46,7 @@ pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo, now:
             let mut entries = LiveEntries {
                 count: table.entries.saturating_sub(table.tombstones),
                 // A tombstone is small.
-                bytes: table.size,
+                bytes: table.total_size(),
             };
             if table.largest_seqno <= oldest_snapshot {
                 freed = freed.saturating_add(entries.take(table.entries.saturating_sub(table.keys)));
@@ -94,6 +94,7 @@ mod tests {
             keys: numbers[1],
             tombstones: numbers[2],
             deadlines: Default::default(),
+            references: Default::default(),
             smallest_seqno: 1,
             largest_seqno: seqno,
             cleared: 0,

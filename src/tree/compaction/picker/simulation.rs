@@ -42,6 +42,7 @@ impl SimulatedTree {
             keys: entries,
             tombstones: 0,
             deadlines: Default::default(),
+            references: Default::default(),
             smallest_seqno: number,
             largest_seqno: number,
             cleared: 0,
@@ -85,6 +86,7 @@ impl SimulatedTree {
                 now: 0,
                 moves_to_last,
                 weights,
+                value_garbage: &ValueGarbage::default(),
                 partly_covered: &HashSet::new(),
             };
             let Some((_, task)) = picker.pick() else { return };
@@ -138,6 +140,7 @@ impl SimulatedTree {
                 now: 0,
                 moves_to_last,
                 weights,
+                value_garbage: &ValueGarbage::default(),
                 partly_covered: &HashSet::new(),
             })
         };

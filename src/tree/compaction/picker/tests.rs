@@ -20,6 +20,7 @@ fn table(line: &str) -> TableMeta {
         keys: 100 - count(5),
         tombstones: count(4),
         deadlines: Default::default(),
+        references: Default::default(),
         smallest_seqno: number * 100,
         largest_seqno: number * 100 + 99,
         cleared: 0,
@@ -54,6 +55,7 @@ fn with_picker<R>(
         now: 0,
         moves_to_last: true,
         weights: &TombstoneWeights::new(),
+        value_garbage: &ValueGarbage::default(),
         partly_covered: &HashSet::new(),
     })
 }
@@ -469,6 +471,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         now: 0,
         moves_to_last: true,
         weights: &TombstoneWeights::new(),
+        value_garbage: &ValueGarbage::default(),
         partly_covered: &HashSet::new(),
     };
     COMPARISONS.set(0);

@@ -26,6 +26,7 @@ pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
             }
         }
         FileKind::Table(_) => sst::describe(&mut output, common, &inspector.table(&args.file)?, true)?,
+        FileKind::Values(_) => dump_values(&mut output, common, &args)?,
         FileKind::Wal(_) | FileKind::Manifest(_) => {
             let mut log = inspector.log(&args.file)?;
             match common.json {
@@ -78,6 +79,33 @@ fn dump_log(output: &mut Output, common: &Common, log: &mut LogFile, full: bool)
         Some(LogEnd::Bad { offset, rule }) => output
             .line(format_args!("{offset}: reading ends here: {rule} (`kvtool verify` tells a torn tail from damage)")),
         _ => output.line("the file ends with the last record"),
+    }
+}
+
+fn dump_values(output: &mut Output, common: &Common, args: &Dump) -> Result<()> {
+    let mut documents = Vec::new();
+    for record in Inspector::new().values(&args.file)? {
+        let record = record.inspect_err(|_| drop(output.flush()))?;
+        let show = |bytes: &[u8]| match args.full {
+            true => common.form().show(bytes),
+            false => common.form().show_short(bytes, WIDTH),
+        };
+        if common.json {
+            documents.push(json!({
+                "offset": record.offset,
+                "bytes": record.len,
+                "keyspace": record.keyspace,
+                "key": json_bytes(common.form(), &record.key),
+                "value": json_bytes(common.form(), &record.value),
+            }));
+        } else {
+            let (key, value) = (show(&record.key), show(&record.value));
+            output.line(format_args!("{}: keyspace {}\t{key}\t{value}", record.offset, record.keyspace))?;
+        }
+    }
+    match common.json {
+        true => output.json(json!({ "kind": "values", "records": documents })),
+        false => output.line("the file ends with the last record"),
     }
 }
 
@@ -186,6 +214,13 @@ fn change_json(common: &Common, change: &Change) -> Value {
         Change::RemoveTable { keyspace, level, number } => {
             json!({ "remove_table": { "keyspace": keyspace, "level": level, "number": number } })
         }
+        Change::AddValues { keyspace, number, size, checksum, count } => json!({ "add_values": {
+            "keyspace": keyspace,
+            "number": number,
+            "bytes": size,
+            "checksum": format!("{checksum:08x}"),
+            "values": count,
+        } }),
         Change::AddTable {
             keyspace,
             level,
@@ -197,6 +232,7 @@ fn change_json(common: &Common, change: &Change) -> Value {
             tombstones,
             expiring,
             deadlines,
+            value_files,
             cleared,
             smallest_seqno,
             largest_seqno,
@@ -213,6 +249,7 @@ fn change_json(common: &Common, change: &Change) -> Value {
             "tombstones": tombstones,
             "expiring": expiring,
             "deadlines": deadlines.map(|(first, last)| [unix_time(first), unix_time(last)]),
+            "value_files": value_files,
             "cleared": cleared,
             "smallest_seqno": smallest_seqno,
             "largest_seqno": largest_seqno,

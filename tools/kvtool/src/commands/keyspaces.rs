@@ -28,6 +28,7 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
             "merge_operator": options.merge_operator_name(),
             "ttl_seconds": options.ttl.map(|ttl| ttl.as_secs_f64()),
             "wal": options.wal,
+            "separate_values": options.separate_values,
         }));
         rows.push(vec![
             stats.name.clone(),

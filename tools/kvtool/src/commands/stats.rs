@@ -62,6 +62,17 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             ))?;
             output.line("")?;
         }
+        let values = keyspace.values;
+        if values.files > 0 {
+            output.line(format_args!(
+                "values apart: {} in {} of {}, {} of them in use",
+                counted(values.values, "value"),
+                counted(values.files, "value file"),
+                size(values.size),
+                size(values.live)
+            ))?;
+            output.line("")?;
+        }
         if looked_up.is_some() {
             output.line(answers(keyspace))?;
             output.line("")?;
@@ -286,6 +297,12 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
             "in_tables": ranges.in_tables,
             "tables": ranges.tables,
             "bytes": ranges.size,
+        },
+        "value_files": {
+            "files": keyspace.values.files,
+            "bytes": keyspace.values.size,
+            "values": keyspace.values.values,
+            "live_bytes": keyspace.values.live,
         },
     })
 }

@@ -31,6 +31,8 @@ pub(crate) fn run(common: &Common, args: Verify) -> Result<()> {
             "batches": verified.batches,
             "tables": verified.tables,
             "entries": verified.entries,
+            "value_files": verified.value_files,
+            "values": verified.values,
             "bytes": verified.bytes,
             "being_written": verified.being_written,
         }));
@@ -64,6 +66,13 @@ fn report(verified: &Verified) {
         counted(verified.entries, "entry"),
         size(verified.bytes)
     ));
+    if verified.value_files > 0 {
+        say(format_args!(
+            "of that, {} in {}",
+            counted(verified.values, "value"),
+            counted(verified.value_files, "value file")
+        ));
+    }
     if verified.being_written {
         say("another process is writing to the store: the end of its log and files in no version were not checked");
     }

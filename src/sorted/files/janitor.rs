@@ -1,9 +1,10 @@
-//! [`Janitor`]: removes the files of tables that no version names and no reader holds any more.
+//! [`Janitor`]: removes the files of tables and values that no version names and no reader holds
+//! any more.
 //!
 //! A table becomes obsolete when an edit drops it. Its file can be removed when the last view,
 //! cursor or compaction releases it. That can happen on any thread, under any lock, and even
 //! after the store was closed, when the directory may hold another store. A destructor therefore
-//! only [hands in](Janitor::hand_in) the table's number. Files are removed by the thread that
+//! only [hands in](Janitor::hand_in) the file. Files are removed by the thread that
 //! installed an edit, or by a job of the executor. Both remove files only between
 //! [`start`](Janitor::start) and [`stop`](Janitor::stop), which a store calls while it holds its
 //! lock.
@@ -18,6 +19,7 @@ use parking_lot::Mutex;
 
 use super::Graveyard;
 use crate::exec::{Executor, Priority};
+use crate::format::filename::FileKind;
 use crate::vfs::{FileLock, FileSystem};
 
 /// One per open store. Without [`start`](Janitor::start), as in a store opened read-only, it
@@ -33,8 +35,8 @@ pub(crate) struct Janitor {
 
 #[derive(Default)]
 struct List {
-    /// Tables that no reader holds any more.
-    numbers: Vec<u64>,
+    /// Tables and value files that no reader holds any more.
+    files: Vec<FileKind>,
     /// `Some` exactly while files may be removed.
     license: Option<License>,
     /// Whether a job is queued and has not begun.
@@ -48,7 +50,7 @@ struct License {
 }
 
 impl Janitor {
-    pub(super) fn new(fs: Arc<dyn FileSystem>, dir: PathBuf, graveyard: Arc<Graveyard>) -> Janitor {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: PathBuf, graveyard: Arc<Graveyard>) -> Janitor {
         Janitor { fs, dir, graveyard, removing: Mutex::default(), list: Mutex::default() }
     }
 
@@ -68,12 +70,12 @@ impl Janitor {
         drop(license);
     }
 
-    /// Takes the number of a table that no reader holds any more. Does no I/O: the caller may hold
+    /// Takes a file that no reader holds any more. Does no I/O: the caller may hold
     /// any lock.
-    pub(super) fn hand_in(self: &Arc<Self>, number: u64) {
+    pub(crate) fn hand_in(self: &Arc<Self>, file: FileKind) {
         let mut list = self.list.lock();
         let Some(executor) = list.license.as_ref().map(|license| Arc::clone(&license.executor)) else { return };
-        list.numbers.push(number);
+        list.files.push(file);
         if std::mem::replace(&mut list.queued, true) {
             return;
         }
@@ -85,11 +87,10 @@ impl Janitor {
         executor.spawn(Priority::Help, Box::new(move || janitor.remove([])));
     }
 
-    /// Removes the files of these tables, which no reader holds any more, and of all tables handed
-    /// in.
-    pub(crate) fn remove(&self, numbers: impl IntoIterator<Item = u64>) {
+    /// Removes these files, which no reader holds any more, and all that have been handed in.
+    pub(crate) fn remove(&self, files: impl IntoIterator<Item = FileKind>) {
         let _removing = self.removing.lock();
-        self.list.lock().numbers.extend(numbers);
+        self.list.lock().files.extend(files);
         self.remove_listed();
     }
 
@@ -97,14 +98,17 @@ impl Janitor {
     fn remove_listed(&self) {
         let mut list = self.list.lock();
         list.queued = false;
-        let numbers = std::mem::take(&mut list.numbers);
+        let files = std::mem::take(&mut list.files);
         let lock = list.license.as_ref().map(|license| Arc::clone(&license.lock));
         drop(list);
-        if numbers.is_empty() || lock.is_none_or(|lock| !lock.is_in_force()) {
+        if files.is_empty() || lock.is_none_or(|lock| !lock.is_in_force()) {
             return;
         }
-        for number in numbers {
-            self.graveyard.remove_file(&*self.fs, &self.dir, number);
+        for file in files {
+            match file {
+                FileKind::Table(number) => self.graveyard.remove_file(&*self.fs, &self.dir, number),
+                _ => _ = self.fs.remove(&file.path(&self.dir)),
+            }
         }
     }
 }

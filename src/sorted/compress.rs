@@ -9,12 +9,12 @@ use crate::options::Compression;
 const RAW_LEN: usize = 4;
 
 /// The compression for the code in a block's trailer, if it is built in.
-pub(super) fn from_code(code: u8) -> Option<Compression> {
+pub(crate) fn from_code(code: u8) -> Option<Compression> {
     Compression::from_code(code.into()).filter(|compression| compression.is_available())
 }
 
 /// The highest code of a built-in compression.
-pub(super) fn highest_code() -> u8 {
+pub(crate) fn highest_code() -> u8 {
     let known = [Compression::Zstd, Compression::Lz4, Compression::None];
     let highest = known.into_iter().find(|known| known.is_available());
     highest.map_or(0, Compression::code)
@@ -22,7 +22,7 @@ pub(super) fn highest_code() -> u8 {
 
 /// Appends `raw` to `out`, compressed if that saves at least an eighth. Returns the compression
 /// used.
-pub(super) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Compression {
+pub(crate) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Compression {
     let start = out.len();
     if let Ok(raw_len) = u32::try_from(raw.len()) {
         put_u32(out, raw_len);
@@ -70,7 +70,7 @@ const ZSTD_LEVEL: i32 = 3;
 
 /// Raw length that the stored form of a block states. Bounds the allocation: the length must not
 /// exceed `longest`, nor what LZ4 can pack into the stored length.
-pub(super) fn raw_len(compression: Compression, stored: &[u8], longest: u32) -> Decoded<usize> {
+pub(crate) fn raw_len(compression: Compression, stored: &[u8], longest: u32) -> Decoded<usize> {
     let raw_len = Decoder::new(stored).u32()?;
     if raw_len > longest {
         return Err(Malformed("the raw length of a compressed block exceeds the largest block of its table"));
@@ -85,7 +85,7 @@ pub(super) fn raw_len(compression: Compression, stored: &[u8], longest: u32) -> 
 const MAX_LZ4_RATIO: usize = 255;
 
 /// Decompresses `stored` into `raw`, whose length must be [`raw_len`].
-pub(super) fn decompress_into(compression: Compression, stored: &[u8], raw: &mut [u8]) -> Decoded<()> {
+pub(crate) fn decompress_into(compression: Compression, stored: &[u8], raw: &mut [u8]) -> Decoded<()> {
     let packed = stored.get(RAW_LEN..).unwrap_or_default();
     match unpack(compression, packed, raw) {
         Some(len) if len == raw.len() => Ok(()),

@@ -1,4 +1,5 @@
-//! [`FilePool`]: open table files, up to a limit. The file read least recently is closed first.
+//! [`FilePool`]: open files of tables and values, up to a limit. The file read least recently is
+//! closed first.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -9,8 +10,8 @@ use parking_lot::Mutex;
 
 use crate::vfs::{ReadableFile, is_out_of_descriptors};
 
-/// Open files by table number. Only reads from disk come here, so one lock is enough. A reader
-/// keeps its file open while it reads, even if the pool closes it meanwhile.
+/// Open files by number, which no two files share. Only reads from disk come here, so one lock is
+/// enough. A reader keeps its file open while it reads, even if the pool closes it meanwhile.
 pub(crate) struct FilePool {
     files: Mutex<LruCache<u64, Arc<dyn ReadableFile>>>,
 }
@@ -31,8 +32,8 @@ impl FilePool {
         self.files.lock().len()
     }
 
-    /// The file of table `number`; calls `open` if the pool does not hold it.
-    pub(super) fn get(
+    /// The file of this number; calls `open` if the pool does not hold it.
+    pub(crate) fn get(
         &self,
         number: u64,
         open: impl Fn() -> io::Result<Arc<dyn ReadableFile>>,
@@ -53,13 +54,13 @@ impl FilePool {
         Ok(file)
     }
 
-    /// The file of a table, if the pool holds it open.
-    pub(super) fn get_if_open(&self, number: u64) -> Option<Arc<dyn ReadableFile>> {
+    /// The file of this number, if the pool holds it open.
+    pub(crate) fn get_if_open(&self, number: u64) -> Option<Arc<dyn ReadableFile>> {
         self.files.lock().get(&number).cloned()
     }
 
-    /// Closes the file of a table, once no reader uses it.
-    pub(super) fn remove(&self, number: u64) {
+    /// Closes the file of this number, once no reader uses it.
+    pub(crate) fn remove(&self, number: u64) {
         self.files.lock().pop(&number);
     }
 }

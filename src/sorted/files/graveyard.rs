@@ -33,7 +33,7 @@ impl Graveyard {
     }
 
     /// Unlinks the file of table `number`. If that fails, the next open of the store retries.
-    pub(super) fn remove_file(&self, fs: &dyn FileSystem, dir: &Path, number: u64) {
+    pub(crate) fn remove_file(&self, fs: &dyn FileSystem, dir: &Path, number: u64) {
         match fs.remove(&FileKind::Table(number).path(dir)) {
             Err(error) if error.kind() != ErrorKind::NotFound => {}
             _ => self.removed(number),

@@ -1,0 +1,119 @@
+//! How a [`Cursor`] gets values that are not in one place: merged from operands, or in value files.
+
+use super::{Cursor, SEEK_AFTER};
+use crate::error::Result;
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
+use crate::operator::{OperandChain, Resolved, oldest_of_operand};
+use crate::sorted::iter::{InternalCursor, MarkedKey, Stamped};
+use crate::sorted::merge::MergingCursor;
+use crate::tree::version::ScanSource;
+
+/// An operand that a cursor has passed going backward.
+pub(super) struct OlderOperand {
+    seqno: SeqNo,
+    oldest: SeqNo,
+    stored: Vec<u8>,
+}
+
+/// Adds an operand to those that a cursor has passed going backward, and removes those that it
+/// stands for.
+#[cold]
+pub(super) fn push_operand(operands: &mut Vec<OlderOperand>, seqno: SeqNo, stored: &[u8]) -> Result<()> {
+    let oldest = oldest_of_operand(seqno, stored)?;
+    while operands.pop_if(|last| last.seqno >= oldest && last.oldest >= oldest).is_some() {}
+    operands.push(OlderOperand { seqno, oldest, stored: stored.to_vec() });
+    Ok(())
+}
+
+impl Cursor {
+    /// Combines the operand on which `inner` stands with the older versions of its key, and passes
+    /// them.
+    #[cold]
+    pub(super) fn merge_forward(&mut self) -> Result<()> {
+        self.marked.mark(&self.inner);
+        let mut chain = OperandChain::default();
+        self.key.clear();
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        let mut covered = 0;
+        let cover = self.cover();
+        let is_here = |inner: &MergingCursor<ScanSource>, marked: &MarkedKey| {
+            inner.valid() && marked.is_at(inner) && inner.seqno() > cover
+        };
+        while !chain.is_complete() && is_here(&self.inner, &self.marked) {
+            covered = if self.inner.seqno() < chain.oldest() { 0 } else { covered + 1 };
+            match self.inner.kind() {
+                ValueKind::SeparatePut => {
+                    let files = self.files.as_ref();
+                    let value = files.map(|files| files.read(&self.key, self.inner.value())).transpose()?;
+                    let value = value.unwrap_or_default();
+                    chain.push(self.inner.seqno(), ValueKind::Put, value.bytes())?;
+                }
+                kind => chain.push(self.inner.seqno(), kind, self.inner.value())?,
+            }
+            // A memtable may hold many versions that the newest stands for.
+            match covered {
+                ..=SEEK_AFTER => self.inner.next()?,
+                _ => self.inner.seek(&self.key, chain.oldest() - 1)?,
+            }
+        }
+        self.deadline = chain.deadline();
+        if let Some(deadline) = self.deadline
+            && self.is_past(deadline)
+        {
+            self.deadline = None;
+            chain.expire();
+        }
+        self.set_merged(&chain)
+    }
+
+    /// Reads the value to which the current entry points, if it is wanted.
+    #[cold]
+    pub(super) fn read_forward(&mut self) -> Result<()> {
+        self.value.clear();
+        if self.wants_values
+            && let Some(files) = &self.files
+        {
+            let value = files.read(self.inner.key(), self.inner.value())?;
+            self.value.extend_from_slice(value.bytes());
+        }
+        Ok(())
+    }
+
+    /// Replaces the pointer in `value`, which belongs to the marked key, by the value, if that is
+    /// wanted or needed.
+    #[cold]
+    pub(super) fn read_backward(&mut self, is_needed: bool) -> Result<()> {
+        let pointer = std::mem::take(&mut self.value);
+        if (self.wants_values || is_needed)
+            && let Some(files) = &self.files
+        {
+            let value = files.read(self.marked.key(&mut [0; HEAD16_LEN]), &pointer)?;
+            self.value.extend_from_slice(value.bytes());
+        }
+        Ok(())
+    }
+
+    /// Combines operands of the marked key, oldest first, and `value` if it was put under number
+    /// `base`.
+    #[cold]
+    pub(super) fn merge_backward(&mut self, operands: &[OlderOperand], base: Option<SeqNo>) -> Result<()> {
+        let mut chain = OperandChain::default();
+        for OlderOperand { seqno, stored, .. } in operands.iter().rev() {
+            chain.push(*seqno, ValueKind::Merge, stored)?;
+        }
+        if let Some(base) = base {
+            chain.push(base, ValueKind::Put, &self.value)?;
+        }
+        self.key.clear();
+        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        self.set_merged(&chain)
+    }
+
+    fn set_merged(&mut self, chain: &OperandChain) -> Result<()> {
+        let (operator, keyspace) = self.operator.as_ref().map(|(operator, name)| (operator, &**name)).unzip();
+        self.value = match chain.resolve(operator, keyspace.unwrap_or_default(), &self.key, true)? {
+            Resolved::Value(value) | Resolved::Operand(value) => value,
+        };
+        Ok(())
+    }
+}

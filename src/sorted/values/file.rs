@@ -1,0 +1,250 @@
+//! [`ValueFiles`]: reads values, and removes the files that no table needs any more.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+
+use super::record::{Record, decode_record};
+use crate::error::{Error, IoContext, Result};
+use crate::format::filename::FileKind;
+use crate::format::pointer::ValuePointer;
+use crate::options::Compression;
+use crate::sorted::compress::{decompress_into, from_code, highest_code, raw_len};
+use crate::sorted::files::{FilePool, Janitor};
+use crate::vfs::{FileSystem, ReadableFile};
+
+/// The value files of a store to which open tables point.
+pub(crate) struct ValueFiles {
+    fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    pool: Arc<FilePool>,
+    janitor: Arc<Janitor>,
+    known: Mutex<HashMap<u64, Weak<ValueFile>>>,
+    /// Files with a value that a compaction could not read. They are not emptied.
+    unreadable: Mutex<HashSet<u64>>,
+}
+
+/// A value file. The tables whose entries point to it keep it; an obsolete one is removed when the
+/// last of them is dropped.
+pub(crate) struct ValueFile {
+    files: Arc<ValueFiles>,
+    number: u64,
+    path: PathBuf,
+    /// Length as the file system reports it.
+    len: OnceLock<u64>,
+    is_obsolete: AtomicBool,
+}
+
+/// A value as it was read, with what precedes it in its record.
+#[derive(Default)]
+pub(crate) struct SeparateValue {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl SeparateValue {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// What was read, and where the value begins in it; it goes to the end.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, usize) {
+        (self.bytes, self.start)
+    }
+}
+
+impl ValueFiles {
+    pub(crate) fn new(
+        fs: Arc<dyn FileSystem>,
+        dir: PathBuf,
+        pool: Arc<FilePool>,
+        janitor: Arc<Janitor>,
+    ) -> Arc<ValueFiles> {
+        Arc::new(ValueFiles { fs, dir, pool, janitor, known: Mutex::default(), unreadable: Mutex::default() })
+    }
+
+    /// The file of this number, for a table whose entries point to it.
+    pub(crate) fn hold(self: &Arc<Self>, number: u64) -> Arc<ValueFile> {
+        let mut known = self.known.lock();
+        if let Some(file) = known.get(&number).and_then(Weak::upgrade) {
+            return file;
+        }
+        let file = Arc::new(ValueFile::new(self, number));
+        known.insert(number, Arc::downgrade(&file));
+        file
+    }
+
+    /// Opens a file ahead of its first read.
+    pub(crate) fn open_file(&self, number: u64) -> Result<()> {
+        let path = FileKind::Values(number).path(&self.dir);
+        self.pool.get(number, || self.fs.open(&path)).during("open", &path).map(drop)
+    }
+
+    /// Removes a file that no version has ever named; like [`TableContext::remove_file`].
+    ///
+    /// [`TableContext::remove_file`]: crate::sorted::table::TableContext::remove_file
+    pub(crate) fn remove_new(&self, number: u64) {
+        let _ = self.fs.remove(&FileKind::Values(number).path(&self.dir));
+    }
+
+    /// Notes that no version needs these files. Those that no reader holds are removed now, the
+    /// others when the last reader is done.
+    pub(crate) fn retire(&self, numbers: &[u64]) {
+        let mut free = Vec::new();
+        for &number in numbers {
+            let held = self.known.lock().get(&number).and_then(Weak::upgrade);
+            match held {
+                // If this is the last reference by now, dropping it hands the file in.
+                Some(file) => file.is_obsolete.store(true, Ordering::Release),
+                None => {
+                    self.pool.remove(number);
+                    free.push(FileKind::Values(number));
+                }
+            }
+        }
+        if !numbers.is_empty() {
+            self.janitor.remove(free);
+        }
+    }
+
+    /// Notes that a compaction could not read a value in a file.
+    pub(crate) fn note_unreadable(&self, number: u64) {
+        self.unreadable.lock().insert(number);
+    }
+
+    /// Whether a compaction could not read a value in a file.
+    pub(crate) fn is_unreadable(&self, number: u64) -> bool {
+        self.unreadable.lock().contains(&number)
+    }
+
+    /// Reads the value of `key` to which the entry of a table points. The caller holds the table.
+    pub(crate) fn read(&self, key: &[u8], pointer: &[u8]) -> Result<SeparateValue> {
+        let pointer = ValuePointer::decode(pointer).map_err(|malformed| Error::corruption(&self.dir, 0, malformed))?;
+        let held = self.known.lock().get(&pointer.file).and_then(Weak::upgrade);
+        match held {
+            Some(file) => file.read(key, pointer),
+            None => {
+                let path = FileKind::Values(pointer.file).path(&self.dir);
+                Err(Error::corruption(&path, pointer.offset, "a table points to a value file that it does not name"))
+            }
+        }
+    }
+}
+
+impl ValueFile {
+    pub(super) fn new(files: &Arc<ValueFiles>, number: u64) -> ValueFile {
+        ValueFile {
+            path: FileKind::Values(number).path(&files.dir),
+            files: Arc::clone(files),
+            number,
+            len: OnceLock::new(),
+            is_obsolete: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
+        Error::corruption(&self.path, offset, rule)
+    }
+
+    fn file(&self) -> Result<Arc<dyn ReadableFile>> {
+        self.files.pool.get(self.number, || self.files.fs.open(&self.path)).during("open", &self.path)
+    }
+
+    pub(super) fn len(&self) -> Result<u64> {
+        match self.len.get() {
+            Some(len) => Ok(*len),
+            None => {
+                let len = self.file()?.len().during("read", &self.path)?;
+                Ok(*self.len.get_or_init(|| len))
+            }
+        }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads `len` bytes at `offset`, unverified.
+    pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
+        let (file, size) = (self.file()?, self.len()?);
+        let is_within = offset.checked_add(len).is_some_and(|end| end <= size);
+        let Some(len) = usize::try_from(len).ok().filter(|_| is_within) else {
+            return Err(self.corrupt(offset, "a value reaches beyond the end of the file"));
+        };
+        let mut bytes = vec![0; len];
+        if file.read_at(&mut bytes, offset).during("read", &self.path)? < len {
+            return Err(self.corrupt(offset, "the file ends inside a value"));
+        }
+        Ok(bytes)
+    }
+
+    fn read(&self, key: &[u8], pointer: ValuePointer) -> Result<SeparateValue> {
+        let bytes = self.bytes(pointer.offset, pointer.record_len.into())?;
+        let record = self.decode(&bytes, pointer.offset)?;
+        if *record.key != *key {
+            return Err(self.corrupt(pointer.offset, "a table points to the value of another key"));
+        }
+        let start = record.stored_start;
+        let value = match self.unpacked(&record, pointer.value_len, pointer.offset)? {
+            None => SeparateValue { bytes, start },
+            Some(bytes) => SeparateValue { bytes, start: 0 },
+        };
+        if value.bytes().len() != pointer.value_len as usize {
+            return Err(self.corrupt(pointer.offset, "a value has another length than its pointer states"));
+        }
+        Ok(value)
+    }
+
+    pub(super) fn decode<'b>(&self, bytes: &'b [u8], offset: u64) -> Result<Record<'b>> {
+        decode_record(bytes, (self.number, offset)).map_err(|malformed| self.corrupt(offset, malformed))
+    }
+
+    /// The value of a record, of at most `longest` bytes; `None` if it is stored as it is.
+    pub(super) fn unpacked(&self, record: &Record<'_>, longest: u32, offset: u64) -> Result<Option<Vec<u8>>> {
+        let malformed = |malformed| self.corrupt(offset, malformed);
+        match from_code(record.compression) {
+            Some(Compression::None) => Ok(None),
+            Some(compression) => {
+                let len = raw_len(compression, record.stored, longest).map_err(malformed)?;
+                let mut value = vec![0; len];
+                decompress_into(compression, record.stored, &mut value).map_err(malformed)?;
+                Ok(Some(value))
+            }
+            None => Err(Error::Unsupported {
+                file: self.path.clone(),
+                what: "block compression",
+                found: record.compression.into(),
+                known: highest_code().into(),
+            }),
+        }
+    }
+}
+
+impl Drop for ValueFile {
+    fn drop(&mut self) {
+        let mut known = self.files.known.lock();
+        // Another table may have opened it anew meanwhile.
+        if known.get(&self.number).is_some_and(|file| file.strong_count() == 0) {
+            known.remove(&self.number);
+        }
+        drop(known);
+        if *self.is_obsolete.get_mut() {
+            self.files.pool.remove(self.number);
+            self.files.janitor.hand_in(FileKind::Values(self.number));
+        }
+    }
+}
+
+impl fmt::Debug for ValueFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ValueFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}

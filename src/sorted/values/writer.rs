@@ -1,0 +1,168 @@
+//! [`ValueWriter`]: writes values to value files.
+
+use std::path::{Path, PathBuf};
+
+use super::record::{Footer, put_record};
+use super::{FIXED_LEN, FOOTER_LEN};
+use crate::error::{Error, IoContext, Result};
+use crate::format::checksum::FileChecksum;
+use crate::format::filename::FileKind;
+use crate::format::header::{FileHeader, Magic};
+use crate::format::pointer::ValuePointer;
+use crate::options::Compression;
+use crate::vfs::{FileSystem, WritableFile};
+
+/// Bytes buffered before they are appended to the file.
+const WRITE_LEN: usize = 1 << 20;
+
+/// What the manifest records about a value file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ValueFileMeta {
+    pub(crate) number: u64,
+    /// File length in bytes.
+    pub(crate) size: u64,
+    /// Checksum of the whole file.
+    pub(crate) checksum: u32,
+    /// Number of records.
+    pub(crate) count: u64,
+}
+
+impl ValueFileMeta {
+    /// Bytes of the records.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        self.size.saturating_sub(FIXED_LEN)
+    }
+}
+
+/// Writes values to as many files as they need. [`finish`](ValueWriter::finish) syncs the files;
+/// the caller makes their names durable.
+///
+/// ```text
+/// writer = new add* (finish | abandon)        after an error: abandon
+/// ```
+pub(crate) struct ValueWriter<'a> {
+    fs: &'a dyn FileSystem,
+    dir: &'a Path,
+    keyspace: u32,
+    compression: Compression,
+    /// Length at which a file ends and the next begins.
+    file_size: u64,
+    current: Option<OpenFile>,
+    done: Vec<ValueFileMeta>,
+    pointer: Vec<u8>,
+}
+
+/// The file being written.
+struct OpenFile {
+    number: u64,
+    path: PathBuf,
+    file: Box<dyn WritableFile>,
+    buffer: Vec<u8>,
+    /// Bytes already in the file, without the buffer.
+    appended: u64,
+    checksum: FileChecksum,
+    count: u64,
+}
+
+impl<'a> ValueWriter<'a> {
+    pub(crate) fn new(
+        fs: &'a dyn FileSystem,
+        dir: &'a Path,
+        keyspace: u32,
+        compression: Compression,
+        file_size: u64,
+    ) -> ValueWriter<'a> {
+        let (current, done, pointer) = Default::default();
+        ValueWriter { fs, dir, keyspace, compression, file_size, current, done, pointer }
+    }
+
+    /// Writes the value of a key; returns the encoded pointer to it. A new file, if one is needed,
+    /// gets the number that `new_number` returns.
+    pub(crate) fn add(&mut self, key: &[u8], value: &[u8], new_number: &dyn Fn() -> u64) -> Result<&[u8]> {
+        if self.current.as_ref().is_some_and(|file| file.len() >= self.file_size) {
+            self.end_file()?;
+        }
+        let (fs, dir) = (self.fs, self.dir);
+        let file = match &mut self.current {
+            Some(file) => file,
+            none => none.insert(OpenFile::create(fs, dir, new_number())?),
+        };
+        let offset = file.len();
+        put_record(&mut file.buffer, (file.number, offset), self.keyspace, key, value, self.compression);
+        file.count += 1;
+        let lens = (u32::try_from(file.len() - offset), u32::try_from(value.len()));
+        let (Ok(record_len), Ok(value_len)) = lens else {
+            return Err(Error::invalid("a value exceeds the limit of the format"));
+        };
+        let pointer = ValuePointer { file: file.number, offset, record_len, value_len };
+        if file.buffer.len() >= WRITE_LEN {
+            file.append()?;
+        }
+        self.pointer.clear();
+        pointer.encode(&mut self.pointer);
+        Ok(&self.pointer)
+    }
+
+    /// Completes and syncs the current file, if any, before a table that points to it is completed.
+    pub(crate) fn end_file(&mut self) -> Result<()> {
+        let Some(file) = &mut self.current else { return Ok(()) };
+        self.done.push(file.finish(self.keyspace)?);
+        self.current = None;
+        Ok(())
+    }
+
+    /// Completes and syncs the files; returns what the manifest records about them.
+    pub(crate) fn finish(&mut self) -> Result<Vec<ValueFileMeta>> {
+        self.end_file()?;
+        Ok(std::mem::take(&mut self.done))
+    }
+
+    /// Gives up and removes the files, best effort. Those that stay belong to no version; the next
+    /// open of the store removes them.
+    pub(crate) fn abandon(&mut self) {
+        let unfinished = self.current.take().map(|file| file.number);
+        for number in self.done.drain(..).map(|meta| meta.number).chain(unfinished) {
+            let _ = self.fs.remove(&FileKind::Values(number).path(self.dir));
+        }
+    }
+}
+
+impl OpenFile {
+    fn create(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<OpenFile> {
+        let path = FileKind::Values(number).path(dir);
+        let header = FileHeader { number, ..FileHeader::default() };
+        Ok(OpenFile {
+            number,
+            file: fs.create(&path).during("create", &path)?,
+            path,
+            buffer: header.encode(Magic::Values).to_vec(),
+            appended: 0,
+            checksum: FileChecksum::default(),
+            count: 0,
+        })
+    }
+
+    fn len(&self) -> u64 {
+        self.appended + self.buffer.len() as u64
+    }
+
+    fn append(&mut self) -> Result<()> {
+        self.checksum.update(&self.buffer);
+        self.file.append(&self.buffer).during("write", &self.path)?;
+        self.file.begin_sync();
+        self.appended += self.buffer.len() as u64;
+        self.buffer.clear();
+        self.buffer.shrink_to(2 * WRITE_LEN);
+        Ok(())
+    }
+
+    fn finish(&mut self, keyspace: u32) -> Result<ValueFileMeta> {
+        let size = self.len() + FOOTER_LEN as u64;
+        let footer = Footer { count: self.count, size, keyspace };
+        self.buffer.extend_from_slice(&footer.encode(self.number));
+        self.append()?;
+        self.file.sync().during("sync", &self.path)?;
+        let checksum = std::mem::take(&mut self.checksum).finish();
+        Ok(ValueFileMeta { number: self.number, size, checksum, count: self.count })
+    }
+}
