@@ -326,6 +326,9 @@ impl KeyspaceOptions {
     /// cached; scans of keys read none of them. With values of 4 KiB and more, that is usually
     /// worth it.
     ///
+    /// Up to a quarter of the value files may be garbage, also after
+    /// [`compact_range`](crate::Db::compact_range).
+    ///
     /// Values with a deadline and operands of merges stay in the tables. May be changed at any
     /// time; values already in tables follow when a compaction meets them.
     ///

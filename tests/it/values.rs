@@ -186,6 +186,71 @@ fn readers_keep_the_values_that_they_may_read() {
 }
 
 #[test]
+fn what_a_snapshot_sees_is_moved_and_not_lost() {
+    let (fs, db) = store();
+    (0..1000).for_each(|i| _ = db.put(key(i), long(i, 1)).unwrap());
+    db.compact_range(..).unwrap();
+    let former = value_files(&fs);
+    let snapshot = db.snapshot();
+    // Of every second file's values, most die, unless the snapshot sees them.
+    (1000..1500).for_each(|i| _ = db.put(key(i), long(i, 1)).unwrap());
+    db.compact_range(..).unwrap();
+    (1000..1400).for_each(|i| _ = db.delete(key(i)).unwrap());
+    for version in 2..4 {
+        (0..500).for_each(|i| _ = db.put(key(i), long(i, version)).unwrap());
+        db.compact_range(..).unwrap();
+    }
+    db.wait_for_compactions().unwrap();
+    (0..1000).for_each(|i| assert_eq!(snapshot.get(key(i)).unwrap().unwrap(), long(i, 1)));
+    drop(snapshot);
+    db.compact_range(..).unwrap();
+    db.wait_for_compactions().unwrap();
+    check(&db, 1500, |i| match i {
+        0..500 => Some(long(i, 3)),
+        1000..1400 => None,
+        _ => Some(long(i, 1)),
+    });
+    assert!(former.iter().any(|file| !value_files(&fs).contains(file)), "{former:?}");
+}
+
+#[test]
+fn a_cleared_keyspace_has_no_value_files() {
+    let (fs, db) = store();
+    (0..500).for_each(|i| _ = db.put(key(i), long(i, 1)).unwrap());
+    db.flush().unwrap();
+    db.clear().unwrap();
+    db.wait_for_compactions().unwrap();
+    assert!(db.is_empty().unwrap());
+    (0..20).for_each(|i| _ = db.put(key(i), long(i, 2)).unwrap());
+    db.flush().unwrap();
+    let stats = db.stats().keyspaces[0].values;
+    assert_eq!(stats.values, 20, "{stats:?}");
+    check(&db, 500, |i| (i < 20).then(|| long(i, 2)));
+    drop(db);
+    drop(options(&fs).open("/db").unwrap());
+    assert_eq!(value_files(&fs).len() as u64, stats.files);
+}
+
+#[test]
+fn value_files_that_have_changed_places_are_noticed() {
+    let fs = closed_store();
+    let files = value_files(&fs);
+    let path = |i: usize| FileKind::Values(files[i].0).path(Path::new("/db"));
+    let (first, last) = (fs.read(path(0)).unwrap(), fs.read(path(files.len() - 1)).unwrap());
+    fs.write(path(0), last).unwrap();
+    fs.write(path(files.len() - 1), first).unwrap();
+    assert!(findings(&fs).len() >= 2);
+    let db = options(&fs).open("/db").unwrap();
+    for i in 0..200 {
+        match db.get(key(i)) {
+            Ok(value) => assert_eq!(value.unwrap(), long(i, version(i))),
+            Err(error) => assert!(matches!(error, Error::Corruption { .. }), "{error}"),
+        }
+    }
+    assert!((0..200).any(|i| db.get(key(i)).is_err()));
+}
+
+#[test]
 fn a_threshold_can_be_set_changed_and_taken_back() {
     let (fs, db) = store();
     let ks = db.keyspace_with("ks", KeyspaceOptions::new()).unwrap();
