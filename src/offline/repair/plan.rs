@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::evidence::{Candidate, Fate, decide, is_unfinished};
-use super::levels::{UnplacedTable, assign_levels, find_newer};
+use super::levels::{UnplacedTable, assign_levels, find_newer, runs};
 use super::logs::{self, LogSelection, ReadLogs};
 use super::manifests::{Knowledge, note_damage};
 use super::report::{Loss, LossKind, RepairBasis, RepairFault, RepairReport};
 use super::tables::{Checked, check, whole_table};
-use super::values::{FoundValues, read_values};
+use super::values::{FoundValues, RescuingCursor, read_values};
 use super::{GREATEST_COUNTED, with_default};
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::options::KeyspaceOptions;
-use crate::sorted::table::{Origin, SalvageTable, TableContext, TableMeta};
+use crate::sorted::merge::MergingCursor;
+use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, TableContext, TableMeta};
 use crate::tree::manifest::{
     DEFAULT_KEYSPACE, KeyspaceState, LEVEL_COUNT, ManifestState, RANGE_LEVEL, decode_definition,
 };
@@ -116,19 +117,23 @@ impl Rewrite {
 
 impl Plan {
     /// Takes value files out of the state to which no table will point.
-    fn drop_unused_values(&mut self) {
-        let rewritten = self.rewrites.iter().chain(&self.merges).flat_map(|rewrite| &rewrite.tables);
+    fn drop_unused_values(&mut self) -> Result<()> {
         let mut used = BTreeSet::new();
-        for table in rewritten {
-            // Damaged properties do not say.
-            let Some(properties) = table.properties() else { return };
-            used.extend(properties.references.iter().map(|reference| reference.file));
+        for rewrite in self.rewrites.iter().filter(|rewrite| rewrite.level != RANGE_LEVEL) {
+            let cursor = SalvageCursor::new(rewrite.tables.clone());
+            used.append(&mut FoundValues::used(&mut RescuingCursor::new(cursor, &self.values))?);
+        }
+        for merge in &self.merges {
+            let runs = runs(&merge.tables).into_iter().map(SalvageCursor::new);
+            let sources = runs.map(|run| RescuingCursor::new(run, &self.values)).collect();
+            used.append(&mut FoundValues::used(&mut MergingCursor::new(sources))?);
         }
         let kept = self.state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
         used.extend(kept.flat_map(|(_, meta)| meta.references.iter()).map(|reference| reference.file));
         for keyspace in self.state.keyspaces.values_mut() {
             keyspace.values.retain(|number, _| used.contains(number));
         }
+        Ok(())
     }
 
     /// Whether a file belongs to the store after the repair.
@@ -244,7 +249,7 @@ pub(super) fn by_manifest(
             synced: state.synced_log,
         });
     }
-    plan.drop_unused_values();
+    plan.drop_unused_values()?;
     Ok(Some(plan))
 }
 
@@ -552,7 +557,7 @@ pub(super) fn by_evidence(
     selection.certainly_elsewhere = plan.state.keyspaces.keys().map(proven).min().unwrap_or(0);
     plan.state.flushed_seqno = plan.state.flushed_seqno.max(elsewhere);
     plan.logs = Some(selection);
-    plan.drop_unused_values();
+    plan.drop_unused_values()?;
     Ok(plan)
 }
 

@@ -3,7 +3,7 @@
 //! A value file stays if all of it is sound. Tables that point to another one are rewritten: what
 //! can be read of it goes into them, and entries whose values cannot be read are left out.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,6 +69,24 @@ impl FoundValues {
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The value files to which tables written from `cursor` will point: that of the newest version
+    /// of each key, or those of all versions from its newest operands on.
+    pub(super) fn used(cursor: &mut impl MergeCursor) -> Result<BTreeSet<u64>> {
+        let (mut used, mut last, mut is_settled) = (BTreeSet::new(), None::<Vec<u8>>, false);
+        cursor.seek_to_first()?;
+        while cursor.valid() {
+            if last.as_deref() != Some(cursor.key()) {
+                (last, is_settled) = (Some(cursor.key().to_vec()), false);
+            }
+            if !is_settled && cursor.kind() == ValueKind::SeparatePut {
+                used.extend(ValuePointer::decode(cursor.value()).map(|pointer| pointer.file));
+            }
+            is_settled |= cursor.kind() != ValueKind::Merge;
+            cursor.next()?;
+        }
+        Ok(used)
     }
 
     /// The loss of those entries of a table whose values cannot be read, if there are any.

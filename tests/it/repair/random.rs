@@ -34,7 +34,7 @@ impl RandomStore {
     fn open(&mut self) -> (Db, std::sync::Arc<SteppedExecutor>) {
         let (options, executor) = options(&self.fs);
         let db = options.open(DIR).unwrap();
-        let words = KeyspaceOptions::new().block_size(256).compression(Compression::Lz4);
+        let words = KeyspaceOptions::new().block_size(256).compression(Compression::Lz4).separate_values(16);
         db.keyspace_with(KEYSPACES[1], words).unwrap();
         (db, executor)
     }
@@ -111,6 +111,7 @@ impl RandomStore {
                 0 | 1 => of_kind(fs, "wal"),
                 2 | 3 => manifests(fs),
                 4 => vec![PathBuf::from("/db/CURRENT")],
+                7 if self.rng.bool() => of_kind(fs, "val"),
                 _ => of_kind(fs, "sst"),
             };
             let Some(path) = files.get(self.rng.usize(0..files.len().max(1))) else { continue };
