@@ -1,12 +1,21 @@
 //! CRC-32, plain and bound to a file and offset, and the checksum of a whole file.
 
+use std::sync::LazyLock;
+
+use crc32fast::Hasher;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::coding::set_u64;
 
+/// A hasher of no bytes, to be cloned: a new one asks for the processor's features first, which
+/// takes 30 instructions.
+static EMPTY: LazyLock<Hasher> = LazyLock::new(Hasher::new);
+
 /// CRC-32 of `bytes`.
 pub(crate) fn crc(bytes: &[u8]) -> u32 {
-    crc32fast::hash(bytes)
+    let mut hasher = EMPTY.clone();
+    hasher.update(bytes);
+    hasher.finalize()
 }
 
 /// CRC-32 of `bytes`, bound to `offset` of file `number`. The same bytes elsewhere have another
@@ -17,7 +26,7 @@ pub(crate) fn bound_crc(number: u64, offset: u64, bytes: &[u8]) -> u32 {
 
 /// [`bound_crc`] of the concatenation of `parts`.
 pub(crate) fn bound_crc_parts(number: u64, offset: u64, parts: &[&[u8]]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
+    let mut hasher = EMPTY.clone();
     hasher.update(&seed(number, offset));
     for part in parts {
         hasher.update(part);
@@ -34,11 +43,11 @@ fn seed(number: u64, offset: u64) -> [u8; 16] {
 }
 
 /// [`bound_crc`], computed incrementally, for a block of unknown length.
-pub(crate) struct BoundCrc(crc32fast::Hasher);
+pub(crate) struct BoundCrc(Hasher);
 
 impl BoundCrc {
     pub(crate) fn new(number: u64, offset: u64) -> BoundCrc {
-        let mut hasher = crc32fast::Hasher::new();
+        let mut hasher = EMPTY.clone();
         hasher.update(&seed(number, offset));
         BoundCrc(hasher)
     }
