@@ -78,6 +78,7 @@ pub(super) struct Encoded<'a> {
 
 impl<'a> Encoded<'a> {
     /// A batch of which the log stores `logged`, or all.
+    #[inline]
     pub(super) fn new(
         payload: Cow<'a, [u8]>,
         count: u32,
@@ -153,11 +154,14 @@ impl Queue {
     }
 
     /// Takes writes from the queue until a group that already has `bytes` bytes reaches its limit.
-    pub(super) fn take(&self, mut bytes: usize) -> Vec<Arc<QueuedWrite>> {
+    #[inline]
+    pub(super) fn take(&self, bytes: usize) -> Vec<Arc<QueuedWrite>> {
         // A writer missed here has not got the commit lock yet, and will commit for itself.
-        if !self.has_waiting.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
+        if self.has_waiting.load(Ordering::Relaxed) { self.take_waiting(bytes) } else { Vec::new() }
+    }
+
+    #[inline(never)]
+    fn take_waiting(&self, mut bytes: usize) -> Vec<Arc<QueuedWrite>> {
         let mut waiting = self.waiting.lock();
         let mut taken = Vec::new();
         while let Some(next) = waiting.front() {

@@ -80,13 +80,19 @@ impl Throttle {
 
     /// Returns how long a write of `bytes` bytes must wait now. `filled` returns how full the
     /// memtable is, from 0 to 1.
+    #[inline]
     pub(super) fn charge(&self, bytes: usize, filled: impl FnOnce() -> f64) -> Duration {
         let unflushed = self.unflushed.load(Ordering::Relaxed);
         if self.pressure.load(Ordering::Relaxed) == 0 && !unflushed {
             return Duration::ZERO;
         }
-        let pressure = if unflushed { self.pressure().max(filled().min(1.0)) } else { self.pressure() };
-        self.charge_at(bytes, pressure, Instant::now())
+        self.charge_for(bytes, if unflushed { filled().min(1.0) } else { 0.0 })
+    }
+
+    /// Charges a write under pressure, of at least `least`.
+    #[inline(never)]
+    fn charge_for(&self, bytes: usize, least: f64) -> Duration {
+        self.charge_at(bytes, self.pressure().max(least), Instant::now())
     }
 
     fn charge_at(&self, bytes: usize, pressure: f64, now: Instant) -> Duration {

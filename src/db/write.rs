@@ -470,7 +470,9 @@ impl Store {
             return Err(Error::invalid("the store has used up its sequence numbers"));
         }
         if group.clone().any(Encoded::is_logged) {
-            self.append_unlogged(commit)?;
+            if commit.unlogged > 0 {
+                self.append_unlogged(commit)?;
+            }
             let log = self.reserved_log(commit, log_bytes as u64)?;
             let records = group.clone().map(Encoded::record);
             let durable = self.sequence.durable();
@@ -614,31 +616,44 @@ impl Store {
     /// fails here, where it does no harm, and not in the middle of an append. Reserves twice that
     /// length if the disk has the space: syncs are faster when the file need not be extended for
     /// each.
+    #[inline]
     fn reserved_log<'a>(&self, commit: &'a mut Commit, bytes: u64) -> Result<&'a mut LogWriter> {
-        let log = self.open_log(&mut commit.log, commit.header)?;
-        let need = log.len() + bytes + MARKER_SPACE;
-        if need > commit.reserved {
-            let ample = (2 * need).max(FIRST_RESERVATION).min(wal::log_size(self.options.memtable_size)).max(need);
-            let reserve = |len| log.file().reserve(len).map(|()| len);
-            // A failed reservation releases the previous one.
-            commit.reserved = 0;
-            let reserved = self.stalls.measure(Cause::Log, || reserve(ample).or_else(|_| reserve(need)));
-            commit.reserved = reserved.during("reserve space for", log.path())?;
+        // Without a log, nothing is reserved.
+        if commit.log_len() + bytes + MARKER_SPACE > commit.reserved {
+            self.reserve(commit, bytes)?;
         }
-        Ok(log)
+        self.open_log(&mut commit.log, commit.header)
     }
 
+    #[cold]
+    fn reserve(&self, commit: &mut Commit, bytes: u64) -> Result<()> {
+        let log = self.open_log(&mut commit.log, commit.header)?;
+        let need = log.len() + bytes + MARKER_SPACE;
+        let ample = (2 * need).max(FIRST_RESERVATION).min(wal::log_size(self.options.memtable_size)).max(need);
+        let reserve = |len| log.file().reserve(len).map(|()| len);
+        // A failed reservation releases the previous one.
+        commit.reserved = 0;
+        let reserved = self.stalls.measure(Cause::Log, || reserve(ample).or_else(|_| reserve(need)));
+        commit.reserved = reserved.during("reserve space for", log.path())?;
+        Ok(())
+    }
+
+    #[inline]
     fn open_log<'a>(&self, log: &'a mut Option<LogWriter>, header: FileHeader) -> Result<&'a mut LogWriter> {
-        let slot = match log {
-            Some(log) => return Ok(log),
-            empty => empty,
-        };
+        match log {
+            Some(log) => Ok(log),
+            empty => Ok(empty.insert(self.create_log(header)?)),
+        }
+    }
+
+    #[cold]
+    fn create_log(&self, header: FileHeader) -> Result<LogWriter> {
         self.check_lock()?;
         let header = FileHeader { synced: self.sequence.durable(), ..header };
         let create = || wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size);
         let log = self.stalls.measure(Cause::Log, create)?;
         self.logs.add(&log);
-        Ok(slot.insert(log))
+        Ok(log)
     }
 
     /// Appends a sync marker to the log. A full disk, or a log that cannot be created, is no

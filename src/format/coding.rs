@@ -87,6 +87,7 @@ pub(crate) fn varint_len(value: u64) -> usize {
 }
 
 /// Appends the length of `bytes` as a varint, then `bytes`.
+#[inline]
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
@@ -237,6 +238,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Length-prefixed bytes.
+    #[inline]
     pub(crate) fn bytes(&mut self) -> Decoded<&'a [u8]> {
         let len = self.varint()?;
         let len = usize::try_from(len).map_err(|_| Malformed("a length exceeds the address space"))?;

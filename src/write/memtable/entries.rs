@@ -265,6 +265,7 @@ impl EntryWriter<'_> {
         clippy::cast_possible_truncation,
         reason = "lengths are within the limits of the format, positions are checked"
     )]
+    #[inline]
     pub(super) fn append(&mut self, entry: NewEntry<'_>, older: Option<Position>) -> Position {
         if older.is_none() && entry.kind != ValueKind::DeleteRange {
             self.state.bounds.add(entry.keyspace, entry.key);

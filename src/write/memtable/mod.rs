@@ -395,6 +395,7 @@ impl MemtableWriter<'_> {
 }
 
 impl Drop for MemtableWriter<'_> {
+    #[inline]
     fn drop(&mut self) {
         // Only the holder of the entry writer changes these, so they need no atomic additions,
         // which would wait for all earlier stores.
