@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use super::schedule::JobGuard;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
+use super::upkeep::RangeUpkeep;
 use super::view::Tree;
 use crate::error::{IoContext, Result};
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::Compression;
-use crate::sorted::range_table::RangeSet;
+use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Fragment, fold};
 use crate::tree::compaction::covered::{covered_tables, is_needed};
 use crate::tree::compaction::picker::Task;
@@ -24,11 +25,27 @@ use crate::tree::compaction::write_ranges;
 use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
 use crate::write::batch::BatchReader;
 
-/// More range tables than this are merged into one: each costs a read a binary search.
+/// Of more range tables than this, the small ones are merged: each costs a read a search.
 const MAX_RANGE_TABLES: usize = 8;
 /// A range delete that covers tables is flushed at once if they are larger than what the memtable
 /// holds, and than this part of a full one, as a divisor.
 const FLUSH_SHARE: u64 = 16;
+
+/// The tables to merge so that few are left: the smallest, and all that are not larger than those
+/// together. A range is then merged once while the number of ranges doubles, about.
+fn small_tables(tables: &[Arc<RangeTable>]) -> Vec<Arc<RangeTable>> {
+    let Some(too_many) = tables.len().checked_sub(MAX_RANGE_TABLES).filter(|count| *count > 0) else {
+        return Vec::new();
+    };
+    let mut tables = tables.to_vec();
+    tables.sort_by_key(|table| table.len());
+    let (mut count, mut sum) = (0, 0);
+    while let Some(next) = tables.get(count).filter(|next| count <= too_many || next.len() <= sum) {
+        (count, sum) = (count + 1, sum + next.len());
+    }
+    tables.truncate(count);
+    tables
+}
 
 impl Store {
     /// Upkeep of the range deletes of all keyspaces. A failure leaves everything as it was, unless
@@ -46,15 +63,17 @@ impl Store {
         self.tidy_wanted.store(true, Ordering::SeqCst);
         while self.tidy_wanted.load(Ordering::SeqCst) {
             // The thread that has the lock looks at `tidy_wanted` after it has released it.
-            let Some(_tidying) = self.tidying.try_lock() else { break };
+            let Some(mut tidying) = self.tidying.try_lock() else { break };
             self.tidy_wanted.store(false, Ordering::SeqCst);
             let view = self.view.load();
             let has_ranges = |tree: &&Tree| !tree.version.ranges().is_empty();
             let tidied: Vec<u32> = view.trees.iter().filter(has_ranges).map(|tree| tree.id).collect();
             drop(view);
+            tidying.retain(|keyspace, _| tidied.contains(keyspace));
             for keyspace in tidied {
+                let upkeep = tidying.entry(keyspace).or_default();
                 // What fails in one keyspace need not fail in the others.
-                result = result.and(self.drop_covered(keyspace).and_then(|()| self.forget_ranges(keyspace)));
+                result = result.and(self.drop_covered(keyspace).and_then(|()| self.forget_ranges(keyspace, upkeep)));
             }
         }
         result
@@ -68,15 +87,23 @@ impl Store {
 
     /// Removes the tables all of whose entries are deleted.
     fn drop_covered(&self, keyspace: u32) -> Result<()> {
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let levels = tree.version.metas();
+        // What is covered once stays so.
+        let covered = covered_tables(&levels, tree.version.ranges(), &self.snapshots.all());
+        if covered.is_empty() {
+            return Ok(());
+        }
         self.check_edit_space()?;
         let mut jobs = self.background.lock();
         // After the lock: a task that ended before has left its outputs in the view.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
-        let (levels, running) = (tree.version.metas(), jobs.running(keyspace));
-        let covered = covered_tables(&levels, tree.version.ranges(), &self.snapshots.all());
-        let claims: Vec<Task> = covered.into_iter().map(|(level, meta)| Task::of_table(level, meta)).collect();
+        let tables: HashSet<(usize, u64)> =
+            tree.version.tables().map(|(level, table)| (level, table.meta().number)).collect();
+        let running = jobs.running(keyspace);
         let is_free = |claim: &Task| running.iter().all(|task| !task.conflicts(claim));
-        let claims: Vec<Task> = claims.into_iter().filter(is_free).collect();
+        let covered = covered.into_iter().filter(|(level, meta)| tables.contains(&(usize::from(*level), meta.number)));
+        let claims: Vec<Task> = covered.map(|(level, meta)| Task::of_table(level, meta)).filter(is_free).collect();
         if claims.is_empty() {
             return Ok(());
         }
@@ -93,21 +120,33 @@ impl Store {
         result
     }
 
-    /// Removes range tables of which nothing is needed, and rewrites them if half of the ranges are
-    /// not, or if there are many tables.
-    fn forget_ranges(&self, keyspace: u32) -> Result<()> {
+    /// Writes the range tables anew, without what is not needed, if that is half of all ranges.
+    /// Otherwise merges the small ones if there are many.
+    fn forget_ranges(&self, keyspace: u32, upkeep: &mut RangeUpkeep) -> Result<()> {
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
         let (ranges, levels) = (tree.version.ranges(), tree.version.metas());
-        let all = ranges.tables().iter().flat_map(|table| table.fragments());
-        let needed = || all.clone().filter(|range| is_needed(range, &levels, &[]));
+        upkeep.note(&levels, ranges);
         // There may be millions: they are listed only to be written.
-        if ranges.tables().len() <= MAX_RANGE_TABLES && needed().nth(ranges.len() / 2).is_some() {
-            return Ok(());
+        let needed = |table: &Arc<RangeTable>| {
+            table.fragments().filter(|range| is_needed(range, &levels, &[])).collect::<Vec<_>>()
+        };
+        if upkeep.is_due(ranges.len()) {
+            let all = ranges.tables().iter().flat_map(|table| table.fragments());
+            let needless = all.filter(|range| !is_needed(range, &levels, &[])).count();
+            upkeep.looked(&levels, ranges, needless);
+            if 2 * needless >= ranges.len() {
+                return self.replace_ranges(&tree, ranges.tables(), ranges.tables().iter().flat_map(needed).collect());
+            }
         }
-        self.replace_ranges(&tree, ranges, needed().collect())
+        let small = small_tables(ranges.tables());
+        if small.is_empty() {
+            Ok(())
+        } else {
+            self.replace_ranges(&tree, &small, small.iter().flat_map(needed).collect())
+        }
     }
 
-    fn replace_ranges(&self, tree: &Tree, former: &RangeSet, needed: Vec<Fragment>) -> Result<()> {
+    fn replace_ranges(&self, tree: &Tree, former: &[Arc<RangeTable>], needed: Vec<Fragment>) -> Result<()> {
         self.check_edit_space()?;
         let (new_number, cancelled) = (|| self.catalog.new_file_number(), || false);
         let mut context = self.output_context(tree, FilterPolicy::None, Compression::None, &new_number, &cancelled);
@@ -116,7 +155,7 @@ impl Store {
         if written.is_some() {
             self.sync_dir()?;
         }
-        let removed = former.tables().iter().map(|table| (tree.id, RANGE_LEVEL, table.meta().number));
+        let removed = former.iter().map(|table| (tree.id, RANGE_LEVEL, table.meta().number));
         let edit = VersionEdit {
             removed: removed.collect(),
             added: written.into_iter().map(|meta| (tree.id, RANGE_LEVEL, meta)).collect(),

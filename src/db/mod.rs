@@ -57,6 +57,7 @@ mod throttle;
 mod transaction;
 mod turns;
 mod update;
+mod upkeep;
 mod view;
 mod write;
 

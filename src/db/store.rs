@@ -3,7 +3,7 @@
 //!
 //! Module [`super::locks`] says in which order its locks are taken.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +26,7 @@ use super::signal::Signal;
 use super::stalls::Stalls;
 use super::throttle::Throttle;
 use super::turns::Syncing;
+use super::upkeep::RangeUpkeep;
 use super::view::{ReadView, Tree};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
@@ -75,8 +76,8 @@ pub(super) struct Store {
     pub(super) defining: RankedMutex<()>,
     /// Ids of dropped keyspaces, with their names as long as handles keep them.
     pub(super) dropped: Mutex<Vec<(u32, Weak<str>)>>,
-    /// Held during the upkeep of range deletes.
-    pub(super) tidying: Mutex<()>,
+    /// Held during the upkeep of range deletes: what it knows, by keyspace.
+    pub(super) tidying: Mutex<BTreeMap<u32, RangeUpkeep>>,
     /// Whether there may be something to do for it since it last began.
     pub(super) tidy_wanted: AtomicBool,
     /// Number of edits that have added range tables.

@@ -104,6 +104,11 @@ impl RangeSet {
         self.tables.iter().flat_map(|table| &table.layers)
     }
 
+    /// About how many fragments lie between two keys; not fewer.
+    pub(crate) fn count_between(&self, first: &[u8], last: &[u8]) -> usize {
+        self.layers().map(|layer| layer.count_until(last, false) + 1 - layer.count_until(first, true)).sum()
+    }
+
     /// The newest number up to `snapshot` that deletes `key`; 0 if there is none.
     pub(crate) fn cover(&self, key: &[u8], snapshot: SeqNo) -> SeqNo {
         let covers = self.layers().map(|layer| layer.piece(key).seqno);

@@ -566,6 +566,51 @@ fn space_of_tables_that_a_range_deletes_in_part_comes_back_by_itself() {
 }
 
 #[test]
+fn thousands_of_ranges_are_merged_in_part_and_forgotten_once_nothing_needs_them() {
+    let fs = SimFileSystem::new();
+    let (options, executor) = stepped_options(&fs);
+    let db = options.memtable_size(4 << 20).open("/db").unwrap();
+    let known = filled(&db, 9000);
+    let in_tables = |db: &Db| db.stats().keyspaces[0].range_deletes.in_tables;
+    let flush = |db: &Db| {
+        db.flush().unwrap();
+        settle(&executor);
+    };
+    let delete = |db: &Db, i: u32| _ = db.delete_range(key(i)..key(i + 1)).unwrap();
+    let tables = || {
+        let names = fs.list(Path::new("/db")).unwrap().into_iter();
+        names.filter(|name| name.ends_with(".sst")).collect::<Vec<_>>()
+    };
+    db.compact_range(..).unwrap();
+    settle(&executor);
+    let snapshot = db.snapshot();
+    let before = tables();
+    (0..3000).for_each(|i| delete(&db, i * 3));
+    flush(&db);
+    assert_eq!(in_tables(&db), 3000);
+    let of_many: Vec<_> = tables().into_iter().filter(|name| !before.contains(name)).collect();
+    assert_eq!(of_many.len(), 1);
+    for i in 0..30 {
+        delete(&db, i * 30 + 1);
+        flush(&db);
+        assert!(db.stats().keyspaces[0].range_deletes.tables <= 8);
+        assert!(tables().contains(&of_many[0]), "it was written again for the sake of small ones");
+    }
+    assert_eq!(in_tables(&db), 3030);
+    let is_left = |i: u32| !(i.is_multiple_of(3) || i % 30 == 1 && i < 900);
+    let left: Vec<Vec<u8>> = (0..9000).filter(|i| is_left(*i)).map(key).collect();
+    assert_eq!(keys(&db, &known), left);
+    assert_eq!(snapshot.iter().count(), 9000);
+    drop(snapshot);
+    db.compact_range(..).unwrap();
+    settle(&executor);
+    assert_eq!(in_tables(&db), 0);
+    assert_eq!(keys(&db, &known), left);
+    drop(db);
+    assert_eq!(keys(&open(&fs).0, &known), left);
+}
+
+#[test]
 fn estimates_leave_out_what_ranges_delete() {
     let fs = SimFileSystem::new();
     let (db, _executor) = open(&fs);
