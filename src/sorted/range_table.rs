@@ -48,7 +48,7 @@ impl RangeTable {
         if len as u64 != table.meta().entries {
             return broken("a range table has fewer entries than it states");
         }
-        Ok(RangeTable { layers: layers.done.into_iter().map(Arc::new).collect(), len, table })
+        Ok(RangeTable { layers: layers.done.into_iter().map(|layer| Arc::new(layer.indexed())).collect(), len, table })
     }
 
     pub(crate) fn table(&self) -> &Arc<Table> {

@@ -8,10 +8,14 @@
 //! can never bring a deleted one back. A range goes once no table can hold what it deletes (module
 //! `tree::compaction::covered`).
 
+mod heads;
+
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use self::heads::Heads;
 use super::iter::is_within;
 use crate::format::key::{MAX_SEQNO, SeqNo, compare};
 
@@ -90,10 +94,10 @@ impl KeyList {
     }
 
     /// Of every `step`th key, the number of those that are less than `key` or, unless `before` is
-    /// set, equal to it.
+    /// set, equal to it, if that is one of `counts`.
     #[inline]
-    fn count_each(&self, step: usize, key: &[u8], before: bool) -> usize {
-        let (mut low, mut high) = (0, self.ends.len() / step);
+    fn count_each(&self, step: usize, counts: Range<usize>, key: &[u8], before: bool) -> usize {
+        let (mut low, mut high) = (counts.start, counts.end);
         while low < high {
             let middle = usize::midpoint(low, high);
             match compare(self.get(step * middle), key) {
@@ -107,11 +111,11 @@ impl KeyList {
 
     /// Number of keys less than `key` or, unless `before` is set, equal to it.
     pub(crate) fn count_until(&self, key: &[u8], before: bool) -> usize {
-        self.count_each(1, key, before)
+        self.count_each(1, 0..self.ends.len(), key, before)
     }
 }
 
-/// Disjoint fragments in flat arrays: 24 bytes and the keys for each.
+/// Disjoint fragments in flat arrays: 24 bytes and the keys for each, 32 if they are indexed.
 #[derive(Default)]
 pub(crate) struct RangeLayer {
     /// Start and end of each fragment, in order.
@@ -119,12 +123,20 @@ pub(crate) struct RangeLayer {
     seqnos: Vec<SeqNo>,
     /// Whether the last fragment has no end.
     is_open: bool,
+    /// Heads of the starts, once they are indexed.
+    heads: Option<Heads>,
 }
 
 impl RangeLayer {
     pub(crate) fn with_capacity(len: usize) -> RangeLayer {
         let keys = KeyList { bytes: Vec::with_capacity(2 * len * USUAL_KEY_LEN), ends: Vec::with_capacity(2 * len) };
-        RangeLayer { keys, seqnos: Vec::with_capacity(len), is_open: false }
+        RangeLayer { keys, seqnos: Vec::with_capacity(len), is_open: false, heads: None }
+    }
+
+    /// This layer with an index, for one that is searched often and does not change.
+    pub(crate) fn indexed(mut self) -> RangeLayer {
+        self.heads = Some(Heads::of(self.len(), |i| self.start(i)));
+        self
     }
 
     /// Appends a fragment, of which an empty end is none.
@@ -133,6 +145,7 @@ impl RangeLayer {
         self.keys.push(end);
         self.seqnos.push(seqno);
         self.is_open = end.is_empty();
+        self.heads = None;
     }
 
     /// Number of fragments.
@@ -163,7 +176,8 @@ impl RangeLayer {
 
     /// Number of fragments that begin before `key` or, unless `before` is set, at it.
     pub(crate) fn count_until(&self, key: &[u8], before: bool) -> usize {
-        self.keys.count_each(2, key, before)
+        let counts = self.heads.as_ref().map_or(0..self.len(), |heads| heads.like(key));
+        self.keys.count_each(2, counts, key, before)
     }
 
     /// As [`RangeSource::piece_at`].
@@ -486,7 +500,7 @@ mod tests {
             let ranges = (1..).zip(&bounds).filter(|(_, (start, end))| end.as_ref().is_none_or(|end| start < end));
             let ranges: Vec<Fragment> =
                 ranges.map(|(seqno, (start, end))| fragment(start, end.as_deref(), seqno)).collect();
-            let layer = Arc::new(layer(&fold(ranges.clone(), &[])));
+            let layer = Arc::new(layer(&fold(ranges.clone(), &[])).indexed());
             let covers = Covers::new(vec![Arc::clone(&layer) as Arc<dyn RangeSource>], NO_SNAPSHOT);
             let keys: Vec<Vec<u8>> =
                 (0..5u8).flat_map(|a| [vec![a], vec![a, 0], vec![a, 1], vec![a, 3], vec![a, 3, 0]]).collect();
