@@ -4,9 +4,10 @@
 //! Two threads put values of 100 bytes without sync for two seconds, and note when each put has
 //! returned. The lag of a follower is the time from then until it has read the put from the feed.
 //! The runs take turns: no follower; one of visible changes; one of visible changes that applies
-//! them to a second store; one of durable changes, which has the store synced; and, to compare
-//! with, a thread that calls `sync` every 5 ms, whose "lag" is how long each call takes. The last
-//! runs put one value per millisecond instead, so that the follower waits for each.
+//! them to a second store, up to 1000 batches at a time; one of durable changes, which has the
+//! store synced; and, to compare with, a thread that calls `sync` every 5 ms, whose "lag" is how
+//! long each call takes. The last runs put one value per millisecond instead, so that the follower
+//! waits for each.
 //!
 //! With fewer processors than threads, a follower spends most of its lag waiting for one. The
 //! figures tell how long it had one for each change, and which part of its time it waited. To
@@ -25,7 +26,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tamis::{Changes, Db, OperationKind, Options};
+use tamis::{Changes, Db, OperationKind, Options, WriteBatch};
 
 const ROUNDS: usize = 3;
 const TIME: Duration = Duration::from_secs(2);
@@ -82,10 +83,18 @@ fn follow(
     let mut lags = Vec::with_capacity(NOTED);
     while !done.load(Ordering::Relaxed) || changes.seqno() < db.last_seqno() {
         let Some(batch) = changes.next_timeout(Duration::from_millis(20)).unwrap() else { continue };
+        let mut batches = vec![batch];
         if let Some(copy) = copy {
-            copy.write(batch.to_write_batch(copy).unwrap()).unwrap();
+            while batches.len() < 1000
+                && let Some(batch) = changes.next_timeout(Duration::ZERO).unwrap()
+            {
+                batches.push(batch);
+            }
+            let mut all = WriteBatch::new();
+            batches.iter().for_each(|batch| batch.append_to(&mut all, copy).unwrap());
+            copy.write(all).unwrap();
         }
-        for operation in batch.operations() {
+        for operation in batches.iter().flat_map(|batch| batch.operations()) {
             if let (OperationKind::Put { .. }, Some(time)) = (operation.kind, written.get(operation.seqno as usize)) {
                 // 0 if the put has not returned yet.
                 let time = time.load(Ordering::Relaxed);

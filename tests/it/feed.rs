@@ -551,3 +551,44 @@ fn a_reader_that_has_read_all_needs_no_log() {
         assert_eq!((db.stats().log.kept_bytes, db.stats().log.oldest_pin), (0, Some(30 * (i + 1))));
     }
 }
+
+#[test]
+fn batches_that_are_applied_as_one_make_the_same_store() {
+    let open = || options(&SimFileSystem::new()).memtable_size(1 << 20).open("/db").unwrap();
+    let (db, copy) = (open(), open());
+    let other = db.keyspace("other").unwrap();
+    let start = db.last_seqno();
+    for i in 0..200u32 {
+        db.put(format!("k{:02}", i % 50), i.to_be_bytes()).unwrap();
+        match i % 4 {
+            0 => _ = db.delete_range(format!("k{:02}", i % 40)..format!("k{:02}", i % 40 + 3)).unwrap(),
+            1 => _ = other.put(i.to_be_bytes(), "other").unwrap(),
+            2 => _ = db.delete(format!("k{:02}", i % 7)).unwrap(),
+            _ => {
+                let mut batch = WriteBatch::new();
+                batch.put("both", i.to_be_bytes());
+                batch.put_in(&other, "both", i.to_be_bytes());
+                db.write(batch).unwrap();
+            }
+        }
+    }
+    db.sync().unwrap();
+    let batches: Vec<_> = db.changes_since(start).unwrap().map(|batch| batch.unwrap()).collect();
+    assert!(batches.len() >= 400);
+    for run in batches.chunks(97) {
+        let mut all = WriteBatch::new();
+        run.iter().for_each(|batch| batch.append_to(&mut all, &copy).unwrap());
+        copy.write(all).unwrap();
+    }
+    for name in ["default", "other"] {
+        let entries = |db: &Db| {
+            let keyspace = db.keyspace(name).unwrap();
+            keyspace
+                .iter()
+                .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert!(!entries(&db).is_empty());
+        assert_eq!(entries(&copy), entries(&db), "{name}");
+    }
+}
