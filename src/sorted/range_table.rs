@@ -106,7 +106,11 @@ impl RangeSet {
 
     /// About how many fragments lie between two keys; not fewer.
     pub(crate) fn count_between(&self, first: &[u8], last: &[u8]) -> usize {
-        self.layers().map(|layer| layer.count_until(last, false) + 1 - layer.count_until(first, true)).sum()
+        let count = |layer: &Arc<RangeLayer>| {
+            // The one that begins before `first` may reach it.
+            (layer.count_until(last, false) + 1).saturating_sub(layer.count_until(first, true))
+        };
+        self.layers().map(count).sum()
     }
 
     /// The newest number up to `snapshot` that deletes `key`; 0 if there is none.

@@ -316,7 +316,7 @@ impl<'a> RunWriter<'a> {
             if kind == ValueKind::ExpiringPut {
                 // It stays apart from what was merged into it: only the value expires.
                 self.end_chain(lower, false)?;
-                self.write_expiring(lower, key, seqno, stored)?;
+                self.write_value(lower, key, seqno, kind, stored)?;
             } else if kind == ValueKind::Merge || !self.current.chain.is_empty() {
                 self.current.chain_key.clear();
                 self.current.chain_key.extend_from_slice(key);
@@ -333,7 +333,8 @@ impl<'a> RunWriter<'a> {
         Ok(true)
     }
 
-    /// Writes a value of the current key, or what the compaction filter makes of it.
+    /// Writes a value of the current key that has not expired, or what the compaction filter makes
+    /// of it. A value that replaces it gets its deadline.
     #[inline]
     fn write_value(
         &mut self,
@@ -347,16 +348,6 @@ impl<'a> RunWriter<'a> {
             return self.write_decided(lower, key, seqno, kind, stored);
         }
         self.write(lower, key, seqno, kind, stored)
-    }
-
-    /// Writes a value of the current key that has not expired, or what the compaction filter makes
-    /// of it. A value that replaces it gets its deadline.
-    #[inline(never)]
-    fn write_expiring(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo, stored: &[u8]) -> Result<()> {
-        if self.context.hook.is_set() {
-            return self.write_decided(lower, key, seqno, ValueKind::ExpiringPut, stored);
-        }
-        self.write(lower, key, seqno, ValueKind::ExpiringPut, stored)
     }
 
     /// Writes what the compaction filter makes of a value. It is not asked about a value that a

@@ -243,6 +243,18 @@ fn loaded(files: &[(String, Vec<u8>)]) -> SimFileSystem {
     fs
 }
 
+/// Checks what the store holds: opened read-only, and before and after compactions.
+fn check_rewritten(fs: &SimFileSystem, check: impl Fn(&Db)) {
+    check(&options(fs).open_read_only(DIR).unwrap());
+    for _ in 0..2 {
+        let db = options(fs).open(DIR).unwrap();
+        check(&db);
+        db.compact_range(..).unwrap();
+        check(&db);
+        db.close().unwrap();
+    }
+}
+
 #[test]
 fn golden_range_deletes_are_read() {
     let fs = loaded(&golden_files("ranges"));
@@ -259,14 +271,7 @@ fn golden_range_deletes_are_read() {
         let expected = [0, 1, 2, 4, 5, 6, 7, 9, 10, 20].map(|i| format!("key{i:03}"));
         assert_eq!(keys, expected);
     };
-    check(&options(&fs).open_read_only(DIR).unwrap());
-    for _ in 0..2 {
-        let db = options(&fs).open(DIR).unwrap();
-        check(&db);
-        db.compact_range(..).unwrap();
-        check(&db);
-        db.close().unwrap();
-    }
+    check_rewritten(&fs, check);
 }
 
 #[test]
@@ -288,14 +293,7 @@ fn golden_values_are_read() {
         ];
         assert_eq!(entries.collect::<Vec<_>>(), expected);
     };
-    check(&options(&fs).open_read_only(DIR).unwrap());
-    for _ in 0..2 {
-        let db = options(&fs).open(DIR).unwrap();
-        check(&db);
-        db.compact_range(..).unwrap();
-        check(&db);
-        db.close().unwrap();
-    }
+    check_rewritten(&fs, check);
 }
 
 #[test]
