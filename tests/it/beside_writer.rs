@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use tamis::inspect::Inspector;
 use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
-use tamis::{Db, Executor, Options, Result, SteppedExecutor, WriteBatch, WriteOptions};
+use tamis::{Db, Executor, KeyspaceOptions, Options, Result, SteppedExecutor, WriteBatch, WriteOptions};
 
 use crate::support::{WAL_MODES, count_from_env, for_each_seed, stepped_options};
 
@@ -147,7 +147,10 @@ impl NumberWriter {
     fn open(&mut self) {
         let (options, executor) = stepped_options(&self.fs);
         let mode = WAL_MODES[usize::from(self.rng.u8(0..4) == 0)];
+        let separate = [None, Some(300)][self.rng.usize(0..2)];
+        let keyspace = KeyspaceOptions::new().separate_values(separate);
         let options = options.memtable_size(4096 << self.rng.u32(0..4)).table_size(8192).wal_mode(mode);
+        let options = options.default_keyspace(keyspace);
         self.db = Some(options.open(DIR).unwrap());
         self.executor = executor;
     }

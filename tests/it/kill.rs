@@ -40,8 +40,9 @@ fn write_number(writer: usize, n: u64) -> Vec<WriteOp> {
     (0..count).map(op).collect()
 }
 
+/// About half of the values go to value files.
 fn options() -> Options {
-    let small = KeyspaceOptions::new().block_size(512);
+    let small = KeyspaceOptions::new().block_size(512).separate_values(50);
     Options::new().memtable_size(16 << 10).table_size(16 << 10).max_open_files(16).default_keyspace(small)
 }
 
