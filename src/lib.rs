@@ -60,7 +60,7 @@ pub use operator::ByteOrder;
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, WalMode,
 };
-pub use report::event::Event;
+pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, StallCause};
 pub use report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep};
 pub use report::stats::{FilterLedger, ReadStats};
 pub use sorted::value::Value;

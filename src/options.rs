@@ -9,7 +9,8 @@ use crate::exec::Executor;
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::deadline::deadline_after;
 use crate::operator::{CompactionFilter, CompactionHook, MergeOperator, NamedOperator};
-use crate::report::event::{Event, Listener};
+use crate::report::delivery::Listener;
+use crate::report::event::Event;
 use crate::vfs::{FileSystem, OsFileSystem};
 
 /// How the filters of the levels differ.
@@ -688,8 +689,13 @@ impl Options {
         self
     }
 
-    /// Calls `listener` with each [`Event`], on the thread that detects it. It should return soon,
-    /// and must not wait for the store.
+    /// Calls `listener` with each [`Event`], on a thread of the store's own, one event after the
+    /// other, under no lock. It may use the store. Up to 4096 events wait for it; what comes then
+    /// is lost and counted ([`Stats::lost_events`](crate::Stats::lost_events)). A panic in it ends
+    /// the call and nothing else.
+    ///
+    /// [`Db::close`](crate::Db::close) waits until the listener has returned from the last event,
+    /// unless the listener itself calls it.
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.listener = Listener::new(listener);
         self

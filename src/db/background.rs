@@ -11,7 +11,7 @@ use super::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::format::deadline::NEVER;
-use crate::tree::compaction::picker::Task;
+use crate::tree::compaction::task::Task;
 
 /// Back-off of a kind of work after a failure, unless a caller waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);

@@ -18,7 +18,10 @@ impl Store {
             let panicked = |_| Err(self.poison(Error::invalid("closing the store panicked; this is a bug in tamis")));
             catch_unwind(AssertUnwindSafe(|| self.shut_down())).unwrap_or_else(panicked)
         };
-        self.gate.close_once(shut_down)
+        let result = self.gate.close_once(shut_down);
+        // Not within: a listener may close the store, too.
+        self.events.finish();
+        result
     }
 
     fn shut_down(self: &Arc<Self>) -> Result<()> {

@@ -20,7 +20,7 @@ use crate::options::Compression;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Fragment, fold};
 use crate::tree::compaction::covered::{covered_tables, is_needed};
-use crate::tree::compaction::picker::Task;
+use crate::tree::compaction::task::Task;
 use crate::tree::compaction::write_ranges;
 use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
 use crate::write::batch::BatchReader;

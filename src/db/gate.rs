@@ -65,11 +65,9 @@ impl Gate {
         self.poison.get().is_some()
     }
 
-    /// Refuses all writes from now on. Only the first cause is kept.
-    pub(super) fn poison(&self, cause: &Error) {
-        if !matches!(cause, Error::Poisoned(_)) {
-            let _ = self.poison.set(Arc::new(cause.clone()));
-        }
+    /// Refuses all writes from now on. Only the first cause is kept; returns whether this is it.
+    pub(super) fn poison(&self, cause: &Error) -> bool {
+        !matches!(cause, Error::Poisoned(_)) && self.poison.set(Arc::new(cause.clone())).is_ok()
     }
 
     /// Whether the directory is still the locked one. True after the lock was released.

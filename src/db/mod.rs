@@ -35,6 +35,7 @@ mod live;
 mod locks;
 mod logs;
 mod multi_get;
+mod notices;
 mod open;
 mod premise;
 mod range;
@@ -415,8 +416,8 @@ impl Db {
     /// [`Error::Io`](crate::Error::Io).
     ///
     /// Closing happens once: every call, during or after it, waits for the end and returns its
-    /// result. It may be called from within [`read`](Db::read), but not from a listener of
-    /// [`on_event`](Options::on_event), which must not wait for the store.
+    /// result. It may be called from within [`read`](Db::read), and by a listener of
+    /// [`on_event`](Options::on_event).
     ///
     /// Dropping the last handle also closes the store, and loses any error.
     pub fn close(self) -> Result<()> {

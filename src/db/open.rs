@@ -29,6 +29,7 @@ use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
 use crate::memory::pool::{CHUNK_LEN, MemtablePool};
 use crate::options::Options;
+use crate::report::delivery::Events;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::{ValueFileMeta, ValueScan};
@@ -45,7 +46,8 @@ impl Store {
         let mut start = StartState::load(&dir, &options)?;
         let files = list_files(&options, &dir)?;
         start.note_strays(&files);
-        let (tables, memory) = (new_tables(&options, &dir), new_pool(&options));
+        let events = Events::start(&options.listener);
+        let (tables, memory) = (new_tables(&options, &dir, &events), new_pool(&options));
         let sources = Sources { dir: &dir, manifest: start.found, files: &files, tables: &tables };
         sources.check_tables(&start.state)?;
         let (oldest_log, known_numbers) = (start.state.min_log, start.state.next_file_number);
@@ -99,13 +101,14 @@ impl Store {
     /// two attempts in the same way: an error counts when the next attempt repeats it.
     pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
-        let memory = new_pool(&options);
+        let (memory, events) = (new_pool(&options), Events::start(&options.listener));
         let mut last_failure = String::new();
         let begin = Instant::now();
         while begin.elapsed() < READ_ONLY_PATIENCE {
             // This reads range tables, which the writer may have replaced too.
-            let opened = read_beside_writer(dir, &options, &memory).and_then(|found| {
-                found.map(|found| found.into_store(options.clone(), Arc::clone(&memory))).transpose()
+            let opened = read_beside_writer(dir, &options, &memory, &events).and_then(|found| {
+                let into_store = |found: ReadOnlyImage| found.into_store(options.clone(), Arc::clone(&memory));
+                found.map(into_store).transpose()
             });
             match opened {
                 Ok(Some(store)) => return Ok(store),
@@ -273,12 +276,17 @@ struct ReadOnlyImage {
 
 /// Reads manifest and logs. `None` if entries moved from a log to a table meanwhile and were found
 /// in neither.
-fn read_beside_writer(dir: &Path, options: &Options, memory: &Arc<MemtablePool>) -> Result<Option<ReadOnlyImage>> {
+fn read_beside_writer(
+    dir: &Path,
+    options: &Options,
+    memory: &Arc<MemtablePool>,
+    events: &Events,
+) -> Result<Option<ReadOnlyImage>> {
     let fs = &*options.file_system;
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
     find_operators(&mut state, options);
     let files = list_files(options, dir)?;
-    let tables = new_tables(options, &fs.absolute(dir).during("resolve", dir)?);
+    let tables = new_tables(options, &fs.absolute(dir).during("resolve", dir)?, events);
     let sources = Sources { dir, manifest: number, files: &files, tables: &tables };
     sources.check_tables(&state)?;
     // Before replaying, which takes long: compactions may remove tables meanwhile.
@@ -347,10 +355,10 @@ fn new_pool(options: &Options) -> Arc<MemtablePool> {
     MemtablePool::new(options.memtable_size + options.memtable_size / 4 + 2 * CHUNK_LEN)
 }
 
-fn new_tables(options: &Options, dir: &Path) -> Arc<TableContext> {
+fn new_tables(options: &Options, dir: &Path, events: &Events) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
     let context = TableContext::new(fs, dir, options.cache_size, options.max_open_files);
-    Arc::new(context.with_listener(options.listener.clone()).with_mmap_reads(options.mmap_reads))
+    Arc::new(context.with_events(events.clone()).with_mmap_reads(options.mmap_reads))
 }
 
 /// Makes the names of a new store's directory and of all above it durable. This includes existing

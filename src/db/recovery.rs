@@ -15,6 +15,7 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::MemtablePool;
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
+use crate::report::event::Event;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, ValuePolicy, write_memtable};
@@ -203,6 +204,7 @@ impl Recovery<'_> {
             full: Vec::new(),
             flushed: known.flushed,
             has_deadlines: false,
+            progress: Progress { logs: &logs, replaying: None, operations: 0 },
         };
         // An executor that runs one job at a time is for callers that need a deterministic order.
         let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
@@ -287,6 +289,14 @@ struct Rebuilt<'a> {
     flushed: SeqNo,
     /// Whether an entry has a deadline.
     has_deadlines: bool,
+    progress: Progress<'a>,
+}
+
+/// How far the replay is.
+struct Progress<'a> {
+    logs: &'a [u64],
+    replaying: Option<u64>,
+    operations: u64,
 }
 
 /// An operation read from a log.
@@ -308,6 +318,7 @@ impl Rebuilt<'_> {
         let Sources { dir, .. } = self.recovery.sources;
         let mut group = Vec::with_capacity(GROUP);
         for batch in batches.batches() {
+            self.tell_progress(batch.log);
             for (at, operation) in batch.operations().enumerate() {
                 let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
                 // Dropped keyspaces have lower ids too: the manifest names a keyspace before the
@@ -326,9 +337,25 @@ impl Rebuilt<'_> {
                 let begins = (at == 0).then_some((batch.log, batch.first));
                 let seqno = batch.first + u64::from(operation.index);
                 group.push(Insertion { operation, hash, seqno, begins });
+                self.progress.operations += 1;
             }
         }
         self.insert(&group)
+    }
+
+    /// Tells the listener if `log` is another one than before.
+    fn tell_progress(&mut self, log: u64) {
+        let Progress { logs, replaying, operations } = &mut self.progress;
+        if replaying.replace(log) == Some(log) {
+            return;
+        }
+        let Sources { dir, tables, .. } = self.recovery.sources;
+        tables.events().send(|| Event::RecoveryProgress {
+            log: FileKind::Wal(log).path(dir),
+            position: logs.partition_point(|other| *other <= log),
+            logs: logs.len(),
+            operations: *operations,
+        });
     }
 
     fn insert(&mut self, mut group: &[Insertion<'_>]) -> Result<()> {

@@ -15,7 +15,8 @@ use crate::filter::filter_bytes;
 use crate::options::LevelFilters;
 use crate::sorted::table::{Input, Origin, Table, TableMeta};
 use crate::tree::compaction::filters::policies;
-use crate::tree::compaction::picker::{Picker, Requested, Task};
+use crate::tree::compaction::picker::{Picker, Requested};
+use crate::tree::compaction::task::Task;
 use crate::tree::manifest::VersionEdit;
 
 /// Progress of renewing a keyspace's filters; see

@@ -18,7 +18,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::background::{Jobs, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
 use super::store::Store;
@@ -29,6 +29,7 @@ use crate::exec::Priority;
 use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
+use crate::report::event::{BackgroundWork, Event};
 use crate::tree::compaction::picker::{Debt, Picker, Requested, has_garbage};
 use crate::tree::version::ValueGarbage;
 
@@ -313,13 +314,13 @@ impl Store {
     /// Runs one piece of work, then begins the work that is due after it.
     fn run_work(self: &Arc<Self>, work: &Work) {
         let done = catch_unwind(AssertUnwindSafe(|| {
-            let result = match work {
+            let result = self.run_reported(work, || match work {
                 Work::Flush => self.flush_oldest(),
                 Work::Compaction(keyspace, task)
                 | Work::Relief(keyspace, task)
                 | Work::Requested(keyspace, task, Request::Compact, _) => self.compact(*keyspace, task),
                 Work::Requested(keyspace, task, Request::Refilter, _) => self.refilter(*keyspace, task),
-            };
+            });
             self.finish(work, result);
             if !matches!(work, Work::Flush) {
                 // After the task has ended: its tables are no longer taken.
@@ -334,7 +335,43 @@ impl Store {
         }
     }
 
+    /// Runs work, and tells the listener when it begins and ends.
+    fn run_reported(&self, work: &Work, run: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        if !self.notices.has_listener() {
+            return run();
+        }
+        let compaction = match work {
+            Work::Flush => None,
+            Work::Compaction(keyspace, task) | Work::Relief(keyspace, task) | Work::Requested(keyspace, task, ..) => {
+                Some(task.info(self.name_of(*keyspace)))
+            }
+        };
+        self.events.send(|| match &compaction {
+            None => Event::FlushBegan { bytes: self.view.load().sealed.last().map_or(0, |m| m.used() as u64) },
+            Some(compaction) => Event::CompactionBegan(compaction.clone()),
+        });
+        let start = Instant::now();
+        let result = run();
+        let (outcome, duration) = (result.clone(), start.elapsed());
+        self.events.send(|| match compaction {
+            None => Event::FlushEnded { outcome, duration },
+            Some(compaction) => Event::CompactionEnded { compaction, outcome, duration },
+        });
+        result
+    }
+
+    /// The name of a keyspace; empty if it has been dropped.
+    fn name_of(&self, keyspace: u32) -> Arc<str> {
+        self.view.load().tree(keyspace).map(|tree| Arc::clone(&tree.name)).unwrap_or_default()
+    }
+
     fn finish(&self, work: &Work, result: Result<u64>) {
+        let kind = work.kind();
+        let words = || match kind {
+            WorkKind::Flush => BackgroundWork::Flush,
+            WorkKind::Compaction(keyspace) => BackgroundWork::Compaction { keyspace: self.name_of(keyspace) },
+        };
+        self.notices.note_outcome(kind, words, result.as_ref().map(drop));
         let mut jobs = self.background.lock();
         jobs.ended(work, &result);
         self.background.retry_wanted.store(!jobs.failed.is_empty(), Ordering::Relaxed);
@@ -466,7 +503,9 @@ impl Store {
     fn update_pressure(&self) {
         let view = self.view.load();
         let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
-        self.throttle.set_pressure(throttle::pressure(runs, self.debt().data, self.base_size()));
+        let pressure = throttle::pressure(runs, self.debt().data, self.base_size());
+        self.throttle.set_pressure(pressure);
+        self.notices.note_slowed(pressure > 0.0);
         self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
     }
 }

@@ -68,6 +68,9 @@ pub struct Stats {
     pub write_stalls: WriteStalls,
     /// The last failure of background work that has not succeeded since.
     pub background_error: Option<Error>,
+    /// Events that the listener was too slow to take; see
+    /// [`Options::on_event`](crate::Options::on_event).
+    pub lost_events: u64,
     /// Each keyspace, by id.
     pub keyspaces: Vec<KeyspaceStats>,
     /// Reads of dropped keyspaces.
@@ -293,6 +296,7 @@ impl Store {
             delayed_time: delays.iter().map(|stall| stall.total).sum(),
             write_stalls,
             background_error,
+            lost_events: self.events.lost(),
             keyspaces: keyspace_stats(&view, &mut retired),
             dropped_keyspaces: retired.dropped.ledger(),
         }

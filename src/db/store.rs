@@ -20,6 +20,7 @@ use super::gate::Gate;
 use super::live::LiveSnapshots;
 use super::locks::{LockRank, RankedMutex};
 use super::logs::LiveLogs;
+use super::notices::Notices;
 use super::retry::Retries;
 use super::sequence::Sequence;
 use super::signal::Signal;
@@ -35,6 +36,8 @@ use crate::format::key::SeqNo;
 use crate::memory::epoch::Published;
 use crate::memory::pool::MemtablePool;
 use crate::options::Options;
+use crate::report::delivery::Events;
+use crate::report::event::Event;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueFileMeta;
@@ -89,6 +92,8 @@ pub(super) struct Store {
     pub(super) background: Background,
     pub(super) throttle: Throttle,
     pub(super) stalls: Stalls,
+    pub(super) events: Events,
+    pub(super) notices: Notices,
     pub(super) counters: Counters,
 }
 
@@ -135,6 +140,8 @@ impl Store {
             seed: opened.seed,
             has_unlogged: AtomicBool::new(opened.view.trees.iter().any(|tree| !tree.options.wal)),
             view: Published::new(Arc::clone(opened.tables.epoch()), Arc::new(opened.view)),
+            notices: Notices::new(opened.tables.events().clone()),
+            events: opened.tables.events().clone(),
             tables: opened.tables,
             view_change: RankedMutex::new(LockRank::ViewChange, ()),
             sequence: Sequence::new(opened.last_seqno, opened.flushed),
@@ -163,7 +170,9 @@ impl Store {
 
     /// Refuses all writes from now on because of `cause`; returns `cause`.
     pub(super) fn poison(&self, cause: Error) -> Error {
-        self.gate.poison(&cause);
+        if self.gate.poison(&cause) {
+            self.events.send(|| Event::Poisoned { error: cause.clone() });
+        }
         // Waiters check for poison under this lock: they either see it or are woken.
         drop(self.background.lock());
         self.background.done.notify_all();

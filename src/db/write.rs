@@ -30,6 +30,7 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::format::span::KeySpan;
 use crate::operator::NamedOperator;
+use crate::report::event::StallCause;
 use crate::write::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
 use crate::write::memtable::{Memtable, MemtableWriter};
@@ -539,11 +540,12 @@ impl Store {
             let uncompacted = || self.throttle.pressure() >= 1.0;
             if unflushed() {
                 let flushed = || self.wait_for_progress(Waiting::Flush, |_| !unflushed());
-                self.stalls.measure(Cause::Flush, flushed)?;
+                self.stalls.measure(Cause::Flush, || self.notices.stop_writes(StallCause::Flush, flushed))?;
             }
             if uncompacted() {
                 let compacted = || self.wait_for_progress(Waiting::Compaction, |_| !uncompacted());
-                self.stalls.measure(Cause::Compaction, compacted)?;
+                self.stalls
+                    .measure(Cause::Compaction, || self.notices.stop_writes(StallCause::Compaction, compacted))?;
             }
             self.stalls.measure(Cause::Memtable, || self.rotate(commit))?;
         }
@@ -634,7 +636,9 @@ impl Store {
         // A failed reservation releases the previous one.
         commit.reserved = 0;
         let reserved = self.stalls.measure(Cause::Log, || reserve(ample).or_else(|_| reserve(need)));
-        commit.reserved = reserved.during("reserve space for", log.path())?;
+        let reserved = reserved.during("reserve space for", log.path());
+        self.notices.note_log_space(reserved.as_ref().err().filter(|error| error.is_no_space()));
+        commit.reserved = reserved?;
         Ok(())
     }
 

@@ -1,16 +1,97 @@
-//! [`Event`]: conditions that a store reports to a listener because no call returns them.
+//! [`Event`]: what happens in a store, for a listener.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::report::stats::FilterLedger;
 
-/// A condition that the operator of a store should know of. `Display` is a sentence for a log.
+/// Something that has happened in a store; see [`Options::on_event`](crate::Options::on_event).
+/// `Display` is a sentence for a log.
+///
+/// What an event reports as done is durable when it is delivered.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
+    /// A flush has begun to write a memtable to tables.
+    FlushBegan {
+        /// Bytes of memory that the memtable takes.
+        bytes: u64,
+    },
+    /// A flush has ended.
+    FlushEnded {
+        /// Bytes of tables and value files that it wrote.
+        outcome: Result<u64>,
+        /// From its beginning.
+        duration: Duration,
+    },
+    /// A compaction has begun.
+    CompactionBegan(CompactionInfo),
+    /// A compaction has ended.
+    CompactionEnded {
+        /// The compaction.
+        compaction: CompactionInfo,
+        /// Bytes of tables and value files that it wrote; 0 if it only moved or dropped tables.
+        outcome: Result<u64>,
+        /// From its beginning.
+        duration: Duration,
+    },
+    /// Flushes, or the compactions of one keyspace, fail. They are tried again; further failures
+    /// are not reported until one succeeds.
+    BackgroundFailed {
+        /// What fails.
+        work: BackgroundWork,
+        /// The first failure.
+        error: Error,
+    },
+    /// Work of which [`BackgroundFailed`](Event::BackgroundFailed) told has succeeded.
+    BackgroundRecovered {
+        /// What has succeeded.
+        work: BackgroundWork,
+        /// From the first failure.
+        after: Duration,
+    },
+    /// A failure after which the store accepts no more writes until it is opened again.
+    Poisoned {
+        /// The failure.
+        error: Error,
+    },
+    /// Writes are slowed down or stopped from now on. Waits of the other causes that
+    /// [`WriteStalls`](crate::WriteStalls) counts are not reported.
+    StallBegan {
+        /// Why.
+        cause: StallCause,
+    },
+    /// Writes no longer wait for a cause.
+    StallEnded {
+        /// The cause.
+        cause: StallCause,
+        /// From its beginning.
+        duration: Duration,
+    },
+    /// There is too little space for writes, flushes or compactions.
+    DiskFull {
+        /// The first failure.
+        error: Error,
+    },
+    /// There is space again for what failed.
+    DiskRecovered {
+        /// From the first failure.
+        after: Duration,
+    },
+    /// Recovery replays a log.
+    RecoveryProgress {
+        /// File of the log.
+        log: PathBuf,
+        /// Which log this is, from 1.
+        position: usize,
+        /// Number of logs to replay.
+        logs: usize,
+        /// Operations of the logs before it.
+        operations: u64,
+    },
     /// A table was opened whose filter is damaged or of an unknown kind. Look-ups read the table
     /// without it. A compaction that rewrites the table makes a new filter.
     FilterDegraded {
@@ -29,9 +110,105 @@ pub enum Event {
     },
 }
 
+/// A compaction, in an [`Event`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CompactionInfo {
+    /// The keyspace.
+    pub keyspace: Arc<str>,
+    /// Why it was begun.
+    pub reason: CompactionReason,
+    /// The highest level from which it takes tables.
+    pub from_level: usize,
+    /// The level to which its output goes.
+    pub to_level: usize,
+    /// Number of tables that it takes.
+    pub tables: usize,
+    /// Bytes of these tables.
+    pub bytes: u64,
+    /// Whether it changes only the tables' level, or drops them, without reading them.
+    pub is_trivial: bool,
+}
+
+/// Why a compaction was begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CompactionReason {
+    /// Level 0 has many runs.
+    #[default]
+    Level0,
+    /// A level is larger than its target.
+    LevelSize,
+    /// Level 0 has so many runs that writes are slowed down.
+    Relief,
+    /// Tables hold much that newer versions and tombstones hide.
+    Garbage,
+    /// Tables hold much that has expired or that range deletes delete.
+    Expired,
+    /// Value files with many dead values are emptied.
+    ValueGarbage,
+    /// Merging pointers shows which values are dead.
+    Pointers,
+    /// The store has nothing else to do.
+    Idle,
+    /// A caller asked for it.
+    Requested,
+}
+
+/// A kind of background work that fails and recovers as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackgroundWork {
+    /// Flushes.
+    Flush,
+    /// The compactions of a keyspace.
+    Compaction {
+        /// The keyspace's name; empty if it has been dropped.
+        keyspace: Arc<str>,
+    },
+}
+
+/// Why the store makes writes wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StallCause {
+    /// Flushes or compactions are behind: writes are slowed down.
+    Slowed,
+    /// Too many memtables wait for their flush: writes are stopped.
+    Flush,
+    /// Compactions are far behind: writes are stopped.
+    Compaction,
+}
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Event::FlushBegan { bytes } => write!(f, "flush of a memtable of {bytes} bytes began"),
+            Event::FlushEnded { outcome: Ok(bytes), duration } => {
+                write!(f, "flush wrote {bytes} bytes in {duration:.1?}")
+            }
+            Event::FlushEnded { outcome: Err(error), duration } => {
+                write!(f, "flush failed after {duration:.1?}: {error}")
+            }
+            Event::CompactionBegan(compaction) => write!(f, "compaction of {compaction} began"),
+            Event::CompactionEnded { compaction, outcome: Ok(bytes), duration } => {
+                write!(f, "compaction of {compaction} wrote {bytes} bytes in {duration:.1?}")
+            }
+            Event::CompactionEnded { compaction, outcome: Err(error), duration } => {
+                write!(f, "compaction of {compaction} failed after {duration:.1?}: {error}")
+            }
+            Event::BackgroundFailed { work, error } => write!(f, "{work} fail and are retried: {error}"),
+            Event::BackgroundRecovered { work, after } => write!(f, "{work} succeed again after {after:.1?}"),
+            Event::Poisoned { error } => write!(f, "the store accepts no more writes: {error}"),
+            Event::StallBegan { cause } => write!(f, "writes are {cause}"),
+            Event::StallEnded { cause, duration } => {
+                write!(f, "after {duration:.1?}, writes are no longer {cause}")
+            }
+            Event::DiskFull { error } => write!(f, "the disk is full: {error}"),
+            Event::DiskRecovered { after } => write!(f, "there is space again after {after:.1?}"),
+            Event::RecoveryProgress { log, position, logs, operations } => {
+                write!(f, "replaying {}, log {position} of {logs}, after {operations} operations", log.display())
+            }
             Event::FilterDegraded { table, reason } => {
                 write!(f, "the filter of {} means \"maybe\" for every key: {reason}", table.display())
             }
@@ -48,27 +225,46 @@ impl fmt::Display for Event {
     }
 }
 
-/// The callback that receives events. The thread that finds a condition calls it, in the middle of
-/// a read.
-#[derive(Clone, Default)]
-pub(crate) struct Listener(Option<Arc<Callback>>);
-
-type Callback = dyn Fn(&Event) + Send + Sync;
-
-impl Listener {
-    pub(crate) fn new(listener: impl Fn(&Event) + Send + Sync + 'static) -> Listener {
-        Listener(Some(Arc::new(listener)))
+impl fmt::Display for CompactionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CompactionInfo { keyspace, reason, from_level, to_level, tables, bytes, .. } = self;
+        let tables_word = if *tables == 1 { "table" } else { "tables" };
+        write!(f, "{tables} {tables_word} ({bytes} bytes) of keyspace {keyspace}")?;
+        write!(f, " from level {from_level} to {to_level} ({reason})")
     }
+}
 
-    pub(crate) fn notify(&self, event: &Event) {
-        if let Some(listener) = &self.0 {
-            listener(event);
+impl fmt::Display for CompactionReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CompactionReason::Level0 => "level 0 is full",
+            CompactionReason::LevelSize => "the level is too large",
+            CompactionReason::Relief => "too many runs",
+            CompactionReason::Garbage => "garbage",
+            CompactionReason::Expired => "expired or deleted by ranges",
+            CompactionReason::ValueGarbage => "dead values",
+            CompactionReason::Pointers => "pointers to values",
+            CompactionReason::Idle => "idle",
+            CompactionReason::Requested => "requested",
+        })
+    }
+}
+
+impl fmt::Display for BackgroundWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackgroundWork::Flush => f.write_str("flushes"),
+            BackgroundWork::Compaction { keyspace } => write!(f, "compactions of keyspace {keyspace}"),
         }
     }
 }
 
-impl fmt::Debug for Listener {
+impl fmt::Display for StallCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Some(..)" } else { "None" })
+        f.write_str(match self {
+            StallCause::Slowed => "slowed down, because flushes or compactions are behind",
+            StallCause::Flush => "stopped until a flush ends",
+            StallCause::Compaction => "stopped until compactions catch up",
+        })
     }
 }

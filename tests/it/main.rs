@@ -7,6 +7,7 @@ mod compaction_filter;
 mod concurrency;
 mod damage;
 mod estimates;
+mod events;
 mod expiry;
 mod explain;
 mod faults;

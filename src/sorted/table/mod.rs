@@ -64,7 +64,7 @@ use crate::format::span::KeySpan;
 use crate::memory::epoch::Epoch;
 use crate::memory::pool::TableMemory;
 use crate::options::Compression;
-use crate::report::event::Listener;
+use crate::report::delivery::Events;
 use crate::sorted::files::{FilePool, Graveyard, Janitor};
 use crate::sorted::values::ValueFiles;
 use crate::vfs::FileSystem;
@@ -141,7 +141,7 @@ pub(crate) struct TableContext {
     graveyard: Arc<Graveyard>,
     /// Whether uncompressed tables are mapped, and how many are.
     map_tables: MapPermit,
-    listener: Listener,
+    events: Events,
 }
 
 impl TableContext {
@@ -161,7 +161,7 @@ impl TableContext {
             memory: Arc::default(),
             files,
             map_tables: MapPermit::default(),
-            listener: Listener::default(),
+            events: Events::default(),
         }
     }
 
@@ -170,9 +170,13 @@ impl TableContext {
         TableContext { map_tables: MapPermit::new(wanted), ..self }
     }
 
-    /// Reports events to `listener`.
-    pub(crate) fn with_listener(self, listener: Listener) -> TableContext {
-        TableContext { listener, ..self }
+    /// Reports to `events`.
+    pub(crate) fn with_events(self, events: Events) -> TableContext {
+        TableContext { events, ..self }
+    }
+
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
     }
 
     pub(crate) fn fs(&self) -> &dyn FileSystem {

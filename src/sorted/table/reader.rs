@@ -413,7 +413,7 @@ impl Table {
         let ledger = self.ledger();
         if ledger.is_excessive() && !self.excess_reported.swap(true, Ordering::Relaxed) {
             let (table, ledger) = (self.fetcher.path.clone(), Box::new(ledger));
-            self.fetcher.context.listener.notify(&Event::FilterExcessive { table, ledger });
+            self.fetcher.context.events.send(|| Event::FilterExcessive { table, ledger });
         }
     }
 
@@ -447,10 +447,9 @@ impl Table {
                     self.fetcher.counters.expect(FilterRates { keys, design, expected });
                 }
             }
-            // Without the lock: the listener may read the table.
             TableFilter::Degraded(reason) => {
                 let (table, reason) = (self.fetcher.path.clone(), reason.clone());
-                self.fetcher.context.listener.notify(&Event::FilterDegraded { table, reason });
+                self.fetcher.context.events.send(|| Event::FilterDegraded { table, reason });
             }
             TableFilter::None => {}
         }

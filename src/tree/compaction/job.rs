@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::output::{LowerLevels, OutputContext, Written, write_run};
-use super::picker::Task;
+use super::task::Task;
 use crate::error::Result;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
@@ -300,6 +300,7 @@ mod tests {
                 bytes: 100,
                 is_move: false,
                 is_drop: false,
+                reason: Default::default(),
                 runs: (1, 2),
             };
             let mut below = TablesBelow::new(&task, &version, 1);
@@ -349,6 +350,7 @@ mod tests {
             bytes: tables.iter().map(|(_, table)| table.meta().size).sum(),
             is_move: false,
             is_drop: false,
+            reason: Default::default(),
             runs: (0, 0),
         };
         (Version::default().edited(&[], Vec::from(tables)), task)
@@ -429,6 +431,7 @@ mod tests {
                 bytes: 100,
                 is_move: false,
                 is_drop: false,
+                reason: Default::default(),
                 runs: (10, 40),
             };
             let output = OutputContext {

@@ -14,6 +14,7 @@ mod output;
 pub(crate) mod picker;
 mod retention;
 pub(crate) mod stages;
+pub(crate) mod task;
 
 pub(crate) use flush::{write_memtable, write_ranges};
 pub(crate) use output::{OutputContext, UnknownLevels, ValuePolicy, Written, write_run};

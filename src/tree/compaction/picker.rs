@@ -30,9 +30,11 @@ use std::ops::Range;
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
+use crate::report::event::CompactionReason;
 use crate::sorted::table::TableMeta;
 use crate::tree::version::{LEVELS, LevelMetas, TombstoneWeights, ValueGarbage};
 
+use super::task::Task;
 pub(crate) use garbage::has_garbage;
 use garbage::{expired, freed, garbage};
 
@@ -81,61 +83,6 @@ const MIN_GARBAGE: u64 = 64;
 /// values, and when that reads at most one byte for this many of values.
 const POINTERS_SHARE: u64 = 8;
 const LAST: usize = LEVELS - 1;
-
-/// One compaction to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
-    pub(crate) start_level: u8,
-    pub(crate) output_level: u8,
-    /// Levels and numbers of the input tables, ascending.
-    pub(crate) inputs: Vec<(u8, u64)>,
-    /// The key range of the inputs.
-    pub(crate) keys: KeySpan<Vec<u8>>,
-    /// Bytes of the inputs.
-    pub(crate) bytes: u64,
-    /// Whether the tables only change their level, without a rewrite.
-    pub(crate) is_move: bool,
-    /// Whether the tables go without being read: all that they hold has expired, and they hide
-    /// nothing.
-    pub(crate) is_drop: bool,
-    /// The oldest and the newest of the inputs in level 0, by largest sequence number; 0 if there
-    /// are none.
-    pub(crate) runs: (SeqNo, SeqNo),
-}
-
-/// A run of level 0 or a whole level below it, ordered as reads visit them.
-type ReadPosition = (u8, std::cmp::Reverse<SeqNo>);
-
-impl Task {
-    /// A claim on one table, to remove it.
-    pub(crate) fn of_table(level: u8, table: &TableMeta) -> Task {
-        Task {
-            start_level: level,
-            output_level: level,
-            inputs: vec![(level, table.number)],
-            keys: KeySpan::closed(&table.smallest, &table.largest),
-            bytes: table.size,
-            is_move: false,
-            is_drop: true,
-            runs: if level == 0 { (table.largest_seqno, table.largest_seqno) } else { (0, 0) },
-        }
-    }
-
-    pub(crate) fn takes(&self, level: usize, number: u64) -> bool {
-        u8::try_from(level).is_ok_and(|level| self.inputs.binary_search(&(level, number)).is_ok())
-    }
-
-    /// The first read position of the inputs, and the last one, which receives the output.
-    fn read_span(&self) -> (ReadPosition, ReadPosition) {
-        let position = |level: u8, run: SeqNo| (level, std::cmp::Reverse(if level == 0 { run } else { 0 }));
-        (position(self.start_level, self.runs.1), position(self.output_level, self.runs.0))
-    }
-
-    pub(crate) fn conflicts(&self, other: &Task) -> bool {
-        let ((first, last), (other_first, other_last)) = (self.read_span(), other.read_span());
-        first <= other_last && other_first <= last && self.keys.meets(&other.keys)
-    }
-}
 
 /// The state that the picker decides on.
 pub(crate) struct Picker<'a> {
@@ -250,12 +197,12 @@ impl<'a> Picker<'a> {
     /// target.
     pub(crate) fn pick(&self) -> Option<(u64, Task)> {
         if let Some(drop) = self.pick_wholly_expired() {
-            return Some((u64::MAX, drop));
+            return Some((u64::MAX, drop.because(CompactionReason::Expired)));
         }
         if self.value_garbage.is_urgent
             && let Some(task) = self.pick_value_garbage()
         {
-            return Some((u64::MAX, task));
+            return Some((u64::MAX, task.because(CompactionReason::ValueGarbage)));
         }
         let targets = self.level_targets();
         // In thousandths of the target.
@@ -271,7 +218,7 @@ impl<'a> Picker<'a> {
         let by_size = order.into_iter().find_map(|level| {
             let task = match level {
                 0 => self.pick_l0(&targets),
-                _ => self.pick_level(level),
+                _ => self.pick_level(level).map(|task| task.because(CompactionReason::LevelSize)),
             };
             Some((scores[level], task?))
         });
@@ -280,9 +227,12 @@ impl<'a> Picker<'a> {
 
     /// A task that is due although no level is too large.
     fn pick_by_content(&self, targets: &LevelTargets) -> Option<Task> {
-        let expired = self.pick_partly_expired().or_else(|| self.pick_value_garbage());
-        let due = expired.or_else(|| self.pick_pointers(targets)).or_else(|| self.pick_garbage(targets));
-        due.or_else(|| self.pick_idle(targets))
+        let because = |task: Option<Task>, reason| task.map(|task| task.because(reason));
+        because(self.pick_partly_expired(), CompactionReason::Expired)
+            .or_else(|| because(self.pick_value_garbage(), CompactionReason::ValueGarbage))
+            .or_else(|| because(self.pick_pointers(targets), CompactionReason::Pointers))
+            .or_else(|| because(self.pick_garbage(targets), CompactionReason::Garbage))
+            .or_else(|| because(self.pick_idle(targets), CompactionReason::Idle))
     }
 
     /// A task that merges only runs of level 0 when there are too many. It may start beyond the
@@ -688,7 +638,7 @@ impl<'a> Picker<'a> {
             return Requested::Done;
         };
         match build_task(input.0, input.0, &[input], false).and_then(|task| self.unless_conflicting(task)) {
-            Some(task) => Requested::Task(task),
+            Some(task) => Requested::Task(task.because(CompactionReason::Requested)),
             None => Requested::Wait,
         }
     }
@@ -727,7 +677,7 @@ impl<'a> Picker<'a> {
         }
         let start = chosen.iter().map(|&(level, _)| level).min().unwrap_or(LAST);
         match build_task(start, LAST, &chosen, false).and_then(|task| self.unless_conflicting(task)) {
-            Some(task) => Requested::Task(task),
+            Some(task) => Requested::Task(task.because(CompactionReason::Requested)),
             None => Requested::Wait,
         }
     }
@@ -789,6 +739,7 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
         bytes,
         is_move,
         is_drop: false,
+        reason: CompactionReason::default(),
     })
 }
 

@@ -12,7 +12,7 @@
 
 use std::collections::HashSet;
 
-use super::picker::Task;
+use super::task::Task;
 use crate::format::span::KeySpan;
 use crate::sorted::table::TableMeta;
 use crate::tree::version::LevelMetas;
@@ -123,6 +123,7 @@ mod tests {
             bytes: 10 * tables.len() as u64,
             is_move: false,
             is_drop: false,
+            reason: Default::default(),
             runs: (1, 1),
         };
         let level =

@@ -97,11 +97,11 @@ fn a_damaged_filter_means_maybe_and_is_reported() {
     fs.corrupt(PATH, handle.offset + 70, 0xff).unwrap();
 
     let told = Arc::new(Mutex::new(Vec::new()));
-    let listener = {
+    let events = {
         let told = Arc::clone(&told);
-        Listener::new(move |event| told.lock().push(event.to_string()))
+        Events::start(&Listener::new(move |event| told.lock().push(event.to_string())))
     };
-    let context = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 0, 8).with_listener(listener);
+    let context = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 0, 8).with_events(events.clone());
     let table = Arc::new(Table::new(Arc::new(context), meta));
     assert_eq!(table.known_filter_state(), None);
     let rule = "the checksum of a block does not match";
@@ -113,6 +113,7 @@ fn a_damaged_filter_means_maybe_and_is_reported() {
     let stats = table.ledger().reads;
     assert_eq!((stats.degraded, stats.probes, stats.skipped), (entries.len() as u64, 0, 0));
     // Once, not for every look-up.
+    events.finish();
     let told = told.lock().clone();
     assert!(told.len() == 1 && told[0].contains("means \"maybe\"") && told[0].contains(rule), "{told:?}");
     let error = table.verify().unwrap_err();
@@ -144,13 +145,14 @@ fn the_filter_of_another_table_with_as_many_keys_means_maybe() {
 
         let told = Arc::new(Mutex::new(Vec::new()));
         let listener = Arc::clone(&told);
-        let listener = Listener::new(move |event| listener.lock().push(event.to_string()));
-        let context = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 0, 8).with_listener(listener);
+        let events = Events::start(&Listener::new(move |event| listener.lock().push(event.to_string())));
+        let context = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 0, 8).with_events(events.clone());
         let table = Table::new(Arc::new(context), meta.clone());
         assert_eq!(found_by_filter(&table), KEYS);
         let rule = "the hash of the filter is not the one in the properties";
         assert_eq!(table.filter_state().unwrap(), FilterState::Degraded(rule.to_owned()));
         assert_eq!(table.ledger().reads.degraded, KEYS);
+        events.finish();
         assert!(told.lock().len() == 1 && told.lock()[0].contains(rule), "{:?}", told.lock());
         let error = table.verify().unwrap_err();
         assert!(error.to_string().contains(rule), "{error}");

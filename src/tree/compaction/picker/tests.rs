@@ -123,6 +123,7 @@ fn a_task_that_conflicts_with_a_running_one_waits() {
         bytes: 1,
         is_move: false,
         is_drop: false,
+        reason: Default::default(),
         runs: (0, 0),
     };
     assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");

@@ -1,0 +1,232 @@
+//! [`Events`]: a store's queue of events, and the thread that passes them to the listener.
+//!
+//! Events arise in the middle of reads and under locks. There they are only queued. A thread of
+//! their own delivers them, so a listener may take its time and use the store. The queue is
+//! bounded: a listener that falls behind loses events and holds nothing up.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::event::Event;
+
+/// Events that wait for the listener at most.
+const CAPACITY: usize = 4096;
+
+type Callback = dyn Fn(&Event) + Send + Sync;
+
+/// The callback that receives events, if there is one.
+#[derive(Clone, Default)]
+pub(crate) struct Listener(Option<Arc<Callback>>);
+
+impl Listener {
+    pub(crate) fn new(listener: impl Fn(&Event) + Send + Sync + 'static) -> Listener {
+        Listener(Some(Arc::new(listener)))
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Some(..)" } else { "None" })
+    }
+}
+
+/// A handle to the events of one store; without a listener it does nothing. When the last handle is
+/// dropped, the thread delivers what is queued and ends.
+#[derive(Clone, Default)]
+pub(crate) struct Events(Option<Arc<Delivery>>);
+
+struct Delivery {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Notified when an event is queued, and when no more will be.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    /// Events that found the queue full.
+    lost: u64,
+    is_closed: bool,
+}
+
+impl Events {
+    /// Starts the thread that calls `listener`. If the system refuses a thread, events are lost.
+    pub(crate) fn start(listener: &Listener) -> Events {
+        let Some(callback) = listener.0.clone() else { return Events(None) };
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let started = thread::Builder::new().name("tamis-events".into()).spawn(move || of_thread.deliver(&*callback));
+        if started.is_err() {
+            shared.queue.lock().is_closed = true;
+        }
+        Events(Some(Arc::new(Delivery { shared, thread: Mutex::new(started.ok()) })))
+    }
+
+    /// Queues an event, which is made only if there is a listener. May be called under any lock.
+    #[inline]
+    pub(crate) fn send(&self, event: impl FnOnce() -> Event) {
+        if let Some(delivery) = &self.0 {
+            delivery.shared.push(event());
+        }
+    }
+
+    /// Whether there is a listener.
+    #[inline]
+    pub(crate) fn has_listener(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Number of events that were lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.0.as_ref().map_or(0, |delivery| delivery.shared.queue.lock().lost)
+    }
+
+    /// Waits until all events have been delivered; later ones are lost. Called by the listener
+    /// itself, does not wait.
+    pub(crate) fn finish(&self) {
+        let Some(delivery) = &self.0 else { return };
+        delivery.shared.close();
+        let Some(thread) = delivery.thread.lock().take() else { return };
+        if thread.thread().id() != thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    fn push(&self, event: Event) {
+        let mut queue = self.queue.lock();
+        if queue.is_closed || queue.events.len() >= CAPACITY {
+            queue.lost += 1;
+            return;
+        }
+        queue.events.push_back(event);
+        drop(queue);
+        self.changed.notify_one();
+    }
+
+    fn close(&self) {
+        self.queue.lock().is_closed = true;
+        self.changed.notify_one();
+    }
+
+    fn deliver(&self, callback: &Callback) {
+        let mut queue = self.queue.lock();
+        loop {
+            while let Some(event) = queue.events.pop_front() {
+                // A listener that panics on one event gets the next.
+                let tell = || drop(catch_unwind(AssertUnwindSafe(|| callback(&event))));
+                MutexGuard::unlocked(&mut queue, tell);
+            }
+            if queue.is_closed {
+                return;
+            }
+            self.changed.wait(&mut queue);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::error::Error;
+
+    fn event(n: usize) -> Event {
+        Event::FilterDegraded { table: PathBuf::from(n.to_string()), reason: Error::Closed }
+    }
+
+    fn number(event: &Event) -> usize {
+        let Event::FilterDegraded { table, .. } = event else { panic!("{event}") };
+        table.to_str().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn events_are_delivered_in_order_by_one_thread_before_finish_returns() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&told);
+        let events = Events::start(&Listener::new(move |event| {
+            listener.lock().push((number(event), thread::current().id()));
+        }));
+        (0..100).for_each(|n| events.clone().send(|| event(n)));
+        events.finish();
+        let told = told.lock();
+        assert!(told.iter().map(|(n, _)| *n).eq(0..100));
+        assert!(told.iter().all(|(_, thread)| *thread == told[0].1 && *thread != thread::current().id()));
+        events.send(|| event(100));
+        events.finish();
+        assert_eq!((told.len(), events.lost()), (100, 1));
+    }
+
+    #[test]
+    fn a_slow_listener_loses_events_and_holds_nothing_up() {
+        let (begun, begins) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let (wait, told) = (Mutex::new(wait), Arc::new(Mutex::new(0)));
+        let count = Arc::clone(&told);
+        let events = Events::start(&Listener::new(move |_| {
+            let _ = begun.send(());
+            let _ = wait.lock().recv();
+            *count.lock() += 1;
+        }));
+        events.send(|| event(0));
+        begins.recv().unwrap();
+        (0..CAPACITY + 10).for_each(|n| events.send(|| event(n)));
+        assert_eq!(events.lost(), 10);
+        drop(go);
+        events.finish();
+        assert_eq!(*told.lock(), CAPACITY + 1);
+    }
+
+    #[test]
+    fn a_panic_costs_one_event_and_a_listener_may_finish_its_own_delivery() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (listener, own) = (Arc::clone(&told), Arc::new(Mutex::new(None::<Events>)));
+        let of_listener = Arc::clone(&own);
+        let events = Events::start(&Listener::new(move |event| {
+            let n = number(event);
+            assert!(n != 1, "not told");
+            listener.lock().push(n);
+            if let Some(events) = of_listener.lock().take() {
+                events.finish();
+            }
+        }));
+        (0..2).for_each(|n| events.send(|| event(n)));
+        while told.lock().len() < 1 {
+            thread::yield_now();
+        }
+        *own.lock() = Some(events.clone());
+        events.send(|| event(2));
+        while told.lock().len() < 2 {
+            thread::yield_now();
+        }
+        assert_eq!(*told.lock(), [0, 2]);
+    }
+
+    #[test]
+    fn without_a_listener_no_event_is_made() {
+        let events = Events::default();
+        events.send(|| unreachable!("there is no listener"));
+        events.finish();
+        assert!(!events.has_listener());
+    }
+}

@@ -1,0 +1,83 @@
+//! [`Task`]: one compaction.
+
+use std::sync::Arc;
+
+use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
+use crate::report::event::{CompactionInfo, CompactionReason};
+use crate::sorted::table::TableMeta;
+
+/// One compaction to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Task {
+    pub(crate) start_level: u8,
+    pub(crate) output_level: u8,
+    /// Levels and numbers of the input tables, ascending.
+    pub(crate) inputs: Vec<(u8, u64)>,
+    /// The key range of the inputs.
+    pub(crate) keys: KeySpan<Vec<u8>>,
+    /// Bytes of the inputs.
+    pub(crate) bytes: u64,
+    /// Whether the tables only change their level, without a rewrite.
+    pub(crate) is_move: bool,
+    /// Whether the tables go without being read: all that they hold has expired, and they hide
+    /// nothing.
+    pub(crate) is_drop: bool,
+    /// The oldest and the newest of the inputs in level 0, by largest sequence number; 0 if there
+    /// are none.
+    pub(crate) runs: (SeqNo, SeqNo),
+    /// Why it was picked. Makes no difference to what it does.
+    pub(crate) reason: CompactionReason,
+}
+
+/// A run of level 0 or a whole level below it, ordered as reads visit them.
+type ReadPosition = (u8, std::cmp::Reverse<SeqNo>);
+
+impl Task {
+    /// A claim on one table, to remove it.
+    pub(crate) fn of_table(level: u8, table: &TableMeta) -> Task {
+        Task {
+            start_level: level,
+            output_level: level,
+            inputs: vec![(level, table.number)],
+            keys: KeySpan::closed(&table.smallest, &table.largest),
+            bytes: table.size,
+            is_move: false,
+            is_drop: true,
+            runs: if level == 0 { (table.largest_seqno, table.largest_seqno) } else { (0, 0) },
+            reason: CompactionReason::Expired,
+        }
+    }
+
+    pub(crate) fn because(self, reason: CompactionReason) -> Task {
+        Task { reason, ..self }
+    }
+
+    /// What a listener is told of it.
+    pub(crate) fn info(&self, keyspace: Arc<str>) -> CompactionInfo {
+        CompactionInfo {
+            keyspace,
+            reason: self.reason,
+            from_level: self.start_level.into(),
+            to_level: self.output_level.into(),
+            tables: self.inputs.len(),
+            bytes: self.bytes,
+            is_trivial: self.is_move || self.is_drop,
+        }
+    }
+
+    pub(crate) fn takes(&self, level: usize, number: u64) -> bool {
+        u8::try_from(level).is_ok_and(|level| self.inputs.binary_search(&(level, number)).is_ok())
+    }
+
+    /// The first read position of the inputs, and the last one, which receives the output.
+    fn read_span(&self) -> (ReadPosition, ReadPosition) {
+        let position = |level: u8, run: SeqNo| (level, std::cmp::Reverse(if level == 0 { run } else { 0 }));
+        (position(self.start_level, self.runs.1), position(self.output_level, self.runs.0))
+    }
+
+    pub(crate) fn conflicts(&self, other: &Task) -> bool {
+        let ((first, last), (other_first, other_last)) = (self.read_span(), other.read_span());
+        first <= other_last && other_first <= last && self.keys.meets(&other.keys)
+    }
+}

@@ -1,0 +1,193 @@
+//! Is a listener told of what happens, once, in order, and after it is durable?
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
+use tamis::{BackgroundWork, CompactionReason, Db, Event, Executor, Options, StallCause, ThreadPool};
+
+use crate::support::stepped_options;
+
+type Told = Arc<Mutex<Vec<Event>>>;
+
+fn listening(options: Options) -> (Options, Told) {
+    let told = Told::default();
+    let listener = Arc::clone(&told);
+    (options.on_event(move |event| listener.lock().push(event.clone())), told)
+}
+
+/// Each event in a word or two.
+fn words(told: &Told) -> Vec<String> {
+    let word = |event: &Event| match event {
+        Event::FlushBegan { bytes } => format!("flush {}", if *bytes > 0 { "began" } else { "of nothing" }),
+        Event::FlushEnded { outcome, .. } => format!("flush {}", if outcome.is_ok() { "ended" } else { "failed" }),
+        Event::CompactionBegan(info) => format!("compaction {:?} began", info.reason),
+        Event::CompactionEnded { compaction, outcome: Ok(_), .. } => {
+            format!("compaction {:?} ended", compaction.reason)
+        }
+        Event::BackgroundFailed { work, .. } => format!("{work} fail"),
+        Event::BackgroundRecovered { work, .. } => format!("{work} recovered"),
+        Event::StallBegan { cause } => format!("{cause:?} began"),
+        Event::StallEnded { cause, .. } => format!("{cause:?} ended"),
+        Event::DiskFull { error } => format!("full: {}", error.is_no_space()),
+        Event::DiskRecovered { .. } => "space".to_owned(),
+        Event::RecoveryProgress { position, logs, operations, .. } => format!("log {position} of {logs}, {operations}"),
+        event => event.to_string(),
+    };
+    told.lock().iter().map(word).collect()
+}
+
+#[test]
+fn flushes_and_compactions_are_told_when_they_begin_and_end() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0);
+    let db = options.open("/db").unwrap();
+    for n in 0..100u32 {
+        db.put(n.to_be_bytes(), [7; 100]).unwrap();
+    }
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    db.close().unwrap();
+    assert_eq!(
+        words(&told),
+        ["flush began", "flush ended", "compaction Requested began", "compaction Requested ended"]
+    );
+    let told = told.lock();
+    let Event::CompactionEnded { compaction, outcome: Ok(bytes), .. } = &told[3] else { panic!("{:?}", told[3]) };
+    assert_eq!((&*compaction.keyspace, compaction.from_level, compaction.tables), ("default", 0, 1));
+    assert_eq!((compaction.reason, compaction.is_trivial), (CompactionReason::Requested, false));
+    assert!(compaction.to_level > 0 && compaction.bytes > 10_000 && *bytes > 0, "{compaction:?}");
+    assert!(told.iter().all(|event| event.to_string().len() > 20));
+}
+
+#[test]
+fn what_an_event_reports_is_durable() {
+    let fs = SimFileSystem::new();
+    let (fs_of_listener, cut) = (fs.clone(), Arc::new(OnceLock::new()));
+    let told = Arc::clone(&cut);
+    let threads: Arc<dyn Executor> = Arc::new(ThreadPool::new(2));
+    let options = stepped_options(&fs).0.executor(threads).on_event(move |event| {
+        if let Event::FlushEnded { outcome: Ok(_), .. } = event {
+            told.get_or_init(|| fs_of_listener.crash(7));
+        }
+    });
+    let db = options.open("/db").unwrap();
+    db.put("key", "value").unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    let after = stepped_options(cut.get().unwrap()).0.open("/db").unwrap();
+    assert_eq!(after.get("key").unwrap().unwrap(), b"value");
+}
+
+#[test]
+fn a_full_disk_and_its_end_are_told_once() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0.memtable_size(64 << 10));
+    let db = options.open("/db").unwrap();
+    db.put("key", [7; 10_000]).unwrap();
+    fs.set_capacity(Some(1 << 40));
+    let used = (1 << 40) - fs.free_space("/".as_ref()).unwrap();
+    fs.set_capacity(Some(used));
+    for _ in 0..3 {
+        assert!(db.flush().unwrap_err().is_no_space());
+    }
+    while db.put("more", [7; 10_000]).is_ok() {}
+    fs.set_capacity(None);
+    db.flush().unwrap();
+    db.put("more", [7; 10_000]).unwrap();
+    db.close().unwrap();
+    let mut words = words(&told);
+    words.retain(|word| !word.starts_with("flush "));
+    assert_eq!(words, ["flushes fail", "full: true", "flushes recovered", "space"]);
+}
+
+#[test]
+fn a_failure_that_ends_all_writes_is_told() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0);
+    let db = options.open("/db").unwrap();
+    db.put("key", "value").unwrap();
+    fs.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: true }));
+    assert!(db.sync().is_err() && db.put("key", "value").is_err());
+    assert!(db.close().is_err());
+    let words = words(&told);
+    assert_eq!(
+        words.iter().filter(|word| word.starts_with("the store accepts no more writes")).count(),
+        1,
+        "{words:?}"
+    );
+}
+
+#[test]
+fn writers_that_wait_for_flushes_are_told() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0.memtable_size(4096));
+    let db = options.open("/db").unwrap();
+    for n in 0..200u32 {
+        db.put(n.to_be_bytes(), [7; 200]).unwrap();
+    }
+    db.close().unwrap();
+    let words = words(&told);
+    let stalls: Vec<&String> = words.iter().filter(|word| word.starts_with("Flush ")).collect();
+    assert!(stalls.len() >= 2, "{words:?}");
+    assert!(stalls.chunks(2).all(|pair| pair == ["Flush began", "Flush ended"]), "{stalls:?}");
+    assert_eq!(StallCause::Flush.to_string(), "stopped until a flush ends");
+}
+
+#[test]
+fn a_recovery_tells_how_far_it_is() {
+    let fs = SimFileSystem::new();
+    let db = stepped_options(&fs).0.open("/db").unwrap();
+    (0..10u32).for_each(|n| _ = db.put(n.to_be_bytes(), "value").unwrap());
+    let fs = fs.kill();
+    let db = stepped_options(&fs).0.open("/db").unwrap();
+    (0..5u32).for_each(|n| _ = db.put(n.to_be_bytes(), "value").unwrap());
+    let fs = fs.kill();
+    let (options, told) = listening(stepped_options(&fs).0);
+    options.open("/db").unwrap().close().unwrap();
+    let words = words(&told);
+    assert_eq!(words[..2], ["log 1 of 2, 0", "log 2 of 2, 10"], "{words:?}");
+}
+
+#[test]
+fn a_compaction_that_fails_is_told_with_its_keyspace() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0);
+    let db = options.open("/db").unwrap();
+    let keyspace = db.keyspace("words").unwrap();
+    keyspace.put("key", "value").unwrap();
+    keyspace.flush().unwrap();
+    let table = fs.paths().into_iter().find(|path| path.extension().is_some_and(|end| end == "sst")).unwrap();
+    fs.corrupt(&table, 70, 1).unwrap();
+    assert!(keyspace.compact_range(..).is_err());
+    db.close().unwrap();
+    let failed = |event: &Event| match event {
+        Event::BackgroundFailed { work: BackgroundWork::Compaction { keyspace }, error } => {
+            assert!(error.is_corruption());
+            Some(keyspace.to_string())
+        }
+        _ => None,
+    };
+    assert_eq!(told.lock().iter().filter_map(failed).collect::<Vec<_>>(), ["words"]);
+}
+
+#[test]
+fn a_listener_may_write_and_close_the_store() {
+    let fs = SimFileSystem::new();
+    let handle = Arc::new(OnceLock::<Db>::new());
+    let own = Arc::clone(&handle);
+    let threads: Arc<dyn Executor> = Arc::new(ThreadPool::new(2));
+    let options = stepped_options(&fs).0.executor(threads).on_event(move |event| {
+        if let (Event::FlushEnded { .. }, Some(db)) = (event, own.get()) {
+            let _ = db.put("from the listener", "value");
+            let _ = db.clone().close();
+        }
+    });
+    let db = options.open("/db").unwrap();
+    handle.set(db.clone()).unwrap();
+    db.put("key", "value").unwrap();
+    let _ = db.flush();
+    db.close().unwrap();
+    let db = stepped_options(&fs).0.open("/db").unwrap();
+    assert!(db.contains_key("key").unwrap());
+}
