@@ -463,6 +463,7 @@ pub struct Options {
     pub(crate) mmap_reads: bool,
     pub(crate) background_threads: usize,
     pub(crate) paranoid: bool,
+    pub(crate) slow_operation: Option<Duration>,
     pub(crate) wal_mode: WalMode,
     pub(crate) keep_log: KeepLog,
     pub(crate) hash_seed: Option<u64>,
@@ -485,6 +486,7 @@ impl Default for Options {
             mmap_reads: false,
             background_threads: 2,
             paranoid: false,
+            slow_operation: None,
             wal_mode: WalMode::Auto,
             keep_log: KeepLog::default(),
             hash_seed: None,
@@ -509,6 +511,7 @@ impl fmt::Debug for Options {
             .field("mmap_reads", &self.mmap_reads)
             .field("background_threads", &self.background_threads)
             .field("paranoid", &self.paranoid)
+            .field("slow_operation", &self.slow_operation)
             .field("wal_mode", &self.wal_mode)
             .field("keep_log", &self.keep_log)
             .field("default_keyspace", &self.default_keyspace)
@@ -698,6 +701,16 @@ impl Options {
     /// unless the listener itself calls it.
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.listener = Listener::new(listener);
+        self
+    }
+
+    /// Tells the listener of point reads, writes and syncs that take at least so long
+    /// ([`Event::SlowOperation`]), and of closures that the caller passes to the store and that
+    /// run so long ([`Event::LongClosure`]). Default: `None`, for which no clock is read; otherwise
+    /// each operation reads the clock twice. Steps of cursors and iterators are not timed; flushes
+    /// and compactions have events of their own.
+    pub fn slow_operation(mut self, duration: impl Into<Option<Duration>>) -> Self {
+        self.slow_operation = duration.into();
         self
     }
 

@@ -49,6 +49,7 @@ mod salvage;
 mod schedule;
 mod sequence;
 mod signal;
+mod slow;
 mod snapshot;
 mod stalls;
 mod stats;

@@ -105,13 +105,16 @@ impl Store {
     ) -> Result<Option<R>> {
         self.gate.check_open()?;
         let hash = KeyHash::new(self.seed, key);
-        self.view.with(|view, pin| {
-            // The view first, the sequence number second: see `ReadView`.
-            let tree = tree_of(view, target.keyspace, target.name)?;
-            let (snapshot, cover) = view.cover(tree, key, target.snapshot, || self.sequence.visible());
-            let read = PointRead { key, hash, snapshot, cover, mode };
-            view.get(tree, &read, target.at, pin, trace, take)
-        })
+        let get = || {
+            self.view.with(|view, pin| {
+                // The view first, the sequence number second: see `ReadView`.
+                let tree = tree_of(view, target.keyspace, target.name)?;
+                let (snapshot, cover) = view.cover(tree, key, target.snapshot, || self.sequence.visible());
+                let read = PointRead { key, hash, snapshot, cover, mode };
+                view.get(tree, &read, target.at, pin, trace, take)
+            })
+        };
+        self.timed("get", Some(target.name), get)
     }
 
     pub(super) fn get_into(&self, target: ReadTarget<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
@@ -132,6 +135,7 @@ impl Store {
         key: &[u8],
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
+        let read = |value: &[u8]| self.timed_closure("read", || read(value));
         let mut buffer = [0; COPIED];
         let kept = self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |hit| {
             if let Some(copy) = buffer.get_mut(..hit.bytes().len()) {

@@ -97,7 +97,8 @@ macro_rules! reads {
                     keys: &[K],
                     options: ReadOptions,
                 ) -> Result<Vec<Option<Value>>> {
-                    self.store().multi_get(self.target(), keys, options)
+                    let (store, target) = (self.store(), self.target());
+                    store.timed("multi_get", Some(target.name), || store.multi_get(target, keys, options))
                 }
 
                 /// Reads a key and reports how: the memtables and tables consulted, the answers of

@@ -17,7 +17,7 @@ impl Store {
     /// Makes every acknowledged write durable, but for those that the log does not store.
     pub(super) fn sync(self: &Arc<Self>) -> Result<()> {
         self.gate.check_writable()?;
-        self.sync_through(self.sequence.logged())
+        self.timed("sync", None, || self.sync_through(self.sequence.logged()))
     }
 
     /// Makes every write up to `seqno` durable. A failed sync is never repeated: it poisons the

@@ -153,7 +153,7 @@ impl Db {
                 turn = turn.or_else(|| self.store().retries.of_transaction(attempt));
             }
             let mut transaction = self.begin();
-            let result = work(&mut transaction)?;
+            let result = self.store().timed_closure("transact", || work(&mut transaction))?;
             match transaction.commit_with(options) {
                 Err(Error::Conflict { .. }) if attempt < ATTEMPTS => {}
                 committed => return committed.map(|_| result).map_err(E::from),

@@ -127,7 +127,7 @@ impl Store {
                 let read = PointRead { key, hash, snapshot, cover, mode: ReadOptions::default().mode() };
                 Ok((view.get(tree, &read, target.at, pin, &mut deadline, |hit| hit.into_value())?, moment))
             })?;
-            let after = match change(before.as_deref())? {
+            let after = match self.timed_closure("update", || change(before.as_deref()))? {
                 Change::Keep => {
                     if options.sync {
                         // The caller may act on the value that it was told.

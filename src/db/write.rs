@@ -276,7 +276,7 @@ impl Store {
     /// Commits a batch without a premise.
     #[inline(always)]
     fn write_unconditionally(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
-        match self.write_encoded(encoded, None)? {
+        match self.timed("write", None, || self.write_encoded(encoded, None))? {
             Outcome::Committed(last) => Ok(last),
             Outcome::Refused(_) => Err(Error::invalid("a write without a premise was refused; this is a bug in tamis")),
         }

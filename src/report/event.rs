@@ -92,6 +92,26 @@ pub enum Event {
         /// Operations of the logs before it.
         operations: u64,
     },
+    /// An operation took longer than [`Options::slow_operation`](crate::Options::slow_operation)
+    /// allows. Writes that wait for others are told of too: [`Stats`](crate::Stats) has the causes.
+    SlowOperation {
+        /// "get", "multi_get", "write" or "sync".
+        operation: &'static str,
+        /// The keyspace of a read.
+        keyspace: Option<String>,
+        /// How long it took.
+        duration: Duration,
+    },
+    /// A closure of the caller ran longer than
+    /// [`Options::slow_operation`](crate::Options::slow_operation) allows. It holds up no other
+    /// thread, but keeps what it reads from being freed, and makes conflicts of an update or a
+    /// transaction likely.
+    LongClosure {
+        /// "read", "update" or "transact".
+        operation: &'static str,
+        /// How long it ran.
+        duration: Duration,
+    },
     /// A table was opened whose filter is damaged or of an unknown kind. Look-ups read the table
     /// without it. A compaction that rewrites the table makes a new filter.
     FilterDegraded {
@@ -208,6 +228,15 @@ impl fmt::Display for Event {
             Event::DiskRecovered { after } => write!(f, "there is space again after {after:.1?}"),
             Event::RecoveryProgress { log, position, logs, operations } => {
                 write!(f, "replaying {}, log {position} of {logs}, after {operations} operations", log.display())
+            }
+            Event::SlowOperation { operation, keyspace: Some(keyspace), duration } => {
+                write!(f, "{operation} in keyspace {keyspace} took {duration:.1?}")
+            }
+            Event::SlowOperation { operation, keyspace: None, duration } => {
+                write!(f, "{operation} took {duration:.1?}")
+            }
+            Event::LongClosure { operation, duration } => {
+                write!(f, "a closure passed to {operation} ran for {duration:.1?}")
             }
             Event::FilterDegraded { table, reason } => {
                 write!(f, "the filter of {} means \"maybe\" for every key: {reason}", table.display())

@@ -1,10 +1,13 @@
 //! Is a listener told of what happens, once, in order, and after it is durable?
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
-use tamis::{BackgroundWork, CompactionReason, Db, Event, Executor, Options, StallCause, ThreadPool};
+use tamis::{
+    BackgroundWork, Change, CompactionReason, Db, Event, Executor, Options, StallCause, ThreadPool, Transaction,
+};
 
 use crate::support::stepped_options;
 
@@ -190,4 +193,50 @@ fn a_listener_may_write_and_close_the_store() {
     db.close().unwrap();
     let db = stepped_options(&fs).0.open("/db").unwrap();
     assert!(db.contains_key("key").unwrap());
+}
+
+#[test]
+fn slow_operations_and_long_closures_are_told() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0);
+    // Everything takes longer than nothing.
+    let db = options.slow_operation(Duration::ZERO).open("/db").unwrap();
+    let keyspace = db.keyspace("words").unwrap();
+    keyspace.put("key", "value").unwrap();
+    keyspace.get("key").unwrap();
+    keyspace.multi_get(&["key"]).unwrap();
+    db.sync().unwrap();
+    db.close().unwrap();
+    let mut told_words = words(&told);
+    told_words.retain(|word| word.contains(" took "));
+    let names: Vec<&str> = told_words.iter().map(|word| word.split(" took ").next().unwrap()).collect();
+    assert_eq!(names, ["write", "get in keyspace words", "multi_get in keyspace words", "sync"]);
+
+    let (options, told) = listening(stepped_options(&fs).0);
+    let limit = Duration::from_millis(500);
+    let db = options.slow_operation(limit).open("/db").unwrap();
+    let keyspace = db.keyspace("words").unwrap();
+    let pause = |_: &[u8]| std::thread::sleep(limit);
+    keyspace.read("key", pause).unwrap();
+    keyspace.get("key").unwrap();
+    let change = |_: Option<&[u8]>| {
+        pause(&[]);
+        Change::Keep
+    };
+    keyspace.update("key", change).unwrap();
+    let work = |tx: &mut Transaction| {
+        pause(&[]);
+        tx.get("key").map(drop)
+    };
+    db.transact(work).unwrap();
+    db.close().unwrap();
+    let closures = told
+        .lock()
+        .iter()
+        .filter_map(|event| match event {
+            Event::LongClosure { operation, duration } => Some((*operation, *duration >= limit)),
+            _ => None,
+        })
+        .collect::<Vec<_>>();
+    assert_eq!(closures, [("read", true), ("update", true), ("transact", true)]);
 }

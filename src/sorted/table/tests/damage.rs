@@ -3,6 +3,7 @@
 use super::*;
 use crate::filter::FilterBuilder;
 use crate::format::checksum::bound_crc;
+use crate::report::delivery::Listener;
 use crate::sorted::table::builder::TableFileWriter;
 use crate::sorted::table::properties::Properties;
 use crate::vfs::{Fault, FaultMode};
