@@ -43,9 +43,9 @@ mod write;
 
 pub use db::{
     Change, ChangeBatch, Changes, Cursor, Db, Expiry, FilterRebuild, HeldStats, Integer, Iter, KeyRange, Keys,
-    Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Mismatch, Operation, OperationKind,
-    RangeDeleteStats, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, TableStats,
-    Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
+    Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation,
+    OperationKind, RangeDeleteStats, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats,
+    TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
@@ -60,7 +60,7 @@ pub use operator::ByteOrder;
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, WalMode,
 };
-pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, StallCause};
+pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, Severity, StallCause};
 pub use report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep};
 pub use report::stats::{FilterLedger, ReadStats};
 pub use sorted::value::Value;

@@ -187,6 +187,7 @@ impl Store {
         let done = stages::finished_inputs(task, &levels, stage.upper.as_deref());
         let replaced: u64 = done.iter().map(|(_, table)| table.size).sum();
         let inputs = inputs_of(task, &levels, &stage, &done);
+        let read: Vec<(u8, u64)> = done.iter().map(|(level, table)| (*level, table.size)).collect();
         let done: Vec<(u8, u64)> = done.into_iter().map(|(level, table)| (level, table.number)).collect();
         drop(levels);
         let expiring = tables_of(&tree, task).filter(|meta| meta.deadlines.count > 0);
@@ -200,6 +201,8 @@ impl Store {
             self.sync_dir()?;
         }
         self.install_outputs(keyspace, task, done, written, now)?;
+        read.into_iter().for_each(|(level, bytes)| self.counters.count_read(keyspace, level, bytes));
+        self.counters.count_written(keyspace, task.output_level, bytes);
         self.counters.compacted_bytes_in.fetch_add(replaced, Ordering::Relaxed);
         self.counters.compacted_bytes_out.fetch_add(bytes, Ordering::Relaxed);
         Ok(Some(bytes))

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::held::Held;
 use super::locks::{LockRank, RankedMutex};
@@ -20,6 +23,9 @@ pub(super) struct Counters {
     pub(super) expired_tables: AtomicU64,
     pub(super) covered_tables: AtomicU64,
     pub(super) held: Held,
+    /// Bytes of tables and value files that flushes and compactions have read from a level and
+    /// written to it, by keyspace and level.
+    pub(super) level_bytes: Mutex<BTreeMap<(u32, u8), LevelBytes>>,
     /// Held while a table leaves the view and while the statistics are read: each table is in one
     /// of the two.
     pub(super) retired: RankedMutex<RetiredTables>,
@@ -37,8 +43,46 @@ impl Default for Counters {
             expired_tables: AtomicU64::default(),
             covered_tables: AtomicU64::default(),
             held: Held::default(),
+            level_bytes: Mutex::default(),
             retired: RankedMutex::new(LockRank::RetiredTables, RetiredTables::default()),
         }
+    }
+}
+
+/// What opening a store took, by phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct OpeningStats {
+    /// Locking the directory, reading the manifest, and checking which files are there.
+    pub manifest: Duration,
+    /// Replaying the logs, flushes of full memtables included.
+    pub logs: Duration,
+    /// Reading the range tables.
+    pub tables: Duration,
+    /// Writing a new manifest, if one is needed, and removing files that are not.
+    pub files: Duration,
+    /// Operations that were replayed from logs.
+    pub operations: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct LevelBytes {
+    pub(super) read: u64,
+    pub(super) written: u64,
+}
+
+impl Counters {
+    pub(super) fn count_read(&self, keyspace: u32, level: u8, bytes: u64) {
+        self.level_bytes.lock().entry((keyspace, level)).or_default().read += bytes;
+    }
+
+    pub(super) fn count_written(&self, keyspace: u32, level: u8, bytes: u64) {
+        self.level_bytes.lock().entry((keyspace, level)).or_default().written += bytes;
+    }
+
+    pub(super) fn level_bytes(&self, keyspace: u32, level: u8) -> LevelBytes {
+        self.level_bytes.lock().get(&(keyspace, level)).copied().unwrap_or_default()
     }
 }
 

@@ -104,6 +104,11 @@ impl Store {
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         let bytes = added.iter().map(|(_, _, meta)| meta.size).chain(values.iter().map(|(_, meta)| meta.size)).sum();
         self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        for (keyspace, bytes) in
+            added.iter().map(|(id, _, meta)| (*id, meta.size)).chain(values.iter().map(|(id, meta)| (*id, meta.size)))
+        {
+            self.counters.count_written(keyspace, 0, bytes);
+        }
         let edit = VersionEdit {
             min_log: Some(newer.log_number()),
             flushed_seqno: Some(flushed),

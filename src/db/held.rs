@@ -17,6 +17,7 @@ use crate::write::memtable::Memtable;
 ///
 /// Not counted are blocks and mapped files that a long value alone keeps after its table is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct HeldStats {
     /// Flushed memtables.

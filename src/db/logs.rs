@@ -63,6 +63,13 @@ pub(super) struct LogFile {
     flushed: Option<Instant>,
 }
 
+impl LogFile {
+    /// Bytes that this process has written to it.
+    fn written(&self) -> u64 {
+        if self.is_found { 0 } else { self.tail.len() }
+    }
+}
+
 /// A log to read.
 pub(super) struct LogPart {
     pub(super) number: u64,
@@ -83,6 +90,7 @@ pub(super) struct Pin {
 
 /// Logs kept for readers of the change feed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LogStats {
     /// Log files.
@@ -91,6 +99,8 @@ pub struct LogStats {
     pub bytes: u64,
     /// Bytes of those that recovery does not need.
     pub kept_bytes: u64,
+    /// Bytes written to logs since the store was opened.
+    pub written_bytes: u64,
     /// Live pins, those of change feeds included.
     pub pins: usize,
     /// What the last of them still needs begins after this sequence number.
@@ -109,6 +119,8 @@ pub(super) struct LiveLogs {
 struct LogFiles {
     files: Vec<LogFile>,
     pins: Vec<Arc<Pin>>,
+    /// Bytes of the logs that this process has written and that are no longer in the list.
+    removed_bytes: u64,
 }
 
 impl LogFiles {
@@ -123,7 +135,7 @@ impl LiveLogs {
     pub(super) fn found(files: Vec<LogFile>, keep: KeepLog) -> LiveLogs {
         LiveLogs {
             unsynced: RankedMutex::new(LockRank::UnsyncedLogs, Vec::new()),
-            files: RankedMutex::new(LockRank::LogFiles, LogFiles { files, pins: Vec::new() }),
+            files: RankedMutex::new(LockRank::LogFiles, LogFiles { files, pins: Vec::new(), removed_bytes: 0 }),
             keep,
         }
     }
@@ -197,6 +209,7 @@ impl LiveLogs {
             logs.pins.iter().filter(is_needed).for_each(|pin| pin.is_revoked.store(true, Ordering::Relaxed));
             let gone = logs.files.remove(0);
             kept -= gone.tail.len();
+            logs.removed_bytes += gone.written();
             count -= 1;
             taken.push(gone.number);
         }
@@ -246,6 +259,7 @@ impl LiveLogs {
             files: logs.files.len(),
             bytes: logs.files.iter().map(|file| file.tail.len()).sum(),
             kept_bytes: logs.kept_bytes(),
+            written_bytes: logs.removed_bytes + logs.files.iter().map(LogFile::written).sum::<u64>(),
             pins: logs.pins.len(),
             oldest_pin: logs.pins.iter().map(|pin| pin.seqno.load(Ordering::Relaxed)).min(),
         }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::catalog::Manifest;
 use super::clock::Clock;
 use super::commit::Commit;
+use super::counters::OpeningStats;
 use super::logs::{LiveLogs, survey};
 use super::recovery::{KeepIn, Recovered, Recovery, Sources};
 use super::store::{Opened, Store};
@@ -42,6 +43,7 @@ impl Store {
     /// Opens the store in `dir` for reading and writing.
     pub(super) fn open(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
+        let mut phases = Phases::begin();
         let (dir, lock) = create_and_lock(dir, &options)?;
         let mut start = StartState::load(&dir, &options)?;
         let files = list_files(&options, &dir)?;
@@ -50,11 +52,13 @@ impl Store {
         let (tables, memory) = (new_tables(&options, &dir, &events), new_pool(&options));
         let sources = Sources { dir: &dir, manifest: start.found, files: &files, tables: &tables };
         sources.check_tables(&start.state)?;
+        let manifest_time = phases.next();
         let (oldest_log, known_numbers) = (start.state.min_log, start.state.next_file_number);
         let recovery = Recovery { sources, options: &options, memory: &memory, keep: KeepIn::Tables };
         let recovered = recovery.recover(&mut start.state)?;
         let logs = found_logs(&dir, &options, &files, oldest_log, recovered.last_seqno)?;
         let void = void_logs(&files, oldest_log, &logs);
+        let logs_time = phases.next();
         start.may_stay &= void.iter().all(|kind| kind.number() < Some(known_numbers));
 
         let (log_number, seed) = (start.state.take_number(), start.state.hash_seed);
@@ -64,12 +68,20 @@ impl Store {
         let memtable = Arc::new(Memtable::new(log_number, options.memtable_size, seed, &memory));
         let clock = clock_of(&options, &start.state, &recovered);
         let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), recovered.memtables)?;
+        let tables_time = phases.next();
         // Without recovered memtables, tables hold all entries.
         let min_log = if view.sealed.is_empty() { log_number } else { start.state.min_log };
         let manifest = start.put_in_force(&*options.file_system, &dir, recovered.flushed, min_log)?;
         remove_void(&*options.file_system, &dir, &void)?;
         logs.take_before(manifest.state.min_log);
         remove_unneeded(&*options.file_system, &dir, &files, &manifest, &logs, &tables)?;
+        let opening = OpeningStats {
+            manifest: manifest_time,
+            logs: logs_time,
+            tables: tables_time,
+            files: phases.next(),
+            operations: recovered.operations,
+        };
 
         let store = Arc::new(Store::new(Opened {
             dir,
@@ -87,6 +99,7 @@ impl Store {
             memory,
             tables,
             options,
+            opening,
         }));
         store.tables.janitor().start(Arc::clone(&store.executor), lock);
         store.verify_if_paranoid()?;
@@ -134,6 +147,21 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+/// Measures the phases of an opening.
+struct Phases(Instant);
+
+impl Phases {
+    fn begin() -> Phases {
+        Phases(Instant::now())
+    }
+
+    /// The time since the last call.
+    fn next(&mut self) -> Duration {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut self.0, now))
     }
 }
 
@@ -272,6 +300,7 @@ struct ReadOnlyImage {
     state: ManifestState,
     tables: Arc<TableContext>,
     recovered: Recovered,
+    opening: OpeningStats,
 }
 
 /// Reads manifest and logs. `None` if entries moved from a log to a table meanwhile and were found
@@ -283,6 +312,7 @@ fn read_beside_writer(
     events: &Events,
 ) -> Result<Option<ReadOnlyImage>> {
     let fs = &*options.file_system;
+    let mut phases = Phases::begin();
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
     find_operators(&mut state, options);
     let files = list_files(options, dir)?;
@@ -291,11 +321,14 @@ fn read_beside_writer(
     sources.check_tables(&state)?;
     // Before replaying, which takes long: compactions may remove tables meanwhile.
     open_table_files(&state, &tables, options.max_open_files)?;
+    let manifest = phases.next();
     let recovery = Recovery { sources, options, memory, keep: KeepIn::Memory };
     let recovered = recovery.recover(&mut state)?;
+    let opening =
+        OpeningStats { manifest, logs: phases.next(), operations: recovered.operations, ..OpeningStats::default() };
     // A log is removed only after an edit has declared its entries flushed.
     let flushed = manifest::load(fs, dir)?.map_or(0, |now| now.state.flushed_seqno);
-    Ok((flushed <= recovered.last_seqno).then_some(ReadOnlyImage { state, tables, recovered }))
+    Ok((flushed <= recovered.last_seqno).then_some(ReadOnlyImage { state, tables, recovered, opening }))
 }
 
 /// Finds the merge operators that keyspaces name.
@@ -317,7 +350,7 @@ fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -
 
 impl ReadOnlyImage {
     fn into_store(self, options: Options, memory: Arc<MemtablePool>) -> Result<Arc<Store>> {
-        let ReadOnlyImage { state, tables, recovered } = self;
+        let ReadOnlyImage { state, tables, recovered, opening } = self;
         let clock = clock_of(&options, &state, &recovered);
         let mut memtables = recovered.memtables.into_iter().rev();
         let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
@@ -338,6 +371,7 @@ impl ReadOnlyImage {
             memory,
             tables,
             options,
+            opening,
         });
         let store = Arc::new(store);
         store.verify_if_paranoid()?;

@@ -47,6 +47,8 @@ pub(super) struct Recovered {
     pub(super) memtables: Vec<Arc<Memtable>>,
     /// Whether one of these entries has a deadline.
     pub(super) has_deadlines: bool,
+    /// Operations in the logs that were replayed.
+    pub(super) operations: u64,
 }
 
 /// The files that a store is opened from.
@@ -210,7 +212,8 @@ impl Recovery<'_> {
         let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
         let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
         let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
-        let Rebuilt { state, current, mut full, mut flushed, has_deadlines, .. } = rebuilt;
+        let Rebuilt { state, current, mut full, mut flushed, has_deadlines, progress, .. } = rebuilt;
+        let operations = progress.operations;
         let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
         match current {
             Some(memtable) => {
@@ -222,7 +225,7 @@ impl Recovery<'_> {
         if keep == KeepIn::Tables && flushed > known.flushed {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
-        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, has_deadlines })
+        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, has_deadlines, operations })
     }
 
     /// Writes a recovered memtable to tables of level 0.

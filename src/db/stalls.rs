@@ -37,6 +37,7 @@ impl Cause {
 /// How long writes have waited, by cause. The store orders the first three, and all of them count.
 /// Of the others, only waits of at least half a millisecond count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WriteStalls {
     /// Slowed down because flushes or compactions are behind.
@@ -58,6 +59,7 @@ pub struct WriteStalls {
 
 /// Waits of one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stall {
     /// Number of waits.

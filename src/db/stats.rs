@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use super::counters::RetiredTables;
+use super::counters::{Counters, OpeningStats, RetiredTables};
 use super::held::HeldStats;
 use super::logs::LogStats;
 use super::stalls::WriteStalls;
@@ -18,6 +18,7 @@ use crate::sorted::table::Table;
 
 /// Statistics of a store at one moment. Counts begin when it was opened.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Sequence number of the last write.
@@ -67,10 +68,17 @@ pub struct Stats {
     /// All waits of writes, by cause.
     pub write_stalls: WriteStalls,
     /// The last failure of background work that has not succeeded since.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub background_error: Option<Error>,
     /// Events that the listener was too slow to take; see
     /// [`Options::on_event`](crate::Options::on_event).
     pub lost_events: u64,
+    /// What opening the store took.
+    pub opening: OpeningStats,
+    /// Values read from value files, by point reads, scans and compactions. They are not cached.
+    pub value_reads: u64,
+    /// Bytes of the records of these values.
+    pub value_bytes_read: u64,
     /// Each keyspace, by id.
     pub keyspaces: Vec<KeyspaceStats>,
     /// Reads of dropped keyspaces.
@@ -79,6 +87,7 @@ pub struct Stats {
 
 /// Bytes of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Memtables, including full ones that wait for their flush.
@@ -95,6 +104,7 @@ pub struct MemoryStats {
 
 /// One keyspace.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct KeyspaceStats {
     /// Its name.
@@ -111,6 +121,7 @@ pub struct KeyspaceStats {
 
 /// One level of a keyspace.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LevelStats {
     /// Its number. The tables of level 0 may overlap.
@@ -119,10 +130,17 @@ pub struct LevelStats {
     pub tables: Vec<TableStats>,
     /// Reads of former tables of this level.
     pub retired: FilterLedger,
+    /// Bytes of this level's tables that compactions have rewritten or merged since the store was
+    /// opened.
+    pub compacted_bytes: u64,
+    /// Bytes that flushes and compactions have written to this level since then, values that go to
+    /// value files included. Tables that only moved here do not count.
+    pub written_bytes: u64,
 }
 
 /// The range deletes of a keyspace that may still delete something, in disjoint parts.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct RangeDeleteStats {
     /// Parts in memtables.
@@ -137,6 +155,7 @@ pub struct RangeDeleteStats {
 
 /// The value files of a keyspace.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ValueStats {
     /// Number of files.
@@ -152,6 +171,7 @@ pub struct ValueStats {
 
 /// One table.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TableStats {
     /// Its file number.
@@ -244,6 +264,20 @@ impl Stats {
 }
 
 impl Stats {
+    /// Bytes of all tables, range tables, value files and logs.
+    pub fn total_size(&self) -> u64 {
+        let ranges = self.keyspaces.iter().map(|keyspace| keyspace.range_deletes.size).sum::<u64>();
+        self.keyspaces.iter().map(KeyspaceStats::size).sum::<u64>() + ranges + self.log.bytes
+    }
+
+    /// Bytes that flushes and compactions have written for each byte that flushes have written; 1
+    /// without compactions. `None` before the first flush. Logs do not count, nor what the same
+    /// memtable has overwritten.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let written = self.flushed_bytes + self.compacted_bytes_out;
+        (self.flushed_bytes > 0).then(|| written as f64 / self.flushed_bytes as f64)
+    }
+
     /// Tables whose filters are known to answer "maybe" for every key: keyspace, level, table.
     pub fn degraded_filters(&self) -> impl Iterator<Item = (&str, usize, &TableStats)> {
         let levels =
@@ -262,6 +296,7 @@ impl Store {
         let write_stalls = self.stalls.read();
         let delays = [write_stalls.slowed, write_stalls.flush, write_stalls.compaction];
         let held = self.counters.held.stats(self.view.kept());
+        let (value_reads, value_bytes_read) = self.tables.values().reads();
         let mut retired = self.counters.retired.lock();
         let view = self.view.load();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -297,13 +332,21 @@ impl Store {
             write_stalls,
             background_error,
             lost_events: self.events.lost(),
-            keyspaces: keyspace_stats(&view, &mut retired),
+            opening: self.opening,
+            value_reads,
+            value_bytes_read,
+            keyspaces: keyspace_stats(&view, &self.counters, &mut retired),
             dropped_keyspaces: retired.dropped.ledger(),
         }
     }
 }
 
-fn keyspace_stats(view: &ReadView, retired: &mut RetiredTables) -> Vec<KeyspaceStats> {
+#[cfg(feature = "serde")]
+fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&error.as_ref().map(Error::to_string), serializer)
+}
+
+fn keyspace_stats(view: &ReadView, counters: &Counters, retired: &mut RetiredTables) -> Vec<KeyspaceStats> {
     let table_stats = |table: &Arc<Table>| {
         let meta = table.meta();
         TableStats {
@@ -329,6 +372,8 @@ fn keyspace_stats(view: &ReadView, retired: &mut RetiredTables) -> Vec<KeyspaceS
                 level: number.into(),
                 tables: level.tables().iter().map(table_stats).collect(),
                 retired: retired.level(tree.id, number),
+                compacted_bytes: counters.level_bytes(tree.id, number).read,
+                written_bytes: counters.level_bytes(tree.id, number).written,
             })
             .collect()
     };

@@ -15,7 +15,7 @@ use super::background::Background;
 use super::catalog::{Catalog, Manifest};
 use super::clock::Clock;
 use super::commit::{Commit, Queue};
-use super::counters::Counters;
+use super::counters::{Counters, OpeningStats};
 use super::gate::Gate;
 use super::live::LiveSnapshots;
 use super::locks::{LockRank, RankedMutex};
@@ -95,6 +95,7 @@ pub(super) struct Store {
     pub(super) events: Events,
     pub(super) notices: Notices,
     pub(super) counters: Counters,
+    pub(super) opening: OpeningStats,
 }
 
 impl Drop for Store {
@@ -122,6 +123,7 @@ pub(super) struct Opened {
     pub(super) commit: Option<Commit>,
     pub(super) manifest: Option<Manifest>,
     pub(super) lock: Option<Arc<dyn FileLock>>,
+    pub(super) opening: OpeningStats,
 }
 
 impl Store {
@@ -161,6 +163,7 @@ impl Store {
             throttle: Throttle::default(),
             stalls: Stalls::default(),
             counters: Counters::default(),
+            opening: opened.opening,
         }
     }
 

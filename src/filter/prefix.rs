@@ -21,6 +21,7 @@ use crate::format::coding::low_byte;
 /// assert_eq!(PrefixExtractor::UpTo(b':').extract(b"user"), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum PrefixExtractor {
     /// This many leading bytes, 1 to 4095. A shorter key has no prefix.
     Fixed(u16),

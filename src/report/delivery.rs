@@ -13,6 +13,8 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::event::Event;
+#[cfg(feature = "tracing")]
+use super::event::Severity;
 
 /// Events that wait for the listener at most.
 const CAPACITY: usize = 4096;
@@ -63,10 +65,14 @@ struct Queue {
 impl Events {
     /// Starts the thread that calls `listener`. If the system refuses a thread, events are lost.
     pub(crate) fn start(listener: &Listener) -> Events {
-        let Some(callback) = listener.0.clone() else { return Events(None) };
+        if listener.0.is_none() && !cfg!(any(feature = "metrics", feature = "tracing")) {
+            return Events(None);
+        }
+        let callback = listener.0.clone();
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
-        let started = thread::Builder::new().name("tamis-events".into()).spawn(move || of_thread.deliver(&*callback));
+        let started =
+            thread::Builder::new().name("tamis-events".into()).spawn(move || of_thread.deliver(callback.as_deref()));
         if started.is_err() {
             shared.queue.lock().is_closed = true;
         }
@@ -127,12 +133,12 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    fn deliver(&self, callback: &Callback) {
+    fn deliver(&self, callback: Option<&Callback>) {
         let mut queue = self.queue.lock();
         loop {
             while let Some(event) = queue.events.pop_front() {
                 // A listener that panics on one event gets the next.
-                let tell = || drop(catch_unwind(AssertUnwindSafe(|| callback(&event))));
+                let tell = || drop(catch_unwind(AssertUnwindSafe(|| tell(&event, callback))));
                 MutexGuard::unlocked(&mut queue, tell);
             }
             if queue.is_closed {
@@ -140,6 +146,44 @@ impl Shared {
             }
             self.changed.wait(&mut queue);
         }
+    }
+}
+
+/// Passes an event to whoever listens.
+fn tell(event: &Event, callback: Option<&Callback>) {
+    #[cfg(feature = "tracing")]
+    trace(event);
+    #[cfg(feature = "metrics")]
+    record(event);
+    if let Some(callback) = callback {
+        callback(event);
+    }
+}
+
+/// Passes an event to the subscriber of the crate `tracing`.
+#[cfg(feature = "tracing")]
+fn trace(event: &Event) {
+    match event.severity() {
+        Severity::Error => tracing::error!(target: "tamis", "{event}"),
+        Severity::Warning => tracing::warn!(target: "tamis", "{event}"),
+        Severity::Info => tracing::info!(target: "tamis", "{event}"),
+        Severity::Debug => tracing::debug!(target: "tamis", "{event}"),
+    }
+}
+
+/// Passes the durations in an event to the recorder of the crate `metrics`.
+#[cfg(feature = "metrics")]
+fn record(event: &Event) {
+    match event {
+        Event::FlushEnded { duration, .. } => metrics::histogram!("tamis_flush_seconds").record(*duration),
+        Event::CompactionEnded { compaction, duration, .. } => {
+            let reason = compaction.reason.to_string();
+            metrics::histogram!("tamis_compaction_seconds", "reason" => reason).record(*duration);
+        }
+        Event::SlowOperation { operation, duration, .. } => {
+            metrics::histogram!("tamis_slow_operation_seconds", "operation" => *operation).record(*duration);
+        }
+        _ => {}
     }
 }
 
@@ -228,5 +272,44 @@ mod tests {
         events.send(|| unreachable!("there is no listener"));
         events.finish();
         assert!(!events.has_listener());
+    }
+
+    #[cfg(feature = "tracing")]
+    #[test]
+    fn a_subscriber_of_tracing_gets_events_with_their_severity() {
+        use tracing::span::{Attributes, Id, Record};
+
+        /// Notes the level of each event.
+        struct Levels(Arc<Mutex<Vec<tracing::Level>>>);
+
+        impl tracing::Subscriber for Levels {
+            fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+                metadata.target() == "tamis"
+            }
+
+            fn new_span(&self, _: &Attributes<'_>) -> Id {
+                Id::from_u64(1)
+            }
+
+            fn record(&self, _: &Id, _: &Record<'_>) {}
+
+            fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+            fn event(&self, event: &tracing::Event<'_>) {
+                self.0.lock().push(*event.metadata().level());
+            }
+
+            fn enter(&self, _: &Id) {}
+
+            fn exit(&self, _: &Id) {}
+        }
+
+        let levels = Arc::new(Mutex::new(Vec::new()));
+        tracing::subscriber::with_default(Levels(Arc::clone(&levels)), || {
+            trace(&Event::FlushBegan { bytes: 7 });
+            trace(&event(1));
+            trace(&Event::Poisoned { error: Error::Closed });
+        });
+        assert_eq!(*levels.lock(), [tracing::Level::DEBUG, tracing::Level::WARN, tracing::Level::ERROR]);
     }
 }

@@ -200,6 +200,44 @@ pub enum StallCause {
     Compaction,
 }
 
+/// How much an event matters to an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Ordinary work has begun.
+    Debug,
+    /// Ordinary work has ended, or trouble has.
+    Info,
+    /// Something is slow or worse than it should be.
+    Warning,
+    /// Work fails.
+    Error,
+}
+
+impl Event {
+    /// How much it matters.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Event::FlushBegan { .. } | Event::CompactionBegan(_) => Severity::Debug,
+            Event::FlushEnded { outcome: Err(_), .. }
+            | Event::CompactionEnded { outcome: Err(_), .. }
+            | Event::BackgroundFailed { .. }
+            | Event::Poisoned { .. }
+            | Event::DiskFull { .. } => Severity::Error,
+            Event::StallBegan { .. }
+            | Event::SlowOperation { .. }
+            | Event::LongClosure { .. }
+            | Event::FilterDegraded { .. }
+            | Event::FilterExcessive { .. } => Severity::Warning,
+            Event::FlushEnded { .. }
+            | Event::CompactionEnded { .. }
+            | Event::BackgroundRecovered { .. }
+            | Event::StallEnded { .. }
+            | Event::DiskRecovered { .. }
+            | Event::RecoveryProgress { .. } => Severity::Info,
+        }
+    }
+}
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

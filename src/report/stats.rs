@@ -14,6 +14,7 @@ use crate::memory::thread;
 /// class. Either the filter was asked, `probes = negatives + true_positives + false_positives`, or
 /// it was not: `degraded` or `skipped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ReadStats {
     /// Point reads that asked a filter.
@@ -67,6 +68,19 @@ impl ReadStats {
     /// Point reads that asked a filter for a key that was not in its table.
     pub fn absent(&self) -> u64 {
         self.negatives + self.false_positives
+    }
+
+    /// Share of the data blocks wanted that were in memory; `None` before the first. Filters and
+    /// indexes are always in memory once a table is open, and values in value files never are.
+    pub fn cache_hit_rate(&self) -> Option<f64> {
+        let wanted = self.cache_hits + self.block_reads;
+        (wanted > 0).then(|| self.cache_hits as f64 / wanted as f64)
+    }
+
+    /// Data blocks searched for each point read that reached a table: read amplification, as far as
+    /// tables are concerned. Blocks of scans count too. `None` before the first point read.
+    pub fn blocks_per_look_up(&self) -> Option<f64> {
+        (self.look_ups() > 0).then(|| (self.cache_hits + self.block_reads) as f64 / self.look_ups() as f64)
     }
 
     /// Measured false-positive rate of the filters: false positives over look-ups of absent keys.
@@ -127,6 +141,7 @@ impl Sub for ReadStats {
 
 /// Counted answers of filters beside what theory predicts; for one table, or summed over tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FilterLedger {
     /// What was counted.
@@ -137,6 +152,7 @@ pub struct FilterLedger {
     /// Expected false positives, if every filter has the rate that its own bits give it.
     pub expected_false_positives: f64,
     /// Variance of the false positives if the design holds: by chance, and between filters.
+    #[cfg_attr(feature = "serde", serde(skip))]
     variance: f64,
 }
 

@@ -23,6 +23,7 @@ mod ledger;
 mod levels;
 mod mapped_log;
 mod merge;
+mod metrics;
 mod model;
 mod parts;
 mod power_cut;

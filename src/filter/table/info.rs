@@ -9,6 +9,7 @@ use crate::filter::standard;
 
 /// The parameters of a filter and its quality, measured on its bits.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FilterInfo {
     /// Policy number as in the block's header: 1 split-line Bloom (also in place of a small binary
@@ -44,6 +45,7 @@ pub struct FilterInfo {
 
 /// The filter of a table.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum FilterState {
     /// The table was written without a filter.

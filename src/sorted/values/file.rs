@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -26,6 +26,9 @@ pub(crate) struct ValueFiles {
     known: Mutex<HashMap<u64, Weak<ValueFile>>>,
     /// Files with a value that a compaction could not read. They are not emptied.
     unreadable: Mutex<HashSet<u64>>,
+    /// Records read for point reads, scans and compactions, and their bytes.
+    reads: AtomicU64,
+    bytes_read: AtomicU64,
 }
 
 /// A value file. The tables whose entries point to it keep it; an obsolete one is removed when the
@@ -64,7 +67,8 @@ impl ValueFiles {
         pool: Arc<FilePool>,
         janitor: Arc<Janitor>,
     ) -> Arc<ValueFiles> {
-        Arc::new(ValueFiles { fs, dir, pool, janitor, known: Mutex::default(), unreadable: Mutex::default() })
+        let (known, unreadable, reads, bytes_read) = Default::default();
+        Arc::new(ValueFiles { fs, dir, pool, janitor, known, unreadable, reads, bytes_read })
     }
 
     /// The file of this number, for a table whose entries point to it.
@@ -121,12 +125,21 @@ impl ValueFiles {
         self.unreadable.lock().contains(&number)
     }
 
+    /// Records read so far, and their bytes.
+    pub(crate) fn reads(&self) -> (u64, u64) {
+        (self.reads.load(Ordering::Relaxed), self.bytes_read.load(Ordering::Relaxed))
+    }
+
     /// Reads the value of `key` to which the entry of a table points. The caller holds the table.
     pub(crate) fn read(&self, key: &[u8], pointer: &[u8]) -> Result<SeparateValue> {
         let pointer = ValuePointer::decode(pointer).map_err(|malformed| Error::corruption(&self.dir, 0, malformed))?;
         let held = self.known.lock().get(&pointer.file).and_then(Weak::upgrade);
         match held {
-            Some(file) => file.read(key, pointer),
+            Some(file) => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                self.bytes_read.fetch_add(pointer.record_len.into(), Ordering::Relaxed);
+                file.read(key, pointer)
+            }
             None => {
                 let path = FileKind::Values(pointer.file).path(&self.dir);
                 Err(Error::corruption(&path, pointer.offset, "a table points to a value file that it does not name"))

@@ -383,6 +383,10 @@ pub(crate) struct Stats {
     /// How filters are used
     #[arg(long, value_enum, default_value_t, requires = "keys_from")]
     pub(crate) filters: FilterUse,
+    /// Print all figures in Prometheus' text format. Counts of reads and of background work begin
+    /// when a store is opened, so here they are those of this run
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
 }
 
 #[derive(Debug, Group)]

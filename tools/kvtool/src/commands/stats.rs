@@ -22,6 +22,11 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         None => None,
     };
     let stats = stats_of(&db, common)?;
+    if args.prometheus {
+        let mut output = Output::new();
+        output.write(stats.to_prometheus().as_bytes())?;
+        return output.finish();
+    }
     let mut filters = Vec::new();
     for keyspace in &stats.keyspaces {
         let levels = keyspace.levels.iter().map(|level| filters_of(db.path(), &level.tables));

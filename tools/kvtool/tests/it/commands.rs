@@ -230,6 +230,20 @@ fn stats_compare_filters_with_their_design() {
 }
 
 #[test]
+fn stats_are_printed_for_prometheus() {
+    let sandbox = with_store();
+    let text = sandbox.text(&["stats", "db", "--prometheus"]);
+    let figures = text.lines().filter(|line| !line.starts_with('#'));
+    for figure in figures {
+        let (name, value) = figure.rsplit_once(' ').unwrap();
+        assert!(name.starts_with("tamis_") && value.parse::<f64>().is_ok(), "{figure}");
+    }
+    assert!(text.contains("\ntamis_last_seqno 100\n"), "{text}");
+    assert!(text.contains("tamis_level_entries{keyspace=\"default\",level=\""), "{text}");
+    sandbox.check(&["stats", "db", "--prometheus", "--json"], USAGE);
+}
+
+#[test]
 fn stats_say_why_a_filter_is_not_usable() {
     let sandbox = with_store();
     assert!(!sandbox.text(&["stats", "db"]).contains("without"));
